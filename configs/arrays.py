@@ -1,8 +1,6 @@
 """Every key of `cpc information`, for arrays of your own."""
 
-from typing import Any
-
-from configs.information import ESTIMATION, FIT
+from configs.information import ESTIMATION, ESTIMATORS, FIT
 from configs.keys import Key, make_config, with_defaults
 
 KEYS = {
@@ -15,17 +13,13 @@ KEYS = {
         widths=(32,),
         embedding=16,
         joint_widths=(32, 16),
-        estimators=(
-            "info_nce", "interpolated", "ml_cpc", "tuba", "nwj", "flo", "js", "donsker_varadhan",
-            "mine", "club",
-        ),
+        estimators=ESTIMATORS,
     ),
     **with_defaults(FIT, num_steps=800, read_every=100),
     "read_size": Key(256, "held-out pairs in a reading, at most: the ceiling is its log", low=8),
     "num_neighbours": Key(10, "of KSG", low=1),
     "transform": Key(
-        "normal_scores",
-        "of each column, as the rows that train have it",
+        "normal_scores", "of each column, as the rows that train have it",
         words=("normal_scores", "standardize"),
     ),
     "shuffles": Key(2, "of y, in each of the four rotations", low=2, high=1000),
@@ -33,6 +27,6 @@ KEYS = {
 }  # fmt: skip
 
 
-def get_config() -> Any:
+def get_config():
     """A form that fits a CPU."""
     return make_config(KEYS)

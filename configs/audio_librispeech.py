@@ -33,12 +33,10 @@ are not scaled; the loss is the sum over offsets of the mean over time; no norm;
 context starts from zero in every window; a constant learning rate after a warm-up.
 """
 
-from typing import Any
-
 from configs import audio
 
 
-def get_config() -> Any:
+def get_config():
     """The paper's sizes."""
     c = audio.get_config()
     c.num_steps = 300_000

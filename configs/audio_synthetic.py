@@ -6,12 +6,10 @@ For tests, and for checking the tracker: the report draws the exact information 
 Expected: just below the exact curve at every offset, in 102 s on 2 CPU cores beside another job.
 """
 
-from typing import Any
-
 from configs import audio
 
 
-def get_config() -> Any:
+def get_config():
     """A small network of the waveform, on sound that is made up."""
     c = audio.get_config()
     c.num_steps = 300

@@ -7,12 +7,10 @@ demo's network instead of waveform convolutions below LSTM and Transformer; nega
 windows; six hours of nine voices. A step takes 1.15 times that of 12 offsets.
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """The demo, whose predictions say what comes next and not when."""
     c = audio_voices.every_offset()
     c.model.num_offsets = 6  # predictions

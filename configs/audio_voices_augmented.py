@@ -8,12 +8,10 @@ compare with the demo over seeds:
 cpc studies.augmentation --workdir runs/augmentation (docs/augmentation.md).
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """The demo, augmented."""
     c = audio_voices.every_offset()
     c.augment.side = "past"

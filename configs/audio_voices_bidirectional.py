@@ -7,12 +7,10 @@ others; it has no results on these recordings. Network and data differ: this is 
 a second context over the same latents in reverse. For a first look, see docs/family.md.
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """The demo, whose c sees what follows, too."""
     c = audio_voices.every_offset()
     c.model.directions = ("forward", "backward")

@@ -9,12 +9,10 @@ layer (model.context_layers=2) and augments the past. Measured for 600 steps, on
 (docs/family.md): festvox-ru phones 64.6 %, asterisk-en phones 60.1 %, strict bound 2.55 nats.
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """Channel norm, LSTM, a predictor each, and 128 negatives of the same speaker."""
     c = audio_voices.every_offset()
     c.data.one_speaker = True

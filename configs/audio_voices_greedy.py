@@ -10,12 +10,10 @@ its own CPC (from memory, second-hand). Differences: negatives are all latents o
 For a first look, see docs/family.md.
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """The demo with the paper's encoder: five convolutions and the context are modules."""
     c = audio_voices.every_offset()
     c.model.encoder = "conv"

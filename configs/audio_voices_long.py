@@ -7,12 +7,10 @@ with one hidden layer: festvox-ru phones 75.1 and 78.1 % (MFCC 60.6 and 75.0 %, 
 69.3 and 82.2 %), asterisk-en phones 70.4 and 74.2 % (56.8 and 69.9, 65.8 and 78.5).
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """The demo, longer, by Adam, its GRU whole and negatives of two windows."""
     c = audio_voices.every_offset()
     c.num_steps = 8_000

@@ -10,12 +10,10 @@ both levels; no gradient moves the segment ends. After 600 steps (seed 0) the pr
 told from aligned CPC's: festvox-ru phones 71.1 %, asterisk-en phones 67.2 %, speakers 91.5 %.
 """
 
-from typing import Any
-
 from configs import audio_voices_acpc
 
 
-def get_config() -> Any:
+def get_config():
     """Aligned CPC, and segments of its latents that predict segments."""
     c = audio_voices_acpc.get_config()
     c.model.segment_threshold = 0.05

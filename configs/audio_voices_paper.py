@@ -10,12 +10,10 @@ probe accuracy of c: festvox-ru phones 67.7 % (untrained 37.8 %), asterisk-en ph
 (29.8 %), speakers 84.5 % (30.5 %).
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """The paper's network, a quarter as wide, and its negatives."""
     c = audio_voices.every_offset()
     c.num_steps = 5500

@@ -9,12 +9,10 @@ Measured on 2 CPU cores, seed 0: R-values of boundaries from z are 59.5 % on fes
 untrained 49.9, equal distances 44) and 66.8 % on asterisk-en (66.7, 62.7, 47).
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """Two levels for one, and boundaries among the questions."""
     c = audio_voices.every_offset()
     c.num_steps = 1000

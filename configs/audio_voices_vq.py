@@ -11,12 +11,10 @@ codes restart, without which a few codes take everything; 3,000 steps with a war
 22,000 epochs.
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """The demo with codes for latents, and negatives of the same speaker."""
     c = audio_voices.every_offset()
     c.data.one_speaker = True

@@ -12,12 +12,10 @@ Measured for 600 steps, one seed (docs/family.md): strict bound 0.96 nats, phone
 48.4 %, of asterisk-en 37.6 %, speakers by frame 35.0 %.
 """
 
-from typing import Any
-
 from configs import audio_voices
 
 
-def get_config() -> Any:
+def get_config():
     """The demo's data, with the paper's encoder, context, predictors, loss and negatives."""
     c = audio_voices.every_offset()
     c.model.encoder = "conv"

@@ -7,12 +7,10 @@ Prepare the data once with `tfds build cifar10 --file_format=array_record`. For 
 here, because the dataset was not available.
 """
 
-from typing import Any
-
 from configs import image
 
 
-def get_config() -> Any:
+def get_config():
     """Patch augmentation after CPC v2, in two directions."""
     c = image.get_config()
     c.num_steps = 40_000
@@ -22,7 +20,6 @@ def get_config() -> Any:
     c.data.name = "cifar10"
     c.data.size = 32
     c.data.channels = 3
-    c.data.batch_size = 128
     c.data.num_threads = 4
     c.augment.crop = 32
     c.augment.color_drop = 0.25
@@ -35,7 +32,6 @@ def get_config() -> Any:
     c.model.norm = "layer"
     c.model.context_width = 256
     c.model.num_offsets = 4
-    c.model.directions = ("down", "up")
     c.negatives.rule = "batch"
     c.optim.learning_rate = 4e-4
     c.probe.solver = "lbfgs"

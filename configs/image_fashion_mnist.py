@@ -7,12 +7,10 @@ Accuracy of c on 10,000 test images, mean of seeds 0 to 2: linear probe 91.5 % (
 pixels 84.5), 20 neighbors 86.8 % (82.6, 84.6). docs/images.md documents the search.
 """
 
-from typing import Any
-
 from configs import image
 
 
-def get_config() -> Any:
+def get_config():
     """The default's patches of 8 pixels and small network, trained by Muon."""
     c = image.get_config()
     c.optim.name = "muon"  # 1.7 points above Adam on c after 400 steps (docs/images.md)

@@ -9,12 +9,10 @@ nats; test accuracy of c: linear 88.4 % (untrained 85.9 %, pixels 81.2 %), 20 ne
 (82.2, 84.6).
 """
 
-from typing import Any
-
 from configs import image
 
 
-def get_config() -> Any:
+def get_config():
     """The small network in three modules, each in both directions."""
     c = image.get_config()
     c.model.modules = 3

@@ -6,12 +6,10 @@ One H100 takes 18.9 ms a step, so 7.4 minutes (docs/gpu.md). Accuracy is not giv
 trained.
 """
 
-from typing import Any
-
 from configs import image
 
 
-def get_config() -> Any:
+def get_config():
     """Four directions, 512 images a step, 200 epochs, and every probe."""
     c = image.get_config()
     c.num_steps = 200 * 60_000 // 512

@@ -10,12 +10,10 @@ three stages of ResNet-101 without norm, 32 devices with 16 images each. The pap
 dataset was not available.
 """
 
-from typing import Any
-
 from configs import image
 
 
-def get_config() -> Any:
+def get_config():
     """The paper's setting; what it leaves open is marked."""
     c = image.get_config()
     c.num_steps = 300_000  # open

@@ -10,12 +10,10 @@ mean-pooled z. Prepare the data once, from image-net.org's archives, with
 dataset was not available.
 """
 
-from typing import Any
-
 from configs import image_imagenet
 
 
-def get_config() -> Any:
+def get_config():
     """The settings as far as they are published; strengths of the augmentation are our choice."""
     c = image_imagenet.get_config()
     c.augment.crop = 260

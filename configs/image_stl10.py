@@ -9,12 +9,10 @@ accuracy on the test set. Prepare the data once with `tfds build stl10 --file_fo
 For a GPU; not measured here, because the dataset was not available.
 """
 
-from typing import Any
-
 from configs import image
 
 
-def get_config() -> Any:
+def get_config():
     """Their setting; their 5 rows are offsets 2 to 6 here, as offset 1 shares pixels."""
     c = image.get_config()
     c.num_steps = 300 * 105_000 // 32
@@ -33,7 +31,6 @@ def get_config() -> Any:
     c.model.stride = 8
     c.model.encoder = "resnet50"
     c.model.stages = 3
-    c.model.context = "conv"
     c.model.context_width = 256
     c.model.context_layers = 5
     c.model.num_offsets = 5

@@ -12,19 +12,10 @@ The papers' protocol, for a GPU or a patient CPU:
     ... --config.steps_per_level=4000 --config.learning_rate=5e-4 --config.joint_widths="(256, 256)"
 """
 
-from typing import Any
-
 from configs.information import STAIRCASE
 from configs.keys import make_config
 
 
-def get_config() -> Any:
+def get_config():
     """A form that fits a CPU."""
-    c = make_config(STAIRCASE)
-    c.levels = (2.0, 4.0, 6.0, 8.0, 10.0)  # nats
-    c.maps = ("gaussian", "cubic")
-    c.critics = ("separable", "joint")
-    c.steps_per_level = 300  # the papers: 4,000
-    c.learning_rate = 2e-3  # the papers: 5e-4
-    c.joint_widths = (64, 64)  # the papers: 256, 256
-    return c
+    return make_config(STAIRCASE)

@@ -10,12 +10,10 @@ recurrent PPO. With `model.critic_widths=()` one network serves both; returns in
 value gradients dominate, and it gets no further than 140.
 """
 
-from typing import Any
-
 from configs import rl
 
 
-def get_config() -> Any:
+def get_config():
     """4 environments, 128 steps, 4 epochs of 4 minibatches."""
     c = rl.get_config()
     c.num_env_steps = 500_000

@@ -9,12 +9,10 @@ lack of a GPU; two updates of a small version ran on a CPU. Each episode start g
 CPC.
 """
 
-from typing import Any
-
 from configs import rl
 
 
-def get_config() -> Any:
+def get_config():
     """1,024 environments, 64 steps, 4 epochs of 8 minibatches, 10^8 steps."""
     c = rl.get_config()
     c.num_env_steps = 10**8

@@ -9,12 +9,10 @@ the area under the learning curve by 0.24 (0.22 to 0.28) on the first and by 0.0
 the second.
 """
 
-from typing import Any
-
 from configs import rl
 
 
-def get_config() -> Any:
+def get_config():
     """640,000 steps of 16 environments, 4 of which are predicted at a step."""
     c = rl.get_config()
     c.cpc.num_environments = 4

@@ -3,12 +3,10 @@
 cpc train --config rl_hidden_ball_ppo --workdir runs/ball-ppo
 """
 
-from typing import Any
-
 from configs import rl
 
 
-def get_config() -> Any:
+def get_config():
     """Four epochs of four minibatches on each rollout."""
     c = rl.get_config()
     c.policy.name = "ppo"

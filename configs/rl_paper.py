@@ -9,12 +9,10 @@ entropy weight and RMSProp's epsilon at random, so widths and values here are ou
 lack of a GPU; a small version ran on the T-maze.
 """
 
-from typing import Any
-
 from configs import rl_craftax
 
 
-def get_config() -> Any:
+def get_config():
     """32 environments, 10^8 steps; scores are bilinear, and all of the rollout is candidates."""
     c = rl_craftax.get_config()
     c.environment.num, c.environment.resets = 32, 4

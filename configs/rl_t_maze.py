@@ -5,12 +5,10 @@
 `--config.environment.name=t_maze` never shows the cue again, so no image requires remembering it.
 """
 
-from typing import Any
-
 from configs import rl
 
 
-def get_config() -> Any:
+def get_config():
     """A2C on convolutions and a GRU; the cue is shown again, so that CPC can ask for it."""
     c = rl.get_config()
     c.num_env_steps = 200_000

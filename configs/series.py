@@ -1,77 +1,53 @@
 """Every key of configs of kind series."""
 
-from typing import Any
-
-from configs.defaults import (
-    EVERY,
-    INPUT,
-    LOSS,
-    MOST_LAYERS,
-    MOST_OFFSETS,
-    NEGATIVES,
-    OPTIM,
-    PRECISION,
-    RUN,
-    WIDEST,
-)
+from configs import defaults
+from configs.defaults import MAX_LAYERS, MAX_OFFSETS, MAX_WIDTH
 from configs.keys import Key, make_config, with_defaults
 
 KEYS = {
     "kind": Key("series", "kind of data", words=("series",)),
-    **RUN,
+    **defaults.RUN,
     "data": {
         "source": Key(
-            "ar1",
-            "files, or synthetic: channels that each follow an AR(1) process",
+            "ar1", "files, or synthetic: channels that each follow an AR(1) process",
             words=("files", "ar1"),
         ),
         "path": Key(
-            "",
-            "files: a file, or a folder with files at any depth",
-            is_path=True,
-            sources=("files",),
+            "", "files: a file, or a folder with files at any depth",
+            is_path=True, sources=("files",),
         ),
         "channels": Key(
-            1, "channels per step; files with another number are skipped", low=1, high=WIDEST
+            1, "channels per step; files with another number are skipped", low=1, high=MAX_WIDTH,
         ),
         "rate_hz": Key(0.0, "steps per second, for the times of features; 0: unknown", low=0),
         "standardize": Key(
             True, "whether each channel of a file is scaled to mean 0 and standard deviation 1"
         ),
         "step_label": Key(
-            "",
-            "column (csv, parquet) or array (npz) with a label for each step",
+            "", "column (csv, parquet) or array (npz) with a label for each step",
             sources=("files",),
         ),
         "file_label": Key(
-            "none",
-            "label of a file: the name of its folder (folder), or from file_labels (table)",
+            "none", "label of a file: the name of its folder (folder), or from file_labels (table)",
             words=("none", "folder", "table"),
         ),
         "file_labels": Key(
-            "",
-            "table: csv of lines name,label; names with ending or without",
-            is_path=True,
-            sources=("files",),
+            "", "table: csv of lines name,label; names with ending or without",
+            is_path=True, sources=("files",),
         ),
         "group_level": Key(
-            0,
-            "files: which directory level below path names the group, such as a subject, that only "
-            "trains or only tests; 0: each file is its own group",
-            low=0,
-            high=100,
-            sources=("files",),
+            0, "files: which directory level below path names the group, such as a subject, that "
+            "only trains or only tests; 0: each file is its own group",
+            low=0, high=100, sources=("files",),
         ),
         "train_list": Key(
-            "",
-            "file of names of training files, or of their folders, one per line; without lists "
-            "groups are drawn",
-            is_path=True,
-            sources=("files",),
+            "", "file of names of training files, or of their folders, one per line; without "
+            "lists groups are drawn",
+            is_path=True, sources=("files",),
         ),
         "test_list": Key(
-            "", "file of names of test files or folders, one per line", is_path=True,
-            sources=("files",),
+            "", "file of names of test files or folders, one per line",
+            is_path=True, sources=("files",),
         ),
         "test_fraction": Key(
             0.15, "fraction of groups to test on; of a single file, its last part", above=0, below=1
@@ -79,77 +55,61 @@ KEYS = {
         "window_steps": Key(128, "length of a training sequence", low=1, high=2**26),
         "correlation": Key(0.9, "ar1: correlation of successive steps", above=-1, below=1),
         "num_files": Key(4000, "ar1: number of sequences of window_steps", low=2, high=10**7),
-        **with_defaults(INPUT, batch_size=32),
+        **with_defaults(defaults.INPUT, batch_size=32),
     },
     "model": {
-        "kernels": Key((1,), "kernel size of each layer of the encoder", low=1, high=WIDEST),
-        "strides": Key((1,), "stride of each layer of the encoder", low=1, high=WIDEST),
-        "width": Key(64, "width of z", low=1, high=WIDEST),
+        "kernels": Key((1,), "kernel size of each layer of the encoder", low=1, high=MAX_WIDTH),
+        "strides": Key((1,), "stride of each layer of the encoder", low=1, high=MAX_WIDTH),
+        "width": Key(64, "width of z", low=1, high=MAX_WIDTH),
         "norm": Key(
-            "none",
-            "normalization in the encoder",
+            "none", "normalization in the encoder",
             words=("none", "layer", "channel", "batch", "group"),
         ),
         "padding": Key("causal", "padding in the encoder", words=("causal", "same", "valid")),
         "context": Key("gru", "context network", words=("gru", "lstm", "conv", "transformer")),
-        "context_width": Key(64, "width of c", low=1, high=WIDEST),
-        "context_layers": Key(1, "layers of the context network", low=1, high=MOST_LAYERS),
+        "context_width": Key(64, "width of c", low=1, high=MAX_WIDTH),
+        "context_layers": Key(1, "layers of the context network", low=1, high=MAX_LAYERS),
         "num_offsets": Key(
-            8, "number of latents ahead that are predicted", low=1, high=MOST_OFFSETS
+            8, "number of latents ahead that are predicted", low=1, high=MAX_OFFSETS,
         ),
-        **PRECISION,
+        **defaults.PRECISION,
     },
-    "loss": LOSS,
+    "loss": defaults.LOSS,
     "negatives": {
-        **NEGATIVES,
+        **defaults.NEGATIVES,
         "rule": Key(
-            "auto",
-            "which latents of the batch are negatives; auto: own_sequence for files of few groups, "
-            "else batch",
-            words=("auto", *NEGATIVES["rule"].words),
+            "auto", "which latents of the batch are negatives; auto: own_sequence for files of "
+            "few groups, else batch",
+            words=("auto", *defaults.NEGATIVES["rule"].words),
         ),
         "overlap": Key(
             False, "whether windows that share some steps may be negatives of each other"
         ),
     },
-    "optim": OPTIM,
+    "optim": defaults.OPTIM,
     "evaluate": {
         "num_windows": Key(
-            256, "held-out windows for the bound; 0: no evaluation", low=0, high=2**30
+            256, "held-out windows for the bound; 0: no evaluation", low=0, high=2**30,
         ),
     },
     "probe": {
         "tasks": Key(
-            ("steps",), "labels that are predicted from the features", words=("steps", "files")
+            ("steps",), "labels that are predicted from the features", words=("steps", "files"),
         ),
         "features": Key(
-            ("c", "z", "raw", "random c"),
-            "features of the run, the numbers themselves (raw), and of an untrained network",
+            ("c", "z", "raw", "random c"), "features of the run, the numbers themselves (raw), "
+            "and of an untrained network",
             words=("c", "z", "raw", "random c", "random z"),
         ),
-        "hidden_width": Key(
-            0,
-            "width of a second probe with one hidden layer; 0: only the linear probe",
-            low=0,
-            high=WIDEST,
-        ),
         "leave_one_out": Key(
-            False,
-            "whether probes are also fitted for each group of data.group_level, or file, on all "
-            "other groups; the network itself was trained on those of the training part",
+            False, "whether probes are also fitted for each group of data.group_level, or file, "
+            "on all other groups; the network itself was trained on those of the training part",
         ),
-        "num_epochs": Key(
-            3,
-            "hidden_width: epochs of Adam over all training frames; the linear probe is fitted to "
-            "convergence",
-            low=1,
-            high=10**6,
-        ),
-        "every": EVERY,
+        **defaults.PROBE,
     },
 }  # fmt: skip
 
 
-def get_config() -> Any:
+def get_config():
     """Return the defaults."""
     return make_config(KEYS)

@@ -6,22 +6,18 @@ In a Gaussian process with correlation r between neighbouring steps, the whole p
 r^(2k)) / 2 nats about the step k ahead; the page draws that beside the bound.
 """
 
-from typing import Any
-
 from configs import series
 
 
-def get_config() -> Any:
+def get_config():
     """One channel, an encoder of single steps, a small GRU."""
     c = series.get_config()
     c.num_steps = 400
     c.log_every = 25
     c.eval_every = c.save_every = 100
-    c.data.source = "ar1"
     c.data.correlation = 0.9
     c.data.standardize = False
     c.data.window_steps = 64
-    c.model.kernels = c.model.strides = (1,)
     c.model.width = c.model.context_width = 32
     c.model.num_offsets = 6
     c.negatives.rule = "one_per_sequence"

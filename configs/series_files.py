@@ -9,24 +9,19 @@ step (--config.data.step_label=stage --config.probe.tasks="('steps',)") or per f
 at 100 to 500 Hz, on a laptop.
 """
 
-from typing import Any
-
 from configs import series
 
 
-def get_config() -> Any:
+def get_config():
     """A latent each 16 steps, which sees 44 of them; windows of 64 latents."""
     c = series.get_config()
     c.num_steps = 2000
-    c.log_every = 50
     c.eval_every = c.save_every = 500
     c.data.source = "files"
     c.data.window_steps = 1024
     c.model.kernels = (8, 4, 4)
     c.model.strides = (4, 2, 2)
-    c.model.width = 64
     c.model.context_width = 128
-    c.model.num_offsets = 8
     c.optim.learning_rate = 1e-3
     c.probe.tasks = ()
     return c

@@ -11,12 +11,10 @@ read that way; a folder of prose needs --config.data.form=prose. For accelerator
 end.
 """
 
-from typing import Any
-
 from configs import text
 
 
-def get_config() -> Any:
+def get_config():
     """The paper's sizes, dot products, and negatives of each device by itself."""
     c = text.get_config()
     c.num_steps = 100_000  # the paper does not say
@@ -27,9 +25,7 @@ def get_config() -> Any:
     c.data.min_count = 5
     c.data.test_fraction = 0.01
     c.data.batch_size = 512
-    c.data.run_sentences = 16
     c.model.embedding_width = 620
-    c.model.kernel = 3
     c.model.width = 2400
     c.model.context_width = 2400
     c.negatives.shards = 8

@@ -9,12 +9,10 @@ Their encoders are bidirectional GRUs of width 600 over the sentences of one boo
 convolutions.
 """
 
-from typing import Any
-
 from configs import text_sentences
 
 
-def get_config() -> Any:
+def get_config():
     """The text and encoder of `text_sentences`, twice."""
     c = text_sentences.get_config()
     c.model.name = "quick_thoughts"

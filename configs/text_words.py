@@ -19,12 +19,10 @@ For sweeps, and other commands that go by `kind`, use:
     cpc train --config text_words --workdir runs/words
 """
 
-from typing import Any
-
 from configs.keys import make_config
 from configs.words import KEYS
 
 
-def get_config() -> Any:
+def get_config():
     """What takes minutes on two cores."""
     return make_config(KEYS)

@@ -29,11 +29,7 @@ def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
 
 
 def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
-    """Return the kind of data of a model, whose own words may be of another time, or of ill will.
-
-    Raises:
-        UserError: there is no such kind, or what it needs to know of its input is not said.
-    """
+    """Return the kind of data of a model; its description may be of another version, or hostile."""
     given = pretrained.input
     kind = CONTRASTIVE.get(find_kind(given))
     if kind is None:

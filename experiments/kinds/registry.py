@@ -34,11 +34,7 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(config: Any) -> Kind:
-    """Return the kind of a config.
-
-    Raises:
-        UserError: there is no config, or it is of no kind that runs.
-    """
+    """Return the kind of a config."""
     if config is None:
         raise UserError("--config is required, e.g. --config audio_voices")
     name = config.get("kind")
@@ -48,11 +44,7 @@ def kind_of(config: Any) -> Kind:
 
 
 def read_contrastive(workdir: pathlib.Path) -> tuple[Contrastive, Config]:
-    """Return the kind of data of a recorded run, and its config.
-
-    Raises:
-        UserError: the directory holds no run of a known kind.
-    """
+    """Return the kind of data of a recorded run, and its config."""
     recorded = read_config(workdir)
     if recorded is None:
         raise UserError(

@@ -42,11 +42,7 @@ def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
 
 
 def check_negatives(plan: Plan, rows: Audit) -> None:
-    """Check that there is something to learn from.
-
-    Raises:
-        UserError: no anchor has a negative, or for SupCon none of another group.
-    """
+    """Check that there is something to learn from."""
     config, values = plan.config, {row.name: row.value for row in rows}
     if values["anchors_without_negative"] == 1 and not config.negatives.queue:
         raise UserError(
@@ -84,7 +80,8 @@ def audit_problem(problem: Problem) -> Audit:
         shape = np.broadcast_shapes(*map(np.shape, located))
         inputs = content_ids(np.asarray(plain(batch)), shape, branch.name)
         label = {**problem.label(batch), "content": inputs}
-        utterance = _utterances(batch, located)
+        utterance = batch.get("utterance", batch["sequence"])  # an image is its own
+        utterance = utterance.reshape(-1, *(1,) * (np.ndim(located.time) - 1))
         if exists is not None:  # padding is not looked at
 
             def keep(x, exists=exists):
@@ -112,7 +109,11 @@ def audit_problem(problem: Problem) -> Audit:
     rows = [*_named(*first, only_false=False)]
     for other in others:
         rows += _named(*other, only_false=True)
-    return tuple(rows) + _predictions(plan.config, np.broadcast(*positions[0]).size)
+    if queue := plan.config.negatives.queue:
+        oldest = -(-queue // np.broadcast(*positions[0]).size)
+        meaning = "steps that the oldest of a full queue has waited"
+        rows.append(AuditRow("queue_age_max_predicted", oldest, "steps", meaning))
+    return tuple(rows)
 
 
 def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:
@@ -141,12 +142,6 @@ def _zeros(shapes):
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
-def _utterances(batch, positions):
-    """Return the recording of each latent; an image is its own."""
-    which = batch.get("utterance", batch["sequence"])
-    return which.reshape(-1, *(1,) * (np.ndim(positions.time) - 1))
-
-
 def _named(name, rows, only_false):
     """Yield rows in which false negatives are named by the label that makes them false."""
     for row in rows:
@@ -156,13 +151,3 @@ def _named(name, rows, only_false):
             yield row._replace(name=renamed, meaning=meaning)
         elif not only_false:
             yield row
-
-
-def _predictions(config, num_latents):
-    """Return the rows that are known in closed form."""
-    rows = []
-    if config.negatives.queue:
-        oldest = -(-config.negatives.queue // num_latents)
-        meaning = "steps that the oldest of a full queue has waited"
-        rows.append(AuditRow("queue_age_max_predicted", oldest, "steps", meaning))
-    return tuple(rows)

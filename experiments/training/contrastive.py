@@ -18,6 +18,7 @@ from experiments.command.config import Config, check_config, check_every, with_s
 from experiments.status import PROBED, was_probed
 from experiments.training import step as training
 from experiments.training.audit import audit_run
+from experiments.training.checks import reject
 from experiments.training.model_card import describe, share
 from experiments.training.plan import Plan, make_plan
 from experiments.training.probes import ProbeContext, kept_until_done, run_probes
@@ -28,21 +29,15 @@ ASKED = ("tasks", "features")
 
 
 def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None = None) -> Plan:
-    """Interpret a config and check all of it that needs no data.
-
-    Raises:
-        UserError: a value is impossible, or values do not go together.
-    """
+    """Interpret a config and check all of it that needs no data."""
     check_config(config, kind.KEYS)
     check_every(config)
     kind.check(config)
     plan = make_plan(config, kind.geometry(config))
-    optim = config.optim
-    if optim.warmup_steps > config.num_steps:
-        raise UserError(
-            f"optim.warmup_steps is {optim.warmup_steps}, but the run has {config.num_steps} "
-            f"steps: for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"
-        )
+    reject(config,
+        (config.optim.warmup_steps > config.num_steps, "optim.warmup_steps num_steps",
+         f"for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"),
+    )  # fmt: skip
     if mesh is not None:
         check_batch_size(config.data.batch_size, mesh)
     training.check_step(config, 1 if mesh is None else mesh.size)
@@ -85,11 +80,7 @@ def write_page(kind: Contrastive, workdir: pathlib.Path) -> pathlib.Path:
 def make_probe(
     kind: Contrastive, config: Config, workdir: pathlib.Path, data: Any, model: models.Model
 ) -> Probe:
-    """Return what fits the probes of `config.probe` and records them.
-
-    Raises:
-        UserError: the data cannot feed them.
-    """
+    """Return what fits the probes of `config.probe` and records them."""
     tasks = kind.probe_tasks(config, data)
 
     def probe(variables: Any, step: int) -> list[Score]:
@@ -137,11 +128,7 @@ def options(probe: Any) -> dict[str, Any] | None:
 
 
 def check_places(kind: Contrastive, own: Config, config: Config) -> bool:
-    """Return whether a run is to be probed on its own data, which may have been moved.
-
-    Raises:
-        UserError: these are others, of a name under which the run's own scores are kept.
-    """
+    """Return whether a run is to be probed on its own data, which may have been moved."""
     is_own, before = plain(config.data) == plain(own.data), kind.places_of(own)
     for name, given in kind.places_of(config).items():
         now, then = (

@@ -22,17 +22,9 @@ def count_labels(labels: np.ndarray, names: Sequence[str]) -> np.ndarray:
 def check_known(
     train: np.ndarray, test: np.ndarray, names: Sequence[str], items: str, advice: str
 ) -> None:
-    """Check that labels of test items are among those trained on; of how many they are not, say.
+    """Check that labels of test items are among those trained on, and print how many are not.
 
-    Args:
-        train: how many items to train on have each label, at least one.
-        test: how many test items have.
-        names: of the labels.
-        items: what they are called, such as "images".
-        advice: what to do if none is known.
-
-    Raises:
-        UserError: none is.
+    `train` and `test` are how many items have each label; `items` is what these are called.
     """
     unknown = np.where(train > 0, 0, test)
     number, total = int(unknown.sum()), int(test.sum())

@@ -8,25 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from cpc import train
 from cpc.data import prefetch
 from cpc.files import plain, read_object
 from cpc.results.scores import read_records
-from cpc.train import (
-    Cadence,
-    FitResult,
-    JsonlWriter,
-    ProgressWriter,
-    ServiceWriter,
-    Sinks,
-    TensorBoardWriter,
-    TrainState,
-    Writer,
-    fit,
-    is_first,
-    open_checkpoints,
-    stop_on_signals,
-)
-from cpc.train.loop import Evaluate, Summarize
+from cpc.train.loop import Cadence, Evaluate, FitResult, Sinks, Summarize, fit
 from cpc.types import UserError
 from experiments.command.cluster import describe_version
 from experiments.command.config import Config
@@ -36,12 +22,12 @@ from experiments.command.run_dir import identify_run
 class Training(NamedTuple):
     """What a run trains; see `cpc.train.fit`."""
 
-    state: TrainState
+    state: train.TrainState
     """Before the first step."""
-    step: Callable[[TrainState, Any], TrainState]
+    step: Callable[[train.TrainState, Any], train.TrainState]
     batches: Callable[[int], Iterable[Any]]
-    num_steps: int
     summarize: Summarize
+    num_steps: int
     cadence: Cadence
     per_step: tuple[float, str] | None = None
     """What a step trains on, and its unit, such as (0.003, "h audio")."""
@@ -49,33 +35,26 @@ class Training(NamedTuple):
     steps_in_flight: int = 8
 
 
+#: Fields of `Training` that `fit` takes as they are.
+OPTIONS = ("num_steps", "evaluate", "cadence", "steps_in_flight")
+
+
 def run_training(
-    folder: pathlib.Path, config: Config, training: Training, console: ProgressWriter
+    folder: pathlib.Path, config: Config, training: Training, console: train.ProgressWriter
 ) -> FitResult:
     """Train from the newest state of a run directory to the last step or to a signal."""
-    state, step, batches, *_ = training
+    state, step, batches, summary, *_ = training
     common: dict[str, Any] = {"num_steps": training.num_steps}
     if training.per_step is not None:
         common["per_step"], common["per_step_unit"] = training.per_step
     with open_training(folder, state, console, config) as (state, sinks, stop):
-        begin = time.time() - (seconds_recorded(folder) if is_first() else 0.0)
+        begin = time.time() - (seconds_recorded(folder) if train.is_first() else 0.0)
 
         def summarize(sums, step):
-            seconds = time.time() - begin
-            return {**training.summarize(sums, step), **common, "seconds": seconds}
+            return {**summary(sums, step), **common, "seconds": time.time() - begin}
 
-        return fit(
-            state,
-            step,
-            batches,
-            num_steps=training.num_steps,
-            summarize=summarize,
-            evaluate=training.evaluate,
-            cadence=training.cadence,
-            sinks=sinks,
-            stop=stop,
-            steps_in_flight=training.steps_in_flight,
-        )
+        options = {name: getattr(training, name) for name in OPTIONS}
+        return fit(state, step, batches, summarize=summarize, sinks=sinks, stop=stop, **options)
 
 
 def prefetched(
@@ -89,10 +68,11 @@ def prefetched(
 
 @contextlib.contextmanager
 def open_training(
-    folder: pathlib.Path, state: TrainState, console: ProgressWriter, config: Config
-) -> Iterator[tuple[TrainState, Sinks, Callable[[], str]]]:
+    folder: pathlib.Path, state: train.TrainState, console: train.ProgressWriter, config: Config
+) -> Iterator[tuple[train.TrainState, Sinks, Callable[[], str]]]:
     """The newest state of a run directory, its checkpoints and writers, and `stop`."""
-    with open_checkpoints(folder / "checkpoints", print) as checkpoint, stop_on_signals() as stop:
+    checkpoints = train.open_checkpoints(folder / "checkpoints", print)
+    with checkpoints as checkpoint, train.stop_on_signals() as stop:
         restored = checkpoint.restore(state)
         state = restored[0] if restored else state
         start = int(state.step)
@@ -100,17 +80,17 @@ def open_training(
             before, now = (restored or [{}])[-1].get("version"), describe_version()
             of = f", saved by another version ({before}; this is {now})" if before != now else ""
             console.say(f"resuming from step {start:,}{of if before else ''}")
-        writers: list[Writer] = []
+        writers: list[train.Writer] = []
         identity = identify_run(folder, config)
-        if is_first():
-            tensorboard = TensorBoardWriter(folder / "tensorboard", start)
-            records = JsonlWriter(folder / "metrics.jsonl", start, identity)
+        if train.is_first():
+            tensorboard = train.TensorBoardWriter(folder / "tensorboard", start)
+            records = train.JsonlWriter(folder / "metrics.jsonl", start, identity)
             writers = [records, tensorboard, console]
             if config.get("logger"):
                 service = importlib.import_module(config.logger)
                 own = (read_object(folder / "environment.json", []) or {}).get("id", "")
                 given = (service, folder.name, plain(config))
-                writers.append(ServiceWriter(*given, say=console.say, run_id=own))
+                writers.append(train.ServiceWriter(*given, say=console.say, run_id=own))
         with contextlib.ExitStack() as stack:
             for writer in writers:
                 stack.callback(writer.close)
@@ -118,11 +98,7 @@ def open_training(
 
 
 def check_logger(config: Config) -> None:
-    """Check that the service's package is there.
-
-    Raises:
-        UserError: it is not; names the pip line.
-    """
+    """Check that the service's package is there."""
     if importlib.util.find_spec(config.get("logger") or "cpc") is None:
         raise UserError(
             f"logger is {config.logger}, which is not installed: pip install {config.logger}, or "

@@ -43,12 +43,7 @@ class BranchOutputs(NamedTuple):
 
 
 def init_objective(plan: Plan, branches: Sequence[BranchOutputs]) -> tuple[PyTree, PyTree]:
-    """Return what is learned beside the model, and what is carried from step to step.
-
-    Args:
-        plan: what the config means.
-        branches: outputs of the model; arrays or shapes of arrays.
-    """
+    """Return what is learned beside the model, and what is carried from step to step."""
     options, params, state = plan.config.negatives, {}, {}
     if options.temperature_rule == "learned":
         raw = negatives.raw_temperature(
@@ -78,17 +73,8 @@ def objective_loss(
 ) -> tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]:
     """Return the loss of all branches, their sums by offset, the next state, and metrics.
 
-    The sums of the branches stand one after the other along the offsets.
-
-    Args:
-        plan: what the config means.
-        params: learned by the objective itself.
-        state: carried from step to step by the objective.
-        branches: outputs of the model, as it made them.
-        rng: a key of this step.
-        train: whether the state moves on.
-        maps: those of `cpc_loss`.
-        reducer: scores the anchors of each device by itself; the same numbers.
+    The sums of the branches are one after the other along the offsets. Only in training the state
+    moves on. A reducer scores the anchors of each device by itself; the numbers are the same.
     """
     options, of_loss = plan.config.negatives, plan.config.loss
     branches = [one._replace(outputs=scored(plan, one.outputs)) for one in branches]

@@ -14,6 +14,7 @@ from cpc import negatives
 from cpc.losses import LOSSES, AnchorLoss, Description, describe, describe_aligned
 from cpc.types import NegativeSampler, Position, Rule, UserError
 from experiments.command.config import Config
+from experiments.training.checks import reject
 
 
 class Branch(NamedTuple):
@@ -37,6 +38,8 @@ class Geometry(NamedTuple):
     """Length of a window of which no overlapping one is a negative; 0 allows them."""
     excludes_anchor: bool = False
     """Whether the latent at the anchor's own time is no negative."""
+    is_aligned: bool = False
+    """Whether predictions are aligned, in order, to the latents up to the last offset (ACPC)."""
 
     @property
     def num_offsets(self) -> int:
@@ -70,26 +73,19 @@ class Plan:
     @property
     def is_aligned(self) -> bool:
         """Whether predictions are aligned to latents (ACPC)."""
-        return self.config.loss.get("align_to", 0) > 0
+        return self.geometry.is_aligned
 
 
 def make_plan(config: Config, geometry: Geometry) -> Plan:
-    """Interpret a config's loss and negatives.
-
-    Raises:
-        UserError: they do not go together; names the keys to change.
-    """
+    """Interpret a config's loss and negatives."""
     options = config.negatives
-    own, choose, loss = make_rule(config), make_sampler(options), make_anchor_loss(config.loss)
+    check_objective(config)
+    own, choose = make_rule(config), make_sampler(options)
     rule = own & negatives.outside_overlap(geometry.apart) if geometry.apart else own
     rule = rule & negatives.outside_anchor() if geometry.excludes_anchor else rule
-    check_loss(config.loss)
-    check_groups(config)
-    check_temperature(options)
+    loss = LOSSES[config.loss.name].bind(dict(config.loss))
     description = describe(loss)
-    if config.loss.get("align_to", 0) > 0:
-        check_alignment(config)
-        description = describe_aligned(description)
+    description = describe_aligned(description) if geometry.is_aligned else description
     if geometry.is_window:
         check_window(config, own, geometry)
     # A bound needs independent draws from the marginal.
@@ -107,64 +103,46 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
     )
 
 
-def check_alignment(config: Config) -> None:
-    """Check that predictions are aligned to as many frames or more, by InfoNCE of one batch."""
-    options, num_offsets = config.loss, config.model.num_offsets
-    if options.align_to < num_offsets:
-        raise UserError(
-            f"loss.align_to is {options.align_to} and there are {num_offsets} predictions, each of "
-            "which takes a frame: raise it, or lower model.num_offsets"
-        )
-    if options.name != "info_nce":
-        raise UserError(
-            f"loss.align_to adds up log-probabilities, and loss.name is {options.name!r}: choose "
-            "info_nce, or loss.align_to=0"
-        )
-    if config.negatives.queue:
-        raise UserError(
-            "loss.align_to takes its negatives from the batch alone: set negatives.queue=0"
-        )
-
-
-def check_groups(config: Config) -> None:
-    """Check that SupCon gets all of the rule's candidates, some of them of other groups."""
-    if config.loss.name != "sup_con":
-        return
-    options = config.negatives
-    if options.rule in ("same_group", "own_sequence"):
-        raise UserError(
-            f"loss.name is sup_con, and under negatives.rule={options.rule} all candidates are of "
-            "the positive's group: choose batch, excluding_sequence or one_per_sequence"
-        )
-    if options.num_sampled or options.choose != "uniform":
-        raise UserError(
-            "loss.name is sup_con, which takes all candidates of other groups as negatives: set "
-            "negatives.num_sampled=0 and negatives.choose=uniform"
-        )
-
-
-def check_temperature(options: Config) -> None:
-    """Check that the temperature is above 0 and starts within the limits of its rule."""
-    if options.temperature <= 0:
-        raise UserError(f"negatives.temperature is {options.temperature}: it must be above 0")
+def check_objective(config: Config) -> None:
+    """Check that the keys of the loss and of the negatives go together."""
+    loss, options = config.loss, config.negatives
+    about, is_sup_con = LOSSES[loss.name].description, loss.name == "sup_con"
     low, high = options.temperature_low, options.temperature_high
-    if not 0 < low < high:
-        raise UserError(
-            f"negatives.temperature_low is {low} and temperature_high {high}: they must be above 0 "
-            "and ascend"
-        )
-    if options.temperature_rule != "fixed" and not low < options.temperature < high:
-        raise UserError(
-            f"negatives.temperature is {options.temperature}: under the rule "
-            f"{options.temperature_rule} it starts between temperature_low ({low}) and "
-            f"temperature_high ({high})"
-        )
+    needs_number = options.choose != "uniform" and takes_number(options)
+    reject(config,
+        (about.needs_cosines and not loss.cosine, "loss.name",
+         "its scores are cosines; set loss.cosine=True"),
+        (about.has_floor and (loss.bias or loss.learn_bias), "loss.name",
+         "its floor is that of cosines without a bias; set loss.bias=0 and "
+         "loss.learn_bias=False, or choose sigmoid or nce"),
+        (is_sup_con and options.rule in ("same_group", "own_sequence"), "loss.name negatives.rule",
+         "all candidates are of the positive's group; choose batch, excluding_sequence or "
+         "one_per_sequence"),
+        (is_sup_con and (options.num_sampled or options.choose != "uniform"), "loss.name",
+         "it takes all candidates of other groups; set negatives.num_sampled=0 and "
+         "negatives.choose=uniform"),
+        (low >= high, "negatives.temperature_low negatives.temperature_high",
+         "the limits must ascend"),
+        (options.temperature_rule != "fixed" and not low < options.temperature < high,
+         "negatives.temperature negatives.temperature_low negatives.temperature_high",
+         "a temperature that changes starts between its limits"),
+        (options.queue and options.rule == "own_sequence", "negatives.queue negatives.rule",
+         "the rule takes none of its latents; set negatives.queue=0, or choose another rule"),
+        (options.queue and options.shards != 1, "negatives.queue negatives.shards",
+         "a shard takes none of its latents; set negatives.queue=0 or negatives.shards=1"),
+        (needs_number and not options.num_sampled, "negatives.choose",
+         "it needs a number; set negatives.num_sampled"),
+    )  # fmt: skip
+
+
+def takes_number(options: Config) -> bool:
+    """Return whether the sampler of a config draws `negatives.num_sampled`."""
+    return "num_sampled" in negatives.SAMPLERS[options.choose].options
 
 
 def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) -> str:
     """Return rule, sampler and queue in words, for records."""
-    has_number = "num_sampled" in negatives.SAMPLERS[options.choose].options
-    number = f"{options.num_sampled} " if has_number else ""
+    number = f"{options.num_sampled} " if takes_number(options) else ""
     chosen = "" if choose is None else f", {number}{options.choose}"
     return f"{rule.name}{chosen}" + (f", queue of {options.queue:,}" if options.queue else "")
 
@@ -176,38 +154,9 @@ def make_rule(config: Config) -> Rule:
     rule = negatives.RULES[word]
     if options.window:
         rule = rule & negatives.outside_window(options.window)
-    if options.queue and (options.rule == "own_sequence" or options.shards != 1):
-        key = "rule=own_sequence" if options.rule == "own_sequence" else f"shards={options.shards}"
-        raise UserError(
-            f"negatives.queue is {options.queue}, and negatives.{key} takes none of its latents: "
-            "set negatives.queue=0, or take negatives from other batches, too"
-        )
     if options.shards != 1:
         rule = rule & negatives.within_shards(options.shards, batch_size)
     return rule
-
-
-def make_anchor_loss(options: Config) -> AnchorLoss:
-    """Return the loss of an anchor, its options bound; the temperature comes before."""
-    return LOSSES[options.name].bind(dict(options))
-
-
-def check_loss(options: Config) -> None:
-    """Check that the options of the loss go together.
-
-    Raises:
-        UserError: saying which key to set instead.
-    """
-    about = LOSSES[options.name].description
-    if about.needs_cosines and not options.cosine:
-        raise UserError(
-            f"loss.name is {options.name!r}, whose scores are cosines: set loss.cosine=True"
-        )
-    if about.has_floor and (options.bias or options.learn_bias):
-        raise UserError(
-            f"loss.name is {options.name!r}, whose floor is that of cosines without a bias: set "
-            "loss.bias=0 and loss.learn_bias=False, or choose sigmoid or nce"
-        )
 
 
 def make_sampler(options: Config) -> NegativeSampler | None:
@@ -216,8 +165,11 @@ def make_sampler(options: Config) -> NegativeSampler | None:
     With a queue they may be more than a batch has: where there is none, in the audit and in
     evaluations, those of the batch are all that there are.
     """
-    choose, k = sampler_of(options), options.num_sampled
-    if choose is None or not options.queue:
+    sampler, k = negatives.SAMPLERS[options.choose], options.num_sampled
+    if takes_number(options) and not k:
+        return None
+    choose = sampler.make(*(options[name] for name in sampler.options))
+    if not options.queue:
         return choose
 
     def choose_of_fewer(rng, positive, scores, where):
@@ -225,17 +177,6 @@ def make_sampler(options: Config) -> NegativeSampler | None:
         return choose(rng, positive, jnp.pad(scores, more), jnp.pad(where, more))
 
     return choose_of_fewer
-
-
-def sampler_of(options: Config) -> NegativeSampler | None:
-    """Return the sampler that `negatives.choose` names; None for all negatives."""
-    word = options.choose
-    sampler = negatives.SAMPLERS[word]
-    if "num_sampled" not in sampler.options or options.num_sampled:
-        return sampler.make(*(options[name] for name in sampler.options))
-    if word == "uniform":
-        return None
-    raise UserError(f"negatives.choose is {word}, which needs a number: set negatives.num_sampled")
 
 
 def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:

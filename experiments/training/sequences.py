@@ -2,12 +2,23 @@
 
 import functools
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
-from cpc.models import GRU, LSTM, CausalConv, CausalTransformer
-from cpc.types import Batch, Position
+from cpc.files import write_sealed
+from cpc.models import (
+    CPC,
+    GRU,
+    LSTM,
+    CausalConv,
+    CausalTransformer,
+    LinearPredictor,
+    Model,
+    make_model,
+)
+from cpc.types import Batch, SoundPosition
 from experiments.command.config import Config
 
 CONTEXTS = {
@@ -19,23 +30,32 @@ CONTEXTS = {
 }
 
 
-def name_of(config: Config) -> str:
-    """Return what scores call series or text: a file's or folder's own name, or the source's."""
-    if config.data.source == "files":
-        return pathlib.Path(config.data.path).expanduser().resolve().name
-    return config.data.source
+def make_cpc(options: Config, encoder: Any) -> Model:
+    """Return an encoder with the context and linear predictions that a model section asks for."""
+    context = CONTEXTS[options.context](
+        options.context_width, options.context_layers, dtype=encoder.dtype
+    )
+    predictor = LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype)
+    return make_model(CPC(encoder, context, predictor))
 
 
-def places_of(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return what scores call series or text, and where they are."""
-    return {name_of(config): (config.data.path if config.data.source == "files" else "",)}
+def positions(batch: Batch, group: Any, begin: Any, first: Any, last: Any) -> SoundPosition:
+    """Return where the latents (b, t) of windows come from, which begin at samples (b, 1).
 
-
-def positions(batch: Batch, group: Any, length: int) -> Position:
-    """Return where the latents of a batch of windows come from, given the group of each."""
-    return Position(
+    `first` and `last` are the first sample of each latent in its window, and the one after it.
+    """
+    return SoundPosition(
         sequence=batch["sequence"][:, None],
-        time=jnp.arange(length)[None],
+        time=jnp.arange(first.shape[1])[None],
         lane=jnp.zeros((1, 1), jnp.int32),
         group=group[:, None],
+        sample=begin + first,
+        end=begin + last,
+        window=begin,
     )
+
+
+def write_truth(workdir: pathlib.Path, nats: Mapping[int, float]) -> None:
+    """Write the information that a synthetic source has at each offset, for the page."""
+    truth = {"offsets": [*nats], "mutual_information": [*nats.values()]}
+    write_sealed(workdir / "truth.json", truth)

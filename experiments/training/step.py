@@ -25,6 +25,7 @@ from cpc.train import (
 from cpc.train.step import make_launch
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
+from experiments.training.checks import reject
 from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.objective import init_objective, objective_loss, reducer_of
 from experiments.training.problem import Probe, Problem, model_variables
@@ -92,37 +93,17 @@ def optimizer_of(config: Config) -> tuple[optax.GradientTransformation, Callable
 
 def check_step(config: Config, num_devices: int = 1) -> None:
     """Check that optimizer, accumulation and launches go together, and divide the batch."""
-    parts, batch_size = config.optim.accumulate, config.data.batch_size
-    if parts < 1 or batch_size % (parts * num_devices):
-        raise UserError(
-            f"optim.accumulate is {parts}: choose a number of parts into which a batch of "
-            f"{batch_size} divides evenly on {num_devices} devices"
-        )
+    optim, batch_size = config.optim, config.data.batch_size
     optimizer_of(config)
-    if config.optim.name == "schedule_free" and config.optim.ema_decay:
-        raise UserError(
-            f"optim.ema_decay is {config.optim.ema_decay}, but schedule_free evaluates an average "
-            "of its own: set optim.ema_decay to 0, or choose another optimizer"
-        )
-    if config.steps_per_launch < 1:
-        raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
+    reject(config,
+        (batch_size % (optim.accumulate * num_devices), "optim.accumulate data.batch_size",
+         f"the batch does not divide evenly into these parts on {num_devices} devices; choose "
+         "another number of parts"),
+        (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
+         "this optimizer evaluates an average of its own; set optim.ema_decay to 0, or choose "
+         "another"),
+    )  # fmt: skip
     cadence_of(config).check_multiples({"num_steps": config.num_steps})
-
-
-def check_batch_norm(config: Config) -> None:
-    """Check that nothing else of a config changes what batch norm's statistics are of."""
-    if config.model.norm != "batch":
-        return
-    if config.optim.name == "schedule_free":
-        raise UserError(
-            "schedule_free evaluates an average of the parameters, and model.norm=batch keeps "
-            "statistics of others: choose another model.norm, or another optimizer"
-        )
-    if config.optim.accumulate > 1:
-        raise UserError(
-            "optim.accumulate shows batch norm a part of the batch at a time, which is another "
-            "model: choose another model.norm, or 1"
-        )
 
 
 def apply_in_parts(
@@ -235,18 +216,9 @@ def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
 
 
 def read_variables(workdir: pathlib.Path, step: str | None = None) -> tuple[Any, int]:
-    """Return the model of a run's checkpoint, and its step.
-
-    Args:
-        step: a number, "best" for the lowest loss on held-out data, or None for the newest.
-    """
-    number = None if step is None else "best" if step == "best" else parse_step(step)
+    """Return the model of a run's checkpoint: its newest, a step's, or the "best"; and its step."""
+    if step is not None and step != "best" and not step.isdecimal():
+        raise UserError(f"--step is {step!r}: give the number of a checkpoint, or best")
+    number = int(step) if step is not None and step != "best" else step
     arrays, _, found = restore_params(workdir / "checkpoints", number)
     return model_variables(**arrays), found
-
-
-def parse_step(text: str) -> int:
-    """Return the number of a checkpoint."""
-    if not text.isdecimal():
-        raise UserError(f"--step is {text!r}: give the number of a checkpoint, or best")
-    return int(text)

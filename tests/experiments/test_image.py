@@ -209,8 +209,8 @@ def test_models_that_cannot_be(options, sentence):
         ({"model__directions": ("down", "in")}, "model.directions has 'in'"),
         ({"model__dtype": "float16"}, "model.dtype is 'float16'"),
         ({"probe__fractions": (0.0,)}, "probe.fractions has 0.0"),
-        ({"augment__crop": 40}, "augment.crop is 40, and data.size 28"),
-        ({"augment__jitter": 9}, "augment.jitter is 9, and model.patch 8"),
+        ({"augment__crop": 40}, "augment.crop is 40 and data.size is 28"),
+        ({"augment__jitter": 9}, "augment.jitter is 9 and model.patch is 8"),
     ],
 )
 def test_values_that_cannot_be(options, sentence):
@@ -233,7 +233,7 @@ def image_set(labels, size=28):
             {"probe__num_images": 2},
             "that probe.num_images (2) draws are of the class 'shoe'",
         ),
-        ([0, 1, 1], {"probe__regions": 7}, "probe.regions is 7, but an image is cut into 6 by 6"),
+        ([0, 1, 1], {"probe__regions": 7}, "probe.regions is 7: an image is cut into 6 by 6"),
     ],
 )
 def test_images_that_probes_cannot_be_fitted_on(labels, options, sentence):
@@ -437,7 +437,7 @@ def test_one_label_a_class(solver, tmp_path):
 
 def test_what_fails_loses_no_score_before_it(tmp_path, monkeypatch):
     """Neither those of other tasks, nor the first points of a curve."""
-    few_label_score, asked = image_probes.few_label_score, []
+    few_label_score, asked = image_probes.evaluate.few_label_score, []
 
     def fail(*args, **options):
         asked.append(options["fraction"])
@@ -445,7 +445,7 @@ def test_what_fails_loses_no_score_before_it(tmp_path, monkeypatch):
             raise UserError("too few")
         return few_label_score(*args, **options)
 
-    monkeypatch.setattr(image_probes, "few_label_score", fail)
+    monkeypatch.setattr(image_probes.evaluate, "few_label_score", fail)
     config = make_config(probe__tasks=("knn", "few_labels"), probe__features=("pixels",))
     data = ImageData(*[image_set([0, 1] * 5)] * 3)
     with pytest.raises(UserError, match="too few"):
@@ -454,9 +454,9 @@ def test_what_fails_loses_no_score_before_it(tmp_path, monkeypatch):
 
 
 def test_features_are_made_once_and_only_where_they_are_read(tmp_path, monkeypatch):
-    embed, calls = image_probes.embed_images, []
+    embed, calls = image_probes.evaluate.embed_images, []
     monkeypatch.setattr(
-        image_probes, "embed_images", lambda *args: calls.append(args) or embed(*args)
+        image_probes.evaluate, "embed_images", lambda *args: calls.append(args) or embed(*args)
     )
     data = ImageData(*[image_set([0, 1] * 5)] * 3)
     for tasks, number in (((), 0), (("linear", "knn", "few_labels"), 2)):  # the two sets of images
@@ -591,7 +591,7 @@ def test_a_group_of_images_trains_or_tests(tmp_path, test_split):
         tested |= test
     assert tested == {0, 1} or (test_split == "train" and len(tested) > 2)
     config.data.group_level = 4
-    with pytest.raises(UserError, match="above directory level 4"):
+    with pytest.raises(UserError, match=r"data\.group_level is 4"):
         image_data.load_data(config, str)
     (tmp_path / "one" / "cat" / "a").mkdir(parents=True)
     Image.fromarray(pixels).save(tmp_path / "one" / "cat" / "a" / "x.png")

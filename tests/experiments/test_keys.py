@@ -1,7 +1,8 @@
 """Every key of every config changes what it names: a count, a shape, a value, or a call.
 
 Nothing is trained. A key without a case, or whose case does not change, fails: so does a key that
-nothing reads. The keys of the model section of audio and images are in `test_model_keys`.
+nothing reads. The keys of models are in `test_model_keys`, of losses and negatives in
+`test_objective`.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from PIL import Image
 
 from configs import audio, image, series, text
 from cpc import rl
-from cpc.data import Images, make_synthetic, phone_chain
+from cpc.data import Images, augment, make_synthetic, phone_chain
 from cpc.files import flatten
 from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
@@ -32,7 +33,7 @@ from experiments.kinds.audio import abx as audio_abx
 from experiments.kinds.audio import ctc_head
 from experiments.kinds.audio import data as audio_data
 from experiments.kinds.audio import frames as audio_frames
-from experiments.kinds.audio import model as audio_model
+from experiments.kinds.audio import prepare as audio_prepare
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import recognition as audio_recognition
 from experiments.kinds.audio.tasks import Frames
@@ -49,21 +50,18 @@ from experiments.kinds.text import kind as text_modality
 from experiments.kinds.text import probes as text_probes
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
-from experiments.training import loop
+from experiments.training import loop, objective
 from experiments.training import probes as training_probes
 from experiments.training import step as training
 from experiments.training.contrastive import interpret, make_probe
-from experiments.training.objective import (
-    BranchOutputs,
-    init_objective,
-    objective_loss,
-    temperature,
-)
+from experiments.training.objective import BranchOutputs
 from experiments.training.probes import FeatureSet, ProbeContext
 from experiments.training.records import probes_due
 from tests import services
-from tests.experiments.test_model_keys import TABLES as MODEL_TABLES
-from tests.plans import plan_of, plan_of_offsets, problem_of
+from tests.experiments.test_model_keys import OTHERS
+from tests.experiments.test_model_keys import TABLES as MODELS
+from tests.experiments.test_objective import COVERED
+from tests.plans import plan_of, problem_of
 
 CHANGES = object()
 
@@ -173,51 +171,23 @@ def of_step(function, name):
 
 def num_parts(config):
     """How many parts of a batch the model is applied to, one at a time."""
-    with calls(training, apply_in_parts=training.apply_in_parts) as found:
-        training.make_step(series_problem(config), make_mesh(1))
-    return found["apply_in_parts"][0][4]
+    return traced(config, training, "apply_in_parts")[4]
 
 
 def rate_of_the_slow_encoder(config):
-    with calls(optax, incremental_update=optax.incremental_update) as found:
-        training.make_step(series_problem(config), make_mesh(1))
-    return found["incremental_update"][0][2] if found else None
+    found = traced(config, optax, "incremental_update")
+    return found[2] if found else None
 
 
-def outputs():
-    rng = np.random.default_rng(0)
-    z, predictions = rng.normal(size=(4, 6, 4)), rng.normal(size=(4, 6, 2, 4))
-    latents = CPCOutputs(*map(jnp.float32, (z, z, predictions)))
-    return BranchOutputs(latents, Position.grid(4, 6, group=np.arange(4) // 2))
+def traced(config, module, name):
+    """What a function is called with as a step is traced."""
+    problem = series_problem(config)
+    record = calls(module, **{name: getattr(module, name)})
+    with record as found, calls(training, init_state=jnp.zeros(())):
+        training.make_state(problem, training.make_loss(problem), None)
+    return found[name][0] if found else ()
 
 
-def learning(config, offsets=(1, 2)):
-    """What the objective of a config is at some outputs: loss, gradients, parameters, state."""
-    plan, branch = plan_of_offsets(config, offsets, num_latents=6, width=4), outputs()
-    params, state = init_objective(plan, [branch])
-
-    def loss(params, z, predictions):
-        given = [branch._replace(outputs=branch.outputs._replace(z=z, predictions=predictions))]
-        value, sums, after, _ = objective_loss(plan, params, state, given, jax.random.key(0))
-        return value, (sums, after)
-
-    grad = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
-    return params, grad(params, branch.outputs.z, branch.outputs.predictions)
-
-
-def aligned(config):
-    return learning(config, audio_model.choose_offsets(config))
-
-
-def limits(config):
-    plan = plan_of_offsets(config, (1, 2))
-    raw = [{"raw_temperature": jnp.float32(x)} for x in (-100, 100)]
-    return [round(float(temperature(plan, one, {})), 4) for one in raw]
-
-
-LEARNED = {"negatives.temperature_rule": "learned"}
-ENTROPY = {"negatives.temperature_rule": "entropy"}
-COSINE = {"loss.cosine": True}
 SHARED = {
     "num_steps": Case(70, of_fit("num_steps"), 70),
     "steps_per_launch": Case(5, of_fit("steps_per_launch"), 5),
@@ -238,37 +208,10 @@ SHARED = {
     "optim.weight_decay": Case(0.5, of_step("make_optimizer", "weight_decay"), 0.5),
     "optim.ema_decay": Case(0.5, of_step("make_train_step", "ema_decay"), 0.5),
     "optim.accumulate": Case(2, num_parts, 2),
-    "loss.name": Case("sigmoid", learning),
-    "loss.cosine": Case(True, learning),
-    "loss.bias": Case(2.0, learning, beside={"loss.name": "sigmoid"}),
-    "loss.learn_bias": Case(True, learning, beside={"loss.name": "sigmoid"}),
-    "loss.prior": Case(0.4, learning, beside={"loss.name": "debiased", **COSINE}),
-    "loss.concentration": Case(3.0, learning, beside={"loss.name": "hard_weighted", **COSINE}),
-    "loss.margin": Case(0.3, learning, beside={"loss.name": "triplet_all", **COSINE}),
-    "negatives.rule": Case("own_sequence", learning),
-    "negatives.window": Case(1, learning),
-    "negatives.shards": Case(2, learning),
-    "negatives.choose": Case("hardest", learning, beside={"negatives.num_sampled": 3}),
-    "negatives.num_sampled": Case(3, learning),
-    "negatives.margin": Case(0.1, learning, beside={"negatives.choose": "semi_hard"}),
-    "negatives.ring_low": Case(10.0, learning, beside={"negatives.choose": "ring"}),
-    "negatives.ring_high": Case(60.0, learning, beside={"negatives.choose": "ring"}),
-    "negatives.proposal": Case(
-        "through",
-        learning,
-        beside={"negatives.choose": "proposed", "negatives.num_sampled": 3},
-    ),
-    "negatives.queue": Case(9, learning),
     "negatives.momentum": Case(0.75, rate_of_the_slow_encoder, 0.25),
-    "negatives.temperature": Case(0.5, learning),
-    "negatives.temperature_rule": Case("learned", learning),
-    "negatives.target_entropy": Case(0.3, learning, beside=ENTROPY),
-    "negatives.temperature_low": Case(0.2, limits, [0.2, 100.0], LEARNED),
-    "negatives.temperature_high": Case(2.0, limits, [0.01, 2.0], LEARNED),
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", SHARED)
 def test_a_shared_key_changes_what_it_names(key):
     check(SHARED[key], small_series(), key)
@@ -287,8 +230,10 @@ def test_every_kind_trains_the_plan_of_its_config(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", CONTRASTIVE)
 def test_every_key_has_a_case(kind):
-    cases = {*SHARED, "kind", *TABLES[kind]}
-    cases |= {f"model.{key}" for key in MODEL_TABLES.get(kind, {})}
+    cases = {*SHARED, "kind", *TABLES[kind], *COVERED}
+    cases |= {f"model.{key}" for key in MODELS[kind]} | {
+        f"model.{key}" for one, key in OTHERS if one == kind
+    }
     assert set(flatten(CONTRASTIVE[kind].KEYS)) == cases
 
 
@@ -330,7 +275,7 @@ def test_the_kind_is_checked(kind):
             {"optim.name": "schedule_free", "optim.schedule": "constant", "optim.ema_decay": 0.9},
             "an average of its own",
         ),
-        ({"optim.accumulate": 3}, "a batch of 8 divides evenly on 1 devices"),
+        ({"optim.accumulate": 3}, "accumulate is 3 and data.batch_size is 8"),
         ({"optim.accumulate": 2, "model.norm": "batch"}, "a part of the batch at a time"),
         ({"steps_per_launch": 7}, "no multiple of the 7 steps of a launch"),
     ],
@@ -348,25 +293,6 @@ def test_a_step_that_cannot_be_is_refused_before_data_are_read(settings, message
 def drawn(config):
     batch = series_problem(config).draw(0)
     return batch["x"].shape, batch["x"]
-
-
-def shapes(config):
-    model = series_modality.build_model(config)
-    x = jax.ShapeDtypeStruct((2, 64, config.data.channels), jnp.float32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), {"x": x})
-    found, _ = jax.eval_shape(
-        lambda v, x: model.apply(v, {"x": x}, True, jax.random.key(0)), variables, x
-    )
-    return jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), (variables, found))
-
-
-def remat(config):
-    model = series_modality.build_model(config)
-    x = jnp.zeros((1, 8, 1))
-    variables = jax.eval_shape(model.init, jax.random.key(0), {"x": x})
-    text = str(jax.make_jaxpr(lambda v: model.apply(v, {"x": x}, True, jax.random.key(0))[0].z)(
-        variables))  # fmt: skip
-    return "remat" in text or "checkpoint" in text
 
 
 @pytest.fixture(scope="module")
@@ -516,17 +442,6 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
     "data.batch_size": Case(6, lambda c: drawn(c)[0], (6, 8, 1)),
     "data.max_skipped_fraction": Case(0.0, of_files(names), "refused", SMALL_FILES),
     "negatives.overlap": Case(True, lambda c: is_apart(series_problem(c)), False),
-    "model.kernels": Case((2,), shapes),
-    "model.strides": Case((2,), shapes, beside={"model.kernels": (2,)}),
-    "model.width": Case(8, shapes),
-    "model.norm": Case("layer", shapes),
-    "model.padding": Case("valid", shapes, beside={"model.kernels": (2,)}),
-    "model.context": Case("lstm", shapes),
-    "model.context_width": Case(8, shapes),
-    "model.context_layers": Case(2, shapes),
-    "model.num_offsets": Case(1, shapes),
-    "model.remat": Case(True, remat, True),
-    "model.dtype": Case("bfloat16", shapes),
     "evaluate.num_windows": Case(9, lambda c: series_problem(c).held_out.number, 3),
     "probe.tasks": Case((), series_fits(option("task")), []),
     "probe.features": Case(("z", "raw"), series_fits(features_of), [["z"], ["raw"]]),
@@ -603,14 +518,6 @@ def parts_of_text(config):
     return [len(part.sentence_starts) - 1 for part in (made.train, made.test)]
 
 
-def text_shapes(config):
-    model = text_modality.build_model(config)
-    x = jax.ShapeDtypeStruct((2, 6, 10), jnp.int32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), {"x": x})
-    found, _ = jax.eval_shape(lambda v, x: model.apply(v, {"x": x}, False), variables, x)
-    return jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), (variables, found))
-
-
 def asked(get):
     """Something of how the probes of a text are fitted; get(config, data, model, variables)."""
 
@@ -677,15 +584,6 @@ TABLES["text"] = {
     "data.block_sentences": Case(25, parts_of_text, beside=NEXT),
     "data.num_documents": Case(30, lambda c: sum(parts_of_text(c)), 1500, NEXT),
     "data.order": Case(0.1, text_drawn, beside=NEXT),
-    "model.name": Case("quick_thoughts", text_shapes),
-    "model.embedding_width": Case(3, text_shapes),
-    "model.kernel": Case(2, text_shapes),
-    "model.width": Case(8, text_shapes),
-    "model.context": Case("lstm", text_shapes),
-    "model.context_width": Case(8, text_shapes),
-    "model.context_layers": Case(2, text_shapes),
-    "model.num_offsets": Case(1, text_shapes),
-    "model.dtype": Case("bfloat16", text_shapes),
     "evaluate.num_runs": Case(9, lambda c: problem_of(
         c, text_data.load_data(c, str)).held_out.number, 3, NEXT),
     "probe.tasks": Case(("genre", "next"), tasks_asked, ["genre", "next"]),
@@ -847,9 +745,28 @@ def last_frame(config):
 ONE_SPEAKER = problem_of_clips(
     lambda problem: max(len(set(problem.draw(i)["speaker"].tolist())) for i in range(4))
 )
-AUGMENTED = problem_of_clips(
-    lambda p: jax.jit(p.prepare, static_argnums=2)(p.draw(0), jax.random.key(0), True)
-)
+
+
+def augmented(config):
+    """The calls that augment a batch in training."""
+    batch = {"x": jnp.zeros((4, 1600), jnp.int16), "scale": jnp.ones(4), "speaker": jnp.zeros(4)}
+    with calls(audio_prepare, unpack=batch, augment_sound=batch["x"]) as found:
+        made = audio_prepare.prepare(config, batch, jax.random.key(0), True)
+    return sorted(made), [found[name][0][2:] for name in found if name == "augment_sound"]
+
+
+def offsets(config):
+    return plan_of(config).geometry.branches[0].offsets
+
+
+def is_best(config):
+    """How `acpc_loss` is called."""
+    plan = plan_of(config)
+    outputs = CPCOutputs(jnp.zeros((4, 8, 2)), jnp.zeros((4, 8, 2)), jnp.zeros((4, 8, 2, 2)))
+    branch, sums = BranchOutputs(outputs, Position.grid(4, 8)), [jnp.zeros(2)]
+    with calls(objective, acpc_loss=(jnp.zeros(()), sums, jnp.zeros(2))) as found:
+        objective.objective_loss(plan, {}, {}, [branch], jax.random.key(0))
+    return found["acpc_loss"][1]["best"]
 
 
 def by(*effects):
@@ -857,14 +774,14 @@ def by(*effects):
 
 
 TABLES["audio"] = {
-    "augment.side": Case("past", AUGMENTED),
-    "augment.effects": Case(("dropout",), AUGMENTED, beside={"augment.side": "past"}),
-    "augment.pitch_cents": Case(50.0, AUGMENTED, beside=by("pitch")),
-    "augment.snr_low_db": Case(-10.0, AUGMENTED, beside=by("noise")),
-    "augment.snr_high_db": Case(60.0, AUGMENTED, beside=by("noise")),
-    "augment.reverb_seconds": Case(0.1, AUGMENTED, beside=by("reverb")),
-    "augment.band_hz": Case(4000.0, AUGMENTED, beside=by("band_reject")),
-    "augment.dropout_ms": Case(20.0, AUGMENTED, beside=by("dropout")),
+    "augment.side": Case("past", augmented),
+    "augment.effects": Case(("dropout",), augmented, beside={"augment.side": "past"}),
+    "augment.pitch_cents": Case(50.0, augmented, beside=by("pitch")),
+    "augment.snr_low_db": Case(-10.0, augmented, beside=by("noise")),
+    "augment.snr_high_db": Case(60.0, augmented, beside=by("noise")),
+    "augment.reverb_seconds": Case(0.1, augmented, beside=by("reverb")),
+    "augment.band_hz": Case(4000.0, augmented, beside=by("band_reject")),
+    "augment.dropout_ms": Case(20.0, augmented, beside=by("dropout")),
     "seed": Case(1, problem_of_clips(lambda problem: problem.draw(0)["x"])),
     "data.source": Case("synthetic", loaded("speakers")),
     "data.path": Case("clips/part0", loaded("speakers")),
@@ -882,10 +799,8 @@ TABLES["audio"] = {
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
     "data.one_speaker": Case(True, ONE_SPEAKER, 1),
     "negatives.overlap": Case(True, problem_of_clips(is_apart), False),
-    "model.horizon": Case(5, aligned, beside={"model.num_offsets": 2}),
-    "loss.align_to": Case(3, aligned, beside={"model.num_offsets": 2}),
-    "loss.align_by": Case("best", aligned,
-                          beside={"loss.align_to": 4, "model.num_offsets": 2}),
+    "loss.align_to": Case(3, offsets, (2, 3), {"model.num_offsets": 2}),
+    "loss.align_by": Case("best", is_best, True, {"loss.align_to": 4, "model.num_offsets": 2}),
     "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
     "data.max_skipped_fraction": Case(0.0, loaded("names"), "refused"),
     "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: (
@@ -963,6 +878,14 @@ def of_images(get):
     return effect
 
 
+def image_problem(get):
+    def effect(config):
+        config = with_settings(config, {"data.path": str(FILES / config.data.path)})
+        return get(problem_of(config, image_data.load_data(config, str)))
+
+    return effect
+
+
 def from_images_tfds(config):
     def read(root, name, split, **how):
         found.append(name)
@@ -978,17 +901,22 @@ def from_images_tfds(config):
     return found
 
 
-def trained_on(config):
-    """What training sees of images, and evaluation."""
-    x = np.random.default_rng(0).integers(0, 256, (2, 20, 20, 3), np.uint8)
-    return [
-        prepare(config, {"x": jnp.asarray(x)}, jax.random.key(0), train)["x"]
-        for train in (True, False)
-    ]
+def prepared(config):
+    """The calls that prepare a batch: in training, and in evaluation."""
+    x = jnp.zeros((2, 20, 20, 3), jnp.uint8)
+    names = ("cut_for_evaluation", "crop_and_flip", "augment_patches", "jitter_patches")
+    found = []
+    for train in (True, False):
+        with calls(augment, **dict.fromkeys(names, x)) as called:
+            prepare(config, {"x": x}, jax.random.key(0), train)
+        found.append({name: ([one for one in args if isinstance(one, int)], options)
+                      for name, (args, options) in called.items()})  # fmt: skip
+    return found
 
 
-def shown(config):
-    return trained_on(config)[0]
+def option_of(function, name):
+    """Of training."""
+    return lambda config: prepared(config)[0][function][1][name]
 
 
 def image_fits(get, *names):
@@ -1020,7 +948,8 @@ def image_fits(get, *names):
         with pytest.MonkeyPatch.context() as patch:
             for name, answer in answers.items():
                 wanted = not names or name in names
-                home = image_supervised if name == "train_on_labels" else image_probes
+                homes = {"train_on_labels": image_supervised, "knn_predict": image_probes.evaluate}
+                home = homes.get(name, image_probes)
                 patch.setattr(home, name, recorder(name, answer) if wanted else answer)
             for name in ("write_scores", "print_scores"):
                 patch.setattr(training_probes, name, lambda *args: None)
@@ -1052,7 +981,7 @@ SUPERVISED = {"probe.tasks": ("supervised",)}
 WIDTH = image_fits(lambda name, args, options: args[1].shape[1], "fit_linear")
 COUNT = image_fits(lambda name, args, options: len(args[1]), "fit_linear")
 TABLES["image"] = {
-    "seed": Case(1, of_images(lambda data: 0), beside={}),
+    "seed": Case(1, image_problem(lambda problem: problem.draw(0)["image"])),
     "data.source": Case("fashion_mnist", of_images(lambda data: len(data.train))),
     "data.path": Case("two", of_images(lambda data: len(data.train))),
     "data.name": Case("cifar10", from_images_tfds),
@@ -1065,18 +994,18 @@ TABLES["image"] = {
         "data.group_level": 2}),
     "data.size": Case(10, of_images(lambda data: data.train.pixels.shape[1:]), (10, 10, 3)),
     "data.channels": Case(1, of_images(lambda data: data.train.pixels.shape[1:]), (20, 20, 1)),
-    "data.batch_size": Case(2, of_images(lambda data: 0)),
+    "data.batch_size": Case(2, image_problem(lambda problem: problem.draw(0)["x"].shape[0]), 2),
     "data.max_skipped_fraction": Case(0.0, of_images(lambda data: len(data.train)), "refused"),
-    "augment.crop": Case(8, lambda c: [x.shape for x in trained_on(c)], [(2, 1, 1, 8, 8, 3)] * 2),
-    "augment.grey": Case(True, lambda c: [x.shape[-1] for x in trained_on(c)], [1, 1]),
-    "augment.jitter": Case(5, shown),
-    "augment.color_drop": Case(1.0, shown),
-    "augment.rotation_degrees": Case(30.0, shown),
-    "augment.shear": Case(0.3, shown),
-    "augment.elastic_pixels": Case(2.0, shown),
-    "augment.brightness": Case(0.5, shown),
-    "augment.contrast": Case(0.5, shown),
-    "evaluate.num_images": Case(7, of_images(lambda data: 0)),
+    "augment.crop": Case(8, lambda c: [prepared(c)[0]["crop_and_flip"][0],
+                                       prepared(c)[1]["cut_for_evaluation"][1]["crop"]], [[8], 8]),
+    "augment.grey": Case(True, lambda c: [
+        one["cut_for_evaluation"][1]["grey"] for one in prepared(c)], [True, True]),
+    "augment.jitter": Case(5, lambda c: prepared(c)[0].get("jitter_patches", ([],))[0], [5]),
+    **{f"augment.{name}": Case(value, option_of("augment_patches", name), value)
+       for name, value in (
+        ("color_drop", 1.0), ("rotation_degrees", 30.0), ("shear", 0.3), ("elastic_pixels", 2.0),
+        ("brightness", 0.5), ("contrast", 0.5))},
+    "evaluate.num_images": Case(3, image_problem(lambda p: p.held_out.number), 1),
     "probe.tasks": Case(("knn",), image_fits(lambda name, args, options: name),
                         ["knn_predict"], {"probe.features": ("z",)}),
     "probe.features": Case(("pixels",), WIDTH, [20 * 20 * 3], {"probe.tasks": ("linear",)}),
@@ -1100,25 +1029,6 @@ TABLES["image"] = {
 }  # fmt: skip
 
 
-def image_problem(get):
-    return of_images_with_config(lambda config, data: get(problem_of(config, data)))
-
-
-def of_images_with_config(get):
-    def effect(config):
-        config = with_settings(config, {"data.path": str(FILES / config.data.path)})
-        return get(config, image_data.load_data(config, str))
-
-    return effect
-
-
-TABLES["image"] |= {
-    "seed": Case(1, image_problem(lambda problem: problem.draw(0)["image"])),
-    "data.batch_size": Case(2, image_problem(lambda problem: problem.draw(0)["x"].shape[0]), 2),
-    "evaluate.num_images": Case(3, image_problem(lambda problem: problem.held_out.number), 1),
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("key", TABLES["image"])
 def test_a_key_of_images_changes_what_it_names(key, pixels):
@@ -1128,8 +1038,9 @@ def test_a_key_of_images_changes_what_it_names(key, pixels):
 @pytest.mark.slow
 def test_images_are_augmented_in_training_alone():
     """Cropped at random and mirrored, by the defaults too; evaluation takes the middle as it is."""
-    seen, plain = trained_on(small_image())
+    x = {"x": jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 20, 20, 3), np.uint8))}
+    seen, plain, again = (prepare(small_image(), x, jax.random.key(0), train)["x"]
+                          for train in (True, False, False))  # fmt: skip
     assert not same(seen, plain)
-    assert same(trained_on(small_image())[1], plain)
-    mirrored = {bool(np.array_equal(x[..., ::-1, :], x)) for x in np.asarray(seen)}
-    assert mirrored == {False}
+    assert same(again, plain)
+    assert not any(np.array_equal(one[..., ::-1, :], one) for one in np.asarray(seen))

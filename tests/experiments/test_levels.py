@@ -137,21 +137,21 @@ def test_what_padding_holds_changes_neither_level():
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"segment_threshold": 0.0}, "there are none: set model.segment_threshold above 0"),
-        ({"segment_offsets": 4}, "model.segment_offsets is 4 and model.num_offsets 3"),
+        ({"segment_threshold": 0.0}, "set model.segment_threshold above 0"),
+        ({"segment_offsets": 4}, "model.segment_offsets is 4 and model.num_offsets is 3"),
         ({"segment_offsets": 0}, "set model.num_offsets to 1, or give frames contexts"),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(keys, said):
     with pytest.raises(UserError, match=said):
-        audio.check_model(small(**keys))
+        audio.check_parts(small(**keys))
 
 
 def test_a_slow_encoder_has_no_segments_of_its_own():
     config = small()
     config.negatives.momentum = 0.9
     with pytest.raises(UserError, match=r"set negatives\.momentum to 0"):
-        audio.check_model(config)
+        audio.check_parts(config)
 
 
 def test_the_memory_of_the_loss_counts_the_predictions_of_both_levels():

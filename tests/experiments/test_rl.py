@@ -299,19 +299,22 @@ def test_a_probe_reads_what_a_memory_holds():
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"policy__unroll": 3}, "policy.unroll is 3 and cpc.num_offsets 3"),
+        ({"policy__unroll": 3}, "policy.unroll is 3 and cpc.num_offsets is 3"),
         ({"policy__epochs": 2}, "a2c makes one step"),
-        ({"policy__name": "ppo", "policy__minibatches": 3}, "must divide environment.num, 4"),
+        (
+            {"policy__name": "ppo", "policy__minibatches": 3},
+            "minibatches is 3 and environment.num is 4",
+        ),
         (
             {"policy__name": "ppo", "policy__minibatches": 4},
             "one environment is predicted at a step",
         ),
         ({"num_env_steps": 40}, "one rollout has 48"),
-        ({"cpc__num_environments": 5}, "cpc.num_environments is 5, and a minibatch has 4"),
+        ({"cpc__num_environments": 5}, "cpc.num_environments is 5: a minibatch has 4"),
         ({"cpc__num_environments": 1}, "one environment is predicted at a step"),
-        ({"environment__resets": 5}, "environment.resets is 5, more than environment.num, 4"),
+        ({"environment__resets": 5}, "environment.resets is 5 and environment.num is 4"),
         ({"model__encoder": "conv"}, "no picture"),
-        ({"model__encoder": "conv", "model__channels": (3,)}, "as many numbers"),
+        ({"model__encoder": "conv", "model__channels": (3,)}, "as many of one"),
         ({"environment__name": "hidden_bal:seen_again"}, "did you mean hidden_ball:seen_again"),
     ],
 )

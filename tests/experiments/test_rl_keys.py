@@ -1,8 +1,8 @@
 """Every key of a config of an agent changes what it names: a shape, a call, a loss."""
 
-import functools
 import importlib
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -99,31 +99,11 @@ def fitted(option):
     return effect
 
 
-@functools.cache
-def a_batch():
-    """Parameters, and a rollout of other parameters."""
-    config = with_settings(configs_rl.get_config(), TINY)
+def program(config):
+    """A rollout and its steps, traced and not compiled."""
     task = step.make_task(config)
-    state = jax.jit(task.init)(0)
-    act = functools.partial(step.take_step, task.agent, jax.jit(task.init)(1).params)
-    _, rollout = jax.jit(
-        lambda worlds: rl.roll_out(task.many(4), act, worlds, jax.random.key(0), 12)
-    )(state.extra)
-    advantages, targets = jax.random.normal(jax.random.key(1), (2, 12, 4))
-    params = jax.tree.map(lambda p: p + 0.5, state.params)
-    return params, {
-        "steps": rollout,
-        "advantages": advantages,
-        "targets": targets,
-        "memory": state.extra.memory,
-    }
-
-
-def loss(config):
-    params, batch = a_batch()
-    task = step.make_task(config)
-    value, _ = jax.jit(step.make_loss(config, task.agent))(params, {}, batch, jax.random.key(0))
-    return float(value)
+    text = str(jax.make_jaxpr(task.launch)(jax.eval_shape(task.init, 0)))
+    return re.sub("0x[0-9a-f]+", "", text)
 
 
 PPO = {"policy.name": "ppo"}
@@ -152,23 +132,23 @@ CASES = {
     "model.memory": Case("lstm", shapes),
     "model.memory_width": Case(7, shapes),
     "model.critic_widths": Case((3,), shapes),
-    "policy.name": Case("ppo", loss),
+    "policy.name": Case("ppo", program),
     "policy.unroll": Case(8, argument("roll_out", 4), 8),
     "policy.discount": Case(0.5, argument("gae", 4), 0.5),
     "policy.gae_lambda": Case(0.5, argument("gae", 5), 0.5),
-    "policy.entropy": Case(0.5, loss),
-    "policy.value": Case(0.5, loss),
-    "policy.clip": Case(0.01, loss, beside=PPO),
+    "policy.entropy": Case(0.5, program),
+    "policy.value": Case(0.5, program),
+    "policy.clip": Case(0.01, program, beside=PPO),
     "policy.epochs": Case(3, lambda c: step.make_task(c).steps_per_launch, 3, PPO),
     "policy.minibatches": Case(2, lambda c: step.make_task(c).steps_per_launch, 2, PPO),
-    "cpc.weight": Case(0.0, loss),
+    "cpc.weight": Case(0.0, program),
     "cpc.num_offsets": Case(2, shapes),
-    "cpc.num_environments": Case(2, loss),
+    "cpc.num_environments": Case(2, program),
     "cpc.given_actions": Case(True, shapes),
-    "cpc.targets": Case("other", loss),
-    "cpc.rule": Case("own_sequence", loss),
-    "cpc.cosine": Case(False, loss),
-    "cpc.temperature": Case(0.5, loss),
+    "cpc.targets": Case("other", program),
+    "cpc.rule": Case("own_sequence", program),
+    "cpc.cosine": Case(False, program),
+    "cpc.temperature": Case(0.5, program),
     "optim.name": Case("rmsprop", optimizer("name"), "rmsprop"),
     "optim.learning_rate": Case(0.5, optimizer("learning_rate"), 0.5),
     "optim.schedule": Case("linear", optimizer("schedule"), "linear"),
@@ -187,5 +167,5 @@ def test_every_key_has_a_case():
 
 
 def test_an_encoder_without_layers():
-    with pytest.raises(UserError, match=r"model\.widths is empty"):
+    with pytest.raises(UserError, match="width of at least one layer"):
         step.make_task(with_settings(configs_rl.get_config(), {"model.widths": ()}))

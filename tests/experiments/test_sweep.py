@@ -461,7 +461,7 @@ def test_a_sweep_end_to_end(tmp_path):
     assert wrong.endswith("--workdir runs/audio_synthetic-sweep/wrong")
     first = command(folder, *cells, status=1)
     assert first.stdout.startswith(f"workdir: {folder}\n")
-    assert "FAILED wrong: data.source is folder: set data.path to its folder" in first.stdout
+    assert "FAILED wrong: data.source is 'folder' and data.path is ''" in first.stdout
     assert "done   base" in first.stdout
     assert "1 done, 1 failed" in first.stdout
     page = (folder / "comparison.html").read_text()

@@ -225,8 +225,8 @@ def test_the_same_sentence_in_another_run_is_no_negative():
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"data.run_sentences": 3}, "a run of 3 sentences has none that lies 3 ahead"),
-    ({"probe.features": ()}, "probe.features is empty"),
+    ({"data.run_sentences": 3}, "run_sentences is 3 and model.num_offsets is 3"),
+    ({"probe.features": ()}, r"probe.features is \(\)"),
     ({"probe.features": ("vectors",)}, "set probe.word_vectors"),
     ({"data.source": "wav"}, "data.source is 'wav'"),
     ({"negatives.rule": "excluding_sequence", "data.batch_size": 1}, "no negatives at offset 1"),

@@ -4,13 +4,13 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
-from cpc.data import SAMPLE_RATE_HZ, Recordings, align, make_items, select, write_items
+from cpc.data import SAMPLE_RATE_HZ, Recordings, make_items, select, write_items
 from cpc.evaluate import abx_score, cut_tokens, make_cells, read_rows
 from cpc.results import Score
 from cpc.types import Item, UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import AudioData, Phones, num_labels
-from experiments.kinds.audio.tasks import labelled_parts, labelled_sets
+from experiments.kinds.audio.data import AudioData, Phones
+from experiments.kinds.audio.tasks import aligned, labelled_sets
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 METHODS = {False: "within speaker", True: "across speakers"}
@@ -19,11 +19,8 @@ METHODS = {False: "within speaker", True: "across speakers"}
 def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     """Return the tasks of every labelled set's test utterances, and those of item files."""
     lose = config.probe.lose_last_frame
-    labelled = [] if data.items and not data.phones else labelled_sets(data, "abx")
-    by_phones = [
-        abx_task(name, labelled_parts(data, name, ("test",))[0], phones, lose)
-        for name, phones in labelled
-    ]
+    labelled = [] if data.items and not data.phones else labelled_sets(data, "abx", ("test",))
+    by_phones = [abx_task(name, test, phones, lose) for name, phones, (test,) in labelled]
     parts = data.train, data.test
     return by_phones + [item_task(name, own, parts, lose) for name, own in data.items.items()]
 
@@ -31,15 +28,8 @@ def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 def abx_task(
     name: str, test: Recordings, phones: Phones, lose_last_frame: bool = False
 ) -> ProbeTask:
-    """Return the task of one labelled set, whose test utterances are given.
-
-    Raises:
-        UserError: labels are not of these recordings' length, or nothing can be compared.
-    """
-    labels = {
-        utterance: align(phones.labels[utterance], num_labels(length), utterance)
-        for utterance, length in zip(test.names, test.lengths, strict=True)
-    }
+    """Return the task of one labelled set, whose test utterances are given."""
+    labels = dict(zip(test.names, aligned(test, phones), strict=True))
     speakers = dict(zip(test.names, test.speakers, strict=True))
     items = list(make_items(labels, phones.names, speakers))
     return ask(name, (test,), items, lose_last_frame)
@@ -48,11 +38,7 @@ def abx_task(
 def item_task(
     name: str, items: Sequence[Item], parts: Sequence[Recordings], lose_last_frame: bool
 ) -> ProbeTask:
-    """Return the task of an item file, on all recordings that it names, for nothing is fitted.
-
-    Raises:
-        UserError: it names recordings that are not there, or nothing can be compared.
-    """
+    """Return the task of an item file, on all recordings that it names, for nothing is fitted."""
     wanted = {item.file for item in items}
     absent = sorted(wanted.difference(*(part.names for part in parts)))
     if absent:

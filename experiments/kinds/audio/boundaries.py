@@ -5,24 +5,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cpc.data import SAMPLE_RATE_HZ, Recordings, align
-from cpc.evaluate import bootstrap_interval
-from cpc.evaluate.boundaries import (
-    change,
-    f1,
-    fit_prominence,
-    match_all,
-    peaks,
-    r_value,
-    r_value_interval,
-    total,
-)
+from cpc.data import SAMPLE_RATE_HZ, Recordings
+from cpc.evaluate import bootstrap_interval, boundaries
 from cpc.evaluate.stacked import read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import LABEL_SAMPLES, AudioData, Phones, first_minutes, num_labels
-from experiments.kinds.audio.tasks import labelled_parts, labelled_sets
+from experiments.kinds.audio.data import LABEL_SAMPLES, AudioData, Phones, first_minutes
+from experiments.kinds.audio.tasks import aligned, labelled_sets
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 #: What counts as the same place, as in all published figures.
@@ -32,34 +22,23 @@ FIT_MINUTES = 10.0
 
 
 def boundary_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of where phones begin, for every labelled set.
-
-    Raises:
-        UserError: there are no labels, or no utterance has two phones.
-    """
+    """Return the task of where phones begin, for every labelled set."""
     return [
-        boundary_task(name, phones, *labelled_parts(data, name))
-        for name, phones in labelled_sets(data, "boundaries")
+        boundary_task(name, phones, *parts)
+        for name, phones, parts in labelled_sets(data, "boundaries")
     ]
 
 
 def boundary_task(name: str, phones: Phones, train: Recordings, test: Recordings) -> ProbeTask:
     """Return the task of one labelled set."""
     parts = first_minutes(train, FIT_MINUTES, by_speaker=False), test
-    true = [
-        [
-            boundaries_of(align(phones.labels[utterance], num_labels(length), utterance))
-            for utterance, length in zip(part.names, part.lengths, strict=True)
-        ]
-        for part in parts
-    ]
+    true = [[boundaries_of(labels) for labels in aligned(part, phones)] for part in parts]
     for which, of_part in zip(("training", "test"), true, strict=True):
         if not sum(map(len, of_part)):
             raise UserError(
                 f"no {which} utterance of {name} has two phones, and so no boundary to find: take "
                 "boundaries out of probe.tasks, or label more"
             )
-
     answer = functools.partial(boundary_scores, name, parts, true)
     return ProbeTask("boundaries", answer, parts=parts)
 
@@ -88,34 +67,29 @@ def boundary_scores(
     if not features.values.by_utterance:  # networks trained on the labels have none
         return
     (frames, stride), tolerance = features.values, TOLERANCE_SECONDS * SAMPLE_RATE_HZ
-    train, test = ([change(read_rows(frames[one])) for one in part.names] for part in parts)
+    train, test = (
+        [boundaries.change(read_rows(frames[one])) for one in part.names] for part in parts
+    )
     in_frames = [x / stride for x in true[0]]
-    prominence = fit_prominence(train, in_frames, tolerance / stride)
-    found = [stride * peaks(x, prominence) for x in test]
+    prominence = boundaries.fit_prominence(train, in_frames, tolerance / stride)
+    found = [stride * boundaries.peaks(x, prominence) for x in test]
     even = [
         np.linspace(0, int(length), len(one) + 2)[1:-1]
         for one, length in zip(found, parts[1].lengths, strict=True)
     ]
-    matches, chance = (match_all(one, true[1], tolerance) for one in (found, even))
-    score = functools.partial(
-        Score,
-        "boundaries",
-        name,
-        "boundary",
-        features.name,
-        "peaks",
-        num_train=sum(map(len, true[0])),
-        num_test=sum(map(len, true[1])),
-        setting=f"prominence {prominence:.2f}",
-    )
+    matches, chance = (boundaries.match_all(one, true[1], tolerance) for one in (found, even))
     hits, of_found, of_true = np.array(matches).T
     counts = of_found + of_true
-    low, high = bootstrap_interval(2.0 * hits, counts)
     items = digest("boundaries", np.concatenate(true[1]), of_true)
-    by_luck = total(chance)
-    yield score(
-        "F1", float(f1(total(matches))), low, high, float(f1(by_luck)),
-        outcomes=Outcomes(2 * hits, counts, items),
+    metrics = (
+        ("F1", boundaries.f1, bootstrap_interval(2.0 * hits, counts),
+         Outcomes(2 * hits, counts, items)),
+        ("R-value", boundaries.r_value, boundaries.r_value_interval(matches), None),
     )  # fmt: skip
-    low, high = r_value_interval(matches)
-    yield score("R-value", float(r_value(total(matches))), low, high, float(r_value(by_luck)))
+    for metric, measure, interval, outcomes in metrics:
+        value, luck = (float(measure(boundaries.total(one))) for one in (matches, chance))
+        yield Score(
+            "boundaries", name, "boundary", features.name, "peaks", metric, value, *interval, luck,
+            num_train=sum(map(len, true[0])), num_test=sum(map(len, true[1])),
+            setting=f"prominence {prominence:.2f}", outcomes=outcomes,
+        )  # fmt: skip

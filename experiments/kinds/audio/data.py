@@ -16,6 +16,8 @@ from cpc.models import Model
 from cpc.types import Item, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
+from experiments.training import sources
+from experiments.training.sources import data_root
 
 #: The synthetic source: small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
@@ -57,26 +59,19 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     if options.source == "synthetic":
         return _synthetic(config)
     lists = (options.train_list, options.test_list)
-    if bool(lists[0]) != bool(lists[1]):
-        given, absent = ("train_list", "test_list")[:: 1 if lists[0] else -1]
-        raise UserError(
-            f"data.{given} is given and data.{absent} is not: a split by lists takes both, "
-            f"so give data.{absent}, or leave out data.{given}"
-        )
     if options.source == "voices":
         root, speaker_level = prepare_voices(data.cache_dir(), log), 1
         lists = lists if any(lists) else (root / "train_split.txt", root / "test_split.txt")
-    elif not options.path:
-        raise UserError(f"data.source is {options.source}: set data.path to its folder")
     else:
-        root, speaker_level = pathlib.Path(options.path).expanduser(), options.speaker_level
+        root, speaker_level = data_root(config), options.speaker_level
     phones, items = _read_labels(options, root)
     recordings = _pack(options, root, speaker_level, log)
     phones, items = without_lost(phones, items, recordings, log)
     if options.phones:
         describe_labels(pathlib.Path(options.phones).stem, phones, recordings.names, log)
     if lists[0] and lists[1]:
-        train, test = data.split_by_lists(recordings, *map(_read_list, lists))
+        files = (pathlib.Path(name).expanduser() for name in lists)
+        train, test = data.split_by_lists(recordings, *map(data.read_list, files))
     else:
         train, test = data.split_by_utterance(recordings, options.test_fraction, config.seed)
     if not len(test):
@@ -128,7 +123,7 @@ def describe_labels(
     recordings: Sequence[str],
     log: Callable[[str], object],
 ) -> None:
-    """Say which labels are of no recording: a space or an ending in an id loses all of them."""
+    """Log which labels are of no recording: a space or an ending in an id loses all of them."""
     labels = phones[name].labels
     if lost := sorted(labels.keys() - set(recordings)):
         some = ", ".join(lost[:3]) + ", ..." * (len(lost) > 3)
@@ -185,8 +180,8 @@ def _synthetic(config: Config) -> AudioData:
     return AudioData(train, test, {"synthetic": Phones(made.labels, made.label_names)})
 
 
-def synthetic_truth(num_offsets: int, receptive_field: int, stride: int) -> dict[str, list]:
-    """Most that c_t can tell of z_(t+k) on the synthetic source, in nats, by offset k.
+def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int, float]:
+    """Return the most that c_t can tell of z_(t+k) on the synthetic source, in nats, by offset k.
 
     Given phones and speaker the frames are independent, so that past and latent share what the two
     nearest frames of theirs do: the speaker, and phones that are k - before frames apart, if a
@@ -195,17 +190,10 @@ def synthetic_truth(num_offsets: int, receptive_field: int, stride: int) -> dict
     """
     chain = data.phone_chain(SYNTHETIC_PHONES)
     before = -(-receptive_field // stride) - 1
-    offsets = range(before + 1, num_offsets + 1)
     return {
-        "offsets": list(offsets),
-        "mutual_information": [
-            data.synthetic_information(k - before, chain, SYNTHETIC_SPEAKERS) for k in offsets
-        ],
+        k: data.synthetic_information(k - before, chain, SYNTHETIC_SPEAKERS)
+        for k in range(before + 1, num_offsets + 1)
     }
-
-
-def _read_list(name):
-    return data.read_list(pathlib.Path(name).expanduser())
 
 
 def labels_at(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
@@ -230,6 +218,16 @@ def num_labels(num_samples: int) -> int:
 def frame_samples(feature: str, model: Model) -> int:
     """Return the samples from frame to frame of a feature: 10 ms of MFCC, else the encoder's."""
     return data.SAMPLE_RATE_HZ // 100 if "mfcc" in feature else model.module.encoder.stride
+
+
+def labels_of_frames(
+    recordings: data.Recordings, labels: Sequence[np.ndarray], stride: int
+) -> list[np.ndarray]:
+    """Return the label of each of a feature's frames, of recordings with a label every 10 ms."""
+    return [
+        labels_at(own, 0, max(1, int(length) // stride), stride)
+        for own, length in zip(labels, recordings.lengths, strict=True)
+    ]
 
 
 def label_frames(
@@ -266,22 +264,14 @@ def first_minutes(
     return data.select(recordings, sorted(kept))
 
 
-def name_of(config: Config) -> str:
-    """Return what scores call the recordings: a folder's own name, or else the source's."""
-    if config.data.source == "folder":
-        return pathlib.Path(config.data.path).expanduser().resolve().name
-    return config.data.source
-
-
 def places_of(config: Config) -> dict[str, tuple[str, ...]]:
     """Return what scores call recordings, labels and items, and where each is, and of what."""
-    options = config.data
-    root = options.path if options.source == "folder" else ""
+    options, ((name, root),) = config.data, sources.places_of(config).items()
     files = {
         pathlib.Path(options.phones).stem: options.phones,
         pathlib.Path(options.item_file).name: options.item_file,
     }
-    return {name_of(config): (root,)} | {name: (file, root) for name, file in files.items() if file}
+    return {name: root} | {name: (file, *root) for name, file in files.items() if file}
 
 
 def _describe(train, test, window_samples, log):

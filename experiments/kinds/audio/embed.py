@@ -35,17 +35,40 @@ def embed_files(
     names: Sequence[str],
     skipped: list[tuple[str, str]],
 ) -> Embedding:
-    """Return the features of a recording, or of every recording below a folder, on their way."""
+    """Return the features of a recording, or of all below a folder: max(1, s // stride) frames.
+
+    Short recordings are embedded in batches, long ones in chunks. Past its end a recording is
+    continued by its mirror image.
+    """
     layers = models.Layers(pretrained.module, pretrained.variables, names)
     files = list_files(path, AUDIO_SUFFIXES, skipped, COMPANION_SUFFIXES)
     recordings = open_recordings(files, skipped)
-    rate_hz = pretrained.input["sample_rate_hz"]
-    return Embedding(
-        features=embed_recordings(layers, recordings, pretrained.input["rms"], skipped),
-        total=sum(hours(recording) for recording in recordings),
-        unit="h audio",
-        frame_seconds={name: stride / rate_hz for name, stride in layers.strides.items()},
-    )
+    rate_hz, rms = pretrained.input["sample_rate_hz"], pretrained.input["rms"]
+
+    def embed() -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
+        lengths = [recording.file.num_samples for recording in recordings]
+        groups, long = models.group_signals(lengths, layers.stride, layers.can_stream)
+
+        def read_group(number: int):
+            """Decode in threads while the device works."""
+            kept, failed = [], []
+            for recording in (recordings[index] for index in groups[number][1]):
+                with skip(recording.name, failed):
+                    kept.append((recording, read_scaled(recording, rms)))
+            return kept, failed
+
+        for number, (kept, failed) in enumerate(prefetch(read_group, 0, len(groups))):
+            skipped.extend(failed)
+            if kept:
+                found = layers.embed_group([samples for _, samples in kept], groups[number][0])
+                for (recording, _), features in zip(kept, found, strict=True):
+                    yield recording.name, features, hours(recording)
+        for recording in (recordings[index] for index in long):
+            with skip(recording.name, skipped):
+                yield recording.name, embed_long(layers, recording, rms), hours(recording)
+
+    seconds = {name: stride / rate_hz for name, stride in layers.strides.items()}
+    return Embedding(embed(), sum(map(hours, recordings)), "h audio", seconds)
 
 
 def open_recordings(
@@ -64,40 +87,6 @@ def open_recordings(
 def hours(recording: Recording) -> float:
     """Length of a recording."""
     return recording.file.num_samples / SAMPLE_RATE_HZ / 3600
-
-
-def embed_recordings(
-    layers: models.Layers,
-    recordings: Sequence[Recording],
-    rms: float | None,
-    skipped: list[tuple[str, str]],
-) -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
-    """Yield name, features and hours: short recordings in batches, long ones in chunks.
-
-    Each layer has max(1, s // stride) frames. Past its end a recording is continued by its mirror
-    image.
-    """
-    lengths = [recording.file.num_samples for recording in recordings]
-    groups, long = models.group_signals(lengths, layers.stride, layers.can_stream)
-
-    def read_group(number: int):
-        """Decode in threads while the device works."""
-        kept, failed = [], []
-        for recording in (recordings[index] for index in groups[number][1]):
-            with skip(recording.name, failed):
-                kept.append((recording, read_scaled(recording, rms)))
-        return kept, failed
-
-    for number, (kept, failed) in enumerate(prefetch(read_group, 0, len(groups))):
-        skipped += failed
-        if not kept:
-            continue
-        found = layers.embed_group([samples for _, samples in kept], groups[number][0])
-        for (recording, _), features in zip(kept, found, strict=True):
-            yield recording.name, features, hours(recording)
-    for recording in (recordings[index] for index in long):
-        with skip(recording.name, skipped):
-            yield recording.name, embed_long(layers, recording, rms), hours(recording)
 
 
 def embed_long(

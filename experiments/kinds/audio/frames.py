@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpc.data import Recordings, align, select
+from cpc.data import Recordings, select
 from cpc.evaluate import Updates, answer_scores, probe_scores
 from cpc.results import Score
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import AudioData, first_minutes, labels_at, name_of, num_labels
+from experiments.kinds.audio.data import AudioData, first_minutes, labels_of_frames, num_labels
 from experiments.kinds.audio.supervised import train_supervised
-from experiments.kinds.audio.tasks import TRAINED, check_trained, labelled_parts, labelled_sets
+from experiments.kinds.audio.tasks import TRAINED, aligned, check_trained, labelled_sets
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
+from experiments.training.sources import name_of
 
 
 class Labels(NamedTuple):
@@ -28,24 +29,15 @@ class Labels(NamedTuple):
 def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     """Return the task of frame-wise phones, for every labelled set."""
     tasks = []
-    for name, phones in labelled_sets(data, "phones"):
-        parts = labelled_parts(data, name)
-        train, test = (
-            [
-                align(phones.labels[utterance], num_labels(length), utterance)
-                for utterance, length in zip(part.names, part.lengths, strict=True)
-            ]
-            for part in parts
-        )
-        first = first_minutes(parts[0], 60 * config.probe.hours, by_speaker=False)
+    for name, phones, (train, test) in labelled_sets(data, "phones"):
+        labels = dict(zip(train.names, aligned(train, phones), strict=True))
+        first = first_minutes(train, 60 * config.probe.hours, by_speaker=False)
         check_trained(config, first, name)
-        of_first = dict(zip(parts[0].names, train, strict=True))
-        train = [of_first[one] for one in first.names]
-        check_labels_suffice(name, train, test)
-        labels = Labels(len(phones.names), (train, test))
-        own = first, parts[1]
-        answer = functools.partial(frame_scores, "phones", name, own, labels)
-        tasks.append(ProbeTask("phones", answer, parts=own))
+        each_10_ms = [labels[one] for one in first.names], aligned(test, phones)
+        check_labels_suffice(name, *each_10_ms)
+        own = (first, test), Labels(len(phones.names), each_10_ms)
+        answer = functools.partial(frame_scores, "phones", name, *own)
+        tasks.append(ProbeTask("phones", answer, parts=own[0]))
     return tasks
 
 
@@ -84,11 +76,7 @@ def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 def check_labels_suffice(
     name: str, train: Sequence[np.ndarray], test: Sequence[np.ndarray]
 ) -> None:
-    """Check that a probe of phones can be fitted, choose its weight decay, and be judged.
-
-    Raises:
-        UserError: it cannot; says what there is.
-    """
+    """Check that a probe of phones can be fitted, choose its weight decay, and be judged."""
     number = sum(bool((labels >= 0).any()) for labels in train)
     distinct = {int(label) for labels in train for label in np.unique(labels) if label >= 0}
     tests = sum(bool((labels >= 0).any()) for labels in test)
@@ -139,13 +127,3 @@ def frame_scores(
         updates=Updates(num_epochs=config.probe.num_epochs),
         **words,
     )
-
-
-def labels_of_frames(
-    recordings: Recordings, labels: Sequence[np.ndarray], stride: int
-) -> list[np.ndarray]:
-    """Return the label of each of a feature's frames, of recordings with a label each 10 ms."""
-    return [
-        labels_at(own, 0, max(1, int(length) // stride), stride)
-        for own, length in zip(labels, recordings.lengths, strict=True)
-    ]

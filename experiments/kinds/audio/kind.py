@@ -10,41 +10,27 @@ import numpy as np
 
 from configs.audio import KEYS
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches
-from cpc.files import write_sealed
 from cpc.types import Batch, UserError
 from experiments.command.config import Config, with_settings
-from experiments.kinds.audio import sections
-from experiments.kinds.audio.data import (
-    AudioData,
-    label_frames,
-    load_data,
-    places_of,
-    synthetic_truth,
-)
+from experiments.kinds.audio import model, sections
+from experiments.kinds.audio.data import AudioData, known_nats, label_frames, load_data, places_of
 from experiments.kinds.audio.embed import embed_files
 from experiments.kinds.audio.heard import augmentation_section, record_augmentation
-from experiments.kinds.audio.model import (
-    build_encoder,
-    build_model,
-    check_model,
-    choose_offsets,
-    geometry,
-    num_latents,
-    split_branches,
-)
+from experiments.kinds.audio.model import build_model, choose_offsets, geometry, num_latents
 from experiments.kinds.audio.prepare import check_augmentation, prepare
 from experiments.kinds.audio.probes import check_options, feature_sets, probe_tasks
 from experiments.kinds.audio.sections import WORDS
+from experiments.training.checks import check_batch_norm, check_lists, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.plan import Plan
 from experiments.training.problem import HeldOut, Problem
-from experiments.training.step import check_batch_norm
+from experiments.training.sequences import write_truth
 
 NAME, ON_ONE_DEVICE = "audio", False
 SECTIONS = (*sections.SECTIONS, augmentation_section)
 
 #: Samples of a synthetic recording: a minute, of which thousands are made in about one.
-MOST_SYNTHETIC = 2**20
+MAX_SYNTHETIC = 2**20
 
 
 def make_problem(plan: Plan, data: AudioData) -> Problem:
@@ -58,12 +44,12 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
         number = -(-config.evaluate.num_windows // config.data.batch_size)
         held_out = HeldOut(draw, draw_mixed, number)
     hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
-    model = build_model(config)
+    made = build_model(config)
     return Problem(
         plan=plan,
-        model=model,
+        model=made,
         prepare=functools.partial(prepare, config),
-        split_branches=functools.partial(split_branches, model.module),
+        split_branches=functools.partial(model.split_branches, made.module),
         label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),
         held_out=held_out,
@@ -74,7 +60,7 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
 def check_clips(config: Config, recordings: Recordings) -> None:
     """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
     longest, furthest = int(recordings.lengths.max(initial=0)), choose_offsets(config)[-1]
-    number = int(build_encoder(config).num_existing(np.array([longest]))[0])
+    number = int(model.build_encoder(config).num_existing(np.array([longest]))[0])
     further = {"loss.align_to": config.loss.align_to, "model.horizon": config.model.horizon}
     key = next((key for key, value in further.items() if value), "model.num_offsets")
     if longest < config.data.window_samples and number <= furthest:
@@ -87,20 +73,21 @@ def check_clips(config: Config, recordings: Recordings) -> None:
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
+    check_lists(config)
     check_options(config)
-    check_model(config)
+    model.check_model(config)
+    model.check_parts(config)
     check_augmentation(config)
     check_batch_norm(config)
-    if config.loss.name == "sup_con" and config.data.one_speaker:
-        raise UserError(
-            "loss.name is sup_con, and with data.one_speaker all candidates are of the positive's "
-            "group: set data.one_speaker=False"
-        )
-    if config.data.source == "synthetic" and config.data.window_samples > MOST_SYNTHETIC:
-        raise UserError(
-            f"data.window_samples is {config.data.window_samples:,}, and synthetic recordings are "
-            f"as long as a window, and thousands: choose at most {MOST_SYNTHETIC:,}"
-        )
+    is_synthetic = config.data.source == "synthetic"
+    reject(config,
+        (config.loss.name == "sup_con" and config.data.one_speaker, "loss.name data.one_speaker",
+         "all candidates are of the positive's group; set data.one_speaker=False"),
+        (is_synthetic and config.data.window_samples > MAX_SYNTHETIC,
+         "data.source data.window_samples",
+         "synthetic recordings are as long as a window, and thousands; choose at most "
+         f"{MAX_SYNTHETIC:,}"),
+    )  # fmt: skip
 
 
 def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
@@ -119,7 +106,7 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
     """Return phones, where they are known, and speakers of a training batch's latents (b, t)."""
-    frames = num_latents(config), build_encoder(config).stride
+    frames = num_latents(config), model.build_encoder(config).stride
     phones = label_frames(data, batch["utterance"], batch["start"], *frames)
     known = {"phone": phones} if (phones >= 0).any() else {}
     return {**known, "speaker": batch["speaker"][:, None]}
@@ -130,10 +117,10 @@ def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
     draw = draw_windows(config, data.train, config.seed)
     record_augmentation(config, workdir, draw)
     if config.data.source == "synthetic":
-        encoder = build_encoder(config)
+        encoder = model.build_encoder(config)
         furthest = choose_offsets(config)[-1]
-        truth = synthetic_truth(furthest, encoder.receptive_field, encoder.stride)
-        write_sealed(workdir / "truth.json", truth)
+        nats = known_nats(furthest, encoder.receptive_field, encoder.stride)
+        write_truth(workdir, nats)
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from cpc.models import (
     segment_bounds,
     segment_means,
 )
-from cpc.types import Batch, SoundPosition, UserError
+from cpc.types import Batch
 from experiments.command.config import Config, check_word
+from experiments.training.checks import reject
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry
 from experiments.training.sequences import CONTEXTS, positions
@@ -88,7 +89,8 @@ def geometry(config: Config) -> Geometry:
     offsets = offsets_of_branches(module, choose_offsets(config))
     branches = tuple(map(Branch, name_branches(module), offsets))
     apart = 0 if config.negatives.overlap else config.data.window_samples
-    return Geometry(num_latents(config), latent_width(config), branches, apart=apart)
+    width, is_aligned = latent_width(config), config.loss.align_to > 0
+    return Geometry(num_latents(config), width, branches, apart=apart, is_aligned=is_aligned)
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
@@ -116,97 +118,63 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
 
 def check_model(config: Config) -> None:
-    """Check that the model's keys go together.
-
-    Raises:
-        UserError: they do not; says which to change.
-    """
-    options = config.model
-    if options.context_blocks > 1 and options.context != "gru":
-        raise UserError(
-            f"model.context_blocks is {options.context_blocks}, and model.context is "
-            f"{options.context}: only a gru has blocks, so set model.context_blocks to 1"
-        )
-    check_horizon(config)
-    check_segments(config)
-    check_codes(config)
-
-
-def check_horizon(config: Config) -> None:
-    """Check that predictions up to a horizon go with the other keys."""
-    options = config.model
-    if options.horizon and options.horizon < options.num_offsets:
-        raise UserError(
-            f"model.horizon is {options.horizon}, below model.num_offsets "
-            f"({options.num_offsets}): raise model.horizon, or lower model.num_offsets"
-        )
-    if options.horizon and config.loss.align_to:
-        raise UserError(
-            f"model.horizon is {options.horizon} and loss.align_to {config.loss.align_to}: both "
-            "say what the predictions are of, so set one of them to 0"
-        )
-    if options.horizon and options.segment_threshold:
-        raise UserError(
-            "model.horizon spreads predictions of frames, and with model.segment_threshold "
-            "segments predict the next ones: set one of them to 0"
-        )
+    """Check that the keys of the model go together, and with those of the loss."""
+    options, align_to = config.model, config.loss.align_to
+    threshold = options.segment_threshold
+    reject(config,
+        (options.context_blocks > 1 and options.context != "gru",
+         "model.context_blocks model.context",
+         "only a gru has blocks; set model.context_blocks to 1"),
+        (0 < options.horizon < options.num_offsets, "model.horizon model.num_offsets",
+         "the horizon is below the number of predictions; raise model.horizon, or lower "
+         "model.num_offsets"),
+        (options.horizon and align_to, "model.horizon loss.align_to",
+         "both say what the predictions are of; set one of them to 0"),
+        (options.horizon and threshold, "model.horizon model.segment_threshold",
+         "the horizon spreads predictions of frames, and segments predict the next ones; set one "
+         "of them to 0"),
+        (0 < align_to < options.num_offsets, "loss.align_to model.num_offsets",
+         "each prediction takes a latent; raise loss.align_to, or lower model.num_offsets"),
+        (align_to and config.loss.name != "info_nce", "loss.align_to loss.name",
+         "an alignment adds up log-probabilities; choose info_nce, or set loss.align_to to 0"),
+        (align_to and config.negatives.queue, "loss.align_to negatives.queue",
+         "an alignment takes its negatives from the batch alone; set negatives.queue=0"),
+    )  # fmt: skip
 
 
-def check_segments(config: Config) -> None:
-    """Check that segments go with the other keys."""
-    options = config.model
+def check_parts(config: Config) -> None:
+    """Check that segments and codes go with the other keys."""
+    options, threshold = config.model, config.model.segment_threshold
+    is_augmented, has_codes = config.augment.side != "none", options.num_codes > 0
     is_plain = options.modules == 1 and tuple(options.directions) == ("forward",)
-    if options.segment_offsets and not options.segment_threshold:
-        raise UserError(
-            "model.segment_offsets predicts segments, and there are none: set "
-            "model.segment_threshold above 0, or model.segment_offsets to 0"
-        )
-    if options.segment_offsets > options.num_offsets:
-        raise UserError(
-            f"model.segment_offsets is {options.segment_offsets} and model.num_offsets "
-            f"{options.num_offsets}: segments are longer than frames, so predict as many or fewer"
-        )
-    if options.segment_threshold and options.num_offsets != 1 and not options.segment_offsets:
-        raise UserError(
-            f"model.num_offsets is {options.num_offsets}: with model.segment_threshold frames and "
-            "segments predict the next one, so set model.num_offsets to 1, or give frames contexts "
-            "and predictions of their own with model.segment_offsets"
-        )
-    if options.segment_threshold and not is_plain:
-        raise UserError(
-            "model.segment_threshold makes two levels of its own: set it to 0, or model.modules "
-            "to 1 and model.directions to forward"
-        )
-    if options.segment_threshold and config.negatives.momentum:
-        raise UserError(
-            "with model.segment_threshold the segments of the slow encoder would be others than "
-            "those of the trained one: set negatives.momentum to 0"
-        )
-    if options.segment_threshold and config.augment.side != "none":
-        raise UserError(
-            "with model.segment_threshold the segments of an augmented copy would be others than "
-            "those of the clean one: set augment.side to none"
-        )
-
-
-def check_codes(config: Config) -> None:
-    """Check that codes of latents go with the other keys."""
-    options = config.model
-    if options.num_codes and options.modules > 1:
-        raise UserError(
-            "model.num_codes quantises the latents of the whole encoder, and model.modules cuts it "
-            "into parts: set one of them to its default"
-        )
-    if options.num_codes and config.augment.side != "none":
-        raise UserError(
-            "with augmentation contexts and latents are of two copies of the sound, of which the "
-            "codes would follow the second alone: set model.num_codes to 0, or augment.side to none"
-        )
-    if options.num_codes and config.optim.accumulate > 1:
-        raise UserError(
-            "optim.accumulate would leave the codes where they are and add no penalty: set "
-            "optim.accumulate or model.num_codes to its default"
-        )
+    reject(config,
+        (options.segment_offsets and not threshold, "model.segment_offsets model.segment_threshold",
+         "there are no segments to predict; set model.segment_threshold above 0, or "
+         "model.segment_offsets to 0"),
+        (options.segment_offsets > options.num_offsets, "model.segment_offsets model.num_offsets",
+         "segments are longer than frames, so predict as many or fewer"),
+        (threshold and options.num_offsets != 1 and not options.segment_offsets,
+         "model.segment_threshold model.num_offsets",
+         "frames and segments predict the next one; set model.num_offsets to 1, or give frames "
+         "contexts and predictions of their own with model.segment_offsets"),
+        (threshold and not is_plain, "model.segment_threshold model.modules model.directions",
+         "segments make two levels of their own; set model.segment_threshold to 0, or "
+         "model.modules to 1 and model.directions to forward"),
+        (threshold and config.negatives.momentum, "model.segment_threshold negatives.momentum",
+         "the slow encoder would have other segments than the trained one; set "
+         "negatives.momentum to 0"),
+        (threshold and is_augmented, "model.segment_threshold augment.side",
+         "an augmented copy would have other segments than the clean one; set augment.side to "
+         "none"),
+        (has_codes and options.modules > 1, "model.num_codes model.modules",
+         "codes are of the latents of the whole encoder; set one of them to its default"),
+        (has_codes and is_augmented, "model.num_codes augment.side",
+         "contexts and latents are of two copies of the sound, and the codes would follow the "
+         "second alone; set model.num_codes to 0, or augment.side to none"),
+        (has_codes and config.optim.accumulate > 1, "model.num_codes optim.accumulate",
+         "parts of a batch would leave the codes where they are and add no penalty; set one of "
+         "them to its default"),
+    )  # fmt: skip
 
 
 def name_branches(module: CPC | SegmentalCPC) -> tuple[str, ...]:
@@ -243,17 +211,15 @@ def split_branches(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> li
         own = module.encoder
         if number <= len(module.cuts):
             own = own.upto(module.cuts[number - 1], {})[0]
-        length = one.z.shape[1]
-        located = positions(batch, batch["speaker"], length)
+        time = jnp.arange(one.z.shape[1])[None]
         start, exists = batch["sample"][:, None] * (stride // own.stride), None
-        count: Any = length
+        count: Any = time.size
         if "num_samples" in batch:
-            count = jnp.minimum(own.num_existing(batch["num_samples"]), length)[:, None]
-            exists = located.time < count
+            count = jnp.minimum(own.num_existing(batch["num_samples"]), time.size)[:, None]
+            exists = time < count
         if direction == "backward":
             start = -(start + stride * count)
-        sample = start + stride * located.time
-        place = SoundPosition(*located, sample, sample + stride, start)
+        place = positions(batch, batch["speaker"], start, stride * time, stride * (time + 1))
         branches.append(BranchOutputs(one, place, exists))
     return branches
 
@@ -266,9 +232,10 @@ def split_levels(module: SegmentalCPC, outputs: Any, batch: Batch) -> list[Branc
     some = segment_means(frames.z, begins, exists)[1]
     time = jnp.arange(begins.shape[1])[None]
     levels = ((frames, exists, (time, time + 1)), (segments, some, segment_bounds(begins, exists)))
-    start, stride, branches = batch["sample"][:, None], module.encoder.stride, []
-    for one, there, (first, last) in levels:
-        located = positions(batch, batch["speaker"], one.z.shape[1])
-        place = SoundPosition(*located, start + stride * first, start + stride * last, start)
-        branches.append(BranchOutputs(one, place, there))
-    return branches
+    start, stride = batch["sample"][:, None], module.encoder.stride
+    return [
+        BranchOutputs(
+            one, positions(batch, batch["speaker"], start, stride * first, stride * last), there
+        )
+        for one, there, (first, last) in levels
+    ]

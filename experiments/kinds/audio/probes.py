@@ -16,7 +16,6 @@ from cpc.evaluate import embed_pieces, embed_utterances, mfcc, with_neighbours
 from cpc.models import Model
 from cpc.results import Score
 from cpc.train import raise_if_stopped
-from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.kinds.audio.abx import abx_tasks
@@ -26,6 +25,7 @@ from experiments.kinds.audio.data import AudioData, first_minutes, frame_samples
 from experiments.kinds.audio.frames import phone_tasks, speaker_tasks
 from experiments.kinds.audio.recognition import recognition_tasks
 from experiments.kinds.audio.tasks import TRAINED, Frames
+from experiments.training.checks import check_probes, check_refit, reject
 from experiments.training.embedding import make_embed_long
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 
@@ -52,38 +52,23 @@ MFCC_BEFORE = 6
 
 
 def check_options(config: Config) -> None:
-    """Check what no data could make work, before anything is read."""
+    """Check that the keys of the probes go together, and with the model's."""
     options = config.probe
-    if options.tasks and not options.features:
-        raise UserError("probe.features is empty: name one or more, or set probe.tasks to ()")
-    if options.every and "supervised" in options.features:
-        raise UserError(
-            f"probe.every is {options.every}, and each time the supervised network would be "
-            "trained anew, with the same result: set probe.every to 0, or take supervised out of "
-            "probe.features"
-        )
-    if "ctc" in options.tasks and not options.ctc_minutes:
-        raise UserError("probe.ctc_minutes is empty: name minutes of labels, or 0 for all")
-    if "codes" in options.tasks and not config.model.num_codes:
-        raise UserError(
-            "probe.tasks asks for codes, and the latents are not quantised: set model.num_codes, "
-            "or take codes out of probe.tasks"
-        )
-    if "codes" in options.tasks and not {"z", "random z"} & {*options.features}:
-        raise UserError("codes are of z: add z to probe.features, or take codes out of probe.tasks")
-    if options.tasks and config.model.padding == "valid":
-        raise UserError(
-            "model.padding is valid, which gives fewer latents than there are labels: probe with "
-            "causal or same padding, or set probe.tasks to ()"
-        )
+    check_probes(config)
+    check_refit(config, "probe.features")
+    reject(config,
+        ("ctc" in options.tasks and not options.ctc_minutes, "probe.ctc_minutes",
+         "name minutes of labels, or 0 for all"),
+        ("codes" in options.tasks and not config.model.num_codes, "probe.tasks model.num_codes",
+         "the latents are not quantised; set model.num_codes, or take codes out of probe.tasks"),
+        ("codes" in options.tasks and not {"z", "random z"} & {*options.features},
+         "probe.tasks probe.features",
+         "codes are of z; add z to probe.features, or take codes out of probe.tasks"),
+    )  # fmt: skip
 
 
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return what `probe.tasks` asks of features.
-
-    Raises:
-        UserError: these data cannot feed one of them.
-    """
+    """Return what `probe.tasks` asks of features."""
     tasks = [one for task in config.probe.tasks for one in TASKS[task](config, data)]
     return [*tasks, *([speaker_map(data)] if "speakers" in config.probe.tasks else [])]
 

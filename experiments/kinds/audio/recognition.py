@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from cpc.data import SAMPLE_RATE_HZ, SILENCES, Recordings, align, read_all
+from cpc.data import SAMPLE_RATE_HZ, SILENCES, Recordings, read_all
 from cpc.evaluate import (
     Edits,
     beam_decode,
@@ -18,21 +18,17 @@ from cpc.evaluate import (
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.ctc_head import Labelled, Network, fit_head, frozen, trained
-from experiments.kinds.audio.data import AudioData, Phones, first_minutes, num_labels
-from experiments.kinds.audio.tasks import TRAINED, labelled_parts, labelled_sets
+from experiments.kinds.audio.ctc_head import Labelled, Network, fit_head, frozen, pick, trained
+from experiments.kinds.audio.data import AudioData, Phones, first_minutes
+from experiments.kinds.audio.tasks import TRAINED, aligned, labelled_sets
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 
 def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of phones in their order, for every labelled set.
-
-    Raises:
-        UserError: there are no labels, no phones but silence, or too few utterances to learn from.
-    """
+    """Return the task of phones in their order, for every labelled set."""
     return [
-        recognition_task(config, name, phones, *labelled_parts(data, name))
-        for name, phones in labelled_sets(data, "ctc")
+        recognition_task(config, name, phones, *parts)
+        for name, phones, parts in labelled_sets(data, "ctc")
     ]
 
 
@@ -42,8 +38,7 @@ def recognition_task(
     """Return the task of one labelled set, of as much of it as the most minutes take."""
     minutes = config.probe.ctc_minutes
     for part in (train, test):
-        for utterance, length in zip(part.names, part.lengths, strict=True):
-            align(phones.labels[utterance], num_labels(length), utterance)
+        aligned(part, phones)
     train = first_minutes(train, 0 if 0 in minutes else max(minutes), by_speaker=False)
     parts, subsets = (train, test), subsets_of(train, minutes)
     in_order = [
@@ -91,7 +86,7 @@ def recognise(
     if width > 1:
         decoders[f"{head}, beam {width}"] = functools.partial(beam_decode, width=width)
     for length, subset in subsets.items():
-        part = Labelled([train.inputs[i] for i in subset], [train.phones[i] for i in subset])
+        part = pick(train, subset)
         print(f"CTC on {feature} of {data}, {length} in {len(subset)} utterances:")
         folder = context.folder_of(f"ctc-{feature}-{data}-{len(subset)}")
         answer, words = fit_head(config, make_network(part.inputs), part, num_phones, folder)

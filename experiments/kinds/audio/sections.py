@@ -65,11 +65,7 @@ def paper_section(run: Run) -> Section | None:
 
 
 def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
-    """Return features (n, h), speakers (n,) and their names; None where they are not recorded.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Return features (n, h), speakers (n,) and their names; None where they are not recorded."""
     path = run.workdir / "probes" / "speaker_map.npz"
     if not path.exists():
         return None

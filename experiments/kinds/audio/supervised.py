@@ -15,7 +15,7 @@ from cpc.results import digest
 from cpc.train import ProgressWriter
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import labels_at
+from experiments.kinds.audio.data import labels_at, labels_of_frames
 from experiments.training.supervised import (
     Answer,
     Features,
@@ -138,18 +138,8 @@ def answers_of(encoder: Any, answer: Answer, recordings: Recordings) -> list[np.
 def accuracy_on(
     encoder: Any, recordings: Recordings, labels: Sequence[np.ndarray]
 ) -> Callable[[Answer], float]:
-    """Return accuracy(answer) over the labelled frames of held-out recordings.
-
-    Raises:
-        UserError: there is none.
-    """
-    lengths = [max(1, int(samples) // encoder.stride) for samples in recordings.lengths]
-    expected = np.concatenate(
-        [
-            labels_at(own, 0, number, encoder.stride)
-            for own, number in zip(labels, lengths, strict=True)
-        ]
-    )
+    """Return accuracy(answer) over the labelled frames of held-out recordings."""
+    expected = np.concatenate(labels_of_frames(recordings, labels, encoder.stride))
     if not (expected >= 0).any():
         raise UserError(
             f"of the labelled utterances, the {len(recordings)} held out to stop by have no labels "

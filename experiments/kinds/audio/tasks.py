@@ -1,12 +1,14 @@
 """What the probe tasks of audio share: frames of utterances, and labelled utterances."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cpc.data import Recordings, select
+import numpy as np
+
+from cpc.data import Recordings, align, select
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import AudioData, Phones
+from experiments.kinds.audio.data import AudioData, Phones, num_labels
 
 #: Features that are networks trained on the labels, which answer by themselves.
 TRAINED = {"supervised": "trained on", "tuned": "fine-tuned to"}
@@ -21,43 +23,37 @@ class Frames(NamedTuple):
     """Samples from frame to frame."""
 
 
-def labelled(recordings: Recordings, phones: Phones) -> Recordings:
-    """Return the utterances of which phones are known."""
-    known = [i for i, name in enumerate(recordings.names) if name in phones.labels]
-    return select(recordings, known)
-
-
-def labelled_parts(
-    data: AudioData, name: str, which: tuple[str, ...] = ("training", "test")
-) -> tuple[Recordings, ...]:
-    """Return the training and test utterances, or one of them, that a labelled set is of.
-
-    Raises:
-        UserError: there is none.
-    """
-    recordings, found = {"training": data.train, "test": data.test}, []
-    for kind in which:
-        found.append(labelled(recordings[kind], data.phones[name]))
-        if not len(found[-1]):
-            raise UserError(
-                f"no {kind} utterance has labels in {name}: do its utterance ids belong to these "
-                "recordings?"
-            )
-    return tuple(found)
-
-
-def labelled_sets(data: AudioData, task: str) -> list[tuple[str, Phones]]:
-    """Return the names of the labelled sets, and their phones.
-
-    Raises:
-        UserError: there is none for the task.
-    """
+def labelled_sets(
+    data: AudioData, task: str, which: tuple[str, ...] = ("training", "test")
+) -> Iterator[tuple[str, Phones, tuple[Recordings, ...]]]:
+    """Yield each labelled set: its name, phones, and the utterances that these are of."""
     if not data.phones:
         raise UserError(
             f"there are no phone labels for a probe of {task}: set data.phones to an alignment "
             f"file, or take {task} out of probe.tasks"
         )
-    return list(data.phones.items())
+    recordings = {"training": data.train, "test": data.test}
+    for name, phones in data.phones.items():
+        parts = tuple(
+            select(recordings[kind], [i for i, own in enumerate(recordings[kind].names)
+                                      if own in phones.labels])
+            for kind in which
+        )  # fmt: skip
+        for kind, part in zip(which, parts, strict=True):
+            if not len(part):
+                raise UserError(
+                    f"no {kind} utterance has labels in {name}: do its utterance ids belong to "
+                    "these recordings?"
+                )
+        yield name, phones, parts
+
+
+def aligned(part: Recordings, phones: Phones) -> list[np.ndarray]:
+    """Return the labels of utterances, one every 10 ms."""
+    return [
+        align(phones.labels[utterance], num_labels(length), utterance)
+        for utterance, length in zip(part.names, part.lengths, strict=True)
+    ]
 
 
 def check_trained(config: Config, part: Recordings, name: str) -> None:

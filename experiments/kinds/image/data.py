@@ -1,6 +1,5 @@
 """From the data section of an image config to images."""
 
-import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -14,6 +13,8 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
 from experiments.kinds.image.groups import split_groups
+from experiments.training.checks import reject
+from experiments.training.sources import data_root
 
 #: Where the images of a split lie: splits or files, and their rows there.
 Places: TypeAlias = list[tuple[str, range]]
@@ -70,62 +71,38 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
 
 
 def separate_test(config: Config, loaded: ImageData) -> ImageData:
-    """Leave images out of training and probes whose pixels the test images have, too.
-
-    Raises:
-        UserError: none is left.
-    """
+    """Leave images out of training and probes whose pixels the test images have, too."""
     options, separated = config.data, loaded
     where = f"data.test_split ({options.test_split})"
-    for part, key, is_asked in tested_parts(config):
-        if is_asked:
-            images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
-            if not len(images):
-                raise UserError(
-                    f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
-                    f"copies of images of {where}: name a split with other images"
-                )
-            separated = separated._replace(**{part: images})
+    for part, key in tested_parts(config).items():
+        images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
+        if not len(images):
+            raise UserError(
+                f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
+                f"copies of images of {where}: name a split with other images"
+            )
+        separated = separated._replace(**{part: images})
     return separated
 
 
-def tested_parts(config: Config) -> tuple[tuple[str, str, bool], ...]:
-    """Return (field of ImageData, its key in `data`, whether it must share no test image)."""
-    has_probes = bool(config.probe.tasks)
-    return (
-        ("probe", "probe_split", has_probes),
-        ("train", "split", has_probes or config.evaluate.num_images > 0),
-    )
-
-
-def name_of(config: Config) -> str:
-    """Return what the images are called: the name of a set of tfds, or of the folder."""
-    options = config.data
-    if options.source == "folder":
-        return pathlib.Path(options.path).expanduser().resolve().name
-    return options.name or options.source
-
-
-def places_of(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return what scores call the images, and their folder; a set of tfds is known by its name."""
-    return {name_of(config): (config.data.path if config.data.source == "folder" else "",)}
+def tested_parts(config: Config) -> dict[str, str]:
+    """Return the fields of ImageData that must share no test image, with their keys in `data`."""
+    if config.probe.tasks:
+        return {"probe": "probe_split", "train": "split"}
+    return {"train": "split"} if config.evaluate.num_images > 0 else {}
 
 
 def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
-    """Check that no image is tested that the network or, if there are any, the probes know.
-
-    Raises:
-        UserError: splits that are to be apart share an image.
-    """
+    """Check that no image is tested that the network or, if there are any, the probes know."""
     options = config.data
     test = locate(options.test_split)
     whose = {"probe": "probes are fitted", "train": "the network is trained"}
-    for part, name, is_asked in tested_parts(config):
-        if is_asked and share_rows(locate(options[name]), test):
-            who = whose[part]
+    for part, name in tested_parts(config).items():
+        if share_rows(locate(options[name]), test):
             raise UserError(
                 f"data.test_split ({options.test_split}) shares images with data.{name} "
-                f"({options[name]}), on which {who}: name a split, or part of one, without them"
+                f"({options[name]}), on which {whose[part]}: name a split, or part of one, without "
+                "them"
             )
 
 
@@ -146,18 +123,15 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
     """Return how the splits of a config's source are read."""
     options = config.data
     if options.source == "fashion_mnist":
-        if (options.size, options.channels) != (28, 1):
-            raise UserError(
-                f"data.size is {options.size} and data.channels {options.channels}: images of "
-                "fashion_mnist have 28 pixels a side and 1 channel"
-            )
+        reject(config,
+            ((options.size, options.channels) != (28, 1), "data.size data.channels",
+             "images of fashion_mnist have 28 pixels a side and 1 channel"),
+        )  # fmt: skip
         splits = load_fashion_mnist(log=log)
         return Reader(
             lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
         )
-    if not options.path:
-        raise UserError(f"data.source is {options.source}: set data.path to its folder")
-    root = pathlib.Path(options.path).expanduser()
+    root = data_root(config)
     how = {
         "size": options.size,
         "channels": options.channels,
@@ -169,8 +143,7 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
             lambda split: data.read_image_folder(root, split, **how),
             lambda split: [(split, range(1))],  # no part of a folder has a name
         )
-    if not options.name:
-        raise UserError("data.source is tfds: set data.name to the set, such as cifar10")
+    reject(config, (not options.name, "data.source data.name", "name the set, such as cifar10"))
     return Reader(
         lambda split: data.read_images_tfds(root, options.name, split, **how),
         lambda split: data.locate_images_tfds(root, options.name, split),
@@ -211,12 +184,6 @@ def skipped(parts: Iterable[data.Images]) -> list[Skipped]:
 
 
 def fingerprint(part: data.Images) -> Fingerprint:
-    """Return labels and some of the pixels."""
-    return Fingerprint(len(part), part.labels.tobytes(), some_pixels(part))
-
-
-def some_pixels(images: data.Images) -> bytes:
-    """Return those of a few images, as parts of a set may have the same numbers of each class."""
-    return images.pixels[
-        np.linspace(0, len(images) - 1, min(16, len(images))).astype(int)
-    ].tobytes()
+    """Return labels, and some pixels: parts of a set may have the same numbers of each class."""
+    some = np.linspace(0, len(part) - 1, min(16, len(part))).astype(int)
+    return Fingerprint(len(part), part.labels.tobytes(), part.pixels[some].tobytes())

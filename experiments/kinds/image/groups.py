@@ -8,6 +8,7 @@ import numpy as np
 from cpc import data
 from cpc.types import UserError
 from experiments.command.config import Config
+from experiments.training.sources import group_files
 
 
 def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.Images]:
@@ -15,15 +16,14 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
 
     If the test images are of the same split as others, `data.test_fraction` of their groups are
     drawn to test; otherwise all are. No image of a test group is left to train or to probe.
-
-    Raises:
-        UserError: an image lies in no group, or no group is left to test or to train on.
     """
     options = config.data
     if not options.group_level:
         return parts
     root = pathlib.Path(options.path).expanduser()
-    groups = [group_images(root, options.group_level, images) for images in parts]
+    groups = [
+        np.array(group_files(options.group_level, paths_below(root, images))) for images in parts
+    ]
     *_, tested = groups
     held = np.unique(tested)
     if options.test_split in (options.split, options.probe_split):
@@ -41,16 +41,7 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
     ]
 
 
-def group_images(root: pathlib.Path, level: int, images: data.Images) -> np.ndarray:
-    """Return the name of the folder of each image at a level below the root, 1 for the split."""
-    depth, names = len(root.parts) + level - 1, []
-    for number in range(len(images)):
-        path = images.describe(number)
-        parts = pathlib.PurePath(path).parts[:-1]
-        if len(parts) <= depth:
-            raise UserError(
-                f"{path} lies above directory level {level}, which data.group_level names: lower "
-                "it, or move the image"
-            )
-        names.append(parts[depth])
-    return np.array(names)
+def paths_below(root: pathlib.Path, images: data.Images) -> list[str]:
+    """Return the path of each image below a folder."""
+    paths = (pathlib.PurePath(images.describe(number)) for number in range(len(images)))
+    return ["/".join(path.parts[len(root.parts) :]) for path in paths]

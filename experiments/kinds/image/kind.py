@@ -9,40 +9,24 @@ import jax
 import jax.numpy as jnp
 
 from configs.image import KEYS
+from cpc import models
 from cpc.data import make_image_batches
-from cpc.models import (
-    ImageCPC,
-    LinearPredictor,
-    MaskedRowConv,
-    Model,
-    ResNet,
-    RowGRU,
-    SmallConvEncoder,
-    check_offsets,
-    first_clean_offset,
-    frame_positions,
-    make_model,
-    module_ends,
-    patch_grid,
-    resnet_stages,
-)
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.kinds.image.data import ImageData, load_data, places_of
+from experiments.kinds.image.data import ImageData, load_data
 from experiments.kinds.image.embed import embed_files
-from experiments.kinds.image.prepare import prepare, side_of
+from experiments.kinds.image.prepare import grid_of, prepare, side_of
 from experiments.kinds.image.probes import feature_sets, probe_tasks
 from experiments.kinds.image.sections import SECTIONS, WORDS
 from experiments.kinds.image.shown import save_augmented
+from experiments.training.checks import check_batch_norm, check_refit, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.problem import HeldOut, Problem
-from experiments.training.step import check_batch_norm
+from experiments.training.sources import places_of
 
-CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
-
-
+CONTEXTS = {"conv": models.MaskedRowConv, "gru": models.RowGRU}
 NAME, ON_ONE_DEVICE = "image", False
 
 
@@ -76,47 +60,34 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
     check_batch_norm(config)
-    side, patch, jitter = side_of(config), config.model.patch, config.augment.jitter
-    if side > config.data.size:
-        raise UserError(
-            f"augment.crop is {side}, and data.size {config.data.size}: a crop is at most as large "
-            "as the image"
-        )
-    if jitter > patch:
-        raise UserError(
-            f"augment.jitter is {jitter}, and model.patch {patch}: a part of a patch is at most as "
-            "large as it"
-        )
-    if config.probe.every and "supervised" in config.probe.tasks:
-        raise UserError(
-            f"probe.every is {config.probe.every}, and each time the supervised network would be "
-            "trained anew, with the same result: set probe.every to 0, or take supervised out of "
-            "probe.tasks"
-        )
+    check_refit(config, "probe.tasks")
+    reject(config,
+        (side_of(config) > config.data.size, "augment.crop data.size",
+         "a crop is at most as large as the image"),
+        (config.augment.jitter > config.model.patch, "augment.jitter model.patch",
+         "a part of a patch is at most as large as it"),
+    )  # fmt: skip
     choose_offsets(config)
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
     """Return the rows ahead that are predicted, from the first without a pixel of the context."""
     options = config.model
-    first = options.first_offset or first_clean_offset(options.patch, options.stride)
+    first = options.first_offset or models.first_clean_offset(options.patch, options.stride)
     offsets = tuple(range(first, first + options.num_offsets))
-    size = (side_of(config), side_of(config))
-    check_offsets(offsets, patch_grid(size, options.patch, options.stride), options.directions)
+    models.check_offsets(offsets, grid_of(config), options.directions)
     return offsets
 
 
 def geometry(config: Config) -> Geometry:
     """Return the latents and predictions of an image."""
-    options, size = config.model, (side_of(config), side_of(config))
-    width = options.target_width or build_encoder(options, jnp.float32)[1]
-    num_latents = math.prod(patch_grid(size, options.patch, options.stride))
+    width = config.model.target_width or build_encoder(config.model, jnp.float32)[1]
     offsets, names = choose_offsets(config), name_branches(build_model(config).module)
     branches = tuple(Branch(name, offsets) for name in names)
-    return Geometry(num_latents, width, branches, is_window=False)
+    return Geometry(math.prod(grid_of(config)), width, branches, is_window=False)
 
 
-def build_model(config: Config) -> Model:
+def build_model(config: Config) -> models.Model:
     """Return encoder, contexts and predictors by the config's words."""
     options, offsets = config.model, choose_offsets(config)
     dtype = jnp.dtype(options.dtype)
@@ -125,10 +96,10 @@ def build_model(config: Config) -> Model:
         CONTEXTS[options.context], options.context_width, options.context_layers, dtype=dtype
     )
     predictor = functools.partial(
-        LinearPredictor, len(offsets), options.target_width or width, dtype=dtype
+        models.LinearPredictor, len(offsets), options.target_width or width, dtype=dtype
     )
-    return make_model(
-        ImageCPC(
+    return models.make_model(
+        models.ImageCPC(
             encoder,
             context,
             predictor,
@@ -136,31 +107,33 @@ def build_model(config: Config) -> Model:
             target_width=options.target_width or None,
             channels=1 if config.augment.grey else config.data.channels,
             dtype=dtype,
-            cuts=module_ends(encoder.num_layers, options.modules),
+            cuts=models.module_ends(encoder.num_layers, options.modules),
         )
     )
 
 
-def name_branches(module: ImageCPC) -> tuple[str, ...]:
+def name_branches(module: models.ImageCPC) -> tuple[str, ...]:
     """Return what the branches of a model are called: directions, or modules and directions."""
     if not module.cuts:
         return tuple(module.directions)
     return tuple(f"module {n} {direction}" for n, direction in module.branches)
 
 
-def build_encoder(options: Config, dtype: Any) -> tuple[SmallConvEncoder | ResNet, int]:
+def build_encoder(
+    options: Config, dtype: Any
+) -> tuple[models.SmallConvEncoder | models.ResNet, int]:
     """Return the encoder of a patch, and the width of its latents."""
     if options.encoder == "small":
         widths = (options.width // 4, options.width // 2, options.width)
-        return SmallConvEncoder(widths, norm=options.norm, dtype=dtype), options.width
+        return models.SmallConvEncoder(widths, norm=options.norm, dtype=dtype), options.width
     name, depth = options.encoder[:6], options.encoder[6:]
     if name != "resnet" or not depth.isdecimal():
         raise UserError(
             f"model.encoder is {options.encoder!r}: choose small, or resnet and a depth, such as "
             "resnet18"
         )
-    stages = resnet_stages(int(depth), options.stages or None)
-    encoder = ResNet(
+    stages = models.resnet_stages(int(depth), options.stages or None)
+    encoder = models.ResNet(
         stages,
         norm=options.norm,
         pooled_stem=options.pooled_stem,
@@ -175,7 +148,7 @@ def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
     label, sequence = batch["label"], batch["sequence"]
     group = jnp.where(label < 0, -1 - sequence, label)
     return [
-        BranchOutputs(direction, frame_positions(direction.z, sequence, group))
+        BranchOutputs(direction, models.frame_positions(direction.z, sequence, group))
         for direction in outputs
     ]
 
@@ -188,10 +161,8 @@ def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
     """Return the shape of an image's grid of patches."""
-    patch, size = config.model.patch, (side_of(config), side_of(config))
-    channels = 1 if config.augment.grey else config.data.channels
-    grid = patch_grid(size, patch, config.model.stride)
-    return {"kind": "image", "shape": [*grid, patch, patch, channels]}
+    patch, channels = config.model.patch, 1 if config.augment.grey else config.data.channels
+    return {"kind": "image", "shape": [*grid_of(config), patch, patch, channels]}
 
 
 def show_use(config: Config, folder: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from cpc.data import augment
+from cpc.models import patch_grid
 from cpc.types import Batch
 from experiments.command.config import Config
 
@@ -12,6 +13,12 @@ from experiments.command.config import Config
 def side_of(config: Config) -> int:
     """Return the side in pixels of what is cut into patches."""
     return config.augment.crop or config.data.size
+
+
+def grid_of(config: Config) -> tuple[int, int]:
+    """Return the rows and columns of patches of an image."""
+    side = side_of(config)
+    return patch_grid((side, side), config.model.patch, config.model.stride)
 
 
 def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:

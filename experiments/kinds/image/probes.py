@@ -8,33 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cpc import evaluate
 from cpc.data import Images, select_images
-from cpc.evaluate import (
-    Updates,
-    describe_fit,
-    embed_images,
-    few_label_score,
-    fit_lbfgs_probe,
-    fit_probe,
-    fit_ridge_probe,
-    image_scores,
-    in_best,
-    knn_predict,
-    label_subset,
-    paper_sgd,
-    predict,
-)
-from cpc.models import Model, patch_grid
+from cpc.models import Model
 from cpc.results import Score
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.image.data import ImageData, name_of
-from experiments.kinds.image.prepare import prepare, side_of
+from experiments.kinds.image.data import ImageData
+from experiments.kinds.image.prepare import grid_of, prepare
 from experiments.kinds.image.shown import save_neighbours, save_units
 from experiments.kinds.image.supervised import pool, train_classifier
+from experiments.training.checks import reject
 from experiments.training.labels import check_known, count_labels
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
+from experiments.training.sources import name_of
 from experiments.training.supervised import hold_out
 
 #: The strongest l2 that lbfgs tries, for a fit that has no label to choose its l2 by.
@@ -73,13 +61,11 @@ def check_data(config: Config, data: ImageData) -> None:
         train, test = (count_labels(part.labels, names) for part in (data.probe, data.test))
         advice = "name splits with the same classes, or set probe.tasks to ()"
         check_known(train, test, names, "images", advice)
-    side, model = side_of(config), config.model
-    grid = patch_grid((side, side), model.patch, model.stride)
-    if config.probe.regions > min(grid):
-        raise UserError(
-            f"probe.regions is {config.probe.regions}, but an image is cut into {grid[0]} by "
-            f"{grid[1]} patches: choose at most {min(grid)}"
-        )
+    grid = grid_of(config)
+    reject(config,
+        (config.probe.regions > min(grid), "probe.regions",
+         f"an image is cut into {grid[0]} by {grid[1]} patches; choose at most {min(grid)}"),
+    )  # fmt: skip
 
 
 def labelled_images(images: Images, most: int, seed: int) -> Images:
@@ -104,12 +90,15 @@ def make_features(config: Config, model: Model, variables: Any, *parts: Images) 
             patches = prepare(config, {"x": images}, rng, False)["x"]
             return [pool(grid, config.probe.regions) for grid in model.embed(own, patches)]
 
-        return [embed_images(embed, part.pixels) for part in parts]
+        return [evaluate.embed_images(embed, part.pixels) for part in parts]
 
     @functools.cache
     def features(name: str) -> tuple[np.ndarray, ...]:
         if name == "pixels":
-            flat = [embed_images(lambda x: x.reshape(len(x), -1), part.pixels) for part in parts]
+            flat = [
+                evaluate.embed_images(lambda x: x.reshape(len(x), -1), part.pixels)
+                for part in parts
+            ]
             return tuple(part / 255.0 for part in flat)
         *random, which = name.split()
         return tuple(part["zc".index(which)] for part in of_network(bool(random)))
@@ -136,17 +125,17 @@ def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> It
         found = answer(held)
     else:
         k = min(options.num_neighbours, len(train))
-        found = knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
+        found = evaluate.knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
         setting = f"k {k}"
     case = features.name, method
-    yield from image_scores(
+    yield from evaluate.image_scores(
         {case: found.argmax(1) == test.labels},
         {case: setting},
         labelled.labels,
         test.labels,
         task="classes",
         data=name_of(context.config),
-        correct_5={case: in_best(found, test.labels, 5)} if num_classes > 5 else {},
+        correct_5={case: evaluate.in_best(found, test.labels, 5)} if num_classes > 5 else {},
     )
 
 
@@ -161,7 +150,7 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
     answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
     print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
     case = "supervised", "whole network"
-    yield from image_scores(
+    yield from evaluate.image_scores(
         {case: answer(test.pixels) == test.labels},
         {case: words},
         labelled.labels,
@@ -179,21 +168,21 @@ def fit_linear(
     With one label per class, lbfgs can set none aside to choose its l2 by, and takes the strongest.
     """
     if solver == "sgd":  # of the paper: 85,000 updates of 2048 images
-        probe = fit_probe(
+        probe = evaluate.fit_probe(
             train,
             labels,
             np.arange(len(labels)),
             num_classes=num_classes,
-            updates=Updates(
-                min_updates=85_000, batch_size=2048, learning_rate=0.1, optimizer=paper_sgd
+            updates=evaluate.Updates(
+                min_updates=85_000, batch_size=2048, learning_rate=0.1, optimizer=evaluate.paper_sgd
             ),
         )
     elif solver == "ridge":
-        probe = fit_ridge_probe(train, labels, num_classes=num_classes)
+        probe = evaluate.fit_ridge_probe(train, labels, num_classes=num_classes)
     else:
-        fit = functools.partial(fit_lbfgs_probe, train, labels, num_classes=num_classes)
+        fit = functools.partial(evaluate.fit_lbfgs_probe, train, labels, num_classes=num_classes)
         probe = fit(l2s=(MAX_L2,)) if has_single_labels(labels) else fit()
-    return lambda x: predict(probe, x), f"{solver}, {describe_fit(probe)}"
+    return lambda x: evaluate.predict(probe, x), f"{solver}, {evaluate.describe_fit(probe)}"
 
 
 def has_single_labels(labels: np.ndarray) -> bool:
@@ -223,10 +212,12 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
     for fraction in options.fractions:
         raise_if_stopped()
         num_subsets = options.num_subsets if fraction < 1 else 1
-        subsets = [label_subset(labelled.labels, fraction, seed) for seed in range(num_subsets)]
+        subsets = [
+            evaluate.label_subset(labelled.labels, fraction, seed) for seed in range(num_subsets)
+        ]
         unconverged.clear()
         correct = np.stack([answer(subset) == test.labels for subset in subsets])
-        score = few_label_score(
+        score = evaluate.few_label_score(
             correct,
             test.labels,
             data=name_of(config),

@@ -101,11 +101,7 @@ def images_section(run: Run) -> Section:
 
 
 def check_arrays(name: str, arrays: Arrays) -> Arrays:
-    """Return the arrays of a figure.
-
-    Raises:
-        UserError: they are not what the figure needs.
-    """
+    """Return the arrays of a figure."""
     axes = ARRAYS[name]
     try:
         whole = all(arrays[key].ndim == axes[key] and arrays[key].size for key in axes)

@@ -41,20 +41,20 @@ def save_units(context: ProbeContext, features: FeatureSet) -> tuple[()]:
     """The patches that excite some units of z most (the paper's Figure 5)."""
     config, _, model, variables, *_ = context
     _, test, _ = features.values
-    rng = jax.random.key(0)
     size = 128
 
     @jax.jit
+    def cut(images):
+        return prepare(config, {"x": images}, jax.random.key(0), False)["x"]
+
+    @jax.jit
     def embed(images):
-        patches = prepare(config, {"x": images}, rng, False)["x"]
-        z = model.embed(variables, patches)[0]
+        z = model.embed(variables, cut(images))[0]
         return z.reshape(-1, z.shape[-1])
 
     starts = range(0, len(test), size)
     top = most_exciting((embed(test.pixels[s : s + size]) for s in starts), NUM_PATCHES)
-    liveliest = np.argsort(-np.asarray(top.score)[:, 0], kind="stable")[:NUM_UNITS]
-    units = np.sort(liveliest)
-    cut = jax.jit(lambda images: prepare(config, {"x": images}, rng, False)["x"])
+    units = np.sort(np.argsort(-np.asarray(top.score)[:, 0], kind="stable")[:NUM_UNITS])
     _, i, j, *_ = cut(test.pixels[:1]).shape
     image, place = np.divmod(np.asarray(top.row)[units], i * j)
     patches = [

@@ -113,22 +113,9 @@ def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.n
             right = (log_probs.argmax(-1) == labels) & asked
             own = asked.sum(0) > 0
             low, high = bootstrap_interval(right.sum(0)[own] * 1.0, asked.sum(0)[own])
-            yield (
-                Score(
-                    task=name,
-                    data=config.environment.name,
-                    unit="step",
-                    features=features,
-                    method="linear",
-                    metric="accuracy",
-                    value=float(right.sum() / asked.sum()),
-                    low=low,
-                    high=high,
-                    chance=float(chance),
-                    num_train=len(chosen),
-                    num_test=int(asked.sum()),
-                    seed=config.seed,
-                    setting=describe_fit(probe),
-                ),
-                log_probs,
-            )
+            score = Score(
+                name, config.environment.name, "step", features, "linear", "accuracy",
+                float(right.sum() / asked.sum()), low, high, float(chance), seed=config.seed,
+                num_train=len(chosen), num_test=int(asked.sum()), setting=describe_fit(probe),
+            )  # fmt: skip
+            yield score, log_probs

@@ -19,6 +19,7 @@ from cpc.negatives import RULES
 from cpc.train import TrainState, init_state, make_optimizer, make_train_step, scan_steps
 from cpc.types import CPCOutputs, Position, Rule, UserError
 from experiments.command.config import Config
+from experiments.training.checks import reject
 from experiments.training.objective import to_cosines
 
 #: Of each other environment the latent at the positive's time, if it could be a positive of this
@@ -51,60 +52,38 @@ class Task(NamedTuple):
 
 
 def check(config: Config) -> None:
-    """Check that the keys of a config go together.
-
-    Raises:
-        UserError: naming those that do not.
-    """
+    """Check that the keys of a config go together."""
     policy, cpc, num = config.policy, config.cpc, config.environment.num
-    if cpc.weight and policy.unroll <= cpc.num_offsets:
-        raise UserError(
-            f"policy.unroll is {policy.unroll} and cpc.num_offsets {cpc.num_offsets}: a rollout of "
-            "so few steps has none that lies so far ahead; raise the one or lower the other"
-        )
-    if policy.name == "a2c" and (policy.epochs, policy.minibatches) != (1, 1):
-        raise UserError(
-            "a2c makes one step on each rollout: set policy.epochs and policy.minibatches to 1, or "
-            "policy.name=ppo"
-        )
-    if num % policy.minibatches:
-        raise UserError(
-            f"policy.minibatches is {policy.minibatches}: it must divide environment.num, {num}"
-        )
-    in_minibatch = num // policy.minibatches
-    if cpc.num_environments > in_minibatch:
-        raise UserError(
-            f"cpc.num_environments is {cpc.num_environments}, and a minibatch has {in_minibatch}: "
-            "lower it, or set it to 0 for all of them"
-        )
-    if cpc.weight and 1 in (in_minibatch, cpc.num_environments) and cpc.rule != "own_sequence":
-        raise UserError(
-            f"one environment is predicted at a step, and the rule {cpc.rule} takes its negatives "
-            "from others: raise environment.num or cpc.num_environments, or lower "
-            "policy.minibatches"
-        )
-    if config.num_env_steps < num * policy.unroll:
-        raise UserError(
-            f"num_env_steps is {config.num_env_steps}, and one rollout has {num * policy.unroll}: "
-            "raise it, or lower environment.num or policy.unroll"
-        )
-    if config.environment.resets > num:
-        raise UserError(
-            f"environment.resets is {config.environment.resets}, more than environment.num, {num}: "
-            "lower it, or set it to 0 for as many"
-        )
-    if not config.model.widths:
-        raise UserError("model.widths is empty: give the width of at least one layer")
-    if len(config.model.channels) != len(config.model.strides):
-        raise UserError("model.channels and model.strides must have as many numbers as each other")
+    minibatch, predicted = num // policy.minibatches, cpc.num_environments
+    is_alone = 1 in (minibatch, predicted) and cpc.rule != "own_sequence"
+    reject(config,
+        (cpc.weight and policy.unroll <= cpc.num_offsets, "policy.unroll cpc.num_offsets",
+         "a rollout has no step that far ahead; raise the first or lower the second"),
+        (policy.name == "a2c" and (policy.epochs, policy.minibatches) != (1, 1),
+         "policy.name policy.epochs policy.minibatches",
+         "a2c makes one step on each rollout; set policy.epochs and policy.minibatches to 1, or "
+         "policy.name=ppo"),
+        (num % policy.minibatches, "policy.minibatches environment.num",
+         "the first must divide the second"),
+        (predicted > minibatch, "cpc.num_environments",
+         f"a minibatch has {minibatch}; lower it, or set it to 0 for all of them"),
+        (cpc.weight and is_alone, "cpc.rule environment.num cpc.num_environments",
+         "one environment is predicted at a step, and the rule takes its negatives from others; "
+         "raise environment.num or cpc.num_environments, or lower policy.minibatches"),
+        (config.num_env_steps < num * policy.unroll, "num_env_steps",
+         f"one rollout has {num * policy.unroll}; raise it, or lower environment.num or "
+         "policy.unroll"),
+        (config.environment.resets > num, "environment.resets environment.num",
+         "lower the first, or set it to 0 for as many"),
+        (not config.model.widths, "model.widths",
+         "give the width of at least one layer"),
+        (len(config.model.channels) != len(config.model.strides), "model.channels model.strides",
+         "give as many of one as of the other"),
+    )  # fmt: skip
 
 
 def make_agent(config: Config, environment: rl.Environment) -> Agent:
-    """Return the agent of a config.
-
-    Raises:
-        UserError: convolutions on what is no picture.
-    """
+    """Return the agent of a config."""
     model, shape = config.model, environment.observation_shape
     if model.encoder == "conv" and len(shape) != 3:
         raise UserError(
@@ -128,11 +107,7 @@ def make_agent(config: Config, environment: rl.Environment) -> Agent:
 
 
 def make_task(config: Config) -> Task:
-    """Return what a config asks for.
-
-    Raises:
-        UserError: there is no such environment, or keys do not go together.
-    """
+    """Return what a config asks for."""
     check(config)
     policy, num = config.policy, config.environment.num
     environment = rl.make_environment(config.environment.name)

@@ -15,7 +15,8 @@ from cpc.data.walk import read_named, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.kinds.series.split import Part, group_files, read_lists, split, without_ending
+from experiments.kinds.series.split import Part, read_lists, split, without_ending
+from experiments.training.sources import data_root, group_files
 
 
 class SeriesData(NamedTuple):
@@ -48,11 +49,9 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
     if options.source == "ar1":
         sequences = make_ar1(config)
     else:
-        if not options.path:
-            raise UserError("data.source is files: set data.path to a file or folder of series")
         lists = (options.file_labels, options.train_list, options.test_list)
         sequences = read_sequences(
-            pathlib.Path(options.path).expanduser(),
+            data_root(config),
             options.channels,
             standardize=options.standardize,
             step_label=options.step_label,

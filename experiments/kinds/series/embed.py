@@ -1,12 +1,13 @@
 """Features of files of series, of any length."""
 
+import functools
 import pathlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from cpc import models
-from cpc.data.series.files import Sequences, read_sequences
+from cpc.data.series.files import read_sequences
 from experiments.training.problem import Embedding
 
 #: Files that share a batch are read together.
@@ -19,41 +20,33 @@ def embed_files(
     names: Sequence[str],
     skipped: list[tuple[str, str]],
 ) -> Embedding:
-    """Return the features of a series, or of every series below a folder, on their way."""
+    """Return the features of a series, or of all below a folder: max(1, s // stride) frames each.
+
+    Past the end of a file a frame sees the file's mirror image.
+    """
     given, rate_hz = pretrained.input, pretrained.input["rate_hz"]
     how = {name: given[name] for name in ("standardize", "step_label")}
     sequences = read_sequences(path, given["shape"][1], **how)
     skipped += sequences.skipped
     layers = models.Layers(pretrained.module, pretrained.variables, names)
     seconds = {name: stride / rate_hz for name, stride in layers.strides.items()} if rate_hz else {}
-    return Embedding(
-        features=embed_sequences(layers, sequences),
-        total=sum(map(len, sequences.values)) / 1e6,
-        unit="M steps",
-        frame_seconds=seconds or None,
-    )
-
-
-def embed_sequences(
-    layers: models.Layers, sequences: Sequences
-) -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
-    """Yield name, features and millions of steps of each; max(1, s // stride) frames.
-
-    Past the end of a file a frame sees the file's mirror image.
-    """
     lengths = list(map(len, sequences.values))
-    groups, long = models.group_signals(lengths, layers.stride, layers.can_stream)
-    for num_frames, members in groups:
-        for first in range(0, len(members), BATCH_FILES):
-            some = members[first : first + BATCH_FILES]
-            whole = [sequences.read(number, 0, lengths[number]) for number in some]
-            found = layers.embed_group(whole, num_frames)
-            for number, features in zip(some, found, strict=True):
-                yield sequences.names[number], features, lengths[number] / 1e6
-    for number in long:
 
-        def read(start: int, stop: int, number: int = number) -> np.ndarray:
-            return sequences.read(number, start, stop)
+    def embed() -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
+        groups, long = models.group_signals(lengths, layers.stride, layers.can_stream)
+        for num_frames, members in groups:
+            for first in range(0, len(members), BATCH_FILES):
+                some = members[first : first + BATCH_FILES]
+                whole = [sequences.read(number, 0, lengths[number]) for number in some]
+                found = layers.embed_group(whole, num_frames)
+                for number, features in zip(some, found, strict=True):
+                    yield sequences.names[number], features, lengths[number] / 1e6
+        for number in long:
+            read = functools.partial(sequences.read, number)
+            yield (
+                sequences.names[number],
+                layers.embed_long(read, lengths[number]),
+                lengths[number] / 1e6,
+            )
 
-        features = layers.embed_long(read, lengths[number])
-        yield sequences.names[number], features, lengths[number] / 1e6
+    return Embedding(embed(), sum(lengths) / 1e6, "M steps", seconds or None)

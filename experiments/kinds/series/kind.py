@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs.series import KEYS
-from cpc.files import write_sealed
-from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
+from cpc.models import ConvEncoder, Model
 from cpc.report.words import Words
-from cpc.types import Batch, SoundPosition, UserError
+from cpc.types import Batch
 from experiments.command.config import Config, with_settings
 from experiments.kinds.series.data import (
     SeriesData,
@@ -21,13 +20,14 @@ from experiments.kinds.series.data import (
     make_windows,
 )
 from experiments.kinds.series.embed import embed_files
-from experiments.kinds.series.probes import check_options, feature_sets, probe_tasks
+from experiments.kinds.series.probes import feature_sets, probe_tasks
+from experiments.training.checks import check_batch_norm, check_lists, check_probes, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
 from experiments.training.problem import HeldOut, Problem
-from experiments.training.sequences import CONTEXTS, places_of, positions
-from experiments.training.step import check_batch_norm
+from experiments.training.sequences import make_cpc, positions, write_truth
+from experiments.training.sources import places_of
 
 NAME, ON_ONE_DEVICE = "series", False
 SECTIONS = ()
@@ -47,24 +47,20 @@ WORDS = Words(
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    check_options(config)
+    options = config.data
+    check_lists(config)
+    check_probes(config)
     check_batch_norm(config)
-    if config.data.file_label == "table" and not config.data.file_labels:
-        raise UserError("data.file_label is table: set data.file_labels to a csv of name,label")
+    reject(config,
+        (options.file_label == "table" and not options.file_labels,
+         "data.file_label data.file_labels",
+         "set data.file_labels to a csv of name,label"),
+    )  # fmt: skip
 
 
 def build_model(config: Config) -> Model:
     """Return encoder, context and predictor by the config's words."""
-    options, encoder = config.model, build_encoder(config)
-    return make_model(
-        CPC(
-            encoder,
-            CONTEXTS[options.context](
-                options.context_width, options.context_layers, dtype=encoder.dtype
-            ),
-            LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype),
-        )
-    )
+    return make_cpc(config.model, build_encoder(config))
 
 
 def build_encoder(config: Config) -> ConvEncoder:
@@ -114,11 +110,7 @@ def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
 
 
 def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
-    """Return a plan whose rule is not auto; print the choice.
-
-    Raises:
-        UserError: windows are too short for the rule.
-    """
+    """Return a plan whose rule is not auto; print the choice."""
     config = plan.config
     if config.negatives.rule != "auto":
         return plan
@@ -143,13 +135,15 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
         held_out = HeldOut(draw_test, draw_test, number)
 
     def split_branches(outputs, batch):
-        group = jnp.asarray(number_groups(data), jnp.int32)[batch["utterance"]]
-        located, begin = positions(batch, group, outputs.z.shape[1]), batch["sample"][:, None]
-        first = begin + encoder.stride * located.time
-        exists: Any = None
+        _, groups = np.unique(data.groups, return_inverse=True)
+        # The label of a file or, without one, its group.
+        files = np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + groups)
+        group = jnp.asarray(files, jnp.int32)[batch["utterance"]]
+        time, exists = jnp.arange(outputs.z.shape[1])[None], None
         if "num_samples" in batch:
-            exists = located.time < encoder.num_existing(batch["num_samples"])[:, None]
-        place = SoundPosition(*located, first, first + encoder.stride, begin)
+            exists = time < encoder.num_existing(batch["num_samples"])[:, None]
+        spans = encoder.stride * time, encoder.stride * (time + 1)
+        place = positions(batch, group, batch["sample"][:, None], *spans)
         return [BranchOutputs(outputs, place, exists)]
 
     return Problem(
@@ -162,12 +156,6 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
         held_out=held_out,
         per_step=(options.batch_size * options.window_steps / 1e6, "M steps"),
     )
-
-
-def number_groups(data: SeriesData) -> np.ndarray:
-    """Return a number for each file, by its label or, without one, by its group."""
-    _, groups = np.unique(data.groups, return_inverse=True)
-    return np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + groups)
 
 
 def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, np.ndarray]:
@@ -198,18 +186,12 @@ def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
     options = config.data
     if options.source != "ar1":
         return
-    encoder = build_encoder(config)
-    ahead = {
-        k: k * encoder.stride - encoder.receptive_field + 1
-        for k in range(1, config.model.num_offsets + 1)
-    }
-    known = {
-        k: ar1_information(options.correlation, steps, options.channels)
-        for k, steps in ahead.items()
-        if steps > 0
-    }
-    truth = {"offsets": list(known), "mutual_information": list(known.values())}
-    write_sealed(workdir / "truth.json", truth)
+    encoder, nats = build_encoder(config), {}
+    for k in range(1, config.model.num_offsets + 1):
+        ahead = k * encoder.stride - encoder.receptive_field + 1
+        if ahead > 0:
+            nats[k] = ar1_information(options.correlation, ahead, options.channels)
+    write_truth(workdir, nats)
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:

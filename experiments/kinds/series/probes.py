@@ -17,30 +17,14 @@ from experiments.kinds.series.data import Part, SeriesData, labels_of_frames
 from experiments.training.embedding import make_embed_long
 from experiments.training.labels import check_known, count_labels
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sequences import name_of
+from experiments.training.sources import name_of
 
 #: Probes of one kind that `probe.leave_one_out` fits at most.
 MAX_FOLDS = 20
 
 
-def check_options(config: Config) -> None:
-    """Check what no data could make work."""
-    options = config.probe
-    if options.tasks and not options.features:
-        raise UserError("probe.features is empty: name one or more, or set probe.tasks to ()")
-    if options.tasks and config.model.padding == "valid":
-        raise UserError(
-            "model.padding is valid, which gives fewer latents than there are labels: probe with "
-            "causal or same padding, or set probe.tasks to ()"
-        )
-
-
 def label_tasks(task: str, config: Config, data: SeriesData) -> list[ProbeTask]:
-    """Return the task of the labels of steps, or of files.
-
-    Raises:
-        UserError: there are not two of them to train on, or none of these to test on.
-    """
+    """Return the task of the labels of steps, or of files."""
     names = data.step_names if task == "steps" else data.file_names
     train, test = (count_each(task, data, part) for part in (data.train, data.test))
     for which, counts in (("train", train), ("test", test)):
@@ -145,12 +129,6 @@ def leave_one_out_scores(
     """Yield the mean accuracy over groups, each answered by a probe that is fitted on all others.
 
     Its interval is over groups. Of more than `MAX_FOLDS` groups several are left out at a time.
-
-    Args:
-        name: of the features.
-        features: (frames, width) of each piece; labels likewise, -1 where there is none.
-        groups: the group of each piece.
-        how: passed to `probe_scores`.
     """
     labeled = [i for i, own in enumerate(labels) if (own >= 0).any()]
     own, methods = np.array(groups, object), {}
@@ -172,16 +150,11 @@ def leave_one_out_scores(
         low, high = bootstrap_interval(values, np.ones(len(values)))
         num_frames = int(sum((labels[i] >= 0).sum() for i in labeled))
         yield score._replace(
-            unit="group",
-            value=float(values.mean()),
-            low=low,
-            high=high,
-            chance=float(np.mean(chance)),
-            num_train=num_frames,
-            num_test=num_frames,
+            unit="group", value=float(values.mean()), low=low, high=high,
+            chance=float(np.mean(chance)), num_train=num_frames, num_test=num_frames,
             setting=f"each of {len(values)} groups held out in turn",
             outcomes=Outcomes(values, None, digest("group", *groups)),
-        )
+        )  # fmt: skip
 
 
 def cut_folds(groups: Sequence[str]) -> list[list[str]]:
@@ -227,22 +200,17 @@ def make_features(
     def raw(x):  # all numbers of a frame, side by side
         return x[:, : x.shape[1] // stride * stride].reshape(len(x), -1, stride * x.shape[2])
 
-    functions = {
-        "c": lambda x: model.embed(variables, x)[1],
-        "z": lambda x: model.embed(variables, x)[0],
-        "random c": lambda x: model.embed(untrained, x)[1],
-        "random z": lambda x: model.embed(untrained, x)[0],
-        "raw": raw,
-    }
-
     def features(name, part):
         whole = [part.read(number) for number in range(len(part.pieces))]
         if name == "raw":
-            long = functools.partial(embed_pieces, raw, stride=stride)
+            function, long = raw, functools.partial(embed_pieces, raw, stride=stride)
         else:
             own = untrained if name.startswith("random") else variables
             long = make_embed_long(model, own, name[-1])
-        function = jax.jit(functions[name])
-        return embed_utterances(function, whole, stride, ahead=ahead, embed_long=long)
+
+            def function(x):
+                return model.embed(own, x)["zc".index(name[-1])]
+
+        return embed_utterances(jax.jit(function), whole, stride, ahead=ahead, embed_long=long)
 
     return features

@@ -40,12 +40,8 @@ def split(
 
     Of a single sequence the parts are beginning and end, scaled by the beginning. A sequence whose
     values another one has is in neither part, and in `skipped`.
-
-    Args:
-        config: with `data.test_fraction`, of the groups, and the seed by which these are drawn.
-        sequences: as they were read.
-        groups: name of each sequence's group; by default each is its own.
-        listed: sequences to train and to test on, if lists name them.
+    Without lists of sequences to train and to test on, groups are drawn by the seed; by default
+    each sequence is its own group.
     """
     fraction, lengths = config.data.test_fraction, [len(values) for values in sequences.values]
     chosen = [*listed[0], *listed[1]] if listed else list(range(len(lengths)))
@@ -112,39 +108,16 @@ def check_lengths(window: int, *parts: Sequence[tuple[int, int, int]]) -> None:
             )
 
 
-def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the group of each file: the name of its folder at a level; the file itself for 0.
-
-    >>> group_files(1, ["ann/a/1", "bob/2"]), group_files(2, ["rest/ann/1", "move/ann/1"])
-    (('ann', 'bob'), ('ann', 'ann'))
-    """
-    if not level:
-        return tuple(names)
-    for name in names:
-        if name.count("/") < level:
-            raise UserError(
-                f"{name} lies below {name.count('/')} folders of data.path, and data.group_level "
-                f"is {level}: lower it, or move the file"
-            )
-    return tuple(name.split("/")[level - 1] for name in names)
-
-
 def read_lists(
     config: Config, sequences: Sequences, groups: Sequence[str]
 ) -> tuple[list[int], list[int]] | None:
     """Return the sequences that `data.train_list` and `data.test_list` name; None without lists.
 
     A line names a file, below data.path or by its last part, or a folder with all files below it.
-
-    Raises:
-        UserError: one list without the other, a name of no file, or a file or group in both.
     """
     lists = {key: config.data[key] for key in ("train_list", "test_list")}
     if not any(lists.values()):
         return None
-    if not all(lists.values()):
-        given, missing = sorted(lists, key=lambda key: not lists[key])
-        raise UserError(f"data.{given} is set and data.{missing} is not: set both, or neither")
     known: dict[str, list[int]] = defaultdict(list)
     for file, name in enumerate(map(same_name, sequences.names)):
         parts = name.split("/")

@@ -1,6 +1,5 @@
 """From the data section of a text config to sentences, their split, and runs of them."""
 
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from cpc.data.sources.texts import prepare_texts
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
+from experiments.training.sources import data_root
 
 #: Of a document of the grammar.
 GRAMMAR_SENTENCES = 50
@@ -79,20 +79,16 @@ def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], .
     lengths = np.diff(corpus.sentence_starts)
     beyond = int(np.maximum(lengths - max_words, 0).sum())
     alone = int((np.diff(corpus.document_starts) == 1).sum())
-    unused = []
-    if beyond:
-        unused.append((
-            "data.max_words",
-            f"{beyond:,} of {len(corpus.tokens):,} words ({100 * beyond / len(corpus.tokens):.1f} "
-            f"%) are beyond word {max_words} of their sentence and not used (data.max_words)",
-        ))  # fmt: skip
-    if alone:
-        unused.append((
-            "documents",
-            f"{alone:,} of {len(lengths):,} sentences ({100 * alone / len(lengths):.1f} %) are "
-            "alone in their document and not used",
-        ))  # fmt: skip
-    return tuple(unused)
+    parts = (
+        ("data.max_words", beyond, len(corpus.tokens), "words",
+         f"beyond word {max_words} of their sentence and not used (data.max_words)"),
+        ("documents", alone, len(lengths), "sentences", "alone in their document and not used"),
+    )  # fmt: skip
+    return tuple(
+        (name, f"{number:,} of {whole:,} {what} ({100 * number / whole:.1f} %) are {why}")
+        for name, number, whole, what, why in parts
+        if number
+    )
 
 
 def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
@@ -103,9 +99,7 @@ def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
             options.num_documents, GRAMMAR_SENTENCES, order=options.order, seed=config.seed
         )
     if options.source == "files":
-        if not options.path:
-            raise UserError("data.source is files: set data.path to a file or folder of text")
-        path = pathlib.Path(options.path)
+        path = data_root(config)
     else:
         path = prepare_texts(options.source, log=log) / "text"
     return data.read_text_folder(
@@ -151,9 +145,6 @@ def make_runs(
     sentences. A batch, this process's rows of the global one: x int32 (b, run_sentences,
     max_words), ids of words, filled up with -1; and (b,) sequence (row of the global batch),
     utterance (its document) and sample (its first sentence's place among all).
-
-    Raises:
-        UserError: no document has two sentences.
     """
     lengths = np.diff(corpus.document_starts)
     documents = np.flatnonzero(lengths > 1)

@@ -26,39 +26,24 @@ def embed_files(
         raise UserError("the model does not say its words: export it again from its run")
     files = list_files(root, (".txt",), skipped)
     total = sum(path.stat().st_size for path in files.values() if path.is_file()) / 1e6
-    return Embedding(
-        features=embed_texts(pretrained, files, names, skipped),
-        total=total,
-        unit="MB",
-        frame_seconds=None,
-    )
 
+    def embed() -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
+        layers = models.Layers(pretrained.module, pretrained.variables, names)
+        words, max_words = pretrained.input["words"].split(" "), pretrained.input["shape"][1]
+        index = {word: number for number, word in enumerate(words)}
+        form, lowercase = pretrained.input.get("form", "prose"), pretrained.input["lowercase"]
+        for name, path in files.items():
+            with skip(name, skipped):
+                sentences = read_file(path, index, form, lowercase)
+                yield name, embed_document(layers, sentences, max_words), path.stat().st_size / 1e6
 
-def embed_texts(
-    pretrained: models.Pretrained,
-    files: dict[str, pathlib.Path],
-    names: Sequence[str],
-    skipped: list[tuple[str, str]],
-) -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
-    """Yield name, features (sentences, width) and size of each file."""
-    layers = models.Layers(pretrained.module, pretrained.variables, names)
-    words, max_words = pretrained.input["words"].split(" "), pretrained.input["shape"][1]
-    index = {word: number for number, word in enumerate(words)}
-    form, lowercase = pretrained.input.get("form", "prose"), pretrained.input["lowercase"]
-    for name, path in files.items():
-        with skip(name, skipped):
-            sentences = read_file(path, index, form, lowercase)
-            yield name, embed_document(layers, sentences, max_words), path.stat().st_size / 1e6
+    return Embedding(embed(), total, "MB", None)
 
 
 def read_file(
     path: pathlib.Path, index: dict[str, int], form: str, lowercase: bool
 ) -> list[np.ndarray]:
-    """Return the ids of the words of each sentence of a file, which has the form of the training's.
-
-    Raises:
-        UserError: the file holds no text.
-    """
+    """Return the ids of the words of each sentence of a file in the form of the training files."""
     sentences: list[list[str]] = [[]]
     for chunk in read_chunks(path):
         for word in data.tokenize(chunk, form, lowercase=lowercase):

@@ -10,19 +10,20 @@ import jax.numpy as jnp
 from configs.text import KEYS
 from cpc import data
 from cpc.data.sources.grammar import grammar_information
-from cpc.files import write_sealed
-from cpc.models import CPC, LinearPredictor, Model, QuickThoughts, SentenceEncoder, make_model
-from cpc.types import Batch, SoundPosition, UserError
+from cpc.models import Model, QuickThoughts, SentenceEncoder, make_model
+from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.kinds.text.data import TextData, load_data, make_runs
 from experiments.kinds.text.embed import embed_files
-from experiments.kinds.text.probes import check_options, feature_sets, probe_tasks
+from experiments.kinds.text.probes import feature_sets, probe_tasks
 from experiments.kinds.text.sections import SECTIONS, WORDS
+from experiments.training.checks import check_probes, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.problem import HeldOut, Problem
-from experiments.training.sequences import CONTEXTS, places_of, positions
+from experiments.training.sequences import make_cpc, positions, write_truth
+from experiments.training.sources import places_of
 
 NAME, ON_ONE_DEVICE = "text", False
 
@@ -32,29 +33,24 @@ VOCABULARY = "vocabulary.tsv"
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    check_options(config)
-    length, ahead = config.data.run_sentences, config.model.num_offsets
-    if config.model.name == "cpc" and length <= ahead:
-        raise UserError(
-            f"a run of {length} sentences has none that lies {ahead} ahead: raise "
-            "data.run_sentences, or lower model.num_offsets"
-        )
+    check_probes(config)
+    is_cpc, has_vectors = config.model.name == "cpc", "vectors" in config.probe.features
+    reject(config,
+        (has_vectors and not config.probe.word_vectors, "probe.features probe.word_vectors",
+         "set probe.word_vectors to a file of them, or take vectors out of probe.features"),
+        (is_cpc and config.data.run_sentences <= config.model.num_offsets,
+         "data.run_sentences model.num_offsets",
+         "a run has no sentence that far ahead; raise data.run_sentences, or lower "
+         "model.num_offsets"),
+    )  # fmt: skip
 
 
 def build_model(config: Config) -> Model:
     """Return encoder, context and predictor, or two encoders, by the config's words."""
-    options, encoder = config.model, build_encoder(config)
-    if options.name == "quick_thoughts":
+    encoder = build_encoder(config)
+    if config.model.name == "quick_thoughts":
         return make_model(QuickThoughts(encoder, build_encoder(config)))
-    return make_model(
-        CPC(
-            encoder,
-            CONTEXTS[options.context](
-                options.context_width, options.context_layers, dtype=encoder.dtype
-            ),
-            LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype),
-        )
-    )
+    return make_cpc(config.model, encoder)
 
 
 def build_encoder(config: Config) -> SentenceEncoder:
@@ -109,33 +105,21 @@ def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> li
     To predict backwards the sentences of a run stand in reverse. Where a run begins is then counted
     from the end of the text, so that sentences that are next to each other still are.
     """
-    exists, located = (
-        (batch["x"] >= 0).any(-1),
-        positions(batch, batch["utterance"], batch["x"].shape[1]),
-    )
-    found = []
+    exists = (batch["x"] >= 0).any(-1)
+    length, found = exists.shape[1], []
+    time = jnp.arange(length)[None]
     for name, _ in branches:
+        begin = batch["sample"][:, None]
         if name == "previous":
-            outputs, exists = _reverse(outputs), exists[:, ::-1]
-            begin = -(batch["sample"] + exists.shape[1] - 1)
-        else:
-            begin = batch["sample"]
-        begin = begin[:, None]
-        place = SoundPosition(*located, begin + located.time, begin + located.time + 1, begin)
+            outputs = type(outputs)(*(array[:, ::-1] for array in outputs))
+            begin, exists = -(begin + length - 1), exists[:, ::-1]
+        place = positions(batch, batch["utterance"], begin, time, time + 1)
         found.append(BranchOutputs(outputs, place, exists))
     return found
 
 
-def _reverse(outputs: Any) -> Any:
-    return type(outputs)(*(array[:, ::-1] for array in outputs))
-
-
 def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
-    """Write the vocabulary, and the information that the grammar has, for the page.
-
-    Raises:
-        UserError: the run has begun with other words, so that ids would change their meaning.
-    """
+    """Write the vocabulary, and the information that the grammar has, for the page."""
     path, vocabulary = workdir / VOCABULARY, text.train.vocabulary
     if path.exists() and data.read_vocabulary(path).words != vocabulary.words:
         raise UserError(
@@ -145,25 +129,21 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
     data.write_vocabulary(path, vocabulary)
     if config.data.source == "grammar":
         offsets = geometry(config).branches[0].offsets
-        known = [grammar_information(k, order=config.data.order) for k in offsets]
-        truth = {"offsets": list(offsets), "mutual_information": known}
-        write_sealed(workdir / "truth.json", truth)
+        write_truth(workdir, {k: grammar_information(k, order=config.data.order) for k in offsets})
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
     """Return the shape of a run, how text becomes words, and the words by their ids."""
+    words = {}
+    if workdir is not None:
+        words = {"words": " ".join(data.read_vocabulary(workdir / VOCABULARY).words)}
     return {
         "kind": "text",
         "shape": [config.data.run_sentences, config.data.max_words],
         "lowercase": config.data.lowercase,
         **({} if config.data.form == "prose" else {"form": config.data.form}),
-        **({} if workdir is None else {"words": read_words(workdir)}),
+        **words,
     }
-
-
-def read_words(workdir: pathlib.Path) -> str:
-    """Return the words of a run by their ids, as one text."""
-    return " ".join(data.read_vocabulary(workdir / VOCABULARY).words)
 
 
 def show_use(config: Config, folder: str) -> str:

@@ -3,7 +3,7 @@
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,9 @@ from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
-from experiments.kinds.text.vectors import read_vectors
+from experiments.kinds.text.vectors import Vectors, read_vectors
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sequences import name_of
+from experiments.training.sources import name_of
 
 #: Sentences that are embedded at a time.
 BATCH = 512
@@ -36,40 +36,31 @@ NEXT_RUNS, FEWEST_RUNS = 512, 20
 Features = Callable[[np.ndarray], np.ndarray]
 
 
-def check_options(config: Config) -> None:
-    """Check what no data could make work."""
-    options = config.probe
-    if options.tasks and not options.features:
-        raise UserError("probe.features is empty: name one or more, or set probe.tasks to ()")
-    if "vectors" in options.features and not options.word_vectors:
-        raise UserError(
-            "probe.features has vectors: set probe.word_vectors to a file of them, or take vectors "
-            "out of probe.features"
+#: What makes the probe task of each name, if the test text has enough of what it asks.
+TASKS: dict[str, Callable[[Config, TextData], ProbeTask]] = {
+    "next": lambda config, text: ProbeTask(
+        "next", functools.partial(next_scores, ask_next(config, text))
+    ),
+    **{
+        task: lambda config, text, task=task: ProbeTask(
+            task, functools.partial(sentence_scores, task)
         )
-
-
-def next_tasks(config: Config, text: TextData) -> list[ProbeTask]:
-    """Return the task which of two sentences follows, if the test text has enough of them."""
-    return [ProbeTask("next", functools.partial(next_scores, ask_next(config, text)))]
-
-
-def sentence_tasks(task: str, config: Config, text: TextData) -> list[ProbeTask]:
-    """Return the task of the labels of sentences."""
-    return [ProbeTask(task, functools.partial(sentence_scores, task))]
-
-
-#: Probe tasks by name.
-TASKS: dict[str, Callable[[Config, TextData], list[ProbeTask]]] = {
-    "next": next_tasks,
-    **{task: functools.partial(sentence_tasks, task) for task in LABELLED},
+        for task in LABELLED
+    },
 }
 
 
 def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
     """Return what `probe.tasks` asks of features, if word vectors fit the text."""
     if config.probe.word_vectors:
-        read_vectors(pathlib.Path(config.probe.word_vectors).expanduser(), text.train.vocabulary)
-    return [one for task in config.probe.tasks for one in TASKS[task](config, text)]
+        vectors_of(config, text)
+    return [TASKS[task](config, text) for task in config.probe.tasks]
+
+
+def vectors_of(config: Config, text: TextData) -> Vectors:
+    """Return the word vectors of a config."""
+    path = pathlib.Path(config.probe.word_vectors).expanduser()
+    return read_vectors(path, text.train.vocabulary)
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
@@ -106,21 +97,12 @@ def make_score(
 ) -> Score:
     """Return the score of the answers to sentences, its interval over items: sentences, or runs."""
     low, high = bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
+    method = "logistic" if task in LABELLED else "score"
     return Score(
-        task=task,
-        data=source,
-        unit="sentence",
-        features=name,
-        method="logistic" if task in LABELLED else "score",
-        metric="accuracy",
-        value=float(outcomes.sums.sum() / outcomes.counts.sum()),
-        low=low,
-        high=high,
-        chance=float(chance),
-        num_test=int(outcomes.counts.sum()),
-        setting=setting,
-        outcomes=outcomes,
-    )
+        task, source, "sentence", name, method, "accuracy",
+        float(outcomes.sums.sum() / outcomes.counts.sum()), low, high, float(chance),
+        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes,
+    )  # fmt: skip
 
 
 def own_bag(sentences: tuple[str, ...]) -> Any:
@@ -139,10 +121,9 @@ def make_features(
 ) -> Features:
     """Return features(x) of sentences by themselves, (n, w) to (n, width)."""
     if name == "mean":
-        return lambda x: mean_of_words(x, np.asarray(embedding_of(variables)))
+        return lambda x: mean_of_words(x, np.asarray(variables["params"]["encoder"]["embedding"]))
     if name == "vectors":
-        path = pathlib.Path(config.probe.word_vectors).expanduser()
-        found = read_vectors(path, text.train.vocabulary)
+        found = vectors_of(config, text)
         table = np.concatenate([found.own, found.others])
         return lambda x: mean_of_words(x, table)
     if name.startswith("random"):
@@ -158,11 +139,6 @@ def make_features(
     return features
 
 
-def embedding_of(variables: Any) -> Any:
-    """Return the embeddings of the words."""
-    return variables["params"]["encoder"]["embedding"]
-
-
 def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Return the mean of the vectors of a sentence's words, zero without any.
 
@@ -174,22 +150,11 @@ def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     return (total / np.maximum(is_word.sum(axis=1), 1)).astype(np.float32)
 
 
-class Questions(NamedTuple):
-    """Which of two sentences follows: about runs that share no sentence, so each is independent."""
+def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the questions which sentence follows; each test sentence is in one at most.
 
-    x: np.ndarray
-    """int32 (b, t, w): runs of sentences."""
-    other: np.ndarray
-    """int32 (b, t - 1, w): the sentence that is set against the next one."""
-    asked: np.ndarray
-    """bool (b, t - 1): whether there is a question."""
-
-
-def ask_next(config: Config, text: TextData) -> Questions:
-    """Return the questions which sentence follows, each sentence of the test text in one at most.
-
-    Raises:
-        UserError: fewer than two runs have one.
+    Runs of sentences (b, t, w), which share none; the sentences that are set against the next ones
+    (b, t - 1, w); and whether there is a question (b, t - 1).
     """
     options = config.data
     x = cut_runs(
@@ -210,11 +175,11 @@ def ask_next(config: Config, text: TextData) -> Questions:
             "of them to ask which one follows: give more text, make data.run_sentences smaller, or "
             "leave next out of probe.tasks"
         )
-    return Questions(x, other, asked)
+    return x, other, asked
 
 
 def next_scores(
-    questions: Questions, context: ProbeContext, features: FeatureSet
+    questions: Sequence[np.ndarray], context: ProbeContext, features: FeatureSet
 ) -> Iterator[Score]:
     """Yield how often the sentence that follows scores above one from anywhere in the test text.
 
@@ -292,8 +257,7 @@ def widen(
     words = text.train.vocabulary.words
     if not config.probe.word_vectors:
         return words, model, variables
-    path = pathlib.Path(config.probe.word_vectors).expanduser()
-    found = read_vectors(path, text.train.vocabulary)
+    found = vectors_of(config, text)
     params = dict(variables["params"])
     for part in [name for name, own in params.items() if "embedding" in own]:
         table = np.asarray(params[part]["embedding"])

@@ -35,10 +35,6 @@ def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
 
     A first line of two whole numbers is word2vec's header, how many words and how wide; without one
     the width is that of most of the first lines. Words may contain spaces, as some of GloVe's do.
-
-    Raises:
-        UserError: no such file, a line of another form (it names the line), or too few shared words
-            for a linear map.
     """
     index, rows, new = index_of(vocabulary), {}, {}
     try:

@@ -7,23 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.negatives import (
-    AliasTable,
-    alias_table,
-    bigram_log_q,
-    bigrams,
-    draw,
-    draw_bigrams,
-    draw_unique,
-    log_uniform,
-    observe,
-    propose,
-    solve_alpha,
-    uniform,
-    unigram,
-)
+from cpc import negatives
 from cpc.negatives.candidates import check_distinct
-from cpc.types import UserError
 from experiments.command.config import Config
 
 
@@ -44,35 +29,23 @@ class Noise(NamedTuple):
 
 
 def fixed_q(objective: Config, counts: np.ndarray) -> np.ndarray:
-    """Return the probabilities of a noise that is fixed before training.
-
-    Raises:
-        UserError: an alpha that cannot reach the minority's mass.
-    """
+    """Return the probabilities of a noise that is fixed before training."""
     name, num = objective.noise, len(counts)
     if name == "uniform":
-        return uniform(num)
+        return negatives.uniform(num)
     if name == "log_uniform":
-        return log_uniform(num)
+        return negatives.log_uniform(num)
     if name == "minority":
         seen = np.sort(counts[counts > 0])
         rarest = np.arange(max(1, int(objective.minority * len(seen))))
-        return unigram(counts, solve_alpha(seen, rarest, objective.minority_mass))
-    return unigram(counts, objective.alpha)
+        alpha = negatives.solve_alpha(seen, rarest, objective.minority_mass)
+        return negatives.unigram(counts, alpha)
+    return negatives.unigram(counts, objective.alpha)
 
 
 def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any) -> Noise:
-    """Return the noise of a config.
-
-    Raises:
-        UserError: unique draws of more words than there are, or of a noise that has none.
-    """
+    """Return the noise of a config."""
     name, num = objective.noise, len(counts)
-    if objective.unique and name in ("learned_unigram", "bigram", "proposal", "batch"):
-        raise UserError(
-            f"objective.unique draws each word once, which the noise {name} cannot: choose "
-            "unigram, uniform, log_uniform or minority, or --config.objective.unique=false"
-        )
     if name == "learned_unigram":
         return _learned(num)
     if name == "bigram":
@@ -81,11 +54,11 @@ def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any
         return _proposal(objective, num)
     q = fixed_q(objective, counts)
     if name == "batch":
-        q = unigram(counts, 1.0)  # words of the text are drawn as the text has them
+        q = negatives.unigram(counts, 1.0)  # words of the text are drawn as the text has them
     log_table = jnp.log(jnp.maximum(jnp.asarray(q, jnp.float32), 1e-30))
     if objective.unique:
         check_distinct(objective.draws or objective.k, int((q > 0).sum()))
-    table = AliasTable(*map(jnp.asarray, alias_table(q)))
+    table = negatives.AliasTable(*map(jnp.asarray, negatives.alias_table(q)))
 
     def take_own(rng, state, dense, context, own, shape):
         return own.reshape(shape[0], -1), lambda words: log_table[words]
@@ -95,9 +68,11 @@ def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any
 
     def draw_table(rng, state, dense, context, own, shape):
         if not objective.unique:
-            return draw(rng, table, shape), lambda words: log_table[words]
+            return negatives.draw(rng, table, shape), lambda words: log_table[words]
         g, n = shape
-        ids, tries = jax.vmap(lambda key: draw_unique(key, table, n))(jax.random.split(rng, g))
+        ids, tries = jax.vmap(lambda key: negatives.draw_unique(key, table, n))(
+            jax.random.split(rng, g)
+        )
 
         def log_expected(words):  # log of Q / n, so that what adds log n is right
             rows = jnp.repeat(tries, len(words) // g)[:, None].astype(jnp.float32)
@@ -121,7 +96,7 @@ def _learned(num):
         return jnp.searchsorted(upto, at, side="right"), lambda words: log_q[words]
 
     def learn(state, dense, context, labels):
-        counts = observe(state["counts"], labels)
+        counts = negatives.observe(state["counts"], labels)
         # Draws need a sum below 2^31, and a step adds up to 2^27: old words count half from here.
         is_full = counts.sum(dtype=jnp.float32) > 2.0**30
         return {"counts": jnp.where(is_full, (counts + 1) // 2, counts)}, 0.0
@@ -130,12 +105,12 @@ def _learned(num):
 
 
 def _bigram(objective, counts, tokens, is_start):
-    noise = bigrams(np.asarray(tokens), unigram(counts, objective.alpha), objective.backoff,
-                    is_start)  # fmt: skip
+    unigram = negatives.unigram(counts, objective.alpha)
+    noise = negatives.bigrams(np.asarray(tokens), unigram, objective.backoff, is_start)
 
     def draw_pairs(rng, state, dense, context, own, shape):
-        ids = draw_bigrams(rng, noise, context, shape[1])
-        return ids, lambda words: bigram_log_q(noise, context, words)
+        ids = negatives.draw_bigrams(rng, noise, context, shape[1])
+        return ids, lambda words: negatives.bigram_log_q(noise, context, words)
 
     return Noise(True, {}, {}, draw_pairs, _nothing)
 
@@ -152,7 +127,9 @@ def _proposal(objective, num):
         return rows @ dense["output"].T + dense["bias"]
 
     def draw_proposed(rng, state, dense, context, own, shape):
-        drawn = propose(rng, jax.lax.stop_gradient(logits(dense, context)), shape[1], "stopped")
+        drawn = negatives.propose(
+            rng, jax.lax.stop_gradient(logits(dense, context)), shape[1], "stopped"
+        )
         return drawn.ids, drawn.log_q_of
 
     def learn(state, dense, context, labels):

@@ -64,11 +64,7 @@ def make_model(config: Config) -> WordModel:
 
 
 def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> Trained:
-    """Return all that a run needs before its first step.
-
-    Raises:
-        UserError: a vocabulary of one word, a noise that the vocabulary cannot feed.
-    """
+    """Return all that a run needs before its first step."""
     corpus, counts = text.train, text.train.vocabulary.counts
     if (counts > 0).sum() < 2:
         raise UserError(

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from cpc.losses import logistic_pairs, softmax_pairs
 from cpc.models.words import WordModel, band, block_size, look, spans
-from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.words.noise import Noise
+from experiments.training.checks import reject
 
 LOGISTIC = ("nce", "negative_sampling", "sampled_logistic")
 
@@ -40,32 +40,26 @@ class Places(NamedTuple):
 
 
 def check(config: Config) -> None:
-    """Check that the keys of an objective go together.
-
-    Raises:
-        UserError: naming those that do not.
-    """
+    """Check that the keys of an objective go together."""
     objective, positions = config.objective, config.data.positions
-    share = objective.share or positions
-    if positions % share:
-        raise UserError(
-            f"objective.share is {objective.share}: it must divide data.positions, {positions}"
-        )
-    if objective.noise in ("bigram", "proposal") and share != 1:
-        raise UserError(
-            f"the noise {objective.noise} follows the context, and objective.share is "
-            f"{objective.share}: only 1, its own draws for each place, goes with it"
-        )
-    if objective.noise == "batch" and (share < 2 or objective.name in LOGISTIC):
-        raise UserError(
-            "the words of the batch as noise need objective.share above 1 and a softmax "
-            f"objective: objective.name is {objective.name}, objective.share {objective.share}"
-        )
-    if objective.log_z == "learned" and objective.name != "nce":
-        raise UserError(
-            f"objective.log_z is learned, and objective.name {objective.name} has no log Z: "
-            "choose nce, or log_z zero"
-        )
+    share, is_batch = objective.share or positions, objective.noise == "batch"
+    is_unshared = objective.noise in ("bigram", "proposal") and share != 1
+    is_drawn = objective.noise in ("learned_unigram", "bigram", "proposal", "batch")
+    reject(config,
+        (positions % share, "objective.share data.positions",
+         "the first must divide the second"),
+        (is_unshared, "objective.noise objective.share",
+         "this noise follows the context, so each place has its own draws; set objective.share "
+         "to 1"),
+        (is_batch and (share < 2 or objective.name in LOGISTIC),
+         "objective.noise objective.name objective.share",
+         "the words of the batch as noise need a softmax objective and objective.share above 1"),
+        (objective.log_z == "learned" and objective.name != "nce", "objective.log_z objective.name",
+         "the objective has no log Z; choose nce, or log_z zero"),
+        (objective.unique and is_drawn, "objective.unique objective.noise",
+         "this noise cannot draw each word once; choose unigram, uniform, log_uniform or "
+         "minority, or set objective.unique to False"),
+    )  # fmt: skip
 
 
 def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: Any) -> Any:

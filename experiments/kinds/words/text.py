@@ -59,11 +59,7 @@ def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Co
 
 
 def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
-    """Return the text that the data section of a config names.
-
-    Raises:
-        UserError: no path for source folder; a text that cannot be had or divided.
-    """
+    """Return the text that the data section of a config names."""
     if data.source == "synthetic":
         corpus = synthetic(seed)
     elif data.source == "folder":
