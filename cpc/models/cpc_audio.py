@@ -16,7 +16,7 @@ from cpc.models.cpc import CPC
 from cpc.models.encoders import ConvEncoder
 from cpc.models.load import Pretrained
 from cpc.models.predictors import LinearPredictor
-from cpc.models.weights import check_entries, check_path, read_weights
+from cpc.models.weights import SUFFIXES, check_entries, check_path, read_weights
 from cpc.types import PyTree, UserError
 
 SAMPLE_RATE_HZ = 16_000
@@ -47,8 +47,8 @@ class _Entry(NamedTuple):
 def load_cpc_audio(path: str | Path) -> Pretrained:
     """Load encoder and context of a checkpoint, by its own names; nothing in it is executed.
 
-    A .pt file is read as it is, whether of the hub (60k_epoch4.pt of Libri-light) or of a training;
-    a state dict in a safetensors or npz file as well.
+    A .pt file of the hub (60k_epoch4.pt of Libri-light) or of a training is read by torch; a state
+    dict in a safetensors or npz file needs no torch.
 
     Entries are gEncoder.conv0.weight, gEncoder.batchNorm0.weight, gAR.baseNet.weight_ih_l0 and so
     on; the words `module`, `model` and `_orig_mod` that wrappers add to names are removed. The
@@ -57,24 +57,22 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     are there, predictions are not. Recordings are taken as they are, at 16 kHz.
 
     Raises:
-      UserError: no such file; missing, unknown or misshapen entries, all of them listed; another
-        norm or context; a model of reversed sound.
+      UserError: no such file; a .pt without torch; missing, unknown or misshapen entries, all of
+        them listed; another norm or context; a model of reversed sound.
     """
     path = Path(path).expanduser()
-    check_path(path)
-    config = {}
+    check_path(path, (*SUFFIXES, *torch_file.SUFFIXES))
     if path.suffix in torch_file.SUFFIXES:
-        entries, config = torch_file.read_checkpoint(path)
-    else:
-        entries = read_weights(path)
-    entries = _unwrap(entries, path)
-    if path.suffix in torch_file.SUFFIXES:  # which also keep what else was trained
+        arrays, config = torch_file.read_checkpoint(path)
+        if config.get("cpc_mode") not in (None, "none"):
+            raise UserError(
+                f"{path} was trained with cpc_mode {config['cpc_mode']!r}: its contexts do not "
+                "come from the past, as those here do"
+            )
+        entries = _unwrap(arrays, path)  # and what else was trained
         entries = {name: array for name, array in entries.items() if name.startswith(PARTS)}
-    if config.get("cpc_mode") not in (None, "none"):
-        raise UserError(
-            f"{path} was trained with cpc_mode {config['cpc_mode']!r}: its contexts do not come "
-            "from the past, as those here do"
-        )
+    else:
+        entries = _unwrap(read_weights(path), path)
     weights = {
         name: np.asarray(array, np.float32)
         for name, array in entries.items()

@@ -1,17 +1,16 @@
 """Weights as flat dictionaries of named arrays, in files that hold data and nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cpc.files import read_arrays, replacing
-from cpc.models import torch_file
 from cpc.types import ArrayLike, UserError
 
 #: Endings of files of weights.
-SUFFIXES = ".safetensors", ".npz", *torch_file.SUFFIXES
+SUFFIXES = ".safetensors", ".npz"
 
 
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
@@ -28,15 +27,13 @@ def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Return the named arrays of a safetensors, npz or torch file.
+    """Return the named arrays of a safetensors or npz file.
 
     Raises:
       UserError: no such file, another ending, a damaged file, one that would take too much memory,
         or safetensors is not installed.
     """
     check_path(path)
-    if path.suffix in torch_file.SUFFIXES:
-        return torch_file.read_checkpoint(path)[0]
     if path.suffix == ".safetensors":
         numpy_format = _safetensors()
         try:
@@ -50,13 +47,13 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def check_path(path: Path) -> None:
-    """Raise a UserError unless there is a file whose ending is one of weights."""
-    known = ", ".join(SUFFIXES)
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"{path} is no file of weights: give one that ends in {known}")
+def check_path(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
+    """Raise a UserError unless there is a file with one of the endings."""
+    known = ", ".join(suffixes)
+    if path.suffix not in suffixes:
+        raise UserError(f"{path} is not a file of weights: pass one that ends in {known}")
     if not path.is_file():
-        raise UserError(f"there is no file {path}: give a file of weights ({known})")
+        raise UserError(f"there is no file {path}: pass a file of weights ({known})")
 
 
 def check_entries(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
