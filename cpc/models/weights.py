@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 from cpc.files import read_arrays, replacing
 from cpc.types import ArrayLike, UserError
@@ -14,14 +15,10 @@ SUFFIXES = ".safetensors", ".npz"
 
 
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write named arrays as safetensors, whole or not at all, into a folder that is made.
-
-    Raises:
-      UserError: the package safetensors is not installed.
-    """
+    """Write named arrays as safetensors, whole or not at all, into a folder that is made."""
     # The format is the arrays' bytes in C order, whatever the order in memory.
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    content = _safetensors().save(contiguous)
+    content = safetensors.numpy.save(contiguous)
     with replacing(path) as part:
         part.write_bytes(content)
 
@@ -30,16 +27,16 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
     """Return the named arrays of a safetensors or npz file.
 
     Raises:
-      UserError: no such file, another ending, a damaged file, one that would take too much memory,
-        or safetensors is not installed.
+      UserError: no such file, another ending, a damaged file, or one that takes too much memory.
     """
     check_path(path)
     if path.suffix == ".safetensors":
-        numpy_format = _safetensors()
         try:
-            return numpy_format.load_file(path)
+            return safetensors.numpy.load_file(path)
         except Exception as error:  # the library's own kind, and what numpy says to odd types
-            raise _damaged(path, error) from error
+            raise UserError(
+                f"{path} is damaged or no file of weights ({error}): fetch or make it again"
+            ) from error
     arrays = read_arrays(path)  # compares sizes with a limit first
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
@@ -72,18 +69,3 @@ def check_entries(found: Mapping[str, Any], wanted: Mapping[str, Any], where: st
     ]
     if problems:
         raise UserError(f"the weights in {where} do not fit the model: {'; '.join(problems)}")
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} is damaged or no file of weights ({error}): fetch or make it again")
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError as error:
-        raise UserError(
-            "weights are shared as safetensors files, for which the package safetensors is "
-            "missing: pip install safetensors"
-        ) from error
-    return safetensors.numpy
