@@ -72,7 +72,7 @@ def build(description: Any, most: int = MAX_NUMBER) -> Any:
         raise UserError(f"a model of type {reprlib.repr(name)} is unknown: known are {known}")
     if (dtype := description.get("dtype", DTYPES[0])) not in DTYPES:
         raise UserError(f"dtype is {reprlib.repr(dtype)}: choose one of {', '.join(DTYPES)}")
-    fields = {
+    fields: dict[str, Any] = {
         field: jnp.dtype(value)
         if field == "dtype"
         else build(value, MAX_LAYERS if field in LAYERS else MAX_NUMBER)
