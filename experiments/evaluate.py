@@ -3,14 +3,14 @@ r"""Every evaluator of sound on weights that were not trained here, beside MFCC 
     cpc evaluate --checkpoint 60k_epoch4.pt --data /my/recordings \
         --phones labels.txt --items dev-clean.item --workdir runs/60k
 
---checkpoint is a checkpoint of facebookresearch/CPC_audio (.pt of its hub or of a training; .npz or
-.safetensors of its state dict), a folder that was exported, or a run. --data is a folder of
-recordings; --phones an alignment of some of them, for phones, ctc and abx; --items an item file of
-ZeroSpeech, for abx. Without --tasks all that these allow are done, speakers too where there are
-two. Networks get recordings at the loudness that they were trained on, those of CPC_audio as they
-are. --layer c1 judges the first layer of the context instead of the last. --data.key=value and
---probe.key=value set further keys, as for `cpc probe`; published ABX errors are with
---probe.lose_last_frame=True. The same command again adds what is missing, and the page.
+--checkpoint is a checkpoint of facebookresearch/CPC_audio (.pt of its hub or of a training, which
+takes torch; .npz or .safetensors of its state dict), a folder that was exported, or a run. --data
+is a folder of recordings; --phones an alignment of some of them, for phones, ctc and abx; --items
+an item file of ZeroSpeech, for abx. Without --tasks all that these allow are done, speakers too
+where there are two. Networks get recordings at the loudness that they were trained on, those of
+CPC_audio as they are. --layer c1 judges the first layer of the context instead of the last.
+--data.key=value and --probe.key=value set further keys, as for `cpc probe`; published ABX errors
+are with --probe.lose_last_frame=True. The same command again adds what is missing, and the page.
 """
 
 import pathlib
@@ -25,7 +25,6 @@ from configs.keys import make_config
 from cpc import models, report
 from cpc.data import at_loudness
 from cpc.files import plain, read_object, write_sealed
-from cpc.models import weights
 from cpc.report.engine import Section
 from cpc.results import Run, digest
 from cpc.types import UserError
@@ -109,7 +108,6 @@ def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
             kind = pretrained.input["kind"]
             raise UserError(f"the model in {checkpoint} is of {kind}, and evaluated is sound here")
     else:
-        weights.check_path(path)
         pretrained = models.load_cpc_audio(path)
     if not layer.startswith("c"):
         raise UserError(f"--layer is {layer!r}: choose c, or a layer of the context, such as c1")

@@ -106,48 +106,8 @@ def test_only_the_mesh_names_an_axis():
 @pytest.mark.parametrize("word", ["pickle", "allow_pickle", "tensorflow ", "pmap", "eval("])
 def test_words_that_do_not_occur(word):
     for path in FILES:
-        if word == "pickle" and path.name in READ_OPCODES:
-            continue
         for line in path.read_text().splitlines():
             assert word not in line.split("#")[0].split("allow_pickle=False")[0], f"{path}: {line}"
-
-
-#: Files that read pickles as data, and what they may import to do so: nothing that unpickles.
-READ_OPCODES = {
-    "torch_pickle.py": {
-        "io",
-        "math",
-        "reprlib",
-        "pickletools",
-        "collections",
-        "typing",
-        "jax",
-        "numpy",
-    },
-    "torch_file.py": {
-        "io",
-        "math",
-        "reprlib",
-        "zipfile",
-        "pathlib",
-        "collections",
-        "typing",
-        "numpy",
-    },
-}
-
-
-@pytest.mark.parametrize("name", READ_OPCODES)
-def test_what_reads_pickles_can_execute_none(name):
-    path = ROOT / "cpc" / "models" / name
-    found = {module.split(".")[0] for module in imported(path)} - {"cpc"}
-    assert found == READ_OPCODES[name]
-    called = {
-        node.func.id
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    assert not called & {"eval", "exec", "__import__", "setattr", "globals", "compile"}
 
 
 @pytest.mark.slow

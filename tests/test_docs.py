@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from cpc import losses, negatives, types
-from tests import commands
-from tests.torch_archive import write_released
+from tests import commands, fake_torch
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,7 +57,8 @@ PYTHON = [page for page in PAGES if "```python" in page.read_text()]
 def test_python_that_is_shown_runs(page, tmp_path, monkeypatch, capsys):
     """The blocks of a page one after the other, but for those of torch, which is not installed."""
     monkeypatch.chdir(tmp_path)
-    write_released(tmp_path / "60k_epoch4.pt")
+    (tmp_path / "60k_epoch4.pt").touch()
+    fake_torch.install(monkeypatch, {"weights": fake_torch.released_weights()})
     names = {"__name__": "shown", "x": np.zeros((1, 3200), np.float32)}
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S):
         if "import torch\n" not in block:

@@ -184,11 +184,8 @@ class CPC(nn.Module):
 
     @nn.nowrap
     def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
-        """Return the W_k among the model's parameters; None if predictions are not linear in c.
-
-        None also if there are several predictors.
-        """
-        if len(self.branches) > 1:
+        """Return the W_k; None for several predictors, or one that is not linear in c."""
+        if len(self.branches) > 1 or not hasattr(self.predictor, "linear_maps"):
             return None
         return self.predictor.linear_maps(params["predictor"])
 
@@ -254,4 +251,5 @@ def make_model(module: Any) -> Model:
         latents_and_contexts: Any = module.apply(variables, x, method="embed")
         return latents_and_contexts
 
-    return Model(jax.jit(init), apply, embed, module.linear_maps, module)
+    linear_maps = getattr(module, "linear_maps", lambda params: None)
+    return Model(jax.jit(init), apply, embed, linear_maps, module)

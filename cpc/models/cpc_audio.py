@@ -2,11 +2,10 @@
 
 import re
 import reprlib
-import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,7 +15,7 @@ from cpc.models.cpc import CPC
 from cpc.models.encoders import ConvEncoder
 from cpc.models.load import Pretrained
 from cpc.models.predictors import LinearPredictor
-from cpc.models.weights import check_entries, check_path, read_weights
+from cpc.models.weights import SUFFIXES, check_entries, check_path, read_weights
 from cpc.types import PyTree, UserError
 
 SAMPLE_RATE_HZ = 16_000
@@ -24,8 +23,6 @@ SAMPLE_RATE_HZ = 16_000
 PARTS = "gEncoder.", "gAR."
 #: Words that DataParallel, torch.compile and trainers put into the names of entries.
 WRAPPERS = frozenset({"module", "model", "_orig_mod"})
-#: Entries of an encoder and a context of 16 layers: more are not a model of this format.
-MAX_ENTRIES = 128
 #: Samples of its training windows.
 WINDOW_SAMPLES = 20_480
 #: Gates of a unit -> the context of that many.
@@ -35,20 +32,14 @@ NORMS = {
     "channel": ("weight", "bias"),
     "batch": ("weight", "bias", "running_mean", "running_var"),
     "none": (),
-    "instance": ("weight", "bias"),
 }
-_Sizes = TypeVar("_Sizes", bound=tuple)
-
-
-class _Entry(NamedTuple):
-    shape: tuple[int, ...]
 
 
 def load_cpc_audio(path: str | Path) -> Pretrained:
     """Load encoder and context of a checkpoint, by its own names; nothing in it is executed.
 
-    A .pt file is read as it is, whether of the hub (60k_epoch4.pt of Libri-light) or of a training;
-    a state dict in a safetensors or npz file as well.
+    A .pt file of the hub (60k_epoch4.pt of Libri-light) or of a training is read by torch; a state
+    dict in a safetensors or npz file needs no torch.
 
     Entries are gEncoder.conv0.weight, gEncoder.batchNorm0.weight, gAR.baseNet.weight_ih_l0 and so
     on; the words `module`, `model` and `_orig_mod` that wrappers add to names are removed. The
@@ -57,48 +48,27 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     are there, predictions are not. Recordings are taken as they are, at 16 kHz.
 
     Raises:
-      UserError: no such file; missing, unknown or misshapen entries, all of them listed; another
-        norm or context; a model of reversed sound.
+      UserError: no such file; a .pt without torch; missing, unknown or misshapen entries, all of
+        them listed; another norm or context; a model of reversed sound.
     """
     path = Path(path).expanduser()
-    check_path(path)
-    config = {}
-    if path.suffix in torch_file.SUFFIXES:
-        entries, config = torch_file.read_checkpoint(path)
-    else:
-        entries = read_weights(path)
-    entries = _unwrap(entries, path)
-    if path.suffix in torch_file.SUFFIXES:  # which also keep what else was trained
-        entries = {name: array for name, array in entries.items() if name.startswith(PARTS)}
-    if config.get("cpc_mode") not in (None, "none"):
-        raise UserError(
-            f"{path} was trained with cpc_mode {config['cpc_mode']!r}: its contexts do not come "
-            "from the past, as those here do"
-        )
     weights = {
         name: np.asarray(array, np.float32)
-        for name, array in entries.items()
+        for name, array in _read(path).items()
         if not name.endswith("num_batches_tracked")  # a count that only torch's training reads
     }
-    own = {name: array for name, array in weights.items() if name.startswith(PARTS)}
-    if len(own) > MAX_ENTRIES:
-        raise UserError(
-            f"{path} has {len(own):,} entries gEncoder... and gAR..., more than {MAX_ENTRIES}: "
-            "give a state dict of CPC_audio"
-        )
-    width, norm = _fit(own, _encoder_choices(own), _encoder_entries)
-    gates, layers, context_width, _ = _fit(own, _context_choices(own, width), _context_entries)
-    if norm == "instance":
-        raise UserError(
-            f"the encoder in {path} has an instance norm, whose frames see the whole recording: "
-            "channel norm, batch norm and no norm are known"
-        )
+    width, _, _ = _shape_of(weights, "gEncoder.conv0.weight", 3, path)
+    norm = _find_norm(weights, path)
+    stacked, context_width = _shape_of(weights, "gAR.baseNet.weight_hh_l0", 2, path)
+    gates = stacked // max(1, context_width)
     if gates not in CONTEXTS:
-        raise UserError(f"the context in {path} is a plain RNN: a GRU or an LSTM is known")
-    wanted = {
-        **_encoder_entries(width, norm),
-        **_context_entries(gates, layers, context_width, width),
+        raise UserError(f"the context in {path} has {gates} gates, but only GRU and LSTM are known")
+    layers = len({end[1] for name in weights if (end := re.search(r"^gAR\..*_l(\d+)$", name))})
+    shapes = {
+        **_encoder_shapes(width, norm),
+        **_context_shapes(gates, layers, context_width, width),
     }
+    wanted = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
     check_entries(weights, wanted, str(path))
 
     encoder = ConvEncoder(width, norm=norm, padding="same")
@@ -116,6 +86,24 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
         "rms": None,
     }
     return Pretrained(module, variables, given, {"format_read": "facebookresearch/CPC_audio"})
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """Return the entries of a file by their names without WRAPPERS; of a .pt encoder and context.
+
+    Raises:
+      UserError: as `load_cpc_audio`.
+    """
+    check_path(path, (*SUFFIXES, *torch_file.SUFFIXES))
+    if path.suffix not in torch_file.SUFFIXES:
+        return _unwrap(read_weights(path), path)
+    arrays, config = torch_file.read_checkpoint(path)
+    if config.get("cpc_mode") not in (None, "none"):
+        raise UserError(
+            f"{path} was trained with cpc_mode {config['cpc_mode']!r}: its contexts do not come "
+            "from the past, as those here do"
+        )
+    return {n: array for n, array in _unwrap(arrays, path).items() if n.startswith(PARTS)}
 
 
 def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
@@ -141,73 +129,52 @@ def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarr
     return unwrapped
 
 
-def _fit(
-    weights: Mapping[str, np.ndarray],
-    choices: Iterable[_Sizes],
-    entries: Callable[..., dict[str, _Entry]],
-) -> _Sizes:
-    """The first choice of sizes under which the fewest entries are wrong.
-
-    No entry can be trusted to give a size: the one that is misshapen must not make all others so.
-    """
-
-    def misfits(sizes: _Sizes) -> int:
-        wanted = entries(*sizes)
-        names = wanted.keys() & weights.keys()
-        good = sum(wanted[name].shape == weights[name].shape for name in names)
-        return len(wanted.keys() | weights.keys()) - good
-
-    return min(choices, key=misfits)
+def _shape_of(
+    weights: Mapping[str, np.ndarray], name: str, num_axes: int, path: Path
+) -> tuple[int, ...]:
+    """Return the shape of the entry that a size follows from."""
+    if name not in weights or weights[name].ndim != num_axes:
+        raise UserError(f"{path} has no {name} of {num_axes} axes: give a state dict of CPC_audio")
+    return weights[name].shape
 
 
-def _encoder_choices(weights: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
-    """(width, norm) by all sizes that occur."""
-    shapes = [array.shape for name, array in weights.items() if name.startswith("gEncoder.")]
-    widths = sorted({size for shape in shapes for size in shape}) or [256]
-    return [(width, norm) for norm in NORMS for width in widths]
+def _find_norm(weights: Mapping[str, np.ndarray], path: Path) -> str:
+    """Return the encoder's norm by the entries of its first layer."""
+    scale = weights.get("gEncoder.batchNorm0.weight")
+    if scale is None:
+        return "none"
+    if scale.ndim == 3:
+        return "channel"
+    if "gEncoder.batchNorm0.running_mean" in weights:
+        return "batch"
+    raise UserError(
+        f"the encoder in {path} has an instance norm, whose frames see the whole recording: "
+        "channel norm, batch norm and no norm are known"
+    )
 
 
-def _encoder_entries(width: int, norm: str) -> dict[str, _Entry]:
-    entries = {}
-    shape = (1, width, 1) if norm == "channel" else (width,)
+def _encoder_shapes(width: int, norm: str) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    scale = (1, width, 1) if norm == "channel" else (width,)
     for i, kernel in enumerate(ConvEncoder.kernels):
-        entries[f"gEncoder.conv{i}.weight"] = _Entry((width, width if i else 1, kernel))
-        entries[f"gEncoder.conv{i}.bias"] = _Entry((width,))
-        entries |= {f"gEncoder.batchNorm{i}.{kind}": _Entry(shape) for kind in NORMS[norm]}
-    return entries
+        shapes[f"gEncoder.conv{i}.weight"] = (width, width if i else 1, kernel)
+        shapes[f"gEncoder.conv{i}.bias"] = (width,)
+        shapes |= {f"gEncoder.batchNorm{i}.{kind}": scale for kind in NORMS[norm]}
+    return shapes
 
 
-def _context_choices(
-    weights: Mapping[str, np.ndarray], width: int
-) -> list[tuple[int, int, int, int]]:
-    """(gates, layers, context width, width) by all sizes that occur; the likeliest come first."""
-    found = {
-        name: array.shape
-        for name, array in weights.items()
-        if name.startswith("gAR.baseNet.") and array.ndim
-    }
-    layers = {end[1] for name in found if (end := re.search(r"_l(\d+)$", name))}
-    squares = [shape[1] for name, shape in found.items() if "weight_hh" in name and shape[1:]]
-    near = statistics.mode(squares or [width])
-    choices = [
-        (gates, num_layers, stacked // gates, width)
-        for stacked in sorted({shape[0] for shape in found.values()}) or [3 * 256]
-        for gates in (*CONTEXTS, 1)
-        for num_layers in range(1, 1 + max(1, len(layers)))
-    ]
-    return sorted(choices, key=lambda sizes: (sizes[0] == 1, abs(sizes[2] - near)))
-
-
-def _context_entries(gates: int, layers: int, context_width: int, width: int) -> dict[str, _Entry]:
-    entries, stacked = {}, gates * context_width
+def _context_shapes(
+    gates: int, layers: int, context_width: int, width: int
+) -> dict[str, tuple[int, ...]]:
+    shapes, stacked = {}, gates * context_width
     for i in range(layers):
-        entries |= {
-            f"gAR.baseNet.weight_ih_l{i}": _Entry((stacked, context_width if i else width)),
-            f"gAR.baseNet.weight_hh_l{i}": _Entry((stacked, context_width)),
-            f"gAR.baseNet.bias_ih_l{i}": _Entry((stacked,)),
-            f"gAR.baseNet.bias_hh_l{i}": _Entry((stacked,)),
+        shapes |= {
+            f"gAR.baseNet.weight_ih_l{i}": (stacked, context_width if i else width),
+            f"gAR.baseNet.weight_hh_l{i}": (stacked, context_width),
+            f"gAR.baseNet.bias_ih_l{i}": (stacked,),
+            f"gAR.baseNet.bias_hh_l{i}": (stacked,),
         }
-    return entries
+    return shapes
 
 
 def _encoder_variables(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from cpc.models.channel_norm import channel_norm
 from cpc.models.convolution import convolve_signal
-from cpc.models.geometry import ConvGeometry, output_lengths, zeros_around
+from cpc.models.geometry import ConvGeometry, check_norm, output_lengths, zeros_around
 from cpc.models.layers import first_layers
 from cpc.types import ArrayLike, PyTree, UserError
 
@@ -73,10 +73,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
     def __post_init__(self):
         """Reject what no signal could be encoded with."""
         super().__post_init__()
-        if self.norm not in NORMS:
-            raise UserError(
-                f"encoder norm {self.norm!r} is unknown: choose one of {', '.join(NORMS)}"
-            )
+        check_norm(self.norm, NORMS, [self.width])
         if len(self.kernels) != len(self.strides):
             raise UserError(
                 f"the encoder has {len(self.kernels)} kernels but {len(self.strides)} strides: "
@@ -87,11 +84,6 @@ class ConvEncoder(ConvGeometry, nn.Module):
                 f"the encoder has kernels {list(self.kernels)} and strides {list(self.strides)}: "
                 "give at least one layer, and kernels no shorter than their strides, so that no "
                 "sample is left out"
-            )
-        if self.norm == "group" and self.width > 32 and self.width % 32:
-            raise UserError(
-                f"group norm has groups of 32 channels, which {self.width} channels do not fill: "
-                "make model.width a multiple of 32, or choose another norm"
             )
         if self.norm in ("channel", "layer", "group") and self.width < 2:
             raise UserError("a norm over the channels needs at least 2: raise model.width")

@@ -102,6 +102,22 @@ class ConvGeometry(StridedLayers):
         return jnp.maximum(1, (num_samples - (self.shortest - stride)) // stride)
 
 
+def check_norm(norm: str, norms: Sequence[str], widths: Sequence[int]) -> None:
+    """Check an encoder's norm.
+
+    Raises:
+      UserError: an unknown norm; "group" with a width that groups of 32 channels do not fill.
+    """
+    if norm not in norms:
+        raise UserError(f"encoder norm {norm!r} is unknown: choose one of {', '.join(norms)}")
+    uneven = [width for width in widths if width > 32 and width % 32]
+    if norm == "group" and uneven:
+        raise UserError(
+            f"group norm has groups of 32 channels, which {uneven[0]} channels do not fill: "
+            "make model.width a multiple of 32, or choose another norm"
+        )
+
+
 def zeros_around(
     layers: Sequence[tuple[int, int]], padding: str | Sequence[int]
 ) -> list[tuple[int, int]]:

@@ -198,10 +198,6 @@ class ImageCPC(nn.Module):
             variables = with_part(variables, name, own)
         return self.clone(make_context=lambda: self.make_context().upto(number, {})[0]), variables
 
-    @nn.nowrap
-    def linear_maps(self, params: PyTree) -> None:
-        """Return None: each direction has a predictor of its own."""
-
     def _predict(self, z, direction, module):
         z = to_frame(z, direction)
         if z.shape[1] < 2:

@@ -12,28 +12,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from cpc.models.geometry import StridedLayers
+from cpc.models.geometry import StridedLayers, check_norm
 from cpc.models.layers import first_layers
 from cpc.models.linear import Conv
 from cpc.types import PyTree, UserError
 
 IMAGE_NORMS = ("none", "layer", "group", "batch")
-
-
-def check_norm(norm: str, widths: Sequence[int]) -> None:
-    """Reject norms that `normalise` does not know or that the widths do not allow.
-
-    Raises:
-      UserError: an unknown norm; "group" with a width that groups of 32 channels do not fill.
-    """
-    if norm not in IMAGE_NORMS:
-        raise UserError(f"encoder norm {norm!r} is unknown: choose one of {', '.join(IMAGE_NORMS)}")
-    uneven = [width for width in widths if width > 32 and width % 32]
-    if norm == "group" and uneven:
-        raise UserError(
-            f"group norm has groups of 32 channels, which {uneven[0]} channels do not fill: "
-            "make the encoder's widths multiples of 32, or choose another norm"
-        )
 
 
 def normalise(y: Array, norm: str, train: bool, dtype: DTypeLike, name: str) -> Array:
@@ -115,7 +99,7 @@ class SmallConvEncoder(StridedLayers, nn.Module):
         super().__post_init__()
         if not self.widths:
             raise UserError("the encoder has no layer: give at least one width")
-        check_norm(self.norm, self.widths)
+        check_norm(self.norm, IMAGE_NORMS, self.widths)
 
     @property
     def layers(self) -> list[tuple[int, int]]:

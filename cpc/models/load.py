@@ -40,8 +40,7 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
     """Write model.safetensors and config.json; returns the folder.
 
     Raises:
-      UserError: the package safetensors is not installed; the folder's config.json is of something
-        else, such as a run.
+      UserError: the folder's config.json is of something else, such as a run.
     """
     folder = Path(folder).expanduser()
     path = folder / CONFIG
@@ -94,13 +93,11 @@ def load_pretrained(folder: str | Path) -> Pretrained:
         )
     flat = read_weights(folder / WEIGHTS)
     try:
-        module = build(described, [array.shape for array in flat.values()])
+        module = build(described)
         wanted = _entries(module, given["shape"], flat)
-    except UserError as error:
-        raise UserError(f"{folder / CONFIG} describes no model: {error}") from error
-    except Exception as error:  # of modules that do not fit each other flax says many things
-        first = str(error).strip().partition("\n")[0]
-        raise UserError(f"{folder / CONFIG} describes no model that works: {first}") from error
+    except Exception as error:  # fields that do not fit raise many kinds in flax and jax
+        reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        raise UserError(f"{folder / CONFIG} describes no model that works: {reason}") from error
     check_entries(flat, wanted, str(folder / WEIGHTS))
     for name, array in flat.items():
         if jnp.issubdtype(array.dtype, jnp.floating) != jnp.issubdtype(
@@ -115,7 +112,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < 1e9
 
 
-#: What the description of an input may say -> whether a value of it can be meant.
+#: Facts about the input -> whether a value is possible.
 INPUT: dict[str, Callable[[Any], bool]] = {
     "kind": lambda value: isinstance(value, str),
     "shape": lambda value: (
@@ -139,20 +136,14 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     config = config if isinstance(config, dict) else {}
     if config.get("format") != FORMAT:
         raise UserError(f"{path} is of the format {config.get('format')!r}, not {FORMAT!r}")
-    given, about = (config.get(name) for name in ("input", "about"))
-    wrong = [
-        name for name, value in (("input", given), ("about", about)) if type(value) is not dict
-    ]
-    if not wrong:
-        found = {"kind": None, "shape": None, **given}
-        wrong = [
-            f"input.{name}"
-            for name, fits in INPUT.items()
-            if name in found and not fits(found[name])
-        ]
-        wrong += ["about.step"] * (type(about.get("step", 0)) is not int)
-    if wrong:
-        raise UserError(f"{path} says of the model's {wrong[0]} what cannot be: export again")
+    given, about = (
+        value if isinstance(value := config.get(name), dict) else {} for name in ("input", "about")
+    )
+    found = {"kind": None, "shape": None, **given}
+    wrong = [f"input.{n}" for n, fits in INPUT.items() if n in found and not fits(found[n])]
+    if wrong or type(about.get("step", 0)) is not int:
+        name = wrong[0] if wrong else "about.step"
+        raise UserError(f"{path} says of the model's {name} what cannot be: export again")
     return config.get("model"), given, about
 
 

@@ -53,10 +53,6 @@ class HiddenPredictor(nn.Module):
         h = nn.relu(Dense(self.hidden_width, dtype=self.dtype, name="hidden")(c))
         return LinearPredictor(self.num_offsets, self.width, dtype=self.dtype, name="linear")(h)
 
-    @nn.nowrap
-    def linear_maps(self, params: PyTree) -> None:
-        """Return None: predictions are not linear in the context."""
-
 
 class TransformerPredictor(nn.Module):
     """A causal Transformer layer over the contexts, then a linear map for each offset.
@@ -75,10 +71,6 @@ class TransformerPredictor(nn.Module):
         """Return the predictions of the latents that lie the offsets ahead."""
         h = CausalTransformer(self.hidden_width, 1, dtype=self.dtype, name="layer")(c)
         return LinearPredictor(self.num_offsets, self.width, dtype=self.dtype, name="linear")(h)
-
-    @nn.nowrap
-    def linear_maps(self, params: PyTree) -> None:
-        """Return None: predictions are not linear in the context."""
 
 
 class OffsetTransformer(nn.Module):
@@ -120,7 +112,3 @@ class TransformersPredictor(nn.Module):
             axis_size=self.num_offsets,
         )
         return side_by_side(self.width, self.hidden_width, self.dtype, name="offsets")(c)
-
-    @nn.nowrap
-    def linear_maps(self, params: PyTree) -> None:
-        """Return None: predictions are not linear in the context."""

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from cpc.models.geometry import StridedLayers
-from cpc.models.image_encoders import check_norm, convolve_images, mean_pool, normalise
+from cpc.models.geometry import StridedLayers, check_norm
+from cpc.models.image_encoders import IMAGE_NORMS, convolve_images, mean_pool, normalise
 from cpc.models.layers import part_of, with_part
 from cpc.models.linear import Conv
 from cpc.types import PyTree, UserError
@@ -94,7 +94,7 @@ class ResNet(StridedLayers, nn.Module):
         if not self.stages:
             raise UserError("the ResNet has no stage: give at least one")
         widths = [width for stage in self.stages for width in stage[1:] if width]
-        check_norm(self.norm, [self.stem_width, *widths])
+        check_norm(self.norm, IMAGE_NORMS, [self.stem_width, *widths])
 
     @property
     def num_layers(self) -> int:

@@ -163,10 +163,6 @@ class SegmentalCPC(nn.Module):
         return self.clone(**{name: shorter}), with_part(variables, name, own)
 
     @nn.nowrap
-    def linear_maps(self, params: PyTree) -> None:
-        """Return None: each level predicts in its own way."""
-
-    @nn.nowrap
     def existing(
         self, num_samples: Int[ArrayLike, " b"] | None, length: int
     ) -> Bool[Array, "b t"] | None:

@@ -88,7 +88,3 @@ class QuickThoughts(nn.Module):
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["QuickThoughts", PyTree]:
         """Return the model itself: its encoders have one layer."""
         return self, variables
-
-    @nn.nowrap
-    def linear_maps(self, params: PyTree) -> None:
-        """Return None: there are no maps."""

@@ -1,48 +1,42 @@
 """Weights as flat dictionaries of named arrays, in files that hold data and nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 from cpc.files import read_arrays, replacing
-from cpc.models import torch_file
 from cpc.types import ArrayLike, UserError
 
 #: Endings of files of weights.
-SUFFIXES = ".safetensors", ".npz", *torch_file.SUFFIXES
+SUFFIXES = ".safetensors", ".npz"
 
 
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write named arrays as safetensors, whole or not at all, into a folder that is made.
-
-    Raises:
-      UserError: the package safetensors is not installed.
-    """
+    """Write named arrays as safetensors, whole or not at all, into a folder that is made."""
     # The format is the arrays' bytes in C order, whatever the order in memory.
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    content = _safetensors().save(contiguous)
+    content = safetensors.numpy.save(contiguous)
     with replacing(path) as part:
         part.write_bytes(content)
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Return the named arrays of a safetensors, npz or torch file.
+    """Return the named arrays of a safetensors or npz file.
 
     Raises:
-      UserError: no such file, another ending, a damaged file, one that would take too much memory,
-        or safetensors is not installed.
+      UserError: no such file, another ending, a damaged file, or one that takes too much memory.
     """
     check_path(path)
-    if path.suffix in torch_file.SUFFIXES:
-        return torch_file.read_checkpoint(path)[0]
     if path.suffix == ".safetensors":
-        numpy_format = _safetensors()
         try:
-            return numpy_format.load_file(path)
+            return safetensors.numpy.load_file(path)
         except Exception as error:  # the library's own kind, and what numpy says to odd types
-            raise _damaged(path, error) from error
+            raise UserError(
+                f"{path} is damaged or no file of weights ({error}): fetch or make it again"
+            ) from error
     arrays = read_arrays(path)  # compares sizes with a limit first
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
@@ -50,13 +44,13 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def check_path(path: Path) -> None:
-    """Raise a UserError unless there is a file whose ending is one of weights."""
-    known = ", ".join(SUFFIXES)
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"{path} is no file of weights: give one that ends in {known}")
+def check_path(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
+    """Raise a UserError unless there is a file with one of the endings."""
+    known = ", ".join(suffixes)
+    if path.suffix not in suffixes:
+        raise UserError(f"{path} is not a file of weights: pass one that ends in {known}")
     if not path.is_file():
-        raise UserError(f"there is no file {path}: give a file of weights ({known})")
+        raise UserError(f"there is no file {path}: pass a file of weights ({known})")
 
 
 def check_entries(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
@@ -75,18 +69,3 @@ def check_entries(found: Mapping[str, Any], wanted: Mapping[str, Any], where: st
     ]
     if problems:
         raise UserError(f"the weights in {where} do not fit the model: {'; '.join(problems)}")
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} is damaged or no file of weights ({error}): fetch or make it again")
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError as error:
-        raise UserError(
-            "weights are shared as safetensors files, for which the package safetensors is "
-            "missing: pip install safetensors"
-        ) from error
-    return safetensors.numpy

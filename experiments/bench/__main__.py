@@ -3,32 +3,23 @@ r"""How fast training is on this machine, against what the machine can do: a tab
     python -m experiments.bench --config configs/audio_voices.py --json bench.json
 
 Takes some minutes; times of a busy machine mean little, so let it run alone. `make demo` sets
-the allocator, and so should what is compared with it:
+the allocator, and so should a run that is compared with it:
 
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python -m experiments.bench
 
-`--part step --part input` measures some of it only; see --help. Against PyTorch, where it is
-importable here or in the Python that $CPC_TORCH_PYTHON names:
+`--part step --part input` measures only these; see --help. Against PyTorch, if it is importable
+here or in the Python that $CPC_TORCH_PYTHON names:
 
-    CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch
+    CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch --part criterion
 
-The step with every choice of negatives, the step with augmentation beside one without, and
-InfoNCE over 131,072 candidates (1,048,576 off the CPU) are measured only where they are asked for:
-
-    python -m experiments.bench --part large --part negatives --part augmentation
-
-and so is skip-gram, against gensim where it is importable here or in the Python that
-$CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
+Skip-gram is measured only with `--part text`, against gensim if it is importable here or in the
+Python that $CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
 
     CPC_GENSIM_PYTHON=gensimenv/bin/python python -m experiments.bench --part text
 
-Agents beside a random policy, and what contrastive prediction adds to them, likewise:
-
-    python -m experiments.bench --part rl
-
-The step is built as `experiments.train` builds it, from the same config, and each of its timings is
-divided by that of a matrix product made at the same moment. Recordings that the config names are
-used if they are prepared, else sound that is made up.
+The step is built as `experiments.train` builds it, from the same config, and its times are divided
+by those of a matrix product in the same round. Recordings that the config names are used if they
+are prepared, else synthetic sound.
 """
 
 import os
@@ -44,34 +35,17 @@ from cpc.data.sources import voices
 from cpc.files import write_json
 from cpc.train import check_batch_size
 from cpc.types import UserError
-from experiments.bench import (
-    abx,
-    agents,
-    augmentation,
-    criterion,
-    draws,
-    images,
-    negatives,
-    rows,
-    scaling,
-    table,
-    versus,
-    words,
-)
-from experiments.bench.process import ALLOCATOR
+from experiments.bench import info_nce, start, step, timing, versus, words
 from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config, check_config
 from experiments.kinds.audio.data import load_data
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
-PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "scaling", "abx")
+PARTS = ("step", "input", "start", "torch", "criterion")
 PART = flags.DEFINE_multi_enum(
-    "part",
-    None,
-    (*PARTS, "negatives", "augmentation", "text", "large", "rl"),
-    "What to measure; by default all but the last five, which take minutes each on two cores.",
+    "part", None, (*PARTS, "text"), "What to measure; by default all but text."
 )
-QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
+QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: a check that it works, not to quote.")
 
 
 def main(given: Config) -> None:
@@ -84,30 +58,17 @@ def main(given: Config) -> None:
     check_batch_size(config.data.batch_size, mesh)
     data = load_data(config, print)
     load_average = os.getloadavg()[0]
-    effort = rows.QUICK if QUICK.value else rows.FULL
-    # What "auto" found here is what they are to find.
-    device, num_rounds = mesh.devices.flat[0].platform, effort.num_rounds
+    # What "auto" found here is what the processes of the sides are to find.
+    device, quick = mesh.devices.flat[0].platform, QUICK.value
+    num_rounds, num_processes, num_calls = (2, 1, 1) if quick else (10, 3, 3)
+    sizes = info_nce.SIZES[:1] if quick else info_nce.SIZES
     measure = {
-        "step": lambda: rows.step_rows(config, data, mesh, effort),
-        "input": lambda: rows.input_rows(config, data, mesh, effort),
-        "start": lambda: rows.start_rows(config, device),
-        "torch": lambda: versus.torch_rows(
-            device, effort.num_processes, effort.num_calls, alone=not QUICK.value
-        ),
-        "criterion": lambda: criterion.criterion_rows(
-            device, effort.num_candidates, effort.num_processes, effort.num_calls
-        ),
-        "draws": lambda: [draws.draw_row(num_rounds)],
-        "images": lambda: images.image_rows(
-            mesh, effort.num_batches, num_rounds, effort.num_images
-        ),
-        "scaling": scaling.scaling_rows,
-        "abx": lambda: [abx.abx_row(1 if QUICK.value else 3)],
-        "negatives": lambda: negatives.negative_rows(config, data, mesh, num_rounds),
-        "augmentation": lambda: augmentation.augmentation_rows(config, data, mesh, num_rounds),
-        "text": lambda: words.word_rows(1 if QUICK.value else 5),
-        "large": lambda: criterion.large_rows(device),
-        "rl": lambda: agents.agent_rows(num_rounds, 5 if QUICK.value else 20),
+        "step": lambda: step.step_rows(config, data, mesh, num_rounds),
+        "input": lambda: step.input_rows(config, data, mesh, num_rounds),
+        "start": lambda: start.start_rows(config, device),
+        "torch": lambda: versus.torch_rows(device, num_processes, num_calls, alone=not quick),
+        "criterion": lambda: info_nce.info_nce_rows(device, sizes, num_processes, num_calls),
+        "text": lambda: words.word_rows(1 if quick else 5),
     }
     measured = []
     for part in PART.value or PARTS:
@@ -117,17 +78,17 @@ def main(given: Config) -> None:
         "environment": run_dir.describe_environment(mesh),
         "allocator": describe_allocator(),
         "load_average_before": load_average,
-        "quick": QUICK.value,
+        "quick": quick,
     }
-    print(f"\n{table.format_table(measured)}\n\n{describe_conditions(conditions)}")
+    print(f"\n{timing.format_table(measured)}\n\n{describe_conditions(conditions)}")
     if path:
-        described = [table.describe(row) for row in measured]
+        described = [timing.describe(row) for row in measured]
         write_json(path, {**conditions, "config": config.to_dict(), "rows": described})
         print(f"figures: {path}")
 
 
 def choose_config(given: Config) -> Config:
-    """The config of --config or of the demo, on sound that is here."""
+    """Return the config of --config or of the demo, on sound that is available."""
     if cli.WORKDIR.value:
         raise UserError("the bench has no --workdir: name a file for the figures by --json")
     config = given or audio_voices.get_config()
@@ -140,7 +101,7 @@ def choose_config(given: Config) -> Config:
 
 
 def check_json_path(name: str | None) -> pathlib.Path | None:
-    """Fail before the measurement, not after it."""
+    """Return the path of --json, if its folder exists."""
     if not name:
         return None
     path = pathlib.Path(name)
@@ -150,17 +111,17 @@ def check_json_path(name: str | None) -> pathlib.Path | None:
 
 
 def describe_allocator() -> dict[str, Any]:
-    """What decides how dear a big buffer is on a CPU."""
+    """Return the settings that decide what a big buffer costs on a CPU."""
     names = ("GLIBC_TUNABLES", "LD_PRELOAD", *(n for n in os.environ if n.startswith("MALLOC_")))
     return {
         "freed_memory_kept": platform.libc_ver()[0] == "glibc",
-        "beside_torch": ALLOCATOR,
+        "beside_torch": timing.ALLOCATOR,
         **{name: os.environ.get(name, "") for name in names},
     }
 
 
 def describe_conditions(conditions: dict[str, Any]) -> str:
-    """What the figures depend on, for the reader."""
+    """Format the conditions that the figures depend on."""
     environment, load = conditions["environment"], conditions["load_average_before"]
     allocator = ", ".join(f"{k}={v}" for k, v in conditions["allocator"].items() if v != "")
     busy = "; the machine was busy: times are too long" if load > 0.5 else ""

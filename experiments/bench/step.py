@@ -1,43 +1,179 @@
-"""The training step and its parts, timed against matrix products made at the same moment."""
+"""The training step and its parts against matrix products of the same round, and its input."""
 
 import contextlib
+import copy
+import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from cpc.train import TrainState
-from cpc.types import Batch
+from cpc.data import prefetch
+from cpc.models import ConvEncoder, LogMelEncoder
+from cpc.models.geometry import output_lengths
+from cpc.train import TrainState, put_batch
+from cpc.types import Batch, PyTree
+from experiments.bench.timing import Row, Target, ratios, summarize, time_rounds
+from experiments.command.config import Config
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import AudioData
+from experiments.kinds.audio.kind import draw_windows
 from experiments.training import step as training
+from experiments.training.contrastive import interpret
 from experiments.training.objective import objective_loss
 from experiments.training.problem import Problem, model_variables
 
 PRODUCT_SIZE = 2048
 PRODUCT_FLOP = 2 * PRODUCT_SIZE**3
+#: A product costs its forward pass, the gradient to its input and the gradient to its weights.
+FORWARD_AND_BACKWARD = 3
+#: Windows of a batch: of one of the paper's 8 devices, and of all of them.
+PAPER_BATCHES = (8, 64)
 
 
 class Step(NamedTuple):
-    """A training step as the audio experiment makes it."""
+    """A training step as the audio experiment makes it, and its parts by name."""
 
     advance: Callable[[Batch], TrainState]
     """Does one step; the state, which is donated, stays inside."""
     params: Any
     parts: dict[str, Callable[[], Any]]
-    """Name -> value and gradient of a part on the first batch."""
+    """Value and gradient of a part on the first batch."""
 
 
-class Timing(NamedTuple):
-    """Rounds of one case; each round has the product's time beside it."""
+class Flop(NamedTuple):
+    """Floating-point operations of the parts of one step, forward and backward."""
 
-    seconds: list[float]
-    product_seconds: list[float]
+    encoder: int
+    context: int
+    predictor: int
+    criterion: int
+
+
+def step_rows(
+    config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
+) -> list[Row]:
+    """Return rows of the product, the step, its parts, and of compilations after the first step."""
+    problem = audio.make_problem(interpret(audio, config), data)
+    batch = put_batch(problem.draw(0), mesh)
+    step = make_step(problem, mesh, batch)
+    jax.block_until_ready(step.advance(batch))
+    with count_compilations() as compilations:
+        for index in range(1, num_rounds + 1):
+            jax.block_until_ready(step.advance(put_batch(problem.draw(index), mesh)))
+        num_compilations = compilations()
+    cases = {"product": make_product("float32"), "step": lambda: step.advance(batch), **step.parts}
+    seconds = time_rounds({n: blocking(c) for n, c in cases.items()}, num_rounds, num_calls=3)
+    rates = summarize("gflop_per_second", [PRODUCT_FLOP / s / 1e9 for s in seconds["product"]])
+    flop = count_flop(
+        step.params["model"],
+        problem.model.module.encoder,
+        config.data.batch_size,
+        config.data.window_samples,
+        problem.plan.geometry.branches[0].offsets,
+        config.negatives.shards,
+    )
+    work = {
+        "step": sum(flop),
+        "encoder": flop.encoder,
+        "encoder and context": flop.encoder + flop.context,
+        "criterion": flop.predictor + flop.criterion,
+    }
+    return [
+        Row(
+            f"matrix product {PRODUCT_SIZE}^3, float32",
+            rates,
+            "{:.0f} GFLOP/s ({:.0f} to {:.0f})".format(*rates.values()),
+        ),
+        *(timing_row(name, work[name], seconds) for name in work),
+        Row(
+            "compilations after the first step",
+            {"compilations": num_compilations, "steps": num_rounds},
+            f"{num_compilations} in {num_rounds} steps on fresh batches",
+            Target("compilations", 0, at_least=False),
+        ),
+    ]
+
+
+def timing_row(name: str, flop: int, seconds: dict[str, list[float]]) -> Row:
+    """Return a case's time, work and rate, also as a fraction of the product's by round."""
+    median = statistics.median(seconds[name])
+    fractions = ratios(seconds["product"], seconds[name])
+    figures = {
+        "milliseconds": 1e3 * median,
+        "gflop": flop / 1e9,
+        "gflop_per_second": flop / median / 1e9,
+        **summarize("fraction_of_peak", [flop / PRODUCT_FLOP * one for one in fractions]),
+    }
+    text = "{:.1f} ms, {:.2f} GFLOP, {:.0f} GFLOP/s, {:.2f} of peak ({:.2f} to {:.2f})"
+    title = "whole training step" if name == "step" else f"{name}, value and gradient"
+    target = Target("fraction_of_peak", 0.5) if name == "step" else None
+    return Row(title, figures, text.format(*figures.values()), target)
+
+
+def input_rows(
+    config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
+) -> list[Row]:
+    """Return rows of drawing windows as in training, and of what drawing them costs the step."""
+    return [
+        *(windows_row(config, data, size, 50 * num_rounds) for size in PAPER_BATCHES),
+        fed_row(config, data, mesh, num_rounds),
+    ]
+
+
+def windows_row(config: Config, data: AudioData, batch_size: int, num_batches: int) -> Row:
+    """Return the windows drawn per second in batches of a size."""
+    config = copy.deepcopy(config)
+    config.data.batch_size = batch_size
+    draw = draw_windows(config, data.train, config.seed)
+    batches = prefetch(draw, 0, num_batches + 1, num_threads=config.data.num_threads)
+    next(batches)  # the threads have started
+    begin = time.perf_counter()
+    for _ in batches:
+        pass
+    rate = num_batches * batch_size / (time.perf_counter() - begin)
+    source = config.data.source
+    return Row(
+        f"input pipeline, batches of {batch_size}",
+        {"source": source, "windows_per_second": rate},
+        f"{rate:,.0f} windows/s of {source}, {config.data.window_samples} samples each",
+        Target("windows_per_second", 100_000) if batch_size == max(PAPER_BATCHES) else None,
+    )
+
+
+def fed_row(config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int) -> Row:
+    """Return the time of steps fed by the input over that of steps on a batch in memory."""
+    problem = audio.make_problem(interpret(audio, config), data)
+
+    def put(index):
+        return put_batch(problem.draw(index), mesh)
+
+    batch = put(0)
+    step, count = make_step(problem, mesh, batch), 3 * num_rounds
+    fed = prefetch(put, 0, (num_rounds + 2) * count, num_threads=config.data.num_threads)
+
+    def advance(batches):
+        return [step.advance(batch).step for batch in batches][-1]
+
+    cases = {
+        "here": blocking(lambda: advance([batch] * count)),
+        "fed": blocking(lambda: advance(itertools.islice(fed, count))),
+    }
+    seconds = time_rounds(cases, num_rounds)
+    ratio = statistics.median(ratios(seconds["fed"], seconds["here"]))
+    alone = 1e3 * statistics.median(seconds["here"]) / count
+    figures = {"milliseconds_without_input": alone, "times_without_input": ratio}
+    text = f"{ratio:.3f} times the {alone:.1f} ms of a step on a batch in memory"
+    target = Target("times_without_input", 1.05, at_least=False)
+    return Row("step fed by the input", figures, text, target)
 
 
 def make_step(problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
-    """State, step and parts, for batches that lie on the devices as `batch` does."""
+    """Return the step and its parts, for batches placed on the devices as `batch` is."""
     state, step, _ = training.make_step(problem, mesh)
     params, extra = jax.tree.map(jnp.copy, (state.params, state.extra))
 
@@ -52,14 +188,14 @@ def make_step(problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
 def make_parts(
     problem: Problem, params: Any, extra: Any, batch: Batch
 ) -> dict[str, Callable[[], Any]]:
-    """Value and gradient of encoder, of encoder and context, and of predictor and criterion."""
+    """Return value and gradient of the encoder, encoder and context, predictor and criterion."""
     rng = jax.random.key(0)
 
     def compute(params):
         variables = model_variables(params, None, extra)
         return problem.model.apply(variables, problem.prepare(batch, rng, True), True, rng)[0]
 
-    def energy(params, name):  # what is not asked for is not computed
+    def energy(params, name):  # outputs that are not used are not computed
         directions = problem.split_branches(compute(params), batch)
         return sum(jnp.square(getattr(outputs, name)).sum() for outputs, *_ in directions)
 
@@ -80,46 +216,21 @@ def make_parts(
     }
 
 
-def measure_rounds(
-    cases: Mapping[str, Callable[[], Any]], num_rounds: int, num_calls: int
-) -> dict[str, Timing]:
-    """Time each case, in each round right after the products that it is compared with.
-
-    The machine's speed drifts by more than what is measured: only what was timed at the same
-    moment is compared. A round is the best of the products and the median call of the case.
-    """
-    factor = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE))
+def make_product(dtype: str) -> Callable[[], Any]:
+    """Return the matrix product that is the machine's ceiling."""
+    factor = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE)).astype(dtype)
     multiply = jax.jit(jnp.matmul)
-    for call in (lambda: multiply(factor, factor), *cases.values()):
-        time_call(call)
-    timings = {name: Timing([], []) for name in cases}
-    for _ in range(num_rounds):
-        for name, call in cases.items():
-            products = [time_call(lambda: multiply(factor, factor)) for _ in range(num_calls)]
-            calls = [time_call(call) for _ in range(num_calls)]
-            timings[name].product_seconds.append(min(products))
-            timings[name].seconds.append(statistics.median(calls))
-    return timings
+    return lambda: multiply(factor, factor)
 
 
-def fractions_of_peak(flop: float, timing: Timing) -> list[float]:
-    """The rate of so many operations over that of the product, round by round."""
-    return [
-        (flop / case) / (PRODUCT_FLOP / product)
-        for case, product in zip(timing.seconds, timing.product_seconds, strict=True)
-    ]
-
-
-def time_call(call: Callable[[], Any]) -> float:
-    """Seconds until the result is there."""
-    begin = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - begin
+def blocking(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a call that waits for its result."""
+    return lambda: jax.block_until_ready(call())
 
 
 @contextlib.contextmanager
 def count_compilations() -> Iterator[Callable[[], int]]:
-    """Yields a function that says how many programs were compiled, or read compiled, since."""
+    """Yield a function that returns how many programs were compiled since, or read compiled."""
     events = []
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -131,3 +242,49 @@ def count_compilations() -> Iterator[Callable[[], int]]:
         yield lambda: len(events)
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def count_flop(
+    params: PyTree,
+    encoder: ConvEncoder | LogMelEncoder,
+    batch_size: int,
+    window_samples: int,
+    offsets: Sequence[int],
+    num_shards: int = 1,
+) -> Flop:
+    """Count the operations of a step's products by formula, a multiply-add being two.
+
+    The compiler counts the body of a loop once, however often it runs, and so misses nearly all of
+    a recurrence and of a criterion over blocks. With b windows of t latents in S shards, and
+    A = b sum_k (t - k) pairs of anchor and offset:
+
+        convolution of layer i  2 b t_i |kernel_i|
+        context                 2 b t |W| of each matrix, and 4 b t^2 h of each attention
+        predictor               2 A h d
+        criterion               2 A (b t / S) d
+
+    each three times, but the first convolution twice: the waveform needs no gradient. Elementwise
+    work, norms, log-mel energies and the optimizer are not counted, nor is work beyond need, such
+    as scores of anchors without a positive: the resulting rate is a lower bound. An encoder that
+    shares products does fewer, so that its fraction of the peak can exceed 1.
+    """
+    frames = output_lengths(encoder.layers, encoder.pads, window_samples)
+    weights = params["encoder"].get("convolutions", params["encoder"])  # log-mel energies have none
+    layers = [
+        2 * batch_size * count * math.prod(weights[f"kernel{i}"].shape)
+        for i, count in enumerate(frames[-encoder.num_layers :])
+    ]
+    latents = batch_size * frames[-1]
+    matrices = [leaf for leaf in jax.tree.leaves(params["context"]) if len(leaf.shape) > 1]
+    context = 2 * latents * sum(math.prod(matrix.shape) for matrix in matrices)
+    for name, layer in params["context"].items():
+        if name.startswith("attention"):
+            context += 4 * latents * frames[-1] * layer["kernel"].shape[0]
+    h, _, d = params["predictor"]["W"]["kernel"].shape
+    pairs = batch_size * sum(frames[-1] - k for k in offsets)
+    return Flop(
+        encoder=FORWARD_AND_BACKWARD * sum(layers) - layers[0],
+        context=FORWARD_AND_BACKWARD * context,
+        predictor=FORWARD_AND_BACKWARD * 2 * pairs * h * d,
+        criterion=FORWARD_AND_BACKWARD * 2 * pairs * (latents // num_shards) * d,
+    )

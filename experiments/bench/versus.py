@@ -1,7 +1,8 @@
 """The audio step and its parts against PyTorch's, each side in processes of its own, in turn.
 
 Thread pools of two frameworks in one process slow each other, and a machine's speed drifts: rounds
-alternate, and only what was timed in one round is divided.
+alternate, and only times of one round are divided. `python -m experiments.bench.versus SIZES` is
+our side; it prints JSON.
 """
 
 import importlib.util
@@ -13,9 +14,31 @@ import subprocess
 import sys
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from configs import audio_voices_paper
+from cpc import data
+from cpc.models import GRU
+from cpc.train import choose_devices, make_mesh, put_batch
 from cpc.types import UserError
-from experiments.bench.process import ALLOCATOR
-from experiments.bench.table import Row, Target
+from experiments.bench.step import PRODUCT_FLOP, blocking, count_flop, make_product, make_step
+from experiments.bench.timing import (
+    ALLOCATOR,
+    Row,
+    Target,
+    median_times,
+    peak_bytes,
+    ratios,
+    read_sizes,
+    summarize,
+    time_rounds,
+)
+from experiments.command import cluster
+from experiments.command.config import Config
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import AudioData
+from experiments.training.contrastive import interpret
 
 ROOT = pathlib.Path(__file__).parents[2]
 PYTHON = "CPC_TORCH_PYTHON"
@@ -30,8 +53,6 @@ PAPER = {
 #: On an accelerator all of the paper's 8 devices are one: 64 windows, negatives of 8 each.
 WHOLE = {"batch_size": 64, "num_shards": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
-#: Steps of the GRU in one turn of its loops, tried there.
-UNROLLED = [1, 8, 16]
 #: At the paper's size, by the kind of device: of the step, and largest ratios to torch.
 STEP = {
     "cpu": Target("fraction_of_peak", 0.65),
@@ -47,40 +68,31 @@ CASES = {
 
 
 def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> list[Row]:
-    """Rows of both sizes; one says how to get torch's where there is none.
+    """Return rows of both sizes, or one that explains how to provide torch.
 
-    Ours are then measured `alone`, or not at all.
+    Without torch our side is measured `alone`, or not at all.
     """
     python, rows = find_torch(device), []
     if python is None:
-        text = f"not measured: no torch is here that drives {device}: name its Python in ${PYTHON}"
+        text = f"not measured: no torch here drives {device}: set ${PYTHON} to its Python"
         rows.append(Row("against PyTorch", {"measured": False}, text))
         if not alone:
             return rows
     for size, sizes in SIZES.items():
-        more = {"unrolled": []} if device == "cpu" else {**WHOLE, "unrolled": UNROLLED}
-        given = json.dumps({**sizes, **more, "device": device, "num_calls": num_calls})
-        rounds = []
-        for i in range(num_rounds):
-            sides = {"cpc_jax": sys.executable, **({"cpc_torch": python} if python else {})}
-            order = list(sides) if i % 2 == 0 else list(sides)[::-1]  # who comes second is warmer
-            rounds.append({side: run_side(sides[side], side, given) for side in order})
-        step, ratios = None, {}
-        if sizes is PAPER:
-            step, ratios = STEP.get(device), RATIOS.get(device, {})
+        given = {**sizes, **({} if device == "cpu" else WHOLE), "device": device}
+        rounds = run_rounds("versus", "step", python, {**given, "num_calls": num_calls}, num_rounds)
+        is_judged = sizes is PAPER
         for case, title in CASES.items():
-            name, target = f"{title}, {size}", step if case == "step" else None
-            rows.append(own_row(name, case, rounds, target))
+            target = STEP.get(device) if is_judged and case == "step" else None
+            rows.append(own_row(f"{title}, {size}", case, rounds, target))
             if python:
-                rows.append(
-                    ratio_row(f"{title} to torch's, {size}", case, rounds, ratios.get(case))
-                )
-        rows += [unrolled_row(f"GRU, {size}", count, rounds) for count in more["unrolled"]]
+                most = RATIOS.get(device, {}).get(case) if is_judged else None
+                rows.append(ratio_row(f"{title} to torch's, {size}", case, rounds, most))
     return rows
 
 
 def find_torch(device: str) -> str | None:
-    """The Python whose torch drives the device: that of `$CPC_TORCH_PYTHON`, or this one."""
+    """Return the Python whose torch drives the device: `$CPC_TORCH_PYTHON`, or this one."""
     named = os.environ.get(PYTHON)
     python = named or (sys.executable if importlib.util.find_spec("torch") else None)
     if device == "cpu" or python is None:
@@ -90,8 +102,24 @@ def find_torch(device: str) -> str | None:
     return python if drives else None
 
 
+def run_rounds(
+    module: str, what: str, python: str | None, sizes: dict[str, Any], num_rounds: int
+) -> list[dict[str, Any]]:
+    """Run our module and torch's case `what` in turn; return both sides' output by round."""
+    sides = {
+        "ours": (sys.executable, module),
+        **({"torch": (python, "by_torch")} if python else {}),
+    }
+    rounds = []
+    for i in range(num_rounds):
+        order = list(sides) if i % 2 == 0 else list(sides)[::-1]  # the second process is warmer
+        given = json.dumps({**sizes, "case": what})
+        rounds.append({side: run_side(*sides[side], given) for side in order})
+    return rounds
+
+
 def run_side(python: str, side: str, given: str) -> dict[str, Any]:
-    """What one process measured."""
+    """Return the figures that one process measured."""
     done = subprocess.run(
         [python, "-m", f"experiments.bench.{side}", given],
         cwd=ROOT,
@@ -107,17 +135,14 @@ def run_side(python: str, side: str, given: str) -> dict[str, Any]:
 
 
 def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: Target | None) -> Row:
-    """Of a case our time, work, fraction of the product's rate and, of the step, memory."""
-    ours = [one["cpc_jax"] for one in rounds]
-    flop = ours[0]["flop"]
-    fractions = [
-        flop[case] / one["seconds"][case] * one["seconds"]["product"] / flop["product"]
-        for one in ours
-    ]
+    """Format one case: time, FLOP, fraction of the product's rate and, for the step, memory."""
+    ours = [one["ours"] for one in rounds]
+    seconds, flop = [one["seconds"][case] for one in ours], ours[0]["flop"]
+    to_product = ratios([one["seconds"]["product"] for one in ours], seconds)
     figures: dict[str, Any] = {
-        "milliseconds": 1e3 * statistics.median(one["seconds"][case] for one in ours),
+        "milliseconds": 1e3 * statistics.median(seconds),
         "gflop": flop[case] / 1e9,
-        "fraction_of_peak": statistics.median(fractions),
+        "fraction_of_peak": flop[case] / flop["product"] * statistics.median(to_product),
     }
     text = "{:.1f} ms, {:.2f} GFLOP, {:.2f} of peak".format(*figures.values())
     if case == "step":
@@ -126,28 +151,98 @@ def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: Target |
     return Row(name, figures, text, target)
 
 
-def unrolled_row(name: str, count: int, rounds: list[dict[str, Any]]) -> Row:
-    """The GRU by so many steps in one turn of its loops."""
-    case = f"{count} steps at once"
-    milliseconds = 1e3 * statistics.median(one["cpc_jax"]["seconds"][case] for one in rounds)
-    return Row(f"{name}, {case}", {"milliseconds": milliseconds}, f"{milliseconds:.1f} ms")
-
-
 def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
-    """Of a case the ratio of our time to torch's, round by round, and torch's memory."""
-    ratios = [one["cpc_jax"]["seconds"][case] / one["cpc_torch"]["seconds"][case] for one in rounds]
-    others = [one["cpc_torch"] for one in rounds]
-    figures: dict[str, Any] = {
-        "ratio_to_torch": statistics.median(ratios),
-        "ratio_to_torch_min": min(ratios),
-        "ratio_to_torch_max": max(ratios),
-        "torch": others[0]["version"],
-    }
+    """Format the ratio of our time to torch's by round and, for the step, torch's memory."""
+    ours, theirs = ([one[side]["seconds"][case] for one in rounds] for side in ("ours", "torch"))
+    figures: dict[str, Any] = summarize("ratio_to_torch", ratios(ours, theirs))
     text = "{:.2f} of torch's ({:.2f} to {:.2f})".format(*figures.values())
+    figures["torch"] = rounds[0]["torch"]["version"]
     if case == "step":
-        figures["torch_peak_megabytes"] = (
-            statistics.median(one["peak_bytes"] for one in others) / 1e6
-        )
+        peak = statistics.median(one["torch"]["peak_bytes"] for one in rounds)
+        figures["torch_peak_megabytes"] = peak / 1e6
         text += f"; torch {figures['torch_peak_megabytes']:,.0f} MB"
     target = Target("ratio_to_torch", most, at_least=False) if most else None
     return Row(name, figures, text, target)
+
+
+def main() -> None:
+    """Time the step, its parts, and the matrix product that is the machine's ceiling."""
+    sizes = read_sizes()
+    config = make_config(sizes)
+    cluster.start(sizes["device"])
+    mesh = make_mesh(1, choose_devices(sizes["device"]))  # torch also has one
+    problem = audio.make_problem(interpret(audio, config), make_sound(config))
+    batch = put_batch(problem.draw(0), mesh)
+    step = make_step(problem, mesh, batch)
+    advance = blocking(lambda: step.advance(batch))
+    time_rounds({"step": advance}, 1)
+    peak = peak_bytes(mesh.devices.flat[0])
+    cases = {
+        "step": advance,
+        "encoder": blocking(step.parts["encoder"]),
+        "context": blocking(context_part(config, step.params["model"]["context"])),
+        "criterion": blocking(step.parts["criterion"]),
+        "product": blocking(make_product(config.model.dtype)),
+    }
+    seconds = median_times(time_rounds(cases, sizes["num_calls"]))
+    flop = count_flop(
+        step.params["model"],
+        problem.model.module.encoder,
+        config.data.batch_size,
+        config.data.window_samples,
+        problem.plan.geometry.branches[0].offsets,
+        sizes["num_shards"],
+    )
+    work = {
+        "step": sum(flop),
+        "encoder": flop.encoder,
+        "context": flop.context,
+        "criterion": flop.predictor + flop.criterion,
+        "product": PRODUCT_FLOP,
+    }
+    print(json.dumps({"seconds": seconds, "peak_bytes": peak, "flop": work}))
+
+
+def make_config(sizes: dict[str, Any]) -> Config:
+    """Return the preset of the paper's network at these sizes, with the scores of torch's side."""
+    config = audio_voices_paper.get_config()
+    for section in (config.model, config.data):
+        section.update({name: value for name, value in sizes.items() if name in section})
+    config.negatives.update(shards=sizes["num_shards"], temperature=1.0)
+    config.loss.cosine = False  # the paper's dot products: cosines are a heavier criterion
+    config.model.dtype = "float32" if sizes["device"] == "cpu" else "bfloat16"
+    config.evaluate.num_windows = 0
+    return config
+
+
+def make_sound(config: Config) -> AudioData:
+    """Return one window of synthetic sound for each row of a batch."""
+    made = data.make_synthetic(
+        num_speakers=2,
+        utterances_per_speaker=config.data.batch_size,
+        seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
+        chain=data.phone_chain(4),
+        seed=0,
+    )
+    return AudioData(made.recordings, made.recordings, {})
+
+
+def context_part(config: Config, params):
+    """Return value and gradient of the GRU alone, by latents and weights."""
+    shape = (config.data.batch_size, audio.num_latents(config), config.model.width)
+    z = jax.random.normal(jax.random.key(0), shape)
+    module = GRU(config.model.context_width, dtype=jnp.dtype(config.model.dtype))
+
+    @jax.jit
+    @jax.value_and_grad
+    def energy(inputs):
+        params, z = inputs
+        c = module.apply({"params": params}, z)
+        return jnp.square(jnp.asarray(c)).sum()
+
+    return lambda: energy((params, z))
+
+
+if __name__ == "__main__":
+    cluster.keep_freed_memory()
+    main()

@@ -1,40 +1,40 @@
-"""Skip-gram with negative sampling against gensim: words a second, and what the vectors know.
+"""Skip-gram with negative sampling against gensim: words per second, and word similarity.
 
-gensim lives in a Python of its own, which $CPC_GENSIM_PYTHON names, or in this one. Both train on
-one text by the same settings, on as many threads as there are cores, one after the other.
+Each side runs in a process of its own, one after the other, on one text by the same settings and
+on as many threads as there are cores. gensim is that of the Python in $CPC_GENSIM_PYTHON, or of
+this one. `python -m experiments.bench.words SIZES` is our side; it prints JSON.
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
 import sys
 import tempfile
+import time
 from typing import Any
 
+import jax
 import numpy as np
 
 from configs.text_words import get_config
+from cpc.data import prefetch
 from cpc.data.sources.similarity import read_judgements
 from cpc.evaluate.words import similarity_scores
-from experiments.bench.table import Row, Target
+from experiments.bench.timing import Row, Target, read_sizes
 from experiments.bench.versus import run_side
+from experiments.command import cluster
+from experiments.kinds.words import run
 from experiments.kinds.words.text import load_text
 
 PYTHON = "CPC_GENSIM_PYTHON"
-#: Words a second, as a fraction of gensim's.
-LEAST = 0.6
-
-
-def count_cores() -> int:
-    """Return how many cores this process may use: all where there is no affinity, as on macOS."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+#: Words per second, as a fraction of gensim's.
+MIN_RATIO = 0.6
 
 
 def word_rows(epochs: int) -> list[Row]:
-    """Return rows of the rate and of word similarity, each beside gensim's where there is one."""
+    """Return rows of the rate and of word similarity, each beside gensim's if there is a gensim."""
     python = os.environ.get(PYTHON) or (
         sys.executable if importlib.util.find_spec("gensim") else None
     )
@@ -42,7 +42,7 @@ def word_rows(epochs: int) -> list[Row]:
     config.data.test_fraction = 0.0
     text = load_text(config.data, 0, print)
     vocabulary = text.train.vocabulary
-    sides = {"words_jax": sys.executable, **({"words_gensim": python} if python else {})}
+    sides = {"words": sys.executable, **({"by_gensim": python} if python else {})}
     rates, found = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         sentences = pathlib.Path(folder, "sentences.txt")
@@ -61,32 +61,36 @@ def word_rows(epochs: int) -> list[Row]:
     return [rate_row(rates), *similarity_rows(found, vocabulary)]
 
 
+def count_cores() -> int:
+    """Return how many cores this process may use: all without affinity, as on macOS."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def write_sentences(path: pathlib.Path, corpus: Any) -> None:
-    """Write the known words of a text by number, a sentence a line."""
+    """Write the known words of a text by number, one sentence per line."""
     with path.open("w") as file:
-        for start, stop in zip(
-            corpus.sentence_starts[:-1], corpus.sentence_starts[1:], strict=True
-        ):
+        for start, stop in itertools.pairwise(corpus.sentence_starts):
             known = corpus.tokens[start:stop]
             file.write(" ".join(map(str, known[known > 0])) + "\n")
 
 
 def rate_row(rates: dict[str, float]) -> Row:
-    """Return words a second."""
-    ours = rates["words_jax"]
+    """Return the row of words per second."""
+    ours = rates["words"]
     figures: dict[str, Any] = {"words_per_second": ours}
     text = f"{ours:,.0f} words/s"
-    if "words_gensim" not in rates:
-        return Row("skip-gram", figures, f"{text}; no gensim: name its Python in ${PYTHON}")
-    theirs = rates["words_gensim"]
-    ratio = ours / theirs
-    figures |= {"gensim_words_per_second": theirs, "ratio_to_gensim": ratio}
-    text += f", gensim {theirs:,.0f}: {ratio:.2f} of gensim's"
-    return Row("skip-gram", figures, text, Target("ratio_to_gensim", LEAST))
+    if "by_gensim" not in rates:
+        return Row("skip-gram", figures, f"{text}; no gensim: set ${PYTHON} to its Python")
+    theirs = rates["by_gensim"]
+    figures |= {"gensim_words_per_second": theirs, "ratio_to_gensim": ours / theirs}
+    text += f", gensim {theirs:,.0f}: {ours / theirs:.2f} of gensim's"
+    return Row("skip-gram", figures, text, Target("ratio_to_gensim", MIN_RATIO))
 
 
 def similarity_rows(found: dict[str, np.ndarray], vocabulary: Any) -> list[Row]:
-    """Return Spearman's correlation of each set of pairs; ours is to reach gensim's interval."""
+    """Return Spearman's correlation of each set of pairs; ours should reach gensim's interval."""
     index = {word: i for i, word in enumerate(vocabulary.words)}
     judged = read_judgements()
     scores = {
@@ -94,13 +98,38 @@ def similarity_rows(found: dict[str, np.ndarray], vocabulary: Any) -> list[Row]:
         for side, vectors in found.items()
     }
     rows = []
-    for i, ours in enumerate(scores["words_jax"]):
+    for i, ours in enumerate(scores["words"]):
         figures: dict[str, Any] = {"correlation": ours.value}
         text, target = f"{ours.value:.3f} [{ours.low:.3f}, {ours.high:.3f}]", None
-        if "words_gensim" in scores:
-            other = scores["words_gensim"][i]
+        if "by_gensim" in scores:
+            other = scores["by_gensim"][i]
             figures |= {"gensim": other.value, "gensim_low": other.low}
             text += f"; gensim {other.value:.3f} [{other.low:.3f}, {other.high:.3f}]"
             target = Target("correlation", float(other.low or 0.0))
         rows.append(Row(ours.data, figures, f"{text}; {ours.setting}", target))
     return rows
+
+
+def main() -> None:
+    """Train as the config does, write vectors, print the rate; compilation is not counted."""
+    given = read_sizes()
+    cluster.start("cpu")
+    config = get_config()
+    config.epochs, config.data.test_fraction = given["epochs"], 0.0
+    text = load_text(config.data, 0, lambda line: None)
+    made = run.make(config, text)
+    state = made.launch(jax.tree.map(jax.numpy.copy, made.state), made.stream.launch(0))
+    jax.block_until_ready(state)
+    state, total = made.state, made.stream.per_epoch * config.epochs
+    begin = time.perf_counter()
+    for batch in prefetch(made.stream.launch, 0, total, num_threads=config.data.num_threads):
+        state = made.launch(state, batch)
+    jax.block_until_ready(state)
+    seconds = time.perf_counter() - begin
+    np.save(given["vectors"], np.asarray(state.params["tables"]["input"]))
+    known = int(text.train.vocabulary.counts[1:].sum())
+    print(json.dumps({"words_per_second": known * config.epochs / seconds}))
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import audio_voices_paper
 from cpc.models import (
     CPC,
     GRU,
@@ -25,11 +24,17 @@ from cpc.models import (
 from cpc.models.convolution import LEAST_WIDTH
 from cpc.train import make_mesh, put_batch
 from cpc.types import UserError
-from experiments.bench import cpc_jax, criterion, info_nce_jax, versus
-from experiments.bench.flop import count_flop
-from experiments.bench.process import peak_bytes, time_cases
-from experiments.bench.step import count_compilations, make_step
-from experiments.bench.table import Row, Target, describe, format_table
+from experiments.bench import info_nce, timing, versus
+from experiments.bench.step import count_compilations, count_flop, make_step
+from experiments.bench.timing import (
+    Row,
+    Target,
+    describe,
+    format_table,
+    median_times,
+    peak_bytes,
+    time_rounds,
+)
 from experiments.bench.words import count_cores
 from tests import commands
 from tests.commands import ONE_DEVICE_POLISHED
@@ -137,8 +142,8 @@ def test_ratios_are_of_one_round():
     flop = {"step": 8, "product": 4}
     rounds = [
         {
-            "cpc_jax": {"seconds": {"step": a, "product": 0.5}, "flop": flop, "peak_bytes": 10**9},
-            "cpc_torch": {"seconds": {"step": b}, "peak_bytes": 3 * 10**9, "version": "2"},
+            "ours": {"seconds": {"step": a, "product": 0.5}, "flop": flop, "peak_bytes": 10**9},
+            "torch": {"seconds": {"step": b}, "peak_bytes": 3 * 10**9, "version": "2"},
         }
         for a, b in ((2.0, 4.0), (4.0, 5.0))
     ]
@@ -169,8 +174,8 @@ def test_each_kind_of_device_has_its_sizes_and_its_targets(monkeypatch, device, 
 
     def run_side(python, side, sizes):
         asked.append(json.loads(sizes))
-        cases = (*versus.CASES, "product", *(f"{count} steps at once" for count in (1, 8, 16)))
-        seconds = dict.fromkeys(cases, 1.0 if side == "cpc_jax" else 2.0)
+        cases = (*versus.CASES, "product")
+        seconds = dict.fromkeys(cases, 1.0 if side == "versus" else 2.0)
         flop = dict.fromkeys(seconds, 1)
         return {"seconds": seconds, "flop": flop, "peak_bytes": 1, "version": "2"}
 
@@ -183,15 +188,13 @@ def test_each_kind_of_device_has_its_sizes_and_its_targets(monkeypatch, device, 
     for line, (name, verdict) in zip(lines, verdicts.items(), strict=True):
         assert line.startswith(name)
         assert line.endswith(verdict)
-    unrolled = [row for row in rows if row.name.endswith("at once")]
-    assert [row.text for row in unrolled] == (["1000.0 ms"] * 6 if device == "gpu" else [])
     # Of the demo's size nothing is judged.
     assert not any(row.target for row in rows[len(rows) // 2 :])
 
 
 def test_the_step_is_measured_without_torch(monkeypatch):
     def run_side(python, side, sizes):
-        assert (python, side) == (sys.executable, "cpc_jax")
+        assert (python, side) == (sys.executable, "versus")
         seconds = dict.fromkeys((*versus.CASES, "product"), 1.0)
         return {"seconds": seconds, "flop": dict.fromkeys(seconds, 1), "peak_bytes": 1}
 
@@ -206,8 +209,8 @@ def test_the_step_is_measured_without_torch(monkeypatch):
 
 def test_a_python_without_torch_is_one_sentence(monkeypatch):
     monkeypatch.setenv(versus.PYTHON, sys.executable)
-    with pytest.raises(UserError, match="could not time cpc_torch: ModuleNotFoundError"):
-        versus.run_side(sys.executable, "cpc_torch", "{}")
+    with pytest.raises(UserError, match="could not time by_torch: ModuleNotFoundError"):
+        versus.run_side(sys.executable, "by_torch", "{}")
     monkeypatch.delenv(versus.PYTHON)
     (row,) = versus.torch_rows("cpu", 1, 1, alone=False)
     assert row.figures == {"measured": False}
@@ -227,11 +230,11 @@ def test_a_gpu_is_compared_with_a_torch_that_drives_it(monkeypatch, tmp_path, dr
 
 @pytest.mark.slow
 def test_info_nce_is_measured_on_the_device_that_is_named():
-    measured = info_nce_jax.measure({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
+    measured = info_nce.measure({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
     assert set(measured["seconds"]) == {"info_nce", "products"}
-    assert measured["bytes"]["info_nce"] >= 4 * (2 * 32 * 8)  # two gradients come out
+    assert measured["bytes"] >= 4 * (2 * 32 * 8)  # two gradients come out
     with pytest.raises(UserError, match="No tpu device"):
-        info_nce_jax.measure({"n": 32, "d": 8, "device": "tpu", "num_calls": 1})
+        info_nce.measure({"n": 32, "d": 8, "device": "tpu", "num_calls": 1})
 
 
 def test_a_peak_is_the_devices_where_it_has_memory_of_its_own():
@@ -243,28 +246,14 @@ def test_a_peak_is_the_devices_where_it_has_memory_of_its_own():
     assert peak_bytes(jax.devices("cpu")[0]) > 10**7
 
 
-@pytest.mark.parametrize(("device", "n"), [("cpu", 131_072), ("gpu", 1_048_576)])
-def test_the_large_part_is_sized_by_device(monkeypatch, device, n):
-    def run_side(python, side, given):
-        sizes = json.loads(given)
-        assert (sizes["n"], sizes["device"]) == (n, device)
-        return {"seconds": {"info_nce": 60.0}, "bytes": {"info_nce": 2e9}}
-
-    monkeypatch.setattr(criterion, "run_side", run_side)
-    [row] = criterion.large_rows(device)
-    assert row.text == "60.0 s, 2,000 MB"
-    assert f"{n:,}" in row.name
-
-
 @pytest.mark.slow
 def test_our_side_times_every_part(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE_POLISHED["XLA_FLAGS"])
     sizes = {
         "width": 8, "context_width": 8, "num_offsets": 2, "batch_size": 2, "window_samples": 1600,
-        "num_shards": 1, "unrolled": [],
-        "device": "cpu", "num_calls": 1,
+        "num_shards": 1, "device": "cpu", "num_calls": 1,
     }  # fmt: skip
-    measured = versus.run_side(sys.executable, "cpc_jax", json.dumps(sizes))
+    measured = versus.run_side(sys.executable, "versus", json.dumps(sizes))
     assert set(measured["seconds"]) == set(measured["flop"]) == {*versus.CASES, "product"}
     assert min(measured["seconds"].values()) > 0
     assert measured["peak_bytes"] > 10**8
@@ -278,8 +267,8 @@ def test_our_criterion_is_that_of_torchs_side(num_shards):
         "width": 8, "context_width": 4, "num_offsets": 3, "batch_size": 4, "window_samples": 1600,
         "num_shards": num_shards, "device": "cpu",
     }  # fmt: skip
-    config, mesh = cpc_jax.make_config(sizes), make_mesh(1)
-    problem = problem_of(config, cpc_jax.make_sound(config))
+    config, mesh = versus.make_config(sizes), make_mesh(1)
+    problem = problem_of(config, versus.make_sound(config))
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(problem, mesh, batch)
     (loss, _), gradients = step.parts["criterion"]()
@@ -299,33 +288,19 @@ def test_our_criterion_is_that_of_torchs_side(num_shards):
     assert [gradient.shape for gradient in gradients] == shapes
 
 
-@pytest.mark.slow
-def test_the_gru_is_timed_by_steps_at_once(monkeypatch):
-    """The loops of each case have the unrolling that it is named by, and all give one value."""
-    config, scan, unrolled = audio_voices_paper.get_config(), jax.lax.scan, []
-    config.model.update(width=4, context_width=8)
-    config.data.update(batch_size=2, window_samples=1600)
-    params = GRU(8).init(jax.random.key(0), jnp.zeros((2, 10, 4)))["params"]
-
-    def watched(*args, unroll=1, **options):
-        unrolled.append(unroll)
-        return scan(*args, unroll=unroll, **options)
-
-    monkeypatch.setattr(jax.lax, "scan", watched)
-    cases = cpc_jax.unrolled_contexts(config, params, [1, 4])
-    assert unrolled == [1, 1, 4, 4]
-    values = {name: float(call()[0]) for name, call in cases.items()}
-    assert list(values) == ["1 steps at once", "4 steps at once"]
-    assert values["1 steps at once"] == pytest.approx(values["4 steps at once"], rel=1e-6)
-    assert unrolled == [1, 1, 4, 4]
+def test_cases_take_turns_and_a_round_is_a_median(monkeypatch):
+    calls, clock = [], iter(range(0, 1000, 7))
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock) ** 2)
+    cases = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
+    seconds = time_rounds(cases, 2, num_calls=3)
+    assert "".join(calls) == "aabb" + 2 * "aaabbb"
+    # Calls take 49 (4 i + 1) seconds, i their number.
+    assert seconds == {"a": [49 * 5, 49 * 29], "b": [49 * 17, 49 * 41]}
+    assert median_times(seconds) == {"a": 49 * 17, "b": 49 * 29}
 
 
 @pytest.mark.slow
-def test_medians_of_calls_and_a_peak_that_grows():
-    calls = []
-    seconds = time_cases({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
-    assert calls == ["a", "a", "b", "b", *"ababab"]
-    assert set(seconds) == {"a", "b"}
+def test_a_peak_grows():
     before = peak_bytes()
     kept = bytearray(b"x") * 400_000_000
     assert peak_bytes() - before > 100_000_000
@@ -360,14 +335,6 @@ def test_the_command(tmp_path):
     assert rows["compilations after the first step"]["met"] is True
     assert rows["input pipeline, batches of 64"]["source"] == "synthetic"
     assert rows["step fed by the input"]["times_without_input"] > 0
-    assert rows["whole step of small images"]["images_per_second"] > 0
-    assert rows["linear probe, 10,000 by 128"]["seconds"] > 0
-    # In each of 49 patches 7 convolutions of 18.9 MFLOP, one of 9.4 and two of 1; three times.
-    assert rows["patch encoder"]["gflop_an_image"] == pytest.approx(3 * 49 * 0.1437, rel=0.05)
-    for choice in ("subset", "draws"):
-        row = rows[f"128 sampled negatives, {choice} of whole rows of scores"]
-        assert row["target"] == "ratio_to_gathering <= 0.8"
-
     step = rows["whole training step"]
     parts = [rows[f"{name}, value and gradient"] for name in ("encoder", "criterion")]
     assert step["target"] == "fraction_of_peak >= 0.5"

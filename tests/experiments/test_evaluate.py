@@ -22,7 +22,7 @@ from experiments.command.config import Config
 from experiments.kinds.audio import abx
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.registry import CONTRASTIVE
-from tests.torch_archive import write_released, write_torch
+from tests.fake_torch import released_weights
 
 GOLDENS = pathlib.Path(__file__).parents[1] / "goldens"
 QUICK = ("--config.probe.hidden_width=0", "--config.probe.num_epochs=1",
@@ -55,7 +55,9 @@ def cache(monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def released(tmp_path):
-    return write_released(tmp_path / "60k_epoch4.pt")
+    path = tmp_path / "60k_epoch4.npz"
+    np.savez(path, **released_weights())
+    return path
 
 
 def values(scores):
@@ -88,7 +90,7 @@ def test_a_released_checkpoint_goes_through_every_evaluator(folder, released, tm
         "within speaker", "across speakers"
     }  # fmt: skip
     page = (workdir / "report.html").read_text()
-    assert "c is of 60k_epoch4.pt (format facebookresearch/CPC_audio" in page
+    assert "c is of 60k_epoch4.npz (format facebookresearch/CPC_audio" in page
     assert "nothing was trained here" in page
     assert "No evaluation" not in page
     before = {path: path.stat().st_mtime_ns for path in (workdir / "probes").iterdir()}
@@ -235,10 +237,11 @@ def test_mistakes_are_a_sentence_each(folder, released, tmp_path):
         run(released, folder, workdir, layer="z1")
     with pytest.raises(UserError, match="there is no file"):
         run(tmp_path / "none.pt", folder, workdir)
-    with pytest.raises(UserError, match=r"labels.txt is no file of weights: give one that ends in"):
+    with pytest.raises(UserError, match=r"labels.txt is not a file of weights"):
         run(folder / "labels.txt", folder, workdir)
+    np.savez(tmp_path / "a.npz", w=np.zeros(2, "f4"))
     with pytest.raises(UserError, match=r"has no entry gEncoder"):
-        run(write_torch(tmp_path / "a.pt", {"w": np.zeros(2, "f4")}), folder, workdir)
+        run(tmp_path / "a.npz", folder, workdir)
     (tmp_path / "silent" / "wav").mkdir(parents=True)
     with pytest.raises(UserError, match=r"no audio|no recordings"):
         run(released, tmp_path / "silent", workdir)
@@ -262,7 +265,7 @@ def test_a_directory_is_of_one_checkpoint(folder, released, tmp_path):
     other = models.load_cpc_audio(released)
     changed = jax.tree.map(lambda x: x + jnp.float32(1e-3), other.variables)
     models.save(tmp_path / "other", other._replace(variables=changed))
-    with pytest.raises(UserError, match=r"has the scores of 60k_epoch4.pt, layer c, and not of"):
+    with pytest.raises(UserError, match=r"has the scores of 60k_epoch4.npz, layer c, and not of"):
         run(tmp_path / "other", folder, tmp_path / "run", items=items)
     models.save(tmp_path / "same", other)
     run(tmp_path / "same", folder, tmp_path / "run", items=items)

@@ -133,7 +133,7 @@ def test_a_released_checkpoint_is_taken_as_ckpt(torch, tmp_path, monkeypatch):
     golden = pathlib.Path(__file__).parents[1] / "goldens"
     export(tmp_path / "exported", 4, None)
     upstream = entry(tmp_path / "exported", monkeypatch, False).cpc_jax(
-        ckpt=str(golden / "checkpoint_hub.pt")
+        ckpt=str(golden / "checkpoint_weights.npz")
     )
     expected = np.load(golden / "checkpoint.npz")
     z, c = upstream([Tensor(x) for x in expected["x"]])["hidden_states"]

@@ -1,10 +1,11 @@
-"""Makes checkpoint_hub.pt, checkpoint_training.pt and checkpoint.npz, with torch 2.13 (CPU):
+"""Makes checkpoint_{hub,training}.pt and checkpoint{,_weights}.npz with torch 2.13 (CPU):
 
     python tests/goldens/checkpoint_torch.py
 
 The network of facebookresearch/CPC_audio with channel norm and an LSTM of two layers, 4 wide, from
 its description: what its hub has ("config", "weights") as torch writes it since 1.6, and what its
-training saves as torch wrote it before. The npz has x (b, s), z and c (b, t, 4).
+training saves as torch wrote it before. checkpoint.npz has x (b, s), z and c (b, t, 4),
+checkpoint_weights.npz the state dict.
 """
 
 import argparse
@@ -85,6 +86,7 @@ def main():
         folder / "checkpoint_training.pt",
         _use_new_zipfile_serialization=False,
     )
+    np.savez(folder / "checkpoint_weights.npz", **{n: one.numpy() for n, one in weights.items()})
     arrays = {"x": x, "z": z, "c": c}
     np.savez(folder / "checkpoint.npz", **{n: one.detach().numpy() for n, one in arrays.items()})
 

@@ -80,48 +80,34 @@ def test_it_can_be_saved_in_our_own_format_without_a_predictor(saved, tmp_path):
 
 def test_every_wrong_entry_is_listed(saved):
     entries = state_dict()
-    del entries["gEncoder.conv0.weight"], entries["gAR.baseNet.bias_ih_l0"]
+    del entries["gEncoder.conv1.weight"], entries["gAR.baseNet.bias_ih_l0"]
     entries["gEncoder.conv3.weight"] = np.zeros((32, 32, 5), "f")
     entries["gEncoder.batchNorm4.bias"] = np.zeros((32,), "f")
     entries["cpcCriterion.w"] = np.zeros((), "f")
     with pytest.raises(UserError) as error:
         load_cpc_audio(saved(entries))
     assert str(error.value).endswith(
-        "missing gEncoder.conv0.weight, gAR.baseNet.bias_ih_l0; unknown cpcCriterion.w; misshapen "
+        "missing gEncoder.conv1.weight, gAR.baseNet.bias_ih_l0; unknown cpcCriterion.w; misshapen "
         "gEncoder.conv3.weight is (32, 32, 5) and must be (32, 32, 4), "
         "gEncoder.batchNorm4.bias is (32,) and must be (1, 32, 1)"
     )
 
 
 HH, BIAS0 = "gAR.baseNet.weight_hh_l0", "gEncoder.conv0.bias"
-RECURRENT = [f"gAR.baseNet.{kind}_l0" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
 
 
 @pytest.mark.parametrize(
     ("wrong", "listed"),
     [
         ({BIAS0: (31,)}, f"misshapen {BIAS0} is (31,) and must be (32,)"),
-        ({HH: (96, 33)}, f"misshapen {HH} is (96, 33) and must be (72, 24)"),
-        ({HH: (96,)}, f"misshapen {HH} is (96,) and must be (72, 24)"),
-        (
-            {HH: None, BIAS0: (31,), "more": (2,)},
-            f"missing {HH}; unknown more; misshapen {BIAS0} is (31,) and must be (32,)",
-        ),
-        (
-            {**dict.fromkeys(RECURRENT), BIAS0: (31,)},
-            f"missing {', '.join(RECURRENT)}; misshapen {BIAS0} is (31,) and must be (32,)",
-        ),
-        (
-            {"gEncoder.batchNorm0.weight": (32,)},
-            "misshapen gEncoder.batchNorm0.weight is (32,) and must be (1, 32, 1)",
-        ),
+        ({"more": (2,)}, "unknown more"),
         (
             {"gEncoder.batchNorm0.running_mean": (32,), f"{HH}_reverse": (72, 24)},
             f"unknown gEncoder.batchNorm0.running_mean, {HH}_reverse",
         ),
     ],
 )
-def test_an_entry_that_gives_a_size_is_listed_and_no_good_one(saved, wrong, listed):
+def test_wrong_entries_are_listed(saved, wrong, listed):
     entries = state_dict()
     for name, shape in wrong.items():
         entries.pop(name, None)
@@ -139,10 +125,22 @@ def test_a_layer_that_lacks_its_recurrent_weights_still_counts(saved):
         load_cpc_audio(saved(entries))
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"), [(HH, None), (HH, (96,)), ("gEncoder.conv0.weight", (32, 1))]
+)
+def test_an_entry_that_gives_a_size_is_needed(saved, name, shape):
+    entries = state_dict()
+    entries.pop(name)
+    if shape:
+        entries[name] = np.zeros(shape, "f")
+    with pytest.raises(UserError, match=rf"has no {name} of \d axes"):
+        load_cpc_audio(saved(entries))
+
+
 def test_other_networks_are_named(saved):
     entries = state_dict()
     recurrent = {name: array[:24] for name, array in entries.items() if "gAR" in name}
-    with pytest.raises(UserError, match="is a plain RNN: a GRU or an LSTM is known"):
+    with pytest.raises(UserError, match="has 1 gates, but only GRU and LSTM"):
         load_cpc_audio(saved({**entries, **recurrent}))
     scales = {n: a.reshape(-1) for n, a in entries.items() if "batchNorm" in n}
     with pytest.raises(UserError, match="instance norm"):
@@ -172,13 +170,3 @@ def test_entries_of_another_format_are_named(saved):
     both = {**state_dict("none"), "module.gEncoder.conv0.bias": np.zeros(32, "f")}
     with pytest.raises(UserError, match="with and without a prefix"):
         load_cpc_audio(saved(both))
-
-
-def test_a_state_dict_of_many_layers_is_refused_at_once(saved):
-    """Sizes are tried for each entry and layer, which takes the fourth power of their number."""
-    many = {f"gAR.baseNet.weight_ih_l{i}": np.zeros((i + 1, 1), "f") for i in range(200)}
-    with pytest.raises(UserError, match="200 entries"):
-        load_cpc_audio(saved(many))
-    number = {"gAR.baseNet.weight_ih_l" + "9" * 5000: np.zeros((3, 1), "f")}
-    with pytest.raises(UserError, match="do not fit the model"):
-        load_cpc_audio(saved(number))

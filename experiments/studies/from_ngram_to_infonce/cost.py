@@ -10,7 +10,7 @@ from configs.keys import make_config
 from configs.words import KEYS
 from cpc.data import Corpus, Vocabulary
 from cpc.negatives import AliasTable, alias_table, draw, log_uniform
-from experiments.bench.process import time_cases
+from experiments.bench.timing import median_times, time_rounds
 from experiments.command.config import with_settings
 from experiments.kinds.words import run
 from experiments.kinds.words.text import Text
@@ -38,7 +38,7 @@ def step_cost(sizes: Sequence[int], positions: int, width: int, calls: int) -> F
             }  # fmt: skip
             made = run.make(with_settings(make_config(KEYS), settings), text)
             cases[name] = stepper(made)
-        for name, seconds in time_cases(cases, calls).items():
+        for name, seconds in median_times(time_rounds(cases, calls)).items():
             rows[name].append(1000 * seconds / 2)
         del cases
     full, shared = (np.array(rows[name]) for name in ("full softmax", "NCE, 512 words shared"))
@@ -98,14 +98,12 @@ def draw_cost(sizes: Sequence[int], num_draws: int, calls: int) -> Finding:
         categorical = jax.jit(
             lambda key, log_q=log_q, few=few: jax.random.categorical(key, log_q, shape=(few,))
         )
-        seconds = time_cases(
-            {
-                "alias": lambda f=by_alias: jax.block_until_ready(f(key)),
-                "roulette": lambda f=roulette: jax.block_until_ready(f(key)),
-                "categorical": lambda f=categorical: jax.block_until_ready(f(key)),
-            },
-            calls,
-        )
+        cases = {
+            "alias": lambda f=by_alias: jax.block_until_ready(f(key)),
+            "roulette": lambda f=roulette: jax.block_until_ready(f(key)),
+            "categorical": lambda f=categorical: jax.block_until_ready(f(key)),
+        }
+        seconds = median_times(time_rounds(cases, calls))
         for name, num in (("alias", num_draws), ("roulette", num_draws), ("categorical", few)):
             rows[name].append(num / seconds[name])
     alias, roulette, categorical = (np.array(one) for one in rows.values())

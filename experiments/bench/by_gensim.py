@@ -1,4 +1,4 @@
-"""Skip-gram by gensim, in a process of its own; needs neither JAX nor cpc."""
+"""Skip-gram by gensim in a process of its own; needs neither JAX nor cpc."""
 
 import json
 import time
@@ -6,11 +6,11 @@ import time
 import numpy as np
 from gensim.models import Word2Vec  # pyright: ignore[reportMissingImports]
 
-from experiments.bench.process import read_sizes
+from experiments.bench.timing import read_sizes
 
 
 def main() -> None:
-    """Train on a file of numbered words, a sentence a line; write vectors, print the rate."""
+    """Train on a file of numbered words, one sentence per line; write vectors, print the rate."""
     given = read_sizes()
     model = Word2Vec(
         vector_size=given["width"],
@@ -36,7 +36,8 @@ def main() -> None:
     vectors[rows] = model.wv.vectors
     np.save(given["vectors"], vectors)
     rate = model.corpus_total_words * given["epochs"] / seconds
-    print(json.dumps({"seconds": seconds, "words_per_second": rate}))
+    print(json.dumps({"words_per_second": rate}))
 
 
-main()
+if __name__ == "__main__":
+    main()

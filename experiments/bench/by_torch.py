@@ -1,13 +1,13 @@
-"""The audio step in plain PyTorch, written with care: what ours is compared with, on the same work.
+"""The audio step and InfoNCE in careful PyTorch, doing the same work as ours.
 
 The network of van den Oord et al. (2018), section 3.1, as in `cpc.models`: five strided
-convolutions with biases and ReLU and no norm, a GRU, one linear map an offset; cross-entropy over
-all latents of the batch, or of each of its groups; Adam. Zeros stand on both sides of a layer's
-input, where ours stand on the left: as many frames and operations, and no copy for torch.
+convolutions with biases and ReLU and no norm, a GRU, one linear map per offset; cross-entropy over
+all latents of the batch, or of each of its groups; Adam. Zeros pad both sides of a layer's input,
+ours only the left: as many frames and operations, and no copy for torch.
 
-    python -m experiments.bench.cpc_torch '{"width": 512, "context_width": 256, ...}'
+    python -m experiments.bench.by_torch '{"case": "step", "width": 512, ...}'
 
-needs torch and nothing else of the project's dependencies. The bench runs it; it prints json.
+needs torch and nothing else of the project's dependencies. The bench runs it; it prints JSON.
 """
 
 import json
@@ -16,7 +16,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
-from experiments.bench.process import peak_bytes, read_sizes, time_cases
+from experiments.bench.timing import median_times, peak_bytes, read_sizes, time_rounds
 
 KERNELS, STRIDES = (10, 8, 4, 4, 4), (5, 4, 2, 2, 2)
 
@@ -36,22 +36,22 @@ class CPC(nn.Module):
         self.num_offsets, self.num_shards = num_offsets, num_shards
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
-        """Waveforms (b, s) to latents (b, t, d)."""
+        """Encode waveforms (b, s) as latents (b, t, d)."""
         return self.encoder(x[:, None]).transpose(1, 2).contiguous()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         z = self.encode(x)
         return self.criterion(z, self.context(z)[0])
 
     def criterion(self, z: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        """The loss of latents and contexts."""
+        """Return the loss of latents and contexts."""
         predictions = self.predictors(c[:, :-1]).unflatten(-1, (self.num_offsets, -1))
         return score(z, predictions, self.num_shards)
 
 
 def score(z: torch.Tensor, predictions: torch.Tensor, num_shards: int) -> torch.Tensor:
-    """The loss: sum over offsets of the mean cross-entropy over the latents of a group."""
+    """Return the sum over offsets of the mean cross-entropy over the latents of a group."""
     b, t, d = z.shape
     shape = (num_shards, -1, d) if num_shards > 1 else (-1, d)
     candidates = z.reshape(shape)
@@ -64,12 +64,10 @@ def score(z: torch.Tensor, predictions: torch.Tensor, num_shards: int) -> torch.
     return loss
 
 
-def main() -> None:
+def time_step(sizes: dict) -> dict:
     """Time the step and its parts."""
-    sizes = read_sizes()
     is_gpu = sizes["device"] == "gpu"
     device = "cuda" if is_gpu else "cpu"
-    torch.manual_seed(0)
     names = ("width", "context_width", "num_offsets", "num_shards")
     model = CPC(*(sizes[name] for name in names)).to(device)
     prepare = torch.compile if is_gpu else lambda function: function
@@ -90,8 +88,7 @@ def main() -> None:
             with torch.autocast(device, torch.bfloat16, enabled=is_gpu):
                 value = run(*inputs)
             value.backward()
-            if is_gpu:
-                torch.cuda.synchronize()
+            wait(is_gpu)
 
         return call
 
@@ -100,18 +97,58 @@ def main() -> None:
     def step():
         gradient()
         optimizer.step()
-        if is_gpu:
-            torch.cuda.synchronize()
+        wait(is_gpu)
 
     parts = {
         "encoder": differentiate(lambda x: model.encode(x).square().sum(), x),
         "context": differentiate(lambda z: model.context(z)[0].square().sum(), z),
         "criterion": differentiate(model.criterion, z, c),
     }
-    time_cases({"step": step}, 1)
+    time_rounds({"step": step}, 1)
     peak = torch.cuda.max_memory_allocated() if is_gpu else peak_bytes()
-    seconds = time_cases({"step": step, **parts}, sizes["num_calls"])
-    print(json.dumps({"seconds": seconds, "peak_bytes": peak, "version": torch.__version__}))
+    seconds = time_rounds({"step": step, **parts}, sizes["num_calls"])
+    return {"seconds": median_times(seconds), "peak_bytes": peak}
+
+
+def time_info_nce(sizes: dict) -> dict:
+    """Time value and gradient of the mean loss, the diagonal being the positives."""
+    is_gpu = sizes["device"] == "gpu"
+    device, dtype = ("cuda", torch.bfloat16) if is_gpu else ("cpu", torch.float32)
+    n, d = sizes["n"], sizes["d"]
+    queries, keys = (
+        torch.randn(n, d, device=device).mul_(d**-0.25).to(dtype).requires_grad_() for _ in range(2)
+    )
+    index = torch.arange(n, device=device)
+
+    def loss(queries, keys):
+        with torch.autocast(device, torch.bfloat16, enabled=is_gpu):  # cross-entropy in float32
+            return functional.cross_entropy(queries @ keys.T, index)
+
+    run = torch.compile(loss) if is_gpu else loss
+
+    def call():
+        queries.grad = keys.grad = None
+        run(queries, keys).backward()
+        wait(is_gpu)
+
+    before = torch.cuda.memory_allocated() if is_gpu else peak_bytes()
+    seconds = median_times(time_rounds({"info_nce": call}, sizes["num_calls"]))
+    after = torch.cuda.max_memory_allocated() if is_gpu else peak_bytes()
+    return {"seconds": seconds, "bytes": after - before}
+
+
+def wait(is_gpu: bool) -> None:
+    """Wait until a GPU has done its work."""
+    if is_gpu:
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Time the case that is named."""
+    sizes = read_sizes()
+    torch.manual_seed(0)
+    measure = time_step if sizes["case"] == "step" else time_info_nce
+    print(json.dumps({**measure(sizes), "version": torch.__version__}))
 
 
 if __name__ == "__main__":

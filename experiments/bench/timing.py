@@ -1,0 +1,121 @@
+"""Timings of cases in turn, and the rows that report them; needs neither JAX nor torch."""
+
+import json
+import pathlib
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+#: Environment of both processes of a comparison: freed memory is kept, big buffers use big pages.
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "60000000000",
+    "MALLOC_TOP_PAD_": "268435456",
+    "MALLOC_ARENA_MAX": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+
+
+class Target(NamedTuple):
+    """The bound that a figure should reach."""
+
+    figure: str
+    bound: float
+    at_least: bool = True
+
+    def is_met(self, value: float) -> bool:
+        """Return whether a value reaches the bound."""
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def __str__(self) -> str:
+        """Return the figure's name and its bound."""
+        return f"{self.figure} {'>=' if self.at_least else '<='} {self.bound:g}"
+
+
+class Row(NamedTuple):
+    """A line of the table: figures by name and unit, and the same as text."""
+
+    name: str
+    figures: dict[str, Any]
+    text: str
+    target: Target | None = None
+
+    def is_met(self) -> bool | None:
+        """Return whether the target is reached, None without one."""
+        return self.target and self.target.is_met(self.figures[self.target.figure])
+
+
+def describe(row: Row) -> dict[str, Any]:
+    """Return a row as JSON holds it."""
+    judged = {"target": str(row.target), "met": row.is_met()} if row.target else {}
+    return {"name": row.name, **row.figures, **judged}
+
+
+def format_table(rows: Sequence[Row]) -> str:
+    """Return a line per row: name, figures, target and verdict."""
+    widths = [max(len(row.name) for row in rows), max(len(row.text) for row in rows)]
+    lines = []
+    for row in rows:
+        verdict = f"{row.target}: {'met' if row.is_met() else 'MISSED'}" if row.target else ""
+        lines.append(f"{row.name:<{widths[0]}}  {row.text:<{widths[1]}}  {verdict}".rstrip())
+    return "\n".join(lines)
+
+
+def time_rounds(
+    cases: Mapping[str, Callable[[], Any]], num_rounds: int, num_calls: int = 1
+) -> dict[str, list[float]]:
+    """Time each case in each round, as the median of its calls, after two calls that compile.
+
+    A machine's speed drifts by more than the difference of two cases, so the cases take turns and
+    only the times of one round may be divided. A call must return when its result is there.
+    """
+    for call in cases.values():
+        call()
+        call()
+    seconds = {name: [] for name in cases}
+    for _ in range(num_rounds):
+        for name, call in cases.items():
+            seconds[name].append(statistics.median(time_call(call) for _ in range(num_calls)))
+    return seconds
+
+
+def time_call(call: Callable[[], Any]) -> float:
+    """Return the seconds of one call."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def median_times(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    """Return the median over the rounds of each case."""
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Divide the times of two cases round by round."""
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def summarize(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return the median and the range of a figure over rounds."""
+    low, high = min(values), max(values)
+    return {name: statistics.median(values), f"{name}_min": low, f"{name}_max": high}
+
+
+def read_sizes() -> dict[str, Any]:
+    """Return the sizes that the bench passes to a process as its one argument."""
+    return json.loads(sys.argv[1])
+
+
+def peak_bytes(device: Any = None) -> int:
+    """Return the most memory that a JAX device has allocated or, on the host, this process."""
+    if given := device and device.memory_stats():
+        return given["peak_bytes_in_use"]
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():  # getrusage there also counts the parent's memory at the fork
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
