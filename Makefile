@@ -32,6 +32,7 @@ slow: .venv/dev
 
 nightly: .venv/dev
 	$(BIN)/python -m tests.estimators.coverage
+	$(BIN)/python -m tests.estimators.forty_tasks
 	$(BIN)/python -m tests.endurance
 
 whole: .venv/dev
