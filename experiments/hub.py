@@ -32,8 +32,7 @@ from experiments.training.model_card import CARD
 NOT_PUSHED = [lock.LOCK, "log*.txt", "failed.json", "*.part", ".cache/*"]
 #: What a run directory contains, as a pattern of paths.
 PULLED = re.compile(
-    r"(config|environment|scores|audit|data|truth|checkpoint|neighbours|map|table|nce|negatives"
-    r"|from_ngram_to_infonce)\.json|metrics\.(jsonl|crc32)|(scores|episode|vectors|units)\.npz"
+    r"(config|environment|scores|audit|data|truth|checkpoint|neighbours|map|table)\.json|metrics\.(jsonl|crc32)|(scores|episode|vectors|units)\.npz"
     r"|skipped\.txt|vectors\.txt|vocabulary\.tsv|exported/(config\.json|model\.safetensors|README\.md)"
     r"|tensorboard/events\.out\.tfevents[^/]*\.\d+|augmentation/[^/]+\.wav|figures/[^/]+\.png"
     r"|probes/[^/]+\.(json|npz|npy|item)|checkpoints/(owed-evaluation|\d+/_CHECKPOINT_METADATA)"

@@ -17,7 +17,7 @@
 # # Which objective, which negatives, what temperature
 #
 # Five choices come before a contrastive run. Each is looked at here on a problem small enough to
-# know the answer. `python -m experiments.studies.nce` measures the theory behind them at length.
+# know the answer. `studies/nce_theory` checks the theory behind them at length.
 
 # %%
 import functools

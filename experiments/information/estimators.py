@@ -8,21 +8,8 @@ import jax.numpy as jnp
 import optax
 
 from configs.keys import Keys
-from cpc.estimators import (
-    Estimate,
-    club,
-    donsker_varadhan,
-    flo,
-    info_nce,
-    interpolated,
-    js,
-    js_objective,
-    mine,
-    ml_cpc,
-    nwj,
-    smile,
-    tuba,
-)
+from cpc import estimators as bounds
+from cpc.estimators import Estimate
 from cpc.models import Baseline, GaussianConditional, JointCritic, SeparableCritic
 from cpc.types import UserError
 from experiments.command.config import Config, check_config
@@ -56,10 +43,10 @@ LABELS = {
 }
 #: Estimators of the scores alone, and the input of the second network of others.
 SCORES_ONLY = {
-    "info_nce": info_nce,
-    "ml_cpc": ml_cpc,
-    "nwj": nwj,
-    "donsker_varadhan": donsker_varadhan,
+    "info_nce": bounds.info_nce,
+    "ml_cpc": bounds.ml_cpc,
+    "nwj": bounds.nwj,
+    "donsker_varadhan": bounds.donsker_varadhan,
 }
 SECOND = {"interpolated": "x", "tuba": "x", "flo": "pair"}
 #: Readings that are not lower bounds: their step is chosen by the objective of this estimator.
@@ -121,16 +108,16 @@ def estimate(
     `second` is the output of the second network. JS also reads SMILE, which shares its training.
     """
     if name == "mine":
-        found, log_average = mine(scores, log_average)
+        found, log_average = bounds.mine(scores, log_average)
     elif name == "js":
-        readings = {"js": js(scores), "smile": smile(scores, float(config.smile_clip))}
-        return js_objective(scores), readings, log_average
+        smile = bounds.smile(scores, float(config.smile_clip))
+        return bounds.js_objective(scores), {"js": bounds.js(scores), "smile": smile}, log_average
     elif name == "club":  # trained by maximum likelihood
-        return jnp.diagonal(scores).mean(), {"club": club(scores)}, log_average
+        return jnp.diagonal(scores).mean(), {"club": bounds.club(scores)}, log_average
     elif name == "interpolated":
-        found = interpolated(scores, second, float(config.interpolation_weight))
+        found = bounds.interpolated(scores, second, float(config.interpolation_weight))
     elif name in SECOND:
-        found = {"tuba": tuba, "flo": flo}[name](scores, second)
+        found = {"tuba": bounds.tuba, "flo": bounds.flo}[name](scores, second)
     else:
         found = SCORES_ONLY[name](scores)
     return found.value, {name: found}, log_average

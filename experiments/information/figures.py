@@ -1,7 +1,6 @@
 """Figures of estimates of mutual information, where the truth is known and of two arrays."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,7 +15,6 @@ from cpc.report.draw import (
     MUTED,
     ORANGE,
     RED,
-    add_legend,
     add_shared_legend,
     label,
     make_figure,
@@ -24,7 +22,7 @@ from cpc.report.draw import (
 from cpc.results import Frame
 from experiments.information.estimators import TITLES
 from experiments.information.findings import DIVERGED, title_of
-from experiments.information.rotations import FRACTIONS, Reading
+from experiments.information.rotations import Reading
 
 #: Critics of the staircase: color and words.
 CRITICS = {
@@ -134,7 +132,10 @@ def consistency_figure(table: Frame) -> Figure | None:
     figure, panels = make_figure(3, width=11.0, row_height=3.4)
     for axes, (law, title, ideal) in zip(panels, LAWS, strict=True):
         for number, (name, rows) in enumerate(by_reading(table[table.law == law]).items()):
-            style = {"markersize": 4, "linewidth": 1.2, **style_of(number)}
+            style = {
+                "color": COLORS[number % len(COLORS)],
+                "marker": MARKERS[number % len(MARKERS)],
+            }
             axes.plot(rows.rows, np.clip(rows.ratio, -1e3, 1e3), label=name, **style)
         if ideal is not None:
             axes.axhline(ideal, color=INK, linestyle=":", linewidth=1.3, label="the law")
@@ -143,11 +144,6 @@ def consistency_figure(table: Frame) -> Figure | None:
         label(axes, "rows of the image that y keeps", "ratio of estimates", title)
     add_shared_legend(figure, panels)
     return figure
-
-
-def style_of(number: int) -> dict[str, Any]:
-    """Return the color and the marker of a line."""
-    return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
 def estimates_figure(readings: Sequence[Reading]) -> Figure:
@@ -174,30 +170,4 @@ def estimates_figure(readings: Sequence[Reading]) -> Figure:
     axes.set_xlim(max(low - room, -2.0), high + room)
     label(axes, "nats", "", "")
     add_shared_legend(figure, [axes])
-    return figure
-
-
-def line_figure(readings: Sequence[Reading], num_rows: int) -> Figure:
-    """Draw the line over 1 / n of each reading that has one: bounds left, estimates right."""
-    figure, panels = make_figure(2, row_height=3.9)
-    at = 1 / np.array(FRACTIONS) / num_rows
-    drawn = [one for one in readings if one.limit and max(map(abs, one.line)) < DIVERGED]
-    for axes, is_bound in zip(panels, (True, False), strict=True):
-        here = [one for one in drawn if one.label.startswith("lower") == is_bound]
-        for number, one in enumerate(here):
-            style, limit = style_of(number), one.limit or one.found
-            slope, _ = np.polyfit(at, one.line, 1)
-            ends = [limit.value, limit.value + slope * at[-1]]
-            axes.plot([0, at[-1]], ends, color=style["color"], lw=1)
-            axes.plot(at, one.line, linestyle="", markersize=4, label=title_of(one), **style)
-            axes.plot([0, 0], limit[1:], color=style["color"], linewidth=1.2)
-            axes.plot(0, limit.value, markerfacecolor="white", markersize=6, **style)
-        axes.set_xlim(-0.04 * at[-1], 1.05 * at[-1])
-        axes.set_xticks([0, *at], ["0", "1/n", "2/n", "4/n"])
-        values = [value for one in here for value in one.line]
-        if values:  # an interval or a line that runs away is cut off
-            top = max(values) + 0.5 * (max(values) - min(0.0, *values)) + 0.1
-            axes.set_ylim(max(min(values) - 0.1, -1.0), top)
-        label(axes, "1 / rows", "nats", "lower bounds" if is_bound else "estimates")
-        add_legend(axes, ncols=2, loc="upper right")
     return figure

@@ -66,19 +66,13 @@ def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib
     readings = measure(
         pairs, config, lambda said: print(f"{time.perf_counter() - begin:4.0f} s  {said}")
     )
-    from cpc.report.engine import cells  # matplotlib takes seconds
-    from experiments.information import page
+    from experiments.information import page  # matplotlib takes seconds
 
     write_scores(folder, page.to_scores(readings, ", ".join(names), config.seed, num_rows))
     said = claim(readings, num_rows, pairs.identity)
     sides = (f"{z}: {name}, {dim} columns" for z, name, dim in zip("xy", names, dims, strict=True))
     lead = "; ".join([*sides, f"{num_rows:,} rows."])
     path = page.write_arrays_report(folder, lead, readings, [*said, *pairs.remarks], num_rows)
-    table = page.reading_table(readings, num_rows)
-    lines = [[str(name) for name in table.frame.columns], *cells(table)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        print("  ".join(map(str.ljust, line, widths)).rstrip())
     print(*said, f"report: {path}", sep="\n")
 
 

@@ -20,23 +20,21 @@ from experiments.information.rotations import Reading
 PAGES = {
     "mi_staircase": (
         "The staircase: estimators train while the information rises",
-        "Ink: the truth. Dashed: the ceiling, above which no batch of this size can read. Gray: "
-        "the estimator with the exact log ratio, the best that training can reach. Shaded: one "
-        "standard deviation from batch to batch. A lower bound may be far below the truth; a value "
-        "above it comes from an estimator that is not a bound, or from few batches.",
+        "Ink: the truth. Dashed: the ceiling of batches of this size. Gray: the exact log ratio, "
+        "the best that training can reach. Shaded: one standard deviation from batch to batch. "
+        "Values above the truth come from estimators that are not bounds, or from few batches.",
     ),
     "mi_tasks": (
         "Benchmark tasks of known information",
-        "Color: the mean over seeds; blue is below the truth, red above. KSG "
-        "and CCA train nothing. Student's tasks have no correlation: CCA misses the dependence, "
-        "or follows a few far points. No task here is near the ceiling of InfoNCE.",
+        "Color: the mean over seeds; blue is below the truth, red above. KSG and CCA train "
+        "nothing. Student's tasks have no correlation: CCA misses the dependence, or follows a "
+        "few far points. No task here is near the ceiling of InfoNCE.",
     ),
     "mi_consistency": (
         "Self-consistency on images",
-        "The truth is not known, but laws are. Left: y keeps the top rows of the image x; the "
-        "information must grow with them. Middle: a copy of y with fewer rows adds nothing. Right: "
-        "two independent images hold twice the information of one. An estimator at its ceiling "
-        "breaks the last law, one of large variance any of them.",
+        "Left: y keeps the top rows of the image x; information must grow with them. Middle: a "
+        "copy of y with fewer rows adds nothing. Right: two independent images hold twice the "
+        "information of one. At its ceiling an estimator breaks the last law.",
     ),
 }
 #: Titles of the staircase's tasks.
@@ -151,24 +149,18 @@ PARTS = {
 
 #: How two arrays are measured, and how to read the figures.
 HOW = (
-    "The rows were put in a random order and cut into quarters. In each of four rotations one half "
-    "trains, a quarter chooses the step at which training is best (early stopping), and the last "
-    "is read: each row once, by networks that never saw it.",
+    "In each of four rotations half of the rows trains, a quarter chooses the step (early "
+    "stopping), and a quarter is read: each row once, by networks that never saw it.",
     "Intervals are Student's, 95 %, over disjoint batches of held-out rows; for KSG and CCA over "
-    "ten disjoint parts of the rows. They are for these networks and independent rows, and ignore "
-    "that rotations share rows for training. For the null it is the range of one more shuffle, "
-    "each trained again.",
+    "ten disjoint parts of the rows; for the null, the range of one more shuffle. They hold for "
+    "these networks and independent rows, and ignore that rotations share rows for training.",
     "The line over 1 / n: each rotation trained with all, half and a quarter of its rows, read on "
-    "the same held-out rows; its interval is Student's over the four rotations. It is the value "
-    "that these networks would read with more rows, which for a lower bound is still one.",
+    "the same held-out rows. Its end is what these networks would read with more rows; of a lower "
+    "bound that is still one.",
 )
 ESTIMATES = (
     "Points: held-out values with 95 % intervals. Gray: with y shuffled. Red ticks: the ceiling, "
     "if there is one in sight. Colors: what may be claimed."
-)
-LINE = (
-    "Means over rotations with n, n / 2 and n / 4 rows, and the straight line through them to "
-    "infinitely many: open marks with 95 % intervals."
 )
 
 
@@ -180,18 +172,13 @@ def write_arrays_report(
     num_rows: int,
 ) -> Path:
     """Write information.html, .md and .json with the readings of two arrays."""
-    run = read_run(folder)
-    estimates, line = figures.estimates_figure(readings), figures.line_figure(readings, num_rows)
+    run, figure = read_run(folder), figures.estimates_figure(readings)
     sections = [
         Section("", sentences),
         Section(
             "Estimates",
-            figures=[Figure("estimates", estimates, "Estimates", ESTIMATES)],
+            figures=[Figure("estimates", figure, "Estimates", ESTIMATES)],
             tables=[reading_table(readings, num_rows)],
-        ),
-        Section(
-            "What more data would change",
-            figures=[Figure("line", line, "The line over 1 / n", LINE)],
         ),
         Section("How it was measured", HOW),
         made_section(run.environment, run.config),
@@ -209,16 +196,16 @@ def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
             "ceiling": show_ceiling(one.ceiling),
             "nats": format_nats(one.found),
             "y shuffled": format_nats(one.null) if one.null else "",
+            "n / 4, n / 2, n": ", ".join(show(nats, ".2f") for nats in one.line[::-1]),
             "more data would add": format_nats(one.gain) if one.gain else "",
             "at 1 / n = 0": format_nats(one.limit) if one.limit else "",
         }
         for one in readings
     ]
     note = (
-        "Nats, with 95 % intervals. If there are two critics, only the one with the higher InfoNCE "
-        "on the rows that choose the step is trained on shuffled and on fewer rows. If there is "
-        f"no ceiling, no sure lower bound from {num_rows:,} rows can pass 2 ln n + 5 = "
-        f"{certifiable(num_rows):.1f} nats (McAllester & Stratos 2020)."
+        "Nats, with 95 % intervals. Of two critics, only the one with the higher InfoNCE on the "
+        "rows that choose the step is trained on shuffled and on fewer rows. No sure lower bound "
+        f"from {num_rows:,} rows can pass 2 ln n + 5 = {certifiable(num_rows):.1f} nats."
     )
     return Table("Estimates", pd.DataFrame(rows), note)
 
