@@ -18,17 +18,14 @@ LEAST_ROWS = 200
 ROTATIONS = 4
 #: Canonical correlations nearer to 1 are those of a map and its rounding errors.
 SAME = 1e-10
-#: A variable with more different values among the rows is continuous.
+#: A variable with a larger share of different values is continuous.
 MAX_DISTINCT = 0.5
-#: Rows in which two columns are compared first, as most differ there.
-FEW_ROWS = 1000
-#: Rows that resemble the ones before by more than this in a column, as a correlation, are no
-#: independent draws. Of 200 independent rows it is 4 standard errors.
-MOST_ALIKE = 0.3
+#: Correlation of neighbouring rows in a column: 4 standard errors of 200 independent rows.
+MAX_ALIKE = 0.3
 
 
 class Pairs(NamedTuple):
-    """Rows of x and y that belong together, in random order, and what is to be said of them."""
+    """Rows of x and y that belong together, in random order, and sentences on them."""
 
     x: Float[np.ndarray, "n dx"]
     y: Float[np.ndarray, "n dy"]
@@ -87,7 +84,8 @@ def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) ->
     Rows cannot tell a map from one with noise that is too small to change their order.
     """
     for i, j in itertools.product(range(x.shape[1]), range(y.shape[1])):
-        if is_one_to_one(x[:FEW_ROWS, i], y[:FEW_ROWS, j]) and is_one_to_one(x[:, i], y[:, j]):
+        # Most columns differ in the first rows already.
+        if all(is_one_to_one(x[:n, i], y[:n, j]) for n in (1000, len(x))):
             what = f"Column {j} of y is a one-to-one map of column {i} of x"
             return f"{what} in all rows. If it always is, they share {describe_entropy(x[:, i])}."
     shared = common_direction(x, y)
@@ -144,7 +142,7 @@ def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
         # Without the largest, which two rare ones that happen to be neighbours would decide alone.
         alike = (products.sum(0) - products.max(0)) / len(products)
         column = int(alike.argmax())
-        if alike[column] > MOST_ALIKE:
+        if alike[column] > MAX_ALIKE:
             remarks.append(
                 f"Neighbouring rows of {name} are alike in column {column}, counted from 0 "
                 f"(correlation {alike[column]:.2f}): rows must be independent draws. Of a series "

@@ -24,14 +24,7 @@ def title_of(reading: Reading) -> str:
 
 
 def certifiable(num_rows: int) -> float:
-    """Return the highest value that a sure lower bound can have with this many rows, nats.
-
-    2 ln n + 5: no bound that holds for every law with high confidence is higher (McAllester &
-    Stratos 2020), so that more is a claim about the law, not about the data.
-
-    >>> round(certifiable(10_000), 1)
-    23.4
-    """
+    """Return the highest sure lower bound for this many rows (McAllester & Stratos 2020), nats."""
     return 2 * math.log(num_rows) + 5
 
 
@@ -90,11 +83,7 @@ def nothing_found(best: Reading, limited: str, identity: str) -> list[str]:
 
 
 def at_ceiling(readings: Sequence[Reading]) -> str:
-    """Return a clause on the reading that is nearest to its ceiling, if it is near; else "".
-
-    >>> at_ceiling([Reading("ksg", "none", "no bound", 4.14, Interval(4.13, 4.0, 4.2))])
-    'KSG reads 4.13 of at most 4.14'
-    """
+    """Return a clause on the reading that is nearest to its ceiling, if it is near; else ""."""
     near = [one for one in readings if state_of(one) in ("warn", "saturated") and one.ceiling]
     if not near:
         return ""
@@ -139,11 +128,7 @@ def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
 
 
 def format_nats(interval: Interval) -> str:
-    """Return a value with its interval.
-
-    >>> format_nats(Interval(0.5, 0.4, 0.6)), format_nats(Interval(-1e9, -2e9, 0.0))
-    ('0.50 (0.40 to 0.60)', 'diverged')
-    """
+    """Return a value with its interval, or "diverged"."""
     if not abs(interval.value) < DIVERGED:
         return "diverged"
     return f"{show(interval.value, '.2f')} ({show_interval(interval.low, interval.high)})"

@@ -1,10 +1,4 @@
-"""Every estimator on held-out rows of two arrays, with y shuffled, and with fewer rows.
-
-In each of four rotations one half of the rows trains, a quarter chooses the step, and the last
-quarter is read, so that each row is read once, by networks that never saw it. Training and choosing
-with half and a quarter of these rows, and reading the same ones, gives each rotation a line over
-1 / n.
-"""
+"""Every estimator on held-out rows of two arrays, with y shuffled, and with fewer rows."""
 
 import functools
 import math
@@ -41,11 +35,8 @@ class Reading(NamedTuple):
 
     estimator: str
     critic: str
-    """"none" if it trains no networks."""
     label: str
-    """What may be claimed of it."""
     ceiling: float | None
-    """Nats above which no batch can read; None: there is none."""
     found: Interval
     null: Interval | None = None
     """The mean over shuffled y, and the range in which one more shuffled value lies."""
@@ -60,11 +51,7 @@ class Reading(NamedTuple):
 
 
 def student(values: np.ndarray, prediction: bool = False) -> Interval:
-    """Return the mean of independent values with Student's interval, or the range of one more.
-
-    >>> [round(one, 2) for one in student(np.array([1.0, 2.0, 3.0]))]
-    [2.0, -0.48, 4.48]
-    """
+    """Return the mean of independent values with Student's interval, or the range of one more."""
     from scipy.special import stdtrit  # half a second, which no start of training needs
 
     n, mean = len(values), float(values.mean())
@@ -121,15 +108,9 @@ class Sizes(NamedTuple):
 
 
 def plan(num_rows: int, config: Config) -> Sizes:
-    """Return batches so small that a quarter has four to read, and the least training set two.
-
-    >>> from configs import arrays
-    >>> plan(10_000, arrays.get_config()), plan(400, arrays.get_config())
-    (Sizes(quarter=2500, train=64, read=256), Sizes(quarter=100, train=25, read=25))
-    """
+    """Return batches so small that a quarter has four to read, and the least training set two."""
     quarter = num_rows // ROTATIONS
-    read = min(config.read_size, quarter // 4)
-    return Sizes(quarter, min(config.batch_size, quarter // 4), read)
+    return Sizes(quarter, *(min(n, quarter // 4) for n in (config.batch_size, config.read_size)))
 
 
 def fit(
@@ -141,12 +122,7 @@ def fit(
     fraction: float = 1.0,
     shuffle: int = 0,
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Train and read all estimators of a critic in four rotations.
-
-    Returns:
-        For each reading the value that chose its step, (4,), and the nats of the batches of the
-        last quarter, (4, batches).
-    """
+    """Return the value that chose the step (4,) and the nats (4, batches) of each reading."""
     num_train = int(2 * sizes.quarter * fraction)
     rng = np.random.default_rng((config.seed, shuffle)) if shuffle else None
     x, y = rotate(pairs.x, pairs.y, num_train, config.transform, rng)
@@ -187,10 +163,7 @@ def _fit(x, y, num_train, num_choosing, rngs, *, config, sizes):
 
 
 def with_line(reading: Reading, points: np.ndarray) -> Reading:
-    """Add a straight line over 1 / n through the points (fractions, rotations) of each rotation.
-
-    The rows that are read are the same along a line, so that their luck cancels in its slope.
-    """
+    """Add a straight line over 1 / n through the points (fractions, rotations) of each rotation."""
     at = 1 / np.array(FRACTIONS)  # in units of 1 / n
     limit, _ = np.polynomial.polynomial.polyfit(at, points, 1)
     first, last = (at[2] - at[1]) / (at[2] - at[0]), (at[1] - at[0]) / (at[2] - at[0])
@@ -249,16 +222,10 @@ def read_sample(
     null = student(np.array(nulls), prediction=True)
     reading = Reading(name, "none", **describe(whole, name), found=found, null=null)
     reading = with_line(reading, np.array([[whole.value] * ROTATIONS, *fewer]))
-    return reading._replace(limit=widen(reading.limit, found))
+    return reading._replace(limit=widen(reading.limit or found, found))
 
 
-def widen(limit: Interval | None, by: Interval) -> Interval | None:
-    """Return a limit with the uncertainty of another interval added to its own.
-
-    >>> widen(Interval(1.0, 0.25, 1.75), Interval(9.0, 8.0, 10.0))
-    Interval(value=1.0, low=-0.25, high=2.25)
-    """
-    if limit is None:
-        return None
+def widen(limit: Interval, by: Interval) -> Interval:
+    """Return a limit with the uncertainty of another interval added to its own."""
     reach = math.hypot(limit.high - limit.value, by.high - by.value)
     return Interval(limit.value, limit.value - reach, limit.value + reach)

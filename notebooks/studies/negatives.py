@@ -1,18 +1,3 @@
-# ---
-# jupyter:
-#   jupytext:
-#     formats: ipynb,py:percent
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#       format_version: '1.3'
-#       jupytext_version: 1.19.6
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
-# ---
-
 # %% [markdown]
 # # Negatives of a run: its labels, its scores and its gradient
 #
@@ -95,7 +80,7 @@ for name, each in counts.items():
     assert chance[0] == 1
     axes.plot(chance, label=name)
     for budget in BUDGETS:
-        row = {"label": name, "budget": budget}
+        row = {"label": name, "budget": budget, "width": None}
         try:
             window = negatives.exclusion_window(chance, len(chance) // 2, DRAWN, budget * DRAWN)
             windows.append(row | window._asdict())
