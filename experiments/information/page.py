@@ -127,6 +127,11 @@ def show_ceiling(nats: float | None) -> str:
     return "none" if nats is None or not math.isfinite(nats) else show(nats, ".2f")
 
 
+def show_known(nats: float) -> str:
+    """Return a value, or "diverged"."""
+    return show(nats, ".2f") if abs(nats) < DIVERGED else "diverged"
+
+
 def show_estimate(row: Any) -> str:
     """Return a value, its spread and its bias."""
     if not abs(row.value) < DIVERGED:
@@ -196,7 +201,7 @@ def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
             "ceiling": show_ceiling(one.ceiling),
             "nats": format_nats(one.found),
             "y shuffled": format_nats(one.null) if one.null else "",
-            "n / 4, n / 2, n": ", ".join(show(nats, ".2f") for nats in one.line[::-1]),
+            "n / 4, n / 2, n": ", ".join(show_known(nats) for nats in one.line[::-1]),
             "more data would add": format_nats(one.gain) if one.gain else "",
             "at 1 / n = 0": format_nats(one.limit) if one.limit else "",
         }

@@ -469,8 +469,7 @@ def test_the_command_leaves_a_page_and_scores(tmp_path):
     assert abs(info.chance) < 0.2
     rows = json.loads((tmp_path / "run" / "information.json").read_text())["sections"]
     assert rows[1]["tables"][0]["rows"][0]["estimator"] == "InfoNCE, separable"
-    for name in ("estimates", "line"):
-        assert (tmp_path / "run" / "figures" / f"{name}.png").exists()
+    assert (tmp_path / "run" / "figures" / "estimates.png").exists()
 
 
 def test_equal_pairs_leave_nearest_neighbours_out():
@@ -485,9 +484,11 @@ def test_equal_pairs_leave_nearest_neighbours_out():
 def test_what_diverged_is_no_score_and_no_line():
     wild = reading(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0), limit=Interval(0, 0, 0))
     assert page.to_scores([wild], "a, b", 0, 400) == []
-    assert page.reading_table([wild], 400).frame.nats[0] == "diverged"
-    figure = figures.line_figure([wild], 400)
-    assert not any(len(axes.lines) for axes in figure.axes)
+    frame = page.reading_table([wild], 400).frame
+    assert frame.nats[0] == "diverged"
+    assert frame["n / 4, n / 2, n"][0] == "0.00, 0.00, diverged"
+    (axes,) = figures.estimates_figure([wild]).axes
+    assert not axes.get_yticks().size
 
 
 @pytest.mark.parametrize(("key", "value"), [
