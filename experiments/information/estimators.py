@@ -54,12 +54,10 @@ BY_OBJECTIVE = {"smile": "js", "club": "club"}
 
 
 class Method(NamedTuple):
-    """An estimator with its networks."""
+    """An estimator with its networks: init(rng, x, y) and apply(params, log_average, x, y)."""
 
     init: Callable[[Any, Any, Any], Any]
-    """init(rng, x, y) -> the parameters."""
     apply: Callable[[Any, Any, Any, Any], tuple[Any, Readings, Any]]
-    """apply(params, log_average, x, y) -> (to maximize, readings, log_average)."""
 
 
 def make_methods(config: Config) -> dict[str, Method]:
@@ -149,10 +147,7 @@ clip_pull.defvjp(
 def total_loss(
     methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[Any, tuple[dict[str, Readings], Any]]:
-    """Return one loss for all methods, which share no parameters: each trains as if alone.
-
-    `data` holds (x, y) for every method by its name.
-    """
+    """Return one loss for all methods, each on its (x, y): they share no parameters."""
     loss, readings, averages = 0.0, {}, {}
     for name, method in methods.items():
         objective, readings[name], averages[name] = method.apply(
@@ -244,9 +239,7 @@ def fit_and_watch(
 ) -> tuple[tuple[dict[str, Any], dict[str, Any]], ...]:
     """Train all methods on draw(rng) -> (x, y); read each held-out part every `read_every` steps.
 
-    Returns:
-        Objectives by method and readings in nats by "critic/estimator", for each part: shape
-        (readings, batches), a batch being `batch_size` of its pairs.
+    Returns objectives by method and readings by "critic/estimator", (readings, batches) each.
     """
     methods, batch_size = make_methods(config), config.batch_size
     tx = optax.adam(config.learning_rate)
