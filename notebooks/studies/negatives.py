@@ -36,6 +36,7 @@ from experiments.training.step import make_loss
 FULL = bool(os.environ.get("FULL"))  # larger sizes
 run = ROOT / os.environ.get("RUN", "runs/voices")
 if not (run / "checkpoints").exists():
+    assert "RUN" not in os.environ, f"{run} has no checkpoints"
     run = pathlib.Path(tempfile.mkdtemp())
     settings = {
         "num_steps": 60, "eval_every": 60, "save_every": 60, "loss.cosine": True,
