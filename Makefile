@@ -1,7 +1,7 @@
 # make demo   environment, real recordings, a CPC run, probes, report
 # make test   environment, lint, types, fast tests, a small run of each experiment, the site
 # make slow   all other tests, which take most of an hour
-# make nightly  an hour of kills, damage and odd input; the coverage of the interval of log N - L
+# make nightly  an hour of kills, damage and odd input; the coverage of intervals and claims; the studies at full size
 # make fast   the tests that take seconds and no network
 # make docs   the site, in build/docs, its notebooks executed
 # Nothing needs root; what is there is reused.
@@ -32,6 +32,9 @@ slow: .venv/dev
 
 nightly: .venv/dev
 	$(BIN)/python -m tests.estimators.coverage
+	$(BIN)/python -m tests.estimators.forty_tasks
+	mkdir -p build/studies
+	FULL=1 $(BIN)/jupyter execute --timeout=-1 --output='../../build/studies/{notebook_name}' notebooks/studies/*.ipynb
 	$(BIN)/python -m tests.endurance
 
 whole: .venv/dev

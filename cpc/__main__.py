@@ -22,7 +22,6 @@ import cpc
 ALIASES = {
     "configs": "command.configs",
     "information": "information.own_arrays",
-    "nce": "studies.nce",
 }
 #: Marks the files that are commands.
 STARTS = '\nif __name__ == "__main__":\n'
@@ -40,7 +39,7 @@ def find_home() -> pathlib.Path:
 
 
 def find_commands(home: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Return the files of the commands by name, such as audio and studies.hidden_ball."""
+    """Return the files of the commands by name, such as train and information.own_arrays."""
     top = home / "experiments"
     return {
         ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__main__"): path

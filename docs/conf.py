@@ -26,7 +26,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 autosummary_generate = False
-exclude_patterns = ["notebooks/*.py", "**/.ipynb_checkpoints"]
+exclude_patterns = ["notebooks/*.py", "notebooks/studies", "**/.ipynb_checkpoints"]
 html_theme = "sphinx_book_theme"
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True}
 myst_heading_anchors = 3

@@ -33,7 +33,7 @@ PULLED = [
     "metrics.jsonl", "metrics.crc32", "skipped.txt", "vectors.txt", "vocabulary.tsv",
     *(f"{name}.json" for name in (
         "config", "environment", "scores", "audit", "data", "truth", "checkpoint", "neighbours",
-        "map", "table", "nce", "negatives", "from_ngram_to_infonce",
+        "map", "table",
     )),
     *(f"{name}.npz" for name in ("scores", "episode", "vectors", "units")),
     *(f"exported/{name}" for name in ("config.json", "model.safetensors", CARD)),

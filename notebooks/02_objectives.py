@@ -1,23 +1,8 @@
-# ---
-# jupyter:
-#   jupytext:
-#     formats: ipynb,py:percent
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#       format_version: '1.3'
-#       jupytext_version: 1.19.6
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
-# ---
-
 # %% [markdown]
 # # Which objective, which negatives, what temperature
 #
 # Five choices come before a contrastive run. Each is looked at here on a problem small enough to
-# know the answer. `python -m experiments.studies.nce` measures the theory behind them at length.
+# know the answer. `studies/nce_theory` checks the theory behind them at length.
 
 # %%
 import functools

@@ -111,7 +111,7 @@ def run_program(monkeypatch, capsys, *words):
 def test_every_command_is_listed_by_what_its_file_says_first(monkeypatch, capsys):
     lines = run_program(monkeypatch, capsys, "--help").splitlines()
     listed = dict(line.split(maxsplit=1) for line in lines[1:])
-    assert {"train", "sweep", "probe", "reproduce", "studies.hidden_ball"} <= set(listed)
+    assert {"train", "sweep", "probe", "reproduce", "information.own_arrays"} <= set(listed)
     assert not {"run", "bench.by_torch", "command.cli"} & set(listed)
     for name, said in listed.items():
         assert importlib.util.find_spec(f"experiments.{program.ALIASES.get(name, name)}")

@@ -1,12 +1,20 @@
-"""Notebooks: paired with their sources, and without outputs. `make docs` runs them."""
+"""Notebooks: paired with their sources, and without outputs.
 
+`make docs` runs tutorials, `make nightly` studies.
+"""
+
+import ast
+import importlib
 import json
 import pathlib
+import types
 
 import jupytext
 import pytest
 
-SOURCES = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.py"))
+SOURCES = sorted((pathlib.Path(__file__).parents[1] / "notebooks").rglob("*.py"))
+
+OURS = ("cpc", "configs", "experiments")
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
@@ -17,3 +25,28 @@ def test_paired_and_without_outputs(source):
     for cell, want in pairs:
         assert "".join(cell["source"]) == want["source"], f"run: jupytext --sync {source}"
         assert not cell.get("outputs"), f"{source.stem} holds outputs"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_imports_exist(source):
+    """Studies run at night alone, so that what they use must not disappear unseen until then."""
+    tree = ast.parse(source.read_text())
+    modules = {}  # name -> module of ours
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in OURS:
+            for alias in node.names:
+                value = find(node.module, alias.name)
+                modules[alias.asname or alias.name] = value
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = modules.get(node.value.id)
+            if isinstance(module, types.ModuleType):
+                assert hasattr(module, node.attr), f"{module.__name__}.{node.attr}"
+
+
+def find(module, name):
+    """An attribute of a module, or a module of a package."""
+    try:
+        return getattr(importlib.import_module(module), name)
+    except AttributeError:
+        return importlib.import_module(f"{module}.{name}")

@@ -10,18 +10,15 @@ import numpy as np
 
 from configs.information import CONSISTENCY as KEYS
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
-from cpc.files import write_json
 from cpc.results.scores import read_records
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.information.methods import check_readings, claims, fit_and_read, make_methods
-from experiments.information.run import interpret, load_data, make_work
-from experiments.information.units import measure_each
+from experiments.information.estimators import claims, fit_and_read, make_row
+from experiments.information.run import interpret, load_data, make_work, measure_each
 
 NAME, ON_ONE_DEVICE = "mi_consistency", False
 SIDE = 28
-#: What each law shows of two images: which image each part of x and y is, and how many rows each
-#: part of y keeps.
+#: Law -> the image that each part of x and y is of, and the rows that each part of y keeps.
 LAWS = {
     "rows": lambda rows, less: ((0,), (rows,)),
     "processing": lambda rows, less: ((0, 0), (rows, rows - less)),
@@ -29,12 +26,12 @@ LAWS = {
 }
 
 
-def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
-    """Measure setting after setting, then write the table; return the signal that stopped it."""
-    images, recorded = load_images(config), folder / "metrics.jsonl"
+def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
+    """Measure setting after setting; return the signal that stopped it, or ""."""
+    images = load_images(config)
     fit = jax.jit(functools.partial(fit_images, config))
 
-    def measure(setting):
+    def measure_setting(setting):
         law, rows = setting
         which, kept = LAWS[law](rows, config.processing_rows)
         found = fit(*images, jnp.array(which), jnp.array(kept), jax.random.key(config.seed))
@@ -42,15 +39,11 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
         return {"law": law, "rows": rows, "estimates": estimates}
 
     settings = [(law, rows) for law in LAWS for rows in config.rows]
-    reason = measure_each(recorded, settings, measure, ("law", "rows"))
-    if not reason:
-        write_json(folder / "table.json", make_table(config, read_records(folder, [])))
-    return reason
+    return measure_each(folder, settings, measure_setting, ("law", "rows"))
 
 
 def check(config: Config) -> None:
-    """Refuse rows that an image has not; the last of them is what the others are compared with."""
-    check_readings(config)
+    """Reject rows that an image lacks, or that do not rise: the last are compared with."""
     rows = tuple(config.rows)
     if not rows or list(rows) != sorted(set(rows)) or rows[-1] > SIDE:
         raise UserError(f"rows is {rows}: give numbers up to {SIDE} that rise")
@@ -95,35 +88,17 @@ def fit_images(
         half = len(images) // 2
         return pair_up(images, jnp.arange(2 * half).reshape(2, half).T)
 
-    return fit_and_read(
-        make_methods(config),
-        draw,
-        [held_out(choose), held_out(read)],
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        num_steps=config.num_steps,
-        read_every=config.read_every,
-        rng=rng,
-    )
+    return fit_and_read(config, draw, [held_out(choose), held_out(read)], rng)
 
 
-def make_table(config: Config, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return estimates and what each law is about: their ratio to the estimate that it names."""
-    found = {(r["law"], r["rows"]): r["estimates"] for r in records}
+def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Return each estimate, and its ratio to the estimate that its law compares it with."""
+    found = {(r["law"], r["rows"]): r["estimates"] for r in read_records(folder, [])}
     claimed, rows = claims(config), []
     for (law, kept), estimates in found.items():
         base = found["rows", max(config.rows) if law == "rows" else kept]
         for name, value in estimates.items():
-            critic, estimator = name.split("/")
-            rows.append(
-                {
-                    "law": law,
-                    "rows": kept,
-                    "critic": critic,
-                    "estimator": estimator,
-                    "value": value,
-                    "ratio": value / base[name] if value is not None and base[name] else None,
-                    **claimed[estimator],
-                }
-            )
+            ratio = value / base[name] if value is not None and base[name] else None
+            numbers = {"law": law, "rows": kept, "value": value, "ratio": ratio}
+            rows.append(make_row(name, claimed, **numbers))
     return rows

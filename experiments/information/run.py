@@ -1,24 +1,24 @@
-"""A run of one of the experiments on estimators: checked, measured, reported."""
+"""The runner of the experiments on estimators: check, measure, tabulate, report."""
 
+import contextlib
+import itertools
 import pathlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from cpc.types import UserError
-from experiments.command.config import Config, check_config
-from experiments.information import methods
+from cpc.files import read_lines, write_json
+from cpc.train import JsonlWriter, ProgressWriter, describe_values, stop_on_signals
+from experiments.command.config import Config
+from experiments.information.estimators import check_estimation
 from experiments.training.problem import Work
 
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
     """Return the config of an experiment, checked."""
-    check_config(config, kind.KEYS)
-    for key in ("widths", "joint_widths"):
-        if not config[key]:
-            raise UserError(f"the config's {key} is {config[key]}: name a width or more")
-    methods.make_methods(config)
+    check_estimation(config, kind.KEYS)
     kind.check(config)
     return config
 
@@ -30,12 +30,18 @@ def load_data(config: Config, log: Callable[[str], object]) -> None:
 def make_work(
     kind: Any, config: Config, data: None, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return what measures, by the kind's own run(config, folder, mesh)."""
-    return Work(
-        train=lambda: (kind.run(config, folder, mesh), None),
-        finish=lambda trained: print(f"table: {folder / 'table.json'}"),
-        write_page=write_page,
-    )
+    """Return the work of a kind, whose measure(config, folder, mesh) fills metrics.jsonl."""
+
+    def train():
+        reason = kind.measure(config, folder, mesh)
+        if not reason:
+            write_json(folder / "table.json", kind.make_table(config, folder))
+        return reason, None
+
+    def finish(trained):
+        print(f"table: {folder / 'table.json'}")
+
+    return Work(train, finish, write_page)
 
 
 def write_page(folder: pathlib.Path) -> pathlib.Path:
@@ -43,3 +49,32 @@ def write_page(folder: pathlib.Path) -> pathlib.Path:
     from experiments.information.page import write_information_report  # matplotlib takes seconds
 
     return write_information_report(folder)
+
+
+def measure_each(
+    folder: pathlib.Path,
+    units: Sequence[Any],
+    measure: Callable[[Any], dict[str, Any]],
+    headline: tuple[str, ...],
+) -> str:
+    """Measure the units that metrics.jsonl lacks; return the signal that stopped it, or ""."""
+    recorded = folder / "metrics.jsonl"
+    lines = read_lines(recorded) if recorded.exists() else []
+    done = sum(1 for _ in itertools.takewhile(lambda line: line[1], lines))  # sound ones
+    console = ProgressWriter(len(units), describe_values(*headline), seconds_between=0.0)
+    if done:
+        console.say(f"resuming after {done} of {len(units)}")
+    begin = time.perf_counter()
+    with (
+        stop_on_signals() as stop,
+        contextlib.closing(JsonlWriter(recorded, done)) as jsonl,
+        contextlib.closing(console),
+    ):
+        for number, unit in enumerate(units[done:], start=1):
+            if reason := stop():
+                return reason
+            record = {"step": done + number, "split": "train", **measure(unit)}
+            record["steps_per_second"] = number / (time.perf_counter() - begin)
+            for writer in (jsonl, console):
+                writer.write(record)
+    return ""

@@ -11,8 +11,7 @@ import numpy as np
 
 from configs.information import STAIRCASE as KEYS
 from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
-from cpc.files import write_json
-from cpc.results import Frame, read_run
+from cpc.results import read_run
 from cpc.train import (
     Cadence,
     ProgressWriter,
@@ -25,15 +24,7 @@ from cpc.train import (
 )
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.information.methods import (
-    Estimator,
-    claims,
-    init_methods,
-    make_estimators,
-    make_methods,
-    total_loss,
-    values_of,
-)
+from experiments.information import estimators
 from experiments.information.run import interpret, load_data, make_work
 from experiments.training.loop import Training, run_training
 
@@ -41,35 +32,31 @@ NAME, ON_ONE_DEVICE = "mi_staircase", False
 MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 
 
-def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
-    """Climb, then write the table; return the signal that stopped it."""
+def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
+    """Climb all levels; return the signal that stopped it, or ""."""
+    num_steps = len(config.levels) * config.steps_per_level
+    tx, _ = make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
     methods = {
         f"{name}/{key}": method
         for name in config.maps
-        for key, method in make_methods(config).items()
+        for key, method in estimators.make_methods(config).items()
     }
-    num_steps = len(config.levels) * config.steps_per_level
-    tx, _ = make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
     loss_fn = make_loss(config, methods)
     state = replicate(first_state(config, methods, loss_fn, tx), mesh)
-    step = jit_step(make_train_step(loss_fn, tx), state)
     training = Training(
         state,
-        step,
+        jit_step(make_train_step(loss_fn, tx), state),
         lambda first: (level(config, i) for i in range(first, num_steps)),
         num_steps=num_steps,
         summarize=make_summary(config),
         cadence=Cadence(log_every=config.log_every, save_every=config.save_every),
     )
     console = ProgressWriter(num_steps, describe_values("truth", "info_nce"))
-    _, reason = run_training(folder, config, training, console)
-    if not reason:
-        write_json(folder / "table.json", make_table(config, read_run(folder).train))
-    return reason
+    return run_training(folder, config, training, console)[1]
 
 
 def check(config: Config) -> None:
-    """Refuse levels, maps and windows that cannot be meant."""
+    """Reject levels, maps and windows that cannot be meant."""
     if not config.levels or not config.maps:
         raise UserError("levels or maps is empty: name one or more")
     for nats in config.levels:
@@ -89,26 +76,26 @@ def level(config: Config, step: int) -> np.float32:
 
 def make_loss(config: Config, methods: dict) -> Callable:
     """Return loss_fn(params, extra, batch, rng), which draws pairs; `batch` is the information."""
-    exact = {name: make_estimators(config)[name] for name in config.estimators}
 
     def loss_fn(params, extra, batch, rng):
         x, y = correlated_gaussians(rng, config.batch_size, config.dim, batch)
         data = {name: (x, MAPS[name.split("/")[0]](y)) for name in methods}
-        loss, (readings, extra) = total_loss(methods, params, extra, data)
-        readings |= read_exactly(exact, gaussian_log_ratio(x, y, batch))
-        values = values_of(readings)
+        loss, (readings, extra) = estimators.total_loss(methods, params, extra, data)
+        readings |= read_exactly(config, gaussian_log_ratio(x, y, batch))
+        values = estimators.values_of(readings)
         squares = {name: jnp.square(value) for name, value in values.items()}
         return loss, (extra, {"values": values, "squares": squares})
 
     return loss_fn
 
 
-def read_exactly(estimators: dict[str, Estimator], log_ratio: Any) -> dict[str, Any]:
-    """Return what each estimator reads with the exact log ratio, which a map does not change."""
-    return {
-        f"any/exact/{name}": estimator.apply(*estimator.exact(log_ratio), 0.0)[1]
-        for name, estimator in estimators.items()
-    }
+def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
+    """Return the readings of each estimator at the exact log ratio, which no map changes."""
+    found = {}
+    for name in config.estimators:
+        exact = estimators.exact_outputs(name, log_ratio)
+        found[f"any/exact/{name}"] = estimators.estimate(name, config, *exact)[1]
+    return found
 
 
 def first_state(config: Config, methods: dict, loss_fn: Callable, tx: Any) -> Any:
@@ -117,7 +104,7 @@ def first_state(config: Config, methods: dict, loss_fn: Callable, tx: Any) -> An
     pair = jnp.zeros((2, config.batch_size, config.dim))
     # The shapes alone matter, and making networks one by one would compile for minutes.
     initialize = jax.jit(
-        lambda rng: init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
+        lambda rng: estimators.init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
     )
     params, extra = initialize(root)
     _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, level(config, 0), root)
@@ -132,7 +119,7 @@ def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
         for name, total in sums["values"].items():
             mean, square = (float(s) / float(sums["steps"]) for s in (total, sums["squares"][name]))
             record[name] = mean
-            # The squares of a runaway estimate pass what float32 holds.
+            # The squares of a runaway estimate exceed float32.
             record[f"{name}/std"] = math.sqrt(max(square - mean * mean, 0.0))
             if name.endswith("/info_nce"):
                 record.setdefault("info_nce", mean)
@@ -141,29 +128,23 @@ def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
     return summarize
 
 
-def make_table(config: Config, train: Frame) -> list[dict[str, Any]]:
-    """Return value, bias and spread of each reading at the end of each level: its last half."""
-    claimed = claims(config)
-    readings = [name for name in train if f"{name}/std" in train]
-    rows = []
+def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Return value, bias and spread of each reading over the last half of each level."""
+    train, claimed, rows = read_run(folder).train, estimators.claims(config), []
     for number, truth in enumerate(config.levels, start=1):
         end = number * config.steps_per_level
         last = train[train.step.gt(end - config.steps_per_level / 2) & train.step.le(end)]
-        for name in readings:
-            task, critic, estimator = name.split("/")
+        for name in [name for name in train if f"{name}/std" in train]:
+            task, _, reading = name.partition("/")
             means, stds = (last[key].to_numpy(float) for key in (name, f"{name}/std"))
             # One window in which a reading diverged leaves the level without a value.
             value = float(means.mean())
-            rows.append(
-                {
-                    "task": task,
-                    "critic": critic,
-                    "estimator": estimator,
-                    "truth": float(truth),
-                    "value": value,
-                    "bias": value - truth,
-                    "spread": np.sqrt(np.mean(stds**2) + np.var(means)),
-                    **claimed[estimator],
-                }
-            )
+            numbers = {
+                "task": task,
+                "truth": float(truth),
+                "value": value,
+                "bias": value - truth,
+                "spread": np.sqrt(np.mean(stds**2) + np.var(means)),
+            }
+            rows.append(estimators.make_row(reading, claimed, **numbers))
     return rows

@@ -17,10 +17,11 @@ from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import with_settings
-from experiments.information.own_arrays import __main__ as study
-from experiments.information.own_arrays import arrays, findings, fit, page, tasks
-from experiments.information.own_arrays.arrays import Pairs
-from experiments.information.own_arrays.fit import Interval, Reading
+from experiments.information import arrays, figures, findings, page, rotations
+from experiments.information import own_arrays as study
+from experiments.information.arrays import Pairs
+from experiments.information.rotations import Interval, Reading
+from tests.estimators import forty_tasks
 from tests.small_run import write_run
 
 TASKS = {task.name: task for task in beyond_normal()}
@@ -180,8 +181,8 @@ def test_normal_scores_do_not_see_a_rising_map():
 def test_intervals_are_those_of_student():
     values = good(9, 1)[:, 0]
     want = scipy.stats.t.interval(0.95, 8, values.mean(), values.std(ddof=1) / 3)
-    np.testing.assert_allclose(fit.student(values)[1:], want)
-    one_more = fit.student(values, prediction=True)
+    np.testing.assert_allclose(rotations.student(values)[1:], want)
+    one_more = rotations.student(values, prediction=True)
     wide = (one_more.high - one_more.low) / (want[1] - want[0])
     assert wide == pytest.approx(np.sqrt(1 + 9)), "sqrt(1 + 1 / n) over sqrt(1 / n)"
 
@@ -192,14 +193,14 @@ def reading(**fields):
 
 
 def test_the_line_over_one_by_n():
-    rotations = np.array([0.0, 0.1, -0.1, 0.0])
-    straight = 2.0 + rotations - 0.3 * np.array([[1.0], [2.0], [4.0]])
-    found = fit.with_line(reading(), straight)
+    luck = np.array([0.0, 0.1, -0.1, 0.0])
+    straight = 2.0 + luck - 0.3 * np.array([[1.0], [2.0], [4.0]])
+    found = rotations.with_line(reading(), straight)
     assert found.line == pytest.approx((1.7, 1.4, 0.8))
     assert found.limit.value == pytest.approx(2.0)
     assert found.gain == pytest.approx((0.3, 0.3, 0.3))
     assert found.bend == pytest.approx((0, 0, 0), abs=1e-9)
-    bent = fit.with_line(reading(), straight + np.array([[0.0], [0.5], [0.0]]))
+    bent = rotations.with_line(reading(), straight + np.array([[0.0], [0.5], [0.0]]))
     assert bent.bend == pytest.approx((0.5, 0.5, 0.5))
 
 
@@ -207,7 +208,7 @@ def test_the_step_is_chosen_on_other_rows_than_are_read(monkeypatch):
     """SMILE, which is no bound, by the objective that its networks were trained on."""
     steps, batches = jnp.arange(3.0), jnp.ones((3, 4))
 
-    def watched(methods, draw, held_out, **options):
+    def watched(config, draw, held_out, rng):
         (x, _), (read_x, _) = held_out
         assert x.shape == read_x.shape == (100, 1)
         best = {"info_nce": 0, "js": 1, "smile": 2, "js objective": 1}
@@ -221,10 +222,10 @@ def test_the_step_is_chosen_on_other_rows_than_are_read(monkeypatch):
             ({}, {name: jnp.asarray(value) for name, value in reads.items()}),
         )
 
-    monkeypatch.setattr(fit, "fit_and_watch", watched)
+    monkeypatch.setattr(rotations, "fit_and_watch", watched)
     config = small(seed=77)
     pairs = Pairs(good(400, 1), good(400, 1), ())
-    found = fit.fit(pairs, config, "separable", fit.plan(400, config))
+    found = rotations.fit(pairs, config, "separable", rotations.plan(400, config))
     means = {name.split("/")[1]: batches.mean() for name, (_, batches) in found.items()}
     assert means == {"info_nce": 0.0, "js": 1.0, "smile": 1.0}
 
@@ -233,20 +234,22 @@ def test_fewer_rows_train_and_choose_and_all_are_read(monkeypatch):
     """A batch has no row twice, pairs that belong together, and rows of the first alone."""
     drawn = []
 
-    def watched(methods, draw, held_out, **options):
-        x, y = draw(options["rng"])
+    def watched(config, draw, held_out, rng):
+        x, y = draw(rng)
         jax.debug.callback(lambda x, y: drawn.append((x, y)), x, y)
         # By the first of four batches the second reading is best, by all four the first is.
         chooses = {"separable/info_nce": jnp.array([[0.0, 9.0, 9.0, 9.0], [1.0] * 4])}
         return ({}, chooses), ({}, {"separable/info_nce": jnp.array([[0.0] * 4, [1.0] * 4])})
 
-    monkeypatch.setattr(fit, "fit_and_watch", watched)
+    monkeypatch.setattr(rotations, "fit_and_watch", watched)
     config = small(seed=79, estimators=("info_nce",), transform="standardize")
     x = np.random.default_rng(0).permutation(404).astype(float)[:, None]
     pairs = Pairs(x, 3 * x + 1, ())
     for fraction, read in ((0.25, 1.0), (1.0, 0.0)):
         drawn.clear()
-        found = fit.fit(pairs, config, "separable", fit.plan(404, config), fraction=fraction)
+        found = rotations.fit(
+            pairs, config, "separable", rotations.plan(404, config), fraction=fraction
+        )
         jax.effects_barrier()
         assert found["separable/info_nce"][1].tolist() == [[read] * 4] * 4
         num_train = int(202 * fraction)
@@ -265,7 +268,7 @@ def records():
     """Tasks of one dimension share their program."""
     names = ("1v1-normal-0.75", "normal_cdf-1v1-normal-0.75", "half_cube-1v1-normal-0.75")
     config = small(max_rows=ROWS, num_steps=120, read_every=60)
-    return [tasks.measure_task(config, TASKS[name]) for name in names]
+    return [forty_tasks.measure_task(config, TASKS[name]) for name in names]
 
 
 @pytest.mark.slow
@@ -273,37 +276,36 @@ def test_claims_are_below_the_truth_and_estimates_near_it(records):
     for record in records:
         assert 0.2 < record["low"] <= record["truth"], record["task"]
         assert record["state"] == "fine"
-        found = {one["estimator"]: one for one in record["readings"]}
-        assert found["ksg"]["found"][0] == pytest.approx(record["truth"], abs=0.1)
-        assert found["ksg"]["found"][1] <= record["truth"] <= found["ksg"]["found"][2]
-        assert found["info_nce"]["ceiling"] == pytest.approx(np.log(ROWS // 16))
+        found = {one.estimator: one for one in record["readings"]}
+        assert found["ksg"].found.value == pytest.approx(record["truth"], abs=0.1)
+        assert found["ksg"].found.low <= record["truth"] <= found["ksg"].found.high
+        assert found["info_nce"].ceiling == pytest.approx(np.log(ROWS // 16))
         for one in found.values():
-            assert one["null"][1] <= 0.02, one
-            assert one["null"][2] >= -0.02, one
-            assert one["null"][2] < one["found"][1], one
+            assert one.null.low <= 0.02, one
+            assert one.null.high >= -0.02, one
+            assert one.null.high < one.found.low, one
     # Ranks do not see a rising map: all but the random numbers is the same.
-    a, b = (r["readings"][-2]["found"][0] for r in (records[0], records[2]))
+    a, b = (r["readings"][-2].found.value for r in (records[0], records[2]))
     assert a == pytest.approx(b, abs=1e-6)
 
 
 @pytest.mark.slow
-def test_the_count_over_tasks(records, tmp_path):
-    row = {one["estimator"]: one for one in tasks.count(records)}
-    assert row["info_nce"]["lower end not above"] == row["info_nce"]["tasks"] == 3
-    assert row["info_nce"]["value not above"] == 3
-    assert row["info_nce"]["mean error"] <= 0
-    assert row["ksg"]["interval covers"] == 3
-    text = tasks.write_study(tmp_path, records).with_suffix(".md").read_text()
-    assert "Of 3 tasks the claim is above the truth in 0: none." in text
-    record = {**records[0], "truth": 0.01}
-    text = tasks.write_study(tmp_path, [record]).with_suffix(".md").read_text()
-    assert "above the truth in 1: 1v1-normal-0.75." in text
+def test_the_count_over_tasks(records):
+    count = forty_tasks.count(records).loc["info_nce"]
+    assert count["lower end not above"] == count["value not above"] == count["tasks"] == 3
+    assert count["mean error"] <= 0
+    assert forty_tasks.count(records).loc["ksg", "interval covers"] == 3
+    wrong = [{**records[0], "truth": 0.01}]
+    assert forty_tasks.above(records) == []
+    assert forty_tasks.above(wrong) == ["1v1-normal-0.75"]
 
 
 @pytest.mark.slow
 def test_nothing_is_found_where_nothing_is(tmp_path):
     config = small(max_rows=ROWS, num_steps=120, read_every=60)
-    readings = fit.measure(Pairs(good(ROWS, 1), good(ROWS, 1)[::-1], ()), config, lambda said: None)
+    readings = rotations.measure(
+        Pairs(good(ROWS, 1), good(ROWS, 1)[::-1], ()), config, lambda said: None
+    )
     assert findings.state_of(findings.headline(readings)) == "chance"
     said = findings.claim(readings, ROWS)
     assert said[0].startswith("No information was found: InfoNCE reads ")
@@ -412,6 +414,14 @@ def test_more_than_any_sample_can_prove_is_said():
     assert said == "No sure bound from 1,000 rows can pass 18.8 nats."
 
 
+def test_an_estimate_surely_above_the_limit_of_the_critic_is_named():
+    best = reading(null=Interval(0.0, -0.1, 0.1), limit=Interval(1.1, 1.0, 1.2))
+    ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", ceiling=None)
+    for low, is_above in ((1.3, True), (1.1, False)):
+        said = findings.others([best, ksg._replace(found=Interval(1.4, low, 1.5))], 1000)
+        assert any(one.startswith("KSG") for one in said) == is_above
+
+
 @pytest.mark.slow
 def test_what_a_folder_has_of_others_is_not_written_over(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "report", lambda config, pairs, names, folder: (
@@ -459,14 +469,13 @@ def test_the_command_leaves_a_page_and_scores(tmp_path):
     assert abs(info.chance) < 0.2
     rows = json.loads((tmp_path / "run" / "information.json").read_text())["sections"]
     assert rows[1]["tables"][0]["rows"][0]["estimator"] == "InfoNCE, separable"
-    for name in ("estimates", "line"):
-        assert (tmp_path / "run" / "figures" / f"{name}.png").exists()
+    assert (tmp_path / "run" / "figures" / "estimates.png").exists()
 
 
 def test_equal_pairs_leave_nearest_neighbours_out():
     said, config = [], small(max_rows=ROWS)
     x = np.random.default_rng(0).integers(0, 2, (400, 1)).astype(float)
-    found = fit.without_critic(Pairs(x, 1 - x, ()), config, said.append)
+    found = rotations.read_samples(Pairs(x, 1 - x, ()), config, said.append)
     assert not found
     assert said[0].startswith("ksg is left out: more than k = 10 pairs are equal")
     assert said[1] == "cca is left out: a direction of y is a linear map of x"
@@ -474,10 +483,12 @@ def test_equal_pairs_leave_nearest_neighbours_out():
 
 def test_what_diverged_is_no_score_and_no_line():
     wild = reading(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0), limit=Interval(0, 0, 0))
-    assert page.to_scores([wild], "a, b", small(), 400) == []
-    assert page.reading_table([wild], 400).frame.nats[0] == "diverged"
-    figure = page.line_figure([wild], 400)
-    assert not any(len(axes.lines) for axes in figure.axes)
+    assert page.to_scores([wild], "a, b", 0, 400) == []
+    frame = page.reading_table([wild], 400).frame
+    assert frame.nats[0] == "diverged"
+    assert frame["n / 4, n / 2, n"][0] == "0.00, 0.00, diverged"
+    (axes,) = figures.estimates_figure([wild]).axes
+    assert not axes.get_yticks().size
 
 
 @pytest.mark.parametrize(("key", "value"), [

@@ -1,35 +1,35 @@
-"""What may be claimed of two arrays, in sentences."""
+"""What may be claimed about two arrays, in sentences."""
 
 import math
 from collections.abc import Sequence
 
 from cpc.estimators.tracker import saturation
 from cpc.report.engine import show, show_interval
-from experiments.information.own_arrays.fit import Interval, Reading
+from experiments.information.estimators import TITLES
+from experiments.information.rotations import Interval, Reading
 
 #: Beyond this many nats a value comes from a network that ran away.
 DIVERGED = 100.0
 
 
 def headline(readings: Sequence[Reading]) -> Reading:
-    """Return what the claim rests on: InfoNCE, whose values are bounded, with the chosen critic."""
+    """Return the basis of the claim: InfoNCE, whose values are bounded, with the chosen critic."""
     return next(one for one in readings if one.estimator == "info_nce" and one.null)
 
 
+def title_of(reading: Reading) -> str:
+    """Return the estimator, and its critic if it is one of two."""
+    name = TITLES[reading.estimator]
+    return f"{name}, {reading.critic}" if reading.critic in ("separable", "joint") else name
+
+
 def certifiable(num_rows: int) -> float:
-    """Return the most that a sure lower bound of any kind can read from so many rows, nats.
-
-    2 ln n + 5: above it no bound that holds for every law with high confidence can lie (McAllester
-    & Stratos 2020), so that more is a claim about the law, not about the data.
-
-    >>> round(certifiable(10_000), 1)
-    23.4
-    """
+    """Return the highest sure lower bound for this many rows (McAllester & Stratos 2020), nats."""
     return 2 * math.log(num_rows) + 5
 
 
 def state_of(reading: Reading) -> str:
-    """Return chance, fine, warn or saturated; what shuffled rows reach too is chance."""
+    """Return chance, fine, warn or saturated; a value that shuffled rows reach is chance."""
     found, null = reading.found, reading.null
     if null is not None and found.low <= null.high:
         return "chance"
@@ -37,7 +37,7 @@ def state_of(reading: Reading) -> str:
 
 
 def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> list[str]:
-    """Return what can be said, the most important first: how much, how near the ceiling, more data.
+    """Return what can be claimed, the most important sentence first.
 
     >>> found, null = Interval(1.4, 1.3, 1.5), Interval(0.0, -0.1, 0.1)
     >>> reading = Reading("info_nce", "joint", "lower bound", 5.5, found, null, (1.4, 1.2, 0.8),
@@ -46,23 +46,12 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
     'x and y share at least 1.30 nats; not saturated; more data would add 0.20 (0.10 to 0.30).'
     """
     best = headline(readings)
-    state, found, null = state_of(best), best.found, best.null or best.found
-    known = [identity] if identity else []
+    state, top = state_of(best), show(best.ceiling, ".2f")
     limited = at_ceiling([one for one in readings if one is not best])
+    known = [identity] if identity else []
     if state == "chance":
-        has_diverged = not abs(found.value) < DIVERGED
-        read = "diverged" if has_diverged else f"reads {nats(found)} nats"
-        said = (
-            f"{'InfoNCE did not find it: it' if identity else 'No information was found: InfoNCE'} "
-            f"{read} on held-out rows; with y shuffled it reads {nats(null)} nats."
-        )
-        said += "" if identity else " That does not prove independence."
-        more = [f"But {limited}."] if limited else []
-        if not (limited or has_diverged or identity):
-            more = [f"{one[0].upper()}{one[1:]}." for one in more_data(best)]
-        return [*known, said, *more, *others(readings, num_rows)]
-    parts = [f"x and y share at least {show(found.low, '.2f')} nats"]
-    top = show(best.ceiling, ".2f")
+        return [*known, *nothing_found(best, limited, identity), *others(readings, num_rows)]
+    parts = [f"x and y share at least {show(best.found.low, '.2f')} nats"]
     if state == "saturated":
         parts.append(f"saturated at the ceiling of {top}: it may be far more")
     elif state == "warn":
@@ -73,28 +62,38 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
         parts.append("not saturated")
     if not limited and not identity:
         parts += more_data(best)
-    said = "; ".join(parts) + "."
-    return [*known, said, *others(readings, num_rows)]
+    return [*known, "; ".join(parts) + ".", *others(readings, num_rows)]
+
+
+def nothing_found(best: Reading, limited: str, identity: str) -> list[str]:
+    """Return the sentences on a bound that shuffled rows reach, too."""
+    has_diverged = not abs(best.found.value) < DIVERGED
+    read = "diverged" if has_diverged else f"reads {format_nats(best.found)} nats"
+    null = format_nats(best.null or best.found)
+    rest = f"{read} on held-out rows; with y shuffled it reads {null} nats."
+    if identity:
+        said = [f"InfoNCE did not find it: it {rest}"]
+    else:
+        said = [f"No information was found: InfoNCE {rest} That does not prove independence."]
+    if limited:
+        said.append(f"But {limited}.")
+    elif not has_diverged and not identity:
+        said += [f"{one[0].upper()}{one[1:]}." for one in more_data(best)]
+    return said
 
 
 def at_ceiling(readings: Sequence[Reading]) -> str:
-    """Return a clause on the reading that is nearest to its ceiling, if it is near; else "".
-
-    >>> at_ceiling([Reading("ksg", "none", "no bound", 4.14, Interval(4.13, 4.0, 4.2))])
-    'KSG reads 4.13 of at most 4.14'
-    """
-    from experiments.information.figures import NAMES  # matplotlib takes seconds
-
+    """Return a clause on the reading that is nearest to its ceiling, if it is near; else ""."""
     near = [one for one in readings if state_of(one) in ("warn", "saturated") and one.ceiling]
     if not near:
         return ""
     top = max(near, key=lambda one: one.found.value / (one.ceiling or math.inf))
     value, ceiling = show(top.found.value, ".2f"), show(top.ceiling, ".2f")
-    return f"{NAMES[top.estimator]} reads {value} of at most {ceiling}"
+    return f"{TITLES[top.estimator]} reads {value} of at most {ceiling}"
 
 
 def more_data(reading: Reading) -> list[str]:
-    """Return, without a full stop, what the line over 1 / n promises of more rows."""
+    """Return, without a full stop, what the line over 1 / n promises for more rows."""
     gain, bend = reading.gain, reading.bend
     if gain is None or bend is None:
         return []
@@ -103,32 +102,33 @@ def more_data(reading: Reading) -> list[str]:
     elif gain.value < 0:
         said = f"the line over 1 / n falls by {show(-gain.value, '.2f')}: it promises nothing"
     else:
-        said = f"more data would add {nats(gain)}"
+        said = f"more data would add {format_nats(gain)}"
     if bend.low > 0 or bend.high < 0:
         said += ", by a line that the points do not quite follow"
     return [said]
 
 
 def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
-    """Return a sentence on the estimates that are no bounds, and one on what is too much."""
+    """Return sentences on the estimates that are not bounds."""
     values = [r.found.value for r in readings if r.label.startswith("no ")]
     known = [value for value in values if abs(value) < DIVERGED]
     said = []
     if known:
         span = show_interval(min(known), max(known)) if len(known) > 1 else show(known[0], ".2f")
         said.append(f"Estimates that are not bounds read {span} nats.")
+    limit = headline(readings).limit
+    above = [r for r in readings if r.critic == "none" and limit and r.found.low > limit.high]
+    if above:
+        names = " and ".join(TITLES[r.estimator] for r in above)
+        said.append(f"{names} read surely above InfoNCE's limit: its critic misses dependence.")
     most = certifiable(num_rows)
     if any(value > most for value in values):
         said.append(f"No sure bound from {num_rows:,} rows can pass {show(most, '.1f')} nats.")
     return said
 
 
-def nats(interval: Interval) -> str:
-    """Return a value with its interval.
-
-    >>> nats(Interval(0.5, 0.4, 0.6)), nats(Interval(-1e9, -2e9, 0.0))
-    ('0.50 (0.40 to 0.60)', 'diverged')
-    """
+def format_nats(interval: Interval) -> str:
+    """Return a value with its interval, or "diverged"."""
     if not abs(interval.value) < DIVERGED:
         return "diverged"
     return f"{show(interval.value, '.2f')} ({show_interval(interval.low, interval.high)})"

@@ -18,17 +18,14 @@ LEAST_ROWS = 200
 ROTATIONS = 4
 #: Canonical correlations nearer to 1 are those of a map and its rounding errors.
 SAME = 1e-10
-#: A variable with more different values among the rows is continuous.
+#: A variable with a larger share of different values is continuous.
 MAX_DISTINCT = 0.5
-#: Rows in which two columns are compared first, as most differ there.
-FEW_ROWS = 1000
-#: Rows that resemble the ones before by more than this in a column, as a correlation, are no
-#: independent draws. Of 200 independent rows it is 4 standard errors.
-MOST_ALIKE = 0.3
+#: Correlation of neighbouring rows in a column: 4 standard errors of 200 independent rows.
+MAX_ALIKE = 0.3
 
 
 class Pairs(NamedTuple):
-    """Rows of x and y that belong together, in random order, and what is to be said of them."""
+    """Rows of x and y that belong together, in random order, and sentences on them."""
 
     x: Float[np.ndarray, "n dx"]
     y: Float[np.ndarray, "n dy"]
@@ -38,11 +35,7 @@ class Pairs(NamedTuple):
 
 
 def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
-    """Read a matrix of numbers from .npy, .npz, .csv or .parquet; of one dimension it is a column.
-
-    Raises:
-        UserError: no file of numbers, a number that is not finite, a column that is constant.
-    """
+    """Read a matrix of finite numbers from .npy, .npz, .csv or .parquet; 1-d is a column."""
     path = pathlib.Path(path).expanduser()
     check_file(path)
     try:
@@ -69,11 +62,7 @@ def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
 def read_pairs(
     x_path: str | pathlib.Path, y_path: str | pathlib.Path, *, max_rows: int, seed: int
 ) -> Pairs:
-    """Read x and y, and put their rows in one random order.
-
-    Raises:
-        UserError: a file that cannot be used, different numbers of rows, or too few of them.
-    """
+    """Read x and y, and put their rows in one random order."""
     x, y = read_array(x_path), read_array(y_path)
     if len(x) != len(y):
         raise UserError(
@@ -92,19 +81,11 @@ def read_pairs(
 def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> str:
     """Return a sentence on a column of y, or a direction, that is a map of x and back; "" if none.
 
-    Of continuous numbers their information has no limit, and of discrete ones it is the entropy.
-    Rows alone cannot tell a map from one with noise that is too small to change their order.
-
-    >>> x = np.random.default_rng(0).normal(size=(500, 2))
-    >>> find_identity(x, np.exp(-x[:, 1:]))  # doctest: +ELLIPSIS
-    'Column 0 of y is a one-to-one map of column 1 of x in all rows. If ... without limit.'
-    >>> find_identity(x, x @ [[1.0], [2.0]])  # doctest: +ELLIPSIS
-    'A linear combination of the columns of y is one of x in all rows. If ... without limit.'
-    >>> find_identity(x, x**2)
-    ''
+    Rows cannot tell a map from one with noise that is too small to change their order.
     """
     for i, j in itertools.product(range(x.shape[1]), range(y.shape[1])):
-        if is_one_to_one(x[:FEW_ROWS, i], y[:FEW_ROWS, j]) and is_one_to_one(x[:, i], y[:, j]):
+        # Most columns differ in the first rows already.
+        if all(is_one_to_one(x[:n, i], y[:n, j]) for n in (1000, len(x))):
             what = f"Column {j} of y is a one-to-one map of column {i} of x"
             return f"{what} in all rows. If it always is, they share {describe_entropy(x[:, i])}."
     shared = common_direction(x, y)
@@ -153,11 +134,7 @@ def describe_entropy(values: Float[np.ndarray, " n"]) -> str:
 
 
 def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
-    """Return what makes rows that are no independent draws, in sentences.
-
-    Intervals and the null are right for independent rows: of a series with memory, or of copies,
-    held-out rows are half known to whoever saw their neighbours.
-    """
+    """Return sentences on rows that are not independent draws, as intervals and null need them."""
     remarks = []
     for name, z in (("x", x), ("y", y)):
         z = (z - z.mean(0)) / z.std(0)
@@ -165,7 +142,7 @@ def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
         # Without the largest, which two rare ones that happen to be neighbours would decide alone.
         alike = (products.sum(0) - products.max(0)) / len(products)
         column = int(alike.argmax())
-        if alike[column] > MOST_ALIKE:
+        if alike[column] > MAX_ALIKE:
             remarks.append(
                 f"Neighbouring rows of {name} are alike in column {column}, counted from 0 "
                 f"(correlation {alike[column]:.2f}): rows must be independent draws. Of a series "
@@ -190,9 +167,8 @@ def rotate(
 ) -> tuple[Float[np.ndarray, "4 n dx"], Float[np.ndarray, "4 n dy"]]:
     """Return the rows in four orders, each beginning a quarter later, scaled by the first rows.
 
-    The first half of an order trains, its third quarter chooses the step, the last is read: every
-    row is read once, by networks that never saw it. Of the half, the first `num_train` rows train
-    and scale. `shuffle` pairs each x with a random y.
+    The first half of an order trains, of which the first `num_train` rows scale; its third quarter
+    chooses the step, the last is read. `shuffle` pairs each x with a random y.
     """
     quarter = len(x) // ROTATIONS
     rows = np.arange(ROTATIONS * quarter)
@@ -205,11 +181,7 @@ def rotate(
 
 
 def standardize(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) -> np.ndarray:
-    """Return columns with the mean 0 and variance 1 that they have among known rows.
-
-    >>> standardize(np.array([[1.0], [3.0]]), np.array([[1.0], [5.0]])).ravel().tolist()
-    [-1.0, 3.0]
-    """
+    """Return columns scaled so that known rows have mean 0 and variance 1."""
     spread = known.std(0)
     return (z - known.mean(0)) / np.where(spread > 0, spread, 1.0)
 
@@ -217,7 +189,6 @@ def standardize(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) ->
 def normal_scores(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) -> np.ndarray:
     """Return the normal quantile of each number's rank among known rows, column by column.
 
-    A rising map of each column leaves information as it is, and far tails do no harm after it.
     Numbers between two known ones become equal, by which a bound can only fall.
 
     >>> normal_scores(np.arange(9.0)[:, None], np.array([[4.0], [4.5], [99.0]])).round(2).ravel()

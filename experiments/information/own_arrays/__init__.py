@@ -1,1 +1,0 @@
-"""How much do two arrays tell of each other: `cpc information`."""

@@ -1,0 +1,231 @@
+"""Every estimator on held-out rows of two arrays, with y shuffled, and with fewer rows."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import FrozenConfigDict
+
+from cpc.estimators import Estimate, cca, ksg
+from cpc.types import UserError
+from experiments.command.config import Config
+from experiments.information.arrays import ROTATIONS, TRANSFORMS, Pairs, rotate
+from experiments.information.estimators import TITLES, claims, describe, fit_and_watch, judge
+
+#: Shares of the rows that train and choose, for the points of the line over 1 / n.
+FRACTIONS = (1.0, 0.5, 0.25)
+#: Disjoint parts of the rows whose spread gives KSG and CCA their intervals.
+PARTS = 10
+
+
+class Interval(NamedTuple):
+    """A mean with its 95 % interval, nats."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Reading(NamedTuple):
+    """The result of one estimator with one critic."""
+
+    estimator: str
+    critic: str
+    label: str
+    ceiling: float | None
+    found: Interval
+    null: Interval | None = None
+    """The mean over shuffled y, and the range in which one more shuffled value lies."""
+    line: tuple[float, ...] = ()
+    """Means over rotations at 1 / n, 2 / n and 4 / n."""
+    limit: Interval | None = None
+    """The line at 1 / n = 0."""
+    gain: Interval | None = None
+    """How far that is above the value of all rows."""
+    bend: Interval | None = None
+    """How far the middle point lies above the straight line through the other two."""
+
+
+def student(values: np.ndarray, prediction: bool = False) -> Interval:
+    """Return the mean of independent values with Student's interval, or the range of one more."""
+    from scipy.special import stdtrit  # half a second, which no start of training needs
+
+    n, mean = len(values), float(values.mean())
+    reach = stdtrit(n - 1, 0.975) * values.std(ddof=1) * math.sqrt(1 / n + prediction)
+    return Interval(mean, mean - float(reach), mean + float(reach))
+
+
+def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
+    """Return the readings of all estimators, those of the chosen critic with null and line.
+
+    The critic is chosen by InfoNCE on the rows that choose the step.
+    """
+    sizes = plan(len(pairs.x), config)
+    critics, full = [*config.critics], {}
+    if "club" in config.estimators:
+        critics.append("conditional")
+    for critic in critics:
+        say(f"training: {critic}, {ROTATIONS} rotations")
+        full |= fit(pairs, config, critic, sizes)
+    best = max(config.critics, key=lambda critic: float(full[f"{critic}/info_nce"][0].mean()))
+    again = [critic for critic in critics if critic in (best, "conditional")]
+
+    def fit_again(**options: Any) -> dict[str, np.ndarray]:
+        found = [fit(pairs, config, critic, sizes, **options) for critic in again]
+        return {name: batches.mean(1) for one in found for name, (_, batches) in one.items()}
+
+    nulls, fewer = [], [{name: batches.mean(1) for name, (_, batches) in full.items()}]
+    for number in range(1, 1 + config.shuffles):
+        say(f"shuffled: {number} of {config.shuffles}")
+        nulls.append(fit_again(shuffle=number))
+    for fraction in FRACTIONS[1:]:
+        say(f"training: {fraction:.0%} of the rows")
+        fewer.append(fit_again(fraction=fraction))
+    claimed, readings = claims(FrozenConfigDict({**config, "batch_size": sizes.read})), []
+    for name, (_, batches) in full.items():
+        critic, estimator = name.split("/")
+        reading = Reading(estimator, critic, **claimed[estimator], found=student(batches.ravel()))
+        if critic in again:
+            null = student(np.concatenate([one[name] for one in nulls]), prediction=True)
+            points = np.stack([one[name] for one in fewer])  # (fractions, rotations)
+            reading = with_line(reading._replace(null=null), points)
+        readings.append(reading)
+    readings.sort(key=lambda one: (one.null is None, [*TITLES].index(one.estimator)))
+    say("nearest neighbours and canonical correlations")
+    return [*readings, *read_samples(pairs, config, say)]
+
+
+class Sizes(NamedTuple):
+    """Rows of a quarter, and of a batch that trains or is read."""
+
+    quarter: int
+    train: int
+    read: int
+
+
+def plan(num_rows: int, config: Config) -> Sizes:
+    """Return batches so small that a quarter has four to read, and the least training set two."""
+    quarter = num_rows // ROTATIONS
+    return Sizes(quarter, *(min(n, quarter // 4) for n in (config.batch_size, config.read_size)))
+
+
+def fit(
+    pairs: Pairs,
+    config: Config,
+    critic: str,
+    sizes: Sizes,
+    *,
+    fraction: float = 1.0,
+    shuffle: int = 0,
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the value that chose the step (4,) and the nats (4, batches) of each reading."""
+    num_train = int(2 * sizes.quarter * fraction)
+    rng = np.random.default_rng((config.seed, shuffle)) if shuffle else None
+    x, y = rotate(pairs.x, pairs.y, num_train, config.transform, rng)
+    names = [name for name in config.estimators if (name == "club") == (critic == "conditional")]
+    own = {"estimators": tuple(names), "critics": (critic,), "batch_size": sizes.read}
+    shared = {"seed": 0, "max_rows": 0}  # one program serves every seed
+    num_choosing = math.ceil(fraction * (sizes.quarter // sizes.read))
+    rngs = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), shuffle), ROTATIONS)
+    own = FrozenConfigDict({**config, **own, **shared})
+    return jax.device_get(_fit(x, y, num_train, num_choosing, rngs, config=own, sizes=sizes))
+
+
+@functools.partial(jax.jit, static_argnames=("config", "sizes"))
+def _fit(x, y, num_train, num_choosing, rngs, *, config, sizes):
+    quarter, stretches = sizes.quarter, jnp.arange(sizes.train)
+    chooses_step = jnp.arange(quarter // sizes.read) < num_choosing
+
+    def one(x, y, rng):
+        def draw(rng):  # a row from each of as many stretches: none comes twice
+            shift, within = jax.random.split(rng)
+            place = stretches + jax.random.uniform(within, (sizes.train,))
+            rows = jnp.floor(place * (num_train / sizes.train)).astype(int)
+            rows = (rows + jax.random.randint(shift, (), 0, num_train)) % num_train
+            return x[rows], y[rows]
+
+        held_out = [(z[0], z[1]) for z in zip(*map(cut, (x, y)), strict=True)]
+        chooses, (_, reads) = fit_and_watch(config, draw, held_out, rng)
+        found = {}
+        for name in reads:
+            judged = judge(name, *chooses).mean(1, where=chooses_step)
+            found[name] = judged.max(), reads[name][jnp.argmax(judged)]
+        return found
+
+    def cut(side):
+        return side[2 * quarter : 3 * quarter], side[3 * quarter :]
+
+    return jax.vmap(one)(x, y, rngs)
+
+
+def with_line(reading: Reading, points: np.ndarray) -> Reading:
+    """Add a straight line over 1 / n through the points (fractions, rotations) of each rotation."""
+    at = 1 / np.array(FRACTIONS)  # in units of 1 / n
+    limit, _ = np.polynomial.polynomial.polyfit(at, points, 1)
+    first, last = (at[2] - at[1]) / (at[2] - at[0]), (at[1] - at[0]) / (at[2] - at[0])
+    return reading._replace(
+        line=tuple(points.mean(1).tolist()),
+        limit=student(limit),
+        gain=student(limit - points[0]),
+        bend=student(points[1] - first * points[0] - last * points[2]),
+    )
+
+
+def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
+    """Return KSG and CCA, which train nothing, or say why one of them is left out."""
+    estimates = {"ksg": functools.partial(ksg, k=config.num_neighbours), "cca": cca}
+    readings = []
+    for name, estimate in estimates.items():
+        try:
+            readings.append(read_sample(name, estimate, pairs, config))
+        except UserError as error:
+            say(f"{name} is left out: {error}")
+    return readings
+
+
+def read_sample(
+    name: str, estimate: Callable[..., Estimate], pairs: Pairs, config: Config
+) -> Reading:
+    """Return an estimate of all rows, with its line from halves and quarters of them.
+
+    The interval is that of the mean over ten disjoint parts, about the value of all rows: the
+    variance falls as 1 / n (Holmes & Nemenman 2019). The null shuffles each quarter.
+    """
+    scale, quarter = TRANSFORMS[config.transform], len(pairs.x) // ROTATIONS
+    orders = [np.roll(np.arange(len(pairs.x)), -r * quarter) for r in range(ROTATIONS)]
+
+    def read(rows, rows_of_y):
+        x, y = pairs.x[rows], pairs.y[rows_of_y]
+        found = estimate(scale(x, x), scale(y, y))
+        if not math.isfinite(found.value):
+            raise UserError("a direction of y is a linear map of x")
+        return found
+
+    whole = read(orders[0], orders[0])
+    parts = student(np.array([read(rows, rows).value for rows in np.array_split(orders[0], PARTS)]))
+    found = Interval(
+        whole.value,
+        whole.value - (parts.value - parts.low),
+        whole.value + (parts.high - parts.value),
+    )
+    fewer = [[read(order[:n], order[:n]).value for order in orders] for n in (2 * quarter, quarter)]
+    rng = np.random.default_rng((config.seed, 0))
+    nulls = [
+        read(order[:quarter], rng.permutation(order[:quarter])).value
+        for _ in range(config.shuffles)
+        for order in orders
+    ]
+    null = student(np.array(nulls), prediction=True)
+    reading = Reading(name, "none", **describe(whole, name), found=found, null=null)
+    reading = with_line(reading, np.array([[whole.value] * ROTATIONS, *fewer]))
+    return reading._replace(limit=widen(reading.limit or found, found))
+
+
+def widen(limit: Interval, by: Interval) -> Interval:
+    """Return a limit with the uncertainty of another interval added to its own."""
+    reach = math.hypot(limit.high - limit.value, by.high - by.value)
+    return Interval(limit.value, limit.value - reach, limit.value + reach)

@@ -1,1 +1,0 @@
-"""Noise-contrastive estimation measured against its theory: `cpc nce`."""

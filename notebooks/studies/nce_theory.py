@@ -1,0 +1,358 @@
+# %% [markdown]
+# # Theory of the noise-contrastive family, checked
+#
+# Seven claims, each on a problem small enough to be summed exactly or sampled to known precision.
+# Lines are theory; points come from the losses of this package. The last cell lists every number
+# next to its expectation and fails if one disagrees. With `FULL=1` in the environment the sizes are
+# larger. Optimal scores, repeated negatives and the triplet loss are in `02_objectives`.
+
+# %%
+import functools
+import itertools
+import math
+import os
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from scipy.special import gammaln
+
+from cpc import estimators, losses, negatives
+
+FULL = bool(os.environ.get("FULL"))
+checks = []
+
+
+def check(what, measured, relation, expected, tolerance):
+    """Record whether a measured number agrees with theory."""
+    off = float(measured) - float(expected)
+    agrees = {"=": abs(off), "<=": off, ">=": -off}[relation] <= tolerance
+    checks.append((what, float(measured), relation, float(expected), tolerance, agrees))
+
+
+def count_draws(num, q):
+    """All samples of `num` classes drawn from q, as counts of each class, and their probability.
+
+    A loss ignores the order of its negatives, and c copies of one weigh as a score higher by log c.
+    """
+    places = itertools.combinations(range(num + len(q) - 1), len(q) - 1)
+    bars = np.array(list(places), int).reshape(-1, len(q) - 1)
+    edges = np.pad(bars, ((0, 0), (1, 1)), constant_values=((0, 0), (-1, num + len(q) - 1)))
+    counts = np.diff(edges, axis=1) - 1
+    return counts, np.exp(gammaln(num + 1) + (counts * np.log(q) - gammaln(counts + 1)).sum(1))
+
+
+# %% [markdown]
+# ## 1. NCE tends to maximum likelihood as 1 / k
+# NCE's gradient with k noise samples is sum_x k q / (p + k q) (p_data - p) grad log p (Mnih and Teh
+# 2012, 3.1): its relative distance from the likelihood's falls as C / k, with C known.
+
+
+# %%
+@functools.partial(jax.jit, static_argnames="mode")
+def nce_ascent(theta, proposal, data, k, mode="fixed"):
+    """NCE of softmax(theta) in expectation, and its gradient; noise: the proposal, or theta."""
+
+    def objective(theta):
+        log_p = jax.nn.log_softmax(theta)
+        logits = proposal if mode == "fixed" else theta
+        log_q = negatives.propose(jax.random.key(0), logits, 1, mode).table
+        # Paired with a candidate that is surely told apart, only one candidate's cost is left.
+        sure = jnp.full_like(log_p, 1e4)
+        noise = {"log_noise_positive": log_q, "log_noise_negatives": log_q[:, None]}
+        as_data = losses.nce(log_p, -sure[:, None], **noise, log_normalizer=jnp.log(k))
+        as_noise = losses.nce(sure, log_p[:, None], **noise, log_normalizer=jnp.log(k))
+        return -(data @ as_data + k * jnp.exp(log_q) @ as_noise)
+
+    return jax.value_and_grad(objective)(theta)
+
+
+ks = (1, 3, 10, 30, 100, 300, 1000, 3000) if FULL else (1, 10, 100, 1000)
+rng = np.random.default_rng(0)
+theta, data = rng.normal(size=10), rng.dirichlet(np.full(10, 5.0))
+p = np.exp(theta - np.logaddexp.reduce(theta))
+far = rng.permuted(data) ** 3  # frequent where the data are rare
+noises = {"uniform": np.full(10, 0.1), "far": far / far.sum(), "the model's own, frozen": p}
+figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
+for name, q in noises.items():
+    arrays = [jnp.asarray(x, jnp.float32) for x in (theta, np.log(q), data)]
+    gradients = [nce_ascent(*arrays, float(k))[1] for k in ks]
+    size = np.linalg.norm(data - p)
+    error = np.array([np.linalg.norm(g - (data - p)) / size for g in gradients])
+    lost = [(p / q) ** order * (data - p) for order in (1, 2)]  # k q / (p + k q) = 1 - p / k q + ..
+    constant, after = (np.linalg.norm(x - p * x.sum()) / size for x in lost)
+    slope = np.log(error[-1] / error[-2]) / np.log(ks[-1] / ks[-2])
+    bend = after / (constant * ks[-2])  # the next order
+    check(f"1: slope, {name} noise", slope, "=", -1, bend + 0.01)
+    tolerance = constant * (bend + 0.02)
+    check(f"1: k times error, {name} noise", ks[-1] * error[-1], "=", constant, tolerance)
+    (line,) = axes.loglog(ks, error, "o", label=f"{name} noise")
+    axes.loglog(ks, constant / np.array(ks), color=line.get_color(), linewidth=1)
+axes.set(xlabel="k, noise samples per datum", ylabel="distance / |likelihood's gradient|")
+axes.legend()
+# %% [markdown]
+# ## 2. Noise that follows the model
+# Frozen at q = p it gives k / (k + 1) of the likelihood's gradient (Goodfellow 2015); with the
+# gradient flowing through q the objective is constant. A mean fitted with fixed noise has the
+# deviation of Gutmann and Hyvärinen (2012, theorem 3), and with noise that follows sqrt(1 + 1 / k).
+# So "noise that depends on the parameters cannot learn" fails: it is stuck only if the gradient
+# flows through its density.
+
+# %%
+for k, mode in itertools.product((1, 5, 50), ("stopped", "through")):
+    arrays = [jnp.asarray(x, jnp.float32) for x in (theta, theta, data)]
+    value, gradient = nce_ascent(*arrays, float(k), mode)
+    share = np.asarray(gradient, float) @ (data - p) / np.sum((data - p) ** 2)
+    check(f"2: share of the gradient, {mode}, k {k}", share, "=",
+          k / (k + 1) if mode == "stopped" else 0, 1e-5)  # fmt: skip
+    if mode == "through":
+        constant = -np.log1p(k) + k * np.log(k / (k + 1))
+        check(f"2: objective, through, k {k}", value, "=", constant, 1e-5)
+
+
+@functools.partial(jax.jit, static_argnames=("mode", "n", "k", "runs"))
+def fit_means(rng, mode, n, k, runs, mean):
+    """Fit the mean of a unit normal from 0 by NCE, from n data and k n noise samples."""
+
+    def fit(rng):
+        of_data, of_noise = jax.random.split(rng)
+        x, standard = mean + jax.random.normal(of_data, (n,)), jax.random.normal(of_noise, (n, k))
+
+        def loss(mu):
+            where = {"fixed": 0.0, "stopped": jax.lax.stop_gradient(mu), "through": mu}[mode]
+            y = jax.lax.stop_gradient(where) + standard
+            noise = [-((z - where) ** 2) / 2 for z in (x, y)]
+            keywords = dict(zip(("log_noise_positive", "log_noise_negatives"), noise, strict=True))
+            return losses.nce(-((x - mu) ** 2) / 2, -((y - mu) ** 2) / 2, **keywords).mean()
+
+        return jax.lax.fori_loop(0, 8, lambda _, mu: mu - jax.grad(loss)(mu), 0.0)
+
+    return jax.lax.map(fit, jax.random.split(rng, runs))
+
+
+K, MEAN = 4, 0.3
+sizes, runs = ((100, 1000, 10_000, 100_000), 100) if FULL else ((100, 1000), 200)
+x, width = np.linspace(-12, 12, 24001, retstep=True)
+p_x, q_x = (np.exp(-((x - at) ** 2) / 2) / np.sqrt(2 * np.pi) for at in (MEAN, 0.0))
+h = K * q_x * p_x / (p_x + K * q_x) * width
+a, m = h @ (x - MEAN) ** 2, h @ (x - MEAN)
+deviation = {"fixed": np.sqrt(a - m**2 * (1 + 1 / K)) / a, "stopped": np.sqrt(1 + 1 / K)}
+log_n, spread = np.log(sizes), 1 / np.sqrt(2 * runs)
+for mode in ("fixed", "stopped", "through"):
+    keys = [jax.random.fold_in(jax.random.key(0), n) for n in sizes]
+    each = zip(keys, sizes, strict=True)
+    fits = np.array([fit_means(key, mode, n, K, runs, MEAN) for key, n in each])
+    errors = np.sqrt(((fits - MEAN) ** 2).mean(1))
+    if mode == "through":
+        check("2: way moved, through", np.abs(fits).max(), "=", 0, 1e-5)
+        continue
+    slope_error = spread / np.sqrt(((log_n - log_n.mean()) ** 2).sum())
+    slope = np.polyfit(log_n, np.log(errors), 1)[0]
+    check(f"2: slope over n, {mode}", slope, "=", -0.5, 4 * slope_error)
+    check(f"2: error times sqrt(n), {mode}", errors[-1] * np.sqrt(sizes[-1]), "=",
+          deviation[mode], 4 * spread * deviation[mode])  # fmt: skip
+
+# %% [markdown]
+# ## 3. Sampled softmax
+# At s = log p the full softmax has no gradient. With log q off every candidate none is left at any
+# K; off the negatives alone it falls as 1 / K if accidental hits are removed, and not if they are
+# kept. Without correction it tends to p q / sum(p q) - p: "more negatives give a better softmax"
+# fails, since InfoNCE learns the ratio p / q.
+
+# %%
+DATA, NOISE = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.3, 0.4])
+ks = (1, 2, 4, 8, 16, 32, 64) if FULL else (1, 2, 4, 8, 16, 32)
+conventions = {  # scores of positive and negatives, all, all but hits, log q of both, log K
+    "off all, hits kept": lambda s, n, every, but, qs, qn, log_k: losses.ranking_nce(
+        s, n, every, log_noise_positive=qs, log_noise_negatives=qn
+    ),
+    "off negatives, kept": lambda s, n, every, but, qs, qn, log_k: losses.sampled_softmax(
+        s, n, every, log_q_negatives=log_k + qn
+    ),
+    "off negatives, removed": lambda s, n, every, but, qs, qn, log_k: losses.sampled_softmax(
+        s, n, but, log_q_negatives=log_k + qn
+    ),
+    "no correction": lambda s, n, every, but, qs, qn, log_k: losses.info_nce(s, n, every),
+}
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def gradient(s, weight, label, counts, k, name):
+    """The gradient of the expected loss, over every label and every sample of negatives."""
+    log_q = jnp.log(jnp.asarray(NOISE, jnp.float32))
+
+    def expected(s):
+        every = counts > 0
+        but_hits = every & (label[:, None] != jnp.arange(4))
+        negatives = s + jnp.log(jnp.maximum(counts, 1))
+        noise = log_q[label], log_q, jnp.log(k)
+        return weight @ conventions[name](s[label], negatives, every, but_hits, *noise)
+
+    return jax.grad(expected)(s)
+
+
+def bias(name, k):
+    """The gradient at s = log p of samples of k negatives."""
+    counts, probability = count_draws(k, NOISE)
+    weight = np.outer(DATA, probability).astype(np.float32).ravel()
+    label, counts = np.repeat(np.arange(4), len(counts)), np.tile(counts, (4, 1))
+    return np.asarray(
+        gradient(np.float32(np.log(DATA)), weight, label, counts, float(k), name), float
+    )
+
+
+found = {name: np.array([bias(name, k) for k in ks]) for name in conventions}
+largest = {name: np.abs(one).max(1) for name, one in found.items()}
+line = {name: np.abs((ks[-1] * g[-1] - ks[-2] * g[-2]) / (ks[-1] - ks[-2])).max()
+        for name, g in found.items()}  # at 1 / K = 0, through the last two  # fmt: skip
+limit = np.abs(DATA - DATA * NOISE / (DATA @ NOISE)).max()
+kept = np.abs(DATA * (DATA / (1 + DATA) + (DATA / (1 + DATA)).sum() - 1)).max()
+far, removed = (DATA / NOISE).max(), largest["off negatives, removed"]
+check("3: largest bias, off all, kept", largest["off all, hits kept"].max(), "=", 0, 1e-5)
+slope = np.log(removed[-1] / removed[-2]) / np.log(ks[-1] / ks[-2])
+check("3: slope over K, off negatives, removed", slope, "=", -1, far / ks[-2])
+for name, expected in (("off negatives, kept", kept), ("no correction", limit)):
+    check(f"3: bias at 1 / K = 0, {name}", line[name], "=", expected, (far / ks[-1]) ** 2)
+figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
+for name, values in largest.items():
+    axes.loglog(ks, np.maximum(values, 1e-8), "o-", label=name)
+axes.axhline(limit, color="0.5", linestyle=":")
+axes.set(xlabel="K, negatives", ylabel="largest bias of the gradient")
+axes.legend()
+
+# %% [markdown]
+# ## 4. What log N - L is, exactly
+# With the best critic it is I - KL(mixture || product), a lower bound that closes as N grows and is
+# tighter than the usual derivation's. Summed over all samples.
+
+
+# %%
+def information_seen(joint, n):
+    p_x, p_c = joint.sum(1), joint.sum(0)
+    ratio = joint / np.outer(p_x, p_c)
+    counts, probability = count_draws(n - 1, p_x)
+    added, loss = np.log(np.maximum(counts, 1)), 0.0
+    for x, c in np.ndindex(joint.shape):
+        positive, scores = np.full(len(counts), np.log(ratio[x, c])), np.log(ratio[:, c]) + added
+        each = losses.info_nce(np.float32(positive), np.float32(scores), counts > 0)
+        loss += joint[x, c] * probability @ np.asarray(each, float)
+    counts, probability = count_draws(n, p_x)
+    mixture = counts @ ratio / n  # its density with respect to the product
+    divergence = probability @ (mixture * np.log(mixture)) @ p_c
+    truth = (joint * np.log(ratio)).sum()
+    usual = (joint * np.log1p((n - 1) / ratio)).sum()
+    return math.log(n) - loss, truth - divergence, math.log(n) - usual, truth
+
+
+sizes, joint = (2, 3, 5, 10, 30, 100), np.array([[0.4, 0.1], [0.1, 0.4]])
+bound, identity, usual, truth = np.transpose([information_seen(joint, n) for n in sizes])
+for n, *row in zip(sizes, bound, identity, usual, strict=True):
+    check(f"4: log N - L, N {n}", row[0], "=", row[1], 2e-6)
+    check(f"4: usual derivation, N {n}", row[2], "<=", row[0], 0)
+figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
+axes.semilogx(sizes, bound, "o", label="log N - L")
+axes.semilogx(sizes, identity, label="I - KL")
+axes.semilogx(sizes, usual, "--", label="usual derivation")
+axes.semilogx(sizes, truth, ":k", label="I")
+axes.set(xlabel="N", ylabel="nats")
+axes.legend()
+
+# %% [markdown]
+# ## 5. Bias against N, with the exact critic
+# Never above I or log N. The shortfall is (e^2I - 1) / 2N if I is small, at most 10 % up to 0.6 log
+# N, and at least 28 % above 0.9 log N.
+
+
+# %%
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def read_batches(rng, nats, n, batches):
+    """What the exact critic reads, and its shortfall: the diagonal's mean is I but for sampling."""
+
+    def read(rng):
+        x, y = estimators.tasks.correlated_gaussians(rng, n, 20, nats)
+        scores = estimators.tasks.gaussian_log_ratio(x, y, nats)
+        value = estimators.info_nce(scores).value
+        return value, jnp.diagonal(scores).mean() - value
+
+    return jax.lax.map(read, jax.random.split(rng, batches))
+
+
+levels, pairs = (2.0, 4.0, 6.0, 8.0, 10.0), 2**15 if FULL else 2**12
+sizes = (64, 128, 256, 512, 1024, 2048) if FULL else (64, 256)
+value, short, error = (np.zeros((len(levels), len(sizes))) for _ in range(3))
+for (i, nats), (j, n) in itertools.product(enumerate(levels), enumerate(sizes)):
+    batches = max(8, pairs // n)
+    rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), n), i)
+    values, shortfalls = read_batches(rng, jnp.float32(nats), n, batches)
+    value[i, j], short[i, j] = np.mean(values), np.mean(shortfalls)
+    error[i, j] = np.std(shortfalls) / math.sqrt(batches)
+truth, log_n = np.array(levels)[:, None], np.log(sizes)
+share, relative = (truth - short) / log_n, short / truth
+batches = max(8, pairs // 4)
+_, shortfalls = read_batches(jax.random.key(0), jnp.float32(0.5), 64, batches)
+tolerance = 4 * 64 * np.std(shortfalls) / math.sqrt(batches) + 2.2 / 64  # and the next order
+check("5: above I", -(short + 4 * error).min(), "<=", 0, 0)
+check("5: above log N", (value - log_n).max(), "<=", 0, 1e-5)
+check("5: N times bias, I 0.5, N 64", 64 * np.mean(shortfalls), "=", math.expm1(1) / 2, tolerance)
+check("5: bias up to 0.6 log N, share of I", relative[share <= 0.6].max(), "<=", 0.10, 0.02)
+if (share > 0.9).any():
+    check("5: bias above 0.9 log N, share of I", relative[share > 0.9].min(), ">=", 0.28, 0.02)
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+left.semilogx(sizes, value.T, "o-", label=[f"{nats:g} nats" for nats in levels])
+left.semilogx(sizes, log_n, "k--", label="log N")
+left.set(xlabel="N", ylabel="log N - L, nats")
+left.legend()
+right.plot(share.ravel(), 100 * relative.ravel(), "o")
+right.set(xlabel="log N - L / log N", ylabel="bias, % of I")
+# %% [markdown]
+# ## 6. Negatives needed for a hard one
+# ceil(log(1 - h) / log(1 - rho)) negatives hold one of density rho in a fraction h of the anchors,
+# and one fewer do not.
+
+# %%
+anchors = 4000 if FULL else 1000
+for i, density in enumerate((0.1, 0.05, 0.01, 0.001) if FULL else (0.1, 0.05)):
+    needed = {rate: negatives.min_negatives(density, rate) for rate in (0.5, 0.9, 0.95, 0.99)}
+    table = negatives.alias_table(np.array([1 - density, density]))
+    most = max(needed.values())
+    rng = jax.random.fold_in(jax.random.key(0), i)
+    is_hard = np.asarray(negatives.draw(rng, table, (anchors, most)))
+    first = np.where(is_hard.any(1), is_hard.argmax(1) + 1, most + 1)
+    for rate, k in needed.items():
+        expected = float(negatives.hit_rate(density, k))
+        tolerance = 4 * np.sqrt(expected * (1 - expected) / anchors)
+        check(f"6: hit rate, rho {density:g}, k {k}", (first <= k).mean(), "=", expected, tolerance)
+        fewer = negatives.hit_rate(density, k - 1)
+        check(f"6: hit rate of {k - 1}, rho {density:g}", fewer, "<=", rate, 1e-9)
+
+# %% [markdown]
+# ## 7. Entropy against temperature
+# H rises from 0 to log n with slope Var_p(s) / tau^3, so that a temperature can be solved for any
+# entropy between.
+
+# %%
+s = np.random.default_rng(0).normal(0, 0.2, 128).clip(-1, 1)
+taus = np.geomspace(0.001, 10, 61 if FULL else 21)
+row = jnp.asarray(s, jnp.float32)[None]
+at = jax.jit(jax.vmap(jax.value_and_grad(lambda tau: negatives.entropy(row, tau)[0])))
+entropy, slope = (np.asarray(part, float) for part in at(jnp.asarray(taus, jnp.float32)))
+weights = np.exp(s / taus[:, None] - np.logaddexp.reduce(s / taus[:, None], 1)[:, None])
+expected = (weights @ s**2 - (weights @ s) ** 2) / taus**3
+check("7: error of the slope, share of the greatest",
+      np.abs(slope - expected).max() / np.abs(slope).max(), "=", 0, 1e-4)  # fmt: skip
+check("7: entropy at the lowest tau", entropy[0], "=", 0, 0.05)
+check("7: entropy at the highest tau", entropy[-1], "=", np.log(128), 0.05)
+check("7: fall of the entropy", -np.diff(entropy).min(), "<=", 0, 1e-5)
+for wanted in np.array([0.25, 0.5, 0.75]) * np.log(128):
+    tau = float(negatives.solve_temperature(row, float(wanted)))
+    check(f"7: entropy at tau {tau:.3f}", negatives.entropy(row, tau)[0], "=", wanted, 1e-5)
+
+# %% [markdown]
+# ## All numbers
+
+# %%
+table = pd.DataFrame(checks, columns=["what", "measured", "", "expected", "tolerance", "agrees"])
+print(table.to_string(index=False))
+assert table.agrees.all(), table[~table.agrees].what.tolist()

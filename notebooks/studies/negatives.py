@@ -1,0 +1,194 @@
+# %% [markdown]
+# # Negatives of a run: its labels, its scores and its gradient
+#
+# Three questions that are answered before a sweep, from the data and the newest checkpoint of a
+# run: how likely a latent d steps from the positive has its label, and the exclusion window that
+# follows; how many negatives are hard, and the K that follows; how noisy K sampled negatives make
+# the gradient. `RUN=runs/voices` in the environment names a run; without one a small run on
+# synthetic sound is trained. The results of a sweep are in `docs/negatives.md`.
+
+# %%
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+ROOT = pathlib.Path("../..").resolve()  # where configs and experiments are
+sys.path.insert(0, str(ROOT))
+from cpc import negatives
+from cpc.losses import OffsetSums
+from cpc.results.scores import read_records
+from cpc.train import gather_rows, restore_params
+from cpc.types import UserError
+from experiments.command.config import with_settings
+from experiments.kinds.registry import read_contrastive
+from experiments.training import contrastive, objective
+from experiments.training.problem import model_variables
+from experiments.training.step import make_loss
+
+FULL = bool(os.environ.get("FULL"))  # larger sizes
+run = ROOT / os.environ.get("RUN", "runs/voices")
+if not (run / "checkpoints").exists():
+    assert "RUN" not in os.environ, f"{run} has no checkpoints"
+    run = pathlib.Path(tempfile.mkdtemp())
+    settings = {
+        "num_steps": 60, "eval_every": 60, "save_every": 60, "loss.cosine": True,
+        "negatives.temperature": 0.2, "data.window_samples": 4000, "data.batch_size": 8,
+        "model.width": 16, "model.context_width": 16, "evaluate.num_windows": 128,
+    }  # fmt: skip
+    flags = [f"--config.{key}={value}" for key, value in settings.items()]
+    words = ["--config", "audio_synthetic", "--workdir", str(run), "--config.probe.tasks=()"]
+    command = [sys.executable, "-m", "experiments.train", *words, *flags]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+kind, config = read_contrastive(run)
+arrays, _, step = restore_params(run / "checkpoints")
+# A checkpoint read without its state has no entry for what is empty.
+params, extra = ({"objective": {}, **arrays[part]} for part in ("params", "extra"))
+arrays = {**arrays, "params": params, "extra": {"model": {}, **extra}}
+arrays = jax.tree.map(jnp.asarray, arrays)
+data = kind.load_data(config, print)
+problem = kind.make_problem(contrastive.interpret(kind, config), data)
+print(f"{run}, step {step:,}, {problem.plan.negatives}")
+
+# %% [markdown]
+# ## 1. How far from the positive is a negative false?
+# p(same label | lag), counted over batches. A budget of false negatives then asks for the narrowest
+# window that leaves no more among 16 negatives drawn from the positive's own sequence. Where the
+# curve is flat, negatives of the own sequence are as clean as those of others.
+
+# %%
+DRAWN, BUDGETS = 16, (0.2, 0.1, 0.07, 0.05)
+counts = {}
+for i in range(400 if FULL else 30):
+    for name, labels in problem.label(gather_rows(problem.draw(i))).items():
+        if labels.ndim == 2 and labels.shape[1] > 1:  # one of each latent, not of the sequence
+            counts.setdefault(name, []).append(negatives.count_same(labels))
+figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
+windows = []
+for name, each in counts.items():
+    pairs, same = (np.sum(part, axis=0) for part in zip(*each, strict=True))
+    if pairs.min() == 0:
+        continue
+    chance = same / pairs
+    assert chance[0] == 1
+    axes.plot(chance, label=name)
+    for budget in BUDGETS:
+        row = {"label": name, "budget": budget, "width": None}
+        try:
+            window = negatives.exclusion_window(chance, len(chance) // 2, DRAWN, budget * DRAWN)
+            windows.append(row | window._asdict())
+        except UserError:  # no window attains the budget
+            windows.append(row)
+axes.set(xlabel="steps from the positive", ylabel="p(same label)", ylim=0)
+axes.legend()
+table = pd.DataFrame(windows)
+if len(table):
+    print(table.to_string(index=False))
+    assert all(one.width.dropna().is_monotonic_increasing for _, one in table.groupby("label"))
+
+# %% [markdown]
+# ## 2. How many negatives hold a hard one?
+# Hard are the negatives of held-out anchors that beat the positive, or have at least 1 / e of its
+# weight. K by the mean is log(1 - h) / log(1 - rho) with the mean density rho of all anchors.
+# Anchors differ, so this K holds a hard negative less often than asked for, and more are needed.
+
+# %%
+plan, rng = problem.plan, jax.random.key(0)
+variables = model_variables(**arrays)
+tau = objective.temperature(plan, arrays["params"]["objective"], arrays["extra"]["objective"])
+
+
+@jax.jit
+def score(batch):
+    batch = problem.prepare(batch, rng, False)
+    outputs = problem.model.apply(variables, batch, False)[0]
+    branch = problem.split_branches(outputs, batch)[0]
+    branch = branch._replace(outputs=objective.scored(plan, branch.outputs))
+    offsets = plan.geometry.branches[0].offsets
+    return objective.watched_scores(branch, plan.rule, None, offsets, tau, rng)
+
+
+draw = problem.held_out.draw if problem.held_out else problem.draw
+scores = [jax.device_get(score(gather_rows(draw(i)))) for i in range(16)]
+rows = []
+for name, margin in (("beats the positive", 0.0), ("has 1 / e of its weight", 1.0)):
+    each = np.concatenate([negatives.hard_fractions(*one, margin=margin) for one in scores])
+    each = each[np.isfinite(each)]
+    mean = float(each.mean())
+    for rate in (0.5, 0.8, 0.95):
+        by_mean = negatives.min_negatives(mean, rate) if mean > 0 else None
+        try:
+            needed = negatives.min_negatives_for(each, rate)
+        except UserError:  # too many anchors have no hard negative
+            needed = None
+        held = negatives.mean_hit_rate(each, by_mean) if by_mean else None
+        rows.append((name, mean, (each == 0).mean(), rate, by_mean, held, needed))
+names = ["negative", "share", "anchors without", "hit rate", "K by the mean", "holds", "K needed"]
+table = pd.DataFrame(rows, columns=names)
+print(table.to_string(index=False))
+found = table.dropna()
+assert (found["K needed"] >= found["K by the mean"]).all()
+
+# %% [markdown]
+# The positive beats as many negatives as the run itself recorded at its last evaluation.
+
+# %%
+tests = [one for one in read_records(run, []) if one["split"] == "test" and "series" not in one]
+recorded, beaten = np.mean(tests[-1]["acc_pairwise"]), 1 - table["share"][0]
+print(f"pairwise accuracy: {recorded:.3f} recorded, {beaten:.3f} here")
+assert abs(beaten - recorded) < 0.05
+
+# %% [markdown]
+# ## 3. How noisy do K negatives make the gradient?
+# Its variance over draws of K negatives for one batch, as a fraction of the squared norm of its
+# mean, and of the variance over batches with all negatives, which it adds to. The cosine is that of
+# the mean over draws with the gradient of all negatives.
+
+
+# %%
+def make_gradient(num_sampled):
+    """A function (batch, rng) to the flat gradient with this many negatives (0: all)."""
+    changed = {"negatives.num_sampled": num_sampled, "negatives.choose": "uniform"}
+    plan = contrastive.interpret(kind, with_settings(config, changed))
+    loss = make_loss(kind.make_problem(plan, data))
+    slope = jax.jit(jax.grad(loss, has_aux=True))
+
+    def gradient(batch, rng):
+        leaves = jax.tree.leaves(slope(arrays["params"], arrays["extra"], batch, rng)[0])
+        return np.concatenate([np.ravel(leaf) for leaf in jax.device_get(leaves)]).astype(float)
+
+    return gradient
+
+
+def spread(gradients):
+    """The mean, the variance about it, and the squared norm of the mean, without bias."""
+    mean = np.mean(gradients, axis=0)
+    variance = np.square(gradients - mean).sum() / (len(gradients) - 1)
+    return mean, variance, np.square(mean).sum() - variance / len(gradients)
+
+
+batches, whole = [problem.draw(i) for i in range(8)], make_gradient(0)
+_, of_batches, _ = spread([whole(batch, rng) for batch in batches])
+everything, rows = whole(batches[0], rng), []
+_, (_, metrics) = make_loss(problem)(arrays["params"], arrays["extra"], batches[0], rng)
+sums = jax.tree.leaves(metrics, is_leaf=lambda leaf: isinstance(leaf, OffsetSums))
+fewest = min((one.n / one.anchors).min() for one in sums if isinstance(one, OffsetSums))
+for size in (16, 32, 64, 128, 256, 512, 1024) if FULL else (8, 32):
+    if size >= fewest:
+        break
+    gradient = make_gradient(size)
+    mean, variance, norm = spread([gradient(batches[0], jax.random.key(i)) for i in range(8)])
+    cosine = mean @ everything / np.linalg.norm(mean) / np.linalg.norm(everything)
+    rows.append((size, variance / norm, variance / of_batches, cosine))
+names = ["K", "variance / |mean|^2", "variance / that of batches", "cosine"]
+table = pd.DataFrame(rows, columns=names)
+print(table.to_string(index=False))
+assert table["variance / |mean|^2"].is_monotonic_decreasing, "more negatives make less noise"
