@@ -33,7 +33,7 @@ NOT_PUSHED = [lock.LOCK, "log*.txt", "failed.json", "*.part", ".cache/*"]
 #: What a run directory contains, as a pattern of paths.
 PULLED = re.compile(
     r"(config|environment|scores|audit|data|truth|checkpoint|neighbours|map|table|nce|negatives"
-    r"|from_ngram_to_infonce)\.json|metrics\.(jsonl|crc32)|(scores|episode|vectors|units)\.npz"
+    r"|from_ngram_to_infonce)\.json|metrics\.jsonl|(scores|episode|vectors|units)\.npz"
     r"|skipped\.txt|vectors\.txt|vocabulary\.tsv|exported/(config\.json|model\.safetensors|README\.md)"
     r"|tensorboard/events\.out\.tfevents[^/]*\.\d+|augmentation/[^/]+\.wav|figures/[^/]+\.png"
     r"|probes/[^/]+\.(json|npz|npy|item)|checkpoints/(owed-evaluation|\d+/_CHECKPOINT_METADATA)"

@@ -107,7 +107,7 @@ def write_page(
         if figure.name in images:
             raise ValueError(f"two figures of the page {name} are named {figure.name}")
         png = to_png(figure.figure)
-        with replacing(folder / "figures" / f"{figure.name}.png") as part:
+        with replacing(folder / "figures" / f"{figure.name}.png", is_durable=False) as part:
             part.write_bytes(png)
         images[figure.name] = base64.b64encode(png).decode()
         png = to_png(figure.figure, 110) if stack_panels(figure.figure) else b""

@@ -43,7 +43,7 @@ MEMBERS = "data.json"
 #: What a start writes between reading the data and the first step, of its config alone.
 BEFORE_STEPS = ("audit.json", "truth.json", "vocabulary.tsv", "augmentation", "probes")
 #: What else a start writes then, which the next start replaces.
-REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "metrics.crc32", "tensorboard")
+REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "tensorboard")
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ def open_run(
                     remove_leftovers(path)
                 before = read_object(path / "environment.json", []) if resumes else None
                 environment["id"] = (before or {}).get("id") or secrets.token_hex(8)
-                write_sealed(path / "config.json", config)
+                write_sealed(path / "config.json", config, is_durable=True)
                 write_sealed(path / "environment.json", environment)
                 (path / "failed.json").unlink(missing_ok=True)  # of an earlier start
         except OSError as error:
@@ -305,7 +305,7 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
                 "trained on: restore the data, or use a new --workdir"
             )
     if is_first():
-        write_sealed(path / MEMBERS, own)
+        write_sealed(path / MEMBERS, own, is_durable=True)
 
 
 def differences(recorded: Any, wanted: Any) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from cpc.data.log import Log, log_to_stderr
 from cpc.data.sources.archives import Registered, fetch, read_members
 from cpc.data.sources.debian import Package, fetch_archives, one_process, unpack
 from cpc.data.sources.r_data import GZIP, MAX_BYTES, inflate, read_bytes, read_lazy_data
-from cpc.files import read_json, write_sealed, write_text
+from cpc.files import read_json, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when what is made of the packages does.
@@ -149,24 +149,23 @@ def _prepare(name: str, cache: Path, log: Log) -> Path:
             f"cannot fetch {name}: {error} (another source: set data.path to a folder of .txt "
             "files of your own)"
         ) from error
-    part = cache / f"{folder.name}.part"
-    shutil.rmtree(part, ignore_errors=True)  # an interrupted preparation
-    (part / "text").mkdir(parents=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-") as unpacked:
+    made_from = {one.name: one.sha256 for one in texts.extra if one.name in extra}
+    pairs = zip(texts.packages, archives, strict=True)
+    made_from |= {one.name: archive.sha256 for one, archive in pairs}
+    lines = [*texts.credits, "", *(f"{one} sha256 {total}" for one, total in made_from.items())]
+    with (
+        replacing_folder(folder) as part,
+        tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-") as unpacked,
+    ):
+        (part / "text").mkdir()
         for archive in archives:
             unpack(archive, Path(unpacked))
         texts.write(Path(unpacked), tuple(extra.values()), part / "text")
         (part / "licenses").mkdir()
         for path in Path(unpacked).glob("usr/share/doc/*/copyright"):
             shutil.copyfile(path, part / "licenses" / f"{path.parent.name}.txt")
-    made_from = {one.name: one.sha256 for one in texts.extra if one.name in extra}
-    pairs = zip(texts.packages, archives, strict=True)
-    made_from |= {one.name: archive.sha256 for one, archive in pairs}
-    lines = [*texts.credits, "", *(f"{one} sha256 {total}" for one, total in made_from.items())]
-    write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
-    write_sealed(part / "stamp.json", {"archives": made_from})
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+        write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
+        write_sealed(part / "stamp.json", {"archives": made_from})
     log(f"{name} are in {folder}")
     return folder
 

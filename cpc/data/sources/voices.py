@@ -33,7 +33,7 @@ from cpc.data.sources.voice_packages import (
     decode,
     reason_to_drop,
 )
-from cpc.files import file_sha256, read_json, write_sealed
+from cpc.files import file_sha256, read_json, replacing_folder, write_sealed
 from cpc.types import UserError
 
 #: Change it when the rules change: a folder that was prepared by other rules is made anew.
@@ -80,19 +80,17 @@ def _prepare(cache: Path, log: Log) -> Path:
     if is_prepared(cache):
         _check_kept_archives(archives_folder, log)
         return folder
-    part = cache / f"{FOLDER_NAME}.part"
-    with tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-") as unpacked:
+    with (
+        replacing_folder(folder) as part,
+        tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-") as unpacked,
+    ):
         archives = _fetch_and_unpack(archives_folder, Path(unpacked), log)
         log("decoding")
-        shutil.rmtree(part, ignore_errors=True)  # an interrupted preparation
-        part.mkdir()
         _write_layout(Path(unpacked), part, log)
         for path in Path(unpacked).glob("usr/share/doc/*/copyright"):
             (part / "licenses").mkdir(exist_ok=True)
             shutil.copyfile(path, part / "licenses" / f"{path.parent.name}.txt")
-    _write_credits(part, archives)
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+        _write_credits(part, archives)
     log(f"voices are in {folder}")
     return folder
 

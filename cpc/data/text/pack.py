@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
 from cpc.data.walk import DOCUMENTS as NO_DATA
 from cpc.data.walk import Found, find_data, printable
-from cpc.files import file_crc32, read_sealed, sync_folder, write_sealed, write_text
+from cpc.files import file_crc32, read_sealed, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when the tokenizer or the format does.
@@ -77,16 +76,8 @@ def read_text_folder(
         out.mkdir(parents=True, exist_ok=True)
         with one_process(out / f"{folder.name}.lock", log):
             if not is_whole(folder, key):
-                part = folder.with_name(f"{folder.name}.part")
-                shutil.rmtree(part, ignore_errors=True)  # an interrupted call
-                part.mkdir()
-                try:
+                with replacing_folder(folder) as part:
                     write_pack(part, path, found, key, options, log)
-                    shutil.rmtree(folder, ignore_errors=True)
-                    part.rename(folder)
-                    sync_folder(out)
-                finally:
-                    shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write the pack {folder}: {error}") from error
     corpus = open_pack(folder)
