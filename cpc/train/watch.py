@@ -25,13 +25,14 @@ LOG is the file that receives the C++ messages of the program.
 import contextlib
 import json
 import os
-import selectors
+import queue
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 #: Seconds between two heartbeats of a program.
 HEARTBEAT_SECONDS = 1.0
@@ -41,9 +42,15 @@ FACTOR = 10
 BUSY_FACTOR = 12
 #: At most this many differences are named, each value by at most this many characters.
 MAX_DIFFERENCES, MAX_VALUE = 3, 60
-#: The first line of a process has at most this many bytes.
-MAX_LINE = 64
+#: A line has at most this many bytes.
+MAX_LINE = 2**24
+#: The event after the last line of a peer.
+GONE = ""
 RESTART = "then start all of them again, and they resume from the last checkpoint"
+
+
+#: Lines from all peers in the order in which they came.
+Events: TypeAlias = "queue.SimpleQueue[tuple[Peer, str]]"
 
 
 class Heartbeat(NamedTuple):
@@ -65,30 +72,33 @@ class Ended(Exception):
 
 
 class Peer:
-    """A connection to another watchdog, or the pipes to the own program."""
+    """Another watchdog, or the own program if there is no connection; a thread reads its lines."""
 
-    def __init__(self, index: int, reads: int, writes: int):
-        self.index, self.reads, self.writes = index, reads, writes
-        self.heard, self.rest = time.monotonic(), b""
+    def __init__(self, events: Events, connection: socket.socket | None = None, index: int = 0):
+        self.connection, self.index = connection, index
+        self.heard = time.monotonic()
         self.identity = ""  # with which it waits, as JSON
         self.heartbeat = Heartbeat(0, True, 0.0, self.heard, self.heard)
+        threading.Thread(target=self._read, args=(events,), daemon=True).start()
 
-    def read(self) -> list[str]:
-        """Return the lines that have come; EOFError at the end."""
-        try:
-            data = os.read(self.reads, 4096)
-        except OSError:
-            data = b""
-        if not data:
-            raise EOFError
-        self.heard = time.monotonic()
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        return [line.decode() for line in lines]
+    def _read(self, events: Events) -> None:
+        file = self.connection.makefile("rb") if self.connection else sys.stdin.buffer
+        with contextlib.suppress(OSError), file, self.connection or contextlib.nullcontext():
+            while line := file.readline(MAX_LINE):
+                self.heard = time.monotonic()
+                events.put((self, line.decode("utf-8", "replace").strip()))
+        events.put((self, GONE))
 
     def send(self, line: str) -> None:
         """Send a line; a peer that has gone is noticed when it is read from."""
         with contextlib.suppress(OSError):
-            os.write(self.writes, f"{line}\n".encode())
+            os.write(self.connection.fileno() if self.connection else 1, f"{line}\n".encode())
+
+    def close(self) -> None:
+        """End a connection, and with it the thread."""
+        if self.connection:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
 
 
 def next_heartbeat(before: Heartbeat, line: str, now: float) -> Heartbeat:
@@ -175,7 +185,9 @@ def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
     return ""
 
 
-def connect_all(host: str, port: int, own: int, number: int, seconds: float) -> dict[int, Peer]:
+def connect_all(
+    events: Events, host: str, port: int, own: int, number: int, seconds: float
+) -> dict[int, Peer]:
     """Return connections to all others (from process 0), or to process 0 (from another).
 
     Raises:
@@ -184,17 +196,11 @@ def connect_all(host: str, port: int, own: int, number: int, seconds: float) -> 
     """
     end = time.monotonic() + seconds
     if own:
-        found = {0: connect_to_first(host, port, own, number, end)}
-    else:
-        with listen(host, port) as server:
-            found = call_roll(server, f"{host}:{port}", number, end)
-    peers = {}
-    for index, connection in found.items():
-        connection.settimeout(None)
-        handle = connection.detach()
-        peers[index] = Peer(index, handle, handle)
-        if not own:
-            peers[index].send(f"go {index}")
+        return {0: Peer(events, connect_to_first(host, port, own, number, end))}
+    with listen(host, port) as server:
+        peers = call_roll(events, server, f"{host}:{port}", number, end)
+    for index, peer in peers.items():
+        peer.send(f"go {index}")
     return peers
 
 
@@ -218,8 +224,8 @@ def is_loopback(host: str) -> bool:
 
 
 def call_roll(
-    server: socket.socket, address: str, number: int, end: float
-) -> dict[int, socket.socket]:
+    events: Events, server: socket.socket, address: str, number: int, end: float
+) -> dict[int, Peer]:
     """Return the connections of processes 1, 2, ... by index.
 
     A connection that sends nothing, or anything else, delays nobody and takes nobody's place.
@@ -227,60 +233,29 @@ def call_roll(
     Raises:
         Absent: not all came before `end`.
     """
-    indices = {f"here {index} {number}\n".encode(): index for index in range(1, number)}
-    silent: list[socket.socket] = []
-    present: dict[int, socket.socket] = {}
-    parent, num_refused = os.getppid(), 0
+    indices = {f"here {index} {number}": index for index in range(1, number)}
+    present: dict[int, Peer] = {}
+    refused: set[Peer] = set()
+    parent = os.getppid()
     server.settimeout(0.05)
-    try:
-        while len(present) < number - 1:
-            if time.monotonic() > end or os.getppid() != parent:
-                silent += present.values()
-                missing = name_processes([i for i in indices.values() if i not in present])
-                others = f" ({num_refused} connections of something else)" if num_refused else ""
-                raise Absent(f"{missing} missing{others}: not all of {number} came to {address}")
-            with contextlib.suppress(OSError):  # none has come, or it has gone already
-                connection, _ = server.accept()
-                connection.setblocking(False)
-                silent.append(connection)
-            for index, connection in [*present.items()]:
-                if peek(connection) is not None:  # it has gone, or speaks before it may
-                    present.pop(index).close()
-            num_refused += admit(silent, present, indices)
-    finally:
-        for connection in silent:
-            connection.close()
+    while len(present) < number - 1:
+        if time.monotonic() > end or os.getppid() != parent:
+            missing = name_processes([i for i in indices.values() if i not in present])
+            others = f" ({len(refused)} connections of something else)" if refused else ""
+            raise Absent(f"{missing} missing{others}: not all of {number} came to {address}")
+        with contextlib.suppress(OSError):  # none has come, or it has gone already
+            Peer(events, server.accept()[0])
+        while not events.empty():
+            peer, line = events.get()
+            # One that has gone, or says more than it should, has not come.
+            present = {index: other for index, other in present.items() if other is not peer}
+            index = indices.get(line)
+            if index is None or index in present:
+                refused |= {peer} if line else set()
+                peer.close()
+            else:
+                peer.index, present[index] = index, peer
     return present
-
-
-def admit(
-    silent: list[socket.socket], present: dict[int, socket.socket], indices: Mapping[bytes, int]
-) -> int:
-    """Move connections whose line is that of a process to `present`; count and close others."""
-    num_refused = 0
-    for connection in [*silent]:
-        line = peek(connection)
-        if line is None or (line and b"\n" not in line and len(line) < MAX_LINE):
-            continue
-        silent.remove(connection)
-        index = indices.get(line)
-        if index is None or index in present:
-            num_refused += 1
-            connection.close()
-        else:
-            connection.recv(MAX_LINE)
-            present[index] = connection
-    return num_refused
-
-
-def peek(connection: socket.socket) -> bytes | None:
-    """Return the start of unread data, b"" if the connection is closed, None if there is none."""
-    try:
-        return connection.recv(MAX_LINE, socket.MSG_PEEK)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
 
 
 def connect_to_first(host: str, port: int, own: int, number: int, end: float) -> socket.socket:
@@ -293,7 +268,7 @@ def connect_to_first(host: str, port: int, own: int, number: int, end: float) ->
             connection.sendall(f"here {own} {number}\n".encode())
             connection.settimeout(max(0.01, end - time.monotonic()))
             with connection.makefile("rb", buffering=0) as lines:
-                answer = lines.readline(MAX_LINE)
+                answer = lines.readline(64)
             if answer == f"go {own}\n".encode():
                 return connection
             problem = (
@@ -308,22 +283,21 @@ def connect_to_first(host: str, port: int, own: int, number: int, end: float) ->
 
 
 def watch(
-    peers: dict[int, Peer], own: Peer, number: int, silence: float, hang: float
+    events: Events, peers: dict[int, Peer], own: Peer, number: int, silence: float, hang: float
 ) -> str | None:
     """Wait until the own program leaves (None) or dies (""), or another ends all (a sentence).
 
     A process ends all if it dies, hangs, or waits with another identity than process 0.
     """
-    parent, ready = os.getppid(), selectors.DefaultSelector()
-    for peer in (own, *peers.values()):
-        ready.register(peer.reads, selectors.EVENT_READ, peer)
-    interval, last_sent, now = silence / 4, 0.0, float("-inf")
+    parent, interval = os.getppid(), silence / 4
+    last_sent, now = 0.0, float("-inf")
     try:
         while os.getppid() == parent:
-            for key, _ in ready.select(min(1.0, interval)):
-                take_lines(key.data, own, peers, number)
-                if key.data.index not in (own.index, *peers):
-                    ready.unregister(key.fd)
+            timeout = min(1.0, interval)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    take_line(*events.get(timeout=timeout), own, peers, number)
+                    timeout = 0.0
             if own.index == 0:
                 compare_identities(own, peers)
             before, now = now, time.monotonic()
@@ -349,36 +323,36 @@ def watch(
     return ""
 
 
-def take_lines(peer: Peer, own: Peer, peers: dict[int, Peer], number: int) -> None:
-    """Do what the lines from the own program or from a peer require.
+def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: int) -> None:
+    """Do what a line from the own program or from a peer requires.
 
     Raises:
         Ended: the own program leaves or has died, or another process was lost.
     """
-    try:
-        lines = peer.read()
-    except EOFError:  # if the own program has died, the others see it
-        how = "" if peer is own else describe_end([peer.index], number, "has ended")
-        raise Ended(how) from None
-    for line in lines:
-        word, _, rest = line.partition(" ")
-        if word == "bye" and peer is own:
-            for other in peers.values():
-                other.send("bye")
-            raise Ended(None)
-        if word == "bye":
-            del peers[peer.index]
-        elif word == "lost":
-            raise Ended(rest)
-        elif word == "all":
-            own.send("all")
-        elif word in ("at", "busy", "waits"):
-            if word == "waits":
-                peer.identity = rest
-            else:
-                peer.heartbeat = next_heartbeat(peer.heartbeat, line, time.monotonic())
-            if 0 in peers:  # process 0 has to know
-                peers[0].send(line)
+    word, _, rest = line.partition(" ")
+    if peer is own and line == GONE:  # the others see it
+        raise Ended("")
+    if peer is own and word == "bye":
+        for other in peers.values():
+            other.send("bye")
+        raise Ended(None)
+    if peer is not own and peers.get(peer.index) is not peer:  # it has said bye
+        return
+    if line == GONE:
+        raise Ended(describe_end([peer.index], number, "has ended"))
+    if word == "bye":
+        del peers[peer.index]
+    elif word == "lost":
+        raise Ended(rest)
+    elif word == "all":
+        own.send("all")
+    elif word in ("at", "busy", "waits"):
+        if word == "waits":
+            peer.identity = rest
+        else:
+            peer.heartbeat = next_heartbeat(peer.heartbeat, line, time.monotonic())
+        if 0 in peers:  # process 0 has to know
+            peers[0].send(line)
 
 
 def compare_identities(own: Peer, peers: Mapping[int, Peer]) -> None:
@@ -419,9 +393,10 @@ def main(
     """Connect, watch, and end the own program with a sentence if a process is lost or hangs."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own program handles them
         signal.signal(ignored, signal.SIG_IGN)
-    parent, own = os.getppid(), Peer(index, sys.stdin.fileno(), sys.stdout.fileno())
+    parent, events = os.getppid(), queue.SimpleQueue()
+    own = Peer(events, index=index)
     try:
-        peers = connect_all(host, port, index, number, join)
+        peers = connect_all(events, host, port, index, number, join)
     except Absent as absent:
         own.send(
             f"{absent} within {join:g} s: check that all {number} processes are started with the "
@@ -435,7 +410,7 @@ def main(
         )
         return
     own.send("go")
-    sentence = watch(peers, own, number, silence, hang)
+    sentence = watch(events, peers, own, number, silence, hang)
     for peer in peers.values() if sentence else ():
         peer.send(f"lost {sentence}")
     messages = take_messages(log, index)
@@ -452,3 +427,4 @@ def main(
 if __name__ == "__main__":
     HOST, PORT, INDEX, NUMBER, LOG, *SECONDS = sys.argv[1:]
     main(HOST, int(PORT), int(INDEX), int(NUMBER), LOG, *map(float, SECONDS))
+    os._exit(0)  # threads may still read

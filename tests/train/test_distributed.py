@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import queue
 import select
 import signal
 import socket
@@ -131,7 +132,7 @@ def call_roll(number, *sayings, seconds=5.0):
     found = []
     with watch.listen("127.0.0.1", port) as server:
         end = watch.time.monotonic() + seconds
-        words = (server, f"127.0.0.1:{port}", number, end)
+        words = (queue.SimpleQueue(), server, f"127.0.0.1:{port}", number, end)
         thread = threading.Thread(target=lambda: found.append(outcome(watch.call_roll, *words)))
         thread.start()
         connections = []
@@ -146,14 +147,14 @@ def call_roll(number, *sayings, seconds=5.0):
 
 def outcome(function, *args):
     try:
-        return {index: close(connection) for index, connection in function(*args).items()}
+        return {index: close(peer) for index, peer in function(*args).items()}
     except watch.Absent as absent:
         return str(absent)
 
 
-def close(connection):
-    name = connection.getpeername()
-    connection.close()
+def close(peer):
+    name = peer.connection.getpeername()
+    peer.close()
     return name
 
 
@@ -403,13 +404,14 @@ def test_processes_of_different_identities_are_ended_by_name(identities, said):
     """Also of long values, as the sentence is one line; the same ones go on."""
     with contextlib.ExitStack() as stack:
         pairs = [[*map(stack.enter_context, socket.socketpair())] for _ in identities]
-        own, *others = (watch.Peer(i, *[one.fileno()] * 2) for i, (one, _) in enumerate(pairs))
+        events = queue.SimpleQueue()
+        own, *others = (watch.Peer(events, one, i) for i, (one, _) in enumerate(pairs))
         peers = {peer.index: peer for peer in others}
         for (_, other), identity in zip(pairs, identities, strict=True):
             other.sendall(f"waits {json.dumps(identity)}\n".encode())
         if said is None:
             threading.Timer(0.3, pairs[0][1].sendall, (b"bye\n",)).start()
-        sentence = watch.watch(peers, own, len(identities), 30.0, 30.0)
+        sentence = watch.watch(events, peers, own, len(identities), 30.0, 30.0)
         if said is None:
             assert sentence is None
             assert all(b"all\n" in other.recv(100) for _, other in pairs)
