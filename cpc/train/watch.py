@@ -270,6 +270,7 @@ def connect_to_first(host: str, port: int, own: int, number: int, end: float) ->
             with connection.makefile("rb", buffering=0) as lines:
                 answer = lines.readline(64)
             if answer == f"go {own}\n".encode():
+                connection.settimeout(None)
                 return connection
             problem = (
                 f"what answers at {host}:{port} does not take this process {own} (it is something "

@@ -462,3 +462,21 @@ def test_all_steps_of_a_launch_are_asked_about(tmp_path, monkeypatch):
     with open_checkpoints(tmp_path) as checkpoint:
         reasons = [loop._preemption(checkpoint, step, 4) for step in (0, 4, 8, 12, 16)]
     assert reasons == ["", "", "", "", "preemption"]
+
+
+def test_a_late_answer_leaves_no_limit_on_later_lines():
+    """Of the wait for the roll to be full; process 0 may be silent for longer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer():
+            with server.accept()[0] as connection:
+                connection.recv(64)
+                connection.sendall(b"go 1\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        end = watch.time.monotonic() + 5
+        with watch.connect_to_first("127.0.0.1", port, 1, 2, end) as connection:
+            assert connection.gettimeout() is None
+        thread.join()
