@@ -126,6 +126,8 @@ def _holds(owner: dict[str, Any], folder: pathlib.Path, lacks_locks: bool) -> bo
 def _lives(owner: dict[str, Any]) -> bool:
     """Return whether the process of an owner on this machine runs; its number may be reused."""
     try:
-        return abs(psutil.Process(owner["pid"]).create_time() - owner["started"]) < 1
+        process = psutil.Process(owner["pid"])
+        is_same = abs(process.create_time() - owner["started"]) < 1
+        return is_same and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, LookupError, TypeError, ValueError, OverflowError):
         return False

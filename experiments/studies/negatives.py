@@ -198,7 +198,7 @@ def main() -> None:
     ):
         print(f"measuring: {name}")
         found[name] = plain(measure())
-    write_sealed(workdir / "negatives.json", found)
+    write_sealed(workdir / "negatives.json", found, is_durable=True)
     print(f"report: {write_study(workdir, found)}")
 
 
