@@ -276,16 +276,18 @@ def _parse_float(digits: str) -> float:
 def read_lines(path: Path) -> list[tuple[str, dict[str, Any] | None]]:
     """Return each line of a file of records, and its record without the seal; None if damaged.
 
-    A last line that was not written to its end is left out.
+    If one line is sealed, all are. A last line that was not written to its end is left out.
     """
-    found = [(line, _parse_record(line)) for line in read_text(path, errors="replace").split("\n")]
+    lines = read_text(path, errors="replace").split("\n")
+    is_sealed = any(f'"{SEAL}"' in line for line in lines)
+    found = [(line, _parse_record(line, is_sealed)) for line in lines]
     return found[:-1] if found[-1][1] is None else found
 
 
-def _parse_record(line: str) -> dict[str, Any] | None:
+def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
     """Return an object with a step; None for anything else."""
     try:
-        record = _parse_sealed(line)
+        record = unseal(parse_json(line)) if is_sealed else parse_json(line)
         step = int(record["step"])
         return {**record, "step": step} if 0 <= step < 2**63 else None
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError):

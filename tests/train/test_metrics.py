@@ -1,4 +1,5 @@
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -49,14 +50,21 @@ def test_a_damaged_line_stops_no_resume_and_stays_for_readers_to_name(tmp_path):
     assert problems == [f"Line 2 of {path} is damaged and is left out."]
 
 
-def test_a_flipped_digit_of_a_record_is_found(tmp_path):
+def test_every_flipped_bit_of_a_record_is_found(tmp_path):
     path = tmp_path / "metrics.jsonl"
     writer = train.JsonlWriter(path)
     for step in (1, 2):
         writer.write({"step": step, "split": "train", "loss": 1.5})
     writer.close()
-    path.write_text(path.read_text().replace("1.5", "1.7", 1))
-    assert [record["step"] for record in read_records(tmp_path, [])] == [2]
+    content, whole, silent = path.read_bytes(), read_records(tmp_path, []), []
+    for position, bit in itertools.product(range(content.index(b"\n")), range(8)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << bit
+        path.write_bytes(flipped)
+        problems = []
+        if read_records(tmp_path, problems) != (whole[1:] if problems else whole):
+            silent.append((position, bit))
+    assert not silent
 
 
 def test_jsonl_on_resume_drops_what_came_later_and_a_torn_line(tmp_path):
