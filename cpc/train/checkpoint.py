@@ -316,7 +316,7 @@ def _read_metrics(path: pathlib.Path) -> Metrics:
     """Return the metric of each checkpoint that has one and is sound."""
     metrics: Metrics = {}
     for step, meta in _read_metas(path).items():
-        metric = meta["metric"]
+        metric = meta.get("metric")
         if metric is None:
             with contextlib.suppress(UserError):  # there is none, or it is damaged
                 metric = read_sealed(path / str(step) / LATE_METRIC)["metric"]
