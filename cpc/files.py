@@ -313,7 +313,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None, and a sentence if it is damaged, if there is none."""
+    """Return the object in a JSON file; None if there is none or, with a problem, if damaged."""
     if not path.exists():
         return None
     try:
@@ -327,10 +327,10 @@ def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
 
 
 def read_sealed(path: str | Path) -> dict[str, Any]:
-    """Return what `write_sealed` wrote; what has no checksum counts as damaged.
+    """Return a sealed mapping; a file without a checksum is damaged.
 
     Raises:
-        UserError: there is no such file, or it is not as it was written.
+        UserError: the file does not exist or is damaged.
     """
     try:
         return unseal(parse_json(read_text(path)))
