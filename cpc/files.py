@@ -2,18 +2,21 @@
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import math
 import os
 import re
+import secrets
+import shutil
 import stat
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -40,28 +43,74 @@ CHUNK_BYTES = 2**24
 
 
 @contextlib.contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a path to write to; it becomes `path` in one step when the block ends well.
+def replacing(path: str | Path, is_durable: bool = True) -> Iterator[Path]:
+    """Yield a path to write to, which becomes `path` in one step when the block ends well.
 
-    Whoever reads `path` meanwhile, or after a crash, finds the old content or the new one, never a
-    part. The folder is made. The bytes are on the disk before the name is (fsync), so that not
-    even a power cut leaves an empty file. A block that raises leaves nothing behind.
+    Readers find the old content or the new one, never a part; a block that raises leaves nothing
+    behind. If it is durable, not even a power cut leaves an empty file; pass False for a file that
+    the same command writes again. The folder is made.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         yield part
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
+        if is_durable:
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())
         part.replace(path)
-        sync_folder(path.parent)
+        if is_durable:
+            sync_folder(path.parent)
     except OSError as error:  # a failed write names no file, and a failed rename the part
         if error.filename in (None, str(part), part):
             error.filename, error.filename2 = str(path), None
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def part_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder next to `path`, which is removed at the end unless it has been moved.
+
+    Folders that killed processes left there are removed first.
+    """
+    for folder in path.parent.glob(f"{glob.escape(path.name)}.part-*"):
+        with contextlib.suppress(OSError):  # another process was faster
+            files = [*folder.iterdir()] or [folder]
+            if time.time() - max(file.stat().st_mtime for file in files) > WRITING_SECONDS:
+                shutil.rmtree(folder)
+    part = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
+    part.mkdir(parents=True)
+    try:
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def replace_folder(part: Path, path: Path) -> None:
+    """Move a finished folder to `path`, in place of the folder that is there."""
+    old = part.with_name(f"{part.name}-replaced")
+    while True:
+        if path.is_dir():
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(old)
+            shutil.rmtree(old, ignore_errors=True)
+        try:
+            part.rename(path)
+        except OSError:
+            if not path.is_dir():  # otherwise another process was faster by a moment
+                raise
+        else:
+            return sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder, which becomes `path` when the block ends well."""
+    with part_folder(path) as part:
+        yield part
+        replace_folder(part, path)
 
 
 def advise(error: BaseException) -> str:
@@ -96,66 +145,89 @@ def sync_folder(folder: Path) -> None:
             os.close(number)
 
 
-@contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Wait until no other process changes what is in a folder, and keep others waiting."""
-    folder.mkdir(parents=True, exist_ok=True)
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def try_lock(file: IO[Any] | int) -> bool | None:
+    """Lock an open file until it is closed or the process ends.
+
+    Returns:
+        Whether it is locked: False if another process has locked it, None if the file system has no
+        locks.
+    """
     try:
-        with contextlib.suppress(OSError):  # no locks on this file system
-            fcntl.flock(number, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextlib.contextmanager
+def locked(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Wait until no other process has locked a file or folder, and keep others waiting.
+
+    `on_wait` is called before a wait. A file is made if that is allowed; if there is none, as in a
+    cache that is read-only, or if the file system has no locks, nothing is locked.
+    """
+    with contextlib.ExitStack() as stack:
+        for mode in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+            with contextlib.suppress(OSError):
+                number = os.open(path, mode, 0o666)
+                stack.callback(os.close, number)
+                if try_lock(number) is False:
+                    on_wait()
+                    fcntl.flock(number, fcntl.LOCK_EX)
+                break
         yield
-    finally:
-        os.close(number)
 
 
 def write_text(path: str | Path, text: str, errors: str = "strict") -> None:
     """Write a text file in UTF-8, whole or not at all."""
-    with replacing(path) as part:
+    with replacing(path, is_durable=False) as part:
         part.write_text(text, encoding="utf-8", errors=errors)
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write what `plain` makes of a value as JSON, whole or not at all."""
+    """Write a value, made plain, as JSON, whole or not at all."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
-def write_sealed(path: str | Path, value: Any) -> None:
-    """Write a mapping as JSON with a checksum, so that `read_json` finds every changed bit."""
-    write_json(path, seal(value))
+def write_sealed(path: str | Path, value: Any, is_durable: bool = False) -> None:
+    """Write a mapping as JSON with a checksum, so that `read_json` finds every changed bit.
+
+    `is_durable`: as for `replacing`.
+    """
+    with replacing(path, is_durable) as part:
+        part.write_text(json.dumps(seal(value), indent=2, allow_nan=False) + "\n", "utf-8")
 
 
-#: The name that a checksum has beside what it is of.
+#: The split of the record that describes the run of all others.
+RUN_SPLIT = "run"
+#: The key of a mapping's checksum.
 SEAL = "crc32"
 
 
 def seal(value: Any) -> dict[str, Any]:
-    """Return a mapping as JSON can hold it, and with it the checksum of its content, made anew.
+    """Return a mapping, made plain, with the checksum of its content.
 
     >>> seal({"step": 3})
     {'step': 3, 'crc32': '08b1f3bf'}
     """
     content = {name: one for name, one in plain(value).items() if name != SEAL}
-    return {**content, SEAL: _sum(content)}
+    text = json.dumps(content, sort_keys=True, allow_nan=False)
+    return {**content, SEAL: f"{zlib.crc32(text.encode()):08x}"}
 
 
 def unseal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was sealed, without its checksum.
+    """Return a sealed mapping without its checksum.
 
     Raises:
         ValueError: a bit has changed, or there is no checksum.
     """
     if SEAL not in content:
         raise ValueError("it has no checksum")
-    content = dict(content)
-    if content.pop(SEAL) != _sum(content):
+    if seal(content) != content:
         raise ValueError("its checksum is wrong")
-    return content
-
-
-def _sum(content: Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True, allow_nan=False)
-    return f"{zlib.crc32(text.encode()):08x}"
+    return {name: value for name, value in content.items() if name != SEAL}
 
 
 def write_arrays(path: str | Path, **arrays: ArrayLike) -> None:
@@ -182,16 +254,6 @@ def file_crc32(path: Path, start: int = 0, stop: int | None = None, value: int =
             value = zlib.crc32(chunk, value)
             left -= len(chunk)
     return value
-
-
-def sum_of_line(line: str) -> str:
-    """Return the checksum of a line of text, without its end."""
-    return f"{zlib.crc32(line.encode('utf-8', 'replace')):08x}"
-
-
-def sums_beside(path: Path) -> Path:
-    """Return where the checksums of a file's lines are, one a line."""
-    return path.with_suffix(".crc32")
 
 
 def check_regular(path: str | Path) -> None:
@@ -242,39 +304,47 @@ def _parse_float(digits: str) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def read_lines(path: Path) -> list[tuple[str, bool]]:
-    """Return the lines of a text file, and whether each is as it was written.
+def read_lines(path: Path) -> list[tuple[str, dict[str, Any] | None]]:
+    """Return each line of a file of records, and its record without the seal; None if damaged.
 
-    The last one may lack its sum, as it is written first. Without a file of sums all count. The
-    sums are looked up wherever they stand, so that a line more or less costs only itself.
+    If one line is sealed, all are. A last line that was not written to its end is left out.
     """
     lines = read_text(path, errors="replace").split("\n")
-    lines = lines[:-1] if not lines[-1] else lines
+    is_sealed = any(f'"{SEAL}"' in line for line in lines)
+    found = [(line, _parse_record(line, is_sealed)) for line in lines]
+    return found[:-1] if found[-1][1] is None else found
+
+
+def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
+    """Return an object with a step; None for anything else."""
     try:
-        words = read_text(sums_beside(path), errors="replace").split("\n")
-    except OSError:
-        return [(line, True) for line in lines]
-    sums = [word for word in words if word and not word.startswith("{")]  # the run's identity
-    known, unsealed = set(sums), len(lines) - 1 if len(sums) < len(lines) else None
-    return [(line, i == unsealed or sum_of_line(line) in known) for i, line in enumerate(lines)]
+        record = unseal(parse_json(line)) if is_sealed else parse_json(line)
+        step = int(record["step"])
+        return {**record, "step": step} if 0 <= step < 2**63 else None
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _parse_sealed(text: str) -> Any:
+    content = parse_json(text)
+    return unseal(content) if isinstance(content, dict) and SEAL in content else content
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file, its checksum checked and taken off if it has one.
+    """Return the content of a JSON file, without its checksum if it has one, which is checked.
 
     Raises:
-        UserError: there is no such file, or it is damaged.
+        UserError: the file does not exist or is damaged.
     """
     try:
-        content = parse_json(read_text(path))
-        return unseal(content) if isinstance(content, dict) and SEAL in content else content
+        return _parse_sealed(read_text(path))
     # Bad JSON and bad UTF-8 are both ValueErrors.
     except (OSError, ValueError, RecursionError) as error:
         raise _cannot_read(path, error) from error
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None, and a sentence if it is damaged, if there is none."""
+    """Return the object in a JSON file; None if there is none or, with a problem, if damaged."""
     if not path.exists():
         return None
     try:
@@ -288,10 +358,10 @@ def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
 
 
 def read_sealed(path: str | Path) -> dict[str, Any]:
-    """Return what `write_sealed` wrote; what has no checksum counts as damaged.
+    """Return a sealed mapping; a file without a checksum is damaged.
 
     Raises:
-        UserError: there is no such file, or it is not as it was written.
+        UserError: the file does not exist or is damaged.
     """
     try:
         return unseal(parse_json(read_text(path)))

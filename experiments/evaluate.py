@@ -190,7 +190,7 @@ def record(path: pathlib.Path, checkpoint: str, layer: str, pretrained: models.P
             f"{path} has the scores of {found.get('checkpoint')}, layer {found.get('layer')}, and "
             "not of these weights: choose another --workdir"
         )
-    write_sealed(path / RECORD, known)
+    write_sealed(path / RECORD, known, is_durable=True)
 
 
 def unanswered(path: pathlib.Path, config: Config) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -30,7 +30,7 @@ from experiments.training.model_card import CARD
 NOT_PUSHED = [lock.LOCK, "log*.txt", "failed.json", "*.part", ".cache/*"]
 #: Files of a run directory. A * also matches /, so each pattern fixes a file's name or ending.
 PULLED = [
-    "metrics.jsonl", "metrics.crc32", "skipped.txt", "vectors.txt", "vocabulary.tsv",
+    "metrics.jsonl", "skipped.txt", "vectors.txt", "vocabulary.tsv",
     *(f"{name}.json" for name in (
         "config", "environment", "scores", "audit", "data", "truth", "checkpoint", "neighbours",
         "map", "table",

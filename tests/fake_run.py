@@ -1,6 +1,7 @@
 """A run directory as the experiments write it, with plausible numbers and no training."""
 
 import pathlib
+import re
 
 import numpy as np
 
@@ -54,6 +55,12 @@ def write_records(workdir, records):
     for record in records:
         writer.write(record)
     writer.close()
+
+
+def remove_seals(workdir):
+    """Remove the checksums of records, which a test is about to change."""
+    path = workdir / "metrics.jsonl"
+    path.write_text(re.sub(r', "crc32": "\w{8}"', "", path.read_text()))
 
 
 def write_metrics(workdir, num_steps, rng):

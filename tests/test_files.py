@@ -55,8 +55,10 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
         happened.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
 
     monkeypatch.setattr(os, "fsync", note)
-    write_text(tmp_path / "a.txt", "seven77")
-    assert happened == [7, "folder"]  # and then its name is
+    write_sealed(tmp_path / "a.json", {}, is_durable=True)
+    assert happened == [(tmp_path / "a.json").stat().st_size, "folder"]
+    write_sealed(tmp_path / "b.json", {})  # is made again by the same command
+    assert len(happened) == 2
 
 
 def test_every_flipped_bit_of_a_sealed_file_is_found(tmp_path):

@@ -1,12 +1,7 @@
 """The folder of prepared data, and how a folder in it appears whole or not at all."""
 
-import glob
 import os
-import secrets
-import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +10,6 @@ from cpc.files import read_sealed, write_sealed
 from cpc.types import UserError
 
 T = TypeVar("T")
-#: A half-written folder that nobody has written to for so long is of a process that was killed.
-LEFTOVER_SECONDS = 3600
 
 
 def cache_dir() -> Path:
@@ -53,39 +46,3 @@ def remember(
     except OSError as error:
         log(f"{path} cannot be written ({error.strerror}): the next run finds this out again")
     return parse(value)
-
-
-@contextmanager
-def part_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder next to `path`, which is removed at the end unless it has been moved.
-
-    Folders that killed processes have left there are removed first.
-    """
-    for folder in path.parent.glob(f"{glob.escape(path.name)}.part-*"):
-        with suppress(OSError):  # another process was faster
-            files = [*folder.iterdir()] or [folder]
-            if time.time() - max(file.stat().st_mtime for file in files) > LEFTOVER_SECONDS:
-                shutil.rmtree(folder)
-    part = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
-    part.mkdir(parents=True)
-    try:
-        yield part
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def replace_folder(part: Path, path: Path) -> None:
-    """Move a finished folder to `path`, in place of the folder that is there."""
-    old = part.with_name(f"{part.name}-replaced")
-    while True:
-        if path.is_dir():
-            with suppress(FileNotFoundError):
-                path.rename(old)
-            shutil.rmtree(old, ignore_errors=True)
-        try:
-            part.rename(path)
-        except OSError:
-            if not path.is_dir():  # otherwise another process was faster by a moment
-                raise
-        else:
-            return

@@ -12,7 +12,6 @@ from typing import NoReturn
 import numpy as np
 from jaxtyping import Int, UInt8, UInt32
 
-from cpc.data.cache import part_folder, replace_folder
 from cpc.data.log import Log
 from cpc.data.pack_writing import (
     BLOCK_BYTES,
@@ -28,7 +27,7 @@ from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
 from cpc.data.skipped import check_skipped
 from cpc.data.sources.folder import read_folder
 from cpc.data.walk import digest_files, walk_files
-from cpc.files import read_sealed, read_text
+from cpc.files import part_folder, read_sealed, read_text, replace_folder
 from cpc.types import UserError
 
 #: Of what `read_folder` makes of a folder: headers are read anew after it has changed.

@@ -58,6 +58,7 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
             "about": about,
             "sha256": file_sha256(folder / WEIGHTS),
         },
+        is_durable=True,
     )
     return folder
 

@@ -112,7 +112,7 @@ def write_page(
     data = as_json(title, lead, headline, sections) if "json" in also else None
     folder = Path(folder)
     for figure, png in images.items():
-        with replacing(folder / "figures" / f"{figure}.png") as part:
+        with replacing(folder / "figures" / f"{figure}.png", is_durable=False) as part:
             part.write_bytes(png)
     for ending, text in texts.items():
         write_text(folder / f"{name}.{ending}", text)

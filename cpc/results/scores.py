@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from cpc.files import (
-    exclusive,
-    parse_json,
+    RUN_SPLIT,
+    locked,
     read_arrays,
     read_lines,
     read_object,
@@ -43,7 +43,8 @@ def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
     damaged scores.json is renamed.
     """
     workdir, given, problems = Path(workdir), list(scores), []
-    with exclusive(workdir):
+    workdir.mkdir(parents=True, exist_ok=True)
+    with locked(workdir):
         kept = read_scores(workdir, problems)
         if any(SCORES in problem for problem in problems):
             (workdir / SCORES).replace(workdir / f"damaged-{SCORES}")
@@ -61,7 +62,7 @@ def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
                     arrays[f"counts-{_key(score)}"] = score.outcomes.counts
         if arrays:
             write_arrays(workdir / OUTCOMES, **arrays)
-        write_sealed(workdir / SCORES, {"scores": rows})
+        write_sealed(workdir / SCORES, {"scores": rows}, is_durable=True)
 
 
 def score_frame(scores: Iterable[Score]) -> Frame:
@@ -118,19 +119,10 @@ def read_records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
             problems.append(f"{path} cannot be read ({error.strerror}).")
         return []
     latest: dict[tuple, dict[str, Any]] = {}
-    for number, (line, is_sound) in enumerate(lines, start=1):
-        try:
-            if not is_sound:
-                raise ValueError("its checksum is wrong")
-            record = parse_json(line)
-            record["step"] = step = int(record["step"])
-            if not 0 <= step < 2**63:
-                raise ValueError("no step")
-            key = tuple(str(record.get(name)) for name in ("split", "rule", "series"))
-        except (*DAMAGED, RecursionError):
-            # The last one may be half written, and without its sum: the run may be writing it.
-            if number < len(lines) or not is_sound:
-                problems.append(f"Line {number} of {path} is damaged and is left out.")
-            continue
-        latest[step, *key] = record
+    for number, (_, record) in enumerate(lines, start=1):
+        if record is None:
+            problems.append(f"Line {number} of {path} is damaged and is left out.")
+        elif record.get("split") != RUN_SPLIT:
+            key = tuple(str(record.get(name)) for name in ("step", "split", "rule", "series"))
+            latest[key] = record
     return sorted(latest.values(), key=lambda record: record["step"])

@@ -18,37 +18,29 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from cpc.files import advise, read_json, read_text, seal, unseal, write_sealed
+from cpc.files import advise, read_sealed, read_text, seal, unseal, write_sealed
 from cpc.train.distributed import await_verdict
 from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, nest
 from cpc.types import PyTree, UserError
 
-_keep = ocp.checkpoint_managers.preservation_policy
-#: The metric of a step, in the step's folder, where it was known only after the state was saved.
-#: Orbax wrote it there, too, in runs that did not seal it with the state.
-METRICS_FILE = "metrics/metrics"
-#: Beside the checkpoints, while the evaluation due at one of them has not been made.
+#: The metric of a step, in its folder, if it was evaluated only after the state was saved.
+LATE_METRIC = "late-metric.json"
+#: In the folder of checkpoints, while the evaluation due at one of them has not been made.
 OWED = "owed-evaluation"
 #: Metric by step of the checkpoints that have one.
 Metrics: TypeAlias = dict[int, float]
 
 
-class NewestAndBest(_keep.PreservationPolicy):
-    """Keep the newest two checkpoints, and the one with the lowest metric."""
+class NewestAndBest(ocp.checkpoint_managers.preservation_policy.PreservationPolicy):
+    """Keep the newest two checkpoints and the one with the lowest metric, as orbax asks it."""
 
     def __init__(self, metrics: Metrics):
         self.metrics = metrics
 
-    def should_preserve(
-        self,
-        checkpoints: Sequence[Any],
-        *,
-        context: Any,
-    ) -> Sequence[bool]:
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         """Return for each checkpoint, the oldest first, whether it stays."""
-        steps = [checkpoint.step for checkpoint in checkpoints]
-        kept = _kept(steps, self.metrics)
-        return [step in kept for step in steps]
+        kept = _kept([one.step for one in checkpoints], self.metrics)
+        return [one.step in kept for one in checkpoints]
 
 
 class Checkpoints:
@@ -125,7 +117,8 @@ class Checkpoints:
         self._metrics[step], self._last_saved = metric, step
         with self._writing():
             if jax.process_index() == 0:
-                write_sealed(self.directory / str(step) / METRICS_FILE, {"metric": metric})
+                late = self.directory / str(step) / LATE_METRIC
+                write_sealed(late, {"metric": metric}, is_durable=True)
             steps = sorted(self._manager.all_steps())
             for other in set(steps) - _kept(steps, self._metrics):
                 self._manager.delete(other)
@@ -289,12 +282,8 @@ def restore_params(
 
 def read_metadata(directory: str | os.PathLike[str]) -> dict[int, dict[str, Any]]:
     """Return what was saved with each state whose metadata is sound, by step, newest first."""
-    _silence_orbax()
-    path, found = pathlib.Path(directory).absolute(), {}
-    for step in reversed(_steps(path)):
-        with contextlib.suppress(Exception):  # of a damaged checkpoint, which restoring reports
-            found[step] = _read_meta(path / str(step))["metadata"]
-    return found
+    metas = _read_metas(pathlib.Path(directory).absolute())
+    return {step: meta["metadata"] for step, meta in metas.items()}
 
 
 def best_step(directory: str | os.PathLike[str]) -> int:
@@ -324,24 +313,26 @@ def _lowest(metrics: Metrics) -> int | None:
 
 
 def _read_metrics(path: pathlib.Path) -> Metrics:
-    """Return the metric of each checkpoint that has one and is sound.
-
-    A file of it that is damaged is set aside, as orbax itself would end the run over it.
-    """
+    """Return the metric of each checkpoint that has one and is sound."""
     metrics: Metrics = {}
-    for step in _steps(path):
-        recorded = path / str(step) / METRICS_FILE
-        with contextlib.suppress(Exception):  # of a damaged checkpoint, which restoring reports
-            metric = _read_meta(path / str(step)).get("metric")
-            if metric is not None:
-                metrics[step] = metric
-        if recorded.exists():
-            try:
-                metrics[step] = float(read_json(recorded)["metric"])
-            except (OSError, ValueError, LookupError, TypeError, UserError):
-                with contextlib.suppress(OSError):
-                    recorded.parent.rename(path / f"damaged-{step}-metrics-{os.getpid()}")
+    for step, meta in _read_metas(path).items():
+        metric = meta.get("metric")
+        if metric is None:
+            with contextlib.suppress(UserError):  # there is none, or it is damaged
+                metric = read_sealed(path / str(step) / LATE_METRIC)["metric"]
+        if metric is not None:
+            metrics[step] = metric
     return metrics
+
+
+def _read_metas(path: pathlib.Path) -> dict[int, dict[str, Any]]:
+    """Return the sound metadata of checkpoints by step, newest first."""
+    _silence_orbax()
+    found = {}
+    for step in reversed(_steps(path)):
+        with contextlib.suppress(Exception):  # of a damaged checkpoint, which restoring reports
+            found[step] = _read_meta(path / str(step))
+    return found
 
 
 def _steps(path: pathlib.Path) -> list[int]:

@@ -1,9 +1,10 @@
-"""Several processes as one run: found, joined, waited for, and missed when one is gone."""
+"""Several processes as one run: find, join and wait for each other."""
 
 import contextlib
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,88 +22,80 @@ from cpc.types import PyTree, UserError
 
 #: Status of a process that ends because another has.
 LOST = 3
-#: A machine that is not heard of for so long is gone.
+#: A machine that has not been heard of for this long is gone.
 SILENCE_SECONDS = 30.0
-#: What failed here waits so long for the watchdog to say that another process has ended.
+#: After an error, the watchdog has this long to report that another process has ended.
 VERDICT_SECONDS = 5.0
 
 
 class Cluster(NamedTuple):
-    """Who we are, of how many, and where process 0 is."""
+    """The place of this process among several."""
 
-    address: str
+    address: str  # of process 0
     number: int
-    own: int
-    """This process, from 0."""
+    own: int  # index of this process
     local_devices: list[int] | None
 
 
 class _Watchdog:
-    """`watch.py` beside this process."""
+    """The program `watch.py` next to this process."""
 
     def __init__(self, cluster: Cluster, *seconds: float):
         host, _, port = cluster.address.rpartition(":")
         self._messages, log = tempfile.mkstemp(prefix=f"cpc-process-{cluster.own}-", suffix=".log")
         words = (host.strip("[]"), port, cluster.own, cluster.number, log, *seconds)
-        self._program = subprocess.Popen(
+        self._program: Any = subprocess.Popen(
             [sys.executable, "-S", watch.__file__, *map(str, words)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            bufsize=1,
             start_new_session=True,
         )
-        assert self._program.stdin
-        assert self._program.stdout
-        self._to, self._from = self._program.stdin, self._program.stdout
-        answer = self._from.readline().strip()
-        word, _, address = answer.partition(" ")
-        if word != "go":
+        answer = self._program.stdout.readline().strip()
+        if answer != "go":
             self._program.communicate()
             os.unlink(log)  # noqa: PTH108
-            raise UserError(answer or "the watchdog beside this process could not start")
-        #: Where process 0 listens, if not on all interfaces.
-        shown = f"[{address}]" if ":" in address else address
-        self.address = f"{shown}:{port}" if address else None
-        self._doing, self._longest, self._arrived = "busy 0", 0.0, math.inf
+            raise UserError(answer or "the watchdog next to this process could not start")
+        self._state, self._longest, self._arrived = "busy 0", 0.0, math.inf
         self._all_here, self._leaves = threading.Event(), threading.Event()
         self._heart = threading.Thread(target=self._send_heartbeats, daemon=True)
         self._heart.start()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        for line in self._from:
-            if line.strip() == "lost":  # it has said so already
-                sys.stdout.flush()
-                os._exit(LOST)
+        for line in self._program.stdout:
+            if line.strip() == "lost":  # the watchdog has said why
+                break
             self._all_here.set()
-        if not self._leaves.is_set():
-            sys.stderr.write("error: the watchdog beside this process has ended\n")
-            sys.stdout.flush()
-            os._exit(LOST)
+        else:
+            if self._leaves.is_set():
+                return
+            sys.stderr.write("error: the watchdog next to this process has ended\n")
+        sys.stdout.flush()
+        os._exit(LOST)
 
     def _send_heartbeats(self) -> None:
-        # A thread, so that the loop never waits for the pipe, and so that a program that waits can
-        # be told from one that is stopped.
+        # A thread, so that the loop never waits for the pipe, and a waiting program does not look
+        # stopped.
         while not self._leaves.wait(watch.HEARTBEAT_SECONDS):
-            self._send(f"{self._doing} {self._longest:.2f}")
+            self._send(f"{self._state} {self._longest:.2f}")
 
     def _send(self, line: str) -> None:
         with contextlib.suppress(OSError):
-            os.write(self._to.fileno(), f"{line}\n".encode())
+            os.write(self._program.stdin.fileno(), f"{line}\n".encode())
 
     def report_step(self, step: int, num_waits: int) -> None:
         now = time.monotonic()
         self._longest = max(self._longest, now - self._arrived)
         self._arrived = now if num_waits > 0 else math.inf
         if num_waits > 1:
-            self._doing = f"at {step}"
+            self._state = f"at {step}"
 
     def report_busy(self, step: int) -> None:
-        self._doing, self._arrived = f"busy {step}", math.inf
+        self._state, self._arrived = f"busy {step}", math.inf
 
     def redirect_native_messages(self) -> None:
-        """Keep the terminal for Python; pages of C++ trace go to a file."""
+        """Keep the terminal for Python; C++ traces go to a file."""
         sys.stderr.flush()
         sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
         os.dup2(self._messages, 2)
@@ -117,7 +110,7 @@ class _Watchdog:
         self._leaves.set()
         self._heart.join()
         self._send("bye")
-        self._to.close()
+        self._program.stdin.close()
         self._program.wait()
 
 
@@ -125,31 +118,28 @@ _watchdogs: list[_Watchdog] = []
 
 
 def find_cluster() -> Cluster | None:
-    """Return the processes that this one belongs to; None if it is alone.
+    """Return the cluster of this process; None if it is alone.
 
-    They are named by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or are those
-    that JAX detects: it knows Slurm, Open MPI, TPU pods and Kubernetes.
+    It is described by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or detected by
+    JAX, which knows Slurm, Open MPI, TPU pods and Kubernetes.
 
     Raises:
         UserError: the variables do not fit together, or a cluster cannot be read.
     """
-    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    address, local = os.environ.get("JAX_COORDINATOR_ADDRESS"), None
     number, index = _read_number("JAX_NUM_PROCESSES"), _read_number("JAX_PROCESS_ID")
-    if number == 1:
-        return None
-    local = None
-    if None in (address, number, index):
+    if number != 1 and None in (address, number, index):
         address, number, index, local = _detect(address, number, index)
-    if (address, number, index) == (None, None, None) or number == 1:
+    if number == 1 or (address, number, index) == (None, None, None):
         return None
     if address is None or number is None or index is None:
         raise UserError(
-            "of JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID some are set and "
-            "some are not: set all three on each process, or none"
+            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are not all set: set "
+            "them all on each process, or none"
         )
     if not 0 <= index < number:
         raise UserError(f"JAX_PROCESS_ID is {index}: of {number} processes it is 0 to {number - 1}")
-    if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdecimal():
+    if not re.fullmatch(r".+:\d+", address):
         raise UserError(
             f"JAX_COORDINATOR_ADDRESS is {address!r}: write host:port, as in node7:1234"
         )
@@ -158,31 +148,21 @@ def find_cluster() -> Cluster | None:
 
 def _read_number(name: str) -> int | None:
     text = os.environ.get(name)
-    if text is None:
-        return None
-    if not text.isdecimal():
+    if text is not None and not text.isdecimal():
         raise UserError(f"{name} is {text!r}: it must be a whole number")
-    return int(text)
+    return None if text is None else int(text)
 
 
 def _detect(address, number, index):
     try:
-        # What `jax.distributed.initialize` asks; there is no public way to ask without starting.
+        # There is no public way to ask JAX without starting.
         from jax._src.clusters import ClusterEnv
 
-        detect = ClusterEnv.auto_detect_unset_distributed_params
-    except (ImportError, AttributeError):
-        warnings.warn(
-            f"JAX {jax.__version__} does not say here which cluster it finds: this process is one "
-            "of several only if JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID say "
-            "so",
-            stacklevel=2,
-        )
-        return address, number, index, None
-    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a Kubernetes pod need not be a cluster
-            return detect(address, number, index, None, None, 60)
+            return ClusterEnv.auto_detect_unset_distributed_params(
+                address, number, index, None, None, 60
+            )
     except Exception as error:  # each kind of cluster fails in its own ways
         raise UserError(
             f"the cluster that this process is in cannot be read ({error}): set "
@@ -196,12 +176,11 @@ def join_processes(
     hang_seconds: float = 300.0,
     identify: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """Join the other processes, if there are any; call it before anything else asks JAX.
+    """Join the other processes, if there are any; call it before anything else uses JAX.
 
-    From then on a process that ends, or whose machine is not heard of for 30 s, ends
-    the others with a sentence and status 3. So does one that hangs in training for `hang_seconds`,
-    or ten times the longest that any stayed at a step, if that is more; or that is stopped for so
-    long, whatever it does; or for which `identify` returns another identity, as another config.
+    From then on all end with a sentence and status 3 if one of them ends, is on a machine that is
+    not heard of for 30 s, is stopped for `hang_seconds`, or hangs in training for that long or ten
+    times the longest step, or if its `identify` returns another identity, as of another config.
     C++ messages go to a file, which that sentence names if it contains anything.
 
     Raises:
@@ -215,15 +194,13 @@ def join_processes(
     watchdog.redirect_native_messages()
     watchdog.wait(identify())
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    is_local = watch.is_loopback(cluster.address.rpartition(":")[0].strip("[]"))
     jax.distributed.initialize(
-        cluster.address,
-        cluster.number,
-        cluster.own,
-        cluster.local_devices,
+        *cluster,
         cluster_detection_method="deactivate",
-        coordinator_bind_address=watchdog.address,
+        coordinator_bind_address=cluster.address if is_local else None,
         initialization_timeout=int(join_seconds),
-        # The watchdog is quicker, and says who; and at the end process 0 may write its report for
+        # The watchdog is quicker and names the process, and process 0 may write its report for
         # long. JAX would abort the processes that wait for a stopped one before that one is named.
         heartbeat_timeout_seconds=24 * 3600,
         shutdown_timeout_seconds=24 * 3600,
@@ -240,20 +217,20 @@ def report_step(step: int, num_waits: int) -> None:
     """Tell the watchdog that the loop is at this step, and not for long; never waits.
 
     `num_waits`: how often the loop has waited for the device. The first wait may be for others that
-    still compile, the second shows how long steps take: before it nobody can say what is too long.
+    still compile, and the second shows how long steps take.
     """
     for watchdog in _watchdogs:
         watchdog.report_step(step, num_waits)
 
 
 def report_busy(step: int) -> None:
-    """Tell the watchdog that what comes now, at this step, may take any time."""
+    """Tell the watchdog that work at this step, such as an evaluation, may take any time."""
     for watchdog in _watchdogs:
         watchdog.report_busy(step)
 
 
 def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
-    """Wait until every process has come here; as long as it takes.
+    """Wait until every process has come here, as long as it takes.
 
     If they come with different identities, such as digests of their data, all of them end with a
     sentence that names the difference.
@@ -265,19 +242,19 @@ def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
 
 
 def is_first() -> bool:
-    """Return whether this process writes files and speaks: process 0, or the only one."""
+    """Return whether this process writes files and prints: process 0, or the only one."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
     """Return `function(*args)`, called on process 0 with its own copies of replicated arrays.
 
-    The others wait, and get None: no device of theirs takes part.
+    The others wait, and get None; their devices take no part.
     """
     if jax.process_count() == 1:
         return function(*args)
     result = function(*jax.tree.map(_own_copy, args)) if is_first() else None
-    wait_for_all(getattr(function, "__name__", "work of process 0"))
+    wait_for_all("work of process 0")
     return result
 
 
@@ -300,7 +277,7 @@ def leave_processes() -> None:
 
 
 def leave_failing(status: int) -> None:
-    """End at once, where waiting for the others would last for ever; they are told."""
+    """End at once instead of waiting for the others, which notice it."""
     if _watchdogs:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -308,9 +285,9 @@ def leave_failing(status: int) -> None:
 
 
 def await_verdict() -> None:
-    """Wait a little: what failed here may have failed because another process ended.
+    """Wait for the watchdog: an error here may be due to a process that ended.
 
-    Then the watchdog ends this process with a sentence about the other one.
+    The watchdog then ends this process with a sentence about the other one.
     """
     if _watchdogs:
         time.sleep(VERDICT_SECONDS)

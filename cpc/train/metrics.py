@@ -23,18 +23,7 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 
-from cpc.files import (
-    advise,
-    parse_json,
-    plain,
-    read_lines,
-    read_text,
-    seal,
-    sum_of_line,
-    sums_beside,
-    unseal,
-    write_text,
-)
+from cpc.files import RUN_SPLIT, advise, plain, read_lines, replacing, seal
 from cpc.types import UserError
 
 Record = Mapping[str, Any]
@@ -55,11 +44,11 @@ class Writer(Protocol):
 
 
 class JsonlWriter:
-    """One JSON object a line, its checksum in a file beside, on disk when `write` returns.
+    """One JSON object with its checksum per line, which is on disk when `write` returns.
 
-    A run that resumes at `start_step` drops what was written after it, and a line that a kill cut
-    short, so that the file equals that of a run that never stopped. NaN and infinity become null.
-    The first line of the checksums is the identity of the run, if one is given.
+    A run that resumes at `start_step` drops later records, so that the file equals that of a run
+    that never stopped. NaN and infinity become null. The `identity` of the run, if given, is the
+    first line: a record of step 0 and the split "run".
     """
 
     def __init__(
@@ -69,26 +58,49 @@ class JsonlWriter:
         identity: Mapping[str, Any] | None = None,
     ):
         self._path = pathlib.Path(path).absolute()
+        header = [_to_line({"step": 0, "split": RUN_SPLIT, **identity})] if identity else []
         with _disk_errors(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._path.exists() or identity:
-                _drop_records_after(self._path, start_step, identity)
+            lines = [*header, *_read_until(self._path, start_step)]
+            with replacing(self._path) as part:
+                part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             self._file = self._path.open("a", encoding="utf-8")
-            self._sums = sums_beside(self._path).open("a", encoding="utf-8")
 
     def write(self, record: Record) -> None:
         """Append one line."""
-        line = json.dumps(plain(dict(record)), allow_nan=False)
-        with _disk_errors(self._path, self._file, self._sums):
-            for file, text in ((self._file, line), (self._sums, sum_of_line(line))):
-                file.write(f"{text}\n")
-                file.flush()
+        with _disk_errors(self._path, self._file):
+            self._file.write(f"{_to_line(record)}\n")
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        with _disk_errors(self._path, self._file, self._sums):
+        with _disk_errors(self._path, self._file):
             self._file.close()
-            self._sums.close()
+
+
+def _to_line(record: Record) -> str:
+    return json.dumps(seal(record), allow_nan=False)
+
+
+def _read_until(path: pathlib.Path, step: int) -> list[str]:
+    """Return the lines of records up to a step, and of damaged ones among them, for readers."""
+    lines = read_lines(path) if path.exists() else []
+    kept = [
+        (line, record)
+        for line, record in lines
+        if record is None or (record["step"] <= step and record.get("split") != RUN_SPLIT)
+    ]
+    while kept and kept[-1][1] is None:
+        kept.pop()
+    return [line for line, _ in kept]
+
+
+def read_identity(path: pathlib.Path) -> dict[str, Any]:
+    """Return the identity of the run that wrote a file of records; empty if it is not known."""
+    try:
+        first = read_lines(path)[0][1] or {}
+    except (OSError, IndexError):
+        return {}
+    return first if first.get("split") == RUN_SPLIT else {}
 
 
 class TensorBoardWriter:
@@ -324,41 +336,6 @@ def describe_values(*names: str) -> Callable[[Record], str]:
         )
 
     return describe
-
-
-def read_identity(path: pathlib.Path) -> dict[str, Any]:
-    """Return the identity of the run that wrote a file of records; empty if it is not known."""
-    try:
-        first = read_text(sums_beside(path), errors="replace").partition("\n")[0]
-        return unseal(parse_json(first)) if first.startswith("{") else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
-
-
-def _drop_records_after(
-    path: pathlib.Path, step: int, identity: Mapping[str, Any] | None = None
-) -> None:
-    """Keep the records up to a step, and damaged lines among them, which readers name."""
-    read = read_lines(path) if path.exists() else []
-    lines = [(line, _step_of(line) if is_sound else None) for line, is_sound in read]
-    kept = [i for i, (_, found) in enumerate(lines) if found is not None and found <= step]
-    lines = [
-        (line, found)
-        for line, found in lines[: kept[-1] + 1 if kept else 0]
-        if found is None or found <= step
-    ]
-    sums = [sum_of_line(line) for line, found in lines if found is not None]
-    header = [json.dumps(seal(identity))] if identity else []
-    write_text(path, "".join(f"{line}\n" for line, _ in lines))
-    write_text(sums_beside(path), "".join(f"{one}\n" for one in (*header, *sums)))
-
-
-def _step_of(line: str) -> int | None:
-    """Return the step of a record; None of a line that is damaged."""
-    try:
-        return int(parse_json(line)["step"])
-    except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
-        return None
 
 
 @contextlib.contextmanager

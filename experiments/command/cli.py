@@ -130,8 +130,7 @@ def interrupt_again(late: Any, shown: Callable[[Any], object]) -> None:
 def note_interrupts() -> list[int]:
     """Return a list that grows at each Ctrl-C, which raises `KeyboardInterrupt` as before.
 
-    A library's C code may turn the `KeyboardInterrupt` into an error of its own: matplotlib says
-    "Invalid bounding box". The list shows what was behind it.
+    A library's C code, such as matplotlib's, may turn that into an error of its own.
     """
     interrupts = []
 
@@ -196,11 +195,7 @@ def _has_no_reader():
 
 
 def check_homes(words: Sequence[str] = ()) -> None:
-    """Check that flags are valid UTF-8, and that each ~ann/x in them leads somewhere.
-
-    Raises:
-        UserError: one is not, or there is no such user; names the flag or the key.
-    """
+    """Check that flags are valid UTF-8, and that the user in each ~ann/x exists."""
     values = {word: word for word in words} | flatten(flags.FLAGS.flag_values_dict())
     for name, value in values.items():
         if isinstance(value, str) and value != value.encode("utf-8", "replace").decode():
@@ -215,11 +210,7 @@ def check_homes(words: Sequence[str] = ()) -> None:
 
 
 def check_xla_flags() -> None:
-    """Let a child process read XLA_FLAGS first: XLA ends the process at one that it does not know.
-
-    Raises:
-        UserError: it did; says what it said.
-    """
+    """Let a child process read XLA_FLAGS first, as XLA ends the process at an unknown one."""
     if not os.environ.get("XLA_FLAGS"):
         return
     reading, writing = os.pipe()

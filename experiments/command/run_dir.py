@@ -43,19 +43,14 @@ MEMBERS = "data.json"
 #: What a start writes between reading the data and the first step, of its config alone.
 BEFORE_STEPS = ("audit.json", "truth.json", "vocabulary.tsv", "augmentation", "probes")
 #: What else a start writes then, which the next start replaces.
-REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "metrics.crc32", "tensorboard")
+REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "tensorboard")
 
 
 @contextlib.contextmanager
 def open_run(
     workdir: str | None, config: Config, keys: Keys, mesh: jax.sharding.Mesh
 ) -> Iterator[pathlib.Path]:
-    """Make the run directory, or find that it has begun a run of the same config, and hold it.
-
-    Raises:
-        UserError: it holds a run of another config, or the data; another process works in it; or it
-            cannot be written to.
-    """
+    """Hold a run directory, which is made or has begun a run of the same config."""
     if not workdir:
         raise UserError("--workdir is required, e.g. --workdir runs/first")
     path = pathlib.Path(workdir).expanduser()
@@ -76,7 +71,7 @@ def open_run(
                     remove_leftovers(path)
                 before = read_object(path / "environment.json", []) if resumes else None
                 environment["id"] = (before or {}).get("id") or secrets.token_hex(8)
-                write_sealed(path / "config.json", config)
+                write_sealed(path / "config.json", config, is_durable=True)
                 write_sealed(path / "environment.json", environment)
                 (path / "failed.json").unlink(missing_ok=True)  # of an earlier start
         except OSError as error:
@@ -119,14 +114,7 @@ def remove_leftovers(path: pathlib.Path) -> None:
 
 
 def check_same_run(path: pathlib.Path, config: Config, keys: Keys) -> bool:
-    """Check that all of a run directory is of this config: also files copied from another run.
-
-    Returns:
-        Whether there is a run.
-
-    Raises:
-        UserError: something is of another config; names it, and the keys in which they differ.
-    """
+    """Return whether there is a run; check that all of it, copied files too, is of this config."""
 
     def check(recorded, where, **advice):
         if find_kind(recorded) == config.get("kind"):
@@ -158,7 +146,7 @@ def identify_run(path: pathlib.Path, config: Config) -> dict[str, Any]:
 
 
 def identities(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Yield each checkpoint and the records of a run directory with the identity of their run."""
+    """Yield each checkpoint and the records of a run directory with the identity they carry."""
     for step, metadata in read_metadata(path / "checkpoints").items():
         yield path / "checkpoints" / str(step), metadata
     yield path / "metrics.jsonl", read_identity(path / "metrics.jsonl")
@@ -191,12 +179,9 @@ def read_failure(path: pathlib.Path) -> str:
 
 
 def read_config(path: pathlib.Path) -> Any:
-    """Return the recorded config of a run, that of its newest checkpoint if its file is lost.
+    """Return the recorded config of a run, from its newest checkpoint if the file is lost.
 
     None if neither was ever there.
-
-    Raises:
-        UserError: it is damaged or lost, and no checkpoint has it.
     """
     file, checkpoints = path / "config.json", path / "checkpoints"
     try:
@@ -223,11 +208,7 @@ def check_same_config(
     path: pathlib.Path,
     advice: str = "choose another --workdir, or give that config",
 ) -> None:
-    """Check that two configs agree, but for what changes neither batches nor updates.
-
-    Raises:
-        UserError: they do not; names the keys in which they differ.
-    """
+    """Check that two configs agree, except in keys that change neither batches nor updates."""
     differing = {
         key: difference
         for key, difference in differences(plain(recorded), plain(wanted))
@@ -242,11 +223,7 @@ def check_same_config(
 
 
 def check_num_steps(num_steps: int, schedule: str, path: pathlib.Path) -> None:
-    """Check that a run that was to end at another step can end at `num_steps`.
-
-    Raises:
-        UserError: its learning rate depends on that number, or it has done more steps already.
-    """
+    """Check that a run that was to end at another step can end at `num_steps`."""
     steps = [int(item.name) for item in path.glob("checkpoints/*") if item.name.isdecimal()]
     if schedule != "constant":
         raise UserError(
@@ -274,12 +251,9 @@ class Fingerprint(NamedTuple):
 
 
 def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> None:
-    """Check that a run goes on with the data that it began with; write down which.
+    """Check that a run goes on with the data that it began with, and record them.
 
-    One file more, or less, draws the split anew: then what was trained on would test.
-
-    Raises:
-        UserError: they are others.
+    One file more or less draws the split again, and training data would become test data.
     """
     own = {
         part: {
@@ -305,7 +279,7 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
                 "trained on: restore the data, or use a new --workdir"
             )
     if is_first():
-        write_sealed(path / MEMBERS, own)
+        write_sealed(path / MEMBERS, own, is_durable=True)
 
 
 def differences(recorded: Any, wanted: Any) -> list[tuple[str, str]]:

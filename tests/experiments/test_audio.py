@@ -15,6 +15,7 @@ import soundfile
 from configs import audio, audio_voices
 from cpc.data import make_synthetic, phone_chain, read_all
 from cpc.results import difference, read_scores
+from cpc.results.scores import read_records
 from cpc.types import UserError
 from experiments.kinds.audio import data as audio_data
 from experiments.kinds.audio import probes as audio_probes
@@ -42,10 +43,9 @@ def run(*flags, module="train", **options):
 
 
 def records(workdir, *without):
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return [
-        {name: value for name, value in json.loads(line).items() if name not in without}
-        for line in lines
+        {name: value for name, value in record.items() if name not in without}
+        for record in read_records(workdir, [])
     ]
 
 

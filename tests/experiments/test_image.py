@@ -18,6 +18,7 @@ from configs import image_fashion_mnist
 from cpc.data import Images
 from cpc.files import read_arrays
 from cpc.results import read_scores
+from cpc.results.scores import read_records
 from cpc.types import CPCOutputs, UserError
 from experiments.command.run_dir import write_latest
 from experiments.kinds.image import data as image_data
@@ -138,8 +139,7 @@ def test_every_config_runs_whole(name, flags, images, tmp_path):
     done = run(*command)
     assert (workdir / "report.html").exists()
     assert "cut.jpeg" in (workdir / "skipped.txt").read_text()
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+    records = read_records(workdir, [])
     assert {record["step"] for record in records} >= {1, 2}
     assert all(np.isfinite(record["loss"]) for record in records if "loss" in record)
     strict = [record for record in records if record.get("series") == "strict"][-1]

@@ -49,19 +49,35 @@ def test_a_second_process_is_refused_and_told_whose_it_is(tmp_path, holder):
     assert (tmp_path / lock.LOCK).read_text() == ""
 
 
-def test_whoever_asks_is_no_holder(tmp_path):
+def test_readers_do_not_hold_it_up(tmp_path):
     (tmp_path / lock.LOCK).touch()
-    asking = (tmp_path / lock.LOCK).open("r+")
-    fcntl.flock(asking, fcntl.LOCK_SH)
-    threading.Timer(0.05, asking.close).start()
+    assert lock.is_held(tmp_path) is False
     with lock.hold(tmp_path):
         assert lock.is_held(tmp_path)
 
 
-def left_by(folder, host, pid=1, started=0.0):
+def left_by(folder, host, pid=1, started=0.0, **job):
     (folder / lock.LOCK).write_text(
-        json.dumps(seal({"host": host, "pid": pid, "started": started}))
+        json.dumps(seal({"host": host, "pid": pid, "started": started, **job}))
     )
+
+
+@pytest.mark.parametrize(
+    ("job", "restart", "waits"), [("7", "1", 0), ("7", None, 1), ("8", "1", 1)]
+)
+def test_a_requeued_job_does_not_wait_for_itself(
+    tmp_path, monkeypatch, capsys, job, restart, waits
+):
+    """On another machine; the restart count tells it from another command of the same job."""
+    monkeypatch.setattr(lock, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    if restart:
+        monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
+    left_by(tmp_path, "elsewhere", job="7", restart=None)
+    with lock.hold(tmp_path):
+        pass
+    assert capsys.readouterr().out.count("waiting") == waits
 
 
 def test_another_machine_that_shows_no_sign_is_dead(tmp_path, monkeypatch, capsys):

@@ -20,6 +20,7 @@ from configs.keys import make_config
 from configs.words import KEYS as WORDS_KEYS
 from cpc.data import read_folder
 from cpc.files import plain, write_json
+from cpc.results.scores import read_records
 from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command import cli
@@ -256,8 +257,7 @@ def test_a_folder_of_mostly_short_clips_trains_and_says_so(audio, folder_config,
         audio.run(folder_config, str(tmp_path / "run"))
     words = r"[56] of them, 0.00 h, are shorter than a window and filled up"
     assert re.search(words, said.getvalue())
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+    records = read_records(tmp_path / "run", [])
     assert {record["split"] for record in records} == {"train", "test"}
     assert all(np.isfinite(record["nats"]) for record in records)
     assert (tmp_path / "run" / "report.html").exists()

@@ -18,6 +18,7 @@ import configs.mi_tasks
 from cpc.data.images import Images
 from cpc.data.sources import fashion_mnist
 from cpc.estimators import gaussian_task
+from cpc.results.scores import read_records
 from cpc.types import UserError
 from tests import commands
 
@@ -79,9 +80,8 @@ def run(experiment, config, workdir):
 
 
 def records(workdir):
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
     times = ("seconds", "steps_per_second")
-    return [{k: v for k, v in json.loads(r).items() if k not in times} for r in lines]
+    return [{k: v for k, v in r.items() if k not in times} for r in read_records(workdir, [])]
 
 
 def stop_after(monkeypatch, module, calls):

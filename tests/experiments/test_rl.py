@@ -1,7 +1,6 @@
 """Agents from end to end: what is predicted and what is not, resume, seeds at once, mistakes."""
 
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from cpc import rl
 from cpc.models.agent import Heard
 from cpc.negatives import RULES
 from cpc.results import read_run, read_scores
+from cpc.results.scores import read_records
 from cpc.types import UserError
 from experiments.command.config import check_config, with_settings
 from experiments.kinds.rl import evaluate, run, step
@@ -258,10 +258,10 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
         [
             {
                 name: value
-                for name, value in json.loads(line).items()
+                for name, value in record.items()
                 if not name.startswith(("seconds", "steps_per_second"))
             }
-            for line in (folder / "metrics.jsonl").read_text().splitlines()
+            for record in read_records(folder, [])
         ]
         for folder in (whole, parts)
     ]

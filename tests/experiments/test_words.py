@@ -1,7 +1,6 @@
 """Words from end to end: each objective at its optimum, each switch, resume, mistakes."""
 
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ from configs.keys import make_config
 from configs.words import KEYS
 from cpc.data import Corpus, Vocabulary
 from cpc.negatives import unigram
+from cpc.results.scores import read_records
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate, run
@@ -332,10 +332,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     assert "resuming from step" in capsys.readouterr().out
     vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in (whole, parts)]
     np.testing.assert_array_equal(*vectors)
-    losses = [
-        [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        for folder in (whole, parts)
-    ]
+    losses = [[record["loss"] for record in read_records(folder, [])] for folder in (whole, parts)]
     assert losses[0] == losses[1]
     assert (parts / "report.html").exists()
 

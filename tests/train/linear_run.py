@@ -1,7 +1,6 @@
 """A whole experiment around a linear model: what the tests of the loop run, also as a command."""
 
 import argparse
-import json
 import pathlib
 import sys
 import time
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc import train
+from cpc.results.scores import read_records
 from cpc.types import UserError
 
 
@@ -98,10 +98,9 @@ def run(
 
 def records(workdir):
     """The records of metrics.jsonl without the speed, the one thing that no two runs share."""
-    lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
     return [
-        {name: value for name, value in json.loads(line).items() if name != "steps_per_second"}
-        for line in lines
+        {name: value for name, value in record.items() if name != "steps_per_second"}
+        for record in read_records(pathlib.Path(workdir), [])
     ]
 
 

@@ -5,19 +5,18 @@ because an archive in a cache may have been cut or changed since. Distributions 
 so an archive that is not the known one counts as what apt verified when it was fetched.
 """
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cpc.data.cache import cache_dir
 from cpc.data.log import Log
-from cpc.files import file_sha256, read_json, write_sealed
+from cpc.files import file_sha256, locked, read_json, write_sealed
 from cpc.types import UserError
 
 
@@ -38,27 +37,10 @@ class Archive(NamedTuple):
     sha256: str
 
 
-@contextmanager
-def one_process(lock: Path, log: Log) -> Iterator[None]:
-    """Let one process at a time prepare; the lock goes with the process, however that ends.
-
-    Where it may not be written, in a cache that is read-only or of another user, a lock that is
-    there is read instead; where there is none, nothing can be prepared either.
-    """
-    with ExitStack() as stack:
-        for mode in ("w", "r"):
-            with suppress(OSError):
-                file = stack.enter_context(lock.open(mode))
-                break
-        else:
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log(f"another process prepares the same data (it holds {lock}): waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
+    """Let one process at a time prepare data, as far as `lock` may be written."""
+    waiting = f"another process prepares the same data (it holds {lock}): waiting for it"
+    return locked(lock, lambda: log(waiting))
 
 
 @contextmanager

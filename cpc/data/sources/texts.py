@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cpc.data.cache import part_folder, replace_folder
 from cpc.data.log import Log, log_to_stderr
 from cpc.data.sources.archives import Registered, fetch, read_members
 from cpc.data.sources.debian import (
@@ -26,7 +25,7 @@ from cpc.data.sources.debian import (
     unpack,
 )
 from cpc.data.sources.r_data import GZIP, MAX_BYTES, inflate, read_bytes, read_lazy_data
-from cpc.files import read_json, write_sealed, write_text
+from cpc.files import read_json, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when what is made of the packages does.
@@ -143,7 +142,7 @@ def _prepare(name: str, cache: Path, log: Log) -> Path:
     made_from |= {one.name: archive.sha256 for one, archive in pairs}
     lines = [*texts.credits, "", *(f"{one} sha256 {total}" for one, total in made_from.items())]
     unpack_all = tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-")
-    with part_folder(folder) as part, unpack_all as unpacked:
+    with replacing_folder(folder) as part, unpack_all as unpacked:
         for archive in archives:
             unpack(archive, Path(unpacked))
         (part / "text").mkdir()
@@ -151,7 +150,6 @@ def _prepare(name: str, cache: Path, log: Log) -> Path:
         copy_licenses(Path(unpacked), part / "licenses")
         write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
         write_sealed(part / "stamp.json", {"archives": made_from})
-        replace_folder(part, folder)
     log(f"{name} are in {folder}")
     return folder
 

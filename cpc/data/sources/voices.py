@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import soundfile
 
-from cpc.data.cache import cache_dir, part_folder, replace_folder
+from cpc.data.cache import cache_dir
 from cpc.data.log import Log, log_to_stderr
 from cpc.data.recordings import SAMPLE_RATE_HZ
 from cpc.data.sources.debian import (
@@ -33,7 +33,7 @@ from cpc.data.sources.voice_packages import (
     decode,
     reason_to_drop,
 )
-from cpc.files import file_sha256, read_json, write_sealed
+from cpc.files import file_sha256, read_json, replacing_folder, write_sealed
 from cpc.types import UserError
 
 #: Change it when the rules change: a folder that was prepared by other rules is made anew.
@@ -72,13 +72,12 @@ def _prepare(cache: Path, log: Log) -> Path:
         _check_kept_archives(archives_folder, log)
         return folder
     unpack_all = tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-")
-    with unpack_all as unpacked, part_folder(folder) as part:
+    with unpack_all as unpacked, replacing_folder(folder) as part:
         archives = _fetch_and_unpack(archives_folder, Path(unpacked), log)
         log("decoding")
         _write_layout(Path(unpacked), part, log)
         copy_licenses(Path(unpacked), part / "licenses")
         _write_credits(part, archives)
-        replace_folder(part, folder)
     log(f"voices are in {folder}")
     return folder
 

@@ -9,7 +9,6 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from cpc.data.cache import part_folder, replace_folder
 from cpc.data.log import Log
 from cpc.data.skipped import Skipped, check_skipped
 from cpc.data.sources.debian import one_process
@@ -18,7 +17,7 @@ from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
 from cpc.data.walk import DOCUMENTS as NO_DATA
 from cpc.data.walk import Found, digest_files, find_data, printable
-from cpc.files import file_crc32, read_sealed, write_sealed, write_text
+from cpc.files import file_crc32, read_sealed, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when the tokenizer or the format does.
@@ -76,9 +75,8 @@ def read_text_folder(
         out.mkdir(parents=True, exist_ok=True)
         with one_process(out / f"{folder.name}.lock", log):
             if not is_whole(folder, key):
-                with part_folder(folder) as part:
+                with replacing_folder(folder) as part:
                     write_pack(part, path, found, key, options, log)
-                    replace_folder(part, folder)
     except OSError as error:
         raise UserError(f"cannot write the pack {folder}: {error}") from error
     corpus = open_pack(folder)

@@ -64,7 +64,7 @@ def record_augmentation(
     heard = apply_each(config, draw(0), jax.random.key(config.seed))
     loudest = max(float(np.abs(x).max()) for x in heard.values())
     for number, (name, x) in enumerate(heard.items()):
-        with replacing(folder / f"{number}_{name}.wav") as part:
+        with replacing(folder / f"{number}_{name}.wav", is_durable=False) as part:
             part.write_bytes(to_wav(0.9 * x / max(loudest, 1e-9)))
 
 
