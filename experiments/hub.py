@@ -29,7 +29,7 @@ from experiments.training.contrastive import write_page
 from experiments.training.model_card import CARD
 
 #: What stays here: who works in the directory, and what was printed.
-NOT_PUSHED = [lock.LOCK, "log*.txt", "failed.json", "*.part", ".cache/*"]
+NOT_PUSHED = [lock.LOCK, "log*.txt", "state.json", "*.part", ".cache/*"]
 #: What a run directory contains, as a pattern of paths.
 PULLED = re.compile(
     r"(config|environment|scores|audit|data|truth|checkpoint|neighbours|map|table|nce|negatives"

@@ -27,10 +27,14 @@ from cpc.train import (
     stop_on_signals,
 )
 from cpc.train.loop import Evaluate, Summarize
+from cpc.train.metrics import Record
 from cpc.types import UserError
 from experiments.command.cluster import describe_version
 from experiments.command.config import Config
-from experiments.command.run_dir import identify_run
+from experiments.command.run_dir import identify_run, record_state
+
+#: Seconds between two updates of the file with a run's state.
+STATE_SECONDS = 15.0
 
 
 class Training(NamedTuple):
@@ -105,7 +109,7 @@ def open_training(
         if is_first():
             tensorboard = TensorBoardWriter(folder / "tensorboard", start)
             records = JsonlWriter(folder / "metrics.jsonl", start, identity)
-            writers = [records, tensorboard, console]
+            writers = [records, StateWriter(folder), tensorboard, console]
             if config.get("logger"):
                 service = importlib.import_module(config.logger)
                 own = (read_object(folder / "environment.json", []) or {}).get("id", "")
@@ -115,6 +119,23 @@ def open_training(
             for writer in writers:
                 stack.callback(writer.close)
             yield state, Sinks(checkpoint, writers, identity), stop
+
+
+class StateWriter:
+    """Keeps the step and the time in the file with a run's state."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder, self._next = folder, 0.0
+
+    def write(self, record: Record) -> None:
+        """Update the file, unless that was done a moment ago."""
+        if "num_steps" in record and time.monotonic() >= self._next:
+            steps = {"step": record["step"], "num_steps": record["num_steps"]}
+            record_state(self._folder, "running", **steps)
+            self._next = time.monotonic() + STATE_SECONDS
+
+    def close(self) -> None:
+        """Do nothing: the end of the run is recorded by its directory."""
 
 
 def check_logger(config: Config) -> None:
