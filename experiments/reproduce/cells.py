@@ -130,12 +130,7 @@ DATA = {
     "librispeech": audio_librispeech,
 }
 #: The data of a scale, if none are named.
-DEFAULT_DATA = {
-    "smoke": "synthetic",
-    "small": "voices",
-    "medium": "voices",
-    "paper": "librispeech",
-}
+DEFAULT_DATA = {"smoke": "synthetic", "small": "voices", "medium": "voices", "paper": "librispeech"}
 #: The parts of a reproduction, and the cells that each needs.
 PARTS = {
     "table 1": (MIXED,),
@@ -212,7 +207,6 @@ OTHERWISE = {
     "optim.schedule": "constant",
     "optim.weight_decay": 0.0,
     "optim.clip_norm": 0.0,
-    "probe.num_epochs": 3,
 }
 
 

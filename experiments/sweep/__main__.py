@@ -116,7 +116,8 @@ def main(config_flag: flags.FlagHolder) -> None:
             run_jobs(now, begin, num_signals, compare_all if has_page else lambda: None)
             if num_signals() or not left:
                 break
-            cells, lines = halving.keep_best(cells, now, *rank_by)
+            scores = [halving.last_scores(job.folder, *rank_by) for job in now]
+            cells, lines = halving.keep_best(cells, scores, *rank_by)
             print("\n".join(lines))
             jobs = [*jobs, *make_jobs(of_round(config, cells, left - 1), folder)]
         stopped = num_signals() > 0

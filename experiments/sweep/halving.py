@@ -5,6 +5,7 @@ optimization". A round trains its cells from their first step, because a schedul
 rate that is cut short has not come to its end.
 """
 
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,6 @@ from cpc.types import UserError
 from experiments import status
 from experiments.command.config import Config
 from experiments.sweep.cells import Cell
-from experiments.sweep.launchers import Job
 
 #: A round has a third of the cells of the one before, for three times the steps: as much work.
 FACTOR = 3
@@ -65,9 +65,9 @@ def shorten(config: Config, cells: Sequence[Cell], rounds_left: int) -> list[Cel
 
 
 def keep_best(
-    cells: Sequence[Cell], jobs: Sequence[Job], task: str, features: str
+    cells: Sequence[Cell], found: Sequence[Sequence[Score]], task: str, features: str
 ) -> tuple[list[Cell], list[str]]:
-    """Return the cells that go on, and a line about each that was ranked.
+    """Return the cells that go on, by the scores of each, and a line about each that was ranked.
 
     All are ranked by one unit, method and metric: the first recorded, a linear probe before others.
     Cells that differ in nothing but the seed are one, with the mean of their scores; so are several
@@ -77,7 +77,6 @@ def keep_best(
     Raises:
         UserError: no cell has a score.
     """
-    found = [last_scores(job, task, features) for job in jobs]
     recorded = [score for scores in found for score in scores]
     if not recorded:
         raise UserError(f"no cell has a score of {task} for {features}, so none can go on")
@@ -115,12 +114,12 @@ def keep_best(
     return [cell for cell in cells if cell.name in kept], lines
 
 
-def last_scores(job: Job, task: str, features: str) -> list[Score]:
+def last_scores(folder: pathlib.Path, task: str, features: str) -> list[Score]:
     """Return a run's scores of a task at its last step; none before that step."""
-    num_steps = status.read(job.folder / "config.json").get("num_steps")
+    num_steps = status.read(folder / "config.json").get("num_steps")
     return [
         score
-        for score in read_scores(job.folder)
+        for score in read_scores(folder)
         if (score.step, score.features) == (num_steps, features)
         and task in (score.task.lower(), score.method)
     ]

@@ -8,7 +8,6 @@ from configs import (
     audio_synthetic,
     image_fashion_mnist,
     mi_consistency,
-    mi_staircase,
     mi_tasks,
 )
 from configs.audio import KEYS
@@ -20,7 +19,7 @@ from experiments.command import run_dir
 from experiments.command.config import with_settings
 from experiments.sweep.__main__ import check_same_sweep, default_workdir
 from experiments.sweep.cells import Cell, make_cells
-from experiments.sweep.halving import check_rank_by, keep_best, shorten
+from experiments.sweep.halving import check_rank_by, keep_best, last_scores, shorten
 from experiments.sweep.jobs import check_cell, run_jobs
 from experiments.sweep.launchers import Job
 from tests import commands
@@ -152,27 +151,10 @@ def test_a_cells_whole_config_is_checked(config):
 
 @pytest.mark.parametrize(("module", "key", "value", "words"), [
     (audio_synthetic, "negatives.rule", "bach", r"negatives\.rule is 'bach': choose one of batch"),
-    (audio_synthetic, "negatives.choose", "hard", r"negatives\.choose is 'hard'"),
-    (audio_synthetic, "negatives.temperature_rule", "held", r"temperature_rule is 'held'"),
     (audio_synthetic, "negatives.shards", 3, "does not divide into 3 shards"),
-    (audio_synthetic, "loss.name", "infonce", r"loss\.name is 'infonce': choose one of info_nce"),
-    (audio_synthetic, "model.context", "gruu", r"model\.context is 'gruu'"),
-    (audio_synthetic, "model.norm", "laier", r"model\.norm is 'laier'"),
-    (audio_synthetic, "model.padding", "none", r"model\.padding is 'none'"),
-    (audio_synthetic, "data.source", "voice", r"data\.source is 'voice': choose one of voices"),
-    (audio_synthetic, "optim.schedule", "linear", "choose one of cosine, constant"),
-    (audio_synthetic, "probe.tasks", ("phone",), r"probe\.tasks has 'phone'"),
-    (image_fashion_mnist, "model.encoder", "large", r"model\.encoder is 'large'"),
-    (image_fashion_mnist, "model.norm", "channel", r"model\.norm is 'channel'"),
-    (image_fashion_mnist, "model.context", "lstm", r"model\.context is 'lstm'"),
     (image_fashion_mnist, "model.directions", ("dawn",), r"model\.directions has 'dawn'"),
-    (image_fashion_mnist, "data.source", "mnist", "choose one of fashion_mnist"),
-    (image_fashion_mnist, "probe.solver", "newton", r"probe\.solver is 'newton'"),
     (mi_tasks, "kind", "mi_stairs", "kind is 'mi_stairs'"),
-    (mi_tasks, "critics", ("bilinear",), "critics has 'bilinear'"),
-    (mi_tasks, "estimators", ("infonce",), "estimators has 'infonce'"),
     (mi_tasks, "num_steps", 7, "must divide num_steps"),
-    (mi_staircase, "maps", ("cube",), "maps has 'cube'"),
     (mi_consistency, "rows", (7, 3), "give numbers up to 28 that rise"),
 ])  # fmt: skip
 def test_a_word_that_no_cell_knows_is_refused(module, key, value, words):
@@ -305,97 +287,71 @@ def command(folder, *more, status=0):
     return commands.run("experiments.sweep", *SMALL, "--workdir", str(folder), *more, status=status)
 
 
-def recorded(folder, name, *values, task="phones", features="c", step=4, **options):
-    job = Job(name, folder / name, [])
-    job.folder.mkdir()
-    (job.folder / "config.json").write_text('{"num_steps": 4}')
-    write_scores(
-        job.folder,
-        [
-            Score(task, f"set{i}", "frame", features, "linear", "accuracy", v, step=step, **options)
-            for i, v in enumerate(values)
-        ],
-    )
-    return job
+def scores_of(*values, task="phones", metric="accuracy", features="c", **options):
+    """A score of a cell on each of several sets."""
+    return [
+        Score(task, f"set{i}", "frame", features, "linear", metric, v, step=4, **options)
+        for i, v in enumerate(values)
+    ]
 
 
-def test_the_best_third_goes_on_by_the_mean_of_seeds_and_data(tmp_path):
+def best_of(*found, task="phones"):
+    """The names that go on, of cells named by letters with these scores, and the lines."""
+    cells = [Cell("abcd"[i], {"model.width": i}) for i in range(len(found))]
+    kept, lines = keep_best(cells, found, task, "c")
+    return names(kept), lines
+
+
+def test_the_best_third_goes_on_by_the_mean_of_seeds_and_data():
     cells = [
         Cell(f"{name},seed={seed}", {"model.width": width, "seed": seed})
         for width, name in enumerate("abcd")
         for seed in (0, 1)
     ]
-    values = {"a": [(0.9, 0.2), (0.5, 0.6)], "b": [(0.6, 0.6), (0.6, 0.6)], "c": [(0.7, 0.6)]}
-    jobs = [
-        recorded(tmp_path, cell.name, *[*values.get(cell.name[0], []), (), ()][i % 2])
-        for i, cell in enumerate(cells)
-    ]
-    kept, lines = keep_best(cells, jobs, "phones", "c")
+    values = [(0.9, 0.2), (0.5, 0.6), (0.6, 0.6), (0.6, 0.6), (0.7, 0.6), (), (), ()]
+    found = [scores_of(*own) for own in values]
+    kept, lines = keep_best(cells, found, "phones", "c")
     # Two of four: b has 0.6, a 0.55; c lacks a seed and d both.
     assert names(kept) == ["a,seed=0", "a,seed=1", "b,seed=0", "b,seed=1"]
     assert lines == [
         "goes on: b,seed=0  phones of c, accuracy 60.0",
         "goes on: a,seed=0  phones of c, accuracy 55.0",
     ]
-    assert names(keep_best(cells[:6], jobs[:6], "phones", "c")[0]) == ["b,seed=0", "b,seed=1"]
-    with pytest.raises(UserError, match="no cell has a score of phones for z"):
-        keep_best(cells, jobs, "phones", "z")
+    kept, _ = keep_best(cells[:6], found[:6], "phones", "c")
+    assert names(kept) == ["b,seed=0", "b,seed=1"]
+    with pytest.raises(UserError, match="no cell has a score of phones for c"):
+        best_of([], [])
+    with pytest.raises(UserError, match="no cell has all scores"):
+        keep_best(cells[4:6], found[4:6], "phones", "c")
 
 
-def test_a_cell_that_failed_between_two_sets_does_not_win(tmp_path):
-    """It has no score on the harder one."""
-    cells = [Cell(name, {"model.width": i}) for i, name in enumerate("abc")]
-    values = [(0.8,), (0.9, 0.3), (0.9, 0.4)]
-    jobs = [recorded(tmp_path, name, *own) for name, own in zip("abc", values, strict=True)]
-    kept, lines = keep_best(cells, jobs, "phones", "c")
-    assert names(kept) == ["c"]
+def test_cells_are_ranked_by_one_metric_whose_direction_counts():
+    # A cell that failed between two sets has no score on the harder one, and does not win.
+    kept, lines = best_of(scores_of(0.8), scores_of(0.9, 0.3), scores_of(0.9, 0.4))
+    assert kept == ["c"]
     assert lines[-1] == "ends: a  phones of c, 1 of 2 scores: it failed"
-
-
-def test_of_errors_the_least_goes_on_and_old_steps_do_not_count(tmp_path):
-    cells = [Cell(name, {"model.width": i}) for i, name in enumerate("ab")]
-    jobs = [
-        recorded(tmp_path, "a", 0.3, task="ABX", higher_is_better=False),
-        recorded(tmp_path, "b", 0.2, task="ABX", higher_is_better=False),
+    less = {"task": "codes", "higher_is_better": False}
+    more = {"task": "codes", "metric": "perplexity"}
+    codes = [
+        scores_of(a, **less) + scores_of(b, **more) for a, b in ((100.0, 10.0), (200.0, 900.0))
     ]
-    write_scores(jobs[0].folder, [Score("ABX", "set0", "frame", "c", "linear", "error", 0.0)])
-    kept, lines = keep_best(cells, jobs, "abx", "c")
-    assert names(kept) == ["b"]
-    assert lines[0] == "goes on: b  abx of c, accuracy 20.0"
-
-
-def test_cells_are_ranked_by_one_metric_of_their_own_last_step(tmp_path):
-    cells = [Cell(name, {"model.width": i}) for i, name in enumerate("abc")]
-    jobs = [
-        recorded(tmp_path, "a", 100.0, task="codes", higher_is_better=False),
-        recorded(tmp_path, "b", 200.0, task="codes", higher_is_better=False),
-        recorded(tmp_path, "c", 50.0, task="codes", higher_is_better=False, step=2),  # it failed
-    ]
-    for job, value in zip(jobs, (10.0, 900.0, 900.0), strict=True):
-        more = Score("codes", "set0", "frame", "c", "linear", "perplexity", value, step=4)
-        write_scores(job.folder, [more] * (job.name != "c"))
-    kept, lines = keep_best(cells, jobs, "codes", "c")
-    assert names(kept) == ["a"]
+    kept, lines = best_of(*codes, [], task="codes")
+    assert kept == ["a"]
     assert [line.split("  ")[0] for line in lines] == ["goes on: a", "ends: b"]
-    lower = Score("similarity", "set0", "pair", "c", "cosine", "correlation", -0.25, step=4)
-    write_scores(jobs[0].folder, [lower])
-    (line,) = keep_best(cells, jobs, "similarity", "c")[1]
-    assert line == "goes on: a  similarity of c, correlation -0.25"
+    near = [one._replace(method="knn") for one in scores_of(0.9)]
+    assert best_of(near + scores_of(0.6), scores_of(0.7))[0] == ["b"]  # a linear probe first
+    lower = scores_of(-0.25, task="similarity", metric="correlation")
+    assert best_of(lower)[1] == ["goes on: a  phones of c, correlation -0.25"]
 
 
-def test_cells_of_images_are_ranked_by_what_their_tasks_are_recorded_as(tmp_path):
-    config = image_fashion_mnist.get_config()
-    config.probe.tasks = ("neighbours", "linear", "knn", "supervised")
-    ranked_by = check_rank_by(config, None)
-    assert ranked_by == ("linear", "z")
-    with pytest.raises(UserError, match=r"one of probe\.tasks \(linear, knn\)"):
-        check_rank_by(config, "neighbours/z")
-    cells = [Cell(name, {"model.width": i}) for i, name in enumerate("ab")]
-    jobs = [recorded(tmp_path, "a", 0.7, task="classes", features="z"),
-            recorded(tmp_path, "b", 0.6, task="classes", features="z")]  # fmt: skip
-    near = Score("classes", "set0", "image", "z", "knn", "accuracy", 0.9, step=4)
-    write_scores(jobs[1].folder, [near])
-    assert names(keep_best(cells, jobs, *ranked_by)[0]) == ["a"]
+def test_scores_of_the_last_step_count(tmp_path):
+    (tmp_path / "config.json").write_text('{"num_steps": 4}')
+    early = scores_of(0.0, task="ABX")[0]._replace(step=2)
+    near = scores_of(0.8, task="classes")[0]._replace(method="knn")
+    write_scores(tmp_path, [*scores_of(0.3, 0.4, task="ABX"), early._replace(data="set3"), near])
+    assert [score.value for score in last_scores(tmp_path, "abx", "c")] == [0.3, 0.4]
+    assert [score.value for score in last_scores(tmp_path, "knn", "c")] == [0.8]
+    assert last_scores(tmp_path, "abx", "z") == []
 
 
 def test_rounds_take_a_third_of_a_cells_own_steps(config):
@@ -431,6 +387,11 @@ def test_cells_are_ranked_by_what_they_learn(config):
         check_rank_by(config, None)
     with pytest.raises(UserError, match=r"name one of probe\.tasks"):
         check_rank_by(config, "codes/mfcc")
+    images = image_fashion_mnist.get_config()
+    images.probe.tasks = ("neighbours", "linear", "knn", "supervised")
+    assert check_rank_by(images, None) == ("linear", "z")
+    with pytest.raises(UserError, match=r"one of probe\.tasks \(linear, knn\)"):
+        check_rank_by(images, "neighbours/z")
 
 
 @pytest.mark.slow
