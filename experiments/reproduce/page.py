@@ -272,7 +272,7 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
             "Catch whose ball hides after two of ten steps, and shows again as it lands or does "
             "not, or is always visible. The paper's levels of DeepMind Lab are not here; these "
             "tasks are of their kinds, and say beforehand where CPC can help. "
-            "cpc studies.hidden_ball has ten seeds, and controls."
+            "notebooks/studies/hidden_ball has ten seeds, and controls."
         ],
         [Figure("agents", figures.curves_figure(learned), "Learning", caption)],
         [Table("Area under the curve", pd.DataFrame(rows), note, formats)],
