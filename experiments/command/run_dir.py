@@ -186,11 +186,12 @@ def check_apart(path: pathlib.Path, config: Config) -> None:
 def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
     """Record the state of a run: running, stopped, finished, failed or audited; for `cpc status`.
 
-    `more` are the step and num_steps, or the error and the command to try again.
+    `more` are the step and num_steps, which are kept, or the error and the command to try again.
     """
+    steps = {k: v for k, v in read_state(path).items() if k in ("step", "num_steps")}
     own = {"state": state, "pid": os.getpid(), "host": platform.node(), "updated": time.time()}
     with contextlib.suppress(OSError):
-        write_json(path / STATE, {**own, "command": command_line(), **more})
+        write_json(path / STATE, {**own, **steps, "command": command_line(), **more})
 
 
 def read_state(path: pathlib.Path) -> dict[str, Any]:

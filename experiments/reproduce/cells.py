@@ -266,7 +266,7 @@ def kind_of(name: str) -> str:
 
 def with_shared(kind: str, scale: str, data: str, user: UserSettings) -> Config:
     """Return the config that all cells of a kind share: that of the scale, then the user's."""
-    settings = SCALES[scale].settings[kind] | user.get(kind, {})
+    settings = {**SCALES[scale].settings[kind], **user.get(kind, {})}
     return with_settings(base_config(kind, scale, data)[0], settings)
 
 

@@ -41,7 +41,11 @@ class Claim(NamedTuple):
         [('2', '<', '4'), ('4', '<', '8'), ('2', '=', '3')]
         """
         chains = [re.split(" ([<=]) ", part) for part in self.order.split("; ")]
-        return [tuple(one[i : i + 3]) for one in chains for i in range(0, len(one) - 2, 2)]
+        return [
+            (low, relation, high)
+            for one in chains
+            for low, relation, high in zip(one[:-2:2], one[1::2], one[2::2], strict=True)
+        ]
 
 
 class PaperTable(NamedTuple):
@@ -71,7 +75,7 @@ def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
         PaperRow(e.label, cells.MIXED, e.features, e.probe, e.accuracy) for e in paper.TABLE_1[task]
     ]
     known = {(row.features, row.method) for row in rows}
-    for label, *found in (
+    for label, features, method in (
         ("random initialization, one hidden layer", "random c", "hidden"),
         ("MFCC, one hidden layer", "mfcc", "hidden"),
         ("random initialization, z", "random z", "linear"),
@@ -79,7 +83,8 @@ def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
         ("CPC, z, one hidden layer", "z", "hidden"),
         ("CPC, one hidden layer", "c", "hidden"),
     ):
-        rows += [PaperRow(label, cells.MIXED, *found)] if (*found,) not in known else []
+        if (features, method) not in known:
+            rows.append(PaperRow(label, cells.MIXED, features, method))
     shared = (
         Claim(
             f"CPC holds more of the {what} than the same network untrained",

@@ -138,10 +138,12 @@ def make_slurm(
 
     `options` are submitit's, such as "timeout_min=240 gpus_per_node=1 slurm_partition=gpu".
     """
-    submitit, parsed = import_submitit(), dict(part.partition("=")[::2] for part in options.split())
-    if not all(parsed.values()):
-        raise UserError(f"--slurm is {options!r}: write key=value, such as timeout_min=240")
-    parsed = {name: int(v) if v.isdecimal() else v for name, v in parsed.items()}
+    submitit, parsed = import_submitit(), {}
+    for part in options.split():
+        name, _, value = part.partition("=")
+        if not value:
+            raise UserError(f"--slurm has {part!r}: write key=value, such as timeout_min=240")
+        parsed[name] = int(value) if value.isdecimal() else value
     executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")
     try:
         executor.update_parameters(name="sweep", slurm_array_parallelism=len(jobs), **parsed)

@@ -125,17 +125,20 @@ class StateWriter:
     """Keeps the step and the time in the file with a run's state."""
 
     def __init__(self, folder: pathlib.Path):
-        self._folder, self._next = folder, 0.0
+        self._folder, self._next, self._steps = folder, 0.0, {}
 
     def write(self, record: Record) -> None:
         """Update the file, unless that was done a moment ago."""
-        if "num_steps" in record and time.monotonic() >= self._next:
-            steps = {"step": record["step"], "num_steps": record["num_steps"]}
-            record_state(self._folder, "running", **steps)
-            self._next = time.monotonic() + STATE_SECONDS
+        if "num_steps" in record:
+            self._steps = {name: record[name] for name in ("step", "num_steps")}
+            if time.monotonic() >= self._next:
+                self.close()
+                self._next = time.monotonic() + STATE_SECONDS
 
     def close(self) -> None:
-        """Do nothing: the end of the run is recorded by its directory."""
+        """Write the last step."""
+        if self._steps:
+            record_state(self._folder, "running", **self._steps)
 
 
 def check_logger(config: Config) -> None:

@@ -103,6 +103,10 @@ def test_a_training_keeps_its_step_and_a_stopped_one_has_no_page(tmp_path):
         writer.write({"split": "train", "step": step, "num_steps": 40})
     recorded = run_dir.read_state(tmp_path)
     assert (recorded["state"], recorded["step"], recorded["num_steps"]) == ("running", 10, 40)
+    writer.close()
+    run_dir.record_state(tmp_path, "stopped")
+    recorded = run_dir.read_state(tmp_path)
+    assert (recorded["state"], recorded["step"], recorded["num_steps"]) == ("stopped", 20, 40)
     with run_dir.open_run(str(tmp_path / "run"), make_config(KEYS), KEYS, make_mesh(1)):
         pass  # a command that a signal stopped before its page
     assert states(tmp_path / "run") == {"run": "stopped"}
