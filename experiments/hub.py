@@ -27,7 +27,7 @@ from experiments.kinds.registry import read_contrastive
 from experiments.training.contrastive import write_page
 from experiments.training.model_card import CARD
 
-NOT_PUSHED = [lock.LOCK, "log*.txt", "failed.json", "*.part", ".cache/*"]
+NOT_PUSHED = [lock.LOCK, "log*.txt", "state.json", "*.part", ".cache/*"]
 #: Files of a run directory. A * also matches /, so each pattern fixes a file's name or ending.
 PULLED = [
     "metrics.jsonl", "skipped.txt", "vectors.txt", "vocabulary.tsv",

@@ -1,21 +1,20 @@
-"""How all runs of a folder stand: a table, once or every few seconds.
+"""Show the state of all runs in a folder: a table, once or every few seconds.
 
     cpc status runs
     cpc status runs --watch 5
 
-nats is the strict bound, mean over offsets, at the last evaluation; where none is recorded, an
-estimate (marked). score is the first one of learned features: where it is no accuracy it is named,
-and an arrow says that lower is better. A run is done (training, probes and report), running, dead
-(nothing was recorded for long and no process lives), stopped (it saved, and resumes), failed (it
-ended in an error), audited (by --audit: nothing was trained), or, of a sweep's cells, waiting (it
-was not started yet). What may not be read is unreadable, whatever it holds.
+nats is the strict bound, mean over offsets, at the last evaluation; if none is recorded, an
+estimate (marked). score is the first one of learned features; it is named unless it is an accuracy,
+and an arrow says that lower is better. Each run records its own state: running, finished (training,
+probes and report), stopped (it saved, and resumes), failed (it ended in an error) or audited (by
+--audit: nothing was trained). A running one whose process is gone is dead, and a sweep's cells are
+waiting until they start. A run without permission to read is unreadable.
 """
 
-import itertools
 import math
+import os
 import pathlib
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,34 +22,26 @@ from typing import NamedTuple
 
 from absl import flags
 
-from cpc.files import read_object, read_text
-from cpc.results import (
-    Row,
-    Run,
-    Score,
-    information,
-    last_scores,
-    read_run,
-    show_value,
-    unit_of,
-)
+from cpc.files import read_object
+from cpc.results import Row, Run, Score, information, last_scores, read_run, show_value, unit_of
+from cpc.results.score import text_table
 from cpc.train.metrics import duration
 from cpc.types import UserError
 from experiments.command import cli, lock
+from experiments.command.run_dir import STATE, read_state
 
-#: A run that has recorded nothing for so long, and for so many of its intervals, is dead.
-PATIENCE_SECONDS, PATIENCE_INTERVALS = 300, 10
-#: By how much the clocks of a machine and of its files may differ.
-CLOCK_SECONDS = 60
+#: A run on another machine, whose lock cannot be tried from here, is dead after this silence.
+PATIENCE_SECONDS = 1800
 #: The options and step by which a run's own command has fitted its probes, the data of their
 #: scores, and the (task, feature) pairs that `experiments.probe` has replaced since.
 PROBED = "probes/done.json"
-#: Where runs keep much that is of no concern here.
+#: Folders of a run that hold no other runs.
 NOT_RUNS = ("checkpoints", "tensorboard", "figures", "probes", "slurm")
+STATES = ("finished", "running", "stopped", "waiting", "audited", "dead", "failed", "unreadable")
 
 
 class Status(NamedTuple):
-    """How a run stands. What is not known is None."""
+    """The state of a run; None for an unknown value."""
 
     name: str
     state: str
@@ -70,92 +61,74 @@ def find_runs(
 ) -> Iterator[pathlib.Path]:
     """Yield the folders below that hold a run, or a cell of a sweep that waits or failed.
 
-    A folder is known by device and inode, so that links in a circle end; its own path comes before
-    those of links to it. What cannot be read is added to `unreadable`, with the reason.
+    A folder is known by device and inode, so that links in a circle end. Folders that cannot be
+    read are added to `unreadable`, with the reason.
     """
     seen: set[tuple[int, int]] = set()
-    folders, links = [root], []
-    while folders or links:
-        folder = (folders or links).pop()
+
+    def skip(error: OSError, path: pathlib.Path) -> None:
+        unreadable.append((path, f"it cannot be read ({error.strerror or error})"))
+
+    walk = os.walk(root, followlinks=True, onerror=lambda e: skip(e, pathlib.Path(e.filename)))
+    for path, names, _ in walk:
+        folder, children = pathlib.Path(path), names[:]
+        names.clear()  # unless this folder holds no run
         try:
-            status, children = folder.stat(), sorted(folder.iterdir(), reverse=True)
-            if (status.st_dev, status.st_ino) in seen:
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            waiting, holds_run = read(folder / "sweep.json").get("cells"), is_run(folder)
+            found = folder.stat()
+            cells, holds_run = read(folder / "sweep.json").get("cells"), is_run(folder)
         except OSError as error:
-            unreadable.append((folder, describe_error(error)))
+            skip(error, folder)
             continue
-        waiting = waiting if isinstance(waiting, dict) else {}
-        yield from (folder / name for name in waiting)
+        if (found.st_dev, found.st_ino) in seen:
+            continue
+        seen.add((found.st_dev, found.st_ino))
+        cells = cells if isinstance(cells, dict) else {}
+        yield from (folder / name for name in cells)
         if holds_run:
             yield folder
             continue
-        for child in children:
-            if child.name in (*waiting, *NOT_RUNS) or child.name.startswith("."):
-                continue
-            try:
-                if child.is_dir():
-                    (links if child.is_symlink() else folders).append(child)
-            except OSError as error:
-                unreadable.append((child, describe_error(error)))
+        others = [n for n in children if n not in (*cells, *NOT_RUNS) and not n.startswith(".")]
+        names += sorted(others, key=lambda name: ((folder / name).is_symlink(), name))
 
 
 def is_run(folder: pathlib.Path) -> bool:
     """Return whether a folder is the directory of a run, or of one that failed at once."""
     has_config = isinstance(read(folder / "config.json").get("seed"), int)
-    return has_config or any((folder / name).is_file() for name in ("metrics.jsonl", "failed.json"))
-
-
-def describe_error(error: OSError) -> str:
-    """Return in a line why something is left out."""
-    return f"it cannot be read ({error.strerror or error})"
+    return has_config or any((folder / name).is_file() for name in ("metrics.jsonl", STATE))
 
 
 def read(path: pathlib.Path) -> dict:
-    """Return the object in a file, an empty one where there is none."""
+    """Return the object in a file, an empty one if there is none."""
     return read_object(path, []) or {}
 
 
 def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
-    """Return how a run stands, from its files, which may be damaged or of something else."""
+    """Return the state of a run, from its files, which may be damaged or of another program."""
+    recorded = read_state(folder)
+    state, problem = recorded.get("state"), ""
+    if state == "running":
+        is_held = lock.is_held(folder)
+        if is_held is None:  # the updates are all that shows it from here
+            updated = recorded.get("updated")
+            is_held = isinstance(updated, float) and now - updated < PATIENCE_SECONDS
+        state = "running" if is_held else "dead"
+    elif state == "failed":
+        problem = f"{recorded.get('error', 'no word')}; to try again: {recorded.get('command', '')}"
     try:
         run = read_run(folder)
     except UserError:
-        run = None
+        return Status(name, state or "waiting", problem=problem)
     except OSError as error:
-        return Status(name, "unreadable", problem=describe_error(error))
-    failure, process = read(folder / "failed.json"), lock.is_held(folder)
-    problem = ""
-    if run is not None and is_complete(run):
-        state = "done"
-    elif process:  # whatever an earlier start has left there
-        state = "running"
-    elif failure:
-        state = "failed"
-        problem = f"{failure.get('error', 'no word')}; to try again: {failure.get('command', '')}"
-    elif run is None or not (run.config or len(run.metrics)):
-        state = "waiting"
-    elif read(folder / "audit.json").get("is_all") and not len(run.metrics):
-        state = "audited"
-    elif was_stopped(folder) or lock.was_released(folder):
-        state = "stopped"
-    else:
-        state = "running" if process is None and is_fresh(run, now) else "dead"
-    if run is None:
-        return Status(name, state, problem=problem)
+        return Status(name, "unreadable", problem=f"it cannot be read ({error.strerror})")
+    if state not in STATES:  # a run without a record of its own, such as one from a hub
+        is_begun = run.config or len(run.metrics)
+        has_page = any(folder.glob("*.html"))
+        state = "finished" if has_page else "stopped" if is_begun else "waiting"
     rates = run.train.get("steps_per_second", [])
     rate = [one for one in rates if isinstance(one, float) and math.isfinite(one)][-1:]
-    return Status(
-        name,
-        state,
-        run.step if len(run.train) else None,
-        run.num_steps,
-        rate[0] if rate else None,
-        information(run),
-        first_score(run),
-        problem,
-    )
+    step = run.step if len(run.train) else None
+    found = information(run), first_score(run)
+    return Status(name, state, step, run.num_steps, rate[0] if rate else None, *found, problem)
 
 
 def first_score(run: Run) -> Row | None:
@@ -167,93 +140,39 @@ def first_score(run: Run) -> Row | None:
 
 
 def is_done(folder: pathlib.Path) -> bool:
-    """Return whether a run has trained to its end, been probed, and has its page."""
-    try:
-        return is_complete(read_run(folder))
-    except UserError:
-        return False
+    """Return whether a run has trained to its end, been probed, and has its page and scores."""
+    is_finished = read_state(folder).get("state") == "finished"
+    return is_finished and any(folder.glob("*.html")) and not has_lost_scores(folder)
 
 
-def is_complete(run: Run) -> bool:
-    """Return whether a run has trained to its end, been probed, and has its page."""
-    if "num_steps" not in run.train:  # what trains towards no step has a page when all is measured
-        return any(run.workdir.glob("*.html"))
-    if not (run.workdir / "report.html").exists():
-        return False
-    num_steps, probe = run.num_steps, run.config.get("probe")
-    tasks = probe.get("tasks") if isinstance(probe, dict) else None
-    probed = not tasks or was_probed(run.workdir, num_steps)
-    return len(run.train) > 0 and run.step == num_steps and probed
+def has_lost_scores(folder: pathlib.Path) -> bool:
+    """Return whether a run has recorded scores of its probes that are gone."""
+    return bool(read(folder / PROBED).get("data")) and not (folder / "scores.json").exists()
 
 
 def was_probed(folder: pathlib.Path, num_steps: int | None) -> bool:
     """Return whether a run has recorded that its last step was probed, and has the scores."""
-    stamp = read(folder / PROBED)
-    is_lost = stamp.get("data") and not (folder / "scores.json").exists()
-    return not is_lost and stamp.get("step") == num_steps
-
-
-def was_stopped(folder: pathlib.Path) -> bool:
-    """Whether a cell of a sweep was told to stop, and saved."""
-    try:
-        lines = read_text(folder / "log.txt", errors="replace").splitlines()
-    except OSError:
-        return False
-    return bool(lines) and lines[-1].startswith("stopped by ")
-
-
-def is_fresh(run: Run, now: float) -> bool:
-    """Return whether the newest file is recent, which has to do where no process is known."""
-    folder = run.workdir
-    times = [time_of(path) for path in [folder, *folder.glob("*"), *folder.glob("probes/*")]]
-    seconds = [one for one in run.train.get("seconds", []) if isinstance(one, int | float)]
-    gaps = [b - a for a, b in itertools.pairwise(seconds) if b > a]
-    interval = statistics.median(gaps) if gaps else 0.0
-    return now - max(times) < max(PATIENCE_SECONDS, PATIENCE_INTERVALS * interval)
-
-
-def time_of(path: pathlib.Path) -> float:
-    """When it was written; 0 if it is gone."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    return read(folder / PROBED).get("step") == num_steps and not has_lost_scores(folder)
 
 
 def table(rows: Sequence[Status], width: int) -> str:
-    """Aligned columns; where they do not fit, those that say least go, then names are cut.
+    """Return aligned columns, cut at the right if they do not fit.
 
     >>> score = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.5, None, None, None,
     ...     higher_is_better=False)
     >>> print(table([Status("a", "running", 50, 200, 2.0, None, score)], 80))
-    name       step  steps/s  nats  score                left  state
-    a     50 of 200     2.00     –  50.0 % error rate ↓  1:15  running
+    name  state    step       left  score                steps/s
+    a     running  50 of 200  1:15  50.0 % error rate ↓  2.00
     """
-    columns = [
-        ("name", [row.name for row in rows], False),
-        ("step", aligned_steps(rows), True),
-        ("steps/s", [show(row.steps_per_second, ".2f") for row in rows], True),
-        ("nats", [nats_text(row.information) for row in rows], True),
-        ("score", [score_text(row.score) for row in rows], False),
-        ("left", [time_left(row) for row in rows], True),
-        ("state", [row.state for row in rows], False),
-    ]
-    widths = {head: max(map(len, [head, *cells])) for head, cells, _ in columns}
-    for head in ("steps/s", "left", "score", "nats"):
-        if sum(widths.values()) + 2 * len(widths) - 2 > width and widths["name"] > 12:
-            del widths[head]
-    over = sum(widths.values()) + 2 * len(widths) - 2 - width
-    if over > 0:
-        widths["name"] = max(8, widths["name"] - over)
-    lines = []
-    for number in range(-1, len(rows)):
-        cells = []
-        for head, texts, is_right in columns:
-            if head in widths:
-                text = cut(head if number < 0 else texts[number], widths[head])
-                cells.append(text.rjust(widths[head]) if is_right else text.ljust(widths[head]))
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    texts = [("name", "state", "step", "left", "nats", "score", "steps/s")]
+    for row in rows:
+        end = "" if row.num_steps is None else f"{row.num_steps:,}"
+        step = end if row.step is None else f"{row.step:,} of {end or '?'}"
+        rate = "" if row.steps_per_second is None else f"{row.steps_per_second:.2f}"
+        name = cut(row.name, max(8, width // 2))
+        found = nats_text(row.information), score_text(row.score)
+        texts.append((name, row.state, step, time_left(row), *found, rate))
+    return "\n".join(line[:width].rstrip() for line in text_table(texts))
 
 
 def cut(text: str, width: int) -> str:
@@ -265,32 +184,17 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
-def aligned_steps(rows: Sequence[Status]) -> list[str]:
-    """Step and number of steps."""
-    ends = [show(row.num_steps, ",.0f") for row in rows]
-    width = max(map(len, ends), default=0)
-    return [
-        f"{show(row.step, ',.0f')} of {end:>{width}}" if row.step is not None else end
-        for row, end in zip(rows, ends, strict=True)
-    ]
-
-
-def show(value: float | int | None, style: str) -> str:
-    """Return a number, or a dash."""
-    return "–" if value is None else format(value, style)
-
-
 def nats_text(found: Score | None) -> str:
-    """Return log N - L in nats; what is no bound says so."""
+    """Return log N - L in nats, marked unless it is a bound."""
     if found is None:
-        return "–"
+        return ""
     return f"{found.value:.2f}" + ("" if found.method == "bound" else " (estimate)")
 
 
 def score_text(score: Row | None) -> str:
-    """Return a score with its unit; what is no accuracy is named, an arrow if lower is better."""
+    """Return a score with its unit, its name unless accuracy, and an arrow if lower is better."""
     if score is None:
-        return "–"
+        return ""
     metric = "" if score.metric in ("accuracy", unit_of(score.metric)) else score.metric
     parts = show_value(score.value, score.metric), unit_of(score.metric), metric
     return " ".join([*filter(None, parts), *([] if score.higher_is_better else ["↓"])])
@@ -298,13 +202,13 @@ def score_text(score: Row | None) -> str:
 
 def time_left(row: Status) -> str:
     """Return the time left of the training, at its last rate."""
-    if row.state != "running" or not row.steps_per_second or None in (row.step, row.num_steps):
-        return "–"
-    return duration(max(0.0, ((row.num_steps or 0) - (row.step or 0)) / row.steps_per_second))
+    if row.state != "running" or not row.steps_per_second or row.num_steps is None:
+        return ""
+    return duration(max(0.0, (row.num_steps - (row.step or 0)) / row.steps_per_second))
 
 
 def read_all(root: pathlib.Path) -> list[Status]:
-    """Every run of a folder, and what of it cannot be read."""
+    """Return the state of every run of a folder, and of every folder that cannot be read."""
 
     def name_of(path):
         return str(path.relative_to(root)) if path != root else path.name
@@ -316,18 +220,15 @@ def read_all(root: pathlib.Path) -> list[Status]:
 
 
 def describe(rows: Sequence[Status], width: int) -> str:
-    """The table, what failed, and the count of each state."""
+    """Return the table, the errors, and the count of each state."""
     states = {state: sum(row.state == state for row in rows) for state in STATES}
     count = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     problems = [f"{row.name}: {row.problem}" for row in rows if row.problem]
     return "\n".join([table(rows, width), *problems, count])
 
 
-STATES = ("done", "running", "stopped", "waiting", "audited", "dead", "failed", "unreadable")
-
-
 def run(folders: Sequence[str], watch: float | None = None) -> None:
-    """Print the table of a folder, again and again every `watch` seconds if that is given."""
+    """Print the table of a folder, again every `watch` seconds if that is given."""
     if len(folders) != 1:
         raise UserError(f"{len(folders)} folders are given: name one with runs, such as runs")
     root = pathlib.Path(folders[0]).expanduser()

@@ -13,12 +13,12 @@ from typing import Any
 
 from absl import flags
 
-from cpc.train import run_on_first
+from cpc.train import is_first, run_on_first
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
 from experiments.command.keys import list_keys, list_kinds, take_section
-from experiments.command.run_dir import check_same_data, open_run, write_skipped
+from experiments.command.run_dir import check_same_data, open_run, record_state, write_skipped
 from experiments.kinds import registry as kinds
 from experiments.training.loop import check_logger
 from experiments.training.problem import Dataset, Work
@@ -55,12 +55,19 @@ def run(
         if only_audit:
             if work.audit is None:
                 raise UserError(f"a config of kind {kind.NAME} has no negatives to audit")
-            return work.audit()
+            work.audit()
+            return end(folder, "audited")
         reason, trained = work.train()
         if reason:
             print(f"stopped by {reason}; to resume: {cli.command_line()}")
-            return
+            return end(folder, "stopped")
         run_on_first(finish, work, folder, trained)
+
+
+def end(folder: pathlib.Path, state: str) -> None:
+    """Record that a run has ended before its last step."""
+    if is_first():
+        record_state(folder, state)
 
 
 def finish(work: Work, folder: pathlib.Path, trained: Any) -> None:

@@ -22,11 +22,16 @@ from cpc.results import Score, score_frame
 sys.path.insert(0, "..")  # where configs and experiments are
 from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import TABLES
-from experiments.reproduce.judge import judge, read_results, verdict
 from experiments.reproduce.page import write_reproduction
-from experiments.reproduce.ranks import kendall_tau, order_agreement
-from experiments.reproduce.read import read_reproduction
-from experiments.reproduce.trends import read_offsets
+from experiments.reproduce.statistics import (
+    judge,
+    kendall_tau,
+    order_agreement,
+    read_offsets,
+    read_reproduction,
+    read_results,
+    verdict,
+)
 
 # %%
 folder = pathlib.Path("../runs/reproduced").resolve()

@@ -2,6 +2,7 @@
 
 from cpc.files import write_sealed
 from cpc.results import Score, write_scores
+from experiments.command.run_dir import record_state
 from tests.fake_run import write_records
 
 
@@ -40,4 +41,5 @@ def write_run(path, seed=0, step=20, nats=1.0, scores=(), log=(), **model):
         write_sealed(path / "probes" / "done.json", {"step": 20, "tasks": ["linear"]})
     if step == 20:
         (path / "report.html").write_text("")
+    record_state(path, "finished" if step == 20 else "running")
     return path

@@ -120,4 +120,4 @@ def test_a_run_and_its_child_processes_need_no_checkout(installed, call, tmp_pat
     assert recorded["command"].startswith("cpc train --config audio_synthetic --config.")
     assert (tmp_path / "runs" / "one" / "report.html").exists()
     said = call(installed / "bin" / "cpc", "status", "runs")
-    assert "done" in said
+    assert "finished" in said

@@ -159,7 +159,7 @@ def test_fifos_are_not_opened(tmp_path):
     names = ("config.json", "metrics.jsonl", "scores.json", "scores.npz", "listing.txt", "log.txt")
     for name in names:
         os.mkfifo(run / name)
-    (run / "failed.json").write_text("{}")
+    (run / "state.json").write_text('{"state": "failed"}')
     for read in (read_text, read_lines):
         with pytest.raises(OSError, match="not a regular file"):
             read(run / "metrics.jsonl")

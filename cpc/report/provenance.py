@@ -70,7 +70,8 @@ def file_frame(workdir: Path, own: Mapping[str, str]) -> Frame:
             "what it is": meaning.get(path.name, ""),
         }
         for path in sorted(workdir.iterdir())
-        if path.name not in ("report.html", "figures") and not path.name.startswith(".")
+        if path.name not in ("report.html", "figures", "state.json")
+        and not path.name.startswith(".")
     ]
     return pd.DataFrame(rows)
 

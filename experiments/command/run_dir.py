@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from cpc.files import (
     read_object,
     remove_parts,
     write_arrays,
+    write_json,
     write_sealed,
     write_text,
 )
@@ -35,8 +37,10 @@ from experiments.command.cli import command_line
 from experiments.command.cluster import describe_version
 from experiments.command.config import Config, find_kind, load_config
 
+#: The state of a run, which the run itself records.
+STATE = "state.json"
 #: What a start, or a sweep of it, writes into a run directory before the data are read.
-BEFORE_DATA = ("config.json", "environment.json", "log.txt", "failed.json", lock.LOCK)
+BEFORE_DATA = ("config.json", "environment.json", "log.txt", STATE, lock.LOCK)
 
 #: Which data train a run, and which test it.
 MEMBERS = "data.json"
@@ -73,20 +77,25 @@ def open_run(
                 environment["id"] = (before or {}).get("id") or secrets.token_hex(8)
                 write_sealed(path / "config.json", config, is_durable=True)
                 write_sealed(path / "environment.json", environment)
-                (path / "failed.json").unlink(missing_ok=True)  # of an earlier start
+                record_state(path, "running")
         except OSError as error:
             raise UserError(
                 f"cannot write to the run directory {path} ({error.strerror or error}): "
                 f"{advise(error)}, or choose another --workdir"
             ) from error
+        end = {"state": "stopped"}
         try:
             yield path
+            end = {"state": "finished" if any(path.glob("*.html")) else "stopped"}
         except Stopped:  # a signal asked for it, and the same command goes on
             raise
         except Exception as error:
-            if is_first():
-                record_failure(path, error)
+            words = " ".join(str(error).split()) or type(error).__name__
+            end = {"state": "failed", "error": words}
             raise
+        finally:
+            if is_first() and read_state(path).get("state") == "running":
+                record_state(path, **end)
 
 
 def has_begun(path: pathlib.Path) -> bool:
@@ -162,20 +171,28 @@ def check_apart(path: pathlib.Path, config: Config) -> None:
         )
 
 
-def record_failure(path: pathlib.Path, error: Exception) -> None:
-    """Write down that a run ended in an error, for those who ask how it stands."""
-    words = " ".join(str(error).split()) or type(error).__name__
+def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
+    """Record the state of a run: running, stopped, finished, failed or audited; for `cpc status`.
+
+    `more` are the step and num_steps, which are kept, or the error and the command to try again.
+    """
+    steps = {k: v for k, v in read_state(path).items() if k in ("step", "num_steps")}
+    own = {"state": state, "pid": os.getpid(), "host": platform.node(), "updated": time.time()}
     with contextlib.suppress(OSError):
-        write_sealed(path / "failed.json", {"error": words, "command": command_line()})
+        write_json(path / STATE, {**own, **steps, "command": command_line(), **more})
+
+
+def read_state(path: pathlib.Path) -> dict[str, Any]:
+    """Return the recorded state of a run; {} if there is none."""
+    return read_object(path / STATE, []) or {}
 
 
 def read_failure(path: pathlib.Path) -> str:
     """Return why a run failed and how to try again; "" if it did not."""
-    try:
-        failure = read_json(path / "failed.json")
-        return f"failed: {failure['error']}. To try again: {failure['command']}"
-    except (UserError, LookupError, TypeError):
+    found = read_state(path)
+    if found.get("state") != "failed":
         return ""
+    return f"failed: {found.get('error')}. To try again: {found.get('command')}"
 
 
 def read_config(path: pathlib.Path) -> Any:

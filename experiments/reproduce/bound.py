@@ -21,16 +21,16 @@ from experiments.training.problem import model_variables
 
 #: Windows whose latents are the anchors; the interval is over them.
 NUM_ANCHOR_WINDOWS = 16
-#: Batches of windows that are drawn until there are latents enough.
-MOST_BATCHES = 512
-#: Recordings that are looked for, if there are so many: up to this N it is a bound.
+#: Batches of windows that are drawn at most.
+MAX_BATCHES = 512
+#: Recordings that are drawn, if there are this many: up to this N it is a bound.
 WANTED_RECORDINGS = 1023
-#: Groups of the positions that the rule of the negatives looks at.
-ANCHOR, CANDIDATE = 0, 1
+#: The sequence of candidates, none of the anchors'.
+POOL = -1
 
 
 def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
-    """Return estimates by offset and N, in powers of 2, as far as there are latents.
+    """Return estimates by offset and N, for powers of 2, as far as there are latents.
 
     The candidates of every anchor are its positive and N - 1 latents of other recordings: one of
     each recording first (as long as these suffice log N - L is a bound), then more of them.
@@ -83,7 +83,7 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     if not sizes or not anchors:
         raise UserError(
             f"{folder} has {len(latents)} held-out latents besides the anchors', too few for "
-            f"N = {2 ** log2_sizes[0]}: the bound by N needs more test recordings"
+            f"N = {2 ** log2_sizes[0]}: add test recordings"
         )
     (offsets,) = (branch.offsets for branch in branches)
     z = np.stack([outputs.z for _, outputs in anchors])
@@ -102,9 +102,9 @@ def different_windows(
     num_existing: Callable[[np.ndarray], np.ndarray],
     window_samples: int,
 ) -> Iterator[tuple[int, CPCOutputs]]:
-    """Yield the utterance of each different window that is drawn, and its latents that exist."""
+    """Yield the utterance and the existing latents of each different window that is drawn."""
     seen = set()
-    for number in range(MOST_BATCHES):
+    for number in range(MAX_BATCHES):
         batch = draw(number)
         starts = list(zip(batch["utterance"].tolist(), batch["start"].tolist(), strict=True))
         if seen.issuperset(starts):
@@ -120,10 +120,10 @@ def different_windows(
 
 
 def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, int]:
-    """Draw so many latents (n, d) of windows (utterance, z): one of each utterance, then others.
+    """Draw latents (number, d) of windows (utterance, z): one of each utterance, then others.
 
     Returns:
-        The latents, and how many utterances they are of.
+        The latents, and the number of their utterances.
     """
     rng, first, others = np.random.default_rng(0), {}, []
     for utterance, z in pool:
@@ -148,22 +148,15 @@ def estimates(
     """Return log N - L by offset for z (b, t, d) and predictions (b, t, k, d) of the anchors."""
     b, t, d = z.shape
     n = len(latents) + 1
-    sequence, time = (
-        grid.ravel() for grid in np.meshgrid(np.arange(b), np.arange(t), indexing="ij")
-    )
+    sequence, time = np.repeat(np.arange(b), t), np.tile(np.arange(t), b)
     keys = jnp.concatenate([z.reshape(-1, d), latents])
-    other = np.full(len(latents), -1)
-    none, group = np.zeros_like(sequence), np.full(len(latents), CANDIDATE)
-    candidates = Position(
-        np.concatenate([sequence, other]),
-        np.concatenate([time, np.arange(len(latents))]),
-        np.concatenate([none, 0 * other]),
-        np.concatenate([none, group]),
-    )
+    pool, order = np.full(len(latents), POOL), np.arange(len(latents))
+    of_keys = np.concatenate([sequence, pool]), np.concatenate([time, order])
+    candidates = Position(*of_keys, *np.zeros((2, len(keys)), int))
 
     @jax.jit  # the offset moves the anchors, so that one program serves them all
     def losses(queries, moved):
-        anchors = Position(sequence, moved, none, none)
+        anchors = Position(sequence, moved, *np.zeros((2, b * t), int))
         return streaming_info_nce(queries, keys, anchors, candidates, is_candidate, 0)
 
     rows = []
@@ -172,12 +165,12 @@ def estimates(
         value = np.log(n) - np.asarray(loss).reshape(b, t)[:, : t - k]
         assert np.all(np.asarray(standing.counted).reshape(b, t)[:, : t - k] == 1)
         mean, low, high, *_ = over_seeds(value.mean(axis=1).tolist())
-        row = {"offset": k, "n": n, "value": mean, "low": low, "high": high}
-        rows.append({**row, "is_bound": bool(is_bound)})
+        interval = {"value": mean, "low": low, "high": high}
+        rows.append({"offset": k, "n": n, **interval, "is_bound": bool(is_bound)})
     return rows
 
 
 def is_candidate(anchor: Position, candidate: Position, offset: Any) -> Any:
     """Return whether a latent is of another recording; the positive is among the anchors' own."""
     del anchor, offset
-    return candidate.group == CANDIDATE
+    return candidate.sequence == POOL

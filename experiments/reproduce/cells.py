@@ -1,13 +1,12 @@
-"""What a reproduction runs: the cells of each table and figure, their sizes, and what is open.
+"""The cells of each table and figure, their sizes, and the choices that the paper leaves open.
 
-A cell is an ordinary run of `experiments.train`; its
-settings are those of the scale, then the user's, then its own.
+A cell is an ordinary run of `experiments.train`; its settings are those of the scale, then the
+user's, then its own.
 """
 
 import pathlib
-import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from configs import (
     audio_librispeech,
@@ -20,9 +19,11 @@ from configs import (
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import flatten
 from cpc.types import UserError
-from experiments.command.config import Config, with_settings
+from experiments.command.config import Config, parse_settings, with_settings
 from experiments.reproduce.scales import SCALES
-from experiments.sweep.cells import parse_setting
+
+#: Settings of all cells by kind, as the user gives them.
+UserSettings: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class Open(NamedTuple):
@@ -30,17 +31,17 @@ class Open(NamedTuple):
 
     what: str
     here: str
-    """The choice in words; "" where the keys say it."""
+    """The choice in words; "" if the keys say it."""
     cell: str = ""
     """The cell that varies it."""
-    settings: Mapping[str, Any] = types.MappingProxyType({})
+    settings: Mapping[str, Any] = {}
     kind: str = "audio"
     why_not: str = "no key varies it"
-    """Said where there is no cell."""
+    """Reported if there is no cell."""
 
 
-#: Names of the cells that tables, figures and the page speak of. They are directories of recorded
-#: reproductions, and are written here and nowhere else.
+#: Names of the cells in tables and figures. They are directories of recorded reproductions, and are
+#: written here and nowhere else.
 MIXED, SAME, CURRENT = "mixed", "same", "current"
 MIXED_EXCL, SAME_EXCL = "mixed-excl", "same-excl"
 STEPS = {2: "steps-2", 4: "steps-4", 8: "steps-8", 12: MIXED, 16: "steps-16"}
@@ -63,7 +64,7 @@ TABLE_2: dict[str, dict[str, Any]] = {
     SAME_EXCL: {"data.one_speaker": True, "negatives.rule": "excluding_sequence"},
     CURRENT: {"negatives.rule": "own_sequence"},
 }
-#: What a cell of Table 2 is probed for, but for the first.
+#: The probes of Table 2's cells except the first.
 PHONES = {"probe.tasks": ("phones",), "probe.features": ("c",), "probe.hidden_width": 0}
 FIGURE_3 = {FAR_OFFSETS: {"model.num_offsets": 20, "probe.tasks": ()}}
 IMAGES: dict[str, dict[str, Any]] = {IMAGE: {}, IMAGE_GRU: {"model.context": "gru"}}
@@ -73,7 +74,7 @@ FIGURE_6: dict[str, dict[str, Any]] = {
     for name, own in zip(names, ({"cpc.weight": 0.0}, {}), strict=True)
 }
 
-#: Section 1 of the paper and what it does not say, with a cell for each choice that a key makes.
+#: The choices that the paper leaves open, with a cell for each one that a key makes.
 OPEN = (
     Open(
         "number of negatives, and whether all latents are candidates",
@@ -129,13 +130,8 @@ DATA = {
     "librispeech": audio_librispeech,
 }
 #: The data of a scale, if none are named.
-DEFAULT_DATA = {
-    "smoke": "synthetic",
-    "small": "voices",
-    "medium": "voices",
-    "paper": "librispeech",
-}
-#: What may be asked for, and the cells that it needs.
+DEFAULT_DATA = {"smoke": "synthetic", "small": "voices", "medium": "voices", "paper": "librispeech"}
+#: The parts of a reproduction, and the cells that each needs.
 PARTS = {
     "table 1": (MIXED,),
     "table 2": tuple(TABLE_2),
@@ -151,7 +147,7 @@ PARTS = {
 
 
 class Kind(NamedTuple):
-    """What a reproduction knows of a kind of data."""
+    """The base config of a kind of data, and its description."""
 
     base: Callable[[str, str], Any]
     """base(scale, data) -> the module of the config that cells start from."""
@@ -164,7 +160,7 @@ class Kind(NamedTuple):
     length: str = "num_steps"
     """The key that says how long it trains."""
     probes: Mapping[str, Any] = {}
-    """What is asked of cells but those of Table 1 and Figure 3."""
+    """Settings of all cells but those of Table 1 and Figure 3."""
 
 
 KINDS = {
@@ -199,8 +195,7 @@ KINDS = {
     ),
 }
 
-
-#: What a cell of `OPEN` sets where its own settings are those of all cells, as a user may set them.
+#: The other value of a key, if the user's settings for all cells are those of a cell of `OPEN`.
 OTHERWISE = {
     "negatives.num_sampled": 0,
     "negatives.shards": 4,
@@ -212,18 +207,19 @@ OTHERWISE = {
     "optim.schedule": "constant",
     "optim.weight_decay": 0.0,
     "optim.clip_norm": 0.0,
-    "probe.num_epochs": 3,
 }
 
 
 class Planned(NamedTuple):
-    """A run to be made."""
+    """A run of a reproduction."""
 
     name: str
     kind: str
-    config: pathlib.Path
-    """The config's file."""
+    file: pathlib.Path
+    """The file of its config."""
     settings: dict[str, Any]
+    config: Config
+    """The whole config."""
 
 
 def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]:
@@ -232,22 +228,26 @@ def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]
     return module.get_config(), pathlib.Path(module.__file__)
 
 
-def parse_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
-    """Return what the user sets: "key=value" each, but nothing that the cells differ in."""
+def read_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
+    """Return the user's settings of all cells, "key=value" each.
+
+    Raises:
+        UserError: a text sets nothing, or a key that the cells differ in.
+    """
     differing = (*TABLE_2.values(), *IMAGES.values(), *FIGURE_6.values())
     own = {key for cell in differing for key in cell} | {"seed"}
-    settings = {}
     for text in texts:
         if "=" not in text:
             raise UserError(
                 f"{text!r} sets nothing: write key=value, such as data.path=LibriSpeech"
             )
-        key, value = parse_setting(config, text)
+    names = (text.removeprefix("--").removeprefix("config.") for text in texts)
+    settings = parse_settings(config, [f"--config.{name}" for name in names])
+    for key, value in settings.items():
         if key in own:
             raise UserError(f"{key} is what the cells differ in: leave it out")
         if key in ("model.horizon", "loss.align_to") and value:
             raise UserError(f"{key} changes what a cell's steps ahead are: leave it out")
-        settings[key] = value
     return settings
 
 
@@ -264,13 +264,14 @@ def kind_of(name: str) -> str:
     return "image" if name in IMAGES else next((o.kind for o in OPEN if o.cell == name), "audio")
 
 
-def shared_settings(kind: str, scale: str, user: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what all cells of a kind set: what the scale sets, and then the user."""
-    return {**SCALES[scale].settings[kind], **user.get(kind, {})}
+def with_shared(kind: str, scale: str, data: str, user: UserSettings) -> Config:
+    """Return the config that all cells of a kind share: that of the scale, then the user's."""
+    settings = {**SCALES[scale].settings[kind], **user.get(kind, {})}
+    return with_settings(base_config(kind, scale, data)[0], settings)
 
 
 def open_settings(one: Open, base: Config) -> dict[str, Any]:
-    """Return a cell's settings; what would change nothing is turned into what does."""
+    """Return the settings of a cell of `OPEN`, other ones if the base has them already."""
     settings, known = dict(one.settings), flatten(base)
     if all(known.get(key) == value for key, value in settings.items()):
         settings = {key: OTHERWISE.get(key, value) for key, value in settings.items()}
@@ -280,13 +281,9 @@ def open_settings(one: Open, base: Config) -> dict[str, Any]:
 
 
 def plan_cells(
-    names: Sequence[str],
-    scale: str,
-    data: str,
-    user: Mapping[str, Mapping[str, Any]],
-    num_seeds: int,
+    names: Sequence[str], scale: str, data: str, user: UserSettings, num_seeds: int
 ) -> list[Planned]:
-    """Return each cell with each seed; `user` are settings by kind.
+    """Return each cell with each seed.
 
     >>> planned = plan_cells(["mixed", "steps-2"], "smoke", "synthetic", {}, 2)
     >>> [cell.name for cell in planned]
@@ -295,33 +292,25 @@ def plan_cells(
     planned = []
     for name in names:
         kind = kind_of(name)
-        config, path = base_config(kind, scale, data)
-        shared = shared_settings(kind, scale, user)
+        file, shared = base_config(kind, scale, data)[1], with_shared(kind, scale, data, user)
         own = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6}.get(name)
         if own is None:
-            base = with_settings(config, shared)
-            own = open_settings(next(one for one in OPEN if one.cell == name), base)
+            own = open_settings(next(one for one in OPEN if one.cell == name), shared)
         if name not in (MIXED, *FIGURE_3):
             own = {**KINDS[kind].probes, **own}
-        for seed in range(config.seed, config.seed + num_seeds):
-            settings = {**shared, **own, "seed": seed}
-            planned.append(Planned(f"{name},seed={seed}", kind, path, settings))
+        common = {**SCALES[scale].settings[kind], **user.get(kind, {}), **own}
+        for seed in range(shared.seed, shared.seed + num_seeds):
+            settings = {**common, "seed": seed}
+            config = with_settings(shared, settings)
+            planned.append(Planned(f"{name},seed={seed}", kind, file, settings, config))
     return planned
 
 
-def config_of(cell: Planned, scale: str, data: str) -> Config:
-    """Return the whole config of a cell."""
-    return with_settings(base_config(cell.kind, scale, data)[0], cell.settings)
-
-
-def describe_open(
-    scale: str, data: str, user: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, str]]:
-    """Return what is open, what is chosen here, and how a cell varies it; for the page."""
+def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, str]]:
+    """Return each open choice, its value here, and how a cell varies it; for the page."""
     rows = []
     for one in OPEN:
-        config, _ = base_config(one.kind, scale, data)
-        base = with_settings(config, shared_settings(one.kind, scale, user))
+        base = with_shared(one.kind, scale, data, user)
         own, known = open_settings(one, base) if one.cell else {}, flatten(base)
         keys = ", ".join(f"{key}={known[key]}" for key in own)
         rows.append(
@@ -336,29 +325,18 @@ def describe_open(
     return rows
 
 
-def describe_size(planned: Sequence[Planned], scale: str, data: str) -> str:
-    """Return what the cells are, in a sentence."""
+def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dict[str, str]:
+    """Return the size of the cells, and the hardware and time of all, a sentence each."""
     parts = []
     for kind, known in KINDS.items():
         cells = [cell for cell in planned if cell.kind == kind]
         if cells:
-            c, card = config_of(cells[0], scale, data), cells[0].config.stem
-            length = flatten(c)[known.length]
+            c, card = cells[0].config, cells[0].file.stem
             parts.append(
                 f"Runs of {kind} ({card.removeprefix(f'{kind}_')}): {len(cells)}, each of "
-                f"{length:,} steps of {known.describe(c)} (the paper: {known.paper})"
+                f"{flatten(c)[known.length]:,} steps of {known.describe(c)} "
+                f"(the paper: {known.paper})"
             )
-    return "; ".join(parts)
-
-
-def estimate_seconds(planned: Sequence[Planned], scale: str) -> float | None:
-    """Return the time of all cells one after the other; None where none was ever measured."""
-    size = SCALES[scale]
-    if not size.seconds_per_step:
-        return None
-    seconds = 0.0
-    for cell in planned:
-        steps = cell.settings[KINDS[cell.kind].length]
-        seconds += size.seconds_per_cell + size.seconds_per_step[cell.kind] * steps
-        seconds += size.seconds_of_table_1 * cell.name.startswith(f"{MIXED},")
-    return seconds
+    shared = f", shared by {num_jobs} cells at a time" if num_jobs > 1 else ""
+    hardware = f"Hardware: {SCALES[scale].hardware}{shared}"
+    return {"size": "; ".join(parts), "hardware": hardware}

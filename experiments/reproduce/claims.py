@@ -1,23 +1,15 @@
-"""The paper's tables: where each of their rows is found here, and what the paper claims of them.
+"""The paper's tables: where each of their rows is found here, and the orders that it reports.
 
-A claim is an order of rows. Where a network, a training and a data set are far smaller than the
-paper's, absolute accuracies mean nothing, and orders are what is left to test.
+If a network, a training and a data set are far smaller than the paper's, absolute accuracies mean
+nothing, and orders are what is left to test.
 """
 
-import itertools
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.kinds import paper
-from experiments.reproduce.cells import (
-    CURRENT,
-    IMAGE,
-    IMAGE_GRU,
-    MIXED,
-    MIXED_EXCL,
-    SAME,
-    SAME_EXCL,
-    STEPS,
-)
+from experiments.reproduce import cells
 
 #: Features of a row that no probe has: always the most frequent class of the training.
 CHANCE = "chance"
@@ -29,19 +21,31 @@ class PaperRow(NamedTuple):
     label: str
     cell: str
     features: str
-    method: str
-    paper: float | None
-    """Percent; None where the paper has no such row."""
+    method: str = "linear"
+    paper: float | None = None
+    """Percent; None if the paper has no such row."""
 
 
 class Claim(NamedTuple):
     """An order of rows that the paper reports."""
 
     sentence: str
-    pairs: tuple[tuple[str, str], ...]
-    """Labels of the lower and the higher row."""
-    relation: str = "<"
-    """"=" if the paper has them equal."""
+    order: str
+    """Labels of rows, such as "2 steps < 4 steps < 8 steps; MFCC = CPC"."""
+
+    @property
+    def pairs(self) -> list[tuple[str, str, str]]:
+        """The neighbors in the order: lower, relation, higher.
+
+        >>> Claim("", "2 < 4 < 8; 2 = 3").pairs
+        [('2', '<', '4'), ('4', '<', '8'), ('2', '=', '3')]
+        """
+        chains = [re.split(" ([<=]) ", part) for part in self.order.split("; ")]
+        return [
+            (low, relation, high)
+            for one in chains
+            for low, relation, high in zip(one[:-2:2], one[1::2], one[2::2], strict=True)
+        ]
 
 
 class PaperTable(NamedTuple):
@@ -51,177 +55,175 @@ class PaperTable(NamedTuple):
     title: str
     task: str
     unit: str
-    rows: tuple[PaperRow, ...]
-    claims: tuple[Claim, ...]
+    rows: Sequence[PaperRow]
+    claims: Sequence[Claim]
     metric: str = "accuracy"
 
 
-def chain(*labels: str) -> tuple[tuple[str, str], ...]:
-    """Return the neighbors in an ascending order.
+class Task(NamedTuple):
+    """A task of an agent, and the claim of the paper on tasks of its kind."""
 
-    >>> chain("2", "4", "8")
-    (('2', '4'), ('4', '8'))
-    """
-    return tuple(itertools.pairwise(labels))
-
-
-def steps_label(number: int) -> str:
-    """Return the label of a row of Table 2."""
-    return f"{number} steps"
+    variant: str
+    relation: str
+    """Of the area under the learning curve without CPC to that with it."""
+    claim: str
 
 
-def _table_1(task: str, claims: tuple[Claim, ...]) -> PaperTable:
-    theirs = [
-        PaperRow(e.label, MIXED, e.features, e.probe, e.accuracy) for e in paper.TABLE_1[task]
+def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
+    """Return a half of Table 1: the paper's rows and ours, the shared claims and its own."""
+    rows = [
+        PaperRow(e.label, cells.MIXED, e.features, e.probe, e.accuracy) for e in paper.TABLE_1[task]
     ]
-    known = {(row.features, row.method) for row in theirs}
-    more = [
+    known = {(row.features, row.method) for row in rows}
+    for label, features, method in (
         ("random initialization, one hidden layer", "random c", "hidden"),
         ("MFCC, one hidden layer", "mfcc", "hidden"),
         ("random initialization, z", "random z", "linear"),
         ("CPC, z", "z", "linear"),
         ("CPC, z, one hidden layer", "z", "hidden"),
         ("CPC, one hidden layer", "c", "hidden"),
+    ):
+        if (features, method) not in known:
+            rows.append(PaperRow(label, cells.MIXED, features, method))
+    shared = (
+        Claim(
+            f"CPC holds more of the {what} than the same network untrained",
+            "random initialization < CPC",
+        ),
+        Claim(
+            f"MFCC hold more of the {what} than an untrained network, and CPC more than MFCC",
+            "random initialization < MFCC < CPC",
+        ),
+    )
+    rows = [PaperRow("chance (the largest class)", cells.MIXED, CHANCE, ""), *rows]
+    return PaperTable("1", f"Table 1: {task} by frame", task, "frame", rows, [*shared, *claims])
+
+
+def table_2(
+    by: str, names: Sequence[str], entries: Mapping[str, float], *claims: Claim
+) -> PaperTable:
+    """Return a half of Table 2: the paper's accuracies by label, with the cells of ours."""
+    rows = [
+        PaperRow(label, cell, "c", paper=accuracy)
+        for cell, (label, accuracy) in zip(names, entries.items(), strict=True)
     ]
-    ours = [PaperRow(label, MIXED, f, m, None) for label, f, m in more if (f, m) not in known]
-    chance = PaperRow("chance (the largest class)", MIXED, CHANCE, "", None)
-    rows = (chance, *theirs, *ours)
-    return PaperTable("1", f"Table 1: {task} by frame", task, "frame", rows, claims)
+    return PaperTable("2", f"Table 2: phones by {by}", "phones", "frame", rows, claims)
 
 
-#: Cells of the rows of Table 2, in the paper's order.
-NEGATIVE_CELLS = (MIXED, SAME, MIXED_EXCL, SAME_EXCL, CURRENT)
-MIXED_ROW, SAME_ROW, MIXED_EXCL_ROW, SAME_EXCL_ROW, CURRENT_ROW = paper.TABLE_2_NEGATIVES
+def table_of_images(
+    number: str, metric: str, accuracy: float, more: Sequence[PaperRow], *claims: Claim
+) -> PaperTable:
+    """Return Table 3 or 4 with the paper's accuracy and our rows."""
+    rows = [
+        PaperRow("CPC", cells.IMAGE, "z", paper=accuracy),
+        PaperRow("CPC, c", cells.IMAGE, "c"),
+        PaperRow("random initialization", cells.IMAGE, "random z"),
+        PaperRow("raw pixels", cells.IMAGE, "pixels"),
+        *more,
+    ]
+    top = metric.removesuffix(" accuracy") if metric != "accuracy" else "top-1"
+    title = f"Table {number}: images, {top} accuracy of a linear probe"
+    return PaperTable(number, title, "classes", "image", rows, claims, metric)
 
+
+#: The cells of the paper's Table 2 by whose latents are negatives, in its order.
+NEGATIVE_CELLS = (cells.MIXED, cells.SAME, cells.MIXED_EXCL, cells.SAME_EXCL, cells.CURRENT)
 TABLES = (
-    _table_1(
+    table_1(
         "phones",
-        (
-            Claim(
-                "CPC holds more of the phones than the same network untrained",
-                chain("random initialization", "CPC"),
-            ),
-            Claim(
-                "MFCC hold more of the phones than an untrained network, and CPC more than MFCC",
-                chain("random initialization", "MFCC", "CPC"),
-            ),
-            Claim(
-                "a hidden layer reads more phones off c than a linear probe",
-                chain("CPC", "CPC, one hidden layer"),
-            ),
-            Claim(
-                "supervised training of the same network does better still",
-                chain("CPC, one hidden layer", "supervised, same architecture"),
-            ),
+        "phones",
+        Claim(
+            "a hidden layer reads more phones off c than a linear probe",
+            "CPC < CPC, one hidden layer",
+        ),
+        Claim(
+            "supervised training of the same network does better still",
+            "CPC, one hidden layer < supervised, same architecture",
         ),
     ),
-    _table_1(
+    table_1(
         "speakers",
-        (
-            Claim(
-                "CPC holds more of the speaker than the same network untrained",
-                chain("random initialization", "CPC"),
-            ),
-            Claim(
-                "MFCC hold more of the speaker than an untrained network, and CPC more than MFCC",
-                chain("random initialization", "MFCC", "CPC"),
-            ),
-            Claim(
-                "supervised training of the same network does better still",
-                chain("CPC", "supervised, same architecture"),
-            ),
+        "speaker",
+        Claim(
+            "supervised training of the same network does better still",
+            "CPC < supervised, same architecture",
         ),
     ),
-    PaperTable(
-        "2",
-        "Table 2: phones by how many steps are predicted",
-        "phones",
-        "frame",
-        tuple(
-            PaperRow(steps_label(k), STEPS[k], "c", "linear", accuracy)
-            for k, accuracy in paper.TABLE_2_STEPS.items()
+    table_2(
+        "how many steps are predicted",
+        [cells.STEPS[k] for k in paper.TABLE_2_STEPS],
+        {f"{k} steps": accuracy for k, accuracy in paper.TABLE_2_STEPS.items()},
+        Claim("more offsets help, up to 12", "2 steps < 4 steps < 8 steps < 12 steps"),
+        Claim("16 steps lie between 8 and 12", "8 steps < 16 steps < 12 steps"),
+    ),
+    table_2(
+        "whose latents are negatives",
+        NEGATIVE_CELLS,
+        paper.TABLE_2_NEGATIVES,
+        Claim(
+            "leaving out the own sequence hurts",
+            "mixed speaker (excl.) < mixed speaker; same speaker (excl.) < same speaker",
         ),
-        (
-            Claim("more offsets help, up to 12", chain(*map(steps_label, (2, 4, 8, 12)))),
-            Claim("16 steps lie between 8 and 12", chain(*map(steps_label, (8, 16, 12)))),
+        Claim(
+            "negatives of the same speaker help phones",
+            "mixed speaker < same speaker; mixed speaker (excl.) < same speaker (excl.)",
+        ),
+        Claim(
+            "the current sequence alone lies between mixed and same speaker",
+            "mixed speaker < current sequence only; same speaker (excl.) < current sequence only; "
+            "current sequence only < same speaker",
+        ),
+        Claim(
+            "same speaker without the own sequence equals mixed speaker with it",
+            "mixed speaker = same speaker (excl.)",
         ),
     ),
-    PaperTable(
-        "2",
-        "Table 2: phones by whose latents are negatives",
-        "phones",
-        "frame",
-        tuple(
-            PaperRow(label, cell, "c", "linear", accuracy)
-            for cell, (label, accuracy) in zip(
-                NEGATIVE_CELLS, paper.TABLE_2_NEGATIVES.items(), strict=True
-            )
-        ),
-        (
-            Claim(
-                "leaving out the own sequence hurts",
-                ((MIXED_EXCL_ROW, MIXED_ROW), (SAME_EXCL_ROW, SAME_ROW)),
-            ),
-            Claim(
-                "negatives of the same speaker help phones",
-                ((MIXED_ROW, SAME_ROW), (MIXED_EXCL_ROW, SAME_EXCL_ROW)),
-            ),
-            Claim(
-                "the current sequence alone lies between mixed and same speaker",
-                ((MIXED_ROW, CURRENT_ROW), (SAME_EXCL_ROW, CURRENT_ROW), (CURRENT_ROW, SAME_ROW)),
-            ),
-            Claim(
-                "same speaker without the own sequence equals mixed speaker with it",
-                ((MIXED_ROW, SAME_EXCL_ROW),),
-                "=",
-            ),
-        ),
-    ),
-    PaperTable(
+    table_of_images(
         "3",
-        "Table 3: images, top-1 accuracy of a linear probe",
-        "classes",
-        "image",
-        (
-            PaperRow("CPC", IMAGE, "z", "linear", 48.7),
-            PaperRow("CPC, c", IMAGE, "c", "linear", None),
-            PaperRow("random initialization", IMAGE, "random z", "linear", None),
-            PaperRow("raw pixels", IMAGE, "pixels", "linear", None),
-            PaperRow("supervised, same architecture", IMAGE, "supervised", "whole network", None),
-            PaperRow("CPC, a row GRU for context", IMAGE_GRU, "z", "linear", None),
+        "accuracy",
+        48.7,
+        [
+            PaperRow("supervised, same architecture", cells.IMAGE, "supervised", "whole network"),
+            PaperRow("CPC, a row GRU for context", cells.IMAGE_GRU, "z"),
+        ],
+        Claim(
+            "a row GRU for the masked convolutions gives similar results (section 3.2)",
+            "CPC = CPC, a row GRU for context",
         ),
-        (
-            Claim(
-                "a row GRU for the masked convolutions gives similar results (section 3.2)",
-                (("CPC", "CPC, a row GRU for context"),),
-                "=",
-            ),
-            Claim(
-                "CPC holds more of the class than the same network untrained (no row of the paper)",
-                chain("random initialization", "CPC"),
-            ),
+        Claim(
+            "CPC holds more of the class than the same network untrained (no row of the paper)",
+            "random initialization < CPC",
         ),
     ),
-    PaperTable(
+    table_of_images(
         "4",
-        "Table 4: images, top-5 accuracy of a linear probe",
-        "classes",
-        "image",
-        (
-            PaperRow("CPC", IMAGE, "z", "linear", 73.6),
-            PaperRow("CPC, c", IMAGE, "c", "linear", None),
-            PaperRow("random initialization", IMAGE, "random z", "linear", None),
-            PaperRow("raw pixels", IMAGE, "pixels", "linear", None),
+        "top-5 accuracy",
+        73.6,
+        [],
+        Claim(
+            "the class is more often among CPC's five best than among those of the same network "
+            "untrained (no row of the paper)",
+            "random initialization < CPC",
         ),
-        (
-            Claim(
-                "the class is more often among CPC's five best than among those of the same "
-                "network untrained (no row of the paper)",
-                chain("random initialization", "CPC"),
-            ),
-        ),
-        metric="top-5 accuracy",
     ),
 )
-
 PHONES_TABLE, IMAGES_TABLE = (next(one for one in TABLES if one.number == n) for n in "23")
+
+#: Figure 6 as tasks that say beforehand where CPC can help.
+TASKS = (
+    Task(
+        "seen_again",
+        "<",
+        "agents: CPC makes learning faster where memory tells what is seen later (4 of 5 levels)",
+    ),
+    Task(
+        "always_visible",
+        "=",
+        "agents: CPC is neither better nor worse where no memory is needed (lasertag)",
+    ),
+    Task(
+        "never_seen",
+        "=",
+        "agents: nor where memory is needed and tells nothing that is seen (no row of the paper)",
+    ),
+)

@@ -1,14 +1,29 @@
-"""Figures of a reproduction: the paper's 2 and 3, and two that it lacks."""
+"""Drawings of a reproduction: the paper's Figures 2, 3 and 6, and two that it lacks."""
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from cpc.report.draw import BLUE, GRAY, GREEN, INK, RED, add_legend, label, make_figure
+from cpc.report.draw import (
+    BLUE,
+    GRAY,
+    GREEN,
+    INK,
+    RED,
+    add_legend,
+    add_shared_legend,
+    label,
+    make_figure,
+)
 from cpc.results import Difference, Frame
+from experiments.reproduce.statistics import Learned
+
+#: Of Figure 6: the agents that are compared, with their colors.
+ARMS = {"without": GRAY, "with CPC": BLUE}
 
 
 def speakers_figure(points: np.ndarray, speaker: np.ndarray, names: Sequence[str]) -> Figure:
@@ -32,7 +47,7 @@ def speakers_figure(points: np.ndarray, speaker: np.ndarray, names: Sequence[str
 
 
 def offsets_figure(frame: Frame, frame_ms: float) -> Figure:
-    """Draw the paper's Figure 3 in both readings; the frame is that of `judge.Offsets`."""
+    """Draw the paper's Figure 3 in both readings; the frame is that of `Offsets`."""
     figure, panels = make_figure(2, num_columns=2, row_height=3.4)
     readings = (
         ("acc_top1", "beats every negative", frame["chance %"], BLUE),
@@ -120,3 +135,25 @@ def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None])
         words = f", τ {tau.value:.2f}" if tau and math.isfinite(tau.value) else ""
         label(axes, "strict bound, nats", "phones, percent", f"{data}{words}")
     return figure
+
+
+def curves_figure(learned: Sequence[Learned]) -> Figure:
+    """Draw the paper's Figure 6: learning curves, a panel for each task."""
+    drawn, panels = make_figure(len(learned), row_height=3.4)
+    for axes, one in zip(panels, learned, strict=True):
+        for (arm, color), curves in zip(ARMS.items(), one.curves, strict=True):
+            draw_curves(axes, [*curves.values()], color, arm)
+        axes.set_ylim(-1, 1)
+        label(axes, "thousands of frames", "return", one.task.variant.replace("_", " "))
+    add_shared_legend(drawn, panels)
+    return drawn
+
+
+def draw_curves(axes: Any, curves: Sequence[np.ndarray], color: str, name: str) -> None:
+    """Draw the curves of seeds, and the mean of those that are as long as the first."""
+    for frames, returns in curves:
+        axes.plot(frames / 1e3, returns, color=color, linewidth=0.4, alpha=0.6)
+    alike = [curve for curve in curves if curve.shape == curves[0].shape]
+    if alike:
+        frames, returns = np.mean(alike, axis=0)
+        axes.plot(frames / 1e3, returns, color=color, linewidth=1.8, label=name)

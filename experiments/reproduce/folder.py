@@ -1,4 +1,4 @@
-"""A folder of cells: planned, checked, run, and laid beside the paper."""
+"""A folder of cells: planned, checked, run, and compared with the paper."""
 
 import contextlib
 import pathlib
@@ -12,34 +12,15 @@ from experiments import status
 from experiments.command import cli
 from experiments.command.config import Config, with_settings
 from experiments.kinds.registry import CONTRASTIVE
+from experiments.reproduce import cells
 from experiments.reproduce.bound import measure_bound
-from experiments.reproduce.cells import (
-    DEFAULT_DATA,
-    KINDS,
-    MIXED,
-    PARTS,
-    Planned,
-    base_config,
-    cells_of,
-    config_of,
-    describe_open,
-    describe_size,
-    estimate_seconds,
-    parse_settings,
-    plan_cells,
-)
-from experiments.reproduce.scales import SCALES
+from experiments.reproduce.cells import Planned
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell, end, lock_folder, make_job, read_plan, run_jobs
 from experiments.sweep.launchers import Job, count_signals, make_local
 
-#: N of the table of the bound, in powers of 2.
-BOUND_SIZES = {scale: range(5, 17) for scale in SCALES} | {"smoke": range(5, 11)}
-ELSEWHERE = {
-    "table 5": "it is of text, which is not reproduced",
-    "figure 1": "it is a drawing of the method",
-    "figure 4": "it is a drawing of the method",
-}
+#: Exponents of the N of the table of the bound, as powers of 2.
+BOUND_SIZES, SMOKE_BOUND_SIZES = range(5, 17), range(5, 11)
 
 
 def reproduce(
@@ -53,32 +34,34 @@ def reproduce(
     device: str = "auto",
     dry_run: bool = False,
 ) -> None:
-    """Plan, say how large it is, run what is not done, lay it beside the paper.
+    """Plan the cells, print their size, run the missing ones, and write the page.
 
     Args:
         parts: keys of `PARTS`.
         scale, data: keys of `SCALES` and `DATA`; each scale has its own data by default.
         workdir: of all cells and the page; runs/reproduced-SCALE-DATA by default.
         settings: "key=value" of all cells, by kind.
-        seeds: so many of each cell.
-        jobs: cells at a time.
-        device: auto, cpu, gpu or tpu.
+        seeds: number of seeds of each cell.
+        jobs: number of cells at a time.
+        device: as of `experiments.train`.
         dry_run: print every command and end.
     """
-    data = data or DEFAULT_DATA[scale]
+    data = data or cells.DEFAULT_DATA[scale]
     user = {
-        kind: parse_settings(base_config(kind, scale, data)[0], (settings or {}).get(kind, ()))
-        for kind in KINDS
+        kind: cells.read_settings(
+            cells.base_config(kind, scale, data)[0], (settings or {}).get(kind, ())
+        )
+        for kind in cells.KINDS
     }
-    planned = plan_cells(cells_of(parts, scale), scale, data, user, seeds)
+    planned = cells.plan_cells(cells.cells_of(parts, scale), scale, data, user, seeds)
     for cell in planned:
-        config = config_of(cell, scale, data)
-        check_cell(config, Cell(cell.name, {}))
-        check_prepared(cell, config)
-        check_length(cell, config)
+        check_cell(cell.config, Cell(cell.name, {}))
+        if cell.kind in CONTRASTIVE:  # an agent makes its own data
+            check_prepared(cell)
+            check_length(cell)
     folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
     all_jobs = [
-        make_job(cell.config, Cell(cell.name, cell.settings), folder, device) for cell in planned
+        make_job(cell.file, Cell(cell.name, cell.settings), folder, device) for cell in planned
     ]
     if dry_run:
         print("\n".join(shlex.join(job.command) for job in all_jobs))
@@ -90,8 +73,8 @@ def reproduce(
         "parts": parts,
         "seeds": seeds,
         "jobs": jobs,
-        **describe(planned, scale, data, jobs),
-        "open": describe_open(scale, data, user),
+        **cells.describe_cells(planned, scale, jobs),
+        "open": cells.describe_open(scale, data, user),
     }
     print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
     with open_folder(folder, plan, planned) as lock, count_signals() as num_signals:
@@ -102,59 +85,41 @@ def reproduce(
         run_jobs(all_jobs, begin, num_signals, lambda: write_page(folder))
         stopped = num_signals() > 0
         if "bound" in parts and not stopped:
-            write_bound(folder, all_jobs, BOUND_SIZES[scale])
+            sizes = SMOKE_BOUND_SIZES if scale == "smoke" else BOUND_SIZES
+            write_bound(folder, all_jobs, sizes)
         write_page(folder)
     print(f"page: {folder / 'reproduction.html'}")
     end(folder, stopped)
 
 
 def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> list[str]:
-    """Return what is asked for, as keys of `PARTS`."""
+    """Return the parts that flags name, as keys of `PARTS`."""
     if is_all:
-        return list(PARTS)
-    asked = [t if t in ("open", "bound") else f"table {t}" for t in tables]
-    asked += [f"figure {f}" for f in figures]
-    if not asked:
+        return list(cells.PARTS)
+    named = [t if t in cells.PARTS else f"table {t}" for t in tables] + [
+        f"figure {f}" for f in figures
+    ]
+    if not named:
         raise UserError("nothing is asked for: give --table 2, --figure 3 or --all")
-    for part in asked:
-        if part not in PARTS:
-            why = f": {ELSEWHERE[part]}" if part in ELSEWHERE else ""
-            raise UserError(
-                f"there is no {part} here{why}; choose from --table 1, 2, 3, 4, open, bound and "
-                "--figure 2, 3, 5, 6"
-            )
-    return [part for part in PARTS if part in asked]
+    return [part for part in cells.PARTS if part in named]
 
 
-def check_prepared(cell: Planned, config: Config) -> None:
-    """Refuse a cell whose files are not there; what a package holds is fetched by the cell."""
-    if cell.kind not in CONTRASTIVE:  # an agent makes its own
+def check_prepared(cell: Planned) -> None:
+    """Check that the folder of a cell's data is given; the cell itself downloads packages."""
+    source, path = cell.config.data.source, cell.config.data.path
+    if source not in ("folder", "librispeech_tfds", "tfds"):
         return
-    if config.data.source not in ("folder", "librispeech_tfds", "tfds"):
-        return
-    where, known = f"{KINDS[cell.kind].card} says where the paper's come from", flatten(config)
-    for name, key in flatten(CONTRASTIVE[cell.kind].KEYS).items():
-        if not key.is_path:
-            continue
-        is_needed = name == "data.path" or (
-            name == "data.phones" and "phones" in config.probe.tasks
+    if not (path and pathlib.Path(path).expanduser().exists()):
+        raise UserError(
+            f"the data of {cell.kind} are not prepared (data.path is {path or 'empty'}): give "
+            f"--{cell.kind} data.path=...; {cells.KINDS[cell.kind].card} says where the paper's "
+            "come from"
         )
-        if is_needed and not known[name]:
-            raise UserError(
-                f"the data of {cell.kind} are not prepared: give --{cell.kind} {name}=...; {where}"
-            )
-        if known[name] and not pathlib.Path(known[name]).expanduser().exists():
-            raise UserError(
-                f"the data of {cell.kind} are not prepared: {name} is {known[name]}, which is not "
-                f"there; {where}"
-            )
 
 
-def check_length(cell: Planned, config: Config) -> None:
-    """Refuse sequences that hold no positive for the furthest offset."""
-    if cell.kind not in CONTRASTIVE:  # its command's check says so
-        return
-    geometry = CONTRASTIVE[cell.kind].geometry(config)
+def check_length(cell: Planned) -> None:
+    """Check that sequences hold a positive for the furthest offset."""
+    geometry = CONTRASTIVE[cell.kind].geometry(cell.config)
     num_latents, num_offsets = geometry.num_latents, geometry.num_offsets
     if num_offsets >= num_latents:
         raise UserError(
@@ -163,36 +128,23 @@ def check_length(cell: Planned, config: Config) -> None:
         )
 
 
-def describe(planned: Sequence[Planned], scale: str, data: str, num_jobs: int) -> dict[str, str]:
-    """Return size, hardware and time, beforehand."""
-    seconds = estimate_seconds(planned, scale)
-    time = "never measured"
-    if seconds is not None:
-        time = f"about {max(1, round(seconds / 60))} min, estimated from single steps"
-    beside = f", shared by {num_jobs} cells at a time" if num_jobs > 1 else ""
-    return {
-        "size": describe_size(planned, scale, data),
-        "hardware": f"Hardware: {SCALES[scale].hardware}{beside}; time: {time}",
-    }
-
-
 @contextlib.contextmanager
 def open_folder(
     folder: pathlib.Path, plan: dict[str, Any], planned: Sequence[Planned]
 ) -> Iterator[TextIO]:
-    """Record the plan beside what the folder already holds."""
+    """Lock the folder and record the plan together with the one that it holds already."""
     path = folder / "sweep.json"
     with lock_folder(folder, "reproduction") as lock:
-        write_sealed(path, joined(read_plan(path), plan, planned, folder))
+        write_sealed(path, merge_plans(read_plan(path), plan, planned, folder))
         yield lock
 
 
-def joined(
+def merge_plans(
     recorded: Any, plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path
 ) -> dict[str, Any]:
     """Return the plan together with a recorded one, of which it is a part or a continuation."""
-    cells = {cell.name: cell.settings for cell in planned}
-    wanted = {"reproduction": plan, "cells": cells, "command": cli.command_line()}
+    own = {cell.name: cell.settings for cell in planned}
+    wanted = {"reproduction": plan, "cells": own, "command": cli.command_line()}
     if recorded is None:
         return wanted
     there = recorded.get("reproduction") if isinstance(recorded, dict) else None
@@ -205,25 +157,25 @@ def joined(
     ]
     scale, data = plan["scale"], plan["data"]
     for cell in planned if not found else ():
-        base, _ = base_config(cell.kind, scale, data)
+        base, _ = cells.base_config(cell.kind, scale, data)
         theirs = recorded["cells"].get(cell.name, cell.settings)
-        if trained(base, theirs) != trained(base, cell.settings):
+        if training_keys(base, theirs) != training_keys(base, cell.settings):
             found.append(f"other settings: {cell.name}")
     if found:
         raise UserError(
             f"{folder} holds another reproduction ({'; '.join(found)}): choose another --workdir, "
             "or give that one's options"
         )
-    parts = [part for part in PARTS if part in {*there["parts"], *plan["parts"]}]
+    parts = [part for part in cells.PARTS if part in {*there["parts"], *plan["parts"]}]
     seeds = max(there["seeds"], plan["seeds"])
-    whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
-    cells = {**recorded["cells"], **cells}
-    asked = [cell for cell in whole if cell.name in cells]  # another part may have fewer seeds
-    more = {"parts": parts, "seeds": seeds, **describe(asked, scale, data, plan["jobs"])}
-    return {**wanted, "reproduction": {**plan, **more}, "cells": cells}
+    whole = cells.plan_cells(cells.cells_of(parts, scale), scale, data, plan["user"], seeds)
+    all_cells = {**recorded["cells"], **own}
+    asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
+    more = {"parts": parts, "seeds": seeds, **cells.describe_cells(asked, scale, plan["jobs"])}
+    return {**wanted, "reproduction": {**plan, **more}, "cells": all_cells}
 
 
-def trained(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that a training depends on: probes may change between two starts."""
     whole = flatten(with_settings(base, settings))
     return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}
@@ -231,7 +183,10 @@ def trained(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None:
     """Measure the bound by N of the first seed of the base, unless that is done."""
-    path, job = folder / "bound.json", next(job for job in jobs if job.name.startswith(f"{MIXED},"))
+    path, job = (
+        folder / "bound.json",
+        next(job for job in jobs if job.name.startswith(f"{cells.MIXED},")),
+    )
     if read_object(path, []) or not status.is_done(job.folder):
         return
     try:

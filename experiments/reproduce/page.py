@@ -1,26 +1,38 @@
-"""The page that lays a reproduction beside the paper: reproduction.html, .md and .json."""
+"""The page that compares a reproduction with the paper: reproduction.html, .md and .json."""
 
+import functools
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cpc.report.engine import Section, Table, show, write_page
-from cpc.results import Difference
-from experiments.kinds.image.sections import imagenet_table
-from experiments.reproduce.agents import agents_section, read_learned
-from experiments.reproduce.bound_section import bound_section
-from experiments.reproduce.figure_sections import (
-    offsets_section,
-    speakers_section,
-    units_section,
-)
-from experiments.reproduce.judge import Result, read_results, verdict
-from experiments.reproduce.open_section import open_section
-from experiments.reproduce.read import read_reproduction
-from experiments.reproduce.show import show_estimate, show_lead, show_measured, triples
-from experiments.reproduce.verdicts import EQUAL_POINTS, UNTOLD
+import numpy as np
+import pandas as pd
 
+from cpc.data import SAMPLE_RATE_HZ
+from cpc.files import flatten, read_arrays, read_object
+from cpc.report.engine import Figure, Section, Table, show, write_page
+from cpc.results import Difference, Frame, Run, at_end, last_evaluation
+from cpc.types import UserError
+from experiments.command.config import load_config
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.model import build_encoder
+from experiments.kinds.audio.sections import (
+    MIN_DISTINCT_POINTS,
+    NO_MAP,
+    flat_points,
+    read_speaker_map,
+)
+from experiments.kinds.image.figures import units_figure
+from experiments.kinds.image.sections import check_arrays, imagenet_table
+from experiments.reproduce import figures, statistics
+from experiments.reproduce.cells import AGENTS, FAR_OFFSETS, IMAGE, MIXED, OTHER_SHARDS, kind_of
+from experiments.reproduce.claims import IMAGES_TABLE, PHONES_TABLE, TASKS
+from experiments.reproduce.statistics import Reproduction
+
+#: The largest number of speakers (the paper's Figure 2 shows ten of 251) and of points.
+MAX_SPEAKERS, MAX_POINTS = 10, 1000
+FIGURE_6 = "Figure 6: agents with and without CPC"
 NOTE = (
     "Intervals are of 95 %. Over seeds and test items: Student's over seeds and the bootstrap"
     " over test utterances or images, joined as the root of the sum of their squares; of one "
@@ -30,9 +42,9 @@ NOTE = (
     " same way; of what has none over items it is over seeds alone, and where the rows share "
     "fewer than two seeds, the two are taken as independent. Two rows are told apart if it "
     "leaves out 0, and then so do the interval over seeds and that over items, each for "
-    f"itself; they are equal if it lies within {EQUAL_POINTS:g} point. Kendall's τ compares "
-    "the order of our rows with the paper's; its interval is a parametric bootstrap (each row"
-    " drawn anew from a normal distribution as wide as its interval), its p is exact: the "
+    f"itself; they are equal if it lies within {statistics.EQUAL_POINTS:g} point. Kendall's "
+    "τ compares the order of our rows with the paper's; its interval is a parametric bootstrap "
+    "(each row drawn anew from a normal distribution as wide as its interval), its p is exact: the "
     "fraction of all orders that agree as well."
 )
 ABSENT = (
@@ -46,35 +58,29 @@ ABSENT = (
 def write_reproduction(folder: str | Path) -> Path:
     """Write reproduction.html, .md and .json from the cells of a folder, as far as they are.
 
-    Everything that was asked for, in the paper's order, then what the paper lacks.
+    The parts of the plan in the paper's order, then what the paper lacks.
 
     Raises:
         UserError: the folder holds no reproduction.
     """
-    reproduction = read_reproduction(folder)
-    plan, results = reproduction.plan, read_results(reproduction)
-    makers = {
-        "figure 2": speakers_section,
-        "figure 3": offsets_section,
-        "figure 5": units_section,
-        "figure 6": agents_section,
-        "bound": bound_section,
-    }
-    made = {part: make(reproduction) for part, make in makers.items() if part in plan["parts"]}
-    learned = read_learned(reproduction) if "figure 6" in plan["parts"] else []
+    reproduction = statistics.read_reproduction(folder)
+    plan, results = reproduction.plan, statistics.read_results(reproduction)
+    parts, learned = plan["parts"], []
+    if "figure 6" in parts:
+        for task in TASKS:
+            runs = (reproduction.runs.get(cell, ()) for cell in AGENTS[task.variant])
+            learned.append(statistics.compare_arms(task, *map(statistics.read_curves, runs)))
     told = [(one.task.claim, one.verdict, one.seeds) for one in learned]
-    others = Section("Images: the paper and others", tables=[imagenet_table()])
-    bound = [made.pop("bound")] if "bound" in made else []
-    sections = [
-        Section("", verdict(reproduction, results, told)),
-        *(table_section(plan, result) for result in results),
-        *([others] if {"table 3", "table 4"} & {*plan["parts"]} else []),
-        *made.values(),
-        open_section(reproduction),
-        *bound,
-        Section("What is not here", ABSENT),
-        Section("How to read the numbers", [NOTE]),
-    ]
+    sections = [Section("", statistics.verdict(reproduction, results, told))]
+    sections += [table_section(plan, result) for result in results]
+    if {"table 3", "table 4"} & {*parts}:
+        sections.append(Section("Images: the paper and others", tables=[imagenet_table()]))
+    makers = {"figure 2": speakers_section, "figure 3": offsets_section, "figure 5": units_section}
+    sections += [make(reproduction) for part, make in makers.items() if part in parts]
+    sections += [agents_section(learned)] if learned else []
+    sections.append(open_section(reproduction))
+    sections += [bound_section(reproduction)] if "bound" in parts else []
+    sections += [Section("What is not here", ABSENT), Section("How to read the numbers", [NOTE])]
     return write_page(
         reproduction.folder,
         "reproduction",
@@ -85,14 +91,34 @@ def write_reproduction(folder: str | Path) -> Path:
     )
 
 
-def table_section(plan: Mapping[str, Any], result: Result) -> Section:
-    """Return a table beside the paper's, its order, and its claims pair by pair.
+def show_estimate(estimate: Any, style: str = ".1f", missing: str = "–") -> str:
+    """Return a number and, in brackets, its interval if it has one.
+
+    >>> show_estimate((50.0, 40.0, 60.0)), show_estimate((-1.0, math.nan, math.nan), "+.1f")
+    ('50.0 (40.0 to 60.0)', '−1.0')
+    """
+    if estimate is None:
+        return ""
+    value, low, high = estimate[:3]
+    if not math.isfinite(value):
+        return missing
+    ends = f" ({show(low, style)} to {show(high, style)})" if math.isfinite(low + high) else ""
+    return show(value, style) + ends
+
+
+show_measured = functools.partial(show_estimate, missing=statistics.MISSING)
+show_lead = functools.partial(show_estimate, style="+.1f")
+show_return = functools.partial(show_estimate, style="+.2f", missing=statistics.MISSING)
+
+
+def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section:
+    """Return a table with the paper's numbers, its order, and its claims pair by pair.
 
     At the paper's size also how far apart the paper's numbers and ours are.
     """
     measured, pairs = result.rows.reset_index(), result.pairs
     rows = measured[["row"]].assign(**{"paper %": measured.paper})
-    rows["ours %"] = triples(measured, "value", "low", "high")
+    rows["ours %"] = [*zip(measured.value, measured.low, measured.high, strict=True)]
     note = "Accuracy in percent."
     if plan["scale"] == "paper":
         rows["ours − paper"] = measured.value - measured.paper
@@ -103,7 +129,7 @@ def table_section(plan: Mapping[str, Any], result: Result) -> Section:
         note += f" Ended by its number of steps, and might have improved further: {names}."
     claims = pairs[["claim"]].rename(columns={"claim": "the paper's claim"})
     claims["pair"] = pairs.lower + " " + pairs.relation + " " + pairs.higher
-    claims["lead"] = triples(pairs, "value", "low", "high")
+    claims["lead"] = [*zip(pairs.value, pairs.low, pairs.high, strict=True)]
     formats = {"paper %": "g", "ours %": show_measured, "ours − paper": "+.1f"}
     own = {"seeds": pairs.seeds, "paired by": pairs.paired, "verdict": pairs.verdict}
     tables = [
@@ -119,5 +145,278 @@ def order_sentence(order: Difference | None) -> str:
     if order is None:
         return "Order against the paper's: fewer than three of its rows are measured."
     p = f"p {show(order.p_value, '.3f')}" + " (exact)" * math.isfinite(order.p_value)
-    untold = "" if math.isfinite(order.value) else f": {UNTOLD}, as our rows are equal"
+    untold = "" if math.isfinite(order.value) else f": {statistics.UNTOLD}, as our rows are equal"
     return f"Order against the paper's: Kendall's τ {show_estimate(order, '.2f')}, {p}{untold}."
+
+
+def first_run(reproduction: Reproduction, cell: str) -> Run | None:
+    """Return the first run of a cell."""
+    return next(iter(reproduction.runs.get(cell, [])), None)
+
+
+def speakers_section(reproduction: Reproduction) -> Section:
+    """Return the paper's Figure 2: a point is a piece of speech, its color the speaker."""
+    title, run = "Figure 2: what c knows of speakers", first_run(reproduction, MIXED)
+    try:
+        found = read_speaker_map(run) if run else None
+    except UserError as error:
+        return Section(title, [f"Left out: {error}."])
+    if found is None or len(found[0]) < MIN_DISTINCT_POINTS:
+        return Section(title, ["Not measured."])
+    features, speaker = choose_speakers(*found[:2])
+    points = flat_points(features)
+    if points is None:
+        return Section(title, [NO_MAP.format(len(features))])
+    same, chance = same_speaker_fraction(features, speaker)
+    caption = (
+        f"t-SNE of means of c over pieces of test utterances. The nearest other point, in the "
+        f"features themselves, is of the same speaker for {100 * same:.1f} % of the points "
+        f"(by chance {100 * chance:.1f} %)."
+    )
+    figure = figures.speakers_figure(points, speaker, found[2])
+    return Section(title, figures=[Figure("speakers", figure, "Speech by speaker", caption)])
+
+
+def choose_speakers(features: np.ndarray, speaker: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points of the speakers who have most of them, at most `MAX_POINTS`."""
+    counts = np.bincount(speaker)
+    speakers = np.argsort(-counts, kind="stable")[:MAX_SPEAKERS]
+    rows = np.flatnonzero(np.isin(speaker, speakers))[:MAX_POINTS]
+    return features[rows], speaker[rows]
+
+
+def same_speaker_fraction(features: np.ndarray, speaker: np.ndarray) -> tuple[float, float]:
+    """Return how often the nearest point is of the same speaker, and how often any other is.
+
+    >>> x = np.array([[0.0, 0], [0, 1], [9, 9], [9, 8]], np.float32)
+    >>> same_speaker_fraction(x, np.array([0, 0, 1, 1]))
+    (1.0, 0.3333333333333333)
+    """
+    x = features.astype(np.float64)
+    square = (x**2).sum(1)
+    distance = square[:, None] - 2 * x @ x.T + square
+    np.fill_diagonal(distance, np.inf)
+    counts, number = np.bincount(speaker), len(speaker)
+    chance = (counts * (counts - 1)).sum() / (number * (number - 1))
+    return float((speaker[distance.argmin(1)] == speaker).mean()), float(chance)
+
+
+def offsets_section(reproduction: Reproduction) -> Section:
+    """Return the paper's Figure 3 in both readings, as curves and as a table."""
+    title = "Figure 3: how often the positive wins, by offset"
+    offsets = statistics.read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
+    if offsets is None:
+        return Section(title, ["Not measured."])
+    config = load_config(reproduction.runs[FAR_OFFSETS][0].config, audio.KEYS)
+    frame_ms = 1000 * build_encoder(config).stride / SAMPLE_RATE_HZ
+    figure = figures.offsets_figure(offsets.frame, frame_ms)
+    formats = {"N": ",.0f", "log N": ".2f", "chance %": ".2g"}
+    formats |= dict.fromkeys(("acc_top1 %", "acc_pairwise %"), show_estimate)
+    return Section(
+        title,
+        figures=[Figure("offsets", figure, "Two readings", offsets_sentence(offsets))],
+        details=[Table("All offsets", offsets.frame, formats=formats)],
+    )
+
+
+def offsets_sentence(offsets: statistics.Offsets) -> str:
+    """Return whether the curve falls."""
+    tau, p = show(offsets.tau, ".2f"), show(offsets.p, ".2g")
+    return (
+        f"Held-out windows, N about {offsets.frame.N.mean():,.0f}. The paper's curve starts high "
+        f"and falls; ours: {offsets.verdict} (Kendall's τ of acc_top1 with the offset {tau}, p {p} "
+        "if offsets were independent). The first two offsets share samples with the context."
+    )
+
+
+def units_section(reproduction: Reproduction) -> Section:
+    """Return the paper's Figure 5: patches that excite single units."""
+    title, run = "Figure 5: patches that excite a unit", first_run(reproduction, IMAGE)
+    path = run.workdir / "probes" / "units.npz" if run else None
+    if path is None or not path.exists():
+        return Section(title, ["Not measured."])
+    try:
+        figure = units_figure(check_arrays("units", read_arrays(path)))
+    except UserError as error:
+        return Section(title, [f"Left out: {error}."])
+    caption = "A row a unit of z, the patch that excites it most first."
+    return Section(title, figures=[Figure("units", figure, "Units", caption)])
+
+
+def agents_section(learned: list[statistics.Learned]) -> Section:
+    """Return the paper's Figure 6 as tasks of our own: curves, areas and verdicts."""
+    if not any(curves for one in learned for curves in one.curves):
+        return Section(FIGURE_6, ["Not measured."])
+    areas = [f"area {arm}" for arm in figures.ARMS]
+    rows = [
+        {
+            "task": one.task.variant.replace("_", " "),
+            **dict(zip(areas, one.areas, strict=True)),
+            "with − without": one.over,
+            "expected": "higher" if one.task.relation == "<" else "equal",
+            "seeds": one.seeds,
+            "verdict": one.verdict,
+        }
+        for one in learned
+    ]
+    note = (
+        "Mean return over all of training. Intervals of 95 % are Student's over seeds, of the "
+        "difference paired by seed; equal is what surely differs by less than "
+        f"{statistics.EQUAL_RETURN:g}."
+    )
+    caption = "Thin: each seed; thick: their mean. By chance the return is −0.78; 1 is the most."
+    formats = dict.fromkeys((*areas, "with − without"), show_return)
+    return Section(
+        FIGURE_6,
+        [
+            "Catch whose ball hides after two of ten steps, and shows again as it lands or does "
+            "not, or is always visible. The paper's levels of DeepMind Lab are not here; these "
+            "tasks are of their kinds, and say beforehand where CPC can help. "
+            "notebooks/studies/hidden_ball has ten seeds, and controls."
+        ],
+        [Figure("agents", figures.curves_figure(learned), "Learning", caption)],
+        [Table("Area under the curve", pd.DataFrame(rows), note, formats)],
+    )
+
+
+def open_section(reproduction: Reproduction) -> Section:
+    """Return each choice that the paper leaves open, ours, and the effect of another."""
+    heads = {"open": "what", "here": "choice", "varied as": "change"}
+    tables = []
+    for base, table, features in ((MIXED, PHONES_TABLE, "c"), (IMAGE, IMAGES_TABLE, "z")):
+        kind, formats = kind_of(base), {}
+        known = reproduction.plan["open"]
+        rows = [one for one in known if one.get("kind", kind_of(one["cell"])) == kind]
+        if not rows:
+            continue
+        frame = pd.DataFrame({head: [one[key] for one in rows] for head, key in heads.items()})
+        scores = statistics.linear_scores(reproduction.scores, table, features)
+        varied = scores[scores.cell.isin([one["cell"] for one in rows])]
+        for data, of_data in scores[scores.data.isin(varied.data)].groupby("data"):
+            found = [compare_with(of_data, one["cell"], base) for one in rows]
+            percent, over = f"{table.task} %, {data}", f"over {base}, {data}"
+            frame[percent], frame[over] = zip(*found, strict=True)
+            formats |= {percent: show_estimate, over: show_lead}
+        note = f"A linear probe on {features} by {table.unit}; points over the cell {base}."
+        tables.append(Table(f"Choices for {kind}", frame, note, formats))
+    return Section("What the paper leaves open", tables=tables)
+
+
+def compare_with(scores: Frame, cell: str, base: str) -> tuple[Any, Any]:
+    """Return the mean of a cell and its lead over the base; both None without a cell."""
+    if not cell:
+        return None, None
+    ours, theirs = (scores[scores.cell == name] for name in (cell, base))
+    return statistics.mean_percent(ours)[:3], statistics.lead(ours, theirs)[0][:3]
+
+
+def bound_section(reproduction: Reproduction) -> Section:
+    """Return log N - L against N, on one device or many, and against the probes."""
+    first, sentences, drawings, tables = first_run(reproduction, MIXED), [], [], []
+    known = first.truth if first else None
+    truth = {} if known is None else dict(zip(known.offset, known.mutual_information, strict=True))
+    if rows := (read_object(reproduction.folder / "bound.json", []) or {}).get("rows"):
+        frame = pd.DataFrame(rows).astype({"value": float, "low": float, "high": float})
+        caption = (
+            "Candidates are latents of other recordings, one of each while there are enough, which "
+            "makes log N − L a bound; more latents of the same recordings are not independent, and "
+            "it is an estimate that is no bound."
+            + (" Dotted: the exact information of the source." if truth else "")
+        )
+        drawn = figures.bound_figure(frame, truth)
+        drawings.append(Figure("bound", drawn, "Against the number of negatives", caption))
+        table = bound_frame(frame, truth)
+        formats = dict.fromkeys(table.columns[1:], show_nats)
+        note = "±: half of the 95 % interval over windows. *: an estimate, no bound."
+        tables.append(Table("log N − L, nats", table, note, formats))
+    else:
+        sentences.append("log N − L by number of negatives: not measured.")
+    shards = shards_frame(reproduction)
+    if {MIXED, OTHER_SHARDS} <= set(shards.cell):
+        formats = {"N": ",.0f"} | dict.fromkeys(shards.columns[3:6], ".2f")
+        formats |= dict.fromkeys(shards.columns[6:], show_estimate)
+        title = "Negatives of a device, or of the whole batch"
+        tables.append(Table(title, shards, formats=formats))
+    points = statistics.bound_and_probe(reproduction.runs, PHONES_TABLE)
+    if len(points):
+        taus = {
+            str(data): statistics.rank_correlation(runs.nats, runs.percent)
+            for data, runs in points.groupby("data")
+        }
+        title = "Whether log N − L predicts the probe"
+        drawn = figures.bound_and_probe_figure(points, taus)
+        drawings.append(Figure("bound_and_probe", drawn, title, predict_sentence(taus)))
+    return Section("The bound, which the paper does not tabulate", sentences, drawings, tables)
+
+
+def bound_frame(rows: Frame, truth: Mapping[int, float]) -> Frame:
+    """Return a row for each offset and a column for each number of candidates, last the ceilings.
+
+    An entry is (nats, half of the interval, whether it is a bound).
+    """
+    entries = {
+        (row.offset, row.n): (row.value, (row.high - row.low) / 2, row.is_bound)
+        for row in rows.itertuples()
+    }
+    offsets = sorted(rows.offset.unique())
+    columns: dict[str, Any] = {"offset": [*map(str, offsets), "ceiling log N"]}
+    for n in sorted(rows.n.unique()):
+        column = [entries.get((offset, n)) for offset in offsets]
+        columns[f"N = {n:,}"] = [*column, (math.log(n), None, True)]
+    if truth:
+        exact = [(truth[offset], None, True) if offset in truth else None for offset in offsets]
+        columns["truth"] = [*exact, None]
+    return pd.DataFrame(columns)
+
+
+def show_nats(entry: tuple[float, float | None, bool] | None) -> str:
+    """Return nats with half the width of their interval, and a star if they are no bound.
+
+    >>> show_nats((-0.014, 0.03, False)), show_nats((4.1589, None, True))
+    ('−0.01 ±0.03*', '4.16')
+    """
+    if entry is None:
+        return ""
+    value, half, is_bound = entry
+    width = "" if half is None else f" ±{show(half, '.2f')}"
+    return f"{show(value, '.2f')}{width}{'' if is_bound else '*'}"
+
+
+def shards_frame(reproduction: Reproduction) -> Frame:
+    """Return the runs that differ in negatives.shards alone: N, estimate, bound, and the phones."""
+    rows = []
+    for cell in (MIXED, OTHER_SHARDS):
+        for run in reproduction.runs.get(cell, []):
+            own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))
+            if not len(own):
+                continue
+            entry = {
+                "cell": cell,
+                "shards": flatten(run.config).get("negatives.shards"),
+                "N": own.n.mean(),
+                "log N": own.log_n.mean(),
+                "log N − L (estimate)": own.bound.mean(),
+                "strict bound": strict.bound.mean() if len(strict) else math.nan,
+            }
+            scores = statistics.linear_scores(statistics.final_scores(run), PHONES_TABLE, "c")
+            for data, score in scores.groupby("data"):
+                entry[f"phones %, {data}"] = statistics.mean_percent(score)[:3]
+            rows.append(entry)
+    frame = pd.DataFrame(rows, columns=None if rows else pd.Index(["cell"]))
+    return frame.astype(object).where(frame.notna(), None)
+
+
+def predict_sentence(taus: Mapping[str, Difference | None]) -> str:
+    """Return the rank correlation on each labelled set."""
+    parts = []
+    for data, tau in taus.items():
+        if tau is None:
+            parts.append(f"{data}: fewer than four runs that differ")
+            continue
+        says = "it does" if tau.low > 0 else "it misleads" if tau.high < 0 else statistics.UNTOLD
+        text = f"Kendall's τ {show_estimate(tau, '.2f')}, p {tau.p_value:.2g}"
+        parts.append(f"{data}: {text}: {says}")
+    return (
+        "A point a run; the strict bound is the mean over the offsets that all of them have. "
+        f"Interval: bootstrap over runs. {'; '.join(parts)}."
+    )

@@ -7,17 +7,23 @@ from cpc.files import flatten
 
 
 class Scale(NamedTuple):
-    """How much is made of every cell."""
+    """The size of every cell."""
 
     settings: dict[str, dict[str, Any]]
     """By kind."""
     hardware: str
-    seconds_per_step: dict[str, float]
-    """By kind, of agents a step of one environment; empty where none was measured."""
-    seconds_per_cell: float | int
-    """Start, compilation, probes and report."""
-    seconds_of_table_1: float | int
-    """More, for all probes of the first cell and the networks trained on labels."""
+    """With the time of all parts and one seed, as estimated from single steps."""
+
+
+def length(num_steps: int, log_every: int, save_every: int) -> dict[str, int]:
+    """Return the settings of a training that is evaluated at its end."""
+    every = {"log_every": log_every, "eval_every": num_steps, "save_every": save_every}
+    return {"num_steps": num_steps, **every}
+
+
+def widths(width: int, context_width: int) -> dict[str, int]:
+    """Return the settings of a network's size."""
+    return {"model.width": width, "model.context_width": context_width}
 
 
 #: Of sound at every scale; the paper's own replaces some of it.
@@ -32,7 +38,6 @@ AUDIO = {
 }
 #: Of sound between the smoke test and the paper's own scale.
 FULL = AUDIO | {
-    "model.context_width": 256,
     "optim.schedule": "cosine",
     "evaluate.num_windows": 128,
     "probe.hidden_width": 64,
@@ -46,7 +51,11 @@ IMAGE = {
     "optim.learning_rate": 1e-3,
     "evaluate.num_images": 512,
     "probe.solver": "ridge",
+    "probe.tasks": ("linear", "units"),
+    "probe.features": ("z", "c", "random z", "pixels"),
+    "probe.num_images": 10_000,
 }
+ALL_IMAGE_TASKS = {"probe.tasks": ("linear", "supervised", "units")}
 #: What the scale of the paper takes from the card of its audio, whatever the data.
 PAPER_KEYS = (
     "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
@@ -54,130 +63,63 @@ PAPER_KEYS = (
     "negatives.shards", "optim.learning_rate", "optim.schedule", "optim.warmup_steps",
     "evaluate.num_windows",
 )  # fmt: skip
+#: Smoke: as little as runs everything.
+SMALLEST = length(20, log_every=10, save_every=20) | widths(16, 16) | {"optim.warmup_steps": 2}
+SMALLEST_PROBES = {"probe.hidden_width": 8, "probe.num_epochs": 1, "probe.hours": 0.02}
+SMALLEST_AGENT = {
+    "num_env_steps": 2560,
+    "log_rollouts": 2,
+    "save_rollouts": 0,
+    "model.widths": (16, 16),
+    "model.memory_width": 16,
+    "cpc.num_offsets": 4,
+    "evaluate.num_steps": 0,
+}
 SCALES = {
     "smoke": Scale(
-        settings={
+        {
             "audio": AUDIO
-            | {
-                "num_steps": 20,
-                "log_every": 10,
-                "eval_every": 20,
-                "save_every": 20,
-                "model.width": 16,
-                "model.context_width": 16,
-                "optim.warmup_steps": 2,
-                "evaluate.num_windows": 16,
-                "probe.hidden_width": 8,
-                "probe.num_epochs": 1,
-                "probe.hours": 0.02,
-                "probe.minutes_per_speaker": 0.2,
-            },
+            | SMALLEST
+            | SMALLEST_PROBES
+            | {"evaluate.num_windows": 16, "probe.minutes_per_speaker": 0.2},
             "image": IMAGE
-            | {
-                "num_steps": 20,
-                "log_every": 10,
-                "eval_every": 20,
-                "save_every": 20,
-                "data.batch_size": 32,
-                "model.width": 16,
-                "model.context_width": 16,
-                "model.context_layers": 1,
-                "optim.warmup_steps": 2,
-                "evaluate.num_images": 64,
-                "probe.tasks": ("linear", "supervised", "units"),
-                "probe.features": ("z", "c", "random z", "pixels"),
-                "probe.num_images": 2000,
-                "probe.num_epochs": 1,
-            },
-            "rl": {
-                "num_env_steps": 2560,
-                "log_rollouts": 2,
-                "save_rollouts": 0,
-                "model.widths": (16, 16),
-                "model.memory_width": 16,
-                "cpc.num_offsets": 4,
-                "evaluate.num_steps": 0,
-            },
+            | SMALLEST
+            | ALL_IMAGE_TASKS
+            | {"data.batch_size": 32, "model.context_layers": 1, "evaluate.num_images": 64}
+            | {"probe.num_images": 2000, "probe.num_epochs": 1},
+            "rl": SMALLEST_AGENT,
         },
-        hardware="2 CPU cores",
-        seconds_per_step={"audio": 0.05, "image": 0.05, "rl": 5e-5},
-        seconds_per_cell=30,
-        seconds_of_table_1=75,
+        hardware="2 CPU cores, about 11 min for all parts",
     ),
     "small": Scale(
-        settings={
+        {
             "audio": FULL
-            | {
-                "num_steps": 400,
-                "log_every": 50,
-                "eval_every": 400,
-                "save_every": 400,
-                "model.width": 128,
-                "optim.learning_rate": 2e-3,
-                "optim.warmup_steps": 50,
-            },
-            "image": IMAGE
-            | {
-                "num_steps": 300,
-                "log_every": 50,
-                "eval_every": 300,
-                "save_every": 300,
-                "probe.tasks": ("linear", "units"),
-                "probe.features": ("z", "c", "random z", "pixels"),
-                "probe.num_images": 10_000,
-            },
+            | length(400, log_every=50, save_every=400)
+            | widths(128, 256)
+            | {"optim.learning_rate": 2e-3, "optim.warmup_steps": 50},
+            "image": IMAGE | length(300, log_every=50, save_every=300),
             "rl": {"num_env_steps": 400_000},
         },
-        hardware="2 fast CPU cores",
-        seconds_per_step={"audio": 0.2, "image": 0.5, "rl": 5e-5},
-        seconds_per_cell=50,
-        # Probes 280 s, and three networks trained on labels: one took 33 times the steps, the two
-        # others are guessed alike.
-        seconds_of_table_1=280 + 3 * 33 * 400 * 0.08,
+        hardware="2 fast CPU cores, about 2 h for all parts",
     ),
-    # The cells of "open" took what this says. A step of images is a guess, four times that of small
-    # for twice the width: two cells at a time, beside other work, took 8 and 14 s for one.
     "medium": Scale(
-        settings={
+        {
             "audio": FULL
-            | {
-                "num_steps": 500,
-                "log_every": 50,
-                "eval_every": 500,
-                "save_every": 100,
-                "model.width": 192,
-                "optim.learning_rate": 1e-3,
-                "optim.warmup_steps": 100,
-            },
-            "image": IMAGE
-            | {
-                "num_steps": 600,
-                "log_every": 50,
-                "eval_every": 600,
-                "save_every": 100,
-                "model.width": 256,
-                "model.context_width": 256,
-                "probe.tasks": ("linear", "units"),
-                "probe.features": ("z", "c", "random z", "pixels"),
-                "probe.num_images": 10_000,
-            },
+            | length(500, log_every=50, save_every=100)
+            | widths(192, 256)
+            | {"optim.learning_rate": 1e-3, "optim.warmup_steps": 100},
+            "image": IMAGE | length(600, log_every=50, save_every=100) | widths(256, 256),
             "rl": {"num_env_steps": 640_000},
         },
-        hardware="2 CPU cores",
-        seconds_per_step={"audio": 0.45, "image": 4 * 0.5, "rl": 5e-5},
-        seconds_per_cell=70,
-        seconds_of_table_1=280 + 3 * 33 * 500 * 0.2,
+        hardware="2 CPU cores, about 5.5 h for all parts",
     ),
     "paper": Scale(
-        settings={
+        {
             "audio": AUDIO
             | {key: flatten(audio_librispeech.get_config())[key] for key in PAPER_KEYS},
-            "image": {"probe.tasks": ("linear", "supervised", "units")},
+            "image": ALL_IMAGE_TASKS,
             "rl": {"num_env_steps": 640_000},
         },
-        hardware="a GPU a cell of audio, a pod a cell of images",
-        seconds_per_step={},
-        seconds_per_cell=0,
-        seconds_of_table_1=0,
+        hardware="a GPU per cell of audio, a pod per cell of images, never run",
     ),
 }

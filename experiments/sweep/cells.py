@@ -2,16 +2,18 @@
 
 import hashlib
 import itertools
+import pathlib
 import re
+import runpy
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cpc.types import UserError
 from experiments.command.config import Config, parse_settings
 
 #: A directory's name may have 255 bytes.
-LONGEST_NAME = 180
+MAX_NAME = 180
 
 
 class Cell(NamedTuple):
@@ -20,7 +22,7 @@ class Cell(NamedTuple):
     name: str
     """Also its directory's."""
     settings: dict[str, Any]
-    """Keys of the config with their values, where they are not those of the base."""
+    """Keys of the config with values other than those of the base."""
 
 
 def make_cells(
@@ -34,76 +36,89 @@ def make_cells(
     >>> [cell.name for cell in cells[2:]]
     ['model.width=16,seed=0', 'model.width=16,seed=1', 'norm,seed=0', 'norm,seed=1']
     """
-    axes = [parse_grid(config, grid) for grid in grids]
+    axes, named = [], []
+    for text in grids:
+        own_axes, own_cells = read_file(text) if text.endswith(".py") else ([parse_grid(text)], [])
+        axes += own_axes
+        named += own_cells
+    named += [parse_single(text) for text in singles]
     no_key_twice([key for key, _ in axes], "--grid")
-    keys, values = [key for key, _ in axes], [values for _, values in axes]
-    points = [dict(zip(keys, point, strict=True)) for point in itertools.product(*values)]
-    cells = [Cell(name_of(point), point) for point in points] if grids or not singles else []
-    cells += [parse_single(config, single) for single in singles]
+    points = itertools.product(*([(key, value) for value in values] for key, values in axes))
+    given = [("", point) for point in points] if axes or not named else []
+    cells = [make_cell(config, name, settings) for name, settings in [*given, *named]]
     if num_seeds is not None:
         if num_seeds < 1:
             raise UserError(f"--seeds is {num_seeds}: it is a number of seeds, 1 or more")
         if any("seed" in cell.settings for cell in cells):
             raise UserError("seed is given beside --seeds: leave one of the two out")
-        seeds = range(config.seed, config.seed + num_seeds)
         cells = [
             Cell(f"{cell.name},seed={seed}", {**cell.settings, "seed": seed})
             for cell in cells
-            for seed in seeds
+            for seed in range(config.seed, config.seed + num_seeds)
         ]
-    twice = [name for name, count in Counter(cell.name for cell in cells).items() if count > 1]
-    if twice:
-        raise UserError(
-            f"two cells have the name {twice[0]}: leave one out, or name it as in "
-            "--cell 'name: key=value'"
-        )
+    for name, count in Counter(cell.name for cell in cells).items():
+        if count > 1:
+            raise UserError(
+                f"two cells have the name {name}: leave one out, or name it as in "
+                "--cell 'name: key=value'"
+            )
     return cells
 
 
-def parse_grid(config: Config, text: str) -> tuple[str, list[Any]]:
+def read_file(path: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """Return the axes and the named cells of a Python file that defines GRID, CELLS or both.
+
+    Raises:
+        UserError: the file cannot be run or defines neither.
+    """
+    try:
+        found = runpy.run_path(str(pathlib.Path(path).expanduser()))
+    except Exception as error:
+        raise UserError(f"--grid {path} cannot be run ({type(error).__name__}: {error})") from error
+    grid, cells = (found.get(name, {}) for name in ("GRID", "CELLS"))
+    if not (isinstance(grid, dict) and isinstance(cells, dict) and (grid or cells)):
+        raise UserError(
+            f"--grid {path} defines no cells: set GRID = {{'model.width': [8, 16]}} or "
+            "CELLS = {'name': {'model.width': 8}}"
+        )
+    return [*grid.items()], [(name, [*settings.items()]) for name, settings in cells.items()]
+
+
+def parse_grid(text: str) -> tuple[str, list[str]]:
     """Return a key with its values, of "config.model.width=8,16" or of "model.width=8,16"."""
-    key, equals, values = text.strip().removeprefix("--").removeprefix("config.").partition("=")
+    key, equals, values = plain_key(text.strip()).partition("=")
     if not equals:
         raise UserError(f"--grid {text!r} has no values: write --grid config.key=value,value")
-    parsed = [parse_setting(config, f"{key}={value}") for value in split(values, ",")]
-    return parsed[0][0], [value for _, value in parsed]
+    return key, [value.strip() for value in values.split(",")]
 
 
-def parse_single(config: Config, text: str) -> Cell:
-    """Return a cell beside the base.
-
-    Args:
-        text: the settings "--config.key=value --config.key=value", or "key=value key=value"; before
-            them a name with a colon, if it shall have one; or nothing at all.
-    """
-    named = re.fullmatch(r"\s*([^=:]*?)\s*:(?:\s+(.*))?", text, re.DOTALL)
-    name, rest = (named[1], named[2] or "") if named else ("", text)
-    settings: dict[str, Any] = {}
-    for part in filter(None, split(rest, " \t\n")):
-        if "=" not in part:
-            raise UserError(
-                f"--cell {text!r} has {part!r}, which sets nothing: write --config.key=value, and "
-                "a name before a colon and a space"
-            )
-        key, value = parse_setting(config, part)
-        no_key_twice([*settings, key], f"--cell {text!r}")
-        settings[key] = value
-    if not name:
-        return Cell(name_of(settings), settings)
-    plain = plain_name(name).lstrip(".-")[:LONGEST_NAME]
-    if not plain:
+def parse_single(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return name and settings of "name: key=value key=value"; both may be empty."""
+    name, colon, rest = text.partition(":")
+    if not colon or "=" in name:
+        name, rest = "", text
+    elif not plain_name(name):
         raise UserError(f"--cell {text!r} has no letter or digit in its name: give it one")
-    return Cell(plain, settings)
+    settings = [plain_key(part).partition("=") for part in rest.split()]
+    for key, equals, _ in settings:
+        if not equals:
+            raise UserError(
+                f"--cell {text!r} has {key!r}, which sets nothing: write key=value, and a name "
+                "before a colon"
+            )
+    return name, [(key, value) for key, _, value in settings]
 
 
-def parse_setting(config: Config, text: str) -> tuple[str, Any]:
-    """Return key and value of "--config.key=value", or "key=value", as a command reads it."""
-    key, _, value = text.removeprefix("--").removeprefix("config.").partition("=")
-    value = value.strip()
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-        value = value[1:-1]  # as a shell would
-    ((key, parsed),) = parse_settings(config, [f"--config.{key}={value}"]).items()
-    return key, parsed
+def plain_key(text: str) -> str:
+    """Return a setting without the beginning of a flag."""
+    return text.removeprefix("--").removeprefix("config.")
+
+
+def make_cell(config: Config, name: str, given: Sequence[tuple[str, Any]]) -> Cell:
+    """Return a cell with values of the config's types, named by its settings if it has no name."""
+    no_key_twice([key for key, _ in given], f"the cell {name}")
+    settings = parse_settings(config, [f"--config.{key}={flag_text(v)}" for key, v in given])
+    return Cell(plain_name(name) or name_of(settings), settings)
 
 
 def no_key_twice(keys: list[str], where: str) -> None:
@@ -113,56 +128,30 @@ def no_key_twice(keys: list[str], where: str) -> None:
             raise UserError(f"{where} has {key} twice: give all its values once")
 
 
-def split(text: str, separators: str) -> list[str]:
-    """Return the parts between separators that stand outside of brackets and quotes.
-
-    >>> split("2,(1, 2),'a,b'", ",")
-    ['2', '(1, 2)', "'a,b'"]
-    """
-    parts, depth, quote = [""], 0, ""
-    for char in text:
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        else:
-            depth += (char in "([{") - (char in ")]}")
-            if char in separators and depth == 0:
-                parts.append("")
-                continue
-        parts[-1] += char
-    if quote or depth:
-        raise UserError(f"{text!r} has a bracket or a quote without its other half")
-    return parts
-
-
-def name_of(settings: dict[str, Any]) -> str:
+def name_of(settings: Mapping[str, Any]) -> str:
     """Return the name of a cell by its settings, fit for a directory.
 
     >>> name_of({"optim.learning_rate": 1e-3, "model.directions": ("down", "up")})
     'optim.learning_rate=0.001,model.directions=down+up'
     """
-    name = ",".join(f"{key}={plain_name(flag_text(value))}" for key, value in settings.items())
-    if len(name) > LONGEST_NAME:
-        name = f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    texts = {key: plain_text(flag_text(value)) or "empty" for key, value in settings.items()}
+    name = ",".join(f"{key}={text}" for key, text in texts.items())
+    if len(name) > MAX_NAME:
+        name = f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return name or "base"
 
 
-def plain_name(text: str) -> str:
-    """Return a text without what a directory's name or a shell would trip over."""
+def plain_name(name: str) -> str:
+    """Return the name of a cell as that of its directory, "" if nothing is left."""
+    return plain_text(name).lstrip(".-")[:MAX_NAME]
+
+
+def plain_text(text: str) -> str:
+    """Return a text without what is special in a directory's name or to a shell."""
     text = re.sub(r"['\"()\[\]]", "", text.strip()).rstrip(",").replace(", ", "+")
-    return re.sub(r"[^\w.+=,-]+", "_", text) or "empty"
+    return re.sub(r"[^\w.+=,-]+", "_", text)
 
 
 def flag_text(value: Any) -> str:
     """Return a value as a flag of the command line takes it."""
     return value if isinstance(value, str) else repr(value)
-
-
-def differences(recorded: Iterable[Cell], wanted: Iterable[Cell]) -> list[str]:
-    """Return how two lists of cells differ, in words."""
-    a, b = {cell.name: cell.settings for cell in recorded}, {c.name: c.settings for c in wanted}
-    missing, extra = [name for name in a if name not in b], [name for name in b if name not in a]
-    other = [name for name in a if name in b and a[name] != b[name]]
-    found = (("only there", missing), ("only here", extra), ("other settings", other))
-    return [f"{words}: {', '.join(names)}" for words, names in found if names]

@@ -1,10 +1,11 @@
 """Successive halving: all cells for few steps, the best of them for more.
 
 Jamieson and Talwalkar (2016), "Non-stochastic best arm identification and hyperparameter
-optimization". A round trains its cells from their first step, for a schedule of the learning rate
-that is cut short has not come to its end.
+optimization". A round trains its cells from their first step, because a schedule of the learning
+rate that is cut short has not come to its end.
 """
 
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,14 +15,13 @@ from cpc.types import UserError
 from experiments import status
 from experiments.command.config import Config
 from experiments.sweep.cells import Cell
-from experiments.sweep.launchers import Job
 
 #: A round has a third of the cells of the one before, for three times the steps: as much work.
 FACTOR = 3
 #: Tasks without a score of each of the features, and one whose score, the bitrate of codes, is
-#: least where all collapse into one.
+#: least if all collapse into one.
 UNRANKED = ("fine_tuned", "supervised", "neighbours", "units", "codes")
-#: What a run learns; on baselines all cells tie.
+#: Learned features; on baselines all cells tie.
 LEARNED = ("c", "z")
 
 
@@ -31,8 +31,8 @@ def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     By default the first task, and the first features that are learned.
     """
     probe = config.get("probe", {})
-    tasks, features = (tuple(probe.get(key, ())) for key in ("tasks", "features"))
-    tasks = tuple(task for task in tasks if task not in UNRANKED)
+    features = probe.get("features", ())
+    tasks = [task for task in probe.get("tasks", ()) if task not in UNRANKED]
     learned = [name for name in features if name in LEARNED]
     if not tasks or not features or not (rank_by or learned):
         raise UserError(
@@ -65,32 +65,31 @@ def shorten(config: Config, cells: Sequence[Cell], rounds_left: int) -> list[Cel
 
 
 def keep_best(
-    cells: Sequence[Cell], jobs: Sequence[Job], task: str, features: str
+    cells: Sequence[Cell], found: Sequence[Sequence[Score]], task: str, features: str
 ) -> tuple[list[Cell], list[str]]:
-    """Return the cells that go on, and a line about each that was ranked.
+    """Return the cells that go on, by the scores of each, and a line about each that was ranked.
 
     All are ranked by one unit, method and metric: the first recorded, a linear probe before others.
-    Cells that differ in nothing but the seed are one, with the mean of their scores; of several
-    data sets, or numbers of labels, it is the mean, too. One without scores does not go on, nor one
-    that has fewer than others: it failed before the sets on which it would be worst.
+    Cells that differ in nothing but the seed are one, with the mean of their scores; so are several
+    data sets and numbers of labels. A cell without all scores that others have does not go on: it
+    failed before the sets on which it would be worst.
 
     Raises:
         UserError: no cell has a score.
     """
-    found = [last_of(job, task, features) for job in jobs]
-    asked = sorted((one for scores in found for one in scores), key=lambda s: s.method != "linear")
-    if not asked:
+    recorded = [score for scores in found for score in scores]
+    if not recorded:
         raise UserError(f"no cell has a score of {task} for {features}, so none can go on")
-    first = asked[0]
-    seeds: dict[str, list[tuple[Cell, list[float]]]] = {}
+    first = min(recorded, key=lambda score: score.method != "linear")
+    groups: dict[str, list[tuple[Cell, list[float]]]] = {}
     for cell, scores in zip(cells, found, strict=True):
         own = {key: value for key, value in cell.settings.items() if key != "seed"}
-        values = [score.value for score in scores if how(score) == how(first)]
-        seeds.setdefault(repr(sorted(own.items())), []).append((cell, values))
-    most = max(len(values) for members in seeds.values() for _, values in members)
+        values = [score.value for score in scores if compared_by(score) == compared_by(first)]
+        groups.setdefault(repr(sorted(own.items())), []).append((cell, values))
+    most = max(len(values) for members in groups.values() for _, values in members)
     means = {
         group: float(np.mean([np.mean(values) for _, values in members]))
-        for group, members in seeds.items()
+        for group, members in groups.items()
         if all(len(values) == most for _, values in members)
     }
     if not means:
@@ -99,41 +98,33 @@ def keep_best(
             "go on: give the same command again, which tries again what failed"
         )
     ranked = sorted(means, key=means.__getitem__, reverse=first.higher_is_better)
-    best = ranked[: -(-len(seeds) // FACTOR)]
+    best = ranked[: -(-len(groups) // FACTOR)]
     lines = [
-        f"{'goes on' if group in best else 'ends'}: {seeds[group][0][0].name}  "
+        f"{'goes on' if group in best else 'ends'}: {groups[group][0][0].name}  "
         f"{task} of {features}, {first.metric} {show_value(means[group], first.metric)}"
         for group in ranked
     ]
     lines += [
         f"ends: {cell.name}  {task} of {features}, {len(values)} of {most} scores: it failed"
-        for members in seeds.values()
+        for members in groups.values()
         for cell, values in members
         if 0 < len(values) < most
     ]
-    kept = {cell.name for group in best for cell, _ in seeds[group]}
+    kept = {cell.name for group in best for cell, _ in groups[group]}
     return [cell for cell in cells if cell.name in kept], lines
 
 
-def last_of(job: Job, task: str, features: str) -> list[Score]:
-    """Return a run's scores of a task at its last step; none where it has not come to that."""
-    num_steps = status.read(job.folder / "config.json").get("num_steps")
+def last_scores(folder: pathlib.Path, task: str, features: str) -> list[Score]:
+    """Return a run's scores of a task at its last step; none before that step."""
+    num_steps = status.read(folder / "config.json").get("num_steps")
     return [
         score
-        for score in read_scores(job.folder)
-        if score.step == num_steps and score.features == features and is_of(task, score)
+        for score in read_scores(folder)
+        if (score.step, score.features) == (num_steps, features)
+        and task in (score.task.lower(), score.method)
     ]
 
 
-def how(score: Score) -> tuple[str, str, str]:
-    """Return what scores have in common that can be compared."""
+def compared_by(score: Score) -> tuple[str, str, str]:
+    """Return the properties that two scores share if they can be compared."""
     return score.unit, score.method, score.metric
-
-
-def is_of(task: str, score: Score) -> bool:
-    """Return whether a score is of one of probe.tasks.
-
-    >>> is_of("knn", Score("classes", "clothes", "image", "z", "knn", "accuracy", 0.5))
-    True
-    """
-    return task in (score.task.lower(), score.method)

@@ -1,4 +1,4 @@
-"""What runs cells: checked before, one command a folder, one that fails and the rest going on."""
+"""Run cells: checked before, one command in a folder, the others going on if one fails."""
 
 import contextlib
 import fcntl
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TextIO
 
-from cpc.files import SWEEP_LOCK, read_object, write_sealed
+from cpc.files import SWEEP_LOCK, read_object
 from cpc.types import UserError
 from experiments import status
-from experiments.command import cli, names
+from experiments.command import cli, names, run_dir
 from experiments.command.config import Config, with_settings
 from experiments.kinds.registry import kind_of
 from experiments.sweep.cells import Cell, flag_text
@@ -69,14 +69,13 @@ def make_job(
 
 
 def read_plan(path: pathlib.Path) -> dict[str, Any] | None:
-    """Return what a folder of cells recorded of itself; None, and a word, if it is damaged.
+    """Return the recorded plan of a folder of cells; None, and a printed word, if it is damaged.
 
-    It is written anew then: each cell has its own config to be compared with.
+    It is written again then: each cell has its own config to be compared with.
     """
     problems: list[str] = []
     recorded = read_object(path, problems)
-    for problem in problems:
-        print(problem)
+    print(*(f"{problem}\n" for problem in problems), sep="", end="")
     return recorded
 
 
@@ -88,19 +87,19 @@ def run_jobs(
 ) -> None:
     """Run the cells that are not done; a cell that fails is recorded, and the others go on.
 
-    `begin(jobs)` gives the launch function and how many it takes at a time; `after()` is called
-    when a cell has ended.
+    `begin(jobs)` returns the launch function and the number of cells that it takes at a time;
+    `after()` is called when a cell has ended.
     """
     wanted = [job for job in jobs if not status.is_done(job.folder)]
     done = len(jobs) - len(wanted)
     print(f"cells: {len(jobs)}, done: {done}")
-    for job in jobs:
-        (job.folder / "failed.json").unlink(missing_ok=True)
     if not wanted:
         after()
         return
     for job in wanted:
         job.folder.mkdir(parents=True, exist_ok=True)
+        if run_dir.read_failure(job.folder):
+            (job.folder / run_dir.STATE).unlink()
     launch_one, num_parallel = begin(wanted)
     with ThreadPoolExecutor(num_parallel) as pool:
         futures = [pool.submit(run_job, job, launch_one, num_signals) for job in wanted]
@@ -126,8 +125,8 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
         return f"done   {job.name}"
     if num_signals():
         return f"stopped {job.name}"
-    failure = {"status": code, "error": error, "command": shlex.join(job.command)}
-    write_sealed(job.folder / "failed.json", failure)
+    command = shlex.join(job.command)
+    run_dir.record_state(job.folder, "failed", status=code, error=error, command=command)
     return f"FAILED {job.name}: {error}"
 
 
@@ -152,5 +151,5 @@ def end(folder: pathlib.Path, stopped: bool) -> None:
         print(f"comparison: {page}")
     if stopped:
         cli.fail(f"interrupted; to resume: {cli.command_line()}", 130)
-    if any(row.state != "done" for row in rows):
+    if any(row.state != "finished" for row in rows):
         sys.exit(1)

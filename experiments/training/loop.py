@@ -13,10 +13,14 @@ from cpc.data import prefetch
 from cpc.files import plain, read_object
 from cpc.results.scores import read_records
 from cpc.train.loop import Cadence, Evaluate, FitResult, Sinks, Summarize, fit
+from cpc.train.metrics import Record
 from cpc.types import UserError
 from experiments.command.cluster import describe_version
 from experiments.command.config import Config
-from experiments.command.run_dir import identify_run
+from experiments.command.run_dir import identify_run, record_state
+
+#: Seconds between two updates of the file with a run's state.
+STATE_SECONDS = 15.0
 
 
 class Training(NamedTuple):
@@ -85,7 +89,7 @@ def open_training(
         if train.is_first():
             tensorboard = train.TensorBoardWriter(folder / "tensorboard", start)
             records = train.JsonlWriter(folder / "metrics.jsonl", start, identity)
-            writers = [records, tensorboard, console]
+            writers = [records, StateWriter(folder), tensorboard, console]
             if config.get("logger"):
                 service = importlib.import_module(config.logger)
                 own = (read_object(folder / "environment.json", []) or {}).get("id", "")
@@ -95,6 +99,26 @@ def open_training(
             for writer in writers:
                 stack.callback(writer.close)
             yield state, Sinks(checkpoint, writers, identity), stop
+
+
+class StateWriter:
+    """Keeps the step and the time in the file with a run's state."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder, self._next, self._steps = folder, 0.0, {}
+
+    def write(self, record: Record) -> None:
+        """Update the file, unless that was done a moment ago."""
+        if "num_steps" in record:
+            self._steps = {name: record[name] for name in ("step", "num_steps")}
+            if time.monotonic() >= self._next:
+                self.close()
+                self._next = time.monotonic() + STATE_SECONDS
+
+    def close(self) -> None:
+        """Write the last step."""
+        if self._steps:
+            record_state(self._folder, "running", **self._steps)
 
 
 def check_logger(config: Config) -> None:

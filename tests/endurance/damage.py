@@ -24,7 +24,15 @@ from tests.endurance.kills import NUM_STEPS, finished_run
 from tests.endurance.tries import Try, attempt
 
 #: Files that nothing reads, or whose damage the system itself finds.
-UNREAD = ("report.html", "README.md", "run.lock", "log.txt", "skipped.txt", "labels.tsv")
+UNREAD = (
+    "report.html",
+    "README.md",
+    "run.lock",
+    "state.json",
+    "log.txt",
+    "skipped.txt",
+    "labels.tsv",
+)
 
 
 def harm(rng: np.random.Generator, path: Path) -> str:

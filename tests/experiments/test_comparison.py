@@ -16,6 +16,7 @@ from cpc.results import (
     write_scores,
 )
 from cpc.types import UserError
+from experiments.command.run_dir import record_state
 from experiments.comparison import write_comparison
 from experiments.comparison.figures import curves, score_steps
 from experiments.comparison.page import best_sentences
@@ -170,7 +171,7 @@ def test_failed_waiting_and_damaged_runs(tmp_path):
     write_run(good, scores=probes(0.5, 0.4))
     failed.mkdir()
     failure = {"status": 2, "error": "no <data> there", "command": "python -m again"}
-    (failed / "failed.json").write_text(json.dumps(failure))
+    record_state(failed, "failed", **failure)
     write_run(damaged)
     (damaged / "config.json").write_text("{not json")
     absent = tmp_path / "absent"

@@ -98,10 +98,15 @@ def test_a_run_comes_back_as_it_went(remote, run, tmp_path):
     assert remote.private
     there = remote.root / "team" / "voices"
     assert (there / "README.md").read_text() == "a card"
-    assert not {"run.lock", "log.txt"} & set(files_of(there))
+    assert not {"run.lock", "log.txt", "state.json"} & set(files_of(there))
     assert hub.pull(remote.api, "team/voices", tmp_path / "a" / "back") == []
     back = tmp_path / "a" / "back"
-    assert set(files_of(run)) - set(files_of(back)) <= {"run.lock", "log.txt", "report.html"}
+    assert set(files_of(run)) - set(files_of(back)) <= {
+        "run.lock",
+        "log.txt",
+        "report.html",
+        "state.json",
+    }
     assert set(files_of(back)) <= set(files_of(run))
     for path in files_of(back):
         assert (back / path).read_bytes() == (run / path).read_bytes()

@@ -3,6 +3,8 @@
 import fcntl
 import os
 import pathlib
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,9 +18,7 @@ from cpc.types import UserError
 from experiments.sweep.launchers import (
     Job,
     Requeued,
-    deal_cores,
-    deal_gpus,
-    fill_template,
+    deal,
     find_gpus,
     import_submitit,
     make_local,
@@ -63,10 +63,11 @@ def test_the_first_signal_is_passed_on_and_the_second_kills(tmp_path, end, num_s
 def test_cores_are_dealt_out_and_the_lock_is_held(tmp_path):
     code = "import os; print(*sorted(os.sched_getaffinity(0)))"
     cores = sorted(os.sched_getaffinity(0))
-    hands = deal_cores(2)
+    hands = deal(cores, 2)
     if len(cores) > 1:
-        assert sorted(core for hand in hands for core in hand) == cores
-    assert deal_cores(len(cores) + 1) == [[]] * (len(cores) + 1)
+        assert [core for hand in hands for core in hand] == cores
+    assert deal(cores, len(cores) + 1) == [[]] * (len(cores) + 1)
+    assert deal([*range(7)], 3) == [[0, 1], [2, 3], [4, 5, 6]]
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wait = f"import time; time.sleep(0.3); {code}"
@@ -95,30 +96,13 @@ def test_gpus_are_dealt_out(tmp_path, monkeypatch):
     assert find_gpus(str(tmp_path / "none")) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert find_gpus(str(tmp_path / "gpus")) == []
-    assert deal_gpus(["0", "1"], 1) == [{}]
-    assert deal_gpus([], 2) == [{}, {}]
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-a,7")
-    assert deal_gpus(find_gpus(), 4) == [{}] * 4
     code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     launch = make_local(2, lambda: 0)
     for name in "abc":
         assert launch(Job(name, tmp_path, [sys.executable, "-c", code])) == 0
     assert (tmp_path / "log.txt").read_text() == "3\nGPU-a\n3\n"
-
-
-def test_processes_of_a_cell_find_each_other(tmp_path):
-    """Each with its number and log; the first status that is not 0 counts."""
-    code = (
-        "import os, sys; e = os.environ; print(e['JAX_COORDINATOR_ADDRESS'], "
-        "e['JAX_NUM_PROCESSES']); sys.exit(4 * int(e['JAX_PROCESS_ID']))"
-    )
-    job = Job("a", tmp_path, [sys.executable, "-c", code])
-    assert make_local(1, lambda: 0, num_processes=2)(job) == 4
-    first, second = ((tmp_path / name).read_text() for name in ("log.txt", "log.1.txt"))
-    assert first == second
-    assert first.startswith("127.0.0.1:")
-    assert first.endswith(" 2\n")
 
 
 def test_slurm_without_slurm_is_a_sentence(monkeypatch):
@@ -260,13 +244,17 @@ def test_a_job_that_has_just_ended_is_requeued_too(tmp_path):
     assert delayed.args == (command, log)
 
 
-def script_of_pod(jobs):
-    pod = yaml.safe_load(fill_template("gke", jobs))["spec"]
-    assert pod["completions"] == len(jobs)
-    (container,) = pod["template"]["spec"]["containers"]
+def templates(folder, commands):
+    """The scripts that the guide shows for Kubernetes and SkyPilot, and the folder they run in."""
+    (folder / "runs").mkdir()
+    (folder / "runs" / "commands.txt").write_text("".join(f"{one}\n" for one in commands))
+    guide = (ROOT / "docs" / "howto" / "cluster.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    job, task = (yaml.safe_load(block) for block in blocks)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["env"] == [{"name": "JAX_NUM_PROCESSES", "value": "1"}]
     (script,) = container["args"]
-    return script
+    return script, task["run"]
 
 
 @pytest.mark.parametrize(
@@ -274,12 +262,11 @@ def script_of_pod(jobs):
 )
 def test_a_pod_that_is_taken_away_has_not_completed(tmp_path, monkeypatch, end, status):
     """Its cell, which gets the signal, ends with 0 all the same."""
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/bash\ntrap 'echo saved; exit 0' TERM\necho ready\n{end}\n")
-    python.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    cell = tmp_path / "cell"
+    cell.write_text(f"trap 'echo saved; exit 0' TERM\necho ready\n{end}\n")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
-    script = script_of_pod([Job("a", tmp_path, ["python3", "-m", "x"])])
+    script, _ = templates(tmp_path, [f"bash {cell}"])
     with subprocess.Popen(["bash", "-c", script], text=True, stdout=subprocess.PIPE) as pod:
         try:
             assert pod.stdout.readline() == "ready\n"
@@ -291,25 +278,18 @@ def test_a_pod_that_is_taken_away_has_not_completed(tmp_path, monkeypatch, end, 
     assert pod.returncode == status
 
 
-def test_templates_run_each_cell_once(tmp_path, monkeypatch):
-    python = tmp_path / "python"
-    python.write_text('#!/bin/bash\necho "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    jobs = [Job(n, tmp_path / n, ["python3", "-m", f"--x=('{n}', 1)"]) for n in "abc"]
-
+def test_templates_run_each_cell_once(tmp_path):
     def shell(script, **variables):
-        environment = {**os.environ, **variables}
         return subprocess.run(
-            ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
-        ).stdout
+            ["bash", "-c", script], env={**os.environ, **variables}, cwd=tmp_path,
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
 
-    script = script_of_pod(jobs)
-    assert shell(script, JOB_COMPLETION_INDEX="1") == "-m --x=('b', 1)\n"
-    task = yaml.safe_load(fill_template("skypilot", jobs))["run"]
+    pod, task = templates(tmp_path, [shlex.join(["echo", f"--x=('{n}', 1)"]) for n in "abc"])
+    assert shell(pod, JOB_COMPLETION_INDEX="1") == "--x=('b', 1)\n"
     first, second = (shell(task, SKYPILOT_NODE_RANK=rank, SKYPILOT_NUM_NODES="2") for rank in "01")
-    assert first == "-m --x=('a', 1)\n-m --x=('c', 1)\n"
-    assert second == "-m --x=('b', 1)\n"
+    assert first == "--x=('a', 1)\n--x=('c', 1)\n"
+    assert second == "--x=('b', 1)\n"
 
 
 def test_a_job_that_has_just_begun_saves_too(tmp_path, monkeypatch):

@@ -436,7 +436,7 @@ def test_what_a_folder_has_of_others_is_not_written_over(tmp_path, monkeypatch):
             study.run(*given, folder)
         assert (tmp_path / "run" / "config.json").read_bytes() == config
     study.run(small(), *files[:2], folder)
-    assert [row.state for row in status.read_all(tmp_path)] == ["done"]
+    assert [row.state for row in status.read_all(tmp_path)] == ["finished"]
 
 
 def test_a_run_of_another_kind_is_not_written_over(tmp_path):

@@ -20,9 +20,8 @@ from cpc.data import Images, Recordings
 from cpc.data.sources.image_folder import read_image_folder
 from cpc.data.walk import walk_files
 from cpc.files import read_json
-from cpc.train import JsonlWriter, Stopped, init_state, make_mesh, open_checkpoints
+from cpc.train import JsonlWriter, init_state, make_mesh, open_checkpoints
 from cpc.types import UserError
-from experiments import status
 from experiments.command import run_dir
 from experiments.command.config import with_settings
 from experiments.command.run_dir import Fingerprint, check_same_data, open_run, write_skipped
@@ -308,32 +307,3 @@ def test_recordings_of_the_same_names_are_not_the_same_to_processes(tmp_path, mo
     assert said[0] == said[1]
     assert said[2] != said[0] != said[3]
     assert "exact" not in read_json(tmp_path / "data.json")["train"]
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(UserError("no room;\nmake some"), "no room; make some"), (KeyError(), "KeyError")],
-)
-def test_a_run_that_ended_in_an_error_is_said_to_have_failed(tmp_path, error, said):
-    config = audio_synthetic.get_config()
-    with (
-        pytest.raises(type(error)),
-        open_run(str(tmp_path / "run"), config, KEYS, make_mesh(1)),
-    ):
-        raise error
-    (row,) = status.read_all(tmp_path)
-    assert (row.state, row.problem.split("; to try again: ")[0]) == ("failed", said)
-    open_again(tmp_path / "run", config)
-    (row,) = status.read_all(tmp_path)
-    assert (row.state, row.problem) == ("stopped", "")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped("stopped by SIGTERM")])
-def test_a_run_that_was_stopped_has_not_failed(tmp_path, error):
-    config = audio_synthetic.get_config()
-    with (
-        pytest.raises(type(error)),
-        open_run(str(tmp_path / "run"), config, KEYS, make_mesh(1)),
-    ):
-        raise error
-    assert [row.state for row in status.read_all(tmp_path)] == ["stopped"]

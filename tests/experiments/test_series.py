@@ -867,7 +867,7 @@ def test_every_command_takes_it(trained, tmp_path):
     run("experiments.export", "--workdir", trained, "--output", tmp_path / "shared", "--step=best")
     assert models.load(tmp_path / "shared")(np.zeros((1, 16, 1), "f"))[0].shape == (1, 16, 8)
     status = run("experiments.status", trained.parent)
-    assert "done" in status.stdout
+    assert "finished" in status.stdout
     shutil.copytree(trained, tmp_path / "other")
     run("experiments.compare", trained, tmp_path / "other", "--workdir", tmp_path / "compared")
     assert (tmp_path / "compared" / "comparison.html").exists()
@@ -879,7 +879,7 @@ def test_a_sweep_takes_it(tmp_path):
         "experiments.sweep", *CONFIG, *TINY, "--config.probe.tasks=()",
         "--grid", "config.model.context=gru,lstm", "--workdir", tmp_path / "sweep",
     )  # fmt: skip
-    assert "2 done" in done.stdout
+    assert "2 finished" in done.stdout
     assert (tmp_path / "sweep" / "comparison.html").exists()
 
 

@@ -1,0 +1,451 @@
+"""Statistics of a reproduction: rows over seeds, verdicts on claims, orders, trends, curves."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from cpc import results
+from cpc.evaluate import area_under_curve
+from cpc.files import read_json
+from cpc.results import Difference, Frame, Run
+from cpc.results.compare import UNKNOWN, mean_over_seeds
+from cpc.results.compare import lead as lead_by_seed
+from cpc.types import UserError
+from experiments.command.run_dir import read_failure
+from experiments.comparison.questions import ALIKE
+from experiments.reproduce.cells import FAR_OFFSETS
+from experiments.reproduce.claims import CHANCE, TABLES, PaperTable, Task
+from experiments.training.supervised import AT_LIMIT
+
+#: Margins for equality: rows in points, areas under a curve of returns between -1 and 1.
+EQUAL_POINTS, EQUAL_RETURN = 1.0, 0.1
+HELD, REFUTED, UNTOLD, MISSING = "held", "did not hold", "cannot be told", "not measured"
+VERDICTS = {
+    HELD: "Held",
+    REFUTED: "Did not hold",
+    UNTOLD: "Cannot be told at this size (the interval is too wide)",
+    MISSING: "Not measured",
+}
+NUM_DRAWS = 4000
+#: Largest number of rows whose orders are enumerated for an exact p.
+MAX_PERMUTED = 8
+#: A curve over offsets needs this p, small because neighbors share windows, and this many offsets
+#: above chance.
+MAX_P, MIN_OFFSETS = 0.01, 3
+
+
+class Reproduction(NamedTuple):
+    """The cells of a folder, read as far as they are recorded."""
+
+    folder: Path
+    plan: dict[str, Any]
+    runs: dict[str, list[Run]]
+    """By cell, one for each seed that has recorded something."""
+    scores: Frame
+    """The scores of all runs that ended: their fields, and the cell."""
+    problems: list[str]
+    """A sentence for each cell that failed and each file that is damaged."""
+    waiting: list[str]
+    """Cells that have not begun."""
+
+
+def read_reproduction(folder: str | Path) -> Reproduction:
+    """Return the plan of a folder and what its cells recorded.
+
+    Raises:
+        UserError: the folder holds no reproduction.
+    """
+    folder = Path(folder)
+    path = folder / "sweep.json"
+    recorded = read_json(path) if path.exists() else {}
+    plan = recorded.get("reproduction") if isinstance(recorded, dict) else None
+    if not isinstance(plan, dict):
+        raise UserError(f"{folder} holds no reproduction: give the --workdir of cpc reproduce")
+    runs: dict[str, list[Run]] = {results.stem(name): [] for name in recorded.get("cells", {})}
+    problems, begun, scores = [], set(), [results.score_frame([]).assign(cell="")]
+    for name in recorded.get("cells", {}):
+        cell = results.stem(name)
+        if failure := read_failure(folder / name):
+            problems.append(f"{name}: {failure}")
+            begun.add(cell)
+        try:
+            run = results.read_run(folder / name)
+        except UserError:  # it has recorded nothing
+            continue
+        problems += run.problems
+        runs[cell].append(run)
+        scores.append(final_scores(run).assign(cell=cell, seed=run.seed))
+    waiting = [cell for cell, found in runs.items() if not found and cell not in begun]
+    filled = [frame for frame in scores if len(frame)] or scores[:1]
+    return Reproduction(folder, plan, runs, pd.concat(filled), problems, waiting)
+
+
+def final_scores(run: Run) -> Frame:
+    """Return the scores of the last step of a run that has ended."""
+    return results.at_end(run, results.last_scores(run.scores))
+
+
+def in_percent(estimate: Difference) -> Difference:
+    """Return a fraction and its interval in percent."""
+    value, low, high = (round(100 * one, 10) for one in estimate[:3])
+    return estimate._replace(value=value, low=low, high=high)
+
+
+def mean_percent(scores: Frame) -> Difference:
+    """Return the mean over seeds in percent, with an interval over seeds and items if it has one.
+
+    `cpc.results.compare.over_seeds_and_items` makes the interval; UNKNOWN without scores.
+    """
+    return in_percent(mean_over_seeds([*scores.itertuples()])) if len(scores) else UNKNOWN
+
+
+def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
+    """Return `cpc.results.compare.lead` of two rows in points, and its number of seeds.
+
+    UNKNOWN and 0 if a row has no score.
+    """
+    a, b = ({score.seed: score for score in rows.itertuples()} for rows in (ours, theirs))
+    over = lead_by_seed(a, b)
+    if over is None:
+        return UNKNOWN, 0
+    return in_percent(over), len(a.keys() & b.keys()) or min(len(a), len(b))
+
+
+def linear_scores(scores: Frame, table: PaperTable, features: str) -> Frame:
+    """Return the scores of a table's task by a linear probe on some features."""
+    wanted = {"task": table.task, "unit": table.unit, "metric": table.metric}
+    wanted |= {"features": features, "method": "linear"}
+    return scores[(scores[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+
+
+def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINTS) -> str:
+    """Return whether one row lies above another, by the interval of their difference.
+
+    Rows are equal ("=") if they surely differ by less than `equal`.
+
+    >>> judge_pair(Difference(3.0, 1.5, 4.5)), judge_pair(Difference(3.0, -1.5, 7.5))
+    ('held', 'cannot be told')
+    >>> judge_pair(Difference(0.1, -0.5, 0.7), "="), judge_pair(Difference(3.0, 1.5, 4.5), "=")
+    ('held', 'did not hold')
+    """
+    if not math.isfinite(over.low + over.high):
+        return UNTOLD
+    if relation == "=":
+        if max(-over.low, over.high) < equal:
+            return HELD
+        return REFUTED if over.low > equal or over.high < -equal else UNTOLD
+    return HELD if over.low > 0 else REFUTED if over.high < 0 else UNTOLD
+
+
+def join(verdicts: Sequence[str]) -> str:
+    """Return the verdict on a claim: it holds if all its pairs do, and is refuted if one is."""
+    return next((one for one in (REFUTED, MISSING, UNTOLD) if one in verdicts), HELD)
+
+
+class Result(NamedTuple):
+    """A table of the paper on one labelled set."""
+
+    table: PaperTable
+    data: str
+    rows: Frame
+    """By label: cell, paper, value, low, high (percent; NaN if not measured), seeds, and at_limit:
+    whether a training on labels was ended by its number of steps."""
+    pairs: Frame
+    """A row for each pair of each claim: claim, lower, relation, higher, verdict, and of the higher
+    minus the lower in points value, low, high, paired and seeds, as `lead` has them."""
+    order: Difference | None
+    """Kendall's tau of the order against the paper's, and its p."""
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """The verdict on each claim."""
+        return {
+            str(claim): join(rows.verdict.tolist())
+            for claim, rows in self.pairs.groupby("claim", sort=False)
+        }
+
+
+def read_results(reproduction: Reproduction) -> list[Result]:
+    """Return each table of the plan, once for each set that its task was probed on."""
+    scores, found = reproduction.scores, []
+    for table in TABLES:
+        if f"table {table.number}" in reproduction.plan["parts"]:
+            of_task = (scores.task == table.task) & (scores.unit == table.unit)
+            probed = scores[of_task & scores.cell.isin({row.cell for row in table.rows})]
+            for data in sorted(probed.data.unique()) or [""]:
+                found.append(read_result(scores, table, data))
+    return found
+
+
+def read_result(scores: Frame, table: PaperTable, data: str) -> Result:
+    """Return a table as far as it is measured."""
+    found = find_rows(scores, table, data)
+    rows = measure(table, found)
+    return Result(table, data, rows, judge(table, found), order_agreement(rows))
+
+
+def find_rows(scores: Frame, table: PaperTable, data: str) -> dict[str, Frame]:
+    """Return the scores of each row of a table by label, one for each seed."""
+    of_task = (scores.task == table.task) & (scores.data == data) & (scores.unit == table.unit)
+    found = {}
+    for row in table.rows:
+        mine = scores[of_task & (scores.cell == row.cell)]
+        if row.features == CHANCE:  # whatever was probed, without an interval
+            mine = mine[(mine.metric == "accuracy") & mine.chance.notna()].drop_duplicates("seed")
+            mine = mine.assign(value=mine.chance, low=math.nan, high=math.nan, outcomes=None)
+        else:
+            wanted = {"features": row.features, "method": row.method, "metric": table.metric}
+            mine = mine[(mine[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+        found[row.label] = mine
+    return found
+
+
+def measure(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
+    """Return the rows of a table by label, in percent, NaN if not measured."""
+    rows = []
+    for row in table.rows:
+        mine = found[row.label]
+        at_limit = bool(mine.setting.str.endswith(AT_LIMIT).any())
+        rows.append((row.label, row.cell, row.paper, *mean_percent(mine)[:3], len(mine), at_limit))
+    names = ["row", "cell", "paper", "value", "low", "high", "seeds", "at_limit"]
+    return pd.DataFrame(rows, columns=pd.Index(names)).astype({"paper": float}).set_index("row")
+
+
+def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
+    """Return each pair of each claim of a table, with its verdict; see `Result.pairs`.
+
+    By the interval of `lead`: a pair is told apart only beyond the scatter of seeds and that of
+    test items, each for itself and both together.
+    """
+    rows = []
+    for claim in table.claims:
+        for low, relation, high in claim.pairs:
+            over, seeds = lead(found[high], found[low])
+            verdict = judge_pair(over, relation) if seeds else MISSING
+            own = over.paired, seeds, verdict
+            rows.append((claim.sentence, low, relation, high, *over[:3], *own))
+    names = ["claim", "lower", "relation", "higher", "value", "low", "high"]
+    return pd.DataFrame(rows, columns=pd.Index([*names, "paired", "seeds", "verdict"]))
+
+
+def verdict(
+    reproduction: Reproduction,
+    tables: Sequence[Result],
+    more: Sequence[tuple[str, str, int]] = (),
+) -> list[str]:
+    """Return which claims held, which did not, which cannot be told, and which are not measured.
+
+    `more` are claims of no table: the sentence, its verdict, and the number of seeds behind it.
+    """
+    sets = Counter(one.table.title for one in tables)
+    claims = [
+        (f"{one.table.task}: {claim}", word, [one.data] if sets[one.table.title] > 1 else [])
+        for one in tables
+        for claim, word in one.verdicts.items()
+    ]
+    if "figure 3" in reproduction.plan["parts"]:
+        offsets = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
+        word, seeds = (offsets.verdict, offsets.seeds) if offsets else (MISSING, 0)
+        more = [("accuracy falls with the offset (Figure 3)", word, seeds), *more]
+    claims += [(claim, word, []) for claim, word, _ in more]
+    sentences = []
+    for word, words in VERDICTS.items():
+        sets_of: dict[str, list[str]] = {}
+        for claim, found, data in claims:
+            if found == word:
+                sets_of.setdefault(claim, []).extend(data)
+        listed = [f"{c} ({', '.join(on)})" if on else c for c, on in sets_of.items()]
+        sentences += [f"{words}: {'; '.join(listed)}."] if listed else []
+    seeds = [n for one in tables for n in one.pairs.seeds] + [n for *_, n in more]
+    alone = [n == 1 for n in seeds if n]
+    if any(alone):
+        how_many = "All" if all(alone) else "Some"
+        sentences.append(
+            f"{how_many} of these verdicts rest on one seed, and say nothing about others."
+        )
+    if reproduction.waiting:
+        sentences.append(f"Cells not begun: {', '.join(reproduction.waiting)}.")
+    return [*sentences, *reproduction.problems]
+
+
+def kendall_tau(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return Kendall's tau-b along the last axis; NaN where all are equal.
+
+    tau = sum sign(x_i - x_j) sign(y_i - y_j) / sqrt(pairs untied in x . pairs untied in y)
+
+    >>> float(kendall_tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).round(4))
+    0.3333
+    """
+    i, j = np.triu_indices(x.shape[-1], 1)
+    a, b = np.sign(x[..., i] - x[..., j]), np.sign(y[..., i] - y[..., j])
+    untied = np.sqrt((a != 0).sum(-1) * (b != 0).sum(-1))
+    return np.asarray((a * b).sum(-1) / np.where(untied > 0, untied, np.nan))
+
+
+def order_agreement(rows: Frame) -> Difference | None:
+    """Return Kendall's tau between paper and value with a 95 % interval, and an exact p.
+
+    The interval is a parametric bootstrap: every row is drawn from a normal distribution as wide
+    as its interval over seeds and test items. p: the fraction of all orders of our rows whose tau
+    is as high or higher. None for less than three rows; NaN where all are equal.
+    """
+    both = rows[rows.paper.notna() & rows.value.notna()]
+    if len(both) < 3:
+        return None
+    y, values = both.paper.to_numpy(float), both.value.to_numpy(float)
+    spread = (both.high - both.low).to_numpy(float) / (2 * 1.96)
+    tau = float(kendall_tau(values, y))
+    low = high = p = math.nan
+    if np.isfinite(spread).all() and math.isfinite(tau):
+        noise = np.random.default_rng(0).standard_normal((NUM_DRAWS, len(values)))
+        drawn = kendall_tau(values + spread * noise, y)
+        low, high = (float(end) for end in np.nanquantile(drawn, [0.025, 0.975]))
+    if len(values) <= MAX_PERMUTED and math.isfinite(tau):
+        orders = np.array(list(itertools.permutations(values)))
+        p = float((kendall_tau(orders, y) >= tau - 1e-9).mean())
+    return Difference(tau, low, high, p)
+
+
+def independence(x: Any, y: Any) -> tuple[float, float]:
+    """Return Kendall's tau and the two-sided p of independence: exact for few untied pairs.
+
+    >>> tau, p = independence([1, 2, 3, 4], [1, 2, 3, 4])
+    >>> tau, round(p, 4), round(2 / 24, 4)
+    (1.0, 0.0833, 0.0833)
+    """
+    found: Any = stats.kendalltau(x, y)
+    return float(found.statistic), float(found.pvalue)
+
+
+def rank_correlation(x: Any, y: Any) -> Difference | None:
+    """Return Kendall's tau of two columns with a bootstrap interval over their pairs, and p.
+
+    None for less than four pairs, or if all of a column are equal.
+    """
+    a, b = np.asarray(x, float), np.asarray(y, float)
+    if len(a) < 4:
+        return None
+    tau, p = independence(a, b)
+    if not math.isfinite(tau):
+        return None
+    drawn = np.random.default_rng(0).integers(len(a), size=(NUM_DRAWS, len(a)))
+    low, high = np.nanquantile(kendall_tau(a[drawn], b[drawn]), [0.025, 0.975])
+    return Difference(tau, float(low), float(high), p)
+
+
+class Offsets(NamedTuple):
+    """Figure 3: how often the positive wins, by offset."""
+
+    frame: Frame
+    """offset, N, log N, and in percent chance and, each with its interval over seeds, acc_top1 and
+    acc_pairwise."""
+    tau: float
+    """Kendall's tau of acc_top1 with the offset."""
+    p: float
+    """Exact, if offsets were independent."""
+    verdict: str
+    """Beyond chance and, with several seeds, beyond the scatter of their own taus."""
+    seeds: int
+
+
+def read_offsets(runs: Sequence[Run]) -> Offsets | None:
+    """Return the mean over seeds of the last evaluation under the training rule."""
+    accuracies = ["acc_top1", "acc_pairwise"]
+    found = [results.at_end(run, results.last_evaluation(run)) for run in runs]
+    found = [one for one in found if len(one) and np.isfinite(one[accuracies]).all(axis=None)]
+    if not found:
+        return None
+    first = found[0]
+    columns = {"offset": first.offset.astype(int), "N": first.n, "log N": np.log(first.n)}
+    frame = pd.DataFrame({**columns, "chance %": 100 * first.chance_top1}).reset_index(drop=True)
+    for name in accuracies:
+        by_offset = pd.concat(found).groupby("offset")[name].agg(list)
+        means = [in_percent(results.over_seeds(by_offset.loc[k])) for k in frame.offset]
+        frame[f"{name} %"] = [tuple(np.clip(mean[:3], 0, 100).tolist()) for mean in means]
+    tau, p = independence(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
+    taus = [independence(one.offset, one.acc_top1)[0] for one in found]
+    _, low, high, *_ = results.over_seeds(taus)
+    surely = p < MAX_P and (len(found) == 1 or low > 0 or high < 0)
+    surely &= all((one.state != "chance").sum() >= MIN_OFFSETS for one in found)
+    return Offsets(frame, tau, p, [HELD, REFUTED][tau > 0] if surely else UNTOLD, len(found))
+
+
+def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Frame:
+    """Return strict bound and linear probe on c of the runs that ended, to compare their orders.
+
+    The bound is the mean over those offsets that all runs have; runs whose bound was measured with
+    another N than most, beyond what seeds differ by, are left out.
+
+    Args:
+        runs: by cell.
+        table: the probe is of its task.
+
+    Returns:
+        The columns data, cell, nats, and percent, sorted by data.
+    """
+    found = []
+    for cell, run in ((cell, run) for cell, of_cell in runs.items() for run in of_cell):
+        strict = results.at_end(run, results.last_evaluation(run, strict=True))
+        scores = linear_scores(final_scores(run), table, "c")
+        if len(strict) and len(scores):
+            found.append((cell, strict.set_index("offset"), scores))
+    ceilings = pd.Series([np.log(strict.n.max()) for _, strict, _ in found], dtype=float)
+    is_alike = (ceilings - ceilings.median()).abs() <= ALIKE
+    kept = [one for one, holds in zip(found, is_alike, strict=True) if holds]
+    shared = set.intersection(*(set(strict.index) for _, strict, _ in kept)) if kept else set()
+    points = [
+        (score.data, cell, strict.bound[strict.index.isin(shared)].mean(skipna=False),
+         100 * score.value)
+        for cell, strict, scores in kept
+        for score in scores.itertuples()
+    ]  # fmt: skip
+    frame = pd.DataFrame(points, columns=pd.Index(["data", "cell", "nats", "percent"]))
+    frame = frame.astype({"nats": float, "percent": float})
+    return frame.loc[np.isfinite(frame.nats)].sort_values(by="data", kind="stable")
+
+
+class Learned(NamedTuple):
+    """Figure 6: a task as it was learned without CPC and with it."""
+
+    task: Task
+    curves: tuple[dict[int, np.ndarray], ...]
+    """Of each arm, by seed: frames and returns (2, points)."""
+    areas: tuple[Difference, ...]
+    """Under the curves of each arm, over seeds."""
+    over: Difference
+    """By how much the area with CPC is larger: paired by seed, Student's over seeds."""
+    seeds: int
+    """The number of seeds that both arms have."""
+    verdict: str
+
+
+def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
+    """Return the areas under the curves of a task without CPC and with it, and the verdict."""
+    arms = [
+        {seed: float(area_under_curve(*curve)) for seed, curve in arm.items()} for arm in curves
+    ]
+    areas = tuple(results.over_seeds([*arm.values()]) if arm else UNKNOWN for arm in arms)
+    shared = sorted(arms[0].keys() & arms[1].keys())
+    if not shared:
+        return Learned(task, curves, areas, UNKNOWN, 0, MISSING)
+    over = results.over_seeds([arms[1][seed] - arms[0][seed] for seed in shared])
+    verdict = judge_pair(over, task.relation, EQUAL_RETURN)
+    return Learned(task, curves, areas, over, len(shared), verdict)
+
+
+def read_curves(runs: Sequence[Run]) -> dict[int, np.ndarray]:
+    """Return by seed the frames and returns (2, points) of the runs that have ended."""
+    curves = {}
+    for run in runs:
+        if run.step == run.num_steps and "return" in run.train:
+            rows = run.train.dropna(subset=["return"])
+            if len(rows) > 1:
+                curves[run.seed] = rows[["frames", "return"]].to_numpy(float).T
+    return curves
