@@ -31,9 +31,10 @@ POINT = 20  # rollouts from one point of a curve to the next
 ARMS = {
     "none": {"cpc.weight": 0.0},
     "CPC": {},
-    "CPC, other targets": {"cpc.targets": "other"},
-    "CPC, given actions": {"cpc.given_actions": True},
 }
+if FULL:
+    ARMS["CPC, other targets"] = {"cpc.targets": "other"}
+    ARMS["CPC, given actions"] = {"cpc.given_actions": True}
 EXPECTED = {"seen_again": "helps", "never_seen": "no difference", "always_visible": "no difference"}
 VARIANTS = tuple(EXPECTED) if FULL else ("seen_again",)
 
@@ -89,7 +90,7 @@ for variant in VARIANTS:
 # %%
 figure, panels = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
 for axes, variant in zip(panels, VARIANTS, strict=False):
-    for color, arm in zip(("0.6", "C0", "C1", "C2"), ARMS, strict=True):
+    for color, arm in zip(("0.6", "C0", "C1", "C2"), ARMS, strict=False):
         one = pd.DataFrame(curves[variant, arm].T).rolling(5, min_periods=1).mean().to_numpy()
         axes.plot(frames, one, color=color, linewidth=0.3)
         axes.plot(frames, interquartile_mean(one[..., None]), color=color, label=arm)
