@@ -116,7 +116,10 @@ def test_every_command_is_listed_by_what_its_file_says_first(monkeypatch, capsys
     for name, said in listed.items():
         assert importlib.util.find_spec(f"experiments.{program.ALIASES.get(name, name)}")
         assert said.endswith((".", "?")), name
-    assert listed["status"] == "How all runs of a folder stand: a table, once or every few seconds."
+    assert (
+        listed["status"]
+        == "Show the state of all runs in a folder: a table, once or every few seconds."
+    )
 
 
 def test_alone_it_says_what_is_here_and_then_the_commands(monkeypatch, capsys):

@@ -78,6 +78,7 @@ def streaming_info_nce(
 
     Equal scores give exactly log N, and a tie is half a win:
 
+    >>> from cpc.types import Position
     >>> place = Position(*(field.ravel() for field in Position.grid(1, 4)))
     >>> loss, scores = streaming_info_nce(
     ...     jnp.zeros((4, 2)), jnp.ones((4, 2)), place, place, lambda a, c, k: a.lane == c.lane, 1

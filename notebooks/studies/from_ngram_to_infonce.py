@@ -27,9 +27,9 @@ sys.path.insert(0, "../..")  # where configs and experiments are
 from configs.keys import make_config
 from configs.words import KEYS
 from cpc import losses, negatives
+from cpc.data import Corpus, Vocabulary, encode_sentences, read_text_folder, split_sentences
 from cpc.data.cache import cache_dir
 from cpc.data.sources.texts import prepare_texts
-from cpc.data.text import Corpus, Vocabulary, encode_sentences, read_text_folder, split_sentences
 from cpc.evaluate.accuracy import bootstrap_interval
 from cpc.models.ngram import kneser_ney, ngram_log_p
 from cpc.models.words import look

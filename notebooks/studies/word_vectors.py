@@ -21,10 +21,7 @@ from scipy import stats
 sys.path.insert(0, "../..")  # where configs and experiments are
 from configs.keys import make_config
 from configs.words import KEYS
-from cpc.data.cache import cache_dir
-from cpc.data.sources.similarity import read_judgements
-from cpc.data.sources.texts import prepare_texts
-from cpc.data.text import (
+from cpc.data import (
     Corpus,
     Vocabulary,
     keep_probabilities,
@@ -32,6 +29,9 @@ from cpc.data.text import (
     split_sentences,
     subsample,
 )
+from cpc.data.cache import cache_dir
+from cpc.data.sources.similarity import read_judgements
+from cpc.data.sources.texts import prepare_texts
 from cpc.evaluate.words import normalize, spearman
 from cpc.negatives import unigram
 from experiments.command.config import with_settings

@@ -326,7 +326,7 @@ def test_odd_names_and_folders_are_skipped_and_said(tmp_path, small_chunks, monk
 
     def refuse(folder):
         if str(folder).endswith("locked"):
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", str(folder))
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", refuse)

@@ -911,7 +911,7 @@ def test_odd_files_of_a_folder_are_skipped_with_a_reason(tmp_path, monkeypatch):
 
     def refuse(folder):
         if str(folder).endswith("locked"):
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", str(folder))
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", refuse)

@@ -140,7 +140,7 @@ def test_damaged_files_do_not_stop_it(runs, content):
     for path in (runs / "now").rglob("*.json*"):
         path.write_text(content)
     (runs / "sweep" / "sweep.json").write_text(content)
-    (runs / "sweep" / "failed" / "failed.json").write_text(content)
+    (runs / "sweep" / "failed" / "state.json").write_text(content)
     assert "finished" in status.describe(status.read_all(runs), 80)
 
 
