@@ -10,9 +10,6 @@ class Key(NamedTuple):
     """A key of a config, whose value has the type of the default.
 
     Limits and words are those of each entry, if the value is a tuple.
-
-    The default is also what a recorded run gets that was made before the key was: it has to mean
-    what was done then.
     """
 
     default: Any

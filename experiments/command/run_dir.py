@@ -163,7 +163,7 @@ def identities(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any
 
 def check_apart(path: pathlib.Path, config: Config) -> None:
     """Check that a run directory is not the folder of the data, where it would be read as such."""
-    data = flatten(config).get("data.path")
+    data = config.get("data", {}).get("path")
     if data and pathlib.Path(data).expanduser().resolve() == path.resolve():
         raise UserError(
             f"the run directory {path} is data.path, and what a run writes would be read as data: "
@@ -231,7 +231,7 @@ def check_same_config(
         for key, difference in differences(plain(recorded), plain(wanted))
         if not key.startswith(("probe.", "data.num_threads", "steps_per_launch", "logger"))
     }
-    if set(differing) == {"num_steps"} and (schedule := flatten(wanted).get("optim.schedule")):
+    if set(differing) == {"num_steps"} and (schedule := wanted.get("optim", {}).get("schedule")):
         return check_num_steps(wanted.num_steps, schedule, path)
     # Of another kind nearly every key is another, too.
     if differing:

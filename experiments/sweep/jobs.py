@@ -1,7 +1,6 @@
 """Run cells: checked before, one command in a folder, the others going on if one fails."""
 
 import contextlib
-import fcntl
 import pathlib
 import shlex
 import shutil
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TextIO
 
-from cpc.files import SWEEP_LOCK, read_object
+from cpc.files import SWEEP_LOCK, read_object, try_lock
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli, names, run_dir
@@ -44,13 +43,11 @@ def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
             "--workdir, or free space there"
         ) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if try_lock(lock) is False:
             raise UserError(
                 f"another {what} of {folder}, or a cell of it, still runs: wait for its end, or "
                 "stop it"
-            ) from None
+            )
         yield lock
 
 
