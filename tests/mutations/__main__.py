@@ -7,11 +7,14 @@
 The tests run in a copy of the checkout. FILE gets a line of JSON per mutation; a run with the same
 FILE continues it. A seed draws the same mutations as long as no source changes; a replay applies
 those of a file whose line still exists in a function of the same name, in whatever file it is. The
-status is 1 if a mutation survives that was killed before.
+status is 1 if a mutation survives that was killed before. Outcomes:
+
+    killed     a test failed                  timeout   tests hang that pass in half of the limit
+    survived   all tests passed               slow      the limit is too short, and no test failed
+    gone       the line no longer exists      unclear   a test failed, and does without the mutation
 """
 
 import argparse
-import collections
 import contextlib
 import json
 import os
@@ -22,8 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+
+import pandas as pd
 
 from tests.mutations.nearest import find_users, nearest_tests
 from tests.mutations.places import Mutation, choose, locate, mutate, room_of
@@ -33,9 +38,6 @@ MUTATED = ("cpc/", "experiments/")
 NOT_COPIED = (".git", ".venv", ".hypothesis", "__pycache__", "build", "dist", "runs")
 MARKS = ("not slow and not network and not whole", "(slow or whole) and not network")
 MAX_MEMORY = 16 << 30
-#: "slow": the limit is too short for the tests even without the mutation, and none failed so far;
-#: "unclear": the test that failed also fails without the mutation.
-OUTCOMES = ("killed", "timeout", "survived", "slow", "unclear", "gone")
 
 
 def read_sources(root: Path) -> dict[str, str]:
@@ -45,8 +47,8 @@ def read_sources(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text(encoding="utf-8") for path in paths}
 
 
-def run_tests(tree: Path, tests: Sequence[str], limit: float, *flags: str) -> tuple[str, list[str]]:
-    """Return whether tests were "killed", "survived", "slow" or "timeout", and those that failed."""
+def run_tests(tree: Path, tests: list[str], limit: float, *flags: str) -> tuple[str, list[str]]:
+    """Return the outcome of tests, and those that failed."""
     output = tree.parent / "output"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     command += [*flags, f"--basetemp={tree.parent / 'tmp'}", *tests]
@@ -93,43 +95,40 @@ def run_all(mutations: Iterable[Mutation], out: Path, limit: float) -> None:
     sources = read_sources(ROOT)
     users = find_users(sources)
     mutable = {file: text for file, text in sources.items() if file.startswith(MUTATED)}
-    killers = collections.defaultdict(list)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         tree = Path(folder, "checkout")
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*NOT_COPIED))
         for mutation in mutations:
-            result = {**mutation._asdict(), "outcome": "gone", "killer": "", "tests": []}
+            outcome, failed, tests = "gone", [], []
             if place := locate(mutable, mutation):
                 file, row = place
                 tests = nearest_tests(sources, users, file, mutation.function)
                 text = mutate(sources[file], row, mutation)
                 outcome, failed = judge(tree, tests, file, text, limit)
-                result |= {"outcome": outcome, "killer": "".join(failed[:1]), "tests": tests}
-                killers[result["killer"]].append(result)
-            record(out, result)
-        tests = [name for name in killers if name.startswith(("tests/", *MUTATED))]
-        for name in run_tests(tree, tests, 10 * limit)[1] if tests else ():
-            for result in killers[name]:
-                record(out, {**result, "outcome": "unclear"})
+            record(out, mutation, outcome, "".join(failed[:1]), tests)
+        killed = [(m, r["killer"], r["tests"]) for m, r in read_results(out).items()
+                  if r["outcome"] == "killed" and ".py" in r["killer"]]  # fmt: skip
+        tests = list({killer for _, killer, _ in killed})
+        failed = run_tests(tree, tests, 10 * limit)[1] if tests else []
+        for mutation, killer, tests in killed:
+            if killer in failed:
+                record(out, mutation, "unclear", killer, tests)
 
 
-def record(out: Path, result: Mapping) -> None:
+def record(out: Path, mutation: Mutation, outcome: str, killer: str, tests: list[str]) -> None:
     """Append a result to a file, and print it."""
+    result = {**mutation._asdict(), "outcome": outcome, "killer": killer, "tests": tests}
     with out.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(result) + "\n")
-    show(result)
-
-
-def show(result: Mapping) -> None:
-    """Print a result at once."""
-    where = f"{result['file']} {result['function']}  {result['killer']}"
-    write(f"{result['outcome']:9}{where}\n{'':11}{result['line']}\n{'->':>10} {result['mutated']}")
-
-
-def write(text: str) -> None:
-    """Print text at once."""
-    sys.stdout.write(f"{text}\n")
+    end = f"{'by':>8} {killer}\n" if killer else ""
+    sys.stdout.write(f"{outcome:9}{describe(mutation)}\n{end}")
     sys.stdout.flush()
+
+
+def describe(mutation: Mutation) -> str:
+    """Return the place of a mutation, its line and what replaces that, as text."""
+    place = f"{mutation.file} {mutation.function}"
+    return f"{place}\n{'':9}{mutation.line}\n{'->':>8} {mutation.mutated}"
 
 
 def read_results(path: Path) -> dict[Mutation, dict]:
@@ -139,23 +138,9 @@ def read_results(path: Path) -> dict[Mutation, dict]:
     return {Mutation(*(result[name] for name in Mutation._fields)): result for result in results}
 
 
-def table(results: Iterable[Mapping]) -> str:
-    """Return the number of outcomes by room, as text."""
-    results = list(results)
-    counts = collections.Counter((room_of(r["file"]), r["outcome"]) for r in results)
-    counts.update(("total", result["outcome"]) for result in results)
-    rooms = [*sorted({room for room, _ in counts} - {"total"}), "total"]
-    lines = [f"{'':24}" + "".join(f"{outcome:>10}" for outcome in OUTCOMES)]
-    lines += [
-        f"{r:24}" + "".join(f"{counts[r, outcome]:10}" for outcome in OUTCOMES) for r in rooms
-    ]
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Run the mutations of a seed or of a file, and print those that survive."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--number", type=int, default=100)
     parser.add_argument("--out", type=Path, required=True, help="where results go")
@@ -168,14 +153,12 @@ def main() -> None:
     chosen = list(before) or choose(sources, options.seed, options.number, options.only)
     done = read_results(options.out)
     run_all([mutation for mutation in chosen if mutation not in done], options.out, options.limit)
-    results = read_results(options.out)
-    alive = [
-        mutation for mutation in chosen if results[mutation]["outcome"] in ("survived", "slow")
-    ]
-    write("\nSurvivors:")
-    for mutation in alive:
-        show(results[mutation])
-    write(table(results[mutation] for mutation in chosen))
+    outcomes = {m: result["outcome"] for m, result in read_results(options.out).items()}
+    alive = [m for m in chosen if outcomes[m] in ("survived", "slow")]
+    rooms = pd.Series([room_of(m.file) for m in chosen], name="room")
+    counts = pd.crosstab(rooms, pd.Series([outcomes[m] for m in chosen]), margins=True)
+    survivors = "\n".join(f"{outcomes[m]:9}{describe(m)}" for m in alive)
+    sys.stdout.write(f"\nSurvivors:\n{survivors}\n\n{counts.to_string()}\n")
     sys.exit(any(before[m]["outcome"] in ("killed", "timeout") for m in alive if before))
 
 

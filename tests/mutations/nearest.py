@@ -31,11 +31,10 @@ def find_users(sources: Mapping[str, str]) -> dict[str, set[str]]:
                 case ast.ImportFrom(module=module, names=names) if module:
                     for alias in names:
                         packages[alias.asname or alias.name] = f"{module}.{alias.name}"
-                        yield resolve(module, alias.name)
+                        used = resolve(module, alias.name)
+                        yield used if used not in exports else None  # but its attributes, below
                 case ast.Constant(value=str(name)):  # a command, or what a test replaces
                     yield modules.get(f"{name}.__main__") or modules.get(name)
-        for node in ast.walk(trees[file]):
-            match node:
                 case ast.Attribute(value=ast.Name(id), attr=attr) if packages.get(id) in modules:
                     yield resolve(packages[id], attr)
 
@@ -53,14 +52,11 @@ def distances(
 
     Files that do not name it, or a function next to it that does, are one further away.
     """
-    parts = re.split(r"^(?=def |class |@)", sources[file], flags=re.MULTILINE)
-    names = [function.split(".")[0]] if function else []
+    parts = re.split(r"^(?:def|class) ", sources[file], flags=re.MULTILINE)[1:]
+    names = [function.split(".")[0]]
     for name in names:  # which grows
-        inside = [part for part in parts if re.search(rf"\b{name}\b", part)]
-        found = {
-            n for part in inside for n in re.findall(r"^(?:def|class) (\w+)", part, re.MULTILINE)
-        }
-        names += sorted(found.difference(names))
+        inside = {re.match(r"\w+", part)[0] for part in parts if re.search(rf"\b{name}\b", part)}
+        names += sorted(inside.difference(names))
     direct = sorted(users.get(file, ()))
     edge = [user for user in direct if re.search(rf"\b({'|'.join(names)})\b", sources[user])]
     found, number, further = {file: 0}, 0, direct

@@ -58,10 +58,6 @@ class Mutation(NamedTuple):
     occurrence: int
 
 
-#: Kind, row from 1, first and last byte, and the new text in between.
-Edit = tuple[str, int, int, int, str]
-
-
 def list_mutations(file: str, source: str) -> list[Mutation]:
     """Return all mutations of a file, even those that leave its bytecode as it is."""
     lines, functions, found = source.split("\n"), functions_of_lines(source), []
@@ -96,8 +92,11 @@ def _rows(lines: list[str], functions: dict[int, str], line: str, function: str)
     return [row for row in rows if f".{functions[row]}".endswith(f".{function}")]
 
 
-def _visit(node: ast.AST, lines: list[str]) -> Iterator[Edit]:
-    """Yield the edits of a node and all in it, except messages, annotations and imports."""
+def _visit(node: ast.AST, lines: list[str]) -> Iterator[tuple]:
+    """Yield kind, row from 1, first and last byte, and new text of each edit of a node and below.
+
+    Not of messages, annotations and imports.
+    """
     match node:
         case ast.Import() | ast.ImportFrom() | ast.JoinedStr():
             return
@@ -119,14 +118,14 @@ def _visit(node: ast.AST, lines: list[str]) -> Iterator[Edit]:
                     yield from _visit(child, lines)
 
 
-def _operators(node: ast.AST, lines: list[str]) -> Iterator[Edit]:
+def _operators(node: ast.AST, lines: list[str]) -> Iterator[tuple]:
     """Yield replacements of the operators between a node's operands, or before its only one."""
     match node:
         case ast.Compare(left=left, ops=ops, comparators=rest):
             found = zip(ops, [left, *rest], rest, strict=False)
         case ast.BoolOp(op=op, values=values):
             found = ((op, left, right) for left, right in itertools.pairwise(values))
-        case ast.BinOp(left=left, op=op, right=right) if not _is_text(left) and not _is_text(right):
+        case ast.BinOp(left=left, op=op, right=right):
             found = [(op, left, right)]
         case ast.UnaryOp(op=op, operand=operand):
             found = [(op, None, operand)]
@@ -140,10 +139,6 @@ def _operators(node: ast.AST, lines: list[str]) -> Iterator[Edit]:
         start = lines[row - 1].encode().find(old.encode(), begin)
         if row == right.lineno and begin <= start < right.col_offset:
             yield from ((kind, row, start, start + len(old), new) for new in others)
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.JoinedStr) or isinstance(getattr(node, "value", None), str)
 
 
 def _replacements(node: ast.AST, lines: list[str]) -> Iterator[tuple[ast.AST, str, str]]:
