@@ -1,7 +1,8 @@
 # make demo   environment, real recordings, a CPC run, probes, report
 # make test   environment, lint, types, fast tests, a small run of each experiment, the site
 # make slow   all other tests, which take most of an hour
-# make nightly  an hour of kills, damage and odd input; the coverage of intervals and claims; the studies at full size
+# make nightly  kills, damage and odd input for an hour, coverage of intervals, studies at full size
+# make mutations  faults of one line each, and which of them the tests nearest to them miss
 # make fast   the tests that take seconds and no network
 # make docs   the site, in build/docs, its notebooks executed
 # Nothing needs root; what is there is reused.
@@ -17,7 +18,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Where Python is told to write no bytecode, each of the tests' commands would compile its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test slow nightly fast whole lint docs clean
+.PHONY: demo test slow nightly mutations fast whole lint docs clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/demo
@@ -36,6 +37,10 @@ nightly: .venv/dev
 	mkdir -p build/studies
 	FULL=1 $(BIN)/jupyter execute --timeout=-1 --output='../../build/studies/{notebook_name}' notebooks/studies/*.ipynb
 	$(BIN)/python -m tests.endurance
+
+mutations: .venv/dev
+	@mkdir -p build
+	$(BIN)/python -m tests.mutations --out build/mutations.jsonl
 
 whole: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m whole

@@ -135,6 +135,18 @@ def test_damaged_scores_are_kept_aside(tmp_path):
     assert (tmp_path / "damaged-scores.json").read_text() == "{"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("task", 3), ("setting", None), ("low", "0.2"), ("num_test", True), ("seed", 1.5),
+     ("step", "2"), ("higher_is_better", 0), ("value", np.nan)],
+)  # fmt: skip
+def test_a_score_of_the_wrong_type_is_left_out(tmp_path, name, value):
+    good, bad = ({n: v for n, v in PHONES._asdict().items() if n != "outcomes"} for _ in range(2))
+    write_sealed(tmp_path / "scores.json", {"scores": [{**bad, name: value}, good]})
+    assert read_scores(tmp_path, problems := []) == [PHONES]
+    assert len(problems) == 1
+
+
 def test_scores_of_a_run(tmp_path):
     run = read_run(write_fake_run(tmp_path))
     scores = {(s.task, s.unit, s.features, s.method): s for s in run.scores.itertuples()}

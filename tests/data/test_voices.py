@@ -10,7 +10,7 @@ import soundfile
 
 from cpc import data
 from cpc.data.sources.voice_packages import VOICES, decode, festvox_phones, reason_to_drop
-from cpc.data.sources.voices import FOLDER_NAME, is_prepared, prepare_voices
+from cpc.data.sources.voices import FOLDER_NAME, _test_mask, is_prepared, prepare_voices
 from cpc.types import UserError
 
 spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
@@ -66,6 +66,10 @@ def test_the_folder(mirror, tmp_path):
     assert "festvox-ru_9-1_all.deb" in credits
     assert "CC-BY-SA-3.0" in credits
     assert (folder / "licenses" / "festvox-ru.txt").exists()
+
+
+def test_the_split_of_one_version_is_that_of_the_next():
+    assert np.flatnonzero(_test_mask(40, 1)).tolist() == [5, 15, 21, 22, 24, 33]
 
 
 def test_splits_and_phones(mirror, tmp_path):

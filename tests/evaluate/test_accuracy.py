@@ -113,6 +113,7 @@ def test_spread_of_known_covariances():
 def test_constant_features_have_no_spread(value):
     std, rank = feature_spread(jnp.full((777, 5), value))
     assert (float(std), float(rank)) == (0, 0)
+    assert feature_spread(jnp.full((1, 5), value)) == (0, 0)
 
 
 @pytest.mark.slow

@@ -78,6 +78,7 @@ def test_score_of_several_subsets():
     score = few_label_score(correct, labels, **options)
     assert (score.value, score.method, score.num_train, score.num_test) == (0.625, "frozen", 60, 4)
     assert score.low < 0.625 < score.high
+    assert few_label_score(correct[1:], labels, **options).high > 0.75  # all labels: one subset
     other = few_label_score(correct[::-1], labels, **{**options, "features": "pixels"})
     assert difference(score, other)[:3] == (0, 0, 0)
     assert difference(score, other).paired == "items"
@@ -101,6 +102,7 @@ def test_a_difference_of_few_labels_does_not_leave_out_which_were_drawn():
         found = difference(ours, theirs)
         sure += found.low > 0 or found.high < 0
     assert found.paired == ""
+    assert ours.low < ours.value < ours.high
     assert sure <= 8
     one = few_label_score(rng.uniform(size=(1, 2000)) < 0.8, labels, features="z", **options)
     assert (one.low, one.high) == (None, None)

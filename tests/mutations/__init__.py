@@ -1,0 +1,1 @@
+"""Seeded faults, one line each, and whether the tests nearest to them notice."""
