@@ -137,7 +137,7 @@ def test_a_run_is_refused_before_anything_is_made(audio, config, tmp_path):
     ("made", "where"),
     [
         ("jax.numpy.zeros(2**46).block_until_ready()", "a device"),
-        ("numpy.zeros(2**60)", "this machine"),
+        ("numpy.zeros(2**58)", "this machine"),
     ],
 )
 def test_too_little_memory_is_one_sentence(made, where):

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 import configs.mi_consistency
 import configs.mi_staircase
 import configs.mi_tasks
+from cpc import train
 from cpc.data.images import Images
 from cpc.data.sources import fashion_mnist
 from cpc.estimators import gaussian_task
@@ -147,10 +148,8 @@ def test_what_may_be_claimed(experiment):
 def test_the_staircase_stops_resumes_and_ends_the_same(
     experiment, staircase, tmp_path, monkeypatch
 ):
-    from experiments.training import loop
-
     with monkeypatch.context() as patch:
-        stop_after(patch, loop, 7)
+        stop_after(patch, train, 7)
         said = run(experiment, small_staircase(), tmp_path / "parts")
     assert "stopped by SIGTERM; to resume: " in said
     assert not (tmp_path / "parts" / "table.json").exists()
