@@ -47,18 +47,14 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
         file.truncate(0)
         file.write(json.dumps(seal(_describe_owner())))
         file.flush()
-        done, has_crashed = threading.Event(), False
+        done = threading.Event()
         threading.Thread(target=_beat, args=(path, done), daemon=True).start()
         try:
             yield
-        except Exception as error:
-            has_crashed = not isinstance(error, UserError)
-            raise
         finally:
             done.set()
             with contextlib.suppress(OSError):
                 file.truncate(0)
-                file.write("ended in an error" * has_crashed)
 
 
 def is_held(folder: pathlib.Path) -> bool | None:
@@ -67,14 +63,6 @@ def is_held(folder: pathlib.Path) -> bool | None:
     if not (folder / LOCK).exists() or owner.get("host", platform.node()) != platform.node():
         return None
     return _lives(owner)
-
-
-def was_released(folder: pathlib.Path) -> bool:
-    """Return whether the last command in a run directory ended without a crash."""
-    try:
-        return (folder / LOCK).stat().st_size == 0
-    except OSError:
-        return False
 
 
 def _beat(path: pathlib.Path, done: threading.Event) -> None:

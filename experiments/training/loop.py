@@ -39,26 +39,31 @@ class Training(NamedTuple):
     steps_in_flight: int = 8
 
 
-#: Fields of `Training` that `fit` takes as they are.
-OPTIONS = ("num_steps", "evaluate", "cadence", "steps_in_flight")
-
-
 def run_training(
     folder: pathlib.Path, config: Config, training: Training, console: train.ProgressWriter
 ) -> FitResult:
     """Train from the newest state of a run directory to the last step or to a signal."""
-    state, step, batches, summary, *_ = training
     common: dict[str, Any] = {"num_steps": training.num_steps}
     if training.per_step is not None:
         common["per_step"], common["per_step_unit"] = training.per_step
-    with open_training(folder, state, console, config) as (state, sinks, stop):
+    with open_training(folder, training.state, console, config) as (state, sinks, stop):
         begin = time.time() - (seconds_recorded(folder) if train.is_first() else 0.0)
 
         def summarize(sums, step):
-            return {**summary(sums, step), **common, "seconds": time.time() - begin}
+            return {**training.summarize(sums, step), **common, "seconds": time.time() - begin}
 
-        options = {name: getattr(training, name) for name in OPTIONS}
-        return fit(state, step, batches, summarize=summarize, sinks=sinks, stop=stop, **options)
+        return fit(
+            state,
+            training.step,
+            training.batches,
+            num_steps=training.num_steps,
+            evaluate=training.evaluate,
+            summarize=summarize,
+            cadence=training.cadence,
+            sinks=sinks,
+            stop=stop,
+            steps_in_flight=training.steps_in_flight,
+        )
 
 
 def prefetched(
