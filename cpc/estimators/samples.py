@@ -24,8 +24,7 @@ def ksg(
 
     Raises:
       UserError: x and y are not two finite matrices of n rows, k is outside 1 to n - 1, or more
-          than k
-        copies of one pair, as in discrete data.
+        than k copies of one pair, as in discrete data.
 
     >>> x = np.arange(50.0)[:, None]
     >>> round(ksg(x, x).value, 3), round(ksg(x, x).ceiling, 3)  # psi(n) - psi(3)

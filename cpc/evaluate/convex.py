@@ -72,8 +72,7 @@ def fit_lbfgs_probe(
 
     Raises:
         UserError: labels out of range, fewer than two classes, no l2 or one that is not above zero,
-            or
-            too few rows to set any aside.
+            or too few rows to set any aside.
 
     >>> features, labels = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
     >>> predict(fit_lbfgs_probe(features, labels, num_classes=2, l2s=[0.1]), features).argmax(1)

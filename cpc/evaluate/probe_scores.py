@@ -37,8 +37,7 @@ def probe_scores(
 
     Args:
         train_features: name, such as "c", "z", "mfcc" or "random c", to an array or `Stacked`
-            frames
-            of each training utterance; test_features likewise, with the same names.
+            frames of each training utterance; test_features likewise, with the same names.
         train_labels: of each utterance its class (speakers), or one label per frame (phones, -1 if
             unlabeled); test_labels likewise.
         task, data: for the scores.

@@ -25,8 +25,7 @@ def gae(
       rewards: of the action of each step.
       values: V of the observation before it.
       is_last: whether the episode ended with it, as in `Outcome`: V of the next observation is
-          another
-        episode's and counts as 0, also if a limit of time ended the episode.
+        another episode's and counts as 0, also if a limit of time ended the episode.
       last_value: V of the observation after the last step.
       discount: gamma, of the next step's value.
       lambda_: of exponential averaging, from 0 (low variance) to 1 (no bias by the values).
