@@ -212,7 +212,7 @@ def test_one_that_comes_and_goes_has_not_come_and_may_come_again():
         watch.time.sleep(0.1)
 
     assert call_roll(3, come_and_go, seconds=0.3).startswith("processes 1, 2 missing: not all of 3")
-    assert list(call_roll(3, come_and_go, comes(1, 3), comes(2, 3))) == [1, 2]
+    assert call_roll(3, come_and_go, comes(1, 3), comes(2, 3)).keys() == {1, 2}
 
 
 def test_nobody_takes_the_place_of_one_who_has_come():
