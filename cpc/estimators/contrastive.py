@@ -11,8 +11,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from cpc import losses
-from cpc.estimators.estimate import Estimate
-from cpc.estimators.score_matrix import LOWEST, exp, known_number, mean_off, off_diagonal, split
+from cpc.estimators.estimate import (
+    LOWEST,
+    Estimate,
+    exp,
+    known_number,
+    mean_off,
+    off_diagonal,
+    split,
+)
 from cpc.types import UserError
 
 

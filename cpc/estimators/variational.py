@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.estimators.estimate import Estimate
-from cpc.estimators.score_matrix import exp, known_number, log_mean_exp_off, mean_off, split
+from cpc.estimators.estimate import Estimate, exp, known_number, log_mean_exp_off, mean_off, split
 from cpc.types import UserError
 
 #: Decay and lower limit of MINE's moving average.

@@ -24,20 +24,22 @@ from cpc.evaluate.probe import (
     CALL_UPDATES,
     Layers,
     Probe,
+    Stacked,
     Updates,
     adam_cosine,
+    as_stacked,
     begin_fit,
     check_finite,
     check_labels,
     draw_rows,
     fit_layers,
     initial_layers,
+    keep,
     predict,
     standardisation,
     standardised,
     take,
 )
-from cpc.evaluate.stacked import Stacked, as_stacked, keep
 from cpc.types import Array, ArrayLike, UserError
 
 

@@ -14,8 +14,7 @@ from cpc.evaluate.accuracy import (
     utterance_correct,
 )
 from cpc.evaluate.fit import fit_probes
-from cpc.evaluate.probe import describe_fit, predict
-from cpc.evaluate.stacked import Stacked, as_stacked, join, keep, read_rows
+from cpc.evaluate.probe import Stacked, as_stacked, describe_fit, join, keep, predict, read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.losses.influence import received_weights, sum_by_sequence
 from cpc.losses.table import AnchorLoss, describe
 from cpc.losses.tiles import (
     AnchorScores,
@@ -119,7 +118,7 @@ def summed_losses(
     offset has keys of its own. `own_index` is the index of each sequence of anchors among the
     `plan.num_sequences` of the candidates, by default its index among the anchors.
 
-    Scores are of each anchor. Received weights (`cpc.losses.influence`) are of each of the
+    Scores are of each anchor. Received weights (`received_weights`) are of each of the
     candidates' sequences. Neither has a gradient.
     """
     loss, options = take_traced(plan.loss)
@@ -387,3 +386,30 @@ def _differentiate(loss, options, positive, negatives, where):
     # 1 - p_positive is summed from the negatives: no cancellation when the positive wins.
     derivatives = -(total - exp_positive) / total, exp_negatives / total[:, None], options
     return value, lambda _: derivatives  # zero where nothing counts
+
+
+def sum_by_sequence(x: Float[Array, "m n"], num_sequences: int, length: int) -> Float[Array, "m b"]:
+    """Sum over the latents of each sequence, with which the candidates begin."""
+    return x[:, : num_sequences * length].reshape(len(x), num_sequences, length).sum(-1)
+
+
+def received_weights(
+    weights: Float[Array, "... m b"], own: Int[Array, " m"]
+) -> Float[Array, "... b"]:
+    """Return the weight that each sequence receives as a negative of the other sequences' anchors.
+
+        r_b = sum_(anchors i not of b) sum_(negatives j of b) p_ij
+
+    with p_ij the derivative of anchor i's loss by the score of its negative j, for InfoNCE the
+    softmax weight: to first order, what sequence b adds to all other losses. The sum of log N - L
+    over its own anchors, less r_b, is its whole contribution to the estimate, up to a constant.
+
+    Args:
+      weights: p_ij summed over the negatives of each sequence.
+      own: the sequence of each anchor, whose column is ignored.
+
+    >>> received_weights(jnp.array([[9.0, 0.25, 0.5], [0.5, 9.0, 0.5]]), jnp.array([0, 1]))
+    Array([0.5 , 0.25, 1.  ], dtype=float32)
+    """
+    is_other = own[:, None] != jnp.arange(weights.shape[-1])
+    return jnp.where(is_other, weights, 0.0).sum(-2)

@@ -8,8 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import LossReducer, Plan, anchor_scores, sharded_losses, take_traced
-from cpc.losses.influence import received_weights
+from cpc.losses.blocks import (
+    LossReducer,
+    Plan,
+    anchor_scores,
+    received_weights,
+    sharded_losses,
+    take_traced,
+)
 from cpc.losses.info_nce import info_nce
 from cpc.losses.inputs import (
     check_arguments,
@@ -35,8 +41,8 @@ class OffsetSums(NamedTuple):
     """Sums over the counted anchors of each offset, shape (k,): they add up over steps.
 
     Anchors without a negative are not counted. a_b is the number of a sequence's anchors. u_b is
-    the sum of log N_i - L_i over them, less the weight that it receives as a negative of
-    other sequences (`cpc.losses.influence`). Their moments give the interval of log N - L.
+    the sum of log N_i - L_i over them, less the weight that it receives as a negative
+    (`cpc.losses.blocks.received_weights`). Their moments give the interval of log N - L.
     """
 
     anchors: Float[Array, " k"]
@@ -364,7 +370,7 @@ def _losses_of(scores, loss, positives, allowed, alike, rng, choose):
 def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = None) -> OffsetSums:
     """Sums over the anchors (..., b, a) of each offset; no gradient.
 
-    `received` are the sequences' weights as negatives of each other (`cpc.losses.influence`), None
+    `received` are the sequences' weights as negatives of each other (`received_weights`), None
     if they are negatives of none.
     """
     n = scores.num_candidates

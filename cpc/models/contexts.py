@@ -12,8 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.gru import gru_scan
-from cpc.models.layers import LayerStack
-from cpc.models.linear import Conv, Dense
+from cpc.models.layers import Conv, Dense, LayerStack
 from cpc.types import UserError
 
 

@@ -53,7 +53,7 @@ def convolve_signal(
             y: Any = _convolve_frames(x, w, padding)
         else:
             y = _convolve(x, w, stride, padding)
-        return y if bias is None else (y + bias).astype(x.dtype)  # as in `cpc.models.linear`
+        return y if bias is None else (y + bias).astype(x.dtype)  # as in `cpc.models.layers`
 
     if bias is None or w.shape[0] * w.shape[1] >= ROW:
         return convolve(x, w, bias)

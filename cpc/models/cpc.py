@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
-from cpc.models.layers import part_of, with_part
-from cpc.models.time_frames import TIME_DIRECTIONS, check_cuts, reverse_time
+from cpc.models.layers import TIME_DIRECTIONS, check_cuts, part_of, reverse_time, with_part
 from cpc.types import ArrayLike, Batch, CPCOutputs, PyTree, UserError
 
 

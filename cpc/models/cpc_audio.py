@@ -9,13 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.models import torch_file
 from cpc.models.contexts import GRU, LSTM
 from cpc.models.cpc import CPC
 from cpc.models.encoders import ConvEncoder
 from cpc.models.load import Pretrained
 from cpc.models.predictors import LinearPredictor
-from cpc.models.weights import SUFFIXES, check_entries, check_path, read_weights
+from cpc.models.weights import (
+    SUFFIXES,
+    TORCH_SUFFIXES,
+    check_entries,
+    check_path,
+    read_checkpoint,
+    read_weights,
+)
 from cpc.types import PyTree, UserError
 
 SAMPLE_RATE_HZ = 16_000
@@ -94,10 +100,10 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     Raises:
       UserError: as `load_cpc_audio`.
     """
-    check_path(path, (*SUFFIXES, *torch_file.SUFFIXES))
-    if path.suffix not in torch_file.SUFFIXES:
+    check_path(path, (*SUFFIXES, *TORCH_SUFFIXES))
+    if path.suffix not in TORCH_SUFFIXES:
         return _unwrap(read_weights(path), path)
-    arrays, config = torch_file.read_checkpoint(path)
+    arrays, config = read_checkpoint(path)
     if config.get("cpc_mode") not in (None, "none"):
         raise UserError(
             f"{path} was trained with cpc_mode {config['cpc_mode']!r}: its contexts do not come "

@@ -1,4 +1,4 @@
-"""Modules as plain data, for a config.json: the type's name and every field."""
+"""Modules by the words of configs, and as plain data for a config.json: type and fields."""
 
 import dataclasses
 import functools
@@ -8,8 +8,46 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from cpc.models.tables import DESCRIBED
+from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
+from cpc.models.cpc import CPC
+from cpc.models.encoders import ConvEncoder
+from cpc.models.image_cpc import ImageCPC
+from cpc.models.image_encoders import SmallConvEncoder
+from cpc.models.log_mel import LogMelEncoder
+from cpc.models.predictors import (
+    HiddenPredictor,
+    LinearPredictor,
+    TransformerPredictor,
+    TransformersPredictor,
+)
+from cpc.models.quantized import QuantizedEncoder
+from cpc.models.resnet import ResNet, Stage
+from cpc.models.row_contexts import MaskedRowConv, RowGRU
+from cpc.models.segmental import SegmentalCPC
+from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.types import UserError
+
+#: Encoders of waveforms by the word that a config has for them. All take a width, and norm,
+#: padding, dtype and remat by name.
+AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder}
+
+#: Predictors by the word that a config has for them. All take the number of offsets and a width.
+PREDICTORS = {
+    "linear": LinearPredictor,
+    "affine": functools.partial(LinearPredictor, use_bias=True),
+    "hidden": HiddenPredictor,
+    "transformer": TransformerPredictor,
+    "transformers": TransformersPredictor,
+}
+
+#: All that the description of an exported model may name: it can call nothing else.
+DESCRIBED = (
+    *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
+    *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
+    *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
+    *(QuickThoughts, SentenceEncoder, SegmentalCPC),
+)
+
 
 TYPES = {kind.__name__: kind for kind in DESCRIBED}
 #: Dtypes of the computation of an exported model.

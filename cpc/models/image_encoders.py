@@ -13,8 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.geometry import StridedLayers, check_norm
-from cpc.models.layers import first_layers
-from cpc.models.linear import Conv
+from cpc.models.layers import Conv, first_layers
 from cpc.types import PyTree, UserError
 
 IMAGE_NORMS = ("none", "layer", "group", "batch")

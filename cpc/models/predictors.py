@@ -6,7 +6,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.contexts import CausalTransformer
-from cpc.models.linear import Dense
+from cpc.models.layers import Dense
 from cpc.types import PyTree
 
 

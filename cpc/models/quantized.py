@@ -9,8 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from cpc.models.geometry import ConvGeometry
-from cpc.models.layers import part_of
-from cpc.models.linear import Dense
+from cpc.models.layers import Dense, part_of
 from cpc.types import ArrayLike, PyTree
 
 #: Counts are smoothed by so much, so that no vector is divided by nothing.

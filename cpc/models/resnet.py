@@ -18,8 +18,7 @@ from jaxtyping import Array, Float
 
 from cpc.models.geometry import StridedLayers, check_norm
 from cpc.models.image_encoders import IMAGE_NORMS, convolve_images, mean_pool, normalise
-from cpc.models.layers import part_of, with_part
-from cpc.models.linear import Conv
+from cpc.models.layers import Conv, part_of, with_part
 from cpc.types import PyTree, UserError
 
 

@@ -11,8 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.image_encoders import convolve_images
-from cpc.models.layers import LayerStack
-from cpc.models.linear import Conv, Dense
+from cpc.models.layers import Conv, Dense, LayerStack
 
 
 class MaskedRowConv(LayerStack):
@@ -94,7 +93,7 @@ class RowGRU(LayerStack):
                 right = jnp.pad(h, ((0, 0), (0, 1), (0, 0)))[:, 1:]
                 p_r, p_u, p_n = jnp.split(jnp.concatenate([left, h, right], -1) @ w, 3, axis=-1)
                 x_r, x_u, x_n = jnp.split(x, 3, axis=-1)
-                p_n = (p_n + bias).astype(p_n.dtype)  # as in `cpc.models.linear`
+                p_n = (p_n + bias).astype(p_n.dtype)  # as in `cpc.models.layers`
                 new = jnp.tanh(x_n + jax.nn.sigmoid(x_r + p_r) * p_n)
                 h = new + jax.nn.sigmoid(x_u + p_u) * (h - new)
                 return h, h

@@ -12,8 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from cpc.models.cpc import encode_real
-from cpc.models.layers import part_of, with_part
-from cpc.models.linear import Dense
+from cpc.models.layers import Dense, part_of, with_part
 from cpc.types import ArrayLike, CPCOutputs, PyTree
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from cpc.models.linear import Conv
+from cpc.models.layers import Conv
 from cpc.types import CPCOutputs, PyTree
 
 

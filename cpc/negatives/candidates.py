@@ -1,6 +1,6 @@
 """Candidate samplers as TensorFlow has them: ids, and how often each was to be expected.
 
-A sampler is `sample(rng, labels, num) -> Sampled`; `cpc.losses.candidate_sampling` takes one. What
+A sampler is `sample(rng, labels, num) -> Sampled`; `cpc.losses.sampled` takes one. What
 is expected is Q = K q of independent draws, and 1 - (1 - q)^tries where each class is drawn once.
 """
 

@@ -13,8 +13,7 @@ from jaxtyping import Array, Float
 
 from cpc.losses.blocks import LossReducer, Plan, sharded_losses, summed_losses
 from cpc.losses.tiles import AnchorScores, Latents
-from cpc.parallel.ring import ring_losses
-from cpc.parallel.split import check_divides, join_keys, split_keys
+from cpc.parallel.ring import check_divides, join_keys, ring_losses, split_keys
 from cpc.types import UserError
 
 #: What the gradients of gathered keys may take of a device's memory.
