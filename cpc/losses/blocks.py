@@ -74,7 +74,7 @@ class Plan(NamedTuple):
         return num_sequences // self.shard_size
 
     def choose_block(self, num_candidates: int) -> int:
-        """`block`, or what it is by default."""
+        """Return `block`, or its default."""
         if self.block is not None:
             return self.block
         return block_size(num_candidates, self.columns if self.can_tile else num_candidates)

@@ -58,13 +58,10 @@ class OffsetSums(NamedTuple):
     """Fraction of negatives that the positive beats; a tie counts one half."""
     sequences: Float[Array, " k"]
     projection: Float[Array, " k"]
-    """Sum over sequences of u_b."""
+    """Sum over sequences of u_b, and below of u_b^2, u_b a_b and a_b^2."""
     value_squared: Float[Array, " k"]
-    """Sum over sequences of u_b^2."""
     value_anchors: Float[Array, " k"]
-    """Sum over sequences of u_b a_b."""
     anchors_squared: Float[Array, " k"]
-    """Sum over sequences of a_b^2."""
 
 
 class MemoryBank(NamedTuple):
@@ -116,24 +113,20 @@ def cpc_loss(
         exclude are not scored: 1 / t, or 1 / shards, of the work. Then times must count upwards
         from the same time in all sequences and in the same lanes, or sequences must come shard by
         shard.
-      loss: loss of each anchor, such as those of this package, with their options bound; options
-        that `functools.partial` binds may be learned. InfoNCE, its temperature bound or not, has
-        its derivative by hand and can be cut. Under SupCon all allowed candidates of the anchor's
-        group are also positives, without `choose`. Debiased and hard-weighted losses need z and
-        predictions of length 1; their floor follows tau.
+      loss: loss of each anchor, such as those of this package; options that `functools.partial`
+        binds may be learned. InfoNCE has its derivative by hand and can be cut. Under SupCon all
+        allowed candidates of the anchor's group are also positives, without `choose`. Debiased and
+        hard-weighted losses need z and predictions of length 1; their floor follows tau.
       choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed
         negatives.
-      temperature: tau.
       bias: added to every score, for losses that depend on it (sigmoid, nce). Debiased and
         hard-weighted losses do not accept one.
-      rng: key for `choose`.
       where: mask of the latents; padding is not an anchor, a positive or a candidate.
-      offsets: offset of each prediction, ascending; 1 to k by default.
+      offsets: of the predictions, ascending; 1 to k by default.
       maps: the W_k, if predictions are W_k c and nothing more. If contexts are narrower than
         latents, on one device, scores are then computed as c . (W_k^T z): the same numbers to
         rounding in fewer operations. Gradients go to c and to the maps, and none to the
         predictions.
-      memory: further candidates.
       block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere; changes
         memory and speed, not the result (with a random `choose`, it changes which negatives are
         drawn). That it fits the memory is not checked.

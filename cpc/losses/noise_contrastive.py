@@ -29,11 +29,7 @@ def ranking_nce(
 
     The correction is on every candidate, the positive too. The optimal score is log p(x|c) + h(c)
     for every K, with negatives drawn independently from q and accidental hits kept: the normaliser
-    may depend on c freely.
-
-    Args:
-      log_noise_positive: log q of the positives.
-      log_noise_negatives: log q of the negatives: one number, (n,) or (m, n).
+    may depend on c freely. Log q of the negatives is one number, (n,) or (m, n).
 
     A candidate that the noise draws three times as often weighs a third:
 
@@ -65,12 +61,11 @@ def nce(
     There is no log N.
 
     Args:
-      positive: scores of the positives, (m,) or (m, p). With p of them each is labelled 1 / p, as
-        TensorFlow does: as data with weight 1 / p, as noise with the rest.
+      positive: with p of them each is labelled 1 / p, as TensorFlow does: as data with weight
+        1 / p, as noise with the rest.
       negatives: scores of the noise samples; accidental hits belong there.
-      where: which of them count, k for each anchor; an anchor without any has loss 0.
-      log_noise_positive: log q of the positives: one number, (m,) or (m, p).
-      log_noise_negatives: log q of the negatives: one number, (n,) or (m, n).
+      log_noise_positive: log q: one number, (m,) or (m, p).
+      log_noise_negatives: log q: one number, (n,) or (m, n).
       log_normalizer: log Z, for all anchors or for each; it may be learned.
 
     One noise sample, both candidates as likely under the model as under the noise: two fair coins.
@@ -95,9 +90,7 @@ def negative_sampling(
 
     The optimal score is log p(x|c) / q(x) - log K; with q the marginal, the pointwise mutual
     information less log K (Levy & Goldberg 2014, section 3). There is no log N.
-
-    Args:
-      positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.
+    Several positives count as in `nce`.
 
     Scores of zero are 1 + K fair coins:
 

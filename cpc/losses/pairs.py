@@ -31,12 +31,8 @@ def logistic_pairs(
     draws, whatever n is, so that many anchors can share a large sample. Any other w sets the
     ratio of negatives to positives.
 
-    Args:
-      positive: scores of the positives, corrected as the objective asks.
-      negatives: scores of the negatives, corrected.
-      where_positive: which positives are there; the others may hold NaN.
-      where: which negatives count for which positive; all by default. The others may hold NaN.
-      weight: w.
+    Scores are corrected as the objective asks. `where` says which negatives count for which
+    positive, all by default; what does not count may hold NaN.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -59,13 +55,8 @@ def softmax_pairs(
 ) -> Float[Array, " m"]:
     """Return the softmax losses of each anchor, in nats, summed over its positives.
 
-    L = sum_p [ log(e^s_p + sum_n e^s_n) - s_p ]: no positive is another's negative.
-
-    Args:
-      positive: scores of the positives, corrected as the objective asks.
-      negatives: scores of the negatives, corrected.
-      where_positive: which positives are there; the others may hold NaN.
-      where: which negatives count for which positive; all by default. The others may hold NaN.
+    L = sum_p [ log(e^s_p + sum_n e^s_n) - s_p ]: no positive is another's negative. Scores and
+    masks are as those of `logistic_pairs`.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> softmax_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)

@@ -31,12 +31,7 @@ def sigmoid(
     L = -log sigma(s_0 / tau + b) - sum_j log sigma(-s_j / tau - b)  (Zhai et al. 2023, section 3.2)
 
     The optimal logit s / tau + b is log r - log K for K negatives: the bias takes the imbalance.
-    The paper starts at tau = 1 / 10 and b = -10 and learns both. There is no log N: L of
-    equal scores is no such number.
-
-    Args:
-      temperature: tau; the paper's t is 1 / tau.
-      bias: b.
+    The paper starts at tau = 1 / 10 (its t is 1 / tau) and b = -10 and learns both.
 
     Logits of zero are 1 + K fair coins:
 

@@ -38,11 +38,11 @@ def sampled_softmax(
     independently; slightly off otherwise. Without the corrections it learns the ratio p / q.
 
     Args:
-      positive: scores of the positives, (m,) or (m, p). With p of them each is labelled 1 / p, as
-        TensorFlow does, and all stay in the denominator.
-      where: which of them count: leave accidental hits out here. An anchor without any has loss 0.
-      log_q_positive: log Q of the positives: one number, (m,) or (m, p).
-      log_q_negatives: log Q of the negatives: one number, (n,) or (m, n).
+      positive: with p of them each is labelled 1 / p, as TensorFlow does, and all stay in the
+        denominator.
+      where: leave accidental hits out here.
+      log_q_positive: log Q: one number, (m,) or (m, p).
+      log_q_negatives: log Q: one number, (n,) or (m, n).
 
     Two equal candidates, of which the sampler expects the negative twice as often:
 
@@ -68,13 +68,8 @@ def sampled_logistic(
 
     (TensorFlow, "Candidate sampling"), Q the expected count of a class in the sample. With
     accidental hits left out the optimal score is the log odds log p(x|c) / (1 - p(x|c)), not
-    log p. There is no log N.
-
-    Args:
-      positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.
-      where: which of them count: leave accidental hits out here. An anchor without any has loss 0,
-        which at small samples pulls the optimum away from the log odds.
-      log_q_positive, log_q_negatives: as those of `sampled_softmax`.
+    log p; an anchor whose sample is all hits has loss 0, which at small samples pulls the optimum
+    away from them. Arguments are those of `sampled_softmax`.
 
     A positive with odds of 3 costs log(4 / 3), and so does a negative with odds of 1 / 3:
 
@@ -92,11 +87,8 @@ def full_softmax(scores: Float[Array, "m v"], labels: Int[Array, " m"]) -> Float
     L = log sum_v e^s_v - s_y
 
     The optimal score is log p(x|c) + h(c). H(x) - L bounds the mutual information from below;
-    log v - L does so only if all classes are equally frequent.
-
-    Raises:
-      UserError: labels known to be outside 0..v-1, whose loss is NaN
-        where they are traced.
+    log v - L does so only if all classes are equally frequent. Labels outside 0..v-1 raise
+    UserError, or have loss NaN if they are traced.
 
     >>> full_softmax(jnp.zeros((1, 4)), jnp.array([2])) - jnp.log(4.0)
     Array([0.], dtype=float32)
@@ -113,15 +105,8 @@ def full_logistic(
 
     L = -sum_(v true) log sigma(s_v) - sum_(v false) log sigma(-s_v)
 
-    The optimal score is the log odds log p(x|c) / (1 - p(x|c)).
-
-    Args:
-      scores: of all classes.
-      labels: the true class of each anchor, or a mask of its true classes.
-
-    Raises:
-      UserError: labels known to be outside 0..v-1, whose loss is NaN
-        where they are traced.
+    The optimal score is the log odds log p(x|c) / (1 - p(x|c)). `labels` are the true class of each
+    anchor, checked as in `full_softmax`, or a mask of its true classes.
 
     >>> full_logistic(jnp.zeros((1, 4)), jnp.array([2])) / jnp.log(2.0)
     Array([4.], dtype=float32)
@@ -192,14 +177,11 @@ def candidate_sampling(
     classes for the second: `full_softmax` or `full_logistic` of inputs @ weights.T + biases.
 
     Args:
-        weights, biases: of all classes.
         labels: the true classes of each input; p of them are labelled 1 / p.
-        inputs: what is classified.
         num_sampled: classes drawn.
-        sampler: draws them, such as `cpc.negatives.log_uniform_sampler(v)`.
-        rng: the key for it.
-        sampled_values: what another sampler drew, in place of both: ids, expected count of the
-            labels, expected count of the ids.
+        sampler: draws them with the key `rng`, such as `cpc.negatives.log_uniform_sampler(v)`.
+        sampled_values: what another sampler drew instead: ids, expected count of the labels,
+            expected count of the ids.
         loss: `sampled_softmax`, `sampled_logistic`, or one that is called as they are.
         remove_accidental_hits: whether drawn classes that are true of an input do not count.
         subtract_log_q: whether log Q is taken off all scores.

@@ -54,11 +54,8 @@ def streaming_info_nce(
     pass once more. Without differentiation there is one product. Rows that are cut cost 4 products.
 
     Args:
-      queries: of the anchors.
       keys: of the candidates, no two of one position.
-      anchors: positions, (m,).
-      candidates: positions, (n,).
-      rule: rule(anchor, candidate, offset) -> bool.
+      anchors, candidates: positions, (m,) and (n,).
       offset: steps from the anchor to its positive; 0 for two views of one latent.
       temperature: tau. It divides the queries, which are then read in the dtype of the keys.
       where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.

@@ -63,9 +63,6 @@ def nt_xent(
     `view_scores` makes the scores: N = 2b - 1 candidates. The optimal score is log r + h(c), as far
     as a cosine over tau can reach. log N - L is an estimate: negatives come in pairs of views.
 
-    Args:
-      temperature: tau.
-
     Two items whose four views are all alike: chance among 3 candidates.
 
     >>> nt_xent(*view_scores(jnp.ones((2, 5)), jnp.ones((2, 5)))) - jnp.log(3.0)
@@ -94,12 +91,10 @@ def sup_con(
     classes, not a density: log N - L is an estimate.
 
     Args:
-      positive: cosine scores of the positives, the others of the anchor's class.
-      negatives: cosine scores of the negatives, those of other classes.
-      where: which negatives count.
+      positive: cosine scores of the others of the anchor's class.
+      negatives: cosine scores of those of other classes.
       where_positive: which positives count. An anchor without a positive or without a negative has
         loss 0: leave it out of the mean.
-      temperature: tau.
       inside: the mean over positives inside the logarithm, L_in.
 
     Equal scores, two positives and three negatives: chance among 5 candidates.
@@ -120,12 +115,7 @@ def alignment(
 ) -> Float[Array, ""]:
     """How far positives lie apart: `mean |z - z+|^power` (Wang & Isola 2020, section 4.1).
 
-    0 is the best, and what a collapsed embedding has.
-
-    Args:
-      z: latents of unit length.
-      z_positive: the positive of each.
-      power: alpha.
+    Latents are of unit length. 0 is the best, and what a collapsed embedding has.
 
     >>> alignment(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]]))
     Array(2., dtype=float32)
@@ -143,11 +133,8 @@ def alignment(
 def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array, ""]:
     """How evenly latents cover the sphere: `log mean e^(-t |z_i - z_j|^2)` over pairs i != j.
 
-    (Wang & Isola 2020, section 4.1.) Lower is more even; a collapsed embedding has 0, the maximum.
-
-    Args:
-      z: latents of unit length.
-      scale: t.
+    (Wang & Isola 2020, section 4.1.) Latents are of unit length, t is `scale`. Lower is more even; a
+    collapsed embedding has 0, the maximum.
 
     Two opposite points are at squared distance 4:
 

@@ -146,16 +146,13 @@ def audit_rule(
     the chance that a latent of the batch, drawn uniformly, has the positive's label.
 
     Args:
-      rule: rule(anchor, candidate, offset) -> bool; the package's own never allow the positive.
       positions: of a batch's latents that exist, arrays that broadcast; a list of several batches.
       offsets: k, over all of which the numbers are taken.
       labels: a class for each latent, shaped like the positions, below 0 where unknown; a list as
         above. Negatives of the positive's class are false.
       utterances: which recording each latent is of, likewise; the sequence if not given.
-      choose: a sampler.
       scores: scores(batch, anchors (m,), offset) -> (m, n) for samplers that mine; independent
         normals if not given.
-      rng: of the sampler, and of the anchors that are looked at.
       num_anchors: anchors looked at, of each batch and offset; more are sampled. Memory is a few
         million entries, whatever the batch.
 
@@ -361,10 +358,7 @@ def audit_queue(queue: Queue, step: int) -> Audit:
 
 
 def audit_table(q: Num[ArrayLike, "..."]) -> Audit:
-    """How spread a noise distribution over classes is.
-
-    Args:
-      q: probabilities or weights (v,).
+    """How spread a noise distribution over classes, probabilities or weights (v,), is.
 
     >>> rows = audit_table(np.ones(8))
     >>> [(row.name, round(row.value, 4)) for row in rows if "classes" in row.name]
@@ -400,8 +394,6 @@ def audit_sampler(
       q: probability of each class in one draw, or weights, (v,).
       targets: ids of the positives.
       labels: a class of each id; another id of the target's label is a false negative.
-      rng: of the draws.
-      num_rounds: how often it draws.
 
     >>> uniform = lambda rng: jax.random.randint(rng, (3, 5), 0, 10)
     >>> rows = audit_sampler(uniform, np.ones(10), np.arange(3))

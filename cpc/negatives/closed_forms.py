@@ -1,5 +1,7 @@
 """How many negatives, how hard and how far away: closed forms, and the numbers they ask for."""
 
+import bisect
+import functools
 import math
 import warnings
 from typing import NamedTuple
@@ -19,11 +21,8 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
 
     k = ceil( log(1 - h) / log(1 - rho) ),  so that 1 - (1 - rho)^k >= h
 
-    It is also the size at which a queue's negatives hold a hard one that often.
-
-    Args:
-      density: rho, the fraction of hard negatives among those drawn from.
-      required_rate: h, the chance of at least one.
+    with rho (`density`) the fraction of hard negatives, and h the chance of at least one. It is also
+    the size at which a queue's negatives hold a hard one that often.
 
     >>> min_negatives(0.05, 0.95)
     59
@@ -49,10 +48,7 @@ def min_negatives_without_replacement(
 
     1 - C(P - H, k) / C(P, k) >= h,  the hypergeometric counterpart of `min_negatives`
 
-    Args:
-      num_hard: H, the hard ones in the pool.
-      pool_size: P.
-      required_rate: h, the chance of at least one.
+    for a pool of P of which H are hard.
 
     Of ten with three hard ones, eight always hold one:
 
@@ -83,9 +79,7 @@ def effective_margin(
     positive's score a; its margin over the negatives' is tau log K.
 
     Args:
-      beta: the score that all negatives have.
-      temperature: tau.
-      num_negatives: K.
+      beta: the score that all K negatives have.
       highest: the greatest score there is: 1 for cosines, infinity for inner products.
 
     Warns:
@@ -135,8 +129,7 @@ def exclude_window(
       same: p(same | lag), the chance that a latent `lag` steps away is a false negative, from lag 0
         on; as many as the sequence has latents.
       target: place of the positive.
-      width: D, in latents.
-      num_negatives: K draws.
+      width: D, in latents; num_negatives: K draws.
 
     The first neighbour may be a false negative, the second is none; a quarter of two draws:
 
@@ -165,15 +158,11 @@ def exclusion_window(
     num_negatives: int,
     max_expected: float | int,
 ) -> Window:
-    """The smallest window that keeps false negatives within a budget.
-
-    Args:
-      same, target, num_negatives: as of `exclude_window`.
-      max_expected: false negatives allowed among the draws, on average.
+    """The smallest window (see `exclude_window`) with at most so many expected false negatives.
 
     Raises:
       UserError: no window meets the budget and leaves `num_negatives` candidates (the sentence
-        says how few false negatives are attainable); as `exclude_window`.
+        says how few false negatives are attainable).
 
     >>> same = np.exp(-np.arange(128) / 6)
     >>> exclusion_window(same, 64, 16, 0.25).width
@@ -221,14 +210,7 @@ def compare_pool(
         in-batch  B - 1      1 - (1 - rho)^(B - 1)   B d     B^2 d    0
         queue     P          1 - (1 - rho)^P         P d     B P d    up to P / B
 
-    Args:
-      batch_size: B embeddings a step.
-      pool_size: P embeddings in the queue.
-      width: d numbers an embedding.
-      density: rho, the fraction of hard negatives.
-
-    Returns:
-      (in-batch, queue).
+    for B embeddings a step, P in the queue, of d numbers each, of which a fraction rho is hard.
 
     >>> batch, queue = compare_pool(8, 64, 4, 0.5)
     >>> queue.negatives, queue.multiply_adds, queue.oldest_steps
@@ -266,10 +248,7 @@ class LagCounts(NamedTuple):
 def count_same(labels: Int[np.ndarray, "b t"]) -> LagCounts:
     """Count pairs of latents with the same label, by the steps between them.
 
-    same / pairs estimates p(same | lag), which `exclusion_window` takes.
-
-    Args:
-      labels: a class each, below 0 where unknown.
+    same / pairs estimates p(same | lag), which `exclusion_window` takes. Labels below 0 are unknown.
 
     >>> count_same(np.array([[5, 5, 7, -1]]))
     LagCounts(pairs=array([3, 2, 1, 0]), same=array([3, 1, 0, 0]))
@@ -331,18 +310,8 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
             f"{1 - attainable:.1%} of the anchors have no hard negative: a hit rate of "
             f"{required_rate} is out of reach, ask for less than {attainable:.3f}"
         )
-    required_rate *= 1 - SLACK
-    high = 1
-    while mean_hit_rate(fractions, high) < required_rate:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = math.ceil((low + high) / 2)
-        if mean_hit_rate(fractions, middle) < required_rate:
-            low = middle
-        else:
-            high = middle
-    return high
+    rate_of = functools.partial(mean_hit_rate, fractions)
+    return bisect.bisect_left(range(2**62), required_rate * (1 - SLACK), lo=1, key=rate_of)
 
 
 def _with_negatives(fractions):

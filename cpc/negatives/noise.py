@@ -83,11 +83,6 @@ def expected_count(
     With replacement Q = K q. Without it, drawing until enough distinct classes are there has taken
     some number of tries (`draw_unique` says how many), and Q = 1 - (1 - q)^tries.
 
-    Args:
-      q: probability of the class in one draw, elementwise.
-      num_draws: K, or the tries, repeats included.
-      unique: whether the sample holds each class once.
-
     >>> expected_count(np.array([0.5, 0.0]), 3, unique=True)
     array([0.875, 0.   ])
     """
@@ -113,8 +108,7 @@ def solve_alpha(
       counts: f, of every class.
       minority: their indices, or a mask.
       target: M, the fraction of draws that they shall get.
-      low, high: the range of alpha. Below 0 rare classes are drawn more often than frequent ones,
-        above 1 they are drawn less often than in the corpus.
+      low, high: the range of alpha.
 
     Raises:
       UserError: no alpha of the range gives that mass (the sentence says which masses there are);
@@ -155,11 +149,7 @@ def solve_alpha(
 def accidental_hits(
     targets: Int[ArrayLike, "m ..."], candidates: Int[ArrayLike, "... n"]
 ) -> Bool[Array, "m n"]:
-    """Which candidates carry the id of a target of the anchor; every copy does, not only the last.
-
-    Args:
-      targets: ids of the positives, (m,), or (m, t) where an anchor has several.
-      candidates: ids drawn, (n,) for all anchors together or (m, n) for each its own.
+    """Which candidates (n,) or (m, n) carry the id of a target, (m,) or (m, t), of the anchor.
 
     >>> accidental_hits(jnp.array([3, 5]), jnp.array([3, 5, 3, 2]))
     Array([[ True, False,  True, False],
@@ -184,10 +174,6 @@ def hit_rate(
 
     rho is the fraction of hard negatives in a pool, the probability of a class, or 1 / n for one
     latent among n: drawing 128 of 8 x 127 latents finds the positive for an eighth of the anchors.
-
-    Args:
-      density: rho, elementwise.
-      num_draws: K.
 
     >>> round(float(hit_rate(1 / (8 * 127), 128)), 4)
     0.1184

@@ -275,11 +275,8 @@ def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array,
     """Return of each row the number that has so many below it, for each of some ranks.
 
     The bits of a float, its sign's effect undone, rise with it: they are settled one by one, with a
-    count of the row for each. A CPU sorts rows of a thousand in ten times as long. No gradient.
-
-    Args:
-      x: rows, in float32; NaN counts as the highest.
-      ranks: 0 .. n - 1.
+    count of the row for each. A CPU sorts rows of a thousand in ten times as long. NaN counts as the
+    highest. No gradient.
 
     >>> nth_lowest(jnp.array([[3.0, -1.0, 2.0, 2.0]]), jnp.array([[0], [2], [3]])).ravel()
     Array([-1.,  2.,  3.], dtype=float32)
@@ -419,10 +416,7 @@ def propose(
     Probabilities are drawn in steps of 2^-30: what is rarer than half a step is never drawn.
 
     Args:
-      rng: one key for all draws.
       logits: (v,) for all anchors, or (m, v); unnormalised log q.
-      num: draws, (num,) or (m, num).
-      mode: "through", "stopped" or "fixed".
       where: classes that may be drawn. The others may be NaN, have log q = -inf, and no gradient.
 
     >>> proposal = propose(jax.random.key(0), jnp.array([-jnp.inf, 0.0]), 3, "stopped")
