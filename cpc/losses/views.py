@@ -133,8 +133,8 @@ def alignment(
 def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array, ""]:
     """How evenly latents cover the sphere: `log mean e^(-t |z_i - z_j|^2)` over pairs i != j.
 
-    (Wang & Isola 2020, section 4.1.) Latents are of unit length, t is `scale`. Lower is more even; a
-    collapsed embedding has 0, the maximum.
+    (Wang & Isola 2020, section 4.1.) Latents are of unit length, t is `scale`. Lower is more even;
+    a collapsed embedding has 0, the maximum.
 
     Two opposite points are at squared distance 4:
 

@@ -21,8 +21,8 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
 
     k = ceil( log(1 - h) / log(1 - rho) ),  so that 1 - (1 - rho)^k >= h
 
-    with rho (`density`) the fraction of hard negatives, and h the chance of at least one. It is also
-    the size at which a queue's negatives hold a hard one that often.
+    with rho (`density`) the fraction of hard negatives, and h the chance of at least one. It is
+    also the size at which a queue's negatives hold a hard one that often.
 
     >>> min_negatives(0.05, 0.95)
     59
@@ -248,7 +248,8 @@ class LagCounts(NamedTuple):
 def count_same(labels: Int[np.ndarray, "b t"]) -> LagCounts:
     """Count pairs of latents with the same label, by the steps between them.
 
-    same / pairs estimates p(same | lag), which `exclusion_window` takes. Labels below 0 are unknown.
+    same / pairs estimates p(same | lag), which `exclusion_window` takes. Labels below 0 are
+    unknown.
 
     >>> count_same(np.array([[5, 5, 7, -1]]))
     LagCounts(pairs=array([3, 2, 1, 0]), same=array([3, 1, 0, 0]))

@@ -275,8 +275,8 @@ def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array,
     """Return of each row the number that has so many below it, for each of some ranks.
 
     The bits of a float, its sign's effect undone, rise with it: they are settled one by one, with a
-    count of the row for each. A CPU sorts rows of a thousand in ten times as long. NaN counts as the
-    highest. No gradient.
+    count of the row for each. A CPU sorts rows of a thousand in ten times as long. NaN counts as
+    the highest. No gradient.
 
     >>> nth_lowest(jnp.array([[3.0, -1.0, 2.0, 2.0]]), jnp.array([[0], [2], [3]])).ravel()
     Array([-1.,  2.,  3.], dtype=float32)

@@ -31,9 +31,9 @@ def entropy(
 
     H = -sum_j p_j log p_j,  dH/dtau = Var_p(s) / tau^3
 
-    It rises with tau, one for all anchors or one each, from the log of the number of greatest scores
-    to log n. Candidates outside of `where` may be NaN and get a gradient of exactly zero; an anchor
-    without any has entropy 0.
+    It rises with tau, one for all anchors or one each, from the log of the number of greatest
+    scores to log n. Candidates outside of `where` may be NaN and get a gradient of exactly zero; an
+    anchor without any has entropy 0.
 
     Equal scores have entropy log n:
 
@@ -73,8 +73,9 @@ def solve_temperature(
 
     By Newton's method in log tau, where the slope is Var_p(s / tau), halving a bracket wherever a
     step would leave it. A temperature for each anchor is this under `jax.vmap`, on one row a time.
-    The result has no gradient. It lies between MIN_TEMPERATURE and MAX_TEMPERATURE; under jit, where
-    nothing can be raised, a target out of reach gives the end of that range which comes closest.
+    The result has no gradient. It lies between MIN_TEMPERATURE and MAX_TEMPERATURE; under jit,
+    where nothing can be raised, a target out of reach gives the end of that range which comes
+    closest.
 
     Raises:
       UserError: if values are known, no temperature of the range gives that entropy (the sentence
