@@ -44,11 +44,7 @@ LOWEST = -1e30
 
 
 def split(scores):
-    """Return scores of the joint pairs (n,), and the matrix with -inf in their place, in float32.
-
-    Raises:
-      UserError: not a square matrix, or fewer than 2 pairs.
-    """
+    """Return float32 scores of the joint pairs (n,), and the matrix with -inf in their place."""
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or scores.shape[0] < 2:
         raise UserError(
             f"scores has the shape {scores.shape}: it must be (n, n) with 2 pairs or more, rows x, "
@@ -59,11 +55,7 @@ def split(scores):
 
 
 def known_number(name: str, value: Any) -> np.float32 | None:
-    """Return an option as one float32 number, or None while it is traced.
-
-    Raises:
-      UserError: several numbers.
-    """
+    """Return an option as one float32 number, or None while it is traced."""
     if jnp.ndim(value):
         raise UserError(f"{name} has the shape {jnp.shape(value)}: it must be one number")
     return None if isinstance(value, Tracer) else np.float32(value)

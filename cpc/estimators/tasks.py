@@ -34,9 +34,6 @@ def gaussian_task(dim: int, mutual_information: float | int, cubic: bool = False
     y = rho x + sqrt(1 - rho^2) e in each of `dim` dimensions, with I = -(dim / 2) ln(1 - rho^2).
     `cubic` returns y^3, which is not linear in x and has the same information.
 
-    Raises:
-      UserError: no dimension, or an information that is negative or too large for float32.
-
     >>> task = gaussian_task(dim=20, mutual_information=4.0)
     >>> x, y = task.sample(jax.random.key(0), 64)
     >>> x.shape, y.shape, task.log_ratio(x, y).shape
@@ -101,9 +98,6 @@ def correlation(
 def correlation_information(rho: float | int) -> float:
     """Return the information of two normals with correlation rho: I = -ln(1 - rho^2) / 2 nats.
 
-    Raises:
-      UserError: a correlation that is not strictly between -1 and 1.
-
     >>> round(correlation_information(0.75), 4)
     0.4133
     """
@@ -130,9 +124,6 @@ def ar1_information(phi: float | int, k: int) -> float:
 
     I = -ln(1 - phi^(2k)) / 2 nats. The past before x_t adds nothing: the process is Markov.
 
-    Raises:
-      UserError: a process that is not stationary, or an offset below 1.
-
     >>> round(ar1_information(0.9, 1), 4)
     0.8304
     """
@@ -145,9 +136,6 @@ def ar1_information(phi: float | int, k: int) -> float:
 
 def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
     """Return pairs of one-hot vectors drawn from a table of joint probabilities.
-
-    Raises:
-      UserError: a table with negative entries, or one that does not sum to 1.
 
     >>> copy = discrete_task("copy", np.eye(4) / 4)  # I = ln 4
     >>> x, y = copy.sample(jax.random.key(0), 3)
@@ -222,9 +210,6 @@ def markov_task(
       k: offset, 1 or more.
       emissions: rows are emission probabilities of a state, sum to 1; the state itself by default.
       num_speakers: S.
-
-    Raises:
-      UserError: rows that do not sum to 1, an offset or a number of speakers below 1.
 
     A chain that forgets at once leaves the speaker:
 

@@ -7,13 +7,20 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from cpc.models.channel_norm import channel_norm
 from cpc.models.convolution import convolve_signal
-from cpc.models.geometry import ConvGeometry, check_norm, output_lengths, zeros_around
+from cpc.models.geometry import (
+    ConvGeometry,
+    NumSamples,
+    Signals,
+    check_norm,
+    output_lengths,
+    zeros_around,
+)
 from cpc.models.layers import first_layers
-from cpc.types import ArrayLike, PyTree, UserError
+from cpc.types import PyTree, UserError
 
 NORMS = ("none", "layer", "channel", "batch", "group")
 
@@ -110,19 +117,16 @@ class ConvEncoder(ConvGeometry, nn.Module):
         return shorter, first_layers(variables, number)
 
     def __call__(
-        self,
-        x: Float[Array, "b s *channels"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
         """Return the latents of signals."""
         return self.through(x, train, num_samples)[-1]
 
     def through(
         self,
-        x: Float[Array, "b s *channels"],
+        x: Signals,
         train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        num_samples: NumSamples = None,
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b _ d"]]:
         """Return the latents after each of `cuts` layers, and the last; no gradient passes a cut.

@@ -23,9 +23,6 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
     (y - patch) // stride + 1 rows and as many columns of x; a rest at the lower and right edge is
     left out.
 
-    Raises:
-      UserError: a patch larger than the image; a patch or stride below one pixel.
-
     >>> patch_grid((256, 256), patch=64, stride=32)  # van den Oord et al. 2018, section 3.2
     (7, 7)
     """
@@ -54,9 +51,6 @@ def first_clean_offset(patch: int, stride: int) -> int:
 
 def check_offsets(offsets: Sequence[int], grid: tuple[int, int], directions: Sequence[str]) -> None:
     """Check that every offset has a row to predict in every direction.
-
-    Raises:
-      UserError: no offset; one below 1 or given twice; one that leads out of the grid.
 
     >>> check_offsets([2, 3, 4], (7, 7), ["down", "up"])
     """
@@ -103,12 +97,8 @@ def frame_positions(
     """Return the positions of latents in a direction's frame: time its rows, lane its columns.
 
     Arrays that broadcast to (b, t, lane). The positive of an anchor lies `offset` rows on in the
-    same lane, whatever the direction; a rule's window counts rows of the frame.
-
-    Args:
-      z: the latents of one direction's outputs.
-      sequence: the images' rows in the global batch.
-      group: the images' classes, for rules about groups; one for all if None.
+    same lane, whatever the direction; a rule's window counts rows of the frame. `sequence` are the
+    images' rows in the global batch, `group` their classes.
 
     >>> frame_positions(jnp.zeros((1, 2, 3, 4)), jnp.array([7])).lane.tolist()
     [[[0, 1, 2]]]
@@ -135,12 +125,6 @@ class ImageCPC(nn.Module):
     `cuts` make gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"): no gradient passes
     what follows so many layers of the encoder, and each module that ends there predicts its own
     latents, of its own width, from these latents in place of contexts.
-
-    Raises:
-      UserError: an unknown or repeated direction, or none; cuts that do not ascend or that the
-        encoder has no layers for; when called, images of another number
-        of channels, patches that are not square, a grid of one row in a direction, or predictions
-        of another width than the targets.
     """
 
     encoder: nn.Module

@@ -84,9 +84,6 @@ class SmallConvEncoder(StridedLayers, nn.Module):
 
     Images (n, y, x, ch) in, latents (n, widths[-1]) out: the mean over all places. The first
     convolution keeps the resolution, each further one halves it. Norms act before the ReLU.
-
-    Raises:
-      UserError: no width; an unknown norm; widths that group norm cannot divide.
     """
 
     widths: Sequence[int] = (64, 128, 256)

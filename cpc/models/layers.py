@@ -62,9 +62,6 @@ def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
 
     What comes last in a part comes last there too: the mean over a patch's places, a Transformer's
     norm. The last norm of a ResNet was learned for another width and has no scale and shift then.
-
-    Raises:
-        UserError: there is no such layer; those that there are, are named.
     """
     depths = layer_depths(module)
     if layer not in depths:
@@ -140,9 +137,6 @@ def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
     The context counts as one more layer. Modules are as long as each other, or one longer: the
     last ones. As many as layers and context: each is a module (Loewe et al. 2019, section 4.2).
 
-    Raises:
-      UserError: fewer modules than one, or more than there are layers and a context.
-
     >>> module_ends(5, 1), module_ends(5, 2), module_ends(5, 5), module_ends(5, 6)
     ((), (3,), (1, 2, 3, 4), (1, 2, 3, 4, 5))
     """
@@ -157,11 +151,7 @@ def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
 
 
 def check_cuts(cuts: Sequence[int], encoder: Any) -> None:
-    """Check that modules end after different layers of an encoder, in their order.
-
-    Raises:
-      UserError: they do not, or it cannot be cut.
-    """
+    """Check that modules end after different layers of an encoder, in their order."""
     ends = list(cuts)
     if not hasattr(encoder, "through"):
         raise UserError(

@@ -6,13 +6,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from cpc.mel import log_mel, mel_filters
 from cpc.models.encoders import ConvEncoder
-from cpc.models.geometry import ConvGeometry, output_lengths
+from cpc.models.geometry import ConvGeometry, NumSamples, Signals, output_lengths
 from cpc.models.layers import first_layers
-from cpc.types import ArrayLike, PyTree, UserError
+from cpc.types import PyTree, UserError
 
 #: Mean and standard deviation of log energies of voices at a root mean square of 0.05.
 MEAN, SCALE = -13.0, 5.0
@@ -86,10 +86,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         return self.clone(kernels=self.kernels[:number]), first_layers(variables, number)
 
     def __call__(
-        self,
-        x: Float[Array, "b s"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
         """Return the latents of waveforms."""
         return self.through(x, train, num_samples)[-1]
@@ -97,9 +94,9 @@ class LogMelEncoder(ConvGeometry, nn.Module):
     @nn.compact
     def through(
         self,
-        x: Float[Array, "b s"],
+        x: Signals,
         train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        num_samples: NumSamples = None,
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b t d"]]:
         """Return the latents after each of `cuts` convolutions, and the last, as `ConvEncoder`."""

@@ -53,9 +53,6 @@ def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...
     CPC's first version is resnet_stages(101, 3) without norm, 1024 channels (van den Oord et al.
     2018, section 3.2); its second is resnet_stages(161) with layer norm, 4096 (Henaff et al. 2019).
 
-    Raises:
-      UserError: another depth; more stages than the network has.
-
     >>> resnet_stages(101, 3)[-1]
     Stage(num_blocks=23, width=1024, inner=256)
     """
@@ -75,9 +72,6 @@ class ResNet(StridedLayers, nn.Module):
     `pooled_stem` begins with a convolution of 7x7 and a maximum over 3x3, which each halve the
     resolution (ImageNet); without it with one of 3x3 at full resolution (patches under 32 pixels).
     `remat` keeps the input of each block alone for the gradient and computes the rest again.
-
-    Raises:
-      UserError: no stage; an unknown norm; widths that group norm cannot divide.
     """
 
     stages: Sequence[Stage]

@@ -9,9 +9,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int
 
 from cpc.models.cpc import encode_real
+from cpc.models.geometry import NumSamples, Signals
 from cpc.models.layers import Dense, part_of, with_part
 from cpc.types import ArrayLike, CPCOutputs, PyTree
 
@@ -117,10 +118,7 @@ class SegmentalCPC(nn.Module):
         self.output = Dense(self.width, dtype=self.dtype)
 
     def __call__(
-        self,
-        x: Num[Array, "b s"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[CPCOutputs, CPCOutputs]:
         """Return latents, contexts and predictions of frames and of segments."""
         z = self.encode(x, train, num_samples)
@@ -128,10 +126,7 @@ class SegmentalCPC(nn.Module):
         return self._frames(z), CPCOutputs(s, c, self.predictor(c))
 
     def embed(
-        self,
-        x: Num[Array, "b s"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
         """Return latents, and for each its context, or without one that of its segment."""
         z = self.encode(x, train, num_samples)
@@ -141,10 +136,7 @@ class SegmentalCPC(nn.Module):
         return z, jnp.take_along_axis(c, segment_of(begins)[..., None], axis=1)
 
     def encode(
-        self,
-        x: Num[Array, "b s"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
         """Return latents alone."""
         return encode_real(self.encoder, x, train, num_samples)

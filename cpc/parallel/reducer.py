@@ -89,9 +89,6 @@ def gathered_losses(
 
     What gathers the keys scatters the sum of their gradients, once, in the backward pass. The
     losses are added up outside: a sum over devices inside would be differentiated into another.
-
-    Raises:
-      UserError: the sequences do not divide by the devices.
     """
     check_divides(queries.shape[1], mesh.shape[axis])
     rows, shards = jax.P(None, axis), jax.P(axis)

@@ -92,9 +92,6 @@ def ring_losses(
 
     Keys begin with the latents of the anchors, in their order; positives are among these, so that
     each device knows its anchors' positives after its own shard, which is the first.
-
-    Raises:
-      UserError: the sequences do not divide by the devices.
     """
     check_divides(queries.shape[1], mesh.shape[axis])
     num_own = anchors.exists.size // mesh.shape[axis]

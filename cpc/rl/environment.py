@@ -62,14 +62,6 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
     end use them in turn. If more end at the same step, some begin with the same hidden state, and
     differ by their actions and keys from there on. (Craftax calls this optimistic, and lets any two
     share.)
-
-    Args:
-      environment: its episodes do not begin by themselves.
-      num: number of environments.
-      num_resets: episodes begun per step, by default one per environment.
-
-    Raises:
-      UserError: there is no environment; fewer resets than 1, or more than environments.
     """
     few = num if num_resets is None else num_resets
     if not 1 <= few <= num:
