@@ -58,12 +58,7 @@ def cross_validate(
     Args:
         fit: `fit_dense` or `fit_sparse`.
         x: one row an item, an array or sparse matrix.
-        labels: 0 .. classes - 1.
         l2s: of the penalty `(l2 / 2) |W|^2` beside the mean nats.
-        num_folds: 3 or more.
-
-    Raises:
-        UserError: fewer rows than folds, fewer than two classes or three folds, or no l2.
     """
     check_grid(l2s)
     size, num_classes = len(labels) // num_folds, int(labels.max(initial=0)) + 1
@@ -105,10 +100,7 @@ def fit_dense(
 
 
 def fit_sparse(
-    x: Any,
-    labels: Int[np.ndarray, " n"],
-    num_classes: int,
-    l2s: Sequence[float],
+    x: Any, labels: Int[np.ndarray, " n"], num_classes: int, l2s: Sequence[float]
 ) -> Iterator[tuple[float, Answer, bool]]:
     """Yield fits to counts of words by tf-idf, each from the one before, by L-BFGS.
 

@@ -27,12 +27,8 @@ def dtw_distances(
 ) -> Float[np.ndarray, "p 2"]:
     """Return the warped distances of pairs of tokens, first to second and second to first.
 
-    The two differ only if paths of different length tie. Float32.
-
-    Args:
-        tokens: frames of each token, at least one.
-        pairs: numbers of two tokens each.
-        distance: between frames; see `frame_distances`.
+    The two differ only if paths of different length tie. Float32. For the distance between frames
+    see `frame_distances`.
     """
     lengths = np.array([len(token) for token in tokens])
     size = filled_length(lengths)
@@ -128,11 +124,7 @@ def dtw(
     cost[i, j] = distance[i, j] + min(cost[i-1, j-1], cost[i, j-1], cost[i-1, j]), from [0, 0] to
     the last entry. The path is traced back from there; ties go to [i-1, j-1], then to [i, j-1]. The
     second column is that of the transposed matrix, whose ties go to [i-1, j] then. Diagonals i + j
-    are computed one after the other, for all pairs.
-
-    Args:
-        distances: between frames of two tokens, padded with any finite values.
-        lengths: of the two tokens of each pair, at least 1.
+    are computed one after the other, for all pairs. Distances are padded with any finite values.
 
     >>> dtw(np.array([[[0.0, 1.0], [1.0, 0.5]]]), np.array([[2, 2]])).tolist()
     [[0.25, 0.25]]

@@ -19,9 +19,6 @@ def label_subset(
 
     Subsets of one seed are nested. Rows with -1 are unlabelled. Indices ascend.
 
-    Raises:
-        UserError: the fraction is out of range, or there is no label.
-
     >>> labels = np.array([0, 1, 0, 1, 0, 1, 0, 1, -1])
     >>> kept = label_subset(labels, 0.5, seed=0)
     >>> len(kept), np.bincount(labels[kept]), set(label_subset(labels, 0.25, seed=0)) <= set(kept)
@@ -53,12 +50,9 @@ def few_label_score(
     """Return one point of the curve of accuracy against labels.
 
     Both the choice of the labels and that of the test images are random. So a single subset of a
-    part of the labels has no interval, and only scores of all labels are paired by image.
-
-    Args:
-        correct: whether each test image is right, after training on the subset of each seed.
-        mode: "frozen" or "fine-tuned".
-        fraction: of the labels in a subset; num_labels: their number.
+    part of the labels has no interval, and only scores of all labels are paired by image. `correct`
+    says whether each test image is right after training on the subset of each seed; `mode` is
+    "frozen" or "fine-tuned".
     """
     has_all = fraction == 1
     low, high = seeds_interval(correct) if has_all or len(correct) > 1 else (None, None)

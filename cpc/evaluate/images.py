@@ -1,7 +1,7 @@
 """Features of images, and their scores."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,28 +12,13 @@ from cpc.results import Outcomes, Score, digest
 from cpc.types import PyTree, UserError
 
 
-@runtime_checkable
-class ImageSource(Protocol):
-    """A sequence of images by number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> np.ndarray: ...
-
-
 def embed_images(
-    embed: Callable[[np.ndarray], PyTree], images: ImageSource, batch_size: int = 256
+    embed: Callable[[np.ndarray], PyTree], images: Any, batch_size: int = 256
 ) -> PyTree:
     """Return features of all images on the host, float32, in batches of one shape.
 
-    Args:
-        embed: (b, y, x, channels), as stored, to arrays (b, ...), such as pooled (z, c); best
-            jitted.
-        images: an array (n, y, x, channels) or a source of single images.
-        batch_size: the last batch is padded with its last image.
-
-    Raises:
-        UserError: there are no images.
+    `embed` maps (b, y, x, channels), as stored, to arrays (b, ...), such as pooled (z, c); images
+    are an array (n, y, x, channels) or a source of single ones. The last batch is padded.
 
     >>> embed_images(lambda x: x.mean((1, 2, 3)), np.ones((3, 2, 2, 1), np.uint8), batch_size=2)
     array([1., 1., 1.], dtype=float32)
@@ -67,12 +52,7 @@ def image_scores(
         correct: (features, method), such as ("z", "linear"), to whether each test image is right.
         settings: chosen settings in words, such as "l2 0.001"; may lack entries.
         train_labels: of the training images, for the majority class.
-        test_labels: of the test images, all labeled.
-        task: the classes, such as "classes"; data: the name of the data.
         correct_5: like `correct`, whether the class is among the best five; may lack entries.
-
-    Raises:
-        UserError: some test images were left out.
     """
     correct_5 = correct_5 or {}
     for name, one in (*correct.items(), *correct_5.items()):

@@ -144,11 +144,7 @@ def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientT
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
-    """Return log-probabilities of the classes on the host, in chunks of one compiled shape.
-
-    Raises:
-        UserError: features are not finite.
-    """
+    """Return log-probabilities of the classes on the host, in chunks of one compiled shape."""
     chunks, (num_rows, width) = [], features.shape
     whole = 2 ** max(0, num_rows - 1).bit_length()
     rows = max(1, min(CHUNK_FRAMES, whole, CHUNK_VALUES // width))

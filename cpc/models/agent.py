@@ -30,14 +30,13 @@ class Heard(NamedTuple):
 
 
 class AgentOutputs(NamedTuple):
-    """What an agent makes of its steps."""
+    """Policy, values, latents and contexts of steps, and the memory for the next one."""
 
     logits: Float[Array, "t b actions"]
     values: Float[Array, "t b"]
     z: Float[Array, "t b d"]
     c: Float[Array, "t b h"]
     memory: Any
-    """What the next step begins with."""
 
 
 class DenseEncoder(nn.Module):
@@ -184,7 +183,7 @@ class GRUCell(nn.Module):
 
 
 class LSTMCell(nn.Module):
-    """Long short-term memory, likewise."""
+    """Long short-term memory that forgets where an episode begins."""
 
     width: int
 

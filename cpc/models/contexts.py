@@ -112,9 +112,8 @@ class LSTM(RecurrentContext):
         h, ends = z.astype(self.dtype), []
         for i in range(self.num_layers):
             x = Dense(4 * self.width, dtype=self.dtype, name=f"input{i}")(h)
-            w = self.param(f"recurrent{i}", _orthogonal_gates, (self.width, 4 * self.width)).astype(
-                self.dtype
-            )
+            w = self.param(f"recurrent{i}", _orthogonal_gates, (self.width, 4 * self.width))
+            w = w.astype(self.dtype)
             zero = jnp.zeros((z.shape[0], self.width), self.dtype)
 
             def step(state, x, w=w):

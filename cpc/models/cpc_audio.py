@@ -24,13 +24,12 @@ from cpc.models.weights import (
 )
 from cpc.types import PyTree, UserError
 
-SAMPLE_RATE_HZ = 16_000
 #: How the names of encoder and context begin.
 PARTS = "gEncoder.", "gAR."
 #: Words that DataParallel, torch.compile and trainers put into the names of entries.
 WRAPPERS = frozenset({"module", "model", "_orig_mod"})
-#: Samples of its training windows.
-WINDOW_SAMPLES = 20_480
+#: Sound that it was trained on: windows of 20,480 samples at 16 kHz, as loud as they came.
+INPUT = {"kind": "audio", "shape": [20_480], "sample_rate_hz": 16_000, "rms": None}
 #: Gates of a unit -> the context of that many.
 CONTEXTS = {3: GRU, 4: LSTM}
 #: Entries of a layer's norm. The scale of "channel" is (1, d, 1), that of torch's own norms (d,).
@@ -85,21 +84,12 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
         variables["batch_stats"] = {"encoder": stats}
     context = CONTEXTS[gates](context_width, layers)
     module = CPC(encoder, context, LinearPredictor(12, width))
-    given = {
-        "kind": "audio",
-        "shape": [WINDOW_SAMPLES],
-        "sample_rate_hz": SAMPLE_RATE_HZ,
-        "rms": None,
-    }
-    return Pretrained(module, variables, given, {"format_read": "facebookresearch/CPC_audio"})
+    about = {"format_read": "facebookresearch/CPC_audio"}
+    return Pretrained(module, variables, dict(INPUT), about)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Return the entries of a file by their names without WRAPPERS; of a .pt encoder and context.
-
-    Raises:
-      UserError: as `load_cpc_audio`.
-    """
+    """Return the entries of a file by their names without WRAPPERS; of a .pt encoder and context."""
     check_path(path, (*SUFFIXES, *TORCH_SUFFIXES))
     if path.suffix not in TORCH_SUFFIXES:
         return _unwrap(read_weights(path), path)
@@ -113,11 +103,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """Return the entries by their names without WRAPPERS, wherever these occur.
-
-    Raises:
-      UserError: no entry is of this format, or two have one name.
-    """
+    """Return the entries by their names without WRAPPERS, wherever these occur."""
     unwrapped = {
         ".".join(word for word in name.split(".") if word not in WRAPPERS): array
         for name, array in entries.items()
@@ -195,18 +181,13 @@ def _encoder_variables(
             params[f"bias{i}"] = jnp.asarray(bias)
         if encoder.norm == "none":
             continue
-        norm = {
-            kind: weights[name].reshape(-1)
-            for kind in ("weight", "bias", "running_mean", "running_var")
-            if (name := f"gEncoder.batchNorm{i}.{kind}") in weights
-        }
-        params[f"norm{i}"] = {
-            "scale": jnp.asarray(norm["weight"]),
-            "bias": jnp.asarray(norm["bias"]),
-        }
-        if encoder.norm == "batch":  # a bias before batch norm is a shift of its mean
-            mean, var = norm["running_mean"] - bias, norm["running_var"]
-            stats[f"norm{i}"] = {"mean": jnp.asarray(mean), "var": jnp.asarray(var)}
+        scale, shift, *running = (
+            weights[f"gEncoder.batchNorm{i}.{kind}"].reshape(-1) for kind in NORMS[encoder.norm]
+        )
+        params[f"norm{i}"] = {"scale": jnp.asarray(scale), "bias": jnp.asarray(shift)}
+        if running:  # a bias before batch norm is a shift of its mean
+            mean, var = running
+            stats[f"norm{i}"] = {"mean": jnp.asarray(mean - bias), "var": jnp.asarray(var)}
     return params, stats
 
 

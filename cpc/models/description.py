@@ -88,9 +88,6 @@ def build(description: Any, most: int = MAX_NUMBER) -> Any:
 
     Fields that do not fit fail here or when the module is initialised, in many ways.
 
-    Raises:
-      UserError: an unknown type or dtype, a number that no field has, or too many layers.
-
     >>> build({"type": "GRU", "width": 8}).width
     8
     """

@@ -65,13 +65,8 @@ class Embedder:
     ) -> tuple[Any, Any]:
         """Return latents z and contexts c, float32 arrays of numpy, or lists of these.
 
-        Args:
-          x: see the class.
-          sample_rate_hz: rate of sound; by default the model's.
-          normalize: False to keep rate, loudness and scale of x.
-
-        Raises:
-          UserError: x is not data that the model takes.
+        `sample_rate_hz` is by default the model's; with `normalize` False, rate, loudness and scale
+        of x stay as they are.
         """
         found = self._embed(("z", "c"), x, sample_rate_hz, normalize)
         return found["z"], found["c"]

@@ -29,16 +29,10 @@ Features = dict[str, np.ndarray]
 
 
 class Layers:
-    """Layers of a model, computed together.
+    """Layers of a CPC, ImageCPC, or model of sentences, computed together.
 
-    Args:
-      module: a CPC, ImageCPC, or model of sentences.
-      variables: those of `module`.
-      names: of layers, as `layer_depths` has them.
-      prepare: applied to each batch first, within the compiled function.
-
-    Raises:
-      UserError: the model has no such layer.
+    Names are those of `layer_depths`; `prepare` is applied to each batch first, within the compiled
+    function.
     """
 
     def __init__(
@@ -86,9 +80,8 @@ class Layers:
     ) -> list[Features]:
         """Return the layers of each signal, max(1, s // stride) frames, from one padded batch.
 
-        Args:
-          signals: of at most `num_frames` frames of `stride` samples.
-          num_frames: to which they are padded by their mirror image, as far as frames see.
+        Signals have at most `num_frames` frames of `stride` samples; they are padded to these by
+        their mirror image, as far as frames see.
         """
         ahead = max(e.frames_around[1] * e.stride for e in self._encoders.values())
         length = num_frames * self.stride + ahead
@@ -103,12 +96,7 @@ class Layers:
     ) -> Features:
         """Return the layers of a signal that is read a chunk at a time, once per layer.
 
-        Args:
-          read: samples [start, stop), at most up to `num_samples`.
-          num_samples: of the signal.
-
-        Raises:
-          UserError: a layer depends on all of what follows.
+        `read` returns samples [start, stop), at most up to `num_samples`.
         """
 
         def read_mirrored(start: int, stop: int) -> np.ndarray:
@@ -207,9 +195,7 @@ def stream_latents(
 ) -> Iterator[Float[Array, "1 t d"]]:
     """Yield the latents of a recording, `chunk_frames` at a time; the last may lie beyond its end.
 
-    Args:
-      read: samples [start, stop), stop - start of them also beyond the end of the recording.
-      num_frames: latents wanted, one each `stride` samples.
+    `read` returns stop - start samples also beyond the end of the recording.
     """
     encoder, own = module.encoder, part_of(variables, "encoder")
     before, after = encoder.frames_around
@@ -230,11 +216,7 @@ def _encode(encoder, variables, x, skip, num_frames):
 def stream_contexts(
     module: Any, variables: PyTree, latents: Iterator[Float[Array, "1 t d"]]
 ) -> Iterator[Float[Array, "1 t h"]]:
-    """Yield the contexts of latents that come in chunks.
-
-    Raises:
-      UserError: contexts that see latents after them.
-    """
+    """Yield the contexts of latents that come in chunks."""
     if not isinstance(module, CPC) or module.is_bidirectional:
         raise UserError(
             "contexts of both directions, and of segments, see a recording to its end, and cannot "

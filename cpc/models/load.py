@@ -37,11 +37,7 @@ class Pretrained(NamedTuple):
 
 
 def save(folder: str | Path, pretrained: Pretrained) -> Path:
-    """Write model.safetensors and config.json; returns the folder.
-
-    Raises:
-      UserError: the folder's config.json is of something else, such as a run.
-    """
+    """Write model.safetensors and config.json; returns the folder."""
     folder = Path(folder).expanduser()
     path = folder / CONFIG
     if path.exists() and f'"format": "{FORMAT}"' not in path.read_text("utf-8", "replace"):
@@ -66,9 +62,7 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
 def load_pretrained(folder: str | Path) -> Pretrained:
     """Return the module and variables in a folder that `save` wrote, or in a run's `exported`.
 
-    Raises:
-      UserError: no exported model there, a run that has a newer checkpoint than its export, damaged
-        files, or weights that do not fit the model.
+    Damaged files, and a run that has a newer checkpoint than its export, raise UserError.
     """
     run, folder = None, Path(folder).expanduser()
     if not folder.is_dir():

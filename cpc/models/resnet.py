@@ -120,9 +120,8 @@ class ResNet(StridedLayers, nn.Module):
         """Kernel and stride along the longest path."""
         layers = [(7, 2), (3, 2)] if self.pooled_stem else [(3, 1)]
         for n, stage in enumerate(self.stages):
-            strides = [_stride(n, block) for block in range(stage.num_blocks)]
-            for stride in strides:
-                layers += [(3, stride)] + ([(3, 1)] if stage.inner is None else [])
+            for i in range(stage.num_blocks):
+                layers += [(3, _stride(n, i))] + [(3, 1)] * (stage.inner is None)
         return layers
 
     @property

@@ -71,10 +71,8 @@ class RowGRU(LayerStack):
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
 
-    @property
-    def reach(self) -> None:
-        """Number of rows above its own that a context depends on: None for all."""
-        return None
+    #: Number of rows above its own that a context depends on: None for all.
+    reach = None
 
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
@@ -83,9 +81,8 @@ class RowGRU(LayerStack):
         h, gates = z.astype(self.dtype), 3 * self.width
         for n in range(self.num_layers):
             x = Conv(gates, (1, 3), dtype=self.dtype, name=f"input{n}")(h)
-            w = self.param(
-                f"recurrent{n}", nn.initializers.lecun_normal(), (3 * self.width, gates)
-            ).astype(self.dtype)
+            make = nn.initializers.lecun_normal()
+            w = self.param(f"recurrent{n}", make, (gates, gates)).astype(self.dtype)
             bias = self.param(f"bias{n}", nn.initializers.zeros, (self.width,))
 
             def step(h, x, w=w, bias=bias):

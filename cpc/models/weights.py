@@ -26,11 +26,7 @@ def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Return the named arrays of a safetensors or npz file.
-
-    Raises:
-      UserError: no such file, another ending, a damaged file, or one that takes too much memory.
-    """
+    """Return the named arrays of a safetensors or npz file."""
     check_path(path)
     if path.suffix == ".safetensors":
         try:
@@ -84,9 +80,6 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
     The arrays are the content itself or its entry "weights" or "gEncoder", as CPC_audio calls
     those of its hub and of its training, or "state_dict".
-
-    Raises:
-      UserError: torch is not installed or cannot read the file as data, or it has no named arrays.
     """
     content = _load(path)
     content = content if isinstance(content, dict) else {}
