@@ -13,6 +13,7 @@ from cpc.evaluate.accuracy import majority_accuracy as majority_accuracy
 from cpc.evaluate.accuracy import utterance_correct as utterance_correct
 from cpc.evaluate.codes import code_entropy as code_entropy
 from cpc.evaluate.codes import code_scores as code_scores
+from cpc.evaluate.codes import feature_spread as feature_spread
 from cpc.evaluate.convex import fit_lbfgs_probe as fit_lbfgs_probe
 from cpc.evaluate.convex import fit_ridge_probe as fit_ridge_probe
 from cpc.evaluate.cross_validation import CrossValidated as CrossValidated
@@ -32,14 +33,14 @@ from cpc.evaluate.dtw import dtw_distances as dtw_distances
 from cpc.evaluate.dtw import frame_distances as frame_distances
 from cpc.evaluate.embeddings import embed_pieces as embed_pieces
 from cpc.evaluate.embeddings import embed_utterances as embed_utterances
-from cpc.evaluate.few_labels import FRACTIONS as FRACTIONS
-from cpc.evaluate.few_labels import few_label_score as few_label_score
-from cpc.evaluate.few_labels import label_subset as label_subset
-from cpc.evaluate.few_labels import seeds_interval as seeds_interval
 from cpc.evaluate.fit import fit_probe as fit_probe
 from cpc.evaluate.fit import fit_probes as fit_probes
+from cpc.evaluate.images import FRACTIONS as FRACTIONS
 from cpc.evaluate.images import embed_images as embed_images
+from cpc.evaluate.images import few_label_score as few_label_score
 from cpc.evaluate.images import image_scores as image_scores
+from cpc.evaluate.images import label_subset as label_subset
+from cpc.evaluate.images import seeds_interval as seeds_interval
 from cpc.evaluate.mfcc import mfcc as mfcc
 from cpc.evaluate.neighbours import Top as Top
 from cpc.evaluate.neighbours import knn_predict as knn_predict
@@ -62,4 +63,3 @@ from cpc.evaluate.reliable import optimality_gap as optimality_gap
 from cpc.evaluate.reliable import performance_profile as performance_profile
 from cpc.evaluate.reliable import probability_of_improvement as probability_of_improvement
 from cpc.evaluate.reliable import stratified_interval as stratified_interval
-from cpc.evaluate.spread import feature_spread as feature_spread

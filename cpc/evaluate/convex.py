@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from cpc.evaluate.few_labels import label_subset
+from cpc.evaluate.images import label_subset
 from cpc.evaluate.probe import (
     Probe,
     check_finite,
@@ -176,18 +176,6 @@ class Solution(NamedTuple):
     bias: Float[np.ndarray, " c"]
     l2: float
     converged: bool
-
-
-def fit_path(
-    features: Float[ArrayLike, "n d"],
-    labels: Int[np.ndarray, " n"],
-    num_classes: int,
-    l2s: Sequence[float | int],
-) -> Iterator[Probe]:
-    """Yield a logistic probe for each l2, strongest first, each fit starting at the one before."""
-    rows, mean, std = put_rows(features, labels)
-    for found in solve_path(rows, num_classes, l2s):
-        yield as_probe(found, mean, std)
 
 
 def put_rows(

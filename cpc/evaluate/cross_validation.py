@@ -14,7 +14,7 @@ import scipy.sparse
 import scipy.special
 from jaxtyping import Bool, Float, Int
 
-from cpc.evaluate.convex import check_grid, fit_path
+from cpc.evaluate.convex import as_probe, check_grid, put_rows, solve_path
 from cpc.evaluate.probe import predict
 from cpc.types import UserError
 
@@ -94,9 +94,10 @@ def fit_dense(
     l2s: Sequence[float],
 ) -> Iterator[tuple[float, Answer, bool]]:
     """Yield fits to standardised features, each from the one before (`cpc.evaluate.convex`)."""
-    for probe in fit_path(x, labels, num_classes, l2s):
-        answer = functools.partial(predict, probe)
-        yield probe.weight_decay, answer, probe.converged
+    rows, mean, std = put_rows(x, labels)
+    for found in solve_path(rows, num_classes, l2s):
+        answer = functools.partial(predict, as_probe(found, mean, std))
+        yield found.l2, answer, found.converged
 
 
 def fit_sparse(

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int
 
 from cpc.types import ArrayLike
 
-#: Tokens are padded to these lengths, or doubles of the last, so that few programs are compiled.
-LENGTHS = (8, 16, 32, 64)
+#: Tokens are padded to a power of two of frames, at least so many: few programs are compiled.
+MIN_LENGTH = 8
 #: Distances between frames that are computed at a time, which caches hold.
 BLOCK_ENTRIES = 2**17
 
@@ -76,10 +76,7 @@ def filled_length(length: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     >>> filled_length(np.array([3, 9, 64, 65, 129]))
     array([  8,  16,  64, 128, 256])
     """
-    bounds = np.array(LENGTHS)
-    while bounds[-1] < length.max(initial=0):
-        bounds = np.append(bounds, 2 * bounds[-1])
-    return bounds[np.searchsorted(bounds, length)]
+    return 2 ** np.ceil(np.log2(np.maximum(length, MIN_LENGTH))).astype(int)
 
 
 def unit_frames(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t d+1"]:

@@ -23,9 +23,9 @@ from cpc.losses.noise_contrastive import nce as nce
 from cpc.losses.noise_contrastive import negative_sampling as negative_sampling
 from cpc.losses.noise_contrastive import ranking_nce as ranking_nce
 from cpc.losses.pairs import logistic_pairs as logistic_pairs
+from cpc.losses.pairs import sigmoid as sigmoid
 from cpc.losses.pairs import softmax_pairs as softmax_pairs
-from cpc.losses.pairwise import sigmoid as sigmoid
-from cpc.losses.pairwise import triplet as triplet
+from cpc.losses.pairs import triplet as triplet
 from cpc.losses.reweighted import debiased as debiased
 from cpc.losses.reweighted import decoupled as decoupled
 from cpc.losses.reweighted import decoupled_weights as decoupled_weights

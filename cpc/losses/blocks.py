@@ -26,10 +26,9 @@ from cpc.losses.tiles import (
     AnchorScores,
     Latents,
     block_size,
+    compare,
     cut_latents,
     find_alike,
-    find_negatives,
-    find_positives,
     gradient_of_keys,
     num_columns,
     score_tiles,
@@ -305,10 +304,8 @@ def _join(x, a):
 def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
     """Scores of some anchors (m,); derivatives of their summed loss by scores and options."""
     loss = plan.loss
-    scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)  # (m, n)
-    is_positive = find_positives(anchors, candidates, k)
-    has_positive = is_positive.any(-1, keepdims=True)
-    allowed = has_positive & find_negatives(anchors, candidates, plan.rule, k) & ~is_positive
+    scores, allowed, is_positive = compare(q, keys, anchors, candidates, plan.rule, k)  # (m, n)
+    allowed &= is_positive.any(-1, keepdims=True)
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
     if loss is not None and describe(loss).uses_group_positives:
         alike = allowed & find_alike(anchors, candidates)

@@ -29,9 +29,8 @@ from cpc.losses.table import AnchorLoss, describe
 from cpc.losses.tiles import (
     AnchorScores,
     Latents,
+    compare,
     find_alike,
-    find_negatives,
-    find_positives,
     vary_alike,
 )
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError, check_type
@@ -320,9 +319,7 @@ def aligned_losses(
     for i, k in enumerate(plan.offsets):
 
         def at_index(query, key, here, there, rng, k=k):  # of all sequences: (b, d), (b,)
-            scores = jnp.matmul(query, key.T, preferred_element_type=jnp.float32)
-            positives = find_positives(here, there, k)
-            allowed = find_negatives(here, there, plan.rule, k) & ~positives
+            scores, allowed, positives = compare(query, key, here, there, plan.rule, k)
             allowed &= jnp.diagonal(positives)[:, None]
             alike = find_alike(here, there) if describe(loss).uses_group_positives else None
             given = positives, allowed, alike, rng, plan.choose

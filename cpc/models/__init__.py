@@ -32,7 +32,10 @@ from cpc.models.image_cpc import frame_positions as frame_positions
 from cpc.models.image_cpc import from_frame as from_frame
 from cpc.models.image_cpc import patch_grid as patch_grid
 from cpc.models.image_cpc import to_frame as to_frame
+from cpc.models.image_encoders import ResNet as ResNet
 from cpc.models.image_encoders import SmallConvEncoder as SmallConvEncoder
+from cpc.models.image_encoders import Stage as Stage
+from cpc.models.image_encoders import resnet_stages as resnet_stages
 from cpc.models.layers import TIME_DIRECTIONS as TIME_DIRECTIONS
 from cpc.models.layers import end_at as end_at
 from cpc.models.layers import layer_depths as layer_depths
@@ -50,9 +53,6 @@ from cpc.models.predictors import LinearPredictor as LinearPredictor
 from cpc.models.predictors import TransformerPredictor as TransformerPredictor
 from cpc.models.predictors import TransformersPredictor as TransformersPredictor
 from cpc.models.quantized import QuantizedEncoder as QuantizedEncoder
-from cpc.models.resnet import ResNet as ResNet
-from cpc.models.resnet import Stage as Stage
-from cpc.models.resnet import resnet_stages as resnet_stages
 from cpc.models.row_contexts import MaskedRowConv as MaskedRowConv
 from cpc.models.row_contexts import RowGRU as RowGRU
 from cpc.models.segmental import SegmentalCPC as SegmentalCPC

@@ -89,7 +89,7 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Return the entries of a file by their names without WRAPPERS; of a .pt encoder and context."""
+    """Return the entries of a file by their names without WRAPPERS; of a .pt those of PARTS."""
     check_path(path, (*SUFFIXES, *TORCH_SUFFIXES))
     if path.suffix not in TORCH_SUFFIXES:
         return _unwrap(read_weights(path), path)

@@ -12,7 +12,7 @@ from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
 from cpc.models.cpc import CPC
 from cpc.models.encoders import ConvEncoder
 from cpc.models.image_cpc import ImageCPC
-from cpc.models.image_encoders import SmallConvEncoder
+from cpc.models.image_encoders import ResNet, SmallConvEncoder, Stage
 from cpc.models.log_mel import LogMelEncoder
 from cpc.models.predictors import (
     HiddenPredictor,
@@ -21,7 +21,6 @@ from cpc.models.predictors import (
     TransformersPredictor,
 )
 from cpc.models.quantized import QuantizedEncoder
-from cpc.models.resnet import ResNet, Stage
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
 from cpc.models.segmental import SegmentalCPC
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder

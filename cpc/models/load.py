@@ -1,7 +1,7 @@
 """A model in a folder to share: model.safetensors and config.json, and the way back."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,29 +103,6 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     return Pretrained(module, variables, given, about)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < 1e9
-
-
-#: Facts about the input -> whether a value is possible.
-INPUT: dict[str, Callable[[Any], bool]] = {
-    "kind": lambda value: isinstance(value, str),
-    "shape": lambda value: (
-        isinstance(value, list)
-        and 0 < len(value) < 6
-        and all(type(size) is int and 0 < size < 2**31 for size in value)
-    ),
-    "rms": lambda value: value is None or _is_number(value),
-    "sample_rate_hz": lambda value: type(value) is int and _is_number(value),
-    "rate_hz": lambda value: value is None or _is_number(value),
-    "standardize": lambda value: isinstance(value, bool),
-    "step_label": lambda value: isinstance(value, str),
-    "words": lambda value: isinstance(value, str),
-    "lowercase": lambda value: isinstance(value, bool),
-    "form": lambda value: value in ("prose", "lines"),
-}
-
-
 def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return the model's description, the input's, and what else is known."""
     config = config if isinstance(config, dict) else {}
@@ -134,11 +111,10 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     given, about = (
         value if isinstance(value := config.get(name), dict) else {} for name in ("input", "about")
     )
-    found = {"kind": None, "shape": None, **given}
-    wrong = [f"input.{n}" for n, fits in INPUT.items() if n in found and not fits(found[n])]
-    if wrong or type(about.get("step", 0)) is not int:
-        name = wrong[0] if wrong else "about.step"
-        raise UserError(f"{path} says of the model's {name} what cannot be: export again")
+    shape, step = given.get("shape"), about.get("step", 0)
+    is_shape = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
+    if not isinstance(given.get("kind"), str) or not is_shape or type(step) is not int:
+        raise UserError(f"{path} lacks the kind or shape of the model's input: export it again")
     return config.get("model"), given, about
 
 
