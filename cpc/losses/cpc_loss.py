@@ -372,22 +372,20 @@ def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = Non
         scores.counted / jnp.maximum(n, 1.0),
         scores.counted * (scores.rank == 0),
         scores.wins / jnp.maximum(scores.num_negatives, 1.0),
-        received,
+        received=received,
     )
 
 
 def sum_sequences(
     counted: Float[Array, "k b a"],
-    loss: Float[Array, "k b a"],
-    n: Float[Array, "k b a"],
-    log_n: Float[Array, "k b a"],
-    chance: Float[Array, "k b a"],
-    top1: Float[Array, "k b a"],
-    pairwise: Float[Array, "k b a"],
+    *numbers: Float[Array, "k b a"],
     received: Float[Array, "k b"] | None = None,
 ) -> OffsetSums:
-    """Return sums over anchors of their numbers, which are 0 if not counted; no gradient."""
-    known = jax.lax.stop_gradient((counted, loss, n, log_n, chance, top1, pairwise, received))
+    """Return sums over anchors; no gradient.
+
+    Numbers of each anchor, 0 if not counted, are those of `OffsetSums` from `loss` to `pairwise`.
+    """
+    known = jax.lax.stop_gradient((counted, *numbers, received))
     known = jax.tree.map(lambda x: x.astype(jnp.float32), known)
     counted, loss, _, log_n, *_, received = known
     own_anchors, own_values = counted.sum(-1), (log_n - loss).sum(-1)  # (k, b)

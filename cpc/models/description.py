@@ -64,22 +64,24 @@ def describe(value: Any) -> Any:
     >>> describe(GRU(8))
     {'type': 'GRU', 'width': 8, 'num_layers': 1, 'dtype': 'float32', 'blocks': 1}
     """
-    if isinstance(value, nn.Module):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        fields = {n: getattr(value, n) for n in names if n not in ("parent", "name")}
-        return {"type": type(value).__name__, **_describe_fields(fields)}
-    if isinstance(value, DESCRIBED):  # and no module: a NamedTuple, such as Stage
-        return {"type": type(value).__name__, **_describe_fields(value._asdict())}
+    if isinstance(value, nn.Module | Stage):
+        fields = (
+            value._asdict()
+            if isinstance(value, Stage)
+            else {
+                field.name: getattr(value, field.name)
+                for field in dataclasses.fields(value)
+                if field.init and field.name not in ("parent", "name")
+            }
+        )
+        described = {
+            name: jnp.dtype(one).name if name == "dtype" else describe(one)
+            for name, one in fields.items()
+        }
+        return {"type": type(value).__name__, **described}
     if callable(value):  # ImageCPC makes a context and a predictor for each direction
         return {"made": describe(value())}
     return [describe(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def _describe_fields(fields):
-    return {
-        name: jnp.dtype(value).name if name == "dtype" else describe(value)
-        for name, value in fields.items()
-    }
 
 
 def build(description: Any, most: int = MAX_NUMBER) -> Any:
