@@ -18,7 +18,7 @@ from cpc.losses.cpc_loss import OffsetSums as OffsetSums
 from cpc.losses.cpc_loss import aligned_losses as aligned_losses
 from cpc.losses.cpc_loss import cpc_loss as cpc_loss
 from cpc.losses.cpc_loss import sum_anchors as sum_anchors
-from cpc.losses.info_nce import info_nce as info_nce
+from cpc.losses.noise_contrastive import info_nce as info_nce
 from cpc.losses.noise_contrastive import nce as nce
 from cpc.losses.noise_contrastive import negative_sampling as negative_sampling
 from cpc.losses.noise_contrastive import ranking_nce as ranking_nce

@@ -22,7 +22,6 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, anchor_scores
 from cpc.losses.cpc_loss import OffsetSums, sum_sequences
-from cpc.losses.info_nce import info_nce
 from cpc.losses.inputs import (
     check_arguments,
     check_batch,
@@ -31,6 +30,7 @@ from cpc.losses.inputs import (
     read_batch,
 )
 from cpc.losses.masking import Number, check, divide
+from cpc.losses.noise_contrastive import info_nce
 from cpc.losses.tiles import (
     AnchorScores,
     Latents,

@@ -16,7 +16,6 @@ from cpc.losses.blocks import (
     sharded_losses,
     take_traced,
 )
-from cpc.losses.info_nce import info_nce
 from cpc.losses.inputs import (
     check_arguments,
     check_batch,
@@ -25,6 +24,7 @@ from cpc.losses.inputs import (
     read_batch,
 )
 from cpc.losses.masking import Number, check, divide
+from cpc.losses.noise_contrastive import info_nce
 from cpc.losses.table import AnchorLoss, describe
 from cpc.losses.tiles import (
     AnchorScores,

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.info_nce import info_nce
 from cpc.losses.masking import (
     Number,
     check,
@@ -16,6 +15,7 @@ from cpc.losses.masking import (
     scale,
     softmax_loss,
 )
+from cpc.losses.noise_contrastive import info_nce
 from cpc.types import UserError
 
 
