@@ -112,9 +112,14 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
         value if isinstance(value := config.get(name), dict) else {} for name in ("input", "about")
     )
     shape, step = given.get("shape"), about.get("step", 0)
-    is_shape = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
-    if not isinstance(given.get("kind"), str) or not is_shape or type(step) is not int:
-        raise UserError(f"{path} lacks the kind or shape of the model's input: export it again")
+    sizes = shape if isinstance(shape, list) and shape else [None]
+    scales = [given[n] for n in ("rms", "sample_rate_hz", "rate_hz") if given.get(n) is not None]
+    fits = all(type(size) is int and 0 < size < 2**31 for size in sizes)
+    fits &= all(type(one) in (int, float) and 0 < one < 1e9 for one in scales)
+    if not fits or not isinstance(given.get("kind"), str) or type(step) is not int:
+        raise UserError(
+            f"{path} lacks the kind, shape or scale of the model's input: export it again"
+        )
     return config.get("model"), given, about
 
 
