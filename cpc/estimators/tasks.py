@@ -207,7 +207,6 @@ def markov_task(
 
     Args:
       chain: transition probabilities, rows sum to 1.
-      k: offset, 1 or more.
       emissions: rows are emission probabilities of a state, sum to 1; the state itself by default.
       num_speakers: S.
 

@@ -45,8 +45,7 @@ def embed_utterances(
         embed_long: embeds one utterance of more than `batch_frames` in less memory, such as in
             pieces; without it such an utterance is a batch of its own.
 
-    Returns:
-        Float32 arrays on the host in the order of `waveforms`, with max(1, s // stride) frames.
+    Features are float32 on the host, with max(1, s // stride) frames of each utterance.
     """
     waveforms = list(waveforms)
     if not waveforms:

@@ -95,9 +95,6 @@ def acpc_loss(
     Returns:
       The loss in nats; sums over anchors of each prediction; mean frames of each prediction.
 
-    Raises:
-      UserError: fewer frames than predictions; sequences of no more latents than frames; what
-        `cpc_loss` refuses.
     """
     check_arguments(outputs, positions, rule, info_nce, choose)
     shape, (num, width) = outputs.z.shape[:-1], outputs.predictions.shape[-2:]

@@ -38,15 +38,14 @@ from cpc.types import NegativeRule, NegativeSampler
 
 
 class Plan(NamedTuple):
-    """What is done with the arrays: all that is static, but for what the loss has bound."""
+    """Static arguments of a pass; options that are bound to the loss may be traced."""
 
     rule: NegativeRule
     loss: AnchorLoss | None
-    """None is InfoNCE, which has its own derivative and may be cut; options bound to another may be
-    traced."""
+    """None is InfoNCE, which has its own derivative and may be cut."""
     choose: NegativeSampler | None
     offsets: tuple[int, ...]
-    """What the queries are of, as many as these have offsets."""
+    """Prediction offset of each set of queries."""
     block: int | None
     """Anchors scored at a time, about; None to choose."""
     columns: int | None

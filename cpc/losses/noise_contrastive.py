@@ -38,16 +38,8 @@ def info_nce(
     An anchor with several positives has the mean of their losses, each against the negatives alone:
     the other positives are not in its denominator.
 
-    Args:
-      positive: scores of the positives, (m,) or (m, p).
-      negatives: scores of the negatives.
-      where: which negatives count. The others may be NaN and get a gradient of exactly zero; an
-        anchor without any negative has loss 0.
-      where_positive: which of several positives count, likewise.
-      temperature: divides all scores.
-
-    Returns:
-      Losses in float32, whatever comes in.
+    Negatives outside of `where`, and positives outside of `where_positive`, may be NaN and get a
+    gradient of exactly zero. The temperature divides all scores.
 
     Equal scores give exactly log N:
 

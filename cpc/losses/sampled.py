@@ -186,10 +186,6 @@ def candidate_sampling(
         remove_accidental_hits: whether drawn classes that are true of an input do not count.
         subtract_log_q: whether log Q is taken off all scores.
 
-    Raises:
-        UserError: neither a sampler with its key nor a sample; shapes that do not match; known
-            labels of no class.
-
     >>> w, b, x = jnp.zeros((4, 2)), jnp.zeros(4), jnp.ones((1, 2))
     >>> drawn = jnp.array([1, 3]), jnp.ones((1, 1)), jnp.ones(2)
     >>> candidate_sampling(w, b, jnp.array([0]), x, 2, sampled_values=drawn) - jnp.log(3.0)

@@ -66,12 +66,8 @@ def streaming_info_nce(
         256 MB, or 1 GB off the CPU. Both change memory and speed alone.
 
     Returns:
-      Losses in float32, 0 where an anchor has no positive or no negative; and the
-      `AnchorScores` (loss, num_negatives, rank, wins, counted), which have no gradient.
-
-    Raises:
-      UserError: an impossible argument, which is named; known positions under which no anchor has
-        a positive and a negative.
+      Losses, 0 where an anchor has no positive or no negative; and the `AnchorScores`, which have
+      no gradient. Known positions under which no anchor has both raise UserError.
 
     Equal scores give exactly log N, and a tie is half a win:
 

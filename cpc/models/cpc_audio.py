@@ -51,10 +51,6 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     encoder's norm (channel, batch or none), the context (GRU or LSTM) and all widths follow
     from their shapes. Its predictor is kept elsewhere in its checkpoints and is not read: z and c
     are there, predictions are not. Recordings are taken as they are, at 16 kHz.
-
-    Raises:
-      UserError: no such file; a .pt without torch; missing, unknown or misshapen entries, all of
-        them listed; another norm or context; a model of reversed sound.
     """
     path = Path(path).expanduser()
     weights = {

@@ -175,10 +175,6 @@ def load(folder: str | Path) -> Embedder:
         z, c = embed(samples, sample_rate_hz=rate)  # both (t, width)
 
     A run is exported when it has reached its last step, and by `cpc export`.
-
-    Raises:
-      UserError: no exported model there, a run with a newer checkpoint than its export, damaged
-        files, or weights that do not fit the model.
     """
     return Embedder(load_pretrained(folder))
 

@@ -188,10 +188,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
         num_samples: NumSamples = None,
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b _ d"]]:
-        """Return the latents after each of `cuts` layers, and the last; no gradient passes a cut.
-
-        Those after a cut are of shorter strides, `self.upto(cut, {})[0].stride`, and so more.
-        """
+        """Return the latents after each of `cuts` layers and the last; no gradient passes a cut."""
         x = x[..., None] if x.ndim == 2 else x
         if x.shape[2] != self.channels:
             raise UserError(

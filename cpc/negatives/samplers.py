@@ -122,10 +122,9 @@ def with_zero() -> NegativeSampler:
 def uniform_draws(num: int) -> NegativeSampler:
     """Return a sampler of `num` negatives with replacement: independent draws, repeats included.
 
-    Scores are gathered, never vectors. An anchor without an allowed negative gets none; one with
-    fewer than `num` still gets `num`. Drawing cannot make dependent candidates independent: two
-    draws of one sequence are as dependent as its latents. Log N - L is an estimate and no bound
-    under any rule, for N counts repeats: of one allowed negative, drawn often, it can exceed log 2.
+    An anchor without an allowed negative gets none; one with fewer than `num` still gets `num`. Log
+    N - L is an estimate and no bound under any rule, for N counts repeats: of one allowed negative,
+    drawn often, it can exceed log 2.
 
     The only allowed negative is drawn three times:
 
@@ -303,8 +302,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
 
     (Kalantidis et al. 2020, MoCHi, eq. 4). Scores are linear in the keys, so a mixture of scores is
     the score of the mixed key. Differs from the paper, which stretches the mixed key back to unit
-    length: that is not known from scores (`mix_keys` does it), and mixtures are a little easier.
-    The paper's mixtures with the query itself are not here either, for the same reason.
+    length (`mix_keys` does), and also mixes keys with the query: neither is known from scores.
 
     A row with one allowed negative repeats it; a row with none has no mixtures.
 

@@ -27,10 +27,6 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
     positions. Keys begin with the latents of the anchors, in their order; positives are among
     these. Negatives that are drawn (`choose`) leave the work to the compiler, so that the draws do
     not depend on the devices.
-
-    Raises:
-      UserError: no such axis, or one of another type than Auto; and from the reducer, sequences
-        that do not divide by the devices.
     """
     if axis not in mesh.shape:
         raise UserError(f"the mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
