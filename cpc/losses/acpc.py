@@ -86,7 +86,8 @@ def acpc_loss(
     information: the path is chosen by the frames that it is to predict, so that at equal scores the
     sum's C is F log N - log binom(F - 1, K - 1).
 
-    Args are those of `cpc_loss`, and
+    Args:
+      outputs, positions, rule, temperature, rng, where: as those of `cpc_loss`.
       num_frames: F. Anchors with fewer latents ahead count for nothing.
       best: whether the best path counts alone, instead of all by their likelihood.
       choose: picks from the allowed, for each frame and prediction by itself.
