@@ -13,7 +13,6 @@ from cpc.models.critics import GaussianConditional as GaussianConditional
 from cpc.models.critics import JointCritic as JointCritic
 from cpc.models.critics import SeparableCritic as SeparableCritic
 from cpc.models.description import AUDIO_ENCODERS as AUDIO_ENCODERS
-from cpc.models.description import DESCRIBED as DESCRIBED
 from cpc.models.description import PREDICTORS as PREDICTORS
 from cpc.models.embedder import Embedder as Embedder
 from cpc.models.embedder import embed_with as embed_with
@@ -21,7 +20,6 @@ from cpc.models.embedder import load as load
 from cpc.models.encoders import ConvEncoder as ConvEncoder
 from cpc.models.features import Layers as Layers
 from cpc.models.features import group_signals as group_signals
-from cpc.models.features import pad_rows as pad_rows
 from cpc.models.features import stream_contexts as stream_contexts
 from cpc.models.features import stream_latents as stream_latents
 from cpc.models.image_cpc import DIRECTIONS as DIRECTIONS

@@ -85,7 +85,7 @@ def describe(value: Any) -> Any:
 
 
 def build(description: Any, most: int = MAX_NUMBER) -> Any:
-    """Return the module that `describe` described; only `cpc.models.DESCRIBED` is called.
+    """Return the module that `describe` described; only `DESCRIBED` is called.
 
     Fields that do not fit fail here or when the module is initialised, in many ways.
 
