@@ -17,8 +17,7 @@ from cpc.models.cpc import CPC
 from cpc.models.layers import end_at, part_of
 from cpc.types import PyTree, UserError
 
-#: Longer signals are embedded in chunks of this many samples: 30 s of sound, and 200 MB in a layer
-#: of width 512.
+#: Longer signals are embedded in chunks of so many samples: 30 s, 200 MB in a layer of width 512.
 CHUNK_SAMPLES = 480_000
 #: Shorter signals share a batch, of at most this many samples, with signals of similar length.
 BATCH_SAMPLES = 1_920_000

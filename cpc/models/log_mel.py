@@ -26,8 +26,6 @@ class LogMelEncoder(ConvGeometry, nn.Module):
     Waveform (b, s) in, latents (b, t, width) out, one each `stride` samples (160 is 10 ms at
     16 kHz). The energies of 80 mel filters in Hamming windows of 25 ms, scaled to a mean near 0 and
     a variance near 1, go through a `ConvEncoder` of stride 1: a kernel of 3 frames and four of one.
-    Padding, norms and what is done with short waveforms are as there. Nothing is learned of the
-    energies, and gradients pass them.
 
     Differs from the paper: a latent each 10 ms and not each 20 ms; causal by default; no
     pre-emphasis, which adds about a constant to each log energy, as the first bias can.

@@ -27,8 +27,8 @@ def boundaries(
         p_t = min(max(p1_t, p2_t) - threshold, p1_t) > 0,
         pn_t = min(max(d_t - d_(t+n), 0), max(d_t - d_(t-n), 0))
 
-    (section 2.2 of the paper). There is no gradient: the paper lets that of the segments' loss move
-    the places by tanh(10 p), by which training here came to fewer and fewer segments.
+    (section 2.2 of the paper). There is no gradient: by the paper's, that of tanh(10 p), training
+    here came to fewer and fewer segments.
     """
     z = jax.lax.stop_gradient(z).astype(jnp.float32)
     unit = z / jnp.sqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-12))
