@@ -1,4 +1,7 @@
-"""Evaluation of frozen features: embeddings, probes, neighbours, ABX, CTC, intervals."""
+"""Evaluation of frozen features: embeddings, probes, neighbours, ABX, CTC, intervals.
+
+Arguments that cannot be raise `UserError`, which names them and a way out.
+"""
 
 from cpc.evaluate.abx import Cell as Cell
 from cpc.evaluate.abx import abx_score as abx_score

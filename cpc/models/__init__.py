@@ -1,4 +1,7 @@
-"""Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three."""
+"""Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three.
+
+Arguments that cannot be raise `UserError`, which names them and a way out.
+"""
 
 from cpc.models.contexts import GRU as GRU
 from cpc.models.contexts import LSTM as LSTM

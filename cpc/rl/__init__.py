@@ -1,4 +1,7 @@
-"""Reinforcement learning: environments, rollouts, returns, and the losses of a policy."""
+"""Reinforcement learning: environments, rollouts, returns, and the losses of a policy.
+
+Arguments that cannot be raise `UserError`, which names them and a way out.
+"""
 
 from cpc.rl.environment import Environment as Environment
 from cpc.rl.environment import Outcome as Outcome
