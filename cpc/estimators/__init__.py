@@ -3,7 +3,7 @@
 Estimates from scores are float32, whatever dtype comes in and whether `jax_enable_x64` is set or
 not; closed forms and estimates from samples, which are made on the host, are Python floats.
 
-Arguments that cannot be raise `UserError`, which names them and a way out.
+Impossible arguments raise `UserError`, which names them and a way out.
 """
 
 from cpc.estimators.benchmark_tasks import beyond_normal as beyond_normal

@@ -1,6 +1,6 @@
 """Evaluation of frozen features: embeddings, probes, neighbours, ABX, CTC, intervals.
 
-Arguments that cannot be raise `UserError`, which names them and a way out.
+Impossible arguments raise `UserError`, which names them and a way out.
 """
 
 from cpc.evaluate.abx import Cell as Cell

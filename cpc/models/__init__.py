@@ -1,6 +1,6 @@
 """Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three.
 
-Arguments that cannot be raise `UserError`, which names them and a way out.
+Impossible arguments raise `UserError`, which names them and a way out.
 """
 
 from cpc.models.contexts import GRU as GRU

@@ -1,6 +1,6 @@
 """The loss of a batch that many devices share: the same numbers as on one device.
 
-Arguments that cannot be raise `UserError`, which names them and a way out.
+Impossible arguments raise `UserError`, which names them and a way out.
 """
 
 from cpc.parallel.reducer import gathered_losses as gathered_losses

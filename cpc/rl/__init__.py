@@ -1,6 +1,6 @@
 """Reinforcement learning: environments, rollouts, returns, and the losses of a policy.
 
-Arguments that cannot be raise `UserError`, which names them and a way out.
+Impossible arguments raise `UserError`, which names them and a way out.
 """
 
 from cpc.rl.environment import Environment as Environment
