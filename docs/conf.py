@@ -82,7 +82,11 @@ def group_members(module, first=()):
     comments = [name for scope, name in ModuleAnalyzer.for_module(module.__name__).find_attr_docs()
                 if not scope]  # fmt: skip
     functions, data, classes = [], [], []
-    for name in sorted({*getattr(module, "__all__", [*own, *comments])}, key=str.lower):
+    if hasattr(module, "__path__"):  # a package exports what it imports
+        own = [
+            n for n, value in vars(module).items() if n[0] != "_" and not inspect.ismodule(value)
+        ]
+    for name in sorted({*own, *comments}, key=str.lower):
         value = getattr(module, name)
         if inspect.isclass(value):
             classes.append(name)

@@ -19,9 +19,8 @@ from cpc.types import UserError
 def beyond_normal() -> tuple[Task, ...]:
     """Return the forty tasks under the names and in the order of the public suite.
 
-    The suite rescales tasks to unit variance, which makes training easier and leaves information as
-    it
-    is: divide by the standard deviation of a sample for the same.
+    The suite rescales tasks to unit variance, which leaves information as it is: divide by the
+    standard deviation of a sample for the same.
 
     >>> tasks = beyond_normal()
     >>> len(tasks), tasks[0].name, round(tasks[0].mutual_information, 4)
@@ -101,9 +100,6 @@ def student_task(dim_x: int, dim_y: int, df: int) -> Task:
     """Return Student's law without correlation, whose x and y share only their scale.
 
     (x, y) = z sqrt(df / chi^2_df). I = `student_information`, none of it linear.
-
-    Raises:
-      UserError: degrees of freedom or dimensions below 1.
     """
     information = student_information(dim_x, dim_y, df)
 
@@ -149,9 +145,6 @@ def additive_uniform_task(epsilon: float | int) -> Task:
     """Return a uniform x on [0, 1], and y = x + uniform noise on [-epsilon, epsilon].
 
     I = epsilon - ln(2 epsilon) for epsilon up to 1/2, else 1 / (4 epsilon).
-
-    Raises:
-      UserError: noise that is not positive.
     """
     if not epsilon > 0:
         raise UserError(f"epsilon is {epsilon}: the noise's width must be above 0")

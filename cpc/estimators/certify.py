@@ -91,12 +91,8 @@ def certify(
     NaN at the -inf of impossible pairs. Other rows inform. A bare number promises nothing.
 
     Args:
-      estimator: scores (n, n) -> Estimate or number, in jax.numpy, for any n from 2; bind other
-        arguments by functools.partial.
+      estimator: scores (n, n) -> Estimate or number, in jax.numpy, for any n from 2.
       shift: constant that its best critic adds to the log ratio: 1 for `nwj`.
-
-    Raises:
-      UserError: an estimator that JAX cannot trace, or a bound without a side.
 
     >>> from cpc.estimators import info_nce
     >>> certificate = certify(info_nce)

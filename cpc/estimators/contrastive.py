@@ -11,8 +11,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from cpc import losses
-from cpc.estimators.estimate import Estimate
-from cpc.estimators.score_matrix import LOWEST, exp, known_number, mean_off, off_diagonal, split
+from cpc.estimators.estimate import (
+    LOWEST,
+    Estimate,
+    exp,
+    known_number,
+    mean_off,
+    off_diagonal,
+    split,
+)
 from cpc.types import UserError
 
 
@@ -44,14 +51,7 @@ def interpolated(
 
     A lower bound for every a(x) that does not depend on y. alpha = 1 is InfoNCE among n - 1, with
     the ceiling log(n - 1); alpha = 0 is TUBA, without one; between, it is 1 + log((n - 1) / alpha).
-
-    Args:
-      scores: (n, n).
-      log_baseline: log a of each row, or one for all; may be learned.
-      alpha: weight of the row's own mean, in [0, 1].
-
-    Raises:
-      UserError: also an alpha known to be outside [0, 1].
+    log a is that of each row, or one for all, and may be learned.
 
     A critic without doubt ends at its ceiling, 1 + log 14:
 
@@ -97,14 +97,8 @@ def ml_cpc(
 
     mean_i log [ n^2 e^f_ii / (alpha sum_j e^f_jj + (n - alpha) / (n - 1) sum_(j != k) e^f_jk) ]
 
-    A lower bound with the ceiling log(n / alpha), which falls with alpha to log(n (n - 1) + 1).
-
-    Args:
-      scores: (n, n).
-      alpha: weight of the joint pairs in the sum, from n / (n (n - 1) + 1), the default, to 1.
-
-    Raises:
-      UserError: also an alpha known to be outside its range.
+    A lower bound with the ceiling log(n / alpha). alpha, the weight of the joint pairs in the sum,
+    is from n / (n (n - 1) + 1), the default with the ceiling log(n (n - 1) + 1), to 1.
 
     >>> ml_cpc(jnp.zeros((4, 4))).value + 0.0
     Array(0., dtype=float32)

@@ -23,8 +23,7 @@ def ksg(
     x and y comparable scales. On the host, n log n.
 
     Raises:
-      UserError: x and y are not two finite matrices of n rows, k is outside 1 to n - 1, or more
-        than k copies of one pair, as in discrete data.
+      UserError: k is outside 1 to n - 1, or more than k copies of one pair, as in discrete data.
 
     >>> x = np.arange(50.0)[:, None]
     >>> round(ksg(x, x).value, 3), round(ksg(x, x).ceiling, 3)  # psi(n) - psi(3)
@@ -58,10 +57,6 @@ def cca(
 
     -1/2 sum_i log(1 - rho_i^2), infinite if some direction of y is a linear map of x. Only linear
     dependence counts. On independent Gaussian data it is dx dy / (2 n) too high.
-
-    Raises:
-      UserError: x and y are not two finite matrices of n rows, or have no more rows than
-          dimensions.
 
     >>> x = np.array([[1.0], [-1.0], [1.0], [-1.0]])
     >>> y = np.array([[1.0], [1.0], [-1.0], [-1.0]])

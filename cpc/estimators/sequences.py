@@ -33,7 +33,7 @@ def bound_over_sequences(
       offsets: of the predictions; 1 to k by default.
       where: which latents exist; the others are not candidates.
       sound: the `window` and the `end` of a `SoundPosition`. A sequence whose sound overlaps that
-        of an earlier one is left out, because copies raise log b and are not harder to distinguish.
+        of an earlier one is left out: copies raise log b and are not harder to distinguish.
     """
     b, length, *lanes, _ = z.shape
     if b == 1:

@@ -43,8 +43,8 @@ class Tracker:
     The interval treats the sequences of a batch as independent draws. Each of them contributes to
     the mean R of log N - L by its own anchors and as a negative of the other sequences' anchors.
     With u_b the sum of log N - L over the anchors of sequence b, less the weight that it receives
-    as a negative (`cpc.losses.influence`), a_b the number of its anchors and U = sum u_b / sum a_b,
-    the standard error is
+    as a negative (`cpc.losses.blocks.received_weights`), a_b the number of its anchors and
+    U = sum u_b / sum a_b, the standard error is
 
         sqrt(B / (B - 1) sum (u_b - U a_b)^2) / sum a_b,
 

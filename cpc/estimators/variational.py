@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.estimators.estimate import Estimate
-from cpc.estimators.score_matrix import exp, known_number, log_mean_exp_off, mean_off, split
+from cpc.estimators.estimate import Estimate, exp, known_number, log_mean_exp_off, mean_off, split
 from cpc.types import UserError
 
 #: Decay and lower limit of MINE's moving average.
@@ -40,14 +39,8 @@ def mine(
 
     The value is `donsker_varadhan`. Its gradient is that of mean f_ii - u / b, where
     u = mean_(i != j) e^f_ij and b = max(0.9 average + 0.1 u, 1e-4) is held constant: the
-    average over steps lowers the bias of the gradient, not that of the value.
-
-    Args:
-      scores: (n, n).
-      log_average: log of the moving average, 0 before the first step.
-
-    Returns:
-      The estimate, and log b for the next step.
+    average over steps, whose log is 0 before the first, lowers the bias of the gradient, not that
+    of the value. Returns the estimate, and log b for the next step.
 
     The average moves from 1 to 0.9 + 0.1 e:
 
@@ -73,11 +66,7 @@ def tuba(
 
     1 + mean (f_ii - log a_i) - mean_(i != j) e^f_ij / a_i; best f = log r + log a(x).
 
-    A lower bound for every a(x) that does not depend on y.
-
-    Args:
-      scores: (n, n).
-      log_baseline: log a of each row, or one for all; may be learned.
+    A lower bound for every a(x) that does not depend on y: one of each row, or one for all.
 
     >>> tuba(jnp.array([[2.0, 0.0], [0.0, 2.0]]), 0.0).value
     Array(2., dtype=float32)
@@ -129,9 +118,6 @@ def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> 
     Not a bound: little variance, but a bias of either sign. The exact critic reads up to 2 nats too
     high; critics that fit badly hide this.
 
-    Raises:
-      UserError: also a clip known not to be positive.
-
     >>> smile(jnp.array([[3.0, -9.0], [-9.0, 3.0]]), clip=1.0).value
     Array(4., dtype=float32)
     """
@@ -149,14 +135,8 @@ def flo(scores: Float[Array, "n n"], u: Float[Array, " n"]) -> Estimate:
 
     1 - mean_i [ u_i + mean_(j != i) e^(f_ij - f_ii - u_i) ]; best f = log r + h(x), u = -log r.
 
-    A lower bound for every f and u, because -log z = max over u of 1 - u - z e^-u.
-
-    Args:
-      scores: f, (n, n).
-      u: u(x_i, y_i) of the joint pairs, learned together with f.
-
-    Raises:
-      UserError: also a wrong number of u.
+    A lower bound for every f and u, because -log z = max over u of 1 - u - z e^-u. `u` are those of
+    the joint pairs, learned together with f.
 
     >>> flo(jnp.array([[2.0, 0.0], [0.0, 2.0]]), jnp.full(2, -2.0)).value
     Array(2., dtype=float32)
@@ -174,9 +154,6 @@ def club(log_conditional: Float[Array, "n n"]) -> Estimate:
 
     mean log q(y_i|x_i) - mean_(i != j) log q(y_j|x_i); an upper bound only if q = p(y|x), so that
     `is_bound` is False. Any f = log q + h(y) gives the same.
-
-    Args:
-      log_conditional: log q(y_j|x_i), (n, n).
 
     >>> club(jnp.array([[2.0, 0.0], [1.0, 4.0]])).value
     Array(2.5, dtype=float32)

@@ -1,106 +1,68 @@
-"""Evaluation of frozen features: embeddings, probes, neighbours, ABX, CTC, intervals."""
+"""Evaluation of frozen features: embeddings, probes, neighbours, ABX, CTC, intervals.
 
-from cpc.evaluate.abx import Cell, abx_score, cell_errors, cell_weights, cut_tokens, make_cells
-from cpc.evaluate.accuracy import (
-    bootstrap_interval,
-    frame_correct,
-    in_best,
-    majority_accuracy,
-    utterance_correct,
-)
-from cpc.evaluate.codes import code_entropy, code_scores
-from cpc.evaluate.convex import fit_lbfgs_probe, fit_ridge_probe
-from cpc.evaluate.cross_validation import (
-    CrossValidated,
-    bag_of_words,
-    cross_validate,
-    expand_vocabulary,
-    fit_dense,
-    fit_sparse,
-)
-from cpc.evaluate.ctc import Edits, beam_decode, collapse, count_edits, ctc_nats, greedy_decode
-from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances
-from cpc.evaluate.embeddings import embed_pieces, embed_utterances
-from cpc.evaluate.few_labels import FRACTIONS, few_label_score, label_subset, seeds_interval
-from cpc.evaluate.fit import fit_probe, fit_probes
-from cpc.evaluate.images import embed_images, image_scores
-from cpc.evaluate.mfcc import mfcc
-from cpc.evaluate.neighbours import Top, knn_predict, most_exciting, nearest
-from cpc.evaluate.probe import Probe, Updates, adam_cosine, describe_fit, paper_sgd, predict
-from cpc.evaluate.probe_scores import answer_scores, probe_scores
-from cpc.evaluate.reliable import (
-    area_under_curve,
-    interquartile_mean,
-    optimality_gap,
-    performance_profile,
-    probability_of_improvement,
-    stratified_interval,
-)
-from cpc.evaluate.spread import feature_spread
-from cpc.evaluate.stacked import Stacked, read_rows, with_neighbours
+Impossible arguments raise `UserError`, which names them and a way out.
+"""
 
-__all__ = [
-    "FRACTIONS",
-    "Cell",
-    "CrossValidated",
-    "Edits",
-    "Probe",
-    "Stacked",
-    "Top",
-    "Updates",
-    "abx_score",
-    "adam_cosine",
-    "answer_scores",
-    "area_under_curve",
-    "bag_of_words",
-    "beam_decode",
-    "bootstrap_interval",
-    "cell_errors",
-    "cell_weights",
-    "code_entropy",
-    "code_scores",
-    "collapse",
-    "count_edits",
-    "cross_validate",
-    "ctc_nats",
-    "cut_tokens",
-    "describe_fit",
-    "dtw",
-    "dtw_distances",
-    "embed_images",
-    "embed_pieces",
-    "embed_utterances",
-    "expand_vocabulary",
-    "feature_spread",
-    "few_label_score",
-    "fit_dense",
-    "fit_lbfgs_probe",
-    "fit_probe",
-    "fit_probes",
-    "fit_ridge_probe",
-    "fit_sparse",
-    "frame_correct",
-    "frame_distances",
-    "greedy_decode",
-    "image_scores",
-    "in_best",
-    "interquartile_mean",
-    "knn_predict",
-    "label_subset",
-    "majority_accuracy",
-    "make_cells",
-    "mfcc",
-    "most_exciting",
-    "nearest",
-    "optimality_gap",
-    "paper_sgd",
-    "performance_profile",
-    "predict",
-    "probability_of_improvement",
-    "probe_scores",
-    "read_rows",
-    "seeds_interval",
-    "stratified_interval",
-    "utterance_correct",
-    "with_neighbours",
-]
+from cpc.evaluate.abx import Cell as Cell
+from cpc.evaluate.abx import abx_score as abx_score
+from cpc.evaluate.abx import cell_errors as cell_errors
+from cpc.evaluate.abx import cell_weights as cell_weights
+from cpc.evaluate.abx import cut_tokens as cut_tokens
+from cpc.evaluate.abx import make_cells as make_cells
+from cpc.evaluate.accuracy import bootstrap_interval as bootstrap_interval
+from cpc.evaluate.accuracy import frame_correct as frame_correct
+from cpc.evaluate.accuracy import in_best as in_best
+from cpc.evaluate.accuracy import majority_accuracy as majority_accuracy
+from cpc.evaluate.accuracy import utterance_correct as utterance_correct
+from cpc.evaluate.codes import code_entropy as code_entropy
+from cpc.evaluate.codes import code_scores as code_scores
+from cpc.evaluate.convex import fit_lbfgs_probe as fit_lbfgs_probe
+from cpc.evaluate.convex import fit_ridge_probe as fit_ridge_probe
+from cpc.evaluate.cross_validation import CrossValidated as CrossValidated
+from cpc.evaluate.cross_validation import bag_of_words as bag_of_words
+from cpc.evaluate.cross_validation import cross_validate as cross_validate
+from cpc.evaluate.cross_validation import expand_vocabulary as expand_vocabulary
+from cpc.evaluate.cross_validation import fit_dense as fit_dense
+from cpc.evaluate.cross_validation import fit_sparse as fit_sparse
+from cpc.evaluate.ctc import Edits as Edits
+from cpc.evaluate.ctc import beam_decode as beam_decode
+from cpc.evaluate.ctc import collapse as collapse
+from cpc.evaluate.ctc import count_edits as count_edits
+from cpc.evaluate.ctc import ctc_nats as ctc_nats
+from cpc.evaluate.ctc import greedy_decode as greedy_decode
+from cpc.evaluate.dtw import dtw as dtw
+from cpc.evaluate.dtw import dtw_distances as dtw_distances
+from cpc.evaluate.dtw import frame_distances as frame_distances
+from cpc.evaluate.embeddings import embed_pieces as embed_pieces
+from cpc.evaluate.embeddings import embed_utterances as embed_utterances
+from cpc.evaluate.fit import fit_probe as fit_probe
+from cpc.evaluate.fit import fit_probes as fit_probes
+from cpc.evaluate.images import FRACTIONS as FRACTIONS
+from cpc.evaluate.images import embed_images as embed_images
+from cpc.evaluate.images import few_label_score as few_label_score
+from cpc.evaluate.images import image_scores as image_scores
+from cpc.evaluate.images import label_subset as label_subset
+from cpc.evaluate.images import seeds_interval as seeds_interval
+from cpc.evaluate.mfcc import mfcc as mfcc
+from cpc.evaluate.neighbours import Top as Top
+from cpc.evaluate.neighbours import knn_predict as knn_predict
+from cpc.evaluate.neighbours import most_exciting as most_exciting
+from cpc.evaluate.neighbours import nearest as nearest
+from cpc.evaluate.probe import Probe as Probe
+from cpc.evaluate.probe import Stacked as Stacked
+from cpc.evaluate.probe import Updates as Updates
+from cpc.evaluate.probe import adam_cosine as adam_cosine
+from cpc.evaluate.probe import describe_fit as describe_fit
+from cpc.evaluate.probe import paper_sgd as paper_sgd
+from cpc.evaluate.probe import predict as predict
+from cpc.evaluate.probe import read_rows as read_rows
+from cpc.evaluate.probe import with_neighbours as with_neighbours
+from cpc.evaluate.probe_scores import answer_scores as answer_scores
+from cpc.evaluate.probe_scores import probe_scores as probe_scores
+from cpc.evaluate.reliable import area_under_curve as area_under_curve
+from cpc.evaluate.reliable import interquartile_mean as interquartile_mean
+from cpc.evaluate.reliable import optimality_gap as optimality_gap
+from cpc.evaluate.reliable import performance_profile as performance_profile
+from cpc.evaluate.reliable import probability_of_improvement as probability_of_improvement
+from cpc.evaluate.reliable import stratified_interval as stratified_interval
+from cpc.evaluate.spread import feature_spread as feature_spread

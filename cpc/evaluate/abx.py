@@ -48,17 +48,9 @@ def cut_tokens(
     """Return the frames of each item whose middles are in it, possibly none.
 
     Frame i has its middle at (i + 1/2) `frame_seconds`. As in the reference, a time is multiplied
-    by the frame rate and then rounded, which is not the same as a division.
-
-    Args:
-        items: tokens; features: of each recording, by name.
-        frame_seconds: from frame to frame.
-        lose_last_frame: drop the last frame of each token, as the code of Libri-light and
-            zerospeech-libriabx2 does, and so published errors.
-        source: of the items, for error messages.
-
-    Raises:
-        UserError: an item is of an unknown file, or outside of its features.
+    by the frame rate and then rounded, which is not the same as a division. `lose_last_frame` drops
+    the last frame of each token, as the code of Libri-light and zerospeech-libriabx2 does, and so
+    published errors. `source` is that of the items, for errors.
     """
     tokens, rate_hz = [], 1 / frame_seconds
     for item in items:
@@ -90,12 +82,11 @@ def make_cells(
     """Yield the cells of items, in the order and with the random draws of the reference.
 
     Args:
-        items: tokens; exists: whether each of them has frames.
+        exists: whether each of the tokens has frames.
         across: X is of another speaker than A and B; otherwise it is another token of A's set.
         in_context: A, B and X have the same phones before and after them.
         max_tokens: of a phone in a cell; more are subsampled, again for each cell.
         max_speakers: of X for each A.
-        seed: of the draws.
     """
     rng, sets = random.Random(seed), group_tokens(items, exists, in_context)
     others: dict[tuple, list[str]] = {}

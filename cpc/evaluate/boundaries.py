@@ -124,12 +124,7 @@ def fit_prominence(
 ) -> float:
     """Return the prominence whose peaks in `changes` have the highest R-value.
 
-    Args:
-        true: the number of the frame after each boundary, of each utterance.
-        tolerance: in frames.
-
-    Raises:
-        UserError: no utterance has a boundary.
+    `true` are the numbers of the frames after the boundaries, and the tolerance is in frames.
     """
     if not sum(map(len, true)):
         raise UserError("no utterance has a boundary to find: label more than one phone in it")

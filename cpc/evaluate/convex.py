@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from cpc.evaluate.few_labels import label_subset
+from cpc.evaluate.images import label_subset
 from cpc.evaluate.probe import (
     Probe,
     check_finite,
@@ -65,14 +65,6 @@ def fit_lbfgs_probe(
         features: one row per image; all are put on the device.
         labels: 0 .. num_classes - 1; rows with -1 are ignored.
         l2s: the grid; with one entry nothing is set aside for validation.
-        tolerance: of the gradient's norm, relative.
-
-    Returns:
-        A probe for `predict`; its `weight_decay` is the chosen l2.
-
-    Raises:
-        UserError: labels out of range, fewer than two classes, no l2 or one that is not above zero,
-            or too few rows to set any aside.
 
     >>> features, labels = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
     >>> predict(fit_lbfgs_probe(features, labels, num_classes=2, l2s=[0.1]), features).argmax(1)
@@ -119,8 +111,6 @@ def fit_ridge_probe(
     W = (X'X / n + l2)^-1 X'Y / n over standardised features, the bias free. With h the leverages,
     the error at a row that was left out is (y - W'x) / (1 - h) (Allen, 1974), so that one
     eigendecomposition serves the whole grid. Scores are not log-likelihoods: use their argmax.
-
-    Args and errors are those of `fit_lbfgs_probe`.
 
     >>> features, labels = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
     >>> predict(fit_ridge_probe(features, labels, num_classes=2), features).argmax(1)
@@ -186,18 +176,6 @@ class Solution(NamedTuple):
     bias: Float[np.ndarray, " c"]
     l2: float
     converged: bool
-
-
-def fit_path(
-    features: Float[ArrayLike, "n d"],
-    labels: Int[np.ndarray, " n"],
-    num_classes: int,
-    l2s: Sequence[float | int],
-) -> Iterator[Probe]:
-    """Yield a logistic probe for each l2, strongest first, each fit starting at the one before."""
-    rows, mean, std = put_rows(features, labels)
-    for found in solve_path(rows, num_classes, l2s):
-        yield as_probe(found, mean, std)
 
 
 def put_rows(

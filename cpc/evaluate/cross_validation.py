@@ -14,7 +14,7 @@ import scipy.sparse
 import scipy.special
 from jaxtyping import Bool, Float, Int
 
-from cpc.evaluate.convex import check_grid, fit_path
+from cpc.evaluate.convex import as_probe, check_grid, put_rows, solve_path
 from cpc.evaluate.probe import predict
 from cpc.types import UserError
 
@@ -58,12 +58,7 @@ def cross_validate(
     Args:
         fit: `fit_dense` or `fit_sparse`.
         x: one row an item, an array or sparse matrix.
-        labels: 0 .. classes - 1.
         l2s: of the penalty `(l2 / 2) |W|^2` beside the mean nats.
-        num_folds: 3 or more.
-
-    Raises:
-        UserError: fewer rows than folds, fewer than two classes or three folds, or no l2.
     """
     check_grid(l2s)
     size, num_classes = len(labels) // num_folds, int(labels.max(initial=0)) + 1
@@ -99,16 +94,14 @@ def fit_dense(
     l2s: Sequence[float],
 ) -> Iterator[tuple[float, Answer, bool]]:
     """Yield fits to standardised features, each from the one before (`cpc.evaluate.convex`)."""
-    for probe in fit_path(x, labels, num_classes, l2s):
-        answer = functools.partial(predict, probe)
-        yield probe.weight_decay, answer, probe.converged
+    rows, mean, std = put_rows(x, labels)
+    for found in solve_path(rows, num_classes, l2s):
+        answer = functools.partial(predict, as_probe(found, mean, std))
+        yield found.l2, answer, found.converged
 
 
 def fit_sparse(
-    x: Any,
-    labels: Int[np.ndarray, " n"],
-    num_classes: int,
-    l2s: Sequence[float],
+    x: Any, labels: Int[np.ndarray, " n"], num_classes: int, l2s: Sequence[float]
 ) -> Iterator[tuple[float, Answer, bool]]:
     """Yield fits to counts of words by tf-idf, each from the one before, by L-BFGS.
 

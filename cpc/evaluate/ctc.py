@@ -29,12 +29,8 @@ def ctc_nats(
     """Return the sum of -log p(labels | scores) in nats, and the number of these labels.
 
     Utterances whose labels do not fit into their frames (one each, and a blank between equal ones)
-    have no path and are left out.
-
-    Args:
-        scores: unnormalised; the last class is the blank.
-        num_frames: without padding.
-        labels: padded with -1.
+    have no path and are left out. Scores are unnormalised, the last class is the blank, and labels
+    are padded with -1.
 
     With uniform scores, one label of two has 3 of the 9 paths of two frames:
 
@@ -83,9 +79,6 @@ def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
 
     Prefix search (Graves et al. 2006, section 3.2) with `width` prefixes kept after each frame
     (Hannun et al. 2014, Algorithm 1, without a language model).
-
-    Raises:
-        UserError: a width below 1.
 
     The empty labelling has the likeliest path (0.36), but the label is likelier (0.64):
 

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int
 
 from cpc.types import ArrayLike
 
-#: Tokens are padded to these lengths, or doubles of the last, so that few programs are compiled.
-LENGTHS = (8, 16, 32, 64)
+#: Tokens are padded to a power of two of frames, at least so many: few programs are compiled.
+MIN_LENGTH = 8
 #: Distances between frames that are computed at a time, which caches hold.
 BLOCK_ENTRIES = 2**17
 
@@ -27,12 +27,8 @@ def dtw_distances(
 ) -> Float[np.ndarray, "p 2"]:
     """Return the warped distances of pairs of tokens, first to second and second to first.
 
-    The two differ only if paths of different length tie. Float32.
-
-    Args:
-        tokens: frames of each token, at least one.
-        pairs: numbers of two tokens each.
-        distance: between frames; see `frame_distances`.
+    The two differ only if paths of different length tie. Float32. For the distance between frames
+    see `frame_distances`.
     """
     lengths = np.array([len(token) for token in tokens])
     size = filled_length(lengths)
@@ -80,10 +76,7 @@ def filled_length(length: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     >>> filled_length(np.array([3, 9, 64, 65, 129]))
     array([  8,  16,  64, 128, 256])
     """
-    bounds = np.array(LENGTHS)
-    while bounds[-1] < length.max(initial=0):
-        bounds = np.append(bounds, 2 * bounds[-1])
-    return bounds[np.searchsorted(bounds, length)]
+    return 2 ** np.ceil(np.log2(np.maximum(length, MIN_LENGTH))).astype(int)
 
 
 def unit_frames(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t d+1"]:
@@ -128,11 +121,7 @@ def dtw(
     cost[i, j] = distance[i, j] + min(cost[i-1, j-1], cost[i, j-1], cost[i-1, j]), from [0, 0] to
     the last entry. The path is traced back from there; ties go to [i-1, j-1], then to [i, j-1]. The
     second column is that of the transposed matrix, whose ties go to [i-1, j] then. Diagonals i + j
-    are computed one after the other, for all pairs.
-
-    Args:
-        distances: between frames of two tokens, padded with any finite values.
-        lengths: of the two tokens of each pair, at least 1.
+    are computed one after the other, for all pairs. Distances are padded with any finite values.
 
     >>> dtw(np.array([[[0.0, 1.0], [1.0, 0.5]]]), np.array([[2, 2]])).tolist()
     [[0.25, 0.25]]

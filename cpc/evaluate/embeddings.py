@@ -38,16 +38,14 @@ def embed_utterances(
         embed: (b, s), or (b, s, channels), float32 to (b, at least s // stride, f); best jitted.
         waveforms: float32, (s,) or (s, channels) of each utterance.
         stride: samples from frame to frame.
-        batch_frames: most frames in a batch. With fewer, a recurrent context has few rows per read
-            of its weights.
+        batch_frames: most frames in a batch.
         shape_frames: frames of padding that one more shape must save, as many as are embedded while
             it compiles; at least 3,000,000 off the CPU.
         ahead: frames after its own that a frame sees; then it is the same in any batch.
         embed_long: embeds one utterance of more than `batch_frames` in less memory, such as in
             pieces; without it such an utterance is a batch of its own.
 
-    Returns:
-        Float32 arrays on the host in the order of `waveforms`, with max(1, s // stride) frames.
+    Features are float32 on the host, with max(1, s // stride) frames of each utterance.
     """
     waveforms = list(waveforms)
     if not waveforms:

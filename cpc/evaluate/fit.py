@@ -24,20 +24,22 @@ from cpc.evaluate.probe import (
     CALL_UPDATES,
     Layers,
     Probe,
+    Stacked,
     Updates,
     adam_cosine,
+    as_stacked,
     begin_fit,
     check_finite,
     check_labels,
     draw_rows,
     fit_layers,
     initial_layers,
+    keep,
     predict,
     standardisation,
     standardised,
     take,
 )
-from cpc.evaluate.stacked import Stacked, as_stacked, keep
 from cpc.types import Array, ArrayLike, UserError
 
 
@@ -99,12 +101,7 @@ def fit_probes(
             `np.arange(n)` for images with one row each.
         hidden_widths: 0 for a linear probe, else one hidden layer of ReLUs.
         weight_decays: the grid; with one entry nothing is set aside for validation.
-        seed: of the validation split, the order of rows and the hidden layer.
         updates: of a hidden layer, and, with an optimizer, also of linear probes.
-
-    Raises:
-        UserError: labels out of range, fewer than two classes, features that are not finite, or a
-            single utterance if a validation split is needed.
     """
     check_labels(labels, num_classes)
     rng = np.random.default_rng(seed)

@@ -24,12 +24,7 @@ def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array
     orthonormal DCT-II (Davis and Mermelstein, 1980; mel scale 2595 log10(1 + f / 700));
     differences are regressions over two frames on each side.
 
-    Args:
-        x: waveforms in -1..1.
-        sample_rate_hz: 16000 gives frames of 160 samples, as the paper's encoder.
-
-    Returns:
-        s // 160 frames, float32; frame t is centred on samples 160 t to 160 (t + 1).
+    At 16 kHz these are s // 160 frames, and frame t is centred on samples 160 t to 160 (t + 1).
 
     >>> mfcc(np.zeros((2, 16000), np.float32)).shape
     (2, 100, 39)

@@ -28,9 +28,6 @@ def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"],
 
     Computed in blocks on the device. Ties go to the earlier row; a row of zeros has cosine 0.
 
-    Raises:
-        UserError: k is below one or above n, the widths differ, or features are not finite.
-
     >>> nearest(np.eye(3), np.array([[0.1, 2.0, 1.0]]), k=2).row
     array([[1, 2]], dtype=int32)
     """
@@ -73,9 +70,6 @@ def knn_predict(
     share_c = sum over neighbours of class c of exp(cosine / temperature), divided by the sum over
     all k neighbours (Wu et al., 2018, section 3.4; k = 20 as in DINO, Caron et al., 2021).
 
-    Raises:
-        UserError: k or a label out of range, or different widths.
-
     >>> knn_predict(np.eye(2), np.array([0, 1]), np.array([[2.0, 2.0]]), num_classes=2, k=2)
     array([[0.5, 0.5]], dtype=float32)
     """
@@ -98,15 +92,8 @@ def knn_predict(
 def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top:
     """Return the k patches with the highest activation of each unit, over batches of patches.
 
-    Args:
-        activations: batches of patches, which are numbered from the first of the first batch on.
-
-    Returns:
-        (u, k): activations, descending, and the numbers of the patches. Ties go to the earlier
-        patch.
-
-    Raises:
-        UserError: k is below one, or there are fewer than k patches.
+    Patches are numbered from the first of the first batch on. Both are (u, k), by descending
+    activation; ties go to the earlier patch.
 
     >>> most_exciting([np.array([[1.0, 0.0], [3.0, 5.0]]), np.array([[2.0, 9.0]])], k=2).row
     array([[1, 2],

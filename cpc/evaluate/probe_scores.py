@@ -14,8 +14,7 @@ from cpc.evaluate.accuracy import (
     utterance_correct,
 )
 from cpc.evaluate.fit import fit_probes
-from cpc.evaluate.probe import describe_fit, predict
-from cpc.evaluate.stacked import Stacked, as_stacked, join, keep, read_rows
+from cpc.evaluate.probe import Stacked, as_stacked, describe_fit, join, keep, predict, read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 
@@ -40,13 +39,8 @@ def probe_scores(
             frames of each training utterance; test_features likewise, with the same names.
         train_labels: of each utterance its class (speakers), or one label per frame (phones, -1 if
             unlabeled); test_labels likewise.
-        task, data: for the scores.
-        hidden_widths: 0 is the linear probe; other widths have one hidden layer.
         units: "frame", and "utterance" if an utterance has one class.
         fit_options: of `fit_probes`.
-
-    Raises:
-        UserError: label and feature lengths differ, or a single class.
     """
     for name, features in train_features.items():
         train = join_labeled(features, train_labels, f"training features {name!r}")
@@ -71,13 +65,8 @@ def answer_scores(
 ) -> Iterator[Score]:
     """Yield scores like those of `probe_scores` for a network that answers by itself.
 
-    Args:
-        log_probabilities: of the classes, (frames, num_classes) of each test utterance.
-        train_labels: one label per frame of each training utterance of the network.
-        setting: for the score; its method is "linear", the network's last layer.
-
-    Raises:
-        UserError: lengths of answers and labels differ, or there is no label.
+    Log-probabilities are (frames, num_classes) of each test utterance; training labels are one per
+    frame. The method of the scores is "linear", the network's last layer.
     """
     no_features = [np.zeros((len(labels), 0), np.float32) for labels in train_labels]
     train = join_labeled(no_features, train_labels, "training labels")

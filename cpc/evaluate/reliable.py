@@ -87,15 +87,12 @@ def stratified_interval(
 
     Runs are drawn with replacement within each task, independently for each sample. Entries of a
     leading axis share their draws, such as points of a learning curve, or two methods paired by
-    seed.
-    With few runs the interval is too narrow: with 3, one called 95 % contains the truth less often.
+    seed. With few runs the interval is too narrow: with 3, one called 95 % contains the truth less
+    often.
 
     Args:
       statistic: maps arrays like the samples with a leading axis of resamples to values with it.
       samples: (..., runs, tasks) each.
-
-    Raises:
-      UserError: a sample without runs or tasks.
 
     The difference of two paired methods:
 

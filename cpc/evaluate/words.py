@@ -128,9 +128,6 @@ def perplexity_scores(
 
     exp(-mean log p), and with u = p Z, the unnormalised output, exp(-mean log u). If log Z is not
     0, the second is not a perplexity. Intervals are percentile bootstraps over sentences.
-
-    Raises:
-        UserError: no words.
     """
     if not len(log_p):
         raise UserError("no word of the held-out text can be told: hold out more of it")

@@ -9,80 +9,45 @@ Losses, sums and scores are float32 and counts int32 or float32, whatever dtype 
 `jax_enable_x64` is set or not; gradients have the dtype of what they are taken by.
 """
 
-from cpc.losses.acpc import acpc_loss, path_cost, path_weights
-from cpc.losses.candidate_sampling import SamplingOptions, candidate_sampling
-from cpc.losses.cpc_loss import (
-    CPCOptions,
-    MemoryBank,
-    OffsetSums,
-    aligned_losses,
-    cpc_loss,
-    sum_anchors,
-)
-from cpc.losses.geometry import alignment, uniformity
-from cpc.losses.info_nce import info_nce
-from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
-from cpc.losses.pairs import logistic_pairs, softmax_pairs
-from cpc.losses.pairwise import sigmoid, triplet
-from cpc.losses.reweighted import debiased, decoupled, decoupled_weights, hard_weighted
-from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
-from cpc.losses.streaming import (
-    StreamingOptions,
-    streaming_info_nce,
-    streaming_symmetric_info_nce,
-)
-from cpc.losses.table import (
-    LOSSES,
-    AnchorLoss,
-    Description,
-    LossSpec,
-    describe,
-    describe_aligned,
-)
-from cpc.losses.tiles import AnchorScores
-from cpc.losses.views import nt_xent, sup_con, view_scores
-
-__all__ = [
-    "LOSSES",
-    "AnchorLoss",
-    "AnchorScores",
-    "CPCOptions",
-    "Description",
-    "LossSpec",
-    "MemoryBank",
-    "OffsetSums",
-    "SamplingOptions",
-    "StreamingOptions",
-    "acpc_loss",
-    "aligned_losses",
-    "alignment",
-    "candidate_sampling",
-    "cpc_loss",
-    "debiased",
-    "decoupled",
-    "decoupled_weights",
-    "describe",
-    "describe_aligned",
-    "full_logistic",
-    "full_softmax",
-    "hard_weighted",
-    "info_nce",
-    "logistic_pairs",
-    "nce",
-    "negative_sampling",
-    "nt_xent",
-    "path_cost",
-    "path_weights",
-    "ranking_nce",
-    "sampled_logistic",
-    "sampled_softmax",
-    "sigmoid",
-    "softmax_pairs",
-    "streaming_info_nce",
-    "streaming_symmetric_info_nce",
-    "sum_anchors",
-    "sup_con",
-    "triplet",
-    "uniformity",
-    "view_scores",
-]
+from cpc.losses.acpc import acpc_loss as acpc_loss
+from cpc.losses.acpc import path_cost as path_cost
+from cpc.losses.acpc import path_weights as path_weights
+from cpc.losses.cpc_loss import CPCOptions as CPCOptions
+from cpc.losses.cpc_loss import MemoryBank as MemoryBank
+from cpc.losses.cpc_loss import OffsetSums as OffsetSums
+from cpc.losses.cpc_loss import aligned_losses as aligned_losses
+from cpc.losses.cpc_loss import cpc_loss as cpc_loss
+from cpc.losses.cpc_loss import sum_anchors as sum_anchors
+from cpc.losses.noise_contrastive import info_nce as info_nce
+from cpc.losses.noise_contrastive import nce as nce
+from cpc.losses.noise_contrastive import negative_sampling as negative_sampling
+from cpc.losses.noise_contrastive import ranking_nce as ranking_nce
+from cpc.losses.pairs import logistic_pairs as logistic_pairs
+from cpc.losses.pairs import sigmoid as sigmoid
+from cpc.losses.pairs import softmax_pairs as softmax_pairs
+from cpc.losses.pairs import triplet as triplet
+from cpc.losses.reweighted import debiased as debiased
+from cpc.losses.reweighted import decoupled as decoupled
+from cpc.losses.reweighted import decoupled_weights as decoupled_weights
+from cpc.losses.reweighted import hard_weighted as hard_weighted
+from cpc.losses.sampled import SamplingOptions as SamplingOptions
+from cpc.losses.sampled import candidate_sampling as candidate_sampling
+from cpc.losses.sampled import full_logistic as full_logistic
+from cpc.losses.sampled import full_softmax as full_softmax
+from cpc.losses.sampled import sampled_logistic as sampled_logistic
+from cpc.losses.sampled import sampled_softmax as sampled_softmax
+from cpc.losses.streaming import StreamingOptions as StreamingOptions
+from cpc.losses.streaming import streaming_info_nce as streaming_info_nce
+from cpc.losses.streaming import streaming_symmetric_info_nce as streaming_symmetric_info_nce
+from cpc.losses.table import LOSSES as LOSSES
+from cpc.losses.table import AnchorLoss as AnchorLoss
+from cpc.losses.table import Description as Description
+from cpc.losses.table import LossSpec as LossSpec
+from cpc.losses.table import describe as describe
+from cpc.losses.table import describe_aligned as describe_aligned
+from cpc.losses.tiles import AnchorScores as AnchorScores
+from cpc.losses.views import alignment as alignment
+from cpc.losses.views import nt_xent as nt_xent
+from cpc.losses.views import sup_con as sup_con
+from cpc.losses.views import uniformity as uniformity
+from cpc.losses.views import view_scores as view_scores

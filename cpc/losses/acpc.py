@@ -22,7 +22,6 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, anchor_scores
 from cpc.losses.cpc_loss import OffsetSums, sum_sequences
-from cpc.losses.info_nce import info_nce
 from cpc.losses.inputs import (
     check_arguments,
     check_batch,
@@ -31,6 +30,7 @@ from cpc.losses.inputs import (
     read_batch,
 )
 from cpc.losses.masking import Number, check, divide
+from cpc.losses.noise_contrastive import info_nce
 from cpc.losses.tiles import (
     AnchorScores,
     Latents,
@@ -46,16 +46,17 @@ FAR = 1e30
 
 
 class Aligned(NamedTuple):
-    """What is known of each anchor and prediction, (k, b, a); zero where not counted."""
+    """What is known of each anchor and prediction, (k, b, a); zero where not counted.
+
+    Candidates, and what follows them, are means over the frames of the prediction.
+    """
 
     counted: Float[Array, "..."]
     """1 where all frames exist and have a negative."""
     frames: Float[Array, "..."]
     """Frames that the prediction is aligned to; over the predictions they add up to F."""
     loss: Float[Array, "..."]
-    """Its part of the anchor's loss."""
     n: Float[Array, "..."]
-    """Candidates, and what follows, are means over its frames."""
     log_n: Float[Array, "..."]
     chance: Float[Array, "..."]
     top1: Float[Array, "..."]
@@ -86,20 +87,15 @@ def acpc_loss(
     sum's C is F log N - log binom(F - 1, K - 1).
 
     Args:
-      outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d), in the order of what they are of.
+      outputs, positions, rule, temperature, rng, where: as those of `cpc_loss`.
       num_frames: F. Anchors with fewer latents ahead count for nothing.
       best: whether the best path counts alone, instead of all by their likelihood.
       choose: picks from the allowed, for each frame and prediction by itself.
-      positions, rule, temperature, rng, where: as those of `cpc_loss`.
-      block: anchors scored at a time, by default as many as keep K r n scores under 256 MB, or 1 GB
-        off the CPU.
+      block: by default as many as keep K r n scores under 256 MB, or 1 GB off the CPU.
 
     Returns:
       The loss in nats; sums over anchors of each prediction; mean frames of each prediction.
 
-    Raises:
-      UserError: fewer frames than predictions; sequences of no more latents than frames; what
-        `cpc_loss` refuses.
     """
     check_arguments(outputs, positions, rule, info_nce, choose)
     shape, (num, width) = outputs.z.shape[:-1], outputs.predictions.shape[-2:]
@@ -151,12 +147,8 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
 
     C = -log sum_paths e^(-sum_f costs[f, path_f]), or min_paths sum_f costs[f, path_f]
 
-    A cost of -log p makes the first the likelihood of the frames when all paths are as likely
-    beforehand. A column takes 2 operations a prediction: F K in all, for any number of paths.
-
-    Args:
-      costs: of frame f under prediction k; no fewer frames than predictions.
-      best: whether the cheapest path counts alone.
+    costs[f, k] is that of frame f under prediction k; there are no fewer frames than predictions. A
+    cost of -log p makes the first the likelihood of the frames when all paths are as likely.
 
     Equal costs are those of F frames, less the logarithm of the number of paths:
 

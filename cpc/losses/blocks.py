@@ -21,16 +21,14 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.losses.influence import received_weights, sum_by_sequence
 from cpc.losses.table import AnchorLoss, describe
 from cpc.losses.tiles import (
     AnchorScores,
     Latents,
     block_size,
+    compare,
     cut_latents,
     find_alike,
-    find_negatives,
-    find_positives,
     gradient_of_keys,
     num_columns,
     score_tiles,
@@ -40,15 +38,14 @@ from cpc.types import NegativeRule, NegativeSampler
 
 
 class Plan(NamedTuple):
-    """What is done with the arrays: all that is static, but for what the loss has bound."""
+    """Static arguments of a pass; options that are bound to the loss may be traced."""
 
     rule: NegativeRule
     loss: AnchorLoss | None
-    """None is InfoNCE, which has its own derivative and may be cut; options bound to another may be
-    traced."""
+    """None is InfoNCE, which has its own derivative and may be cut."""
     choose: NegativeSampler | None
     offsets: tuple[int, ...]
-    """What the queries are of, as many as these have offsets."""
+    """Prediction offset of each set of queries."""
     block: int | None
     """Anchors scored at a time, about; None to choose."""
     columns: int | None
@@ -75,7 +72,7 @@ class Plan(NamedTuple):
         return num_sequences // self.shard_size
 
     def choose_block(self, num_candidates: int) -> int:
-        """`block`, or what it is by default."""
+        """Return `block`, or its default."""
         if self.block is not None:
             return self.block
         return block_size(num_candidates, self.columns if self.can_tile else num_candidates)
@@ -119,7 +116,7 @@ def summed_losses(
     offset has keys of its own. `own_index` is the index of each sequence of anchors among the
     `plan.num_sequences` of the candidates, by default its index among the anchors.
 
-    Scores are of each anchor. Received weights (`cpc.losses.influence`) are of each of the
+    Scores are of each anchor. Received weights (`received_weights`) are of each of the
     candidates' sequences. Neither has a gradient.
     """
     loss, options = take_traced(plan.loss)
@@ -306,10 +303,8 @@ def _join(x, a):
 def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
     """Scores of some anchors (m,); derivatives of their summed loss by scores and options."""
     loss = plan.loss
-    scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)  # (m, n)
-    is_positive = find_positives(anchors, candidates, k)
-    has_positive = is_positive.any(-1, keepdims=True)
-    allowed = has_positive & find_negatives(anchors, candidates, plan.rule, k) & ~is_positive
+    scores, allowed, is_positive = compare(q, keys, anchors, candidates, plan.rule, k)  # (m, n)
+    allowed &= is_positive.any(-1, keepdims=True)
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
     if loss is not None and describe(loss).uses_group_positives:
         alike = allowed & find_alike(anchors, candidates)
@@ -387,3 +382,30 @@ def _differentiate(loss, options, positive, negatives, where):
     # 1 - p_positive is summed from the negatives: no cancellation when the positive wins.
     derivatives = -(total - exp_positive) / total, exp_negatives / total[:, None], options
     return value, lambda _: derivatives  # zero where nothing counts
+
+
+def sum_by_sequence(x: Float[Array, "m n"], num_sequences: int, length: int) -> Float[Array, "m b"]:
+    """Sum over the latents of each sequence, with which the candidates begin."""
+    return x[:, : num_sequences * length].reshape(len(x), num_sequences, length).sum(-1)
+
+
+def received_weights(
+    weights: Float[Array, "... m b"], own: Int[Array, " m"]
+) -> Float[Array, "... b"]:
+    """Return the weight that each sequence receives as a negative of the other sequences' anchors.
+
+        r_b = sum_(anchors i not of b) sum_(negatives j of b) p_ij
+
+    with p_ij the derivative of anchor i's loss by the score of its negative j, for InfoNCE the
+    softmax weight: to first order, what sequence b adds to all other losses. The sum of log N - L
+    over its own anchors, less r_b, is its whole contribution to the estimate, up to a constant.
+
+    Args:
+      weights: p_ij summed over the negatives of each sequence.
+      own: the sequence of each anchor, whose column is ignored.
+
+    >>> received_weights(jnp.array([[9.0, 0.25, 0.5], [0.5, 9.0, 0.5]]), jnp.array([0, 1]))
+    Array([0.5 , 0.25, 1.  ], dtype=float32)
+    """
+    is_other = own[:, None] != jnp.arange(weights.shape[-1])
+    return jnp.where(is_other, weights, 0.0).sum(-2)

@@ -8,9 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import LossReducer, Plan, anchor_scores, sharded_losses, take_traced
-from cpc.losses.influence import received_weights
-from cpc.losses.info_nce import info_nce
+from cpc.losses.blocks import (
+    LossReducer,
+    Plan,
+    anchor_scores,
+    received_weights,
+    sharded_losses,
+    take_traced,
+)
 from cpc.losses.inputs import (
     check_arguments,
     check_batch,
@@ -19,13 +24,13 @@ from cpc.losses.inputs import (
     read_batch,
 )
 from cpc.losses.masking import Number, check, divide
+from cpc.losses.noise_contrastive import info_nce
 from cpc.losses.table import AnchorLoss, describe
 from cpc.losses.tiles import (
     AnchorScores,
     Latents,
+    compare,
     find_alike,
-    find_negatives,
-    find_positives,
     vary_alike,
 )
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError, check_type
@@ -35,8 +40,8 @@ class OffsetSums(NamedTuple):
     """Sums over the counted anchors of each offset, shape (k,): they add up over steps.
 
     Anchors without a negative are not counted. a_b is the number of a sequence's anchors. u_b is
-    the sum of log N_i - L_i over them, less the weight that it receives as a negative of
-    other sequences (`cpc.losses.influence`). Their moments give the interval of log N - L.
+    the sum of log N_i - L_i over them, less the weight that it receives as a negative
+    (`cpc.losses.blocks.received_weights`). Their moments give the interval of log N - L.
     """
 
     anchors: Float[Array, " k"]
@@ -52,13 +57,10 @@ class OffsetSums(NamedTuple):
     """Fraction of negatives that the positive beats; a tie counts one half."""
     sequences: Float[Array, " k"]
     projection: Float[Array, " k"]
-    """Sum over sequences of u_b."""
+    """Sum over sequences of u_b, and below of u_b^2, u_b a_b and a_b^2."""
     value_squared: Float[Array, " k"]
-    """Sum over sequences of u_b^2."""
     value_anchors: Float[Array, " k"]
-    """Sum over sequences of u_b a_b."""
     anchors_squared: Float[Array, " k"]
-    """Sum over sequences of a_b^2."""
 
 
 class MemoryBank(NamedTuple):
@@ -110,24 +112,20 @@ def cpc_loss(
         exclude are not scored: 1 / t, or 1 / shards, of the work. Then times must count upwards
         from the same time in all sequences and in the same lanes, or sequences must come shard by
         shard.
-      loss: loss of each anchor, such as those of this package, with their options bound; options
-        that `functools.partial` binds may be learned. InfoNCE, its temperature bound or not, has
-        its derivative by hand and can be cut. Under SupCon all allowed candidates of the anchor's
-        group are also positives, without `choose`. Debiased and hard-weighted losses need z and
-        predictions of length 1; their floor follows tau.
+      loss: loss of each anchor, such as those of this package; options that `functools.partial`
+        binds may be learned. InfoNCE has its derivative by hand and can be cut. Under SupCon all
+        allowed candidates of the anchor's group are also positives, without `choose`. Debiased and
+        hard-weighted losses need z and predictions of length 1; their floor follows tau.
       choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed
         negatives.
-      temperature: tau.
       bias: added to every score, for losses that depend on it (sigmoid, nce). Debiased and
         hard-weighted losses do not accept one.
-      rng: key for `choose`.
       where: mask of the latents; padding is not an anchor, a positive or a candidate.
-      offsets: offset of each prediction, ascending; 1 to k by default.
+      offsets: of the predictions, ascending; 1 to k by default.
       maps: the W_k, if predictions are W_k c and nothing more. If contexts are narrower than
         latents, on one device, scores are then computed as c . (W_k^T z): the same numbers to
         rounding in fewer operations. Gradients go to c and to the maps, and none to the
         predictions.
-      memory: further candidates.
       block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere; changes
         memory and speed, not the result (with a random `choose`, it changes which negatives are
         drawn). That it fits the memory is not checked.
@@ -321,9 +319,7 @@ def aligned_losses(
     for i, k in enumerate(plan.offsets):
 
         def at_index(query, key, here, there, rng, k=k):  # of all sequences: (b, d), (b,)
-            scores = jnp.matmul(query, key.T, preferred_element_type=jnp.float32)
-            positives = find_positives(here, there, k)
-            allowed = find_negatives(here, there, plan.rule, k) & ~positives
+            scores, allowed, positives = compare(query, key, here, there, plan.rule, k)
             allowed &= jnp.diagonal(positives)[:, None]
             alike = find_alike(here, there) if describe(loss).uses_group_positives else None
             given = positives, allowed, alike, rng, plan.choose
@@ -364,7 +360,7 @@ def _losses_of(scores, loss, positives, allowed, alike, rng, choose):
 def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = None) -> OffsetSums:
     """Sums over the anchors (..., b, a) of each offset; no gradient.
 
-    `received` are the sequences' weights as negatives of each other (`cpc.losses.influence`), None
+    `received` are the sequences' weights as negatives of each other (`received_weights`), None
     if they are negatives of none.
     """
     n = scores.num_candidates
@@ -376,22 +372,20 @@ def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = Non
         scores.counted / jnp.maximum(n, 1.0),
         scores.counted * (scores.rank == 0),
         scores.wins / jnp.maximum(scores.num_negatives, 1.0),
-        received,
+        received=received,
     )
 
 
 def sum_sequences(
     counted: Float[Array, "k b a"],
-    loss: Float[Array, "k b a"],
-    n: Float[Array, "k b a"],
-    log_n: Float[Array, "k b a"],
-    chance: Float[Array, "k b a"],
-    top1: Float[Array, "k b a"],
-    pairwise: Float[Array, "k b a"],
+    *numbers: Float[Array, "k b a"],
     received: Float[Array, "k b"] | None = None,
 ) -> OffsetSums:
-    """Return sums over anchors of their numbers, which are 0 if not counted; no gradient."""
-    known = jax.lax.stop_gradient((counted, loss, n, log_n, chance, top1, pairwise, received))
+    """Return sums over anchors; no gradient.
+
+    Numbers of each anchor, 0 if not counted, are those of `OffsetSums` from `loss` to `pairwise`.
+    """
+    known = jax.lax.stop_gradient((counted, *numbers, received))
     known = jax.tree.map(lambda x: x.astype(jnp.float32), known)
     counted, loss, _, log_n, *_, received = known
     own_anchors, own_values = counted.sum(-1), (log_n - loss).sum(-1)  # (k, b)

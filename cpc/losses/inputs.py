@@ -42,11 +42,7 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: 
     if choose is not None:
         fix = "pass a sampler such as cpc.negatives.uniform_draws(16)"
         check_function("choose", choose, 4, fix)
-    check_shapes(outputs.z, outputs.predictions, positions)
-
-
-def check_shapes(z: Array, predictions: Array, positions: AnyPosition) -> None:
-    """Check that predictions and positions have the shape of the latents."""
+    z, _, predictions = outputs
     check_array("z", z)
     check_array("predictions", predictions)
     *latents, width = z.shape
@@ -176,12 +172,6 @@ def check_negatives(
 
     Latents count whether they exist or not, since a batch may hold little but padding. Anchors are
     compared with all candidates in blocks until one is found, which mostly is in the first block.
-
-    Args:
-      anchors: positions, (m,).
-      candidates: positions, (n,).
-      rule: rule(anchor, candidate, offset) -> bool.
-      offsets: of the positives.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((anchors, candidates))):
         return

@@ -1,8 +1,9 @@
-"""Losses of anchors with several positives, each a datum of its own, that share their negatives.
+"""Sigmoid and triplet losses of single pairs, and losses of several positives.
 
-Skip-gram has a positive for each word of the window. Pair by pair these are the losses of
-`cpc.losses` (`negative_sampling`, `nce`, `sampled_softmax`, ...), whose corrections are taken off
-the scores before; together the negatives are scored once an anchor and not once a pair.
+`logistic_pairs` and `softmax_pairs` are of anchors with several positives, each a datum of its own,
+that share their negatives: skip-gram has one for each word of the window. Pair by pair they are the
+losses of `cpc.losses` (`negative_sampling`, `nce`, `sampled_softmax`, ...), whose corrections are
+taken off the scores before; together the negatives are scored once an anchor and not once a pair.
 """
 
 from typing import Any
@@ -11,7 +12,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.masking import Number, check_matrix, log_sum_exp, read_mask
+from cpc.losses.masking import (
+    Number,
+    check,
+    check_matrix,
+    log_sum_exp,
+    logistic_loss,
+    mean_where,
+    read_mask,
+    read_single,
+    scale,
+    subtract,
+)
 from cpc.types import ArrayLike, UserError, check_type
 
 
@@ -31,12 +43,8 @@ def logistic_pairs(
     draws, whatever n is, so that many anchors can share a large sample. Any other w sets the
     ratio of negatives to positives.
 
-    Args:
-      positive: scores of the positives, corrected as the objective asks.
-      negatives: scores of the negatives, corrected.
-      where_positive: which positives are there; the others may hold NaN.
-      where: which negatives count for which positive; all by default. The others may hold NaN.
-      weight: w.
+    Scores are corrected as the objective asks. `where` says which negatives count for which
+    positive, all by default; what does not count may hold NaN.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -59,13 +67,8 @@ def softmax_pairs(
 ) -> Float[Array, " m"]:
     """Return the softmax losses of each anchor, in nats, summed over its positives.
 
-    L = sum_p [ log(e^s_p + sum_n e^s_n) - s_p ]: no positive is another's negative.
-
-    Args:
-      positive: scores of the positives, corrected as the objective asks.
-      negatives: scores of the negatives, corrected.
-      where_positive: which positives are there; the others may hold NaN.
-      where: which negatives count for which positive; all by default. The others may hold NaN.
+    L = sum_p [ log(e^s_p + sum_n e^s_n) - s_p ]: no positive is another's negative. Scores and
+    masks are as those of `logistic_pairs`.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> softmax_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -101,3 +104,82 @@ def check_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) 
     read_mask("where_positive", where_positive, (m, p))
     if where is not None:
         read_mask("where", where, (m, p, negatives.shape[1]))
+
+
+MINING = ("hard", "semi_hard", "all")
+
+
+def sigmoid(
+    positive: Float[Array, " m"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None = None,
+    *,
+    temperature: Number = 1.0,
+    bias: Number = 0.0,
+) -> Float[Array, " m"]:
+    """Sigmoid loss of each anchor, in nats: each pair a yes or no, summed over candidates.
+
+    L = -log sigma(s_0 / tau + b) - sum_j log sigma(-s_j / tau - b)  (Zhai et al. 2023, section 3.2)
+
+    The optimal logit s / tau + b is log r - log K for K negatives: the bias takes the imbalance.
+    The paper starts at tau = 1 / 10 (its t is 1 / tau) and b = -10 and learns both.
+
+    Logits of zero are 1 + K fair coins:
+
+    >>> sigmoid(jnp.ones(1), jnp.ones((1, 3)), temperature=0.1, bias=-10) / jnp.log(2.0)
+    Array([4.], dtype=float32)
+    """
+    rows = scale(read_single(positive, negatives, where), temperature)
+    bias = jnp.asarray(bias, jnp.float32)
+    return logistic_loss(subtract(rows, -bias, -bias))
+
+
+def triplet(
+    positive: Float[Array, " m"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None = None,
+    *,
+    margin: Number,
+    mining: str = "hard",
+) -> Float[Array, " m"]:
+    """Triplet loss of each anchor, in the unit of the scores: the positive ahead by a margin.
+
+    L = max(0, d_p - d_n + margin),  d = -s  (Schroff et al. 2015, section 3)
+
+    Scores are similarities; give minus the distance to use a distance. Any scores that keep the
+    margin are optimal, so that nothing is estimated: there is no log N.
+
+    Args:
+      margin: 0 or more.
+      mining: which of them is n. "hard": the nearest. "semi_hard": the nearest of those with
+        d_p < d_n < d_p + margin; if there are none, the farthest of all. "all": every one, and L is
+        the mean over them, those that cost nothing included.
+
+    A positive at distance 1, negatives at 0.5, 1.25, 4 and 8:
+
+    >>> far = -jnp.array([[0.5, 1.25, 4.0, 8.0]])
+    >>> [float(triplet(-jnp.ones(1), far, margin=0.5, mining=word)[0])
+    ...     for word in ("hard", "semi_hard", "all")]
+    [1.0, 0.25, 0.3125]
+    """
+    if mining not in MINING:
+        raise UserError(f"mining is {mining!r}: it must be one of {', '.join(MINING)}")
+    check("margin", margin, least=0)
+    margin = jnp.asarray(margin, jnp.float32)
+    rows = read_single(positive, negatives, where)
+    scores, own = rows.negatives, rows.positive
+
+    if mining == "all":
+        return mean_where(jax.nn.relu(scores - own + margin), rows.where)
+    chosen = _nearest(scores, rows.where)
+    if mining == "semi_hard":
+        inside = rows.where & (scores < own) & (scores > own - margin)
+        farthest = -_nearest(-scores, rows.where)
+        chosen = jnp.where(inside.any(-1), _nearest(scores, inside), farthest)
+    return jnp.where(rows.counted, jax.nn.relu(chosen - own[:, 0] + margin), 0.0)
+
+
+def _nearest(scores, where):
+    """The highest counted score of each row; 0 if it has none."""
+    highest = jnp.where(where, scores, -jnp.inf).max(-1, initial=-jnp.inf)
+    return jnp.where(where.any(-1), highest, 0.0)

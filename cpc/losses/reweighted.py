@@ -26,10 +26,7 @@ def decoupled(
     An easy anchor's gradients no longer shrink by its 1 - p_positive. The loss may be negative. The
     optimal score tends to log r + h(c) as K grows; at finite K only bounded scores, such as
     cosines, are sure to have an optimum. log K - L is an estimate, biased upwards.
-
-    Args:
-      temperature: tau.
-      positive_weight: w; `decoupled_weights` makes those of DCLW.
+    `decoupled_weights` makes the w of DCLW.
 
     Two negatives as good as the positive cost log 2; the positive itself is no rival:
 
@@ -81,7 +78,6 @@ def debiased(
 
     Args:
       prior: pi, the probability that a random draw is of the anchor's class.
-      temperature: tau.
       least: the lowest score that can be: -1 of a cosine.
       extra_positives: scores of the draws v; the positive itself if there are none.
 
@@ -120,11 +116,7 @@ def hard_weighted(
 
     beta = 0 is `debiased`; a large beta leaves the hardest negative. The gradient flows through the
     weights, as in the authors' code. The optimal score is log p+ over the tilted noise, + h(c).
-    log N - L is an estimate, no bound.
-
-    Args:
-      concentration: beta.
-      prior, temperature, least, extra_positives: as those of `debiased`.
+    log N - L is an estimate, no bound. The other arguments are those of `debiased`.
 
     Scores log 1 and log 3 with beta = 1: the mean (1 + 9) / (1 + 3) = 2.5 instead of 2, twice.
 

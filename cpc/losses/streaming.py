@@ -54,11 +54,8 @@ def streaming_info_nce(
     pass once more. Without differentiation there is one product. Rows that are cut cost 4 products.
 
     Args:
-      queries: of the anchors.
       keys: of the candidates, no two of one position.
-      anchors: positions, (m,).
-      candidates: positions, (n,).
-      rule: rule(anchor, candidate, offset) -> bool.
+      anchors, candidates: positions, (m,) and (n,).
       offset: steps from the anchor to its positive; 0 for two views of one latent.
       temperature: tau. It divides the queries, which are then read in the dtype of the keys.
       where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.
@@ -69,12 +66,8 @@ def streaming_info_nce(
         256 MB, or 1 GB off the CPU. Both change memory and speed alone.
 
     Returns:
-      Losses in float32, 0 where an anchor has no positive or no negative; and the
-      `AnchorScores` (loss, num_negatives, rank, wins, counted), which have no gradient.
-
-    Raises:
-      UserError: an impossible argument, which is named; known positions under which no anchor has
-        a positive and a negative.
+      Losses, 0 where an anchor has no positive or no negative; and the `AnchorScores`, which have
+      no gradient. Known positions under which no anchor has both raise UserError.
 
     Equal scores give exactly log N, and a tie is half a win:
 

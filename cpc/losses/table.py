@@ -9,9 +9,8 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from cpc.losses.info_nce import info_nce
-from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
-from cpc.losses.pairwise import sigmoid, triplet
+from cpc.losses.noise_contrastive import info_nce, nce, negative_sampling, ranking_nce
+from cpc.losses.pairs import sigmoid, triplet
 from cpc.losses.reweighted import debiased, decoupled, hard_weighted
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
 from cpc.losses.views import nt_xent, sup_con

@@ -71,9 +71,8 @@ def block_size(num_candidates: int, columns: int | None = None) -> int:
     """Anchors of a block by default: what a CPU's cache holds, or what keeps an accelerator busy.
 
     That is 512 anchors, and more of short rows: of all shards together, where there are some. An
-    accelerator starts some 15 kernels for a block, which take their time however small it is; it
-    gets 8192 anchors, or as many as leave their rows whole. Where `columns` are scored at a time,
-    all of them if rows cannot be cut, a block has no more anchors than fit the `limits`.
+    accelerator, which starts some 15 kernels for a block, gets 8192, or as many as leave their rows
+    whole. Where `columns` are scored at a time a block has no more anchors than fit the `limits`.
 
     >>> block_size(256), block_size(16_384), block_size(1_000_000, 1_000_000)
     (2048, 512, 67)

@@ -1,13 +1,13 @@
-"""Contrast of views and of classes: NT-Xent and SupCon, on cosine scores."""
+"""NT-Xent and SupCon on cosine scores, and how an embedding lies on the sphere."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.info_nce import info_nce
 from cpc.losses.masking import (
     Number,
+    check,
     check_matrix,
     log_sum_exp,
     read_rows,
@@ -15,6 +15,7 @@ from cpc.losses.masking import (
     scale,
     softmax_loss,
 )
+from cpc.losses.noise_contrastive import info_nce
 from cpc.types import UserError
 
 
@@ -62,9 +63,6 @@ def nt_xent(
     `view_scores` makes the scores: N = 2b - 1 candidates. The optimal score is log r + h(c), as far
     as a cosine over tau can reach. log N - L is an estimate: negatives come in pairs of views.
 
-    Args:
-      temperature: tau.
-
     Two items whose four views are all alike: chance among 3 candidates.
 
     >>> nt_xent(*view_scores(jnp.ones((2, 5)), jnp.ones((2, 5)))) - jnp.log(3.0)
@@ -93,12 +91,10 @@ def sup_con(
     classes, not a density: log N - L is an estimate.
 
     Args:
-      positive: cosine scores of the positives, the others of the anchor's class.
-      negatives: cosine scores of the negatives, those of other classes.
-      where: which negatives count.
+      positive: cosine scores of the others of the anchor's class.
+      negatives: cosine scores of those of other classes.
       where_positive: which positives count. An anchor without a positive or without a negative has
         loss 0: leave it out of the mean.
-      temperature: tau.
       inside: the mean over positives inside the logarithm, L_in.
 
     Equal scores, two positives and three negatives: chance among 5 candidates.
@@ -112,3 +108,47 @@ def sup_con(
     gap = log_sum_exp(rows.negatives, rows.where) - log_sum_exp(rows.positive, rows.where_positive)
     num_positives = jnp.maximum(rows.where_positive.sum(-1, dtype=jnp.float32), 1)
     return jnp.where(rows.counted, jnp.log(num_positives) + jax.nn.softplus(gap), 0.0)
+
+
+def alignment(
+    z: Float[Array, "m d"], z_positive: Float[Array, "m d"], power: float | int = 2
+) -> Float[Array, ""]:
+    """How far positives lie apart: `mean |z - z+|^power` (Wang & Isola 2020, section 4.1).
+
+    Latents are of unit length. 0 is the best, and what a collapsed embedding has.
+
+    >>> alignment(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]]))
+    Array(2., dtype=float32)
+    """
+    check("power", power, above=0)
+    check_matrix("z", z)
+    check_matrix("z_positive", z_positive)
+    if z.shape != z_positive.shape:
+        raise UserError(f"z_positive has shape {z_positive.shape}: it must be that of z, {z.shape}")
+    squared = jnp.square(z.astype(jnp.float32) - z_positive.astype(jnp.float32)).sum(-1)
+    apart = squared > 0  # a root has no gradient at 0
+    return jnp.where(apart, jnp.where(apart, squared, 1.0) ** (power / 2), 0.0).mean()
+
+
+def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array, ""]:
+    """How evenly latents cover the sphere: `log mean e^(-t |z_i - z_j|^2)` over pairs i != j.
+
+    (Wang & Isola 2020, section 4.1.) Latents are of unit length, t is `scale`. Lower is more even;
+    a collapsed embedding has 0, the maximum.
+
+    Two opposite points are at squared distance 4:
+
+    >>> uniformity(jnp.array([[1.0, 0.0], [-1.0, 0.0]]))
+    Array(-8., dtype=float32)
+    """
+    check("scale", scale, above=0)
+    check_matrix("z", z)
+    m = z.shape[0]
+    if m < 2:
+        raise UserError(f"z holds {m} latents: uniformity needs at least 2")
+    z = z.astype(jnp.float32)
+    norms = jnp.square(z).sum(-1)
+    products = jnp.matmul(z, z.T, preferred_element_type=jnp.float32)
+    squared = jnp.maximum(norms[:, None] + norms - 2.0 * products, 0.0)
+    pairs = ~jnp.eye(m, dtype=bool)
+    return jax.nn.logsumexp(-scale * squared, where=pairs) - jnp.log(m * (m - 1.0))

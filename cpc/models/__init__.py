@@ -1,93 +1,64 @@
-"""Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three."""
+"""Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three.
 
-from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
-from cpc.models.cpc import CPC, Model, make_model
-from cpc.models.cpc_audio import load_cpc_audio
-from cpc.models.critics import Baseline, GaussianConditional, JointCritic, SeparableCritic
-from cpc.models.embedder import Embedder, embed_with, load
-from cpc.models.encoders import ConvEncoder
-from cpc.models.features import Layers, group_signals, pad_rows
-from cpc.models.image_cpc import DIRECTIONS, ImageCPC, frame_positions, from_frame, to_frame
-from cpc.models.image_encoders import SmallConvEncoder
-from cpc.models.layers import end_at, layer_depths, part_of
-from cpc.models.load import EXPORTED, WEIGHTS, Pretrained, load_pretrained, save
-from cpc.models.log_mel import LogMelEncoder
-from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
-from cpc.models.predictors import (
-    HiddenPredictor,
-    LinearPredictor,
-    TransformerPredictor,
-    TransformersPredictor,
-)
-from cpc.models.quantized import QuantizedEncoder
-from cpc.models.resnet import ResNet, Stage, resnet_stages
-from cpc.models.row_contexts import MaskedRowConv, RowGRU
-from cpc.models.segmental import SegmentalCPC, boundaries, segment_bounds, segment_means
-from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
-from cpc.models.stream import stream_contexts, stream_latents
-from cpc.models.tables import AUDIO_ENCODERS, DESCRIBED, PREDICTORS
-from cpc.models.time_frames import TIME_DIRECTIONS, module_ends, reverse_time
+Impossible arguments raise `UserError`, which names them and a way out.
+"""
 
-__all__ = [
-    "AUDIO_ENCODERS",
-    "CPC",
-    "DESCRIBED",
-    "DIRECTIONS",
-    "EXPORTED",
-    "GRU",
-    "LSTM",
-    "PREDICTORS",
-    "TIME_DIRECTIONS",
-    "WEIGHTS",
-    "Baseline",
-    "CausalConv",
-    "CausalTransformer",
-    "ConvEncoder",
-    "Embedder",
-    "GaussianConditional",
-    "HiddenPredictor",
-    "ImageCPC",
-    "JointCritic",
-    "Layers",
-    "LinearPredictor",
-    "LogMelEncoder",
-    "MaskedRowConv",
-    "Model",
-    "Pretrained",
-    "QuantizedEncoder",
-    "QuickThoughts",
-    "ResNet",
-    "RowGRU",
-    "SegmentalCPC",
-    "SentenceEncoder",
-    "SeparableCritic",
-    "SmallConvEncoder",
-    "Stage",
-    "TransformerPredictor",
-    "TransformersPredictor",
-    "boundaries",
-    "check_offsets",
-    "embed_with",
-    "end_at",
-    "first_clean_offset",
-    "frame_positions",
-    "from_frame",
-    "group_signals",
-    "layer_depths",
-    "load",
-    "load_cpc_audio",
-    "load_pretrained",
-    "make_model",
-    "module_ends",
-    "pad_rows",
-    "part_of",
-    "patch_grid",
-    "resnet_stages",
-    "reverse_time",
-    "save",
-    "segment_bounds",
-    "segment_means",
-    "stream_contexts",
-    "stream_latents",
-    "to_frame",
-]
+from cpc.models.contexts import GRU as GRU
+from cpc.models.contexts import LSTM as LSTM
+from cpc.models.contexts import CausalConv as CausalConv
+from cpc.models.contexts import CausalTransformer as CausalTransformer
+from cpc.models.cpc import CPC as CPC
+from cpc.models.cpc import Model as Model
+from cpc.models.cpc import make_model as make_model
+from cpc.models.cpc_audio import load_cpc_audio as load_cpc_audio
+from cpc.models.critics import Baseline as Baseline
+from cpc.models.critics import GaussianConditional as GaussianConditional
+from cpc.models.critics import JointCritic as JointCritic
+from cpc.models.critics import SeparableCritic as SeparableCritic
+from cpc.models.description import AUDIO_ENCODERS as AUDIO_ENCODERS
+from cpc.models.description import PREDICTORS as PREDICTORS
+from cpc.models.embedder import Embedder as Embedder
+from cpc.models.embedder import embed_with as embed_with
+from cpc.models.embedder import load as load
+from cpc.models.encoders import ConvEncoder as ConvEncoder
+from cpc.models.features import Layers as Layers
+from cpc.models.features import group_signals as group_signals
+from cpc.models.features import stream_contexts as stream_contexts
+from cpc.models.features import stream_latents as stream_latents
+from cpc.models.image_cpc import DIRECTIONS as DIRECTIONS
+from cpc.models.image_cpc import ImageCPC as ImageCPC
+from cpc.models.image_cpc import check_offsets as check_offsets
+from cpc.models.image_cpc import first_clean_offset as first_clean_offset
+from cpc.models.image_cpc import frame_positions as frame_positions
+from cpc.models.image_cpc import from_frame as from_frame
+from cpc.models.image_cpc import patch_grid as patch_grid
+from cpc.models.image_cpc import to_frame as to_frame
+from cpc.models.image_encoders import ResNet as ResNet
+from cpc.models.image_encoders import SmallConvEncoder as SmallConvEncoder
+from cpc.models.image_encoders import Stage as Stage
+from cpc.models.image_encoders import resnet_stages as resnet_stages
+from cpc.models.layers import TIME_DIRECTIONS as TIME_DIRECTIONS
+from cpc.models.layers import end_at as end_at
+from cpc.models.layers import layer_depths as layer_depths
+from cpc.models.layers import module_ends as module_ends
+from cpc.models.layers import part_of as part_of
+from cpc.models.layers import reverse_time as reverse_time
+from cpc.models.load import EXPORTED as EXPORTED
+from cpc.models.load import WEIGHTS as WEIGHTS
+from cpc.models.load import Pretrained as Pretrained
+from cpc.models.load import load_pretrained as load_pretrained
+from cpc.models.load import save as save
+from cpc.models.log_mel import LogMelEncoder as LogMelEncoder
+from cpc.models.predictors import HiddenPredictor as HiddenPredictor
+from cpc.models.predictors import LinearPredictor as LinearPredictor
+from cpc.models.predictors import TransformerPredictor as TransformerPredictor
+from cpc.models.predictors import TransformersPredictor as TransformersPredictor
+from cpc.models.quantized import QuantizedEncoder as QuantizedEncoder
+from cpc.models.row_contexts import MaskedRowConv as MaskedRowConv
+from cpc.models.row_contexts import RowGRU as RowGRU
+from cpc.models.segmental import SegmentalCPC as SegmentalCPC
+from cpc.models.segmental import boundaries as boundaries
+from cpc.models.segmental import segment_bounds as segment_bounds
+from cpc.models.segmental import segment_means as segment_means
+from cpc.models.sentence_encoder import QuickThoughts as QuickThoughts
+from cpc.models.sentence_encoder import SentenceEncoder as SentenceEncoder

@@ -30,14 +30,13 @@ class Heard(NamedTuple):
 
 
 class AgentOutputs(NamedTuple):
-    """What an agent makes of its steps."""
+    """Policy, values, latents and contexts of steps, and the memory for the next one."""
 
     logits: Float[Array, "t b actions"]
     values: Float[Array, "t b"]
     z: Float[Array, "t b d"]
     c: Float[Array, "t b h"]
     memory: Any
-    """What the next step begins with."""
 
 
 class DenseEncoder(nn.Module):
@@ -130,17 +129,8 @@ class Agent(nn.Module):
         zero = jnp.zeros((b, self.width))
         return (zero, zero) if self.memory == "lstm" else zero
 
-    def __call__(
-        self,
-        heard: Heard,
-        memory: Any,
-    ) -> AgentOutputs:
-        """Return what the agent makes of steps that follow those which left this memory.
-
-        Args:
-            heard: the steps.
-            memory: of `begin`, or what the steps before left.
-        """
+    def __call__(self, heard: Heard, memory: Any) -> AgentOutputs:
+        """Return what the agent makes of steps that follow those which left this memory."""
         z = self.encoder(heard.observation)
         previous = jax.nn.one_hot(heard.previous, self.num_actions)
         previous = jnp.where(heard.is_first[..., None], 0.0, previous)
@@ -153,12 +143,7 @@ class Agent(nn.Module):
     def predict(
         self, c: Float[Array, "t b h"], actions: Int[Array, "t b"]
     ) -> Float[Array, "t b k d"]:
-        """Return what is predicted of the z that lie 1 to k steps ahead.
-
-        Args:
-            c: the memory at each step.
-            actions: what was done in it, for predictions that are given them.
-        """
+        """Return predictions of the z that lie 1 to k steps ahead, if so `given_actions`."""
         return self.predictor(self._imagine(c, actions) if self.given_actions else c)
 
     def _imagine(self, c, actions):
@@ -198,7 +183,7 @@ class GRUCell(nn.Module):
 
 
 class LSTMCell(nn.Module):
-    """Long short-term memory, likewise."""
+    """Long short-term memory that forgets where an episode begins."""
 
     width: int
 

@@ -1,24 +1,24 @@
 """CPC composes an encoder, a context and a predictor, and hides flax from everything else."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Num
 
-from cpc.models.layers import part_of, with_part
-from cpc.models.time_frames import TIME_DIRECTIONS, check_cuts, reverse_time
-from cpc.types import ArrayLike, Batch, CPCOutputs, PyTree, UserError
+from cpc.models.geometry import NumSamples, Signals
+from cpc.models.layers import TIME_DIRECTIONS, check_cuts, part_of, reverse_time, with_part
+from cpc.types import Batch, CPCOutputs, PyTree, UserError
 
 
 class CPC(nn.Module):
     """z = g_enc(x), c = g_ar(z), predictions = W_k c (van den Oord et al. 2018, Figure 1).
 
     The input is a waveform (b, s), a signal of several channels (b, s, channels), or the words of
-    sentences (b, t, w). Where rows of a signal have `num_samples` real samples each, what follows
-    is taken for zeros, whatever it is.
+    sentences (b, t, w); see `cpc.models.geometry.NumSamples`.
 
     Two directions (Kawakami et al. 2020) have a context and a predictor each, over one encoder; the
     backward one sees latents in its own frame, reversed in time, what exists of a row first.
@@ -27,10 +27,6 @@ class CPC(nn.Module):
     what follows so many layers of the encoder, and each module that ends there predicts its own
     latents, at its own stride, from these latents in place of contexts, the first as many of them
     as the last module has.
-
-    Raises:
-      UserError: other directions than forward, and backward after it; cuts that do not ascend or
-        that the encoder has no layers for.
     """
 
     encoder: nn.Module
@@ -52,11 +48,15 @@ class CPC(nn.Module):
 
     def setup(self):
         """Make what further directions and modules have of their own."""
-        branches = self.branches[len(self.directions) :]
-        self.further = [self.predictor.copy(name=_name(*branch)) for branch in branches]
+        names = [
+            "predictor"
+            + f"_of_{module}" * (module <= len(self.cuts))
+            + "_backward" * (direction == "backward")
+            for module, direction in self.branches[1:]
+        ]
+        self.further = [self.predictor.copy(name=name) for name in names]
         if self.is_bidirectional:
             self.context_backward = self.context.copy(name="context_backward")
-            self.predictor_backward = self.predictor.copy(name="predictor_backward")
 
     @property
     def branches(self) -> list[tuple[int, str]]:
@@ -71,9 +71,9 @@ class CPC(nn.Module):
 
     def __call__(
         self,
-        x: Num[Array, "b s *channels"],
+        x: Signals,
         train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        num_samples: NumSamples = None,
         target: Num[Array, "b s *channels"] | None = None,
     ) -> CPCOutputs | tuple[CPCOutputs, ...]:
         """Return the latents, contexts and predictions of a batch.
@@ -84,35 +84,20 @@ class CPC(nn.Module):
         predictions those of x (Kharitonov et al. 2020). Each copy passes the encoder by itself:
         under batch norm by its own statistics, the target's the last that the averages take in.
         """
-        if len(self.branches) == 1:
-            z, c = self.embed(x, train, num_samples)
-            if target is not None:
-                z = self.encode(target, train, num_samples)
-            return CPCOutputs(z, c, self.predictor(c))
         seen = self._ends(x, train, num_samples)
         latents = seen if target is None else self._ends(target, train, num_samples)
-        outputs = []
-        for direction in self.directions:
-            z, past = (
-                self._to_frame(ends[-1], direction, num_samples, None) for ends in (latents, seen)
-            )
-            c = self._contexts(direction)(past)
-            predictor = self.predictor if direction == "forward" else self.predictor_backward
-            outputs.append(CPCOutputs(z, c, predictor(c)))
-        for (module, direction), predictor in zip(
-            self.branches[len(self.directions) :], self.further, strict=True
-        ):
-            z, past = (
+        outputs, predictors = [], [self.predictor, *self.further]
+        for (module, direction), predictor in zip(self.branches, predictors, strict=True):
+            cut = self.cuts[module - 1] if module <= len(self.cuts) else None
+            z, c = (
                 self._to_frame(
-                    ends[module - 1][:, : ends[-1].shape[1]],
-                    direction,
-                    num_samples,
-                    self.cuts[module - 1],
+                    ends[module - 1][:, : ends[-1].shape[1]], direction, num_samples, cut
                 )
                 for ends in (latents, seen)
             )
-            outputs.append(CPCOutputs(z, past, predictor(past)))
-        return tuple(outputs)
+            c = self._contexts(direction)(c) if cut is None else c
+            outputs.append(CPCOutputs(z, c, predictor(c)))
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def _ends(self, x, train, num_samples):
         """Latents at the end of each module of the encoder, the last its own."""
@@ -135,27 +120,18 @@ class CPC(nn.Module):
         return reverse_time(x, jnp.minimum(encoder.num_existing(num_samples), x.shape[1]))
 
     def embed(
-        self,
-        x: Num[Array, "b s *channels"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
         """Return latents and contexts, without predictions; of both directions side by side."""
         z = self.encode(x, train, num_samples)
         if not self.is_bidirectional:
             return z, self.context(z)
-        contexts = [
-            self._to_frame(self._contexts(one)(self._to_frame(z, one, num_samples, None)),
-                           one, num_samples, None)
-            for one in self.directions
-        ]  # fmt: skip
+        to_frame = functools.partial(self._to_frame, num_samples=num_samples, layers=None)
+        contexts = [to_frame(self._contexts(one)(to_frame(z, one)), one) for one in self.directions]
         return z, jnp.concatenate(contexts, axis=-1)
 
     def encode(
-        self,
-        x: Num[Array, "b s *channels"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
         """Return latents alone."""
         return encode_real(self.encoder, x, train, num_samples)
@@ -179,7 +155,7 @@ class CPC(nn.Module):
 
     @property
     def is_bidirectional(self) -> bool:
-        """Whether contexts see the latents after them, too."""
+        """Whether contexts also see the latents after them."""
         return len(self.directions) > 1
 
     @nn.nowrap
@@ -190,13 +166,7 @@ class CPC(nn.Module):
         return self.predictor.linear_maps(params["predictor"])
 
 
-def _name(module, direction):
-    return f"predictor_of_{module}" + ("_backward" if direction == "backward" else "")
-
-
-def encode_real(
-    encoder: Any, x: Num[Array, "b s *channels"], train: bool, num_samples: Any
-) -> Float[Array, "b t d"]:
+def encode_real(encoder: Any, x: Signals, train: bool, num_samples: Any) -> Float[Array, "b t d"]:
     """Return the latents of signals of so many real samples, None for all; the rest counts as 0."""
     if num_samples is None:
         return encoder(x, train)

@@ -9,22 +9,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.models import torch_file
 from cpc.models.contexts import GRU, LSTM
 from cpc.models.cpc import CPC
 from cpc.models.encoders import ConvEncoder
 from cpc.models.load import Pretrained
 from cpc.models.predictors import LinearPredictor
-from cpc.models.weights import SUFFIXES, check_entries, check_path, read_weights
+from cpc.models.weights import (
+    SUFFIXES,
+    TORCH_SUFFIXES,
+    check_entries,
+    check_path,
+    read_checkpoint,
+    read_weights,
+)
 from cpc.types import PyTree, UserError
 
-SAMPLE_RATE_HZ = 16_000
 #: How the names of encoder and context begin.
 PARTS = "gEncoder.", "gAR."
 #: Words that DataParallel, torch.compile and trainers put into the names of entries.
 WRAPPERS = frozenset({"module", "model", "_orig_mod"})
-#: Samples of its training windows.
-WINDOW_SAMPLES = 20_480
+#: Sound that it was trained on: windows of 20,480 samples at 16 kHz, as loud as they came.
+INPUT = {"kind": "audio", "shape": [20_480], "sample_rate_hz": 16_000, "rms": None}
 #: Gates of a unit -> the context of that many.
 CONTEXTS = {3: GRU, 4: LSTM}
 #: Entries of a layer's norm. The scale of "channel" is (1, d, 1), that of torch's own norms (d,).
@@ -46,10 +51,6 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     encoder's norm (channel, batch or none), the context (GRU or LSTM) and all widths follow
     from their shapes. Its predictor is kept elsewhere in its checkpoints and is not read: z and c
     are there, predictions are not. Recordings are taken as they are, at 16 kHz.
-
-    Raises:
-      UserError: no such file; a .pt without torch; missing, unknown or misshapen entries, all of
-        them listed; another norm or context; a model of reversed sound.
     """
     path = Path(path).expanduser()
     weights = {
@@ -79,25 +80,16 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
         variables["batch_stats"] = {"encoder": stats}
     context = CONTEXTS[gates](context_width, layers)
     module = CPC(encoder, context, LinearPredictor(12, width))
-    given = {
-        "kind": "audio",
-        "shape": [WINDOW_SAMPLES],
-        "sample_rate_hz": SAMPLE_RATE_HZ,
-        "rms": None,
-    }
-    return Pretrained(module, variables, given, {"format_read": "facebookresearch/CPC_audio"})
+    about = {"format_read": "facebookresearch/CPC_audio"}
+    return Pretrained(module, variables, dict(INPUT), about)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Return the entries of a file by their names without WRAPPERS; of a .pt encoder and context.
-
-    Raises:
-      UserError: as `load_cpc_audio`.
-    """
-    check_path(path, (*SUFFIXES, *torch_file.SUFFIXES))
-    if path.suffix not in torch_file.SUFFIXES:
+    """Return the entries of a file by their names without WRAPPERS; of a .pt those of PARTS."""
+    check_path(path, (*SUFFIXES, *TORCH_SUFFIXES))
+    if path.suffix not in TORCH_SUFFIXES:
         return _unwrap(read_weights(path), path)
-    arrays, config = torch_file.read_checkpoint(path)
+    arrays, config = read_checkpoint(path)
     if config.get("cpc_mode") not in (None, "none"):
         raise UserError(
             f"{path} was trained with cpc_mode {config['cpc_mode']!r}: its contexts do not come "
@@ -107,11 +99,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """Return the entries by their names without WRAPPERS, wherever these occur.
-
-    Raises:
-      UserError: no entry is of this format, or two have one name.
-    """
+    """Return the entries by their names without WRAPPERS, wherever these occur."""
     unwrapped = {
         ".".join(word for word in name.split(".") if word not in WRAPPERS): array
         for name, array in entries.items()
@@ -189,18 +177,13 @@ def _encoder_variables(
             params[f"bias{i}"] = jnp.asarray(bias)
         if encoder.norm == "none":
             continue
-        norm = {
-            kind: weights[name].reshape(-1)
-            for kind in ("weight", "bias", "running_mean", "running_var")
-            if (name := f"gEncoder.batchNorm{i}.{kind}") in weights
-        }
-        params[f"norm{i}"] = {
-            "scale": jnp.asarray(norm["weight"]),
-            "bias": jnp.asarray(norm["bias"]),
-        }
-        if encoder.norm == "batch":  # a bias before batch norm is a shift of its mean
-            mean, var = norm["running_mean"] - bias, norm["running_var"]
-            stats[f"norm{i}"] = {"mean": jnp.asarray(mean), "var": jnp.asarray(var)}
+        scale, shift, *running = (
+            weights[f"gEncoder.batchNorm{i}.{kind}"].reshape(-1) for kind in NORMS[encoder.norm]
+        )
+        params[f"norm{i}"] = {"scale": jnp.asarray(scale), "bias": jnp.asarray(shift)}
+        if running:  # a bias before batch norm is a shift of its mean
+            mean, var = running
+            stats[f"norm{i}"] = {"mean": jnp.asarray(mean - bias), "var": jnp.asarray(var)}
     return params, stats
 
 

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 class SeparableCritic(nn.Module):
     """f(x, y) = g(x) . h(y): n networks' worth of work for n^2 scores.
 
-    Scores begin with a variance of about 1, whatever the embedding: exponentials of larger ones
-    can run away with MINE's average and fill Adam's memory in the first steps.
+    Scores begin with a variance of about 1: exponentials of larger ones can run away with MINE's
+    average in the first steps.
 
     >>> import jax
     >>> critic = SeparableCritic(widths=(8,), embedding=4)

@@ -1,4 +1,4 @@
-"""Modules as plain data, for a config.json: the type's name and every field."""
+"""Modules by the words of configs, and as plain data for a config.json: type and fields."""
 
 import dataclasses
 import functools
@@ -8,8 +8,45 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from cpc.models.tables import DESCRIBED
+from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
+from cpc.models.cpc import CPC
+from cpc.models.encoders import ConvEncoder
+from cpc.models.image_cpc import ImageCPC
+from cpc.models.image_encoders import ResNet, SmallConvEncoder, Stage
+from cpc.models.log_mel import LogMelEncoder
+from cpc.models.predictors import (
+    HiddenPredictor,
+    LinearPredictor,
+    TransformerPredictor,
+    TransformersPredictor,
+)
+from cpc.models.quantized import QuantizedEncoder
+from cpc.models.row_contexts import MaskedRowConv, RowGRU
+from cpc.models.segmental import SegmentalCPC
+from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.types import UserError
+
+#: Encoders of waveforms by the word that a config has for them. All take a width, and norm,
+#: padding, dtype and remat by name.
+AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder}
+
+#: Predictors by the word that a config has for them. All take the number of offsets and a width.
+PREDICTORS = {
+    "linear": LinearPredictor,
+    "affine": functools.partial(LinearPredictor, use_bias=True),
+    "hidden": HiddenPredictor,
+    "transformer": TransformerPredictor,
+    "transformers": TransformersPredictor,
+}
+
+#: All that the description of an exported model may name: it can call nothing else.
+DESCRIBED = (
+    *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
+    *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
+    *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
+    *(QuickThoughts, SentenceEncoder, SegmentalCPC),
+)
+
 
 TYPES = {kind.__name__: kind for kind in DESCRIBED}
 #: Dtypes of the computation of an exported model.
@@ -27,31 +64,30 @@ def describe(value: Any) -> Any:
     >>> describe(GRU(8))
     {'type': 'GRU', 'width': 8, 'num_layers': 1, 'dtype': 'float32', 'blocks': 1}
     """
-    if isinstance(value, nn.Module):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        fields = {n: getattr(value, n) for n in names if n not in ("parent", "name")}
-        return {"type": type(value).__name__, **_describe_fields(fields)}
-    if isinstance(value, DESCRIBED):  # and no module: a NamedTuple, such as Stage
-        return {"type": type(value).__name__, **_describe_fields(value._asdict())}
+    if isinstance(value, nn.Module | Stage):
+        fields = (
+            value._asdict()
+            if isinstance(value, Stage)
+            else {
+                field.name: getattr(value, field.name)
+                for field in dataclasses.fields(value)
+                if field.init and field.name not in ("parent", "name")
+            }
+        )
+        described = {
+            name: jnp.dtype(one).name if name == "dtype" else describe(one)
+            for name, one in fields.items()
+        }
+        return {"type": type(value).__name__, **described}
     if callable(value):  # ImageCPC makes a context and a predictor for each direction
         return {"made": describe(value())}
     return [describe(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def _describe_fields(fields):
-    return {
-        name: jnp.dtype(value).name if name == "dtype" else describe(value)
-        for name, value in fields.items()
-    }
-
-
 def build(description: Any, most: int = MAX_NUMBER) -> Any:
-    """Return the module that `describe` described; only `cpc.models.DESCRIBED` is called.
+    """Return the module that `describe` described; only `DESCRIBED` is called.
 
     Fields that do not fit fail here or when the module is initialised, in many ways.
-
-    Raises:
-      UserError: an unknown type or dtype, a number that no field has, or too many layers.
 
     >>> build({"type": "GRU", "width": 8}).width
     8

@@ -65,13 +65,8 @@ class Embedder:
     ) -> tuple[Any, Any]:
         """Return latents z and contexts c, float32 arrays of numpy, or lists of these.
 
-        Args:
-          x: see the class.
-          sample_rate_hz: rate of sound; by default the model's.
-          normalize: False to keep rate, loudness and scale of x.
-
-        Raises:
-          UserError: x is not data that the model takes.
+        `sample_rate_hz` is by default the model's; with `normalize` False, rate, loudness and scale
+        of x stay as they are.
         """
         found = self._embed(("z", "c"), x, sample_rate_hz, normalize)
         return found["z"], found["c"]
@@ -180,10 +175,6 @@ def load(folder: str | Path) -> Embedder:
         z, c = embed(samples, sample_rate_hz=rate)  # both (t, width)
 
     A run is exported when it has reached its last step, and by `cpc export`.
-
-    Raises:
-      UserError: no exported model there, a run with a newer checkpoint than its export, damaged
-        files, or weights that do not fit the model.
     """
     return Embedder(load_pretrained(folder))
 

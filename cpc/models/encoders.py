@@ -1,5 +1,6 @@
 """Encoders g_enc: raw signal to latents z."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,13 +8,79 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from cpc.models.channel_norm import channel_norm
 from cpc.models.convolution import convolve_signal
-from cpc.models.geometry import ConvGeometry, check_norm, output_lengths, zeros_around
+from cpc.models.geometry import (
+    ConvGeometry,
+    NumSamples,
+    Signals,
+    check_norm,
+    output_lengths,
+    zeros_around,
+)
 from cpc.models.layers import first_layers
-from cpc.types import ArrayLike, PyTree, UserError
+from cpc.types import PyTree, UserError
+
+EPSILON = 1e-5
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def channel_norm(
+    x: Float[Array, "b t d"],
+    scale: Float[Array, " d"],
+    bias: Float[Array, " d"],
+    num_groups: int,
+    unbiased: bool,
+) -> Float[Array, "b t d"]:
+    """Return x normalized over the channels of each frame, in float32 whatever its dtype.
+
+        n = (x - mean) / sqrt(v + 1e-5)    v = sum_c (x_c - mean)^2 / (width - u)
+        y = scale n + bias
+
+    over the channels of a group, u = 1 for the unbiased variance. With g = scale dy,
+
+        dx = (g - mean(g) - n sum(g n) / (width - u)) / sqrt(v + 1e-5):
+
+    two sums over the channels, where automatic differentiation takes them once for each operation.
+    """
+    return _norm_forward(x, scale, bias, num_groups, unbiased)[0]
+
+
+def _statistics(x, num_groups, unbiased):
+    """Mean and 1 / sqrt(v + 1e-5) of each group, (b, t, groups, 1)."""
+    groups = _groups(x, num_groups)
+    mean = groups.mean(-1, keepdims=True)
+    squares = jnp.square(groups - mean).sum(-1, keepdims=True)
+    return mean, jax.lax.rsqrt(squares / (groups.shape[-1] - unbiased) + EPSILON)
+
+
+def _normalised(x, mean, shrink):
+    return (_groups(x, mean.shape[-2]) - mean) * shrink
+
+
+def _groups(x, num_groups):
+    return x.astype(jnp.float32).reshape(*x.shape[:2], num_groups, -1)
+
+
+def _norm_forward(x, scale, bias, num_groups, unbiased):
+    statistics = _statistics(x, num_groups, unbiased)
+    y = _normalised(x, *statistics).reshape(x.shape) * scale + bias
+    return y, (x, *statistics, scale)  # n is made again: cheaper than to write and read it
+
+
+def _norm_backward(num_groups, unbiased, residuals, dy):
+    x, mean, shrink, scale = residuals
+    n = _normalised(x, mean, shrink)
+    g = (dy * scale).reshape(n.shape)
+    along = (g * n).sum(-1, keepdims=True) / (n.shape[-1] - unbiased)
+    dx = shrink * (g - g.mean(-1, keepdims=True) - n * along)
+    dscale = (dy * n.reshape(dy.shape)).sum((0, 1))
+    return dx.reshape(x.shape).astype(x.dtype), dscale, dy.sum((0, 1))
+
+
+channel_norm.defvjp(_norm_forward, _norm_backward)
+
 
 NORMS = ("none", "layer", "channel", "batch", "group")
 
@@ -21,7 +88,6 @@ NORMS = ("none", "layer", "channel", "batch", "group")
 class ChannelNorm(nn.Module):
     """Normalize the channels of each frame by itself, so that no frame sees another.
 
-    y = scale * (x - mean(x)) / sqrt(var(x) + 1e-5) + bias over the channels of a group.
     `unbiased` divides the variance by one channel less, as facebookresearch/CPC_audio does.
     """
 
@@ -110,25 +176,19 @@ class ConvEncoder(ConvGeometry, nn.Module):
         return shorter, first_layers(variables, number)
 
     def __call__(
-        self,
-        x: Float[Array, "b s *channels"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
         """Return the latents of signals."""
         return self.through(x, train, num_samples)[-1]
 
     def through(
         self,
-        x: Float[Array, "b s *channels"],
+        x: Signals,
         train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        num_samples: NumSamples = None,
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b _ d"]]:
-        """Return the latents after each of `cuts` layers, and the last; no gradient passes a cut.
-
-        Those after a cut are of shorter strides, `self.upto(cut, {})[0].stride`, and so more.
-        """
+        """Return the latents after each of `cuts` layers and the last; no gradient passes a cut."""
         x = x[..., None] if x.ndim == 2 else x
         if x.shape[2] != self.channels:
             raise UserError(

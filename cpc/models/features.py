@@ -1,21 +1,23 @@
-"""Layers of a model for signals of any length: in batches of a few shapes, or streamed."""
+"""Layers of a model for signals of any length: in batches of a few shapes, or streamed.
+
+A stream equals the whole: a latent depends on few samples around its own, by which chunks overlap,
+and a context goes on from the state that the chunk before has left.
+"""
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from cpc.models.cpc import CPC
-from cpc.models.layers import end_at
-from cpc.models.stream import stream_contexts, stream_latents
-from cpc.types import PyTree
+from cpc.models.layers import end_at, part_of
+from cpc.types import PyTree, UserError
 
-#: Longer signals are embedded in chunks of this many samples: 30 s of sound, and 200 MB in a layer
-#: of width 512.
+#: Longer signals are embedded in chunks of so many samples: 30 s, 200 MB in a layer of width 512.
 CHUNK_SAMPLES = 480_000
 #: Shorter signals share a batch, of at most this many samples, with signals of similar length.
 BATCH_SAMPLES = 1_920_000
@@ -26,16 +28,10 @@ Features = dict[str, np.ndarray]
 
 
 class Layers:
-    """Layers of a model, computed together.
+    """Layers of a CPC, ImageCPC, or model of sentences, computed together.
 
-    Args:
-      module: a CPC, ImageCPC, or model of sentences.
-      variables: those of `module`.
-      names: of layers, as `layer_depths` has them.
-      prepare: applied to each batch first, within the compiled function.
-
-    Raises:
-      UserError: the model has no such layer.
+    Names are those of `layer_depths`; `prepare` is applied to each batch first, within the compiled
+    function.
     """
 
     def __init__(
@@ -83,9 +79,8 @@ class Layers:
     ) -> list[Features]:
         """Return the layers of each signal, max(1, s // stride) frames, from one padded batch.
 
-        Args:
-          signals: of at most `num_frames` frames of `stride` samples.
-          num_frames: to which they are padded by their mirror image, as far as frames see.
+        Signals have at most `num_frames` frames of `stride` samples; they are padded to these by
+        their mirror image, as far as frames see.
         """
         ahead = max(e.frames_around[1] * e.stride for e in self._encoders.values())
         length = num_frames * self.stride + ahead
@@ -100,12 +95,7 @@ class Layers:
     ) -> Features:
         """Return the layers of a signal that is read a chunk at a time, once per layer.
 
-        Args:
-          read: samples [start, stop), at most up to `num_samples`.
-          num_samples: of the signal.
-
-        Raises:
-          UserError: a layer depends on all of what follows.
+        `read` returns samples [start, stop), at most up to `num_samples`.
         """
 
         def read_mirrored(start: int, stop: int) -> np.ndarray:
@@ -193,3 +183,50 @@ def pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
     [1, 2, 3, 3]
     """
     return np.stack([*rows, *[rows[-1]] * (2 ** (len(rows) - 1).bit_length() - len(rows))])
+
+
+def stream_latents(
+    module: CPC,
+    variables: PyTree,
+    read: Callable[[int, int], Float[np.ndarray, "..."]],
+    num_frames: int,
+    chunk_frames: int,
+) -> Iterator[Float[Array, "1 t d"]]:
+    """Yield the latents of a recording, `chunk_frames` at a time; the last may lie beyond its end.
+
+    `read` returns stop - start samples also beyond the end of the recording.
+    """
+    encoder, own = module.encoder, part_of(variables, "encoder")
+    before, after = encoder.frames_around
+    around = before + after  # a last chunk of one frame has as many to mirror beyond the end
+    length = (around + chunk_frames + after) * encoder.stride
+    for first in range(0, num_frames, chunk_frames):
+        # The first windows begin at the recording's beginning, where the encoder pads.
+        start = max(0, first - around)
+        x = read(start * encoder.stride, start * encoder.stride + length)
+        yield _encode(encoder, own, x[None], first - start, chunk_frames)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _encode(encoder, variables, x, skip, num_frames):
+    return jax.lax.dynamic_slice_in_dim(encoder.apply(variables, x), skip, num_frames, axis=1)
+
+
+def stream_contexts(
+    module: Any, variables: PyTree, latents: Iterator[Float[Array, "1 t d"]]
+) -> Iterator[Float[Array, "1 t h"]]:
+    """Yield the contexts of latents that come in chunks."""
+    if not isinstance(module, CPC) or module.is_bidirectional:
+        raise UserError(
+            "contexts of both directions, and of segments, see a recording to its end, and cannot "
+            "be made a chunk at a time: cut it into shorter ones, or embed its latents, z"
+        )
+    own, state = part_of(variables, "context"), None
+    for z in latents:
+        c, state = _advance(module.context, own, z, state)
+        yield c
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _advance(context, variables, z, state):
+    return context.apply(variables, z, state, method="advance")

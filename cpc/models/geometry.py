@@ -6,14 +6,18 @@ order from the input upwards.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Num
 
 from cpc.types import ArrayLike, UserError
 
 PADDINGS = ("causal", "same", "valid")
+#: Waveforms, signals of several channels, or ids of words; and the real samples of each row, None
+#: if all are: what follows these counts as zeros, whatever it is.
+Signals: TypeAlias = Num[Array, "b s *channels"]
+NumSamples: TypeAlias = Int[ArrayLike, " b"] | None
 
 
 class StridedLayers:
@@ -103,11 +107,7 @@ class ConvGeometry(StridedLayers):
 
 
 def check_norm(norm: str, norms: Sequence[str], widths: Sequence[int]) -> None:
-    """Check an encoder's norm.
-
-    Raises:
-      UserError: an unknown norm; "group" with a width that groups of 32 channels do not fill.
-    """
+    """Check that an encoder's norm is known, and that "group" fills its groups of 32 channels."""
     if norm not in norms:
         raise UserError(f"encoder norm {norm!r} is unknown: choose one of {', '.join(norms)}")
     uneven = [width for width in widths if width > 32 and width % 32]
@@ -126,9 +126,6 @@ def zeros_around(
     causal   kernel - stride on the left: output t depends on no sample from (t + 1) * stride on;
     same     (kernel - stride + 1) // 2 on both sides;
     valid    none; or one number for each layer, of zeros on both of its sides.
-
-    Raises:
-        UserError: the padding is none of these.
 
     >>> zeros_around([(10, 5), (8, 4)], "causal"), zeros_around([(10, 5), (8, 4)], (3, 2))
     ([(5, 0), (4, 0)], [(3, 3), (2, 2)])

@@ -13,10 +13,57 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from cpc.models.layers import part_of, with_part
-from cpc.models.linear import Dense
-from cpc.models.time_frames import check_cuts
+from cpc.models.layers import Dense, check_cuts, part_of, with_part
 from cpc.types import CPCOutputs, Position, PyTree, UserError
+
+
+def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int]:
+    """Return the rows and columns of square patches in an image of `size` (y, x) pixels.
+
+    (y - patch) // stride + 1 rows and as many columns of x; a rest at the lower and right edge is
+    left out.
+
+    >>> patch_grid((256, 256), patch=64, stride=32)  # van den Oord et al. 2018, section 3.2
+    (7, 7)
+    """
+    if patch < 1 or stride < 1:
+        raise UserError(f"patch {patch} and stride {stride} must both be at least 1 pixel")
+    if patch > min(size):
+        raise UserError(
+            f"a patch of {patch} pixels is larger than the image of {size[0]} by {size[1]}: "
+            "choose a smaller patch or larger images"
+        )
+    rows, columns = ((side - patch) // stride + 1 for side in size)
+    return rows, columns
+
+
+def first_clean_offset(patch: int, stride: int) -> int:
+    """Return the least offset whose target shares no pixel with the context: ceil(patch / stride).
+
+    Rows k apart share patch - k stride pixel rows. An offset where they do leaks: what overlaps can
+    be told by comparing edges, without knowing what the image shows.
+
+    >>> first_clean_offset(patch=64, stride=32), first_clean_offset(patch=80, stride=36)
+    (2, 3)
+    """
+    return -(-patch // stride)
+
+
+def check_offsets(offsets: Sequence[int], grid: tuple[int, int], directions: Sequence[str]) -> None:
+    """Check that every offset has a row to predict in every direction.
+
+    >>> check_offsets([2, 3, 4], (7, 7), ["down", "up"])
+    """
+    if not offsets or min(offsets) < 1 or len(set(offsets)) < len(offsets):
+        raise UserError(f"the offsets are {list(offsets)}: give different ones from 1 upwards")
+    for direction in directions:
+        length = grid[direction in ("right", "left")]
+        if max(offsets) >= length:
+            raise UserError(
+                f"offset {max(offsets)} needs more than {max(offsets)} patches going {direction}, "
+                f"but the grid has {length}: lower the offsets, or cut smaller patches or strides"
+            )
+
 
 DIRECTIONS = ("down", "up", "right", "left")
 
@@ -50,12 +97,8 @@ def frame_positions(
     """Return the positions of latents in a direction's frame: time its rows, lane its columns.
 
     Arrays that broadcast to (b, t, lane). The positive of an anchor lies `offset` rows on in the
-    same lane, whatever the direction; a rule's window counts rows of the frame.
-
-    Args:
-      z: the latents of one direction's outputs.
-      sequence: the images' rows in the global batch.
-      group: the images' classes, for rules about groups; one for all if None.
+    same lane, whatever the direction; a rule's window counts rows of the frame. `sequence` are the
+    images' rows in the global batch, `group` their classes.
 
     >>> frame_positions(jnp.zeros((1, 2, 3, 4)), jnp.array([7])).lane.tolist()
     [[[0, 1, 2]]]
@@ -82,12 +125,6 @@ class ImageCPC(nn.Module):
     `cuts` make gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"): no gradient passes
     what follows so many layers of the encoder, and each module that ends there predicts its own
     latents, of its own width, from these latents in place of contexts.
-
-    Raises:
-      UserError: an unknown or repeated direction, or none; cuts that do not ascend or that the
-        encoder has no layers for; when called, images of another number
-        of channels, patches that are not square, a grid of one row in a direction, or predictions
-        of another width than the targets.
     """
 
     encoder: nn.Module

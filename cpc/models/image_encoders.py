@@ -3,8 +3,9 @@
 A patch is an image: the patches of a batch go through as one long batch of small images.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -13,8 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.geometry import StridedLayers, check_norm
-from cpc.models.layers import first_layers
-from cpc.models.linear import Conv
+from cpc.models.layers import Conv, first_layers, part_of, with_part
 from cpc.types import PyTree, UserError
 
 IMAGE_NORMS = ("none", "layer", "group", "batch")
@@ -85,9 +85,6 @@ class SmallConvEncoder(StridedLayers, nn.Module):
 
     Images (n, y, x, ch) in, latents (n, widths[-1]) out: the mean over all places. The first
     convolution keeps the resolution, each further one halves it. Norms act before the ReLU.
-
-    Raises:
-      UserError: no width; an unknown norm; widths that group norm cannot divide.
     """
 
     widths: Sequence[int] = (64, 128, 256)
@@ -146,3 +143,210 @@ class SmallConvEncoder(StridedLayers, nn.Module):
                 ends.append(mean_pool(y))
                 y = jax.lax.stop_gradient(y)
         return [*ends, mean_pool(y)]
+
+
+class Stage(NamedTuple):
+    """Blocks of one resolution; the first of them halves it, except in the first stage."""
+
+    num_blocks: int
+    width: int
+    """Channels that leave each block."""
+    inner: int | None = None
+    """Channels of the bottleneck's 3x3 convolution; None: two of 3x3 at full width."""
+
+
+def _bottlenecks(*num_blocks: int) -> tuple[Stage, ...]:
+    return tuple(Stage(blocks, 256 * 2**n, 64 * 2**n) for n, blocks in enumerate(num_blocks))
+
+
+DEPTHS = {
+    18: (Stage(2, 64), Stage(2, 128), Stage(2, 256), Stage(2, 512)),
+    34: (Stage(3, 64), Stage(4, 128), Stage(6, 256), Stage(3, 512)),
+    50: _bottlenecks(3, 4, 6, 3),
+    101: _bottlenecks(3, 4, 23, 3),
+    152: _bottlenecks(3, 8, 36, 3),
+    # Henaff et al. 2019: the third stage of 101 twice as long, 4 times as wide, and the last one.
+    161: (Stage(3, 256, 64), Stage(4, 512, 128), Stage(46, 4096, 512)),
+}
+
+
+def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...]:
+    """Return the stages of a network by its depth: 18, 34, 50, 101, 152 or 161.
+
+    CPC's first version is resnet_stages(101, 3) without norm, 1024 channels (van den Oord et al.
+    2018, section 3.2); its second is resnet_stages(161) with layer norm, 4096 (Henaff et al. 2019).
+
+    >>> resnet_stages(101, 3)[-1]
+    Stage(num_blocks=23, width=1024, inner=256)
+    """
+    if depth not in DEPTHS:
+        raise UserError(f"a ResNet of depth {depth} is unknown: choose one of {list(DEPTHS)}")
+    stages = DEPTHS[depth]
+    if num_stages is not None and not 1 <= num_stages <= len(stages):
+        raise UserError(
+            f"ResNet-{depth} has {len(stages)} stages: it cannot end after {num_stages}"
+        )
+    return stages[:num_stages]
+
+
+class ResNet(StridedLayers, nn.Module):
+    """ResNet-v2: images (n, y, x, ch) to latents (n, stages[-1].width), the mean over all places.
+
+    A block computes x + f(x), where f is two convolutions of 3x3, or a bottleneck of 1x1, 3x3, 1x1,
+    and each convolution comes after norm and ReLU (He et al. 2016b). Without norm the last
+    convolution of each block starts at zero and the others at num_blocks^(-1 / (2 m - 2)) of He's
+    scale, m convolutions a block (Zhang et al. 2019, Fixup): the signal keeps its scale.
+
+    `pooled_stem` begins with a convolution of 7x7 and a maximum over 3x3, which each halve the
+    resolution (ImageNet); without it with one of 3x3 at full resolution (patches under 32 pixels).
+    `remat` keeps the input of each block alone for the gradient and computes the rest again.
+    """
+
+    stages: Sequence[Stage]
+    norm: str = "none"
+    pooled_stem: bool = True
+    stem_width: int = 64
+    remat: bool = False
+    dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        """Reject what no image could be encoded with."""
+        super().__post_init__()
+        if not self.stages:
+            raise UserError("the ResNet has no stage: give at least one")
+        widths = [width for stage in self.stages for width in stage[1:] if width]
+        check_norm(self.norm, IMAGE_NORMS, [self.stem_width, *widths])
+
+    @property
+    def num_layers(self) -> int:
+        """Number of stages."""
+        return len(self.stages)
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["ResNet", PyTree]:
+        """Return the network that ends after its first `number` stages, and its variables.
+
+        The last norm was learned for the last stage. After another it has scale 1 and shift 0, and
+        batch norm mean 0 and variance 1.
+        """
+        gone = [f"stage{n}_" for n in range(number, self.num_layers)]
+        kept = {
+            kind: {k: v for k, v in tree.items() if not k.startswith(tuple(gone))}
+            for kind, tree in variables.items()
+        }
+        width = self.stages[number - 1].width
+        if gone:
+            plain = {
+                kind: {name: jnp.full(width, float(name in ("scale", "var"))) for name in norm}
+                for kind, norm in part_of(kept, "norm").items()
+            }
+            kept = with_part(kept, "norm", plain)
+        return self.clone(stages=self.stages[:number]), kept
+
+    @property
+    def layers(self) -> list[tuple[int, int]]:
+        """Kernel and stride along the longest path."""
+        layers = [(7, 2), (3, 2)] if self.pooled_stem else [(3, 1)]
+        for n, stage in enumerate(self.stages):
+            for i in range(stage.num_blocks):
+                layers += [(3, _stride(n, i))] + [(3, 1)] * (stage.inner is None)
+        return layers
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels that leave each stage."""
+        return tuple(stage.width for stage in self.stages)
+
+    def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
+        """Return the latents of images."""
+        return self.through(x, train)[-1]
+
+    @nn.compact
+    def through(
+        self, x: Float[Array, "n y x ch"], train: bool = False, cuts: Sequence[int] = ()
+    ) -> list[Float[Array, "n _"]]:
+        """Return the latents after each of `cuts` stages, and the last; no gradient passes a cut.
+
+        Each after a norm of its own, the mean over all places, as wide as its stage.
+        """
+        ends = []
+        kernel, stride = self.layers[0]
+        # The stem's input was not rectified: half of He's variance.
+        y = _convolution(self, self.stem_width, kernel, stride, math.sqrt(0.5), "stem")(
+            x.astype(self.dtype)
+        )
+        if self.pooled_stem:
+            y = nn.max_pool(y, (3, 3), (2, 2), "SAME")
+        num_blocks = sum(stage.num_blocks for stage in self.stages)
+        make_block = nn.remat(Block, static_argnums=(2,)) if self.remat else Block
+        for n, stage in enumerate(self.stages):
+            for i in range(stage.num_blocks):
+                block = make_block(
+                    stage.width,
+                    stage.inner,
+                    _stride(n, i),
+                    num_blocks,
+                    self.norm,
+                    self.dtype,
+                    name=f"stage{n}_block{i}",
+                )
+                y = block(y, train)
+            if n + 1 in cuts:
+                ends.append(_pooled(y, self.norm, train, self.dtype, f"norm_end{n}"))
+                y = jax.lax.stop_gradient(y)
+        return [*ends, _pooled(y, self.norm, train, self.dtype, "norm")]
+
+
+def _pooled(y, norm, train, dtype, name):
+    return mean_pool(jax.nn.relu(normalise(y, norm, train, dtype, name)))
+
+
+def _stride(stage: int, block: int) -> int:
+    return 2 if stage > 0 and block == 0 else 1
+
+
+class Block(nn.Module):
+    """x + f(x), or W x' + f(x) with x' = relu(norm(x)) where the shape changes."""
+
+    width: int
+    inner: int | None
+    stride: int
+    num_blocks: int
+    norm: str
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "n y x ch"], train: bool) -> Float[Array, "n p q d"]:
+        """Return x with what the block adds to it."""
+        layers = [(self.width, 3, self.stride), (self.width, 3, 1)]
+        if self.inner is not None:
+            layers = [(self.inner, 1, 1), (self.inner, 3, self.stride), (self.width, 1, 1)]
+        scales = [1.0] * len(layers)
+        if self.norm == "none":
+            scales = [self.num_blocks ** (-0.5 / (len(layers) - 1))] * (len(layers) - 1) + [0.0]
+        y = x
+        for n, (width, kernel, stride) in enumerate(layers):
+            y = jax.nn.relu(normalise(y, self.norm, train, self.dtype, f"norm{n}"))
+            if n == 0 and (self.stride > 1 or x.shape[-1] != self.width):
+                x = _convolution(self, self.width, 1, self.stride, 1.0, "shortcut")(y)
+            y = _convolution(self, width, kernel, stride, scales[n], f"conv{n}")(y)
+        return x + y
+
+
+def _convolution(module, width, kernel, stride, scale, name):
+    """Return a convolution that starts at `scale` times He's values; a bias if no norm acts."""
+    return Conv(
+        width,
+        (kernel, kernel),
+        strides=stride,
+        padding=kernel // 2,
+        use_bias=module.norm == "none",
+        kernel_init=(
+            nn.initializers.variance_scaling(2.0 * scale**2, "fan_in", "truncated_normal")
+            if scale
+            else nn.initializers.zeros
+        ),
+        dtype=module.dtype,
+        conv_general_dilated=convolve_images,
+        name=name,
+    )

@@ -1,15 +1,47 @@
-"""Any layer of a model, as the last one of a smaller model with the variables that it needs.
+"""Layers with biases in float32, and any layer as the last one of a smaller model.
+
+A bias has the sum of all places' gradients. In bfloat16 such a sum stops growing at some hundred
+times its terms, and a batch has thousands of places.
 
 Every encoder and context knows its own `num_layers` and `upto(number, variables)`; a model that is
 made of them knows both of its parts, "z" and "c".
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+from jaxtyping import Array, Int
 
 from cpc.types import PyTree, UserError
+
+
+def promote_all_but_bias(x: Any, kernel: Any, bias: Any, *, dtype: Any) -> tuple[Any, Any, Any]:
+    """Return input and kernel in the dtype of the computation, and the bias in its own."""
+    return *promote_dtype(x, kernel, dtype=dtype), bias
+
+
+class Dense(nn.Dense):
+    """Dense layer, x W + b, whose bias stays in float32."""
+
+    promote_dtype: Any = promote_all_but_bias
+
+    def __call__(self, inputs: Any) -> Any:
+        """Return the layer's output in `dtype`."""
+        return super().__call__(inputs).astype(self.dtype)
+
+
+class Conv(nn.Conv):
+    """Convolution (cross-correlation with W, plus b) whose bias stays in float32."""
+
+    promote_dtype: Any = promote_all_but_bias
+
+    def __call__(self, inputs: Any) -> Any:
+        """Return the layer's output in `dtype`."""
+        return super().__call__(inputs).astype(self.dtype)
 
 
 def layer_depths(module: Any) -> dict[str, int]:
@@ -30,9 +62,6 @@ def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
 
     What comes last in a part comes last there too: the mean over a patch's places, a Transformer's
     norm. The last norm of a ResNet was learned for another width and has no scale and shift then.
-
-    Raises:
-        UserError: there is no such layer; those that there are, are named.
     """
     depths = layer_depths(module)
     if layer not in depths:
@@ -85,3 +114,51 @@ class LayerStack(nn.Module):
     def upto(self, number: int, variables: PyTree) -> tuple["LayerStack", PyTree]:
         """Return the module of the first `number` layers, and its variables."""
         return self.clone(num_layers=number), first_layers(variables, number)
+
+
+TIME_DIRECTIONS = ("forward", "backward")
+
+
+def reverse_time(x: Any, number: Int[Array, " b"]) -> Any:
+    """Return (b, t, ...) whose rows have their first `number` entries in reverse; its own inverse.
+
+    What follows these, the padding of a short row, stays behind them: in reverse, too.
+
+    >>> reverse_time(jnp.array([[1, 2, 3, 0, 9], [1, 2, 3, 4, 5]]), jnp.array([3, 5])).tolist()
+    [[3, 2, 1, 9, 0], [5, 4, 3, 2, 1]]
+    """
+    index = (number[:, None] - 1 - jnp.arange(x.shape[1])) % x.shape[1]
+    return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
+
+
+def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
+    """Return the layers of an encoder after which each module but the last ends.
+
+    The context counts as one more layer. Modules are as long as each other, or one longer: the
+    last ones. As many as layers and context: each is a module (Loewe et al. 2019, section 4.2).
+
+    >>> module_ends(5, 1), module_ends(5, 2), module_ends(5, 5), module_ends(5, 6)
+    ((), (3,), (1, 2, 3, 4), (1, 2, 3, 4, 5))
+    """
+    if not 1 <= num_modules <= num_layers + 1:
+        raise UserError(
+            f"model.modules is {num_modules}: an encoder of {num_layers} layers and a context make "
+            f"1 to {num_layers + 1}"
+        )
+    size, rest = divmod(num_layers + 1, num_modules)
+    sizes = [size + (number >= num_modules - rest) for number in range(num_modules)]
+    return tuple(sum(sizes[: number + 1]) for number in range(num_modules - 1))
+
+
+def check_cuts(cuts: Sequence[int], encoder: Any) -> None:
+    """Check that modules end after different layers of an encoder, in their order."""
+    ends = list(cuts)
+    if not hasattr(encoder, "through"):
+        raise UserError(
+            f"{type(encoder).__name__} has no layers to end modules after: give no cuts"
+        )
+    most = encoder.num_layers
+    if ends != sorted({*ends}) or ends[0] < 1 or ends[-1] > most:
+        raise UserError(
+            f"the modules end after the layers {ends}: name some of 1 to {most}, ascending"
+        )

@@ -1,7 +1,7 @@
 """A model in a folder to share: model.safetensors and config.json, and the way back."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,11 +37,7 @@ class Pretrained(NamedTuple):
 
 
 def save(folder: str | Path, pretrained: Pretrained) -> Path:
-    """Write model.safetensors and config.json; returns the folder.
-
-    Raises:
-      UserError: the folder's config.json is of something else, such as a run.
-    """
+    """Write model.safetensors and config.json; returns the folder."""
     folder = Path(folder).expanduser()
     path = folder / CONFIG
     if path.exists() and f'"format": "{FORMAT}"' not in path.read_text("utf-8", "replace"):
@@ -66,9 +62,7 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
 def load_pretrained(folder: str | Path) -> Pretrained:
     """Return the module and variables in a folder that `save` wrote, or in a run's `exported`.
 
-    Raises:
-      UserError: no exported model there, a run that has a newer checkpoint than its export, damaged
-        files, or weights that do not fit the model.
+    Damaged files, and a run that has a newer checkpoint than its export, raise UserError.
     """
     run, folder = None, Path(folder).expanduser()
     if not folder.is_dir():
@@ -109,29 +103,6 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     return Pretrained(module, variables, given, about)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < 1e9
-
-
-#: Facts about the input -> whether a value is possible.
-INPUT: dict[str, Callable[[Any], bool]] = {
-    "kind": lambda value: isinstance(value, str),
-    "shape": lambda value: (
-        isinstance(value, list)
-        and 0 < len(value) < 6
-        and all(type(size) is int and 0 < size < 2**31 for size in value)
-    ),
-    "rms": lambda value: value is None or _is_number(value),
-    "sample_rate_hz": lambda value: type(value) is int and _is_number(value),
-    "rate_hz": lambda value: value is None or _is_number(value),
-    "standardize": lambda value: isinstance(value, bool),
-    "step_label": lambda value: isinstance(value, str),
-    "words": lambda value: isinstance(value, str),
-    "lowercase": lambda value: isinstance(value, bool),
-    "form": lambda value: value in ("prose", "lines"),
-}
-
-
 def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return the model's description, the input's, and what else is known."""
     config = config if isinstance(config, dict) else {}
@@ -140,11 +111,15 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     given, about = (
         value if isinstance(value := config.get(name), dict) else {} for name in ("input", "about")
     )
-    found = {"kind": None, "shape": None, **given}
-    wrong = [f"input.{n}" for n, fits in INPUT.items() if n in found and not fits(found[n])]
-    if wrong or type(about.get("step", 0)) is not int:
-        name = wrong[0] if wrong else "about.step"
-        raise UserError(f"{path} says of the model's {name} what cannot be: export again")
+    shape, step = given.get("shape"), about.get("step", 0)
+    sizes = shape if isinstance(shape, list) and shape else [None]
+    scales = [given[n] for n in ("rms", "sample_rate_hz", "rate_hz") if given.get(n) is not None]
+    fits = all(type(size) is int and 0 < size < 2**31 for size in sizes)
+    fits &= all(type(one) in (int, float) and 0 < one < 1e9 for one in scales)
+    if not fits or not isinstance(given.get("kind"), str) or type(step) is not int:
+        raise UserError(
+            f"{path} lacks the kind, shape or scale of the model's input: export it again"
+        )
     return config.get("model"), given, about
 
 

@@ -6,13 +6,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from cpc.mel import log_mel, mel_filters
 from cpc.models.encoders import ConvEncoder
-from cpc.models.geometry import ConvGeometry, output_lengths
+from cpc.models.geometry import ConvGeometry, NumSamples, Signals, output_lengths
 from cpc.models.layers import first_layers
-from cpc.types import ArrayLike, PyTree, UserError
+from cpc.types import PyTree, UserError
 
 #: Mean and standard deviation of log energies of voices at a root mean square of 0.05.
 MEAN, SCALE = -13.0, 5.0
@@ -26,8 +26,6 @@ class LogMelEncoder(ConvGeometry, nn.Module):
     Waveform (b, s) in, latents (b, t, width) out, one each `stride` samples (160 is 10 ms at
     16 kHz). The energies of 80 mel filters in Hamming windows of 25 ms, scaled to a mean near 0 and
     a variance near 1, go through a `ConvEncoder` of stride 1: a kernel of 3 frames and four of one.
-    Padding, norms and what is done with short waveforms are as there. Nothing is learned of the
-    energies, and gradients pass them.
 
     Differs from the paper: a latent each 10 ms and not each 20 ms; causal by default; no
     pre-emphasis, which adds about a constant to each log energy, as the first bias can.
@@ -86,10 +84,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         return self.clone(kernels=self.kernels[:number]), first_layers(variables, number)
 
     def __call__(
-        self,
-        x: Float[Array, "b s"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
         """Return the latents of waveforms."""
         return self.through(x, train, num_samples)[-1]
@@ -97,9 +92,9 @@ class LogMelEncoder(ConvGeometry, nn.Module):
     @nn.compact
     def through(
         self,
-        x: Float[Array, "b s"],
+        x: Signals,
         train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        num_samples: NumSamples = None,
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b t d"]]:
         """Return the latents after each of `cuts` convolutions, and the last, as `ConvEncoder`."""

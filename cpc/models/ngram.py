@@ -46,13 +46,9 @@ def kneser_ney(
     """Return the n-grams of a text.
 
     Args:
-        tokens: ids.
         sentence_starts: where sentences begin, and the end of the last.
         num_words: v, of the vocabulary; every id gets some probability.
         order: n; a word is told by the n - 1 before it.
-
-    Raises:
-        UserError: an order below 1, no words, or a vocabulary of one.
 
     >>> model = kneser_ney(np.array([1, 2, 1, 2, 0]), np.array([0, 5]), 3, 2)
     >>> p = [np.exp(ngram_log_p(model, np.array([1, w]), np.array([0, 2]))[1]) for w in range(3)]
@@ -130,9 +126,8 @@ def ngram_log_p(
 def pad(tokens, sentence_starts, num_words: int, order: int):
     """Return the text with n - 1 begins (id v) before each sentence, and which are its words."""
     lengths = np.diff(sentence_starts)
-    place = np.arange(len(tokens)) + np.repeat(np.arange(1, len(lengths) + 1), lengths) * (
-        order - 1
-    )
+    sentence = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+    place = np.arange(len(tokens)) + sentence * (order - 1)
     stream = np.full(len(tokens) + len(lengths) * (order - 1), num_words, np.int64)
     stream[place] = tokens
     event = np.zeros(len(stream), bool)

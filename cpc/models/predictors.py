@@ -6,7 +6,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.contexts import CausalTransformer
-from cpc.models.linear import Dense
+from cpc.models.layers import Dense
 from cpc.types import PyTree
 
 
@@ -30,10 +30,7 @@ class LinearPredictor(nn.Module):
 
     @nn.nowrap
     def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
-        """Return the W_k, which its parameters hold with the offsets in the middle.
-
-        None with a bias: predictions are more than W_k c then.
-        """
+        """Return the W_k; None with a bias: predictions are more than W_k c then."""
         if self.use_bias:
             return None
         return jnp.moveaxis(params["W"]["kernel"], 1, 0)
@@ -55,11 +52,7 @@ class HiddenPredictor(nn.Module):
 
 
 class TransformerPredictor(nn.Module):
-    """A causal Transformer layer over the contexts, then a linear map for each offset.
-
-    Differs from Riviere et al. (2020), who give each offset a layer of its own, as
-    `TransformersPredictor` does: one is shared.
-    """
+    """A causal Transformer layer over the contexts, shared, then a linear map for each offset."""
 
     num_offsets: int
     width: int
@@ -74,7 +67,7 @@ class TransformerPredictor(nn.Module):
 
 
 class OffsetTransformer(nn.Module):
-    """What `TransformersPredictor` has for one offset."""
+    """The part of `TransformersPredictor` for one offset."""
 
     width: int
     hidden_width: int
@@ -90,9 +83,8 @@ class OffsetTransformer(nn.Module):
 class TransformersPredictor(nn.Module):
     """For each offset a causal Transformer layer of its own over the contexts, and a linear map.
 
-    As Riviere et al. (2020) have it in "Unsupervised pretraining transfers well across languages",
-    but for what `CausalTransformer` says of itself. The layers lie side by side in one array each,
-    the offset first, and are computed together.
+    As in Riviere et al. (2020), "Unsupervised pretraining transfers well across languages", except
+    that the layers are those of `CausalTransformer`. They are computed together.
     """
 
     num_offsets: int

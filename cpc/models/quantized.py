@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.models.geometry import ConvGeometry
-from cpc.models.layers import part_of
-from cpc.models.linear import Dense
-from cpc.types import ArrayLike, PyTree
+from cpc.models.geometry import ConvGeometry, NumSamples, Signals
+from cpc.models.layers import Dense, part_of
+from cpc.types import PyTree
 
 #: Counts are smoothed by so much, so that no vector is divided by nothing.
 EPSILON = 1e-5
@@ -108,7 +107,7 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
     "measures".
     """
 
-    encoder: nn.Module
+    encoder: Any
     num_codes: int = 512
     width: int = 64
     decay: float = 0.99
@@ -120,30 +119,26 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @property
-    def _inner(self) -> Any:
-        return self.encoder
-
-    @property
     def num_layers(self) -> int:
         """Number of layers: those of the encoder, and the codes."""
-        return self._inner.num_layers + 1
+        return self.encoder.num_layers + 1
 
     @property
     def layers(self) -> list[tuple[int, int]]:
         """Kernel and stride of each layer of the encoder."""
-        return self._inner.layers
+        return self.encoder.layers
 
     @property
     def padding(self) -> Any:
         """Padding of the encoder."""
-        return self._inner.padding
+        return self.encoder.padding
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple[nn.Module, PyTree]:
         """Return the encoder that ends after its first `number` layers, and its variables."""
         if number == self.num_layers:
             return self, variables
-        return self._inner.upto(number, part_of(variables, "encoder"))
+        return self.encoder.upto(number, part_of(variables, "encoder"))
 
     @nn.nowrap
     def find_codes(self, variables: PyTree, z: Float[Array, "... d"]) -> Int[Array, "..."]:
@@ -152,10 +147,7 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        x: Float[Array, "b s *channels"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
         """Return the code vectors of the latents of signals."""
         z = self.encoder(x, train, num_samples)

@@ -11,8 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.image_encoders import convolve_images
-from cpc.models.layers import LayerStack
-from cpc.models.linear import Conv, Dense
+from cpc.models.layers import Conv, Dense, LayerStack
 
 
 class MaskedRowConv(LayerStack):
@@ -72,10 +71,8 @@ class RowGRU(LayerStack):
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
 
-    @property
-    def reach(self) -> None:
-        """Number of rows above its own that a context depends on: None for all."""
-        return None
+    #: Number of rows above its own that a context depends on: None for all.
+    reach = None
 
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
@@ -84,9 +81,8 @@ class RowGRU(LayerStack):
         h, gates = z.astype(self.dtype), 3 * self.width
         for n in range(self.num_layers):
             x = Conv(gates, (1, 3), dtype=self.dtype, name=f"input{n}")(h)
-            w = self.param(
-                f"recurrent{n}", nn.initializers.lecun_normal(), (3 * self.width, gates)
-            ).astype(self.dtype)
+            make = nn.initializers.lecun_normal()
+            w = self.param(f"recurrent{n}", make, (gates, gates)).astype(self.dtype)
             bias = self.param(f"bias{n}", nn.initializers.zeros, (self.width,))
 
             def step(h, x, w=w, bias=bias):
@@ -94,7 +90,7 @@ class RowGRU(LayerStack):
                 right = jnp.pad(h, ((0, 0), (0, 1), (0, 0)))[:, 1:]
                 p_r, p_u, p_n = jnp.split(jnp.concatenate([left, h, right], -1) @ w, 3, axis=-1)
                 x_r, x_u, x_n = jnp.split(x, 3, axis=-1)
-                p_n = (p_n + bias).astype(p_n.dtype)  # as in `cpc.models.linear`
+                p_n = (p_n + bias).astype(p_n.dtype)  # as in `cpc.models.layers`
                 new = jnp.tanh(x_n + jax.nn.sigmoid(x_r + p_r) * p_n)
                 h = new + jax.nn.sigmoid(x_u + p_u) * (h - new)
                 return h, h

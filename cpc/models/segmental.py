@@ -9,11 +9,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int
 
 from cpc.models.cpc import encode_real
-from cpc.models.layers import part_of, with_part
-from cpc.models.linear import Dense
+from cpc.models.geometry import NumSamples, Signals
+from cpc.models.layers import Dense, part_of, with_part
 from cpc.types import ArrayLike, CPCOutputs, PyTree
 
 
@@ -27,8 +27,8 @@ def boundaries(
         p_t = min(max(p1_t, p2_t) - threshold, p1_t) > 0,
         pn_t = min(max(d_t - d_(t+n), 0), max(d_t - d_(t-n), 0))
 
-    (section 2.2 of the paper). There is no gradient: the paper lets that of the segments' loss move
-    the places by tanh(10 p), by which training here came to fewer and fewer segments.
+    (section 2.2 of the paper). There is no gradient: by the paper's, that of tanh(10 p), training
+    here came to fewer and fewer segments.
     """
     z = jax.lax.stop_gradient(z).astype(jnp.float32)
     unit = z / jnp.sqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-12))
@@ -118,10 +118,7 @@ class SegmentalCPC(nn.Module):
         self.output = Dense(self.width, dtype=self.dtype)
 
     def __call__(
-        self,
-        x: Num[Array, "b s"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[CPCOutputs, CPCOutputs]:
         """Return latents, contexts and predictions of frames and of segments."""
         z = self.encode(x, train, num_samples)
@@ -129,10 +126,7 @@ class SegmentalCPC(nn.Module):
         return self._frames(z), CPCOutputs(s, c, self.predictor(c))
 
     def embed(
-        self,
-        x: Num[Array, "b s"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
         """Return latents, and for each its context, or without one that of its segment."""
         z = self.encode(x, train, num_samples)
@@ -142,10 +136,7 @@ class SegmentalCPC(nn.Module):
         return z, jnp.take_along_axis(c, segment_of(begins)[..., None], axis=1)
 
     def encode(
-        self,
-        x: Num[Array, "b s"],
-        train: bool = False,
-        num_samples: Int[ArrayLike, " b"] | None = None,
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
         """Return latents alone."""
         return encode_real(self.encoder, x, train, num_samples)

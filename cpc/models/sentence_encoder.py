@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from cpc.models.linear import Conv
+from cpc.models.layers import Conv
 from cpc.types import CPCOutputs, PyTree
 
 
@@ -15,9 +15,8 @@ class SentenceEncoder(nn.Module):
     """Embeddings of words, a 1-D convolution, ReLU, mean over words (the paper's section 3.3).
 
     In: ids of words (b, t, w), t sentences of at most w words, filled up with any negative id. Out:
-    latents (b, t, width), one a sentence; that of a sentence without words is zero. The
-    convolution sees zeros beyond a sentence, and padding has no part in the mean: how far a batch
-    is filled up changes nothing.
+    latents (b, t, width), one a sentence; that of a sentence without words is zero. Padding has no
+    part in the convolution or the mean.
     """
 
     vocabulary: int

@@ -42,16 +42,10 @@ MODELS = ("skip_gram", "cbow", "vlbl", "lbl", "nplm")
 
 
 def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
-    """Return a model.
+    """Return one of `MODELS`, with input rows of a width.
 
-    Args:
-        name: one of `MODELS`.
-        width: of the input rows.
-        reach: words on either side; of language models, words before.
-        hidden: width of NPLM's hidden layer, and so of its output rows; `width` by default.
-
-    Raises:
-        UserError: there is no such model; no width or reach.
+    It sees `reach` words on either side; language models, before. `hidden` is the width of NPLM's
+    hidden layer, and so of its output rows; `width` by default.
 
     >>> word_model("nplm", 16, 4, 32).is_causal
     True
@@ -108,11 +102,8 @@ def look(
 ) -> Bool[Array, "t w"]:
     """Return which words from r before to r after each place are there and of its sentence.
 
-    Args:
-        words: (t + 2 r) ids; -1 where there is no word.
-        sentence: its number, of each word.
-        reach: r.
-        near: (t,) how far each place looks, up to r; all of r by default.
+    `words` are (t + 2 r) ids, -1 for none, `sentence` their sentences' numbers, and `near` (t,) how
+    far each place looks, up to r; all of r by default.
 
     >>> words = jnp.array([-1, 5, 6, 7, -1])
     >>> look(words, jnp.array([-1, 0, 0, 1, -1]), 1)

@@ -8,155 +8,85 @@ Two kinds of results have another dtype: scores and keys that are selected keep 
 forms and noise distributions, which are made on the host, are float64.
 """
 
-from cpc.negatives.alias import AliasTable, alias_table, draw, draw_unique
-from cpc.negatives.audit import audit, audit_queue, audit_rule, audit_sampler, audit_table
-from cpc.negatives.audit_rows import Audit, AuditRow, format_audit
-from cpc.negatives.candidates import (
-    Bigrams,
-    Sampled,
-    Sampler,
-    bigram_log_q,
-    bigrams,
-    draw_bigrams,
-    fixed_sampler,
-    learned_unigram_sampler,
-    log_uniform_sampler,
-    observe,
-    uniform_sampler,
-    unigram_sampler,
-)
+from cpc.negatives.alias import AliasTable as AliasTable
+from cpc.negatives.alias import alias_table as alias_table
+from cpc.negatives.alias import draw as draw
+from cpc.negatives.alias import draw_unique as draw_unique
+from cpc.negatives.audit import Audit as Audit
+from cpc.negatives.audit import AuditRow as AuditRow
+from cpc.negatives.audit import audit as audit
+from cpc.negatives.audit import audit_queue as audit_queue
+from cpc.negatives.audit import audit_rule as audit_rule
+from cpc.negatives.audit import audit_sampler as audit_sampler
+from cpc.negatives.audit import audit_table as audit_table
+from cpc.negatives.audit import format_audit as format_audit
+from cpc.negatives.candidates import Bigrams as Bigrams
+from cpc.negatives.candidates import Sampled as Sampled
+from cpc.negatives.candidates import Sampler as Sampler
+from cpc.negatives.candidates import bigram_log_q as bigram_log_q
+from cpc.negatives.candidates import bigrams as bigrams
+from cpc.negatives.candidates import draw_bigrams as draw_bigrams
+from cpc.negatives.candidates import fixed_sampler as fixed_sampler
+from cpc.negatives.candidates import learned_unigram_sampler as learned_unigram_sampler
+from cpc.negatives.candidates import log_uniform_sampler as log_uniform_sampler
+from cpc.negatives.candidates import observe as observe
+from cpc.negatives.candidates import uniform_sampler as uniform_sampler
+from cpc.negatives.candidates import unigram_sampler as unigram_sampler
+from cpc.negatives.closed_forms import LagCounts as LagCounts
+from cpc.negatives.closed_forms import Pool as Pool
+from cpc.negatives.closed_forms import Window as Window
+from cpc.negatives.closed_forms import compare_pool as compare_pool
+from cpc.negatives.closed_forms import count_same as count_same
+from cpc.negatives.closed_forms import effective_margin as effective_margin
+from cpc.negatives.closed_forms import exclude_window as exclude_window
+from cpc.negatives.closed_forms import exclusion_window as exclusion_window
+from cpc.negatives.closed_forms import hard_fractions as hard_fractions
+from cpc.negatives.closed_forms import mean_hit_rate as mean_hit_rate
+from cpc.negatives.closed_forms import min_negatives as min_negatives
+from cpc.negatives.closed_forms import min_negatives_for as min_negatives_for
 from cpc.negatives.closed_forms import (
-    Pool,
-    Window,
-    compare_pool,
-    effective_margin,
-    exclude_window,
-    exclusion_window,
-    min_negatives,
-    min_negatives_without_replacement,
+    min_negatives_without_replacement as min_negatives_without_replacement,
 )
-from cpc.negatives.hits import accidental_hits, hit_rate
-from cpc.negatives.measured import (
-    LagCounts,
-    count_same,
-    hard_fractions,
-    mean_hit_rate,
-    min_negatives_for,
-)
-from cpc.negatives.mining import hardest, mix_keys, mixed, percentile_ring, semi_hard
-from cpc.negatives.noise import (
-    expected_count,
-    log_uniform,
-    probabilities,
-    solve_alpha,
-    uniform,
-    unigram,
-)
-from cpc.negatives.proposal import Proposal, propose, proposed
-from cpc.negatives.queue import Queue, ages, make_queue, push
-from cpc.negatives.rules import (
-    RULES,
-    batch,
-    excluding_sequence,
-    one_per_sequence,
-    outside_anchor,
-    outside_overlap,
-    outside_window,
-    own_sequence,
-    same_group,
-    within_shards,
-)
-from cpc.negatives.samplers import sample_uniform, uniform_draws, uniform_subset, with_zero
-from cpc.negatives.tables import SAMPLERS
-from cpc.negatives.temperature import (
-    bounded_temperature,
-    entropy,
-    hold_entropy,
-    negative_weights,
-    raw_temperature,
-    solve_temperature,
-)
-from cpc.types import Rule, is_positive
-
-__all__ = [
-    "RULES",
-    "SAMPLERS",
-    "AliasTable",
-    "Audit",
-    "AuditRow",
-    "Bigrams",
-    "LagCounts",
-    "Pool",
-    "Proposal",
-    "Queue",
-    "Rule",
-    "Sampled",
-    "Sampler",
-    "Window",
-    "accidental_hits",
-    "ages",
-    "alias_table",
-    "audit",
-    "audit_queue",
-    "audit_rule",
-    "audit_sampler",
-    "audit_table",
-    "batch",
-    "bigram_log_q",
-    "bigrams",
-    "bounded_temperature",
-    "compare_pool",
-    "count_same",
-    "draw",
-    "draw_bigrams",
-    "draw_unique",
-    "effective_margin",
-    "entropy",
-    "exclude_window",
-    "excluding_sequence",
-    "exclusion_window",
-    "expected_count",
-    "fixed_sampler",
-    "format_audit",
-    "hard_fractions",
-    "hardest",
-    "hit_rate",
-    "hold_entropy",
-    "is_positive",
-    "learned_unigram_sampler",
-    "log_uniform",
-    "log_uniform_sampler",
-    "make_queue",
-    "mean_hit_rate",
-    "min_negatives",
-    "min_negatives_for",
-    "min_negatives_without_replacement",
-    "mix_keys",
-    "mixed",
-    "negative_weights",
-    "observe",
-    "one_per_sequence",
-    "outside_anchor",
-    "outside_overlap",
-    "outside_window",
-    "own_sequence",
-    "percentile_ring",
-    "probabilities",
-    "propose",
-    "proposed",
-    "push",
-    "raw_temperature",
-    "same_group",
-    "sample_uniform",
-    "semi_hard",
-    "solve_alpha",
-    "solve_temperature",
-    "uniform",
-    "uniform_draws",
-    "uniform_sampler",
-    "uniform_subset",
-    "unigram",
-    "unigram_sampler",
-    "with_zero",
-    "within_shards",
-]
+from cpc.negatives.noise import accidental_hits as accidental_hits
+from cpc.negatives.noise import expected_count as expected_count
+from cpc.negatives.noise import hit_rate as hit_rate
+from cpc.negatives.noise import log_uniform as log_uniform
+from cpc.negatives.noise import probabilities as probabilities
+from cpc.negatives.noise import solve_alpha as solve_alpha
+from cpc.negatives.noise import uniform as uniform
+from cpc.negatives.noise import unigram as unigram
+from cpc.negatives.queue import Queue as Queue
+from cpc.negatives.queue import ages as ages
+from cpc.negatives.queue import make_queue as make_queue
+from cpc.negatives.queue import push as push
+from cpc.negatives.rules import RULES as RULES
+from cpc.negatives.rules import batch as batch
+from cpc.negatives.rules import excluding_sequence as excluding_sequence
+from cpc.negatives.rules import one_per_sequence as one_per_sequence
+from cpc.negatives.rules import outside_anchor as outside_anchor
+from cpc.negatives.rules import outside_overlap as outside_overlap
+from cpc.negatives.rules import outside_window as outside_window
+from cpc.negatives.rules import own_sequence as own_sequence
+from cpc.negatives.rules import same_group as same_group
+from cpc.negatives.rules import within_shards as within_shards
+from cpc.negatives.samplers import SAMPLERS as SAMPLERS
+from cpc.negatives.samplers import Proposal as Proposal
+from cpc.negatives.samplers import hardest as hardest
+from cpc.negatives.samplers import mix_keys as mix_keys
+from cpc.negatives.samplers import mixed as mixed
+from cpc.negatives.samplers import percentile_ring as percentile_ring
+from cpc.negatives.samplers import propose as propose
+from cpc.negatives.samplers import proposed as proposed
+from cpc.negatives.samplers import sample_uniform as sample_uniform
+from cpc.negatives.samplers import semi_hard as semi_hard
+from cpc.negatives.samplers import uniform_draws as uniform_draws
+from cpc.negatives.samplers import uniform_subset as uniform_subset
+from cpc.negatives.samplers import with_zero as with_zero
+from cpc.negatives.temperature import bounded_temperature as bounded_temperature
+from cpc.negatives.temperature import entropy as entropy
+from cpc.negatives.temperature import hold_entropy as hold_entropy
+from cpc.negatives.temperature import negative_weights as negative_weights
+from cpc.negatives.temperature import raw_temperature as raw_temperature
+from cpc.negatives.temperature import solve_temperature as solve_temperature
+from cpc.types import Rule as Rule
+from cpc.types import is_positive as is_positive

@@ -107,9 +107,8 @@ def draw_unique(
 ) -> tuple[Int32[Array, " num"], Int32[Array, ""]]:
     """Return distinct classes, in the order drawn, and how many draws with repeats that took.
 
-    Classes are drawn until so many distinct ones are there, as TensorFlow's unique candidate
-    samplers do. `expected_count` of the number of draws says how often a class is in such a sample.
-    Classes of next to no mass make it take long.
+    Classes are drawn until so many distinct ones are there, as by TensorFlow's unique candidate
+    samplers; `expected_count` of the number of draws is how often a class is in such a sample.
 
     Raises:
       UserError: fewer classes are possible than asked for; where the table is traced, ids of -1

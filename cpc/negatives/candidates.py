@@ -1,6 +1,6 @@
 """Candidate samplers as TensorFlow has them: ids, and how often each was to be expected.
 
-A sampler is `sample(rng, labels, num) -> Sampled`; `cpc.losses.candidate_sampling` takes one. What
+A sampler is `sample(rng, labels, num) -> Sampled`; `cpc.losses.sampled` takes one. What
 is expected is Q = K q of independent draws, and 1 - (1 - q)^tries where each class is drawn once.
 """
 
@@ -31,11 +31,9 @@ Sampler: TypeAlias = Callable[[Array, Array, int], Sampled]
 
 
 def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sampler:
-    """Return a sampler of classes in proportion to their weights.
+    """Return a sampler of classes by weights, such as `unigram(counts, 0.75)`, each drawn once.
 
-    Args:
-        weights: of all classes, such as `unigram(counts, 0.75)`.
-        unique: whether each class is drawn once; TensorFlow's default.
+    With `unique` False, which is not TensorFlow's default, draws are independent.
 
     >>> sampled = fixed_sampler(np.ones(4))(jax.random.key(0), jnp.zeros((1, 1), int), 4)
     >>> sorted(sampled.ids.tolist())
@@ -47,7 +45,11 @@ def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sam
 
     def sample(rng, labels, num):
         if unique:
-            check_distinct(num, int((q > 0).sum()))
+            if num > (possible := int((q > 0).sum())):
+                raise UserError(
+                    f"{num} distinct classes are to be drawn, but only {possible} can be: draw "
+                    "fewer, or with repeats"
+                )
             ids, tries = draw_unique(rng, table, num)
         else:
             ids, tries = draw(rng, table, (num,)), num
@@ -105,15 +107,6 @@ def expect(q: Array, tries: Array | int, unique: bool) -> Array:
     return -jnp.expm1(tries * jnp.log1p(-q)) if unique else tries * q
 
 
-def check_distinct(num: int, possible: int) -> None:
-    """Refuse more distinct draws than there are classes."""
-    if num > possible:
-        raise UserError(
-            f"{num} distinct classes are to be drawn, but only {possible} can be: draw fewer, or "
-            "with repeats"
-        )
-
-
 class Bigrams(NamedTuple):
     """Noise that follows the word before: q(w|c) = (1 - b) n(c, w) / n(c) + b u(w)."""
 
@@ -136,13 +129,9 @@ def bigrams(
     backoff: float = 0.2,
     is_start: np.ndarray | None = None,
 ) -> Bigrams:
-    """Return the bigram noise of a text.
+    """Return the bigram noise of a text, ids in order, of which some may start a sentence.
 
-    Args:
-        words: ids, in order.
-        weights: u, of all words; they need not sum to 1.
-        backoff: b, above 0 so that every word can be drawn everywhere.
-        is_start: which words begin a sentence, and so follow nothing.
+    u are the weights, and `backoff` is b, above 0 so that every word can be drawn everywhere.
 
     >>> noise = bigrams(np.array([0, 1, 0, 1, 0, 2]), np.ones(3) / 3, 0.5)
     >>> bigram_log_q(noise, jnp.array([0]), jnp.array([[1]])) - jnp.log(0.5 * 2 / 3 + 0.5 / 3)

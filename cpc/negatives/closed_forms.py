@@ -1,13 +1,15 @@
-"""What can be said about negatives before training: how many, how hard, how far away."""
+"""How many negatives, how hard and how far away: closed forms, and the numbers they ask for."""
 
+import bisect
+import functools
 import math
 import warnings
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
-from cpc.negatives.hits import hit_rate
+from cpc.negatives.noise import hit_rate
 from cpc.types import UserError
 
 #: A required probability counts as reached if its logarithm is, but for rounding.
@@ -19,11 +21,8 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
 
     k = ceil( log(1 - h) / log(1 - rho) ),  so that 1 - (1 - rho)^k >= h
 
-    It is also the size at which a queue's negatives hold a hard one that often.
-
-    Args:
-      density: rho, the fraction of hard negatives among those drawn from.
-      required_rate: h, the chance of at least one.
+    with rho (`density`) the fraction of hard negatives, and h the chance of at least one. It is
+    also the size at which a queue's negatives hold a hard one that often.
 
     >>> min_negatives(0.05, 0.95)
     59
@@ -49,10 +48,7 @@ def min_negatives_without_replacement(
 
     1 - C(P - H, k) / C(P, k) >= h,  the hypergeometric counterpart of `min_negatives`
 
-    Args:
-      num_hard: H, the hard ones in the pool.
-      pool_size: P.
-      required_rate: h, the chance of at least one.
+    for a pool of P of which H are hard.
 
     Of ten with three hard ones, eight always hold one:
 
@@ -83,9 +79,7 @@ def effective_margin(
     positive's score a; its margin over the negatives' is tau log K.
 
     Args:
-      beta: the score that all negatives have.
-      temperature: tau.
-      num_negatives: K.
+      beta: the score that all K negatives have.
       highest: the greatest score there is: 1 for cosines, infinity for inner products.
 
     Warns:
@@ -135,8 +129,7 @@ def exclude_window(
       same: p(same | lag), the chance that a latent `lag` steps away is a false negative, from lag 0
         on; as many as the sequence has latents.
       target: place of the positive.
-      width: D, in latents.
-      num_negatives: K draws.
+      width: D, in latents; num_negatives: K draws.
 
     The first neighbour may be a false negative, the second is none; a quarter of two draws:
 
@@ -165,15 +158,11 @@ def exclusion_window(
     num_negatives: int,
     max_expected: float | int,
 ) -> Window:
-    """The smallest window that keeps false negatives within a budget.
-
-    Args:
-      same, target, num_negatives: as of `exclude_window`.
-      max_expected: false negatives allowed among the draws, on average.
+    """The smallest window (see `exclude_window`) with at most so many expected false negatives.
 
     Raises:
       UserError: no window meets the budget and leaves `num_negatives` candidates (the sentence
-        says how few false negatives are attainable); as `exclude_window`.
+        says how few false negatives are attainable).
 
     >>> same = np.exp(-np.arange(128) / 6)
     >>> exclusion_window(same, 64, 16, 0.25).width
@@ -221,14 +210,7 @@ def compare_pool(
         in-batch  B - 1      1 - (1 - rho)^(B - 1)   B d     B^2 d    0
         queue     P          1 - (1 - rho)^P         P d     B P d    up to P / B
 
-    Args:
-      batch_size: B embeddings a step.
-      pool_size: P embeddings in the queue.
-      width: d numbers an embedding.
-      density: rho, the fraction of hard negatives.
-
-    Returns:
-      (in-batch, queue).
+    for B embeddings a step, P in the queue, of d numbers each, of which a fraction rho is hard.
 
     >>> batch, queue = compare_pool(8, 64, 4, 0.5)
     >>> queue.negatives, queue.multiply_adds, queue.oldest_steps
@@ -252,3 +234,91 @@ def compare_pool(
 def _check_share(name, value):
     if not 0 <= value <= 1:
         raise UserError(f"{name} is {value}: it must be from 0 to 1")
+
+
+class LagCounts(NamedTuple):
+    """Pairs of latents of one sequence by the steps between them, from 0 on."""
+
+    pairs: Int[np.ndarray, " t"]
+    """With both labels known."""
+    same: Int[np.ndarray, " t"]
+    """Of these, with the same label."""
+
+
+def count_same(labels: Int[np.ndarray, "b t"]) -> LagCounts:
+    """Count pairs of latents with the same label, by the steps between them.
+
+    same / pairs estimates p(same | lag), which `exclusion_window` takes. Labels below 0 are
+    unknown.
+
+    >>> count_same(np.array([[5, 5, 7, -1]]))
+    LagCounts(pairs=array([3, 2, 1, 0]), same=array([3, 1, 0, 0]))
+    """
+    length = labels.shape[1]
+    before = [labels[:, : length - lag] for lag in range(length)]
+    after = [labels[:, lag:] for lag in range(length)]
+    known = [(a >= 0) & (b >= 0) for a, b in zip(before, after, strict=True)]
+    same = [k & (a == b) for k, a, b in zip(known, before, after, strict=True)]
+    return LagCounts(np.array([k.sum() for k in known]), np.array([s.sum() for s in same]))
+
+
+def hard_fractions(
+    positive: Float[np.ndarray, " m"],
+    negatives: Float[np.ndarray, "m n"],
+    where: Bool[np.ndarray, "m n"],
+    margin: float = 0.0,
+) -> Float[np.ndarray, " m"]:
+    """Return the fraction of each anchor's negatives that score above positive - margin; rho_i.
+
+    NaN for an anchor without negatives.
+
+    >>> allowed = np.array([[True, True, False]])
+    >>> hard_fractions(np.array([1.0]), np.array([[0.0, 2.0, 3.0]]), allowed)
+    array([0.5])
+    """
+    hard = where & (negatives > positive[:, None] - margin)
+    counted = where.sum(-1)
+    return np.where(counted > 0, hard.sum(-1) / np.maximum(counted, 1), np.nan)
+
+
+def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> float:
+    """Return how many anchors have a hard one among so many independent draws, on average.
+
+    mean_i 1 - (1 - rho_i)^k <= 1 - (1 - mean rho)^k, by Jensen's inequality: anchors differ, and
+    the mean of rho promises more than k draws hold. Anchors without negatives, NaN, are left out.
+
+    >>> mean_hit_rate(np.array([0.0, 0.5]), 1)
+    0.25
+    """
+    fractions = np.minimum(_with_negatives(fractions), 1 - 1e-12)
+    return float(np.mean(-np.expm1(num_negatives * np.log1p(-fractions))))
+
+
+def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) -> int:
+    """Return the smallest k at which `mean_hit_rate` reaches the required rate.
+
+    `min_negatives` is this where all anchors have the same fraction.
+
+    >>> [min_negatives_for(np.array(each), 0.95) for each in ([0.05, 0.05], [0.9, 0.01])]
+    [59, 230]
+    """
+    if not 0 < required_rate < 1:
+        raise UserError(f"required_rate is {required_rate}: it must be between 0 and 1")
+    fractions = _with_negatives(fractions)
+    attainable = float(np.mean(fractions > 0))
+    if required_rate >= attainable:
+        raise UserError(
+            f"{1 - attainable:.1%} of the anchors have no hard negative: a hit rate of "
+            f"{required_rate} is out of reach, ask for less than {attainable:.3f}"
+        )
+    rate_of = functools.partial(mean_hit_rate, fractions)
+    return bisect.bisect_left(range(2**62), required_rate * (1 - SLACK), lo=1, key=rate_of)
+
+
+def _with_negatives(fractions):
+    known = fractions[~np.isnan(fractions)]
+    if not known.size:
+        raise UserError(
+            f"of {fractions.size} anchors none has negatives: give the fraction of one that has"
+        )
+    return known

@@ -2,12 +2,15 @@
 
 Probabilities are float64 on the host, one entry a class, and may hold zeros: such classes are never
 drawn. `alias_table` makes them ready to draw from.
+
+Removing accidental hits (`where & ~hits`) and drawing without replacement are two switches. NCE and
+its ranking form are derived with hits kept; sampled softmax and retrieval remove them.
 """
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int, Num
+from jaxtyping import Array, Bool, Float, Float64, Int, Num
 
-from cpc.negatives.hits import hit_rate
 from cpc.types import ArrayLike, UserError
 
 
@@ -80,11 +83,6 @@ def expected_count(
     With replacement Q = K q. Without it, drawing until enough distinct classes are there has taken
     some number of tries (`draw_unique` says how many), and Q = 1 - (1 - q)^tries.
 
-    Args:
-      q: probability of the class in one draw, elementwise.
-      num_draws: K, or the tries, repeats included.
-      unique: whether the sample holds each class once.
-
     >>> expected_count(np.array([0.5, 0.0]), 3, unique=True)
     array([0.875, 0.   ])
     """
@@ -110,8 +108,7 @@ def solve_alpha(
       counts: f, of every class.
       minority: their indices, or a mask.
       target: M, the fraction of draws that they shall get.
-      low, high: the range of alpha. Below 0 rare classes are drawn more often than frequent ones,
-        above 1 they are drawn less often than in the corpus.
+      low, high: the range of alpha.
 
     Raises:
       UserError: no alpha of the range gives that mass (the sentence says which masses there are);
@@ -147,3 +144,44 @@ def solve_alpha(
         middle = (low + high) / 2
         low, high = (middle, high) if mass(middle) > target else (low, middle)
     return (low + high) / 2
+
+
+def accidental_hits(
+    targets: Int[ArrayLike, "m ..."], candidates: Int[ArrayLike, "... n"]
+) -> Bool[Array, "m n"]:
+    """Which candidates (n,) or (m, n) carry the id of a target, (m,) or (m, t), of the anchor.
+
+    >>> accidental_hits(jnp.array([3, 5]), jnp.array([3, 5, 3, 2]))
+    Array([[ True, False,  True, False],
+           [False,  True, False, False]], dtype=bool)
+    """
+    fits = candidates.ndim == 1 or (candidates.ndim == 2 and len(candidates) == len(targets))
+    if targets.ndim > 2 or not fits:
+        raise UserError(
+            f"targets of shape {targets.shape} and candidates of shape {candidates.shape} do not "
+            "fit: give (m,) or (m, t) targets and (n,) or (m, n) candidates"
+        )
+    targets = jnp.reshape(targets, (len(targets), -1, 1))
+    return (targets == jnp.atleast_2d(candidates)[:, None]).any(1)
+
+
+def hit_rate(
+    density: float | int | Float[np.ndarray, "..."], num_draws: int
+) -> float | Float[np.ndarray, "..."]:
+    """Chance that independent draws hold at least one item of a kind.
+
+    P = 1 - (1 - rho)^K
+
+    rho is the fraction of hard negatives in a pool, the probability of a class, or 1 / n for one
+    latent among n: drawing 128 of 8 x 127 latents finds the positive for an eighth of the anchors.
+
+    >>> round(float(hit_rate(1 / (8 * 127), 128)), 4)
+    0.1184
+    """
+    if not np.all((np.asarray(density) >= 0) & (np.asarray(density) <= 1)):
+        raise UserError(f"the chance of a hit in one draw is {density}: it must be from 0 to 1")
+    if num_draws < 0:
+        raise UserError(f"num_draws is {num_draws}: it must be 0 or more")
+    with np.errstate(divide="ignore", invalid="ignore"):  # log 0, and 0 log 0
+        rate = -np.expm1(num_draws * np.log1p(-np.asarray(density, np.float64)))
+    return np.where(np.equal(density, 1), float(num_draws > 0), rate)[()]

@@ -60,14 +60,8 @@ def push(
     rules see that queued latents are of other sequences, and tell group, time and lane as ever. A
     window of the same recording in an earlier batch is another sequence to them, and the `sample`
     of a `SoundPosition` is not kept. Rules that split the batch into shards allow none of the
-    queue.
-
-    Args:
-      queue: the queue before.
-      keys: latents, cut off from the gradient here.
-      positions: of the keys, arrays (m,).
-      step: of the training, for `ages`.
-      where: which latents exist. The others, which may hold NaN, take no slot.
+    queue. Keys are cut off from the gradient; those outside of `where`, which may hold NaN, take no
+    slot.
 
     >>> here = Position(*(jnp.arange(3),) * 4)
     >>> queue = push(make_queue(2, 1), jnp.array([[1.0], [2.0], [3.0]]), here, step=7)

@@ -31,16 +31,9 @@ def entropy(
 
     H = -sum_j p_j log p_j,  dH/dtau = Var_p(s) / tau^3
 
-    It rises with tau from the log of the number of greatest scores to log n.
-
-    Args:
-      scores: of the candidates.
-      temperature: tau, one for all anchors or one each.
-      where: which candidates count. The others may be NaN and get a gradient of exactly zero; an
-        anchor without any has entropy 0.
-
-    Returns:
-      Entropies in float32, whatever comes in.
+    It rises with tau, one for all anchors or one each, from the log of the number of greatest
+    scores to log n. Candidates outside of `where` may be NaN and get a gradient of exactly zero; an
+    anchor without any has entropy 0.
 
     Equal scores have entropy log n:
 
@@ -62,12 +55,7 @@ def negative_weights(
     r_j = e^(s_j / tau) / sum_l e^(s_l / tau),  l over the negatives
 
     At a low temperature the hardest negative has all of it, at a high one all have the same (Wang
-    and Liu 2021).
-
-    Args:
-      scores: of the negatives.
-      temperature: tau, one for all anchors or one each.
-      where: which negatives count; the others may be NaN and have weight 0.
+    and Liu 2021). Arguments are those of `entropy`.
 
     >>> negative_weights(jnp.array([[0.5, 0.5, -1e4]]))
     Array([[0.5, 0.5, 0. ]], dtype=float32)
@@ -85,16 +73,9 @@ def solve_temperature(
 
     By Newton's method in log tau, where the slope is Var_p(s / tau), halving a bracket wherever a
     step would leave it. A temperature for each anchor is this under `jax.vmap`, on one row a time.
-    The result has no gradient.
-
-    Args:
-      scores: of the candidates.
-      target_entropy: the mean of H over anchors that have candidates, in nats.
-      where: which candidates count; the others may be NaN.
-
-    Returns:
-      tau in float32, from MIN_TEMPERATURE to MAX_TEMPERATURE. Under jit, where nothing can be
-      raised, a target out of reach gives the end of that range which comes closest.
+    The result has no gradient. It lies between MIN_TEMPERATURE and MAX_TEMPERATURE; under jit,
+    where nothing can be raised, a target out of reach gives the end of that range which comes
+    closest.
 
     Raises:
       UserError: if values are known, no temperature of the range gives that entropy (the sentence
@@ -135,7 +116,6 @@ def hold_entropy(
     Args:
       temperature: the present one.
       scores: a sample of the step's, before any temperature.
-      where: which candidates count; the others may be NaN.
       target_fraction: from 0 (all on one candidate) to 1 (all alike).
       low, high: the result stays between them, even if the target is out of reach.
 

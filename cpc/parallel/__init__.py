@@ -1,6 +1,9 @@
-"""The loss of a batch that many devices share: the same numbers as on one device."""
+"""The loss of a batch that many devices share: the same numbers as on one device.
 
-from cpc.parallel.reducer import gathered_losses, make_reducer, takes_ring
-from cpc.parallel.ring import ring_losses
+Impossible arguments raise `UserError`, which names them and a way out.
+"""
 
-__all__ = ["gathered_losses", "make_reducer", "ring_losses", "takes_ring"]
+from cpc.parallel.reducer import gathered_losses as gathered_losses
+from cpc.parallel.reducer import make_reducer as make_reducer
+from cpc.parallel.reducer import takes_ring as takes_ring
+from cpc.parallel.ring import ring_losses as ring_losses

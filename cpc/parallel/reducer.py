@@ -13,8 +13,7 @@ from jaxtyping import Array, Float
 
 from cpc.losses.blocks import LossReducer, Plan, sharded_losses, summed_losses
 from cpc.losses.tiles import AnchorScores, Latents
-from cpc.parallel.ring import ring_losses
-from cpc.parallel.split import check_divides, join_keys, split_keys
+from cpc.parallel.ring import check_divides, join_keys, ring_losses, split_keys
 from cpc.types import UserError
 
 #: What the gradients of gathered keys may take of a device's memory.
@@ -28,10 +27,6 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
     positions. Keys begin with the latents of the anchors, in their order; positives are among
     these. Negatives that are drawn (`choose`) leave the work to the compiler, so that the draws do
     not depend on the devices.
-
-    Raises:
-      UserError: no such axis, or one of another type than Auto; and from the reducer, sequences
-        that do not divide by the devices.
     """
     if axis not in mesh.shape:
         raise UserError(f"the mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
@@ -90,9 +85,6 @@ def gathered_losses(
 
     What gathers the keys scatters the sum of their gradients, once, in the backward pass. The
     losses are added up outside: a sum over devices inside would be differentiated into another.
-
-    Raises:
-      UserError: the sequences do not divide by the devices.
     """
     check_divides(queries.shape[1], mesh.shape[axis])
     rows, shards = jax.P(None, axis), jax.P(axis)

@@ -1,32 +1,24 @@
-"""Reinforcement learning: environments, rollouts, returns, and the losses of a policy."""
+"""Reinforcement learning: environments, rollouts, returns, and the losses of a policy.
 
-from cpc.rl.environment import Environment, Outcome, auto_reset
-from cpc.rl.hidden_ball import ball_information, make_hidden_ball
-from cpc.rl.losses import entropy, log_prob, policy_gradient_loss, ppo_loss, value_loss
-from cpc.rl.outside import make_environment
-from cpc.rl.returns import gae, standardize
-from cpc.rl.rollout import Rollout, Worlds, begin, roll_out
-from cpc.rl.side_by_side import side_by_side
-from cpc.rl.t_maze import make_t_maze
+Impossible arguments raise `UserError`, which names them and a way out.
+"""
 
-__all__ = [
-    "Environment",
-    "Outcome",
-    "Rollout",
-    "Worlds",
-    "auto_reset",
-    "ball_information",
-    "begin",
-    "entropy",
-    "gae",
-    "log_prob",
-    "make_environment",
-    "make_hidden_ball",
-    "make_t_maze",
-    "policy_gradient_loss",
-    "ppo_loss",
-    "roll_out",
-    "side_by_side",
-    "standardize",
-    "value_loss",
-]
+from cpc.rl.environment import Environment as Environment
+from cpc.rl.environment import Outcome as Outcome
+from cpc.rl.environment import auto_reset as auto_reset
+from cpc.rl.environment import side_by_side as side_by_side
+from cpc.rl.hidden_ball import ball_information as ball_information
+from cpc.rl.hidden_ball import make_hidden_ball as make_hidden_ball
+from cpc.rl.losses import entropy as entropy
+from cpc.rl.losses import gae as gae
+from cpc.rl.losses import log_prob as log_prob
+from cpc.rl.losses import policy_gradient_loss as policy_gradient_loss
+from cpc.rl.losses import ppo_loss as ppo_loss
+from cpc.rl.losses import standardize as standardize
+from cpc.rl.losses import value_loss as value_loss
+from cpc.rl.outside import make_environment as make_environment
+from cpc.rl.rollout import Rollout as Rollout
+from cpc.rl.rollout import Worlds as Worlds
+from cpc.rl.rollout import begin as begin
+from cpc.rl.rollout import roll_out as roll_out
+from cpc.rl.t_maze import make_t_maze as make_t_maze

@@ -1,4 +1,4 @@
-"""An environment: two pure functions and two sizes; `jax.vmap` makes many of one."""
+"""An environment: two pure functions and two sizes. Many of one side by side."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.types import PyTree
+from cpc.types import PyTree, UserError
 
 
 class Outcome(NamedTuple):
@@ -52,3 +52,43 @@ def auto_reset(environment: Environment) -> Environment:
         return state, outcome._replace(observation=observation)
 
     return environment._replace(step=step)
+
+
+def side_by_side(environment: Environment, num: int, num_resets: int | None = None) -> Environment:
+    """Return `num` environments as one: states, actions and outcomes have a leading axis b.
+
+    Episodes begin by themselves, as in `auto_reset`, which computes a reset per environment and
+    step, though few end. With `num_resets`, only that many are computed, and the environments that
+    end use them in turn. If more end at the same step, some begin with the same hidden state, and
+    differ by their actions and keys from there on. (Craftax calls this optimistic, and lets any two
+    share.)
+    """
+    few = num if num_resets is None else num_resets
+    if not 1 <= few <= num:
+        raise UserError(
+            f"{num} environments with {few} resets a step: give at least one of each, and "
+            "no more resets than environments"
+        )
+    reset = jax.vmap(environment.reset)
+
+    def reset_all(key):
+        return reset(jax.random.split(key, num))
+
+    def step_each(key, states, actions):
+        return jax.vmap(auto_reset(environment).step)(jax.random.split(key, num), states, actions)
+
+    def step_few(key, states, actions):
+        of_step, of_reset = jax.random.split(key)
+        keys = jax.random.split(of_step, num)
+        states, outcome = jax.vmap(environment.step)(keys, states, actions)
+        begun = reset(jax.random.split(of_reset, few))
+        turn = (jnp.cumsum(outcome.is_last) - 1) % few
+
+        def begin_again(new, old):
+            is_last = outcome.is_last.reshape(num, *(1,) * (old.ndim - 1))
+            return jnp.where(is_last, new[turn], old)
+
+        states, observation = jax.tree.map(begin_again, begun, (states, outcome.observation))
+        return states, outcome._replace(observation=observation)
+
+    return environment._replace(reset=reset_all, step=step_each if num_resets is None else step_few)

@@ -53,9 +53,6 @@ def make_hidden_ball(variant: str = "seen_again") -> Environment:
     Observations are (10 x 9 + 9,): the picture of the ball by rows, and the position of the paddle.
     Actions are `LEFT`, `STAY`, `RIGHT`.
 
-    Raises:
-      UserError: there is no such variant.
-
     >>> environment = make_hidden_ball()
     >>> _, picture = environment.reset(jax.random.key(0))
     >>> picture.shape, float(picture.sum())
@@ -119,13 +116,9 @@ def ball_information(variant: str, offset: int) -> float:
     """Return the information of the past about the ball's picture `offset` steps ahead, in nats.
 
     I = H(T) - H(T | row, column, velocity), by enumeration over all rows from which `offset` steps
-    stay
-    within the episode: T is the drawn position of the ball, if any. The velocity is unknown in the
-    first row. The paddle is not counted: a measurement of whole observations may exceed this by
+    stay within the episode: T is the drawn position of the ball, if any. The velocity is unknown in
+    the first row. The paddle is not counted: a measurement of whole observations may exceed this by
     what the agent knows of its own actions.
-
-    Raises:
-      UserError: no episode has so many steps.
 
     From the second row on the last picture is known, from the first one in part:
 

@@ -1,4 +1,4 @@
-"""Losses of a policy and its values: one float32 number per step; the caller averages.
+"""Losses of a policy and its values, and advantages: float32 numbers per step, to be averaged.
 
 Steps outside of `where` have loss 0 and a gradient of exactly 0, and may hold NaN.
 """
@@ -34,11 +34,6 @@ def policy_gradient_loss(
 
     Its gradient by the logits is -(onehot(a) - pi) A (Mnih et al. 2016, section 4; A3C without its
     threads is A2C).
-
-    Args:
-      log_probs: log pi(a) of the actions taken.
-      advantages: A, of `gae`.
-      where: the steps that count; all by default.
     """
     log_probs, advantages = _counted(where, log_probs, advantages)
     return -log_probs * lax.stop_gradient(advantages)
@@ -58,20 +53,11 @@ def ppo_loss(
     (Schulman et al. 2017, eq. 7, negated). At r = 1 its gradient is that of `policy_gradient_loss`;
     it is 0 only for good actions that are likelier by e already, and bad ones less likely by e.
 
-    Args:
-      log_probs: log pi(a) of the actions taken, of the trained policy.
-      old_log_probs: of the policy that took them.
-      advantages: A, of `gae`, usually standardized.
-      clip: e.
-      where: the steps that count; all by default.
-
-    A good action whose chance has doubled counts as 1.2 times as likely:
+    Advantages are usually standardized. A good action whose chance has doubled counts as 1.2 times
+    as likely:
 
     >>> ppo_loss(jnp.log(jnp.array([0.8])), jnp.log(jnp.array([0.4])), jnp.ones(1), 0.2)
     Array([-1.2], dtype=float32)
-
-    Raises:
-      UserError: a clip that is not positive.
     """
     _check_clip(clip)
     log_probs, old_log_probs, advantages = _counted(where, log_probs, old_log_probs, advantages)
@@ -93,17 +79,7 @@ def value_loss(
     L = (V - R)^2 / 2, or max[(V - R)^2, (V_old + clip(V - V_old, -e, e) - R)^2] / 2
 
     The second is of OpenAI's baselines (Engstrom et al. 2020, section 3): it is flat if V has moved
-    by e towards its target. No gradient goes into the targets.
-
-    Args:
-      values: V, of the trained critic.
-      targets: R, of `gae`.
-      where: the steps that count; all by default.
-      old_values: V when the steps were taken, if there is a clip.
-      clip: e, in units of the return.
-
-    Raises:
-      UserError: a clip that is not positive; one of clip and old_values without the other.
+    by e, in units of the return, towards its target R. No gradient goes into the targets.
 
     >>> one, zero = jnp.ones(1), jnp.zeros(1)
     >>> value_loss(one, one), value_loss(one, one, old_values=zero, clip=0.5)
@@ -143,3 +119,56 @@ def _counted(where: Any, *arrays: Any) -> Any:
 def _check_clip(clip):
     if not clip > 0:
         raise UserError(f"clip is {clip}: it must be above 0")
+
+
+def gae(
+    rewards: Float[Array, "t b"],
+    values: Float[Array, "t b"],
+    is_last: Bool[Array, "t b"],
+    last_value: Float[Array, " b"],
+    discount: float | int,
+    lambda_: float | int,
+) -> tuple[Float[Array, "t b"], Float[Array, "t b"]]:
+    """Return the generalised advantage estimates of b unrolls, and the targets of their values.
+
+    A_t = sum_l (discount lambda)^l delta_(t + l),  delta_t = r_t + discount V_(t + 1) - V_t
+
+    (Schulman et al. 2016, eq. 16), summed to the end of the episode or of the unroll; the target is
+    A_t + V_t. With lambda 1 it is the discounted return minus the value, with lambda 0 the one-step
+    TD error. Both are constants to a gradient.
+
+    Args:
+      values: V of the observation before each step.
+      is_last: whether the episode ended with the step, as in `Outcome`: V of the next observation
+        is another episode's and counts as 0, also if a limit of time ended the episode.
+      last_value: V of the observation after the last step.
+
+    >>> one, zero = jnp.ones((2, 1)), jnp.zeros((2, 1))
+    >>> advantages, _ = gae(one, zero, jnp.array([[False], [True]]), jnp.zeros(1), 0.5, 1.0)
+    >>> advantages[:, 0]
+    Array([1.5, 1. ], dtype=float32)
+    """
+    rewards, values, last_value = (
+        lax.stop_gradient(x.astype(jnp.float32)) for x in (rewards, values, last_value)
+    )
+    next_values = jnp.concatenate([values[1:], last_value[None]])
+    errors = rewards + discount * jnp.where(is_last, 0.0, next_values) - values
+
+    def backward(later, now):
+        error, ended = now
+        advantage = error + discount * lambda_ * jnp.where(ended, 0.0, later)
+        return advantage, advantage
+
+    zero = jnp.zeros_like(last_value)
+    _, advantages = lax.scan(backward, zero, (errors, is_last), reverse=True)
+    return advantages, advantages + values
+
+
+def standardize(advantages: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return advantages with mean 0 and standard deviation 1, as PPO uses in each minibatch.
+
+    >>> standardize(jnp.array([1.0, 3.0]))
+    Array([-1.,  1.], dtype=float32)
+    """
+    advantages = lax.stop_gradient(advantages.astype(jnp.float32))
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)

@@ -34,9 +34,6 @@ def make_environment(name: str) -> Environment:
     Episodes end as in their libraries, also by limits of time; none begins by itself (see
     `auto_reset`). Observations and rewards become float32.
 
-    Raises:
-      UserError: an unknown name, a library that is not installed, or continuous actions.
-
     >>> make_environment("t_maze").observation_shape
     (3, 7, 3)
     """

@@ -36,22 +36,13 @@ def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = Fals
         |          #
 
     The cue lights up next to the start, above or below, only in an episode's first picture. The
-    turn
-    into the arm on its side has reward 1, the other none: a policy that remembers gets 1, one
-    without memory at most 0.5. From the arm any action ends the episode. With `seen_again` the
-    cue's arm is lit
-    after the turn: the reward is the same, but only memory predicts this picture.
+    turn into the arm on its side has reward 1, the other none: a policy that remembers gets 1, one
+    without memory at most 0.5. From the arm any action ends the episode; after `max_steps` it ends
+    unrewarded. With `seen_again` the cue's arm is lit after the turn: the reward is the same, but
+    only memory predicts this picture.
 
     Actions are `BACK`, `FORWARD`, `UP`, `DOWN`; one that meets a wall waits. Observations are
     (3, length + 1, 3): rows y, columns x, channels `AGENT`, `CUE`, `FLOOR`, in 0 and 1.
-
-    Args:
-      length: steps from the start to the junction.
-      max_steps: after which an episode ends unrewarded.
-      seen_again: whether the cue is shown at the end as well.
-
-    Raises:
-      UserError: there is no corridor; too few steps to reach its end, turn, and look.
 
     >>> environment = make_t_maze(length=2)
     >>> state, picture = environment.reset(jax.random.key(0))

@@ -10,18 +10,16 @@ import pytest
 
 from cpc.estimators import beyond_normal, gaussian_task, markov_task
 from cpc.estimators.benchmark_tasks import additive_uniform_task, normal_task, student_task
-from cpc.estimators.discrete_tasks import (
-    binary_symmetric_task,
-    discrete_information,
-    discrete_task,
-    one_hot_task,
-    stationary,
-)
 from cpc.estimators.tasks import (
     ar1_information,
+    binary_symmetric_task,
     correlation,
     correlation_information,
+    discrete_information,
+    discrete_task,
     gaussian_information,
+    one_hot_task,
+    stationary,
 )
 from cpc.types import UserError
 

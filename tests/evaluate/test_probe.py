@@ -17,8 +17,7 @@ from cpc.evaluate import (
 )
 from cpc.evaluate import fit_probe as fit_probe_fully
 from cpc.evaluate.fit import split_utterances
-from cpc.evaluate.probe import draw_rows, fit_layers
-from cpc.evaluate.stacked import join
+from cpc.evaluate.probe import draw_rows, fit_layers, join
 from cpc.types import UserError
 
 QUICK = {"min_updates": 300, "batch_size": 128}

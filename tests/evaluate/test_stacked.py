@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cpc.evaluate import read_rows, with_neighbours
-from cpc.evaluate.stacked import as_stacked, join, keep
+from cpc.evaluate.probe import as_stacked, join, keep
 
 
 def naive_neighbours(frames, reach):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.models.channel_norm import EPSILON, channel_norm
+from cpc.models.encoders import EPSILON, channel_norm
 
 
 def channel_norm_plain(x, scale, bias, num_groups, unbiased):

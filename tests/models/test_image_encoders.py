@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from random_variables import random_variables
 
-from cpc.models import ResNet, SmallConvEncoder, Stage, image_encoders, resnet, resnet_stages
+from cpc.models import ResNet, SmallConvEncoder, Stage, image_encoders, resnet_stages
 from cpc.types import UserError
 
 #: All parameters of torchvision's networks, with batch norm after every convolution and a
@@ -79,7 +79,7 @@ def test_work_of_the_first_version_of_cpc(monkeypatch):
 
     Counted on XLA's convolutions, which leave out the zeros of the border that a product takes in.
     """
-    monkeypatch.setattr(resnet, "convolve_images", jax.lax.conv_general_dilated)
+    monkeypatch.setattr(image_encoders, "convolve_images", jax.lax.conv_general_dilated)
     encoder, x = ResNet(resnet_stages(101, 3)), jnp.zeros((49, 64, 64, 3))
     cost = jax.jit(encoder.apply).lower(shapes(encoder, x), x).cost_analysis()
     np.testing.assert_allclose(cost["flops"], 48.5e9, rtol=0.02)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cpc.models import ConvEncoder, RowGRU
-from cpc.models.linear import Conv, Dense
+from cpc.models.layers import Conv, Dense
 
 X = jax.random.normal(jax.random.key(0), (64, 1024, 5))
 

@@ -169,7 +169,8 @@ def test_a_run_does_not_load_as_older_than_it_is(tmp_path):
             {"model": {**describe(audio_module()), "context": {"type": "GRU", "depth": 3}}},
             "unexpected keyword argument 'depth'",
         ),
-        ({"input": {}}, "says of the model's input.kind what cannot be"),
+        ({"input": {}}, "lacks the kind, shape"),
+        ({"input": {"kind": "audio", "shape": [0]}}, "lacks the kind, shape"),
         ({"model": describe(audio_module(GRU(5, 2)))}, "do not fit the model: missing .*input1"),
     ],
 )

@@ -20,8 +20,8 @@ from cpc.models import (
     LogMelEncoder,
     make_model,
 )
+from cpc.models.contexts import gru_scan
 from cpc.models.convolution import LEAST_WIDTH, convolve_signal
-from cpc.models.gru import gru_scan
 from cpc.types import UserError
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))

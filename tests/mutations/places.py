@@ -16,8 +16,8 @@ WEIGHTS = {
 }  # fmt: skip
 #: Files drawn four times as often as the other files of their room.
 CRITICAL = re.compile(
-    "loss|info_nce|mask|rules|sampler|candidates|checkpoint|loop|step|state|split|recordings"
-    "|probe|validation|few_labels|tracker|accuracy|reliable|spread|score|compare"
+    "loss|noise_contrastive|mask|rules|sampler|candidates|checkpoint|loop|step|state|split|recordings"
+    "|probe|validation|images|tracker|accuracy|reliable|spread|score|compare"
 )
 #: The laboratory, which no promise depends on.
 SKIPPED = ("experiments/bench/",)

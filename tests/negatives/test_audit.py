@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 
 from cpc import negatives
-from cpc.negatives.audit import audit, audit_queue, audit_rule, audit_sampler, audit_table
-from cpc.negatives.audit_rows import AuditRow, format_audit
-from cpc.negatives.mining import hardest, mixed
+from cpc.negatives.audit import (
+    AuditRow,
+    audit,
+    audit_queue,
+    audit_rule,
+    audit_sampler,
+    audit_table,
+    format_audit,
+)
 from cpc.negatives.queue import make_queue, push
-from cpc.negatives.samplers import uniform_draws, uniform_subset
+from cpc.negatives.samplers import hardest, mixed, uniform_draws, uniform_subset
 from cpc.types import Position, UserError
 
 

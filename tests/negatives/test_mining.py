@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.negatives.mining import (
+from cpc.negatives.samplers import (
     hardest,
     mix_keys,
     mixed,

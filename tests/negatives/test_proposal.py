@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cpc.losses import info_nce
-from cpc.negatives.proposal import propose, proposed
+from cpc.negatives.samplers import propose, proposed
 from cpc.types import UserError
 from tests.goldens.goldens import load_golden
 

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from cpc.losses import info_nce
-from cpc.negatives.mining import hardest, mixed, percentile_ring, semi_hard
-from cpc.negatives.proposal import proposed
 from cpc.negatives.samplers import (
     distinct_bits,
     draw_by_units,
+    hardest,
+    mixed,
+    percentile_ring,
+    proposed,
     sample_uniform,
+    semi_hard,
     uniform_draws,
     uniform_subset,
 )

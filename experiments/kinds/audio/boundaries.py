@@ -7,7 +7,7 @@ import numpy as np
 
 from cpc.data import SAMPLE_RATE_HZ, Recordings
 from cpc.evaluate import bootstrap_interval, boundaries
-from cpc.evaluate.stacked import read_rows
+from cpc.evaluate.probe import read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
