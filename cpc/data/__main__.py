@@ -13,8 +13,7 @@ import sys
 
 import numpy as np
 
-from cpc.data.cache import cache_dir
-from cpc.data.log import log_to_stderr
+from cpc.data.cache import cache_dir, log_to_stderr
 from cpc.data.recordings import SAMPLE_RATE_HZ
 from cpc.data.sources.fashion_mnist import CLASS_NAMES, load_fashion_mnist, prepare_fashion_mnist
 from cpc.data.sources.folder import read_folder

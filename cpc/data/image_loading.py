@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.data.cache import cache_dir, remember
+from cpc.data.cache import Log, cache_dir, remember
 from cpc.data.image_file import DECODER_VERSION
 from cpc.data.images import Images, LazyPixels, digest_pixels
-from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.data.skipped import check_skipped
 from cpc.data.walk import digest_files

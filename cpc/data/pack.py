@@ -12,7 +12,7 @@ from typing import NoReturn
 import numpy as np
 from jaxtyping import Int, UInt8, UInt32
 
-from cpc.data.log import Log
+from cpc.data.cache import Log
 from cpc.data.pack_writing import (
     BLOCK_BYTES,
     DATA_NAME,

@@ -16,8 +16,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from jaxtyping import UInt32
 
+from cpc.data.cache import Log
 from cpc.data.levels import FULL_SCALE, measure_levels, sum_of_squares, to_int16
-from cpc.data.log import Log
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, read_parts
 from cpc.data.skipped import Skipped, check_skipped
 from cpc.files import seal, write_text

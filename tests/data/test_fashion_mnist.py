@@ -76,8 +76,9 @@ def test_both_splits_once_fetched(mirror, tmp_path):
         np.testing.assert_array_equal(splits[split].pixels[..., 0], pixels(prefix))
         np.testing.assert_array_equal(splits[split].labels, labels(prefix))
         assert splits[split].class_names[9] == "Ankle boot"
-    assert "License: test" in (tmp_path / "cache/fashion-mnist/LICENSE.txt").read_text()
-    assert "is in" in said[-1]
+    (notice,) = (tmp_path / "cache/fashion-mnist/licenses").iterdir()
+    assert "License: test" in notice.read_text()
+    assert "prepared in" in said[-1]
     (mirror / "mode").write_text("offline")
     said.clear()
     fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)

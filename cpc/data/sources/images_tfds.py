@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from cpc.data.cache import Log
 from cpc.data.image_file import decode_image
 from cpc.data.image_loading import ImageFiles, check_pixels, fingerprint_files, load_images
 from cpc.data.images import Images
-from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.types import UserError
 

@@ -5,7 +5,6 @@ together; `fillets-*-v` against `fillets-*-m` is the clean comparison.
 """
 
 import os
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,17 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import soundfile
 
-from cpc.data.cache import cache_dir
-from cpc.data.log import Log, log_to_stderr
+from cpc.data.cache import Log, cache_dir, log_to_stderr
 from cpc.data.recordings import SAMPLE_RATE_HZ
-from cpc.data.sources.debian import (
-    Archive,
-    copy_licenses,
-    fetch_archive,
-    fetch_archives,
-    preparing,
-    unpack,
-)
+from cpc.data.sources.debian import laying_out, preparing, read_stamp
 from cpc.data.sources.voice_packages import (
     PACKAGES,
     VOICES,
@@ -33,8 +24,7 @@ from cpc.data.sources.voice_packages import (
     decode,
     reason_to_drop,
 )
-from cpc.files import file_sha256, read_json, replacing_folder, write_sealed
-from cpc.types import UserError
+from cpc.files import file_sha256
 
 #: Change it when the rules change: a folder that was prepared by other rules is made anew.
 LAYOUT_VERSION = 2
@@ -43,6 +33,10 @@ FOLDER_NAME = f"voices-{LAYOUT_VERSION}"
 FIRST_SPEAKER_ID = 1001
 TEST_FRACTION = 0.15
 SPLIT_SEED = 0
+ADVICE = (
+    "other sources: a folder of recordings of your own, LibriSpeech, or the synthetic recordings, "
+    "which need no download"
+)
 
 
 def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
@@ -51,72 +45,25 @@ def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
     The returned folder contains `ID/CHAPTER/*.flac` with `.trans.txt`, `SPEAKERS.TXT` (names of the
     voices), `train_split.txt` and `test_split.txt`, `phones_festvox_ru.txt` and
     `phones_asterisk_en.txt` (`utterance-id label label ...`, one label every 10 ms), `SOURCES.txt`,
-    `SKIPPED.txt` and `CREDITS.txt`. Archives in the cache are verified on every call.
+    `SKIPPED.txt` and `CREDITS.txt`.
 
     Raises:
         UserError: without apt, network or disk space; it names the other sources.
     """
-    with preparing("the voices", cache, "voices.lock", log) as folder:
-        return _prepare(folder, log)
+    with preparing("the voices", cache, "voices.lock", log) as home:
+        folder = home / FOLDER_NAME
+        if not is_prepared(home):
+            described = laying_out("the voices", folder, PACKAGES, _list_credits(), {}, ADVICE, log)
+            with described as (unpacked, part):
+                log("decoding")
+                _write_layout(unpacked, part, log)
+        return folder
 
 
 def is_prepared(cache: Path | None = None) -> bool:
     """Return whether `cache` (`cache_dir()` if None) holds the voices, laid out as now."""
-    made_from = _stamp((cache_dir() if cache is None else Path(cache)) / FOLDER_NAME)
+    made_from = read_stamp((cache_dir() if cache is None else Path(cache)) / FOLDER_NAME)
     return all(package.name in made_from for package in PACKAGES)
-
-
-def _prepare(cache: Path, log: Log) -> Path:
-    folder, archives_folder = cache / FOLDER_NAME, cache / "debs"
-    if is_prepared(cache):
-        _check_kept_archives(archives_folder, log)
-        return folder
-    unpack_all = tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-")
-    with unpack_all as unpacked, replacing_folder(folder) as part:
-        archives = _fetch_and_unpack(archives_folder, Path(unpacked), log)
-        log("decoding")
-        _write_layout(Path(unpacked), part, log)
-        copy_licenses(Path(unpacked), part / "licenses")
-        _write_credits(part, archives)
-    log(f"voices are in {folder}")
-    return folder
-
-
-def _fetch_and_unpack(folder: Path, unpacked: Path, log: Log) -> list[Archive]:
-    """The archives in `folder`, in the order of `PACKAGES`; each is unpacked while others come."""
-    archives, unpackings = {}, []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb is a process of its own
-        for package in sorted(PACKAGES, key=lambda package: -package.size_bytes):
-            try:
-                archives[package] = fetch_archive(package, folder, log)
-            except UserError as error:
-                raise UserError(
-                    f"cannot fetch the voices: {error} (other sources: a folder of recordings of "
-                    "your own, LibriSpeech, or the synthetic recordings, which need no download)"
-                ) from error
-            unpackings.append(pool.submit(unpack, archives[package], unpacked))
-        for unpacking in unpackings:
-            unpacking.result()
-    return [archives[package] for package in PACKAGES]
-
-
-def _stamp(folder: Path) -> dict[str, str]:
-    """Package -> sha256 that a complete folder of this layout was made from; else nothing."""
-    try:
-        stamp = read_json(folder / "stamp.json")
-        made_from = dict(stamp["archives"])
-        return made_from if stamp["layout"] == LAYOUT_VERSION else {}
-    except (UserError, LookupError, TypeError, ValueError):  # missing, damaged, or another's
-        return {}
-
-
-def _check_kept_archives(folder: Path, log: Log) -> None:
-    """Verify the archives that are still in the cache, and repair them where there is a network."""
-    kept = [p for p in PACKAGES if any(folder.glob(f"{p.name}_*.deb"))]
-    try:
-        fetch_archives(kept, folder, log)
-    except UserError as error:
-        log(f"{error}; the voices were prepared before the damage and stay in use")
 
 
 class _Job(NamedTuple):
@@ -217,16 +164,11 @@ def _write_phones(part: str, kept: Sequence[_Job], folder: Path) -> None:
         _write_lines(folder / f"phones_{part.replace('-', '_')}.txt", lines)
 
 
-def _write_credits(folder: Path, archives: Sequence[Archive]) -> None:
+def _list_credits() -> list[str]:
     lines = ["Recordings from Debian packages, converted to 16 kHz FLAC.", ""]
     lines += [f"{v.name}: {v.credit}, {v.license}" for v in VOICES]
     lines += ["", "Phone labels: festvox-ru as shipped with the package;"]
-    lines += ["asterisk-en by forced alignment with pocketsphinx, not by hand.", ""]
-    lines += [f"{a.path.name} sha256 {a.sha256}" for a in archives]
-    _write_lines(folder / "CREDITS.txt", lines)
-    made_from = {p.name: a.sha256 for p, a in zip(PACKAGES, archives, strict=True)}
-    stamp = {"layout": LAYOUT_VERSION, "archives": made_from}
-    write_sealed(folder / "stamp.json", stamp)
+    return [*lines, "asterisk-en by forced alignment with pocketsphinx, not by hand."]
 
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from cpc.data.log import Log
+from cpc.data.cache import Log
 from cpc.data.skipped import Skipped, check_skipped
 from cpc.data.sources.debian import one_process
 from cpc.data.text.copies import find_copied_documents
