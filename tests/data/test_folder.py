@@ -787,7 +787,7 @@ def test_channels_that_do_not_cancel_are_averaged(tmp_path, channels):
 
 
 def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["cpc.data.pack_writing"], "SAMPLES_AT_ONCE", 20_000)
+    monkeypatch.setattr(sys.modules["cpc.data.pack"], "SAMPLES_AT_ONCE", 20_000)
     monkeypatch.setattr("cpc.data.audio_file.BLOCK_VALUES", 5_000)
     for i, seconds in enumerate((0.2, 3, 1, 0.1)):
         write(tmp_path / "in" / "ann" / f"{i}.wav", noise(seconds, 22_050, seed=i), 22_050)
