@@ -242,17 +242,12 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def file_crc32(path: Path, start: int = 0, stop: int | None = None, value: int = 0) -> int:
-    """Return the checksum of a file's bytes from start to stop, after the `value` of those before.
-
-    Without `stop`, of those to the end.
-    """
-    left = path.stat().st_size if stop is None else stop - start
+def file_crc32(path: Path) -> int:
+    """Return the checksum of a file."""
+    value = 0
     with path.open("rb") as file:
-        file.seek(start)
-        while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
+        while chunk := file.read(CHUNK_BYTES):
             value = zlib.crc32(chunk, value)
-            left -= len(chunk)
     return value
 
 
@@ -325,11 +320,6 @@ def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
         return None
 
 
-def _parse_sealed(text: str) -> Any:
-    content = parse_json(text)
-    return unseal(content) if isinstance(content, dict) and SEAL in content else content
-
-
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file, without its checksum if it has one, which is checked.
 
@@ -337,7 +327,8 @@ def read_json(path: str | Path) -> Any:
         UserError: the file does not exist or is damaged.
     """
     try:
-        return _parse_sealed(read_text(path))
+        content = parse_json(read_text(path))
+        return unseal(content) if isinstance(content, dict) and SEAL in content else content
     # Bad JSON and bad UTF-8 are both ValueErrors.
     except (OSError, ValueError, RecursionError) as error:
         raise _cannot_read(path, error) from error

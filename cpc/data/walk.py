@@ -150,14 +150,6 @@ def is_of_runs(folder: str) -> bool:
     return any(os.path.lexists(f"{folder}/{name}") for name in (RUN_LOCK, SWEEP_LOCK))
 
 
-def is_folder(entry: os.DirEntry) -> bool:
-    """Whether an entry is a folder, or a link to one."""
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself, say: whoever opens it is told
-        return False
-
-
 def digest_files(paths: Iterable[str | Path], settings: str = "") -> str:
     """Return a digest of settings and of the names, sizes and times of change of files."""
     digest = hashlib.sha256(settings.encode())

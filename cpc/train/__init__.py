@@ -7,7 +7,6 @@ from cpc.train.checkpoint import (
     read_metadata,
     restore_params,
 )
-from cpc.train.compilation import enable_compilation_cache
 from cpc.train.distributed import (
     await_verdict,
     find_cluster,
@@ -43,7 +42,7 @@ from cpc.train.optimizer import make_optimizer, scale_by_layer, schedule_free_av
 from cpc.train.rows import init_row_state, make_row_step
 from cpc.train.signals import Stopped, raise_if_stopped, stop_on_signals
 from cpc.train.state import TrainState, init_state
-from cpc.train.step import jit_step, make_train_step, scan_steps
+from cpc.train.step import enable_compilation_cache, jit_step, make_train_step, scan_steps
 
 __all__ = [
     "BATCH_AXIS",

@@ -19,10 +19,9 @@ import numpy as np
 
 from cpc.train.checkpoint import Checkpoints
 from cpc.train.distributed import report_busy, report_step
-from cpc.train.integrity import named_leaves
 from cpc.train.metrics import Writer
 from cpc.train.signals import Stopped
-from cpc.train.state import TrainState, zeros_like_metrics
+from cpc.train.state import TrainState, named_leaves, zeros_like_metrics
 from cpc.train.step import describe_failure
 from cpc.types import Array, PyTree, UserError
 

@@ -1,5 +1,7 @@
 """One training step: gradient, optimizer, running sums, and a brake on non-finite numbers."""
 
+import os
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +11,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
-from cpc.train.integrity import named_leaves
 from cpc.train.optimizer import schedule_free_average
-from cpc.train.state import OWN_METRICS, TrainState
+from cpc.train.state import OWN_METRICS, TrainState, named_leaves
 from cpc.types import PyTree
 
 #: loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)); the metrics are additive sums.
@@ -112,6 +113,16 @@ def jit_step(
     """Jit a step for states like this one: donated, and every leaf kept where it lives."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(step, donate_argnums=0, out_shardings=shardings)
+
+
+def enable_compilation_cache(path: str | os.PathLike[str]) -> None:
+    """Keep every compiled program under `path`, also those that compile in less than a second.
+
+    Call it before the first compilation. A cache belongs to one kind of machine.
+    """
+    jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(path).absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def describe_failure(failure: Any, params: PyTree) -> str | None:
