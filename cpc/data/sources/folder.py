@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import scipy.signal
 
 from cpc.data.audio_file import (
     ADVICE,
@@ -33,7 +34,8 @@ SAMPLES_COMPARED = 60 * SAMPLE_RATE_HZ
 ROUNDING = 2
 #: By how much other codecs delay or fill up sound, and how much they leave, as a correlation: of
 #: speech in 9 kbit/s (Opus) 0.91, of white noise as MP3 0.85; two other recordings have 0.06.
-MOST_DELAY, LEAST_ALIKE = SAMPLE_RATE_HZ // 10, 0.8
+#: What a delay moves beyond the end lowers it, in the shortest clips by a fifth.
+MOST_DELAY, LEAST_ALIKE = SAMPLE_RATE_HZ // 10, 0.6
 
 
 def read_folder(
@@ -183,22 +185,17 @@ def _sound_alike(one: AudioFile, other: AudioFile) -> bool:
 
 
 def _correlate(a: np.ndarray, b: np.ndarray, most: int) -> float:
-    """The greatest correlation of two signals as long, one of them delayed by `most` or less.
+    """Return the greatest correlation of two signals, one of them delayed by at most `most`.
 
     >>> a, b = np.random.default_rng(0).normal(size=(2, 1000))
-    >>> round(_correlate(a[20:], 3 + a[:-20], 50), 3), _correlate(a, b, 50) < 0.2
-    (1.0, True)
+    >>> round(_correlate(a[20:], 3 + a[:-20], 50), 2), _correlate(a, b, 50) < 0.2
+    (0.98, True)
     """
     a, b = a - a.mean(), b - b.mean()
-    lags, size = np.arange(-most, most + 1), 1 << (len(a) + most).bit_length()
-    products = np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(b, size).conj(), size)[lags]
-
-    def energy(signal: np.ndarray, first: np.ndarray) -> np.ndarray:
-        total = np.concatenate([[0.0], np.cumsum(signal**2)])
-        return total[first + len(signal) - abs(lags)] - total[first]
-
-    energies = energy(a, np.maximum(lags, 0)) * energy(b, np.maximum(-lags, 0))
-    return float(np.max(products / np.sqrt(np.maximum(energies, 1e-9))))
+    products = scipy.signal.correlate(a, b, method="fft")
+    middle = len(b) - 1
+    norms = max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-9)
+    return float(products[middle - most : middle + most + 1].max()) / norms
 
 
 def _without_endings(path: Path) -> Path:

@@ -101,21 +101,20 @@ def write_pack(
     """Write tokens, bounds, vocabulary and a sealed index of them into a folder."""
     log(f"packing the text of {len(found.files):,} files of {printable(path)} in {folder.parent}")
     ids: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    raw = folder / "raw.int32"
-    documents, skipped = write_documents(raw, folder / SENTENCES, found.files, ids, options, log)
+    raw = folder / "raw.int32", folder / "raw.int64"
+    documents, skipped = write_documents(*raw, found.files, ids, options, log)
     damaged = [*found.unreadable, *skipped]
     total = len(found.files) + len(found.unreadable)
     max_fraction = options["max_skipped_fraction"] if len(damaged) < total else 0.0
     check_skipped(damaged, total, max_fraction, f"files of text in {printable(path)}")
-    documents, copies = leave_out_copies(raw, folder / SENTENCES, documents)
+    tokens, starts = np.memmap(raw[0], np.int32, "r"), np.memmap(raw[1], np.int64, "r")
+    documents, copies = leave_out_copies(tokens, documents)
     for _, reason in copies:
         log(f"skipped: {reason}")
-    np.cumsum([0, *(one.num_sentences for one in documents)]).tofile(folder / DOCUMENTS)
-    vocabulary, rank = rank_words(raw, ids, options, path)
-    with (folder / TOKENS).open("wb") as file:
-        for chunk in chunks_of(raw):
-            rank[chunk].tofile(file)
-    raw.unlink()
+    vocabulary, rank = rank_words(tokens, documents, ids, options, path)
+    write_ranked(folder, tokens, starts, documents, rank)
+    for file in raw:
+        file.unlink()
     write_vocabulary(folder / VOCABULARY, vocabulary)
     sums = {name: file_crc32(folder / name) for name in (TOKENS, SENTENCES, DOCUMENTS, VOCABULARY)}
     write_sealed(folder / INDEX, {"key": key, "skipped": [*skipped, *copies], "sums": sums})
@@ -126,11 +125,11 @@ def write_pack(
 
 
 class Document(NamedTuple):
-    """A file that was written, and how much it holds."""
+    """A file that was written, and its first and last (excluded) word and sentence."""
 
     file: Path
-    num_words: int
-    num_sentences: int
+    words: tuple[int, int]
+    sentences: tuple[int, int]
 
 
 def write_documents(
@@ -155,49 +154,47 @@ def write_documents(
                 write_document(file, tokens, sentences, ids, is_end, options)
                 if tokens.tell() == here[0]:
                     raise UserError(f"{printable(file)} holds no words")
-                sizes = (tokens.tell() - here[0]) // 4, (sentences.tell() - here[1]) // 8
-                documents.append(Document(file, *sizes))
+                words = here[0] // 4, tokens.tell() // 4
+                documents.append(Document(file, words, (here[1] // 8, sentences.tell() // 8)))
             except (UserError, OSError) as error:
                 for stream, place in zip((tokens, sentences), here, strict=True):
                     stream.seek(place)
                     stream.truncate()
                 skipped.append((printable(file), str(error)))
                 log(f"skipped: {error}")
-        np.array([tokens.tell() // 4]).tofile(sentences)
     return documents, skipped
 
 
 def leave_out_copies(
-    raw: Path, bounds: Path, documents: list[Document]
+    tokens: np.ndarray, documents: list[Document]
 ) -> tuple[list[Document], list[Skipped]]:
-    """Take the documents that are copies of others out of the files of tokens and of bounds.
-
-    Returns:
-        Documents that are left, and (name, reason) of the copies.
-    """
-    if len(documents) < 2:
-        return documents, []
-    tokens, starts = (np.memmap(file, kind, "r") for file, kind in ((raw, "i4"), (bounds, "i8")))
-    words = np.cumsum([0, *(one.num_words for one in documents)]).tolist()
-    copies = find_copied_documents(tokens, words)
-    kept = [number for number in range(len(documents)) if number not in copies]
-    if copies:
-        first = np.cumsum([0, *(one.num_sentences for one in documents)])
-        new_raw, new_bounds = raw.with_suffix(".part"), bounds.with_suffix(".part")
-        with new_raw.open("wb") as own_tokens, new_bounds.open("wb") as own_bounds:
-            for j in kept:
-                moved = own_tokens.tell() // 4 - words[j]
-                (starts[first[j] : first[j + 1]] + moved).tofile(own_bounds)
-                tokens[words[j] : words[j + 1]].tofile(own_tokens)
-            np.array([own_tokens.tell() // 4]).tofile(own_bounds)
-        new_raw.replace(raw)
-        new_bounds.replace(bounds)
+    """Return the documents that are no copies of others, and (name, reason) of the copies."""
+    copies = find_copied_documents(tokens, [0, *(one.words[1] for one in documents)])
     skipped = []
     for number, (other, share) in sorted(copies.items()):
         name, whole = (printable(documents[one].file) for one in (number, other))
         how = "is a copy of" if share == 1 else f"shares {share:.0%} of its text with"
         skipped.append((name, f"{name} {how} {whole}: left out"))
-    return [documents[number] for number in kept], skipped
+    return [one for number, one in enumerate(documents) if number not in copies], skipped
+
+
+def write_ranked(
+    folder: Path,
+    tokens: np.ndarray,
+    starts: np.ndarray,
+    documents: Sequence[Document],
+    rank: np.ndarray,
+) -> None:
+    """Write the tokens of documents by their final ids, and where sentences and documents begin."""
+    with (folder / TOKENS).open("wb") as words, (folder / SENTENCES).open("wb") as sentences:
+        for document in documents:
+            moved = words.tell() // 4 - document.words[0]
+            (starts[slice(*document.sentences)] + moved).tofile(sentences)
+            for chunk in chunks_of(tokens, document):
+                rank[chunk].tofile(words)
+        np.array([words.tell() // 4]).tofile(sentences)
+    sizes = (end - begin for begin, end in (one.sentences for one in documents))
+    np.cumsum([0, *sizes]).tofile(folder / DOCUMENTS)
 
 
 def write_document(
@@ -228,15 +225,20 @@ def write_document(
 
 
 def rank_words(
-    raw: Path, ids: dict[str, int], options: dict[str, Any], path: Path
+    tokens: np.ndarray,
+    documents: Sequence[Document],
+    ids: dict[str, int],
+    options: dict[str, Any],
+    path: Path,
 ) -> tuple[Vocabulary, np.ndarray]:
     """Return the vocabulary, and provisional id -> id.
 
     Of two words that are as frequent the one that came first comes first.
     """
     counts = np.zeros(len(ids), np.int64)
-    for chunk in chunks_of(raw):
-        counts += np.bincount(chunk, minlength=len(counts))
+    for document in documents:
+        for chunk in chunks_of(tokens, document):
+            counts += np.bincount(chunk, minlength=len(counts))
     words, total = list(ids), counts.sum()
     if UNKNOWN in ids:  # of a text in which others have cut words
         counts[ids[UNKNOWN]] = 0
@@ -258,11 +260,11 @@ def rank_words(
     ), rank
 
 
-def chunks_of(raw: Path) -> Iterator[np.ndarray]:
-    """Yield the int32 numbers of a file, some at a time."""
-    with raw.open("rb") as file:
-        while len(chunk := np.fromfile(file, np.int32, CHUNK_TOKENS)):
-            yield chunk
+def chunks_of(tokens: np.ndarray, document: Document) -> Iterator[np.ndarray]:
+    """Yield the words of a document, some at a time."""
+    first, end = document.words
+    for start in range(first, end, CHUNK_TOKENS):
+        yield tokens[start : min(start + CHUNK_TOKENS, end)]
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
