@@ -52,8 +52,6 @@ from cpc.data.text.corpus import (
 from cpc.data.text.pack import read_text_folder, read_vocabulary, write_vocabulary
 from cpc.data.text.tokenizer import tokenize
 from cpc.data.windows import (
-    WindowCounts,
-    count_windows,
     make_batches,
     make_packed_batches,
     uniform_windows,
@@ -71,11 +69,9 @@ __all__ = [
     "Recordings",
     "Synthetic",
     "Vocabulary",
-    "WindowCounts",
     "align",
     "at_loudness",
     "cache_dir",
-    "count_windows",
     "count_words",
     "describe_corpus",
     "documents_of",

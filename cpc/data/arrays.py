@@ -9,8 +9,7 @@ from jaxtyping import Float, Num, UInt8
 
 from cpc.data.audio_file import MAX_RATE_HZ, MIN_RATE_HZ, MOST_BEYOND
 from cpc.data.image_file import fit_pixels
-from cpc.data.levels import Levels, measure_levels, to_int16
-from cpc.data.recordings import TARGET_RMS, gains
+from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
 from cpc.types import UserError
 
 #: What was given: one array, a batch of them, or a list of arrays of any lengths.

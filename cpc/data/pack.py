@@ -17,8 +17,15 @@ import numpy as np
 from jaxtyping import Int, UInt8, UInt32
 
 from cpc.data.cache import Log
-from cpc.data.levels import FULL_SCALE, measure_levels, sum_of_squares, to_int16
-from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, read_parts
+from cpc.data.recordings import (
+    FULL_SCALE,
+    SAMPLE_RATE_HZ,
+    Recordings,
+    measure_levels,
+    read_parts,
+    sum_of_squares,
+    to_int16,
+)
 from cpc.data.skipped import Skipped, check_skipped
 from cpc.data.sources.folder import read_folder
 from cpc.data.walk import digest_files, walk_files

@@ -1,36 +1,14 @@
 """Windows drawn over all recorded time, short clips whole: pure in (seed, step, process)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Int
 
 from cpc.data.pipeline import rows_of_process
-from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, gains, read_windows
+from cpc.data.recordings import Recordings, gains, read_windows
 from cpc.types import Batch, UserError
-
-
-class WindowCounts(NamedTuple):
-    """What drawing windows of one length makes of a set of recordings."""
-
-    num_utterances: int
-    num_short: int
-    """Utterances shorter than a window: drawn whole, and filled up with zeros."""
-    seconds: float
-    seconds_short: float
-
-
-def count_windows(recordings: Recordings, window_samples: int) -> WindowCounts:
-    """How many utterances, and how much time, are shorter than a window."""
-    short = recordings.lengths < window_samples
-    return WindowCounts(
-        num_utterances=len(recordings),
-        num_short=int(short.sum()),
-        seconds=float(recordings.lengths.sum() / SAMPLE_RATE_HZ),
-        seconds_short=float(recordings.lengths[short].sum() / SAMPLE_RATE_HZ),
-    )
-
 
 #: draw(rng, number) -> recordings and starts of windows, (number,) each.
 DrawWindows: TypeAlias = Callable[

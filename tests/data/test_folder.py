@@ -9,7 +9,8 @@ import soundfile
 import soxr
 
 from cpc import data
-from cpc.data.levels import measure_levels, to_int16
+from cpc.data.audio_file import mp3_seconds
+from cpc.data.recordings import measure_levels, to_int16
 from cpc.types import UserError
 
 RATE_HZ = 16_000
@@ -801,3 +802,15 @@ def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):
         np.testing.assert_array_equal(recordings.read(i, 0, length), expected)
         assert recordings.rms is not None
         np.testing.assert_allclose(recordings.rms[i], np.sqrt(np.mean((expected / 32768) ** 2)))
+
+
+#: MPEG 1, layer III, 128 kbit/s at 44.1 kHz: 1,152 samples in 417 bytes.
+FRAME = bytes([0xFF, 0xFB, 0x90, 0]) + bytes(413)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 2, 3, 4, 417])
+def test_a_file_may_end_inside_of_a_header(num_bytes):
+    """The first frame is not counted, as another one has to follow."""
+    begun = num_bytes >= 4
+    expected = (1 + begun) * 1152 / 44_100
+    assert mp3_seconds(2 * FRAME + FRAME[:num_bytes]) == pytest.approx(expected)

@@ -9,8 +9,16 @@ import pytest
 import soundfile
 
 from cpc import data
-from cpc.data.sources.voice_packages import VOICES, decode, festvox_phones, reason_to_drop
-from cpc.data.sources.voices import FOLDER_NAME, _test_mask, is_prepared, prepare_voices
+from cpc.data.sources.voices import (
+    FOLDER_NAME,
+    VOICES,
+    _test_mask,
+    decode,
+    festvox_phones,
+    is_prepared,
+    prepare_voices,
+    reason_to_drop,
+)
 from cpc.types import UserError
 
 spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))

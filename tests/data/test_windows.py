@@ -124,13 +124,6 @@ def test_loudness_tells_nothing():
     assert set(on_device) == set(batch)
 
 
-def test_counts(five):
-    counts = data.count_windows(five, 13)
-    assert (counts.num_utterances, counts.num_short) == (4, 2)
-    np.testing.assert_allclose(counts.seconds, 67 / 16_000)
-    np.testing.assert_allclose(counts.seconds_short, 22 / 16_000)
-
-
 def test_a_short_clip_is_drawn_whole_and_filled_up(with_short):
     for make in (data.make_batches, data.make_packed_batches):
         batch = make(with_short, window_samples=10, batch_size=400, seed=0)(0)

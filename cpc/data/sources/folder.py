@@ -22,8 +22,7 @@ from cpc.data.audio_file import (
     read_samples,
     stream_mono,
 )
-from cpc.data.levels import Levels, measure_levels
-from cpc.data.recordings import SAMPLE_RATE_HZ, Note, Recordings
+from cpc.data.recordings import SAMPLE_RATE_HZ, Levels, Note, Recordings, measure_levels
 from cpc.data.skipped import Skipped, check_skipped
 from cpc.data.walk import Found, digest_files, find_data, list_endings, printable, same_name
 from cpc.types import UserError
