@@ -1,7 +1,6 @@
 """A folder of recordings: the LibriSpeech tree, or any tree with a directory level for speakers."""
 
 import functools
-import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -50,10 +49,9 @@ def read_folder(
 
     Only headers are read here. Every other file below `root` is listed in `skipped`, except those
     that hold no sound (`COMPANION_SUFFIXES`, hidden files, licences): damaged files, other formats,
-    folders that may not be read, and copies, which are equal byte by byte, by links, or in name and
-    sound with another ending, of which the one that lost nothing is kept. Files that are cut short
-    and kept are listed in `shortened`. A file that is damaged behind a good header is found by the
-    pack.
+    folders that may not be read, and copies of one name and sound with another ending, of which the
+    one that lost nothing is kept. Files that are cut short and kept are listed in `shortened`. The
+    pack finds files that are damaged behind a good header, and copies under other names.
 
     Raises:
         UserError: no such folder, no audio in it, a file above the speaker level, or more than
@@ -70,11 +68,15 @@ def read_folder(
             (left_out if is_foreign else damaged).append(what)
     num_readable = len(sound) + len(damaged)
     check_skipped(damaged, num_readable, max_skipped_fraction, f"recordings in {printable(root)}")
-    files, repeated = _without_repeats(sound)
+    originals = _find_originals(sound)
+    files = [file for file in sound if file.path not in originals]
     kept = [file.path for file in files]
+    repeated = [
+        (copy, f"{copy} has the sound of {original}")
+        for copy, original in (map(printable, pair) for pair in sorted(originals.items()))
+    ]
     # Damaged files keep their names from others: repaired, they change nobody's.
-    copies = {file.path for file in sound} - set(kept)
-    named = [path for path in paths if path not in copies]
+    named = [path for path in paths if path not in originals]
     of_path = dict(zip(named, _unique_names(named, root), strict=True))
     names, speakers = tuple(of_path[path] for path in kept), _speakers(kept, root, speaker_level)
 
@@ -124,29 +126,6 @@ def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:
 
     with ThreadPoolExecutor(min(32, 4 * (os.cpu_count() or 1))) as pool:
         return dict(zip(paths, pool.map(attempt, paths), strict=True))
-
-
-def _without_repeats(files: Sequence[AudioFile]) -> tuple[list[AudioFile], list[Skipped]]:
-    """Copies would stand in train and test; only bytes of files of one size are compared."""
-    sizes = [(file.path.stat().st_size, file.num_frames) for file in files]
-    common = {size for size, count in Counter(sizes).items() if count > 1}
-    first_with: dict[tuple[int, bytes], Path] = {}
-    originals, kept, repeated = _find_originals(files), [], []
-    for file, size in zip(files, sizes, strict=True):
-        if original := originals.get(file.path):
-            copy = printable(file.path)
-            repeated.append((copy, f"{copy} has the sound of {printable(original)}"))
-            continue
-        if size in common:
-            with file.path.open("rb") as stream:
-                key = (size[0], hashlib.file_digest(stream, "sha256").digest())
-            first = first_with.setdefault(key, file.path)
-            if first != file.path:
-                copy = printable(file.path)
-                repeated.append((copy, f"{copy} is a copy of {printable(first)}"))
-                continue
-        kept.append(file)
-    return kept, repeated
 
 
 def _find_originals(files: Sequence[AudioFile]) -> dict[Path, Path]:
