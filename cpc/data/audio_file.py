@@ -80,20 +80,13 @@ class AudioFile(NamedTuple):
     path: Path
     num_frames: int
     rate_hz: int
-    is_plain: bool
-    """Mono 16-bit at 16 kHz: samples are taken as they are."""
-    lead_frames: int = 0
-    """Decode from so many frames before what is wanted."""
-    is_flac: bool = False
-    """All of it decodes, or it is damaged; of other formats what decodes is kept."""
-    is_lossy: bool = False
-    """Decoded is something like what was encoded."""
-    is_float: bool = False
-    """Samples may exceed full scale, and are all scaled then."""
-    channel: int | None = None
-    """The channel that is read alone; None: the mean of all."""
-    missing: str = ""
-    """What the header promises and the file lacks, or what is there unread; none if empty."""
+    is_plain: bool  # mono 16-bit at 16 kHz: samples are taken as they are
+    lead_frames: int = 0  # decode from so many frames before what is wanted
+    is_flac: bool = False  # all of it decodes, or it is damaged
+    is_lossy: bool = False  # decoded is something like what was encoded
+    is_float: bool = False  # samples may exceed full scale, and are all scaled then
+    channel: int | None = None  # the channel that is read alone; None: the mean of all
+    missing: str = ""  # what the header promises and the file lacks, or what stays unread
 
     @property
     def num_samples(self) -> int:

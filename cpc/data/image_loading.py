@@ -31,15 +31,11 @@ class ImageFiles(NamedTuple):
     """Images of which nothing is decoded yet."""
 
     num_images: int
-    read: Callable[[int], tuple[np.ndarray, int]]
-    """index -> uint8 (y, x, ch), label; `UserError` where it is damaged."""
-    describe: Callable[[int], str]
-    """index -> path or record, for people."""
+    read: Callable[[int], tuple[np.ndarray, int]]  # index -> uint8 (y, x, ch), label; or UserError
+    describe: Callable[[int], str]  # index -> path or record, for people
     class_names: tuple[str, ...]
-    where: str
-    """Folder or set, for people."""
-    fingerprint: str
-    """Digest of the files and of what `read` makes of them."""
+    where: str  # folder or set, for people
+    fingerprint: str  # digest of the files and of what `read` makes of them
 
 
 def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Images:

@@ -219,12 +219,10 @@ class Levels(NamedTuple):
 
     num_samples: int
     mean: float
-    deviation: float
-    """Root mean square without the mean."""
+    deviation: float  # root mean square without the mean
     lowest: float
     highest: float
-    is_int16: bool
-    """Whether the samples had 16 bits already."""
+    is_int16: bool  # whether the samples had 16 bits already
 
     @property
     def offset(self) -> float:

@@ -41,8 +41,7 @@ class NpyFile:
     dtype: np.dtype
     offset: int
     shape: tuple[int, int]
-    order: Any
-    """"C" or "F"."""
+    order: Any  # "C" or "F"
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -55,17 +54,12 @@ class NpyFile:
 class Sequences(NamedTuple):
     """Files, each a sequence (time, channels); a large .npy is read from the disk part by part."""
 
-    names: tuple[str, ...]
-    """Path below the folder, without the ending."""
+    names: tuple[str, ...]  # path below the folder, without the ending
     values: tuple[np.ndarray | NpyFile, ...]
-    scales: tuple[tuple[Any, Any], ...]
-    """What is subtracted from the channels of each file, and by what they are then divided."""
-    steps: tuple[np.ndarray | None, ...]
-    """A label for each step, as it stands in the file; None where there is none."""
-    skipped: tuple[tuple[str, str], ...]
-    """Path and reason of every file that was left out."""
-    contents: tuple[bytes | None, ...] = ()
-    """Digest of each file's values as float32, by which copies are found; () if made up."""
+    scales: tuple[tuple[Any, Any], ...]  # what is subtracted, then divided by, by channel
+    steps: tuple[np.ndarray | None, ...]  # a label for each step; None without
+    skipped: tuple[tuple[str, str], ...]  # path and reason of every file that was left out
+    contents: tuple[bytes | None, ...] = ()  # digest of the values as float32; () if made up
 
     def read(self, index: int, start: int, stop: int) -> np.ndarray:
         """Return steps [start, stop) of a file, float32 (stop - start, channels)."""

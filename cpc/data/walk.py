@@ -17,23 +17,17 @@ from cpc.types import UserError
 class Walk(NamedTuple):
     """What lies below a folder."""
 
-    files: list[str]
-    """Everything that is no folder, sorted: also what may not be opened."""
-    unreadable: list[Skipped]
-    """(folder, reason) of those that could not be looked into."""
-    passed_over: list[Skipped]
-    """(folder, reason) of links to one that was looked into already, and of directories of runs."""
+    files: list[str]  # everything that is no folder, sorted: also what may not be opened
+    unreadable: list[Skipped]  # (folder, reason) of those that could not be looked into
+    passed_over: list[Skipped]  # (folder, reason): linked to twice, or the directory of a run
 
 
 class Found(NamedTuple):
     """The files below a folder, by what becomes of them."""
 
-    files: list[Path]
-    """Files to read, sorted."""
-    unreadable: list[Skipped]
-    """(name, reason) of folders that cannot be listed; count them as damaged, data may be there."""
-    left_out: list[Skipped]
-    """(name, reason) of files that are not read and of folders passed over: for `skipped`."""
+    files: list[Path]  # files to read, sorted
+    unreadable: list[Skipped]  # (folder, reason) of those that cannot be listed: data may be there
+    left_out: list[Skipped]  # (name, reason) of files that are not read and of folders passed over
 
 
 #: Endings of prose about data, of checksums, settings, thumbnails and programs.

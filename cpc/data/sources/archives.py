@@ -42,12 +42,10 @@ class __legacy__:
 class Registered(NamedTuple):
     """An archive of a registry, of which one version is known."""
 
-    registry: str
-    """"npm", "pypi" for a source archive, or "wheel"."""
+    registry: str  # "npm", "pypi" for a source archive, or "wheel"
     name: str
     version: str
-    file: str
-    """Its name as the registry's program writes it."""
+    file: str  # its name as the registry's program writes it
     sha256: str
     megabytes: float
 

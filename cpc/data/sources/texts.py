@@ -57,10 +57,8 @@ class Texts(NamedTuple):
     """Packages, and what is made of them."""
 
     packages: tuple[Package, ...]
-    extra: tuple[Registered, ...]
-    """Of registries whose programs not every machine has: left out without."""
-    write: Callable[[Path, tuple[Path, ...], Path], object]
-    """write(unpacked, extra archives, folder of the texts)."""
+    extra: tuple[Registered, ...]  # left out where the registry's program is missing
+    write: Callable[[Path, tuple[Path, ...], Path], object]  # (unpacked, extra archives, folder)
     credits: tuple[str, ...]
 
 

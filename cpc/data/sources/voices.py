@@ -79,19 +79,16 @@ class Clip(NamedTuple):
     """One recording in a package."""
 
     path: Path
-    key: str
-    """What the package calls it."""
+    key: str  # what the package calls it
     text: str | None
-    phones: tuple[str, ...] = ()
-    """One label each 10 ms, where the package or this one has them."""
+    phones: tuple[str, ...] = ()  # one label each 10 ms, where the package or this one has them
 
 
 class Part(NamedTuple):
     """The recordings that a speaker made for one package."""
 
     name: str
-    clips: Callable[[Path], list[Clip]]
-    """Folder of unpacked packages -> recordings, sorted by key."""
+    clips: Callable[[Path], list[Clip]]  # folder of unpacked packages -> recordings, sorted by key
 
 
 class Voice(NamedTuple):
