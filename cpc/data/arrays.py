@@ -98,9 +98,7 @@ def take_sounds(
 
 
 def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
-    """Return samples as float32 whose full scale is 1.
-
-    Integers are scaled by their type, uint8 with an offset of 128.
+    """Return samples as float32 whose full scale is 1; integers are scaled by their type.
 
     >>> _to_full_scale(np.array([-128, 64], np.int8)), _to_full_scale(np.array([0, 192], np.uint8))
     (array([-1. ,  0.5], dtype=float32), array([-1. ,  0.5], dtype=float32))
@@ -140,12 +138,9 @@ def _normalize(
 
 
 def scale_parts(parts: Sequence[np.ndarray], levels: Levels, rms: Any) -> Float[np.ndarray, " s"]:
-    """Return a recording as float32 at loudness `rms`, by way of 16 bits, as packs hold it.
+    """Return a recording as float32 at loudness `rms` (None: its own), by way of 16 bits.
 
-    Args:
-        parts: int16, or float32 with full scale at 1.
-        levels: of all of them.
-        rms: None to keep the loudness.
+    The parts are int16, or float32 with full scale at 1; `levels` are those of all of them.
     """
     samples = np.concatenate([to_int16(part, levels) for part in parts]).astype(np.float32) / 32768
     if rms is None:

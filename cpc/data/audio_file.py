@@ -213,10 +213,7 @@ def mp3_seconds(content: mmap.mmap | bytes) -> float:
 
 
 def choose_channel(file: AudioFile) -> AudioFile:
-    """Return the file with its loudest channel chosen if its channels cancel when averaged.
-
-    Balanced lines are recorded as two channels of opposite sign, whose mean is silent.
-    """
+    """Return the file with its loudest channel chosen if its channels cancel, as balanced lines do."""
     count, total, squares = 0, np.zeros(()), np.zeros(())
     with _open(file.path) as sound:
         if sound.channels == 1:
@@ -238,15 +235,10 @@ def choose_channel(file: AudioFile) -> AudioFile:
 
 
 def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.ndarray]:
-    """Yield the whole file at 16 kHz, decoded once, in small parts.
+    """Yield the whole file at 16 kHz in small parts, without seams; note how it is altered.
 
-    Parts are int16 if `file.is_plain`, else float32, which may exceed full scale, 1; `to_int16`
-    brings them into 16 bits. The resampler keeps its state between parts, so there are no seams.
-    Ogg and MP3, which seek by guesses and skip damage, may have fewer samples than the header says.
-
-    Args:
-        file: its channel is chosen here if none is.
-        note: called with each sentence on how the recording is altered.
+    Parts are int16 if `file.is_plain`, else float32, which may exceed full scale, 1. Ogg and MP3,
+    which skip damage, may have fewer samples than the header says.
     """
     if not file.is_plain and file.channel is None:
         file = choose_channel(file)
@@ -289,10 +281,9 @@ def read_samples(
 ) -> Int[np.ndarray, " s"]:
     """Return samples `[start, stop)` at 16 kHz as int16.
 
-    A window of a file at another rate equals that part of the whole file resampled: it begins where
-    the two grids of samples meet, and the filter sees the samples beyond both ends. With `levels`,
-    those of the whole file, it also equals that part of the whole file brought into 16 bits;
-    without, samples beyond full scale are clipped and an offset stays.
+    They equal that part of the whole file resampled, as the filter sees the samples beyond both
+    ends, and with `levels`, those of the whole file, also brought into 16 bits. Without, samples
+    beyond full scale are clipped and an offset stays.
     """
     if file.is_plain:
         mono = _decode(file, start, stop, "int16")[:, 0]

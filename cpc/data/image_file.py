@@ -140,10 +140,7 @@ def _find_jpeg_end(content: bytes, name: str) -> int:
 
 
 def _lacks_data(image: Image.Image) -> bool:
-    """Whether a JPEG may lack data: then its last block is grey, or a progressive scan ends early.
-
-    libjpeg fills such an image up and Pillow does not report it.
-    """
+    """Whether a JPEG may lack data, which libjpeg fills with grey and Pillow does not report."""
     width, height = image.size
     last = np.asarray(image.crop((width - 1, height - 1, width, height)), int)
     return "progressive" in image.info or bool((abs(last - 128) <= 2).all())

@@ -1,8 +1,4 @@
-"""Decode a set of images once: into memory if it fits, else to know labels and damaged ones.
-
-Threads decode: Pillow lets go of the interpreter while it works, and processes would have to copy
-the pixels to each other.
-"""
+"""Decode a set of images once: into memory if it fits, else to know labels and damaged ones."""
 
 import os
 from collections.abc import Callable, Iterable

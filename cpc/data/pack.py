@@ -198,10 +198,9 @@ def _make_block_check(
     sums: UInt32[np.ndarray, " blocks"],
     complain: Callable[[int], NoReturn],
 ) -> Callable[[Int[np.ndarray, " n"], int], None]:
-    """Return check(begins, num_bytes), which compares the blocks that reads touch with their sums.
+    """Return check(begins, num_bytes), which sums each block once, when a read first touches it.
 
-    A block is summed once; two threads that meet in it both do, which harms nothing. `complain`
-    gets the number of a block that has changed.
+    `complain` gets the number of a block that has changed.
     """
     unchecked = np.ones(len(sums), bool)
 
@@ -347,10 +346,7 @@ def _sum_blocks(path: Path) -> UInt32[np.ndarray, " blocks"]:
 
 
 def _write_samples(recordings: Recordings, path: Path, log: Log) -> Written:
-    """Decode on all cores and write in order.
-
-    Plain writes, because a full disk is then an error and not a crash, as it is for a mapped file.
-    """
+    """Decode on all cores and write in order."""
 
     def decode(index: int) -> Decoded | UserError:
         try:

@@ -31,11 +31,7 @@ MIN_PEAK = 32 / FULL_SCALE
 
 @dataclass(frozen=True)
 class Recordings:
-    """Utterances as mono int16 at 16 kHz, wherever they lie.
-
-    `read(index, start, stop)` gives samples `[start, stop)` of one utterance, by seeking; it raises
-    `UserError` where the file cannot be decoded.
-    """
+    """Utterances as mono int16 at 16 kHz, wherever they lie."""
 
     names: tuple[str, ...]
     """Unique utterance ids."""
@@ -44,7 +40,7 @@ class Recordings:
     lengths: Int[np.ndarray, " n"]
     """Samples of each utterance at 16 kHz, int64."""
     read: Callable[[int, int, int], np.ndarray]
-    """(index, start, stop) -> int16 (stop - start,)."""
+    """(index, start, stop) -> int16 (stop - start,), by seeking; `UserError` if damaged."""
     gather: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
     """(indices (b,), starts (b,), length) -> int16 (b, length), at once; None: by `read`."""
     rms: Float[np.ndarray, " n"] | None = None
@@ -123,8 +119,8 @@ def split_by_lists(
 ) -> tuple[Recordings, Recordings]:
     """Train and test utterances by two lists of ids, as in the paper's `train_split.txt`.
 
-    `UserError` for an id that is not among the recordings (an utterance that was skipped for being
-    damaged is passed over) or that is in both lists.
+    Raises:
+        UserError: an id is in both lists, or neither among the recordings nor a damaged one.
     """
     where = {name: i for i, name in enumerate(recordings.names)}
     damaged = {name for path, _ in recordings.skipped for name in ids_of(path)}

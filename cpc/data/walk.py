@@ -95,11 +95,9 @@ def list_endings(endings: Iterable[str]) -> str:
 def walk_files(root: str | Path) -> Walk:
     """Return all files below a folder, at any depth, also behind links, each folder once.
 
-    Folders whose name begins with a dot are passed over: caches of editors and notebooks, and the
-    `.git` in which DataLad keeps what its links name. So are directories of runs below `root`,
-    which would read what they write. A folder is known by device and inode, so that links in a
-    circle end. Real folders come before those behind links: a file has its own path, not that of a
-    link to it.
+    Folders whose name begins with a dot are passed over, and directories of runs, which would read
+    what they write. Links in a circle end. Real folders come before those behind links: a file has
+    its own path, not that of a link to it.
     """
     found, seen, starts = Walk([], [], []), set(), [str(root)]
 
@@ -166,10 +164,7 @@ def check_file(path: str | Path) -> None:
 
 
 def read_named(path: str | Path, what: str) -> str:
-    """Return a text file that names recordings: without a mark of byte order, accents composed.
-
-    Some editors write the mark, and macOS lists names with accents apart (NFD).
-    """
+    """Return a text file that names recordings: without a mark of byte order, accents composed."""
     check_file(path)
     try:
         return same_name(Path(path).read_text(encoding="utf-8-sig"))

@@ -20,9 +20,7 @@ def uniform_windows(lengths: Int[np.ndarray, " n"], window_length: int) -> DrawW
     """Return a draw of windows that hears every second of all recordings as often.
 
     A recording of L is drawn in proportion to max(L, W), W the window's length, and then where its
-    window begins, from 0 to L - W. So W of L are heard of a long one, and a short one whole. Were
-    all windows equally likely instead, a recording that is just as long as one would count for 1,
-    and one of twice that length for W.
+    window begins, from 0 to L - W. So W of L are heard of a long one, and a short one whole.
 
     >>> draw = uniform_windows(np.array([2, 4, 16]), 4)
     >>> recordings, starts = draw(np.random.default_rng(0), 24_000)

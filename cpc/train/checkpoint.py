@@ -435,10 +435,7 @@ def _check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> No
 
 
 def _nest(leaves: Leaves, roots: tuple[str, ...]) -> dict[str, Any]:
-    """Rebuild the trees under `roots` from the paths of their leaves, of dicts and lists.
-
-    A named tuple becomes a dict, and what is numbered a list: a checkpoint tells no more.
-    """
+    """Rebuild the trees under `roots` from paths: of dicts, and of lists where keys are numbers."""
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *parents, last = name.split("/")

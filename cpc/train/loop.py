@@ -294,10 +294,7 @@ def _check_finite(what: str | None, checkpoint: Checkpoints | None) -> None:
 
 
 def _make_throttle(steps_in_flight: int) -> Callable[[Array], int]:
-    """Bound the queue of the device: every so many steps, wait for the mark before.
-
-    The function returns how often it has waited.
-    """
+    """Make throttle(step), which bounds the device's queue and returns how often it has waited."""
     mark: Array | None = None
     calls = 0
 

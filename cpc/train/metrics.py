@@ -172,10 +172,7 @@ class ServiceWriter:
         say: Callable[[str], None] = print,
         run_id: str = "",
     ):
-        """Begin a run of the service, or resume the one of this `run_id`, by default the name.
-
-        A service without ids, as trackio, resumes the run of the same name.
-        """
+        """Begin a run of the service, or resume the one of this `run_id`, or name without ids."""
         self._service, self._say, self._works = service, say, True
         options = {"project": project, "name": name, "config": plain(config), "resume": "allow"}
         if _takes(service.init, "id"):

@@ -63,7 +63,7 @@ def read_text_folder(
         path: a file of any name, or a folder of .txt files at any depth.
         out: the folder of packs, such as `cache_dir() / "packs"`.
         log: called with lines of progress.
-        form: "prose", or "lines" of words that are parted by white space (`tokenizer`).
+        form: "prose", or "lines" of words between white space (`tokenizer`).
         lowercase: whether upper case becomes lower case.
         min_count: a word that occurs less often becomes `<unk>`.
         max_vocabulary: words that are kept at most, `<unk>` aside; the most frequent. 0: all.
@@ -150,11 +150,7 @@ def write_documents(
     options: dict[str, Any],
     log: Log,
 ) -> tuple[list[Document], list[Skipped]]:
-    """Write the tokens of files, by provisional ids, and the bounds of sentences.
-
-    Returns:
-        Documents, and (name, reason) of files that could not be used.
-    """
+    """Write tokens by provisional ids, and bounds; return documents and files left out."""
     is_end = bytearray()  # of each id, whether it is the end of a sentence and no word
     documents, skipped = [], []
     with raw.open("w+b") as tokens, bounds.open("w+b") as sentences:
@@ -300,10 +296,7 @@ def rank_words(
     options: dict[str, Any],
     path: Path,
 ) -> tuple[Vocabulary, np.ndarray]:
-    """Return the vocabulary, and provisional id -> id.
-
-    Of two words that are as frequent the one that came first comes first.
-    """
+    """Return the vocabulary, and provisional id -> id; of equally frequent words the first leads."""
     counts = np.zeros(len(ids), np.int64)
     for document in documents:
         for chunk in chunks_of(tokens, document):
