@@ -364,7 +364,7 @@ def _cannot_read(path: str | Path, error: Exception) -> UserError:
 
 
 def _check_archive(path: Path) -> None:
-    """Check by its headers that an .npz file has arrays of the sizes that it claims, and no larger."""
+    """Check by its headers that the arrays of an .npz file have the sizes that they claim."""
     headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     total, limit = 0, max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     with zipfile.ZipFile(path) as archive:

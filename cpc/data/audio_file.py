@@ -213,7 +213,7 @@ def mp3_seconds(content: mmap.mmap | bytes) -> float:
 
 
 def choose_channel(file: AudioFile) -> AudioFile:
-    """Return the file with its loudest channel chosen if its channels cancel, as balanced lines do."""
+    """Choose the loudest channel of a file whose channels cancel, as balanced lines do."""
     count, total, squares = 0, np.zeros(()), np.zeros(())
     with _open(file.path) as sound:
         if sound.channels == 1:

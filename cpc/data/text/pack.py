@@ -296,7 +296,7 @@ def rank_words(
     options: dict[str, Any],
     path: Path,
 ) -> tuple[Vocabulary, np.ndarray]:
-    """Return the vocabulary, and provisional id -> id; of equally frequent words the first leads."""
+    """Return the vocabulary, and provisional id -> id, by frequency and then by occurrence."""
     counts = np.zeros(len(ids), np.int64)
     for document in documents:
         for chunk in chunks_of(tokens, document):
