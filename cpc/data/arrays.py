@@ -10,6 +10,7 @@ from jaxtyping import Float, Num, UInt8
 from cpc.data.audio_file import MAX_RATE_HZ, MIN_RATE_HZ, MOST_BEYOND
 from cpc.data.image_file import fit_pixels
 from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
+from cpc.data.series import measure
 from cpc.types import UserError
 
 #: What was given: one array, a batch of them, or a list of arrays of any lengths.
@@ -185,10 +186,8 @@ def take_series(
 
 def _standardize(values: np.ndarray) -> Float[np.ndarray, "t channels"]:
     """Return channels with mean 0 and deviation 1, as files are read; of a constant one, 0."""
-    origin = values[0].astype(np.float64)  # without it a constant has not exactly its own mean
-    mean = origin + (values.astype(np.float64) - origin).mean(axis=0)
-    deviation = np.sqrt(((values - mean) ** 2).mean(axis=0))
-    return ((values - mean) / np.where(deviation > 1e-12 * np.abs(mean), deviation, 1)).astype("f4")
+    (mean, scale), _ = measure(values, values.shape[1])
+    return ((values - mean) / scale).astype("f4")
 
 
 def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:

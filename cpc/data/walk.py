@@ -58,10 +58,7 @@ def find_data(
 
     Every file is either in `files`, or listed in `left_out` with a reason, or known to be something
     else: hidden, named like a licence or read-me (`COMPANIONS`), or with one of the endings
-    `others`. So a kind names what it reads and what it knows, and everything else is listed:
-
-        found = find_data(root, {".npy", ".csv"}, DOCUMENTS | {".json"})
-        skipped = [*found.unreadable, *damaged, *found.left_out]
+    `others`.
 
     Args:
         root: the folder, of which all levels count.

@@ -61,11 +61,7 @@ def make_train_step(
 def brake(
     state: TrainState, gradients: PyTree, loss: Float[Array, ""], metrics: dict[str, PyTree]
 ) -> tuple[Bool[Array, ""], TrainState]:
-    """Return whether a step may update anything, and the state after it, not yet updated.
-
-    That is, with the step counted, its sums added, and `failure` set if it is the first that is not
-    finite. Of a step that may not, only that it was not finite is added.
-    """
+    """Return whether a step may update anything, and the state with its sums and `failure`."""
     clash = sorted(set(OWN_METRICS) & set(metrics))
     if clash:
         raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
@@ -96,10 +92,7 @@ def scan_steps(
 def make_launch(
     step: Callable[[TrainState, Any], TrainState],
 ) -> Callable[[TrainState, Sequence[Any]], TrainState]:
-    """Make `launch(state, batches) -> state`: one step for each batch, in one program.
-
-    For devices that finish a step sooner than the host has queued the next.
-    """
+    """Make `launch(state, batches) -> state`: one step for each batch, in one program."""
 
     def launch(state: TrainState, batches: Sequence[Any]) -> TrainState:
         return scan_steps(step, state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches))
@@ -116,10 +109,7 @@ def jit_step(
 
 
 def enable_compilation_cache(path: str | os.PathLike[str]) -> None:
-    """Keep every compiled program under `path`, also those that compile in less than a second.
-
-    Call it before the first compilation. A cache belongs to one kind of machine.
-    """
+    """Keep every compiled program under `path`; call it before the first compilation."""
     jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(path).absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -41,11 +41,10 @@ def read_folder(
 ) -> Recordings:
     """Return the recordings below `root`, of any rate, as `AUDIO_SUFFIXES` lists their formats.
 
-    A LibriSpeech tree (`speaker/chapter/*.flac` with `speaker-chapter.trans.txt`, one subset or
-    several) is recognized; its speakers get their names from `SPEAKERS.TXT` where that exists.
-    In any other tree directory level `speaker_level` below `root` (1 is the first) names the
-    speaker; files that all lie in `root` itself are one speaker's. An utterance's id is the file's
-    name without its ending or, where names repeat, the path below `root`.
+    A LibriSpeech tree (`speaker/chapter/*.flac` with `speaker-chapter.trans.txt`) is recognized;
+    `SPEAKERS.TXT` names its speakers. In any other tree directory level `speaker_level` below
+    `root` (1 is the first) names the speaker; files that all lie in `root` are one speaker's. An
+    utterance's id is the file's name without ending or, where names repeat, the path below `root`.
 
     Only headers are read here. Every other file below `root` is listed in `skipped`, except those
     that hold no sound (`COMPANION_SUFFIXES`, hidden files, licences): damaged files, other formats,

@@ -1,7 +1,6 @@
 """Judgements of people on words: WordSim-353, SimLex-999 and analogies, out of gensim's wheel.
 
-The wheel is fetched by pip, compared with a known sha256 and read as a zip file. It is neither
-installed nor executed.
+The wheel is read as a zip file, neither installed nor executed.
 """
 
 import zipfile

@@ -56,8 +56,7 @@ def read_text_folder(
     A file is a document. One that contains mostly the text of a larger one is left out and listed,
     so that no text is on both sides of a split. `out` gets a folder for these files (paths, sizes
     and times of change) and options, which is used again while both stay and its checksums are
-    right. Text is read a chunk at a time and tokens are memory-mapped: neither needs to fit into
-    memory. The vocabulary does.
+    right. Only the vocabulary needs to fit into memory.
 
     Args:
         path: a file of any name, or a folder of .txt files at any depth.
@@ -189,12 +188,8 @@ def find_copied_documents(
 ) -> dict[int, tuple[int, float]]:
     """Return the documents that are copies, mapped to the one that contains most, and the share.
 
-    Windows of words are compared wherever they stand, so that neither another wrapping of lines nor
-    a licence above the text hides a copy. Of equal documents the first is no copy.
-
-    Args:
-        tokens: ids of words; equal words have equal ids in all documents.
-        bounds: document j is tokens[bounds[j]:bounds[j + 1]].
+    Document j is tokens[bounds[j]:bounds[j + 1]]. Windows of words are compared wherever they
+    stand: neither another wrapping of lines nor a licence hides a copy. The first of equals is kept.
 
     >>> text = np.arange(100)
     >>> find_copied_documents(np.concatenate([text[:60], text, text]), [0, 60, 160, 260])
@@ -270,11 +265,7 @@ def write_document(
     is_end: bytearray,
     options: dict[str, Any],
 ) -> None:
-    """Append the tokens of a file, by provisional ids, and the bounds of its sentences.
-
-    An end of a sentence has an id as words do, which goes before the words are written. Sentences
-    without words leave no trace.
-    """
+    """Append the tokens of a file, by provisional ids, and the bounds of its sentences."""
     end_letters = END_LETTERS[options["form"]]
     is_open = False  # whether the last sentence may go on in the next chunk
     for chunk in read_chunks(file):
