@@ -1,16 +1,12 @@
-import importlib.util
 import json
-from pathlib import Path
 
+import packages
 import pytest
+from packages import quiet
 
 from cpc.data.sources.debian import Package, fetch_archive, find_archive, unpack
 from cpc.files import file_sha256
 from cpc.types import UserError
-
-spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
-packages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(packages)
 
 
 @pytest.fixture
@@ -30,10 +26,6 @@ def package(mirror):
 def calls(mirror):
     path = mirror / "calls"
     return path.read_text().splitlines() if path.exists() else []
-
-
-def quiet(_):
-    pass
 
 
 def test_fetched_once_and_verified_each_time(mirror, package, tmp_path, monkeypatch):

@@ -1,29 +1,21 @@
 import gzip
-import importlib.util
 import io
 import os
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
+import packages
 import pytest
+from packages import quiet
 
 from cpc.data.sources import fashion_mnist
 from cpc.data.sources.debian import Package
 from cpc.files import file_sha256
 from cpc.types import UserError
 
-spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
-packages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(packages)
-
 COUNTS = {"train": 30, "t10k": 20}
-
-
-def quiet(_):
-    pass
 
 
 def idx(array):

@@ -11,6 +11,7 @@ from PIL import Image
 from cpc import data
 from cpc.data import image_loading
 from cpc.data.image_file import decode_image
+from cpc.files import write_sealed
 from cpc.types import UserError
 
 
@@ -472,16 +473,6 @@ def test_every_file_is_read_listed_or_known(folder):
     assert {name.removeprefix(f"{folder}/") for name, _ in images.skipped} == {*listed}
 
 
-def test_links_in_circles_end(folder):
-    for i in range(2):
-        (folder / f"train/cat/{i}").symlink_to(folder / "train/cat")
-        (folder / f"train/cat/deep/{i}").symlink_to("..")
-    images = read_all_but(folder)
-    assert sorted(greys(images)) == [10, 20, 30, 40, 50]
-    assert len(images.skipped) == 4
-    assert all("links to a folder that is read already" in reason for _, reason in images.skipped)
-
-
 def test_a_link_to_itself_is_no_folder(folder):
     for path in ("self", "train/self", "train/cat/self", "train/self.png"):
         (folder / path).symlink_to(folder / path)
@@ -530,15 +521,6 @@ def test_a_folder_that_may_not_be_read_is_listed(folder, monkeypatch):
         read_all_but(folder)
 
 
-@LARGE
-def test_a_cache_that_may_not_be_written_is_gone_without(folder, tmp_path, memory_bytes):
-    (tmp_path / "cache").write_text("in the way of a folder")
-    said = []
-    images = data.read_image_folder(folder, "train", log=said.append)
-    assert sorted(greys(images)) == [10, 20, 30, 40, 50]
-    assert "the next run finds this out again" in said[-1]
-
-
 @pytest.mark.parametrize("split", ["", ".", "..", "train/cat"])
 def test_a_split_is_a_name(folder, split):
     with pytest.raises(UserError, match=r"no split .* it has train, val"):
@@ -546,10 +528,7 @@ def test_a_split_is_a_name(folder, split):
 
 
 @LARGE
-@pytest.mark.parametrize(
-    "harm", ["flip", "cut", "[]", "null", "{}", '{"labels": [], "skipped": []}']
-)
-def test_a_damaged_cache_is_decoded_again_with_a_sentence(folder, tmp_path, memory_bytes, harm):
+def test_a_cache_of_another_form_is_decoded_again(folder, tmp_path, memory_bytes):
     (folder / "train/cat/2.webp").write_bytes(BAD["cut webp"])
     said = []
 
@@ -559,18 +538,12 @@ def test_a_damaged_cache_is_decoded_again_with_a_sentence(folder, tmp_path, memo
     read()
     (path,) = (tmp_path / "cache/images").iterdir()
     content = path.read_bytes()
-    if harm == "flip":
-        position = content.index(b"2.webp")
-        path.write_bytes(content[:position] + b"3" + content[position + 1 :])
-    else:
-        path.write_bytes(content[:-40] if harm == "cut" else harm.encode())
+    write_sealed(path, {"labels": [], "digests": [], "skipped": []})
     images = read()
     assert sorted(greys(images)) == [10, 30, 40, 50]
     assert "2.webp" in images.skipped[0][0]
     assert "decoded again" in said[1]
     assert path.read_bytes() == content
-    read()
-    assert len(said) == 3
 
 
 def test_what_lies_next_to_the_splits_is_listed_unless_it_is_no_data(folder):

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import importlib.util
 import io
 import json
 import os
@@ -10,10 +9,11 @@ import struct
 import sys
 import tarfile
 import zlib
-from pathlib import Path
 
 import numpy as np
+import packages
 import pytest
+from packages import quiet
 
 from cpc.data import read_text_folder
 from cpc.data.sources import archives, snippets, texts
@@ -23,15 +23,6 @@ from cpc.data.sources.grammar import OWN_WORDS, grammar_information, make_gramma
 from cpc.data.sources.r_data import read_lazy_data, unserialize
 from cpc.files import file_sha256
 from cpc.types import UserError
-
-spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
-packages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(packages)
-
-
-def quiet(_):
-    pass
-
 
 # R's serialisation, written as "R Internals" has it.
 

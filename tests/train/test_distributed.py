@@ -60,11 +60,6 @@ def test_alone(describe):
     assert run_on_first(lambda x: x + 1, 2) == 3
 
 
-def test_three_variables_make_a_cluster(describe):
-    describe("node7:1234", "3", "2")
-    assert distributed.find_cluster() == ("node7:1234", 3, 2, None)
-
-
 def test_slurm_is_found(describe, monkeypatch):
     """As JAX reads it: process 1 of 2, with the one device of its rank on the machine."""
     for name, value in {

@@ -175,6 +175,8 @@ def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
 
 
 def test_what_runs_within_a_training_stops_at_the_same_signal():
+    """The second Ctrl-C is immediate."""
+    # A shell that starts the tests in the background has told them to ignore it.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with train.stop_on_signals() as outer:
@@ -186,6 +188,7 @@ def test_what_runs_within_a_training_stops_at_the_same_signal():
                 assert later() == "SIGINT"
                 with pytest.raises(KeyboardInterrupt):
                     signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         with train.stop_on_signals() as next_one:
             assert next_one() == ""
     finally:
@@ -210,25 +213,6 @@ def test_parameters_that_an_update_makes_infinite_are_not_saved(tmp_path):
         with pytest.raises(UserError, match=overflow):
             train.fit(state, step, linear_run.batches(mesh), num_steps=1, sinks=sinks)
         assert checkpoint.latest_step is None
-
-
-def test_the_second_ctrl_c_is_immediate():
-    # A shell that starts the tests in the background has told them to ignore it.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        _press_twice()
-    finally:
-        signal.signal(signal.SIGINT, inherited)
-
-
-def _press_twice():
-    with train.stop_on_signals() as stop:
-        assert stop() == ""
-        signal.raise_signal(signal.SIGINT)
-        assert stop() == "SIGINT"
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow

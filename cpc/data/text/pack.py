@@ -189,7 +189,7 @@ def find_copied_documents(
     """Return the documents that are copies, mapped to the one that contains most, and the share.
 
     Document j is tokens[bounds[j]:bounds[j + 1]]. Windows of words are compared wherever they
-    stand: neither another wrapping of lines nor a licence hides a copy. The first of equals is kept.
+    stand: neither another wrapping of lines nor a licence hides a copy. The first of equals stays.
 
     >>> text = np.arange(100)
     >>> find_copied_documents(np.concatenate([text[:60], text, text]), [0, 60, 160, 260])
