@@ -5,13 +5,7 @@ device. `python -m cpc.data NAME` prepares a packaged set.
 """
 
 from cpc.data.cache import cache_dir
-from cpc.data.images import (
-    Images,
-    LazyPixels,
-    leave_out_shared,
-    make_image_batches,
-    select_images,
-)
+from cpc.data.images import Images, LazyPixels, leave_out_shared, make_image_batches, select_images
 from cpc.data.items import SILENCES, make_items, read_items, write_items
 from cpc.data.pack import pack, pack_folder
 from cpc.data.phones import UNLABELLED, align, read_alignments
@@ -51,12 +45,7 @@ from cpc.data.text.corpus import (
 )
 from cpc.data.text.pack import read_text_folder, read_vocabulary, write_vocabulary
 from cpc.data.text.tokenizer import tokenize
-from cpc.data.windows import (
-    make_batches,
-    make_packed_batches,
-    uniform_windows,
-    unpack,
-)
+from cpc.data.windows import make_batches, make_packed_batches, uniform_windows, unpack
 
 __all__ = [
     "SAMPLE_RATE_HZ", "SILENCES", "TARGET_RMS", "UNLABELLED", "Corpus", "Images", "LazyPixels",

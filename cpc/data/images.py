@@ -166,12 +166,7 @@ def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]
 
 
 def make_image_batches(
-    images: Images,
-    *,
-    batch_size: int,
-    seed: int,
-    process: int = 0,
-    num_processes: int = 1,
+    images: Images, *, batch_size: int, seed: int, process: int = 0, num_processes: int = 1
 ) -> Callable[[int], Batch]:
     """`step -> batch`, each epoch a new shuffle: a pure function of (seed, step, process).
 

@@ -51,11 +51,7 @@ PROGRESS_SECONDS = 5.0
 
 
 def pack(
-    recordings: Recordings,
-    path: str | Path,
-    log: Log = print,
-    *,
-    max_skipped_fraction: float = 0.1,
+    recordings: Recordings, path: str | Path, log: Log = print, *, max_skipped_fraction: float = 0.1
 ) -> Recordings:
     """Return the recordings from a pack in folder `path`, made now unless it is there and current.
 
@@ -396,11 +392,7 @@ def _decode(recordings: Recordings, index: int) -> Decoded:
 
 
 def _write_one(
-    file: BinaryIO,
-    decoded: Decoded | UserError,
-    index: int,
-    recordings: Recordings,
-    done: Written,
+    file: BinaryIO, decoded: Decoded | UserError, index: int, recordings: Recordings, done: Written
 ) -> None:
     """Write an utterance at the end of the samples; if that raises, `done` is as it was."""
     if isinstance(decoded, UserError):

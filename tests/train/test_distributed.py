@@ -435,9 +435,7 @@ def test_a_process_whose_watchdog_ends_does_not_wait_for_ever():
     address = f"127.0.0.1:{free_port()}"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", WATCHED, address, index, word],
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", WATCHED, address, index, word], stderr=subprocess.PIPE, text=True
         )
         for index, word in (("0", "killed"), ("1", ""))
     ]

@@ -167,11 +167,7 @@ def _fetch(package: Package, folder: Path, log: Log) -> Archive:
     found = list(partial.glob(f"{package.name}_*.deb"))
     if len(found) != 1:
         raise UserError(f"apt-get download {package.name} left no archive: run it by hand to see")
-    got = {
-        "file": found[0].name,
-        "size": found[0].stat().st_size,
-        "sha256": file_sha256(found[0]),
-    }
+    got = {"file": found[0].name, "size": found[0].stat().st_size, "sha256": file_sha256(found[0])}
     if got != _known(package):
         log(
             f"{got['file']} is another build than the known one; apt has verified it, so its "

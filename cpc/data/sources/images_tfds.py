@@ -17,7 +17,7 @@ from cpc.types import UserError
 #: What has to be there before the command can work.
 PREPARE_FIRST = {
     "imagenet2012": "put ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from image-net.org "
-    "into {data_dir}/downloads/manual, then ",
+    "into {data_dir}/downloads/manual, then "
 }
 
 

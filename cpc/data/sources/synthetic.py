@@ -140,9 +140,7 @@ def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
     return np.stack([low, high], axis=1)
 
 
-def _tones(
-    frequencies_hz: Float[np.ndarray, "t 2"],
-) -> Float[np.ndarray, " s"]:
+def _tones(frequencies_hz: Float[np.ndarray, "t 2"]) -> Float[np.ndarray, " s"]:
     """Frames in a row; each begins at phase 0, so that frames share nothing but the state."""
     seconds = np.arange(FRAME_SAMPLES) / SAMPLE_RATE_HZ
     angles = 2 * np.pi * frequencies_hz[:, :, None] * seconds
