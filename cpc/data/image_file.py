@@ -44,11 +44,9 @@ TURNS = {
 def read_image(path: str | Path, *, size: int | None, channels: int) -> UInt8[np.ndarray, "y x ch"]:
     """`decode_image` of a file."""
     name = printable(path)
+    check_file(path)
     try:
-        check_file(path)
         content = Path(path).read_bytes()
-    except UserError as error:
-        raise UserError(printable(str(error))) from error
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from error
     return decode_image(content, name, size=size, channels=channels)

@@ -155,9 +155,11 @@ def check_file(path: str | Path) -> None:
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        raise UserError(f"{printable(path)} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(mode):
-        raise UserError(f"{path} is no file but a folder, fifo, socket or device: it is not opened")
+        raise UserError(
+            f"{printable(path)} is no file but a folder, fifo, socket or device: it is not opened"
+        )
 
 
 def read_named(path: str | Path, what: str) -> str:

@@ -253,16 +253,15 @@ class ProgressWriter:
 
     def say(self, sentence: str) -> None:
         """Write a line that stays, below the progress line if one stands there."""
-        self._stream.write("\n" * bool(self._width) + sentence + "\n")
+        self.close()
+        self._stream.write(f"{sentence}\n")
         self._stream.flush()
-        self._width = 0
 
     def close(self) -> None:
         """End the line that stands on the terminal."""
-        if self._width:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._width = 0
+        self._stream.write("\n" * bool(self._width))
+        self._stream.flush()
+        self._width = 0
 
 
 def progress_line(

@@ -97,22 +97,12 @@ def damage(data, kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("cut", "no whole gzip"),
-        ("flipped", "no whole gzip"),
-        ("not gzip", "no whole gzip"),
-        ("floats", "no idx file of uint8"),
-        ("empty", "no idx file of uint8"),
-        ("short", r"says shape \(30,\) but has 29 bytes"),
-        ("negative", r"says shape \(-2, -3\)"),
-        ("long", r"says shape \(30,\) but has 31 bytes"),
-    ],
+    "kind", ["cut", "flipped", "not gzip", "floats", "empty", "short", "negative", "long"]
 )
-def test_damaged_files(tmp_path, kind, message):
+def test_damaged_files(tmp_path, kind):
     path = tmp_path / "labels.gz"
     path.write_bytes(damage(packed(labels("train")), kind))
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"labels\.gz is no whole gzipped idx file of uint8"):
         fashion_mnist.read_idx(path)
 
 

@@ -322,8 +322,6 @@ def test_snippets(tmp_path, monkeypatch):
     monkeypatch.setattr(snippets, "fetch", lambda *args: tmp_path / "x.tar.gz")
     found = snippets.read_snippets(tmp_path, quiet)
     assert found == {name: [("A\tb.", -0.5), ("C", 0.0)] for name in snippets.FILES}
-    with pytest.raises(UserError, match="line 2 of x is no id, rating and sentence"):
-        snippets.parse_ratings(b"1\t2\tfine\nbad line\n", "x")
 
 
 def test_the_grammar_tells_what_its_formula_says():

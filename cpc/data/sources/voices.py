@@ -255,18 +255,18 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
         for part in voice.parts:
             jobs = _jobs(part, speaker_id, FIRST_SPEAKER_ID + number, unpacked, folder)
             seconds, reasons = _write_recordings(jobs, seen)
-            kept = [job for job, reason in zip(jobs, reasons, strict=True) if reason is None]
-            skipped += [
-                f"{job.clip.path.relative_to(unpacked)}\t{reason}"
-                for job, reason in zip(jobs, reasons, strict=True)
-                if reason is not None
-            ]
-            sources += [f"{job.utterance}\t{job.clip.path.relative_to(unpacked)}" for job in kept]
+            kept = []
+            for job, reason in zip(jobs, reasons, strict=True):
+                source = job.clip.path.relative_to(unpacked)
+                if reason is None:
+                    kept.append(job)
+                    sources.append(f"{job.utterance}\t{source}")
+                else:
+                    skipped.append(f"{source}\t{reason}")
             _write_texts(kept)
             _write_phones(part.name, kept, folder)
-            is_test = _test_mask(len(kept), number)
-            train += [job.utterance for job, held in zip(kept, is_test, strict=True) if not held]
-            test += [job.utterance for job, held in zip(kept, is_test, strict=True) if held]
+            for job, is_test in zip(kept, _test_mask(len(kept), number), strict=True):
+                (test if is_test else train).append(job.utterance)
             log(f"{part.name}: {len(jobs)} clips, {len(kept)} kept, {seconds / 60:.1f} min")
             minutes += seconds / 60
             number += 1
