@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packages import quiet
 from PIL import Image
 
 from cpc import data
@@ -48,11 +49,8 @@ def palette(**options):
     return encode(color().quantize(256), "png", **options)
 
 
-def quiet(_):
-    pass
-
-
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8))
+ANIMATED = {"save_all": True, "append_images": [Image.new("RGB", (32, 24))], "lossless": True}
 # Name -> (file, tolerance as RGB, shows colors).
 FORMATS = {
     "png": (lambda: encode(color(), "png"), 0, True),
@@ -72,17 +70,7 @@ FORMATS = {
     "pgm of 16 bits": (lambda: b"P5 32 24 65535\n" + deep().astype(">u2").tobytes(), 0, False),
     "rgba": (lambda: encode(color().convert("RGBA"), "png"), 0, True),
     "grey with alpha": (lambda: encode(color().convert("LA"), "png"), 0, False),
-    "animated webp": (
-        lambda: encode(
-            color(),
-            "webp",
-            save_all=True,
-            append_images=[Image.new("RGB", (32, 24))],
-            lossless=True,
-        ),
-        0,
-        True,
-    ),
+    "animated webp": (lambda: encode(color(), "webp", **ANIMATED), 0, True),
 }
 
 
@@ -323,13 +311,8 @@ def test_splits_and_classes(folder, memory_bytes):
     train, val = read("train"), read("val")
     assert isinstance(train.pixels, data.LazyPixels if memory_bytes == 0 else np.ndarray)
     assert train.class_names == val.class_names == ("ant", "bee", "cat", "dog")
-    assert dict(zip(greys(train), train.labels.tolist(), strict=True)) == {
-        10: 2,
-        20: 2,
-        30: 2,
-        40: 3,
-        50: 0,
-    }
+    labels = dict(zip(greys(train), train.labels.tolist(), strict=True))
+    assert labels == {10: 2, 20: 2, 30: 2, 40: 3, 50: 0}
     assert (greys(val), val.labels.tolist()) == ([80, 70], [1, 2])
     assert not train.skipped
     assert train.pixels.shape == (5, 6, 6, 3)
@@ -410,13 +393,9 @@ def test_what_is_not_there(folder, tmp_path):
         data.read_image_folder(folder, "train", size=0)
 
 
-def other(form):
-    return encode(color(), form)
-
-
 def text_bomb():
     """A comment of 80 MB in 80 kB."""
-    content = other("png")
+    content = encode(color(), "png")
     text = b"Comment\0\0" + zlib.compress(bytes(80 * 2**20), 9)
     chunk = struct.pack(">I", len(text)) + b"zTXt" + text
     chunk += struct.pack(">I", zlib.crc32(chunk[4:]))
@@ -430,7 +409,7 @@ def test_what_is_called_an_image_and_is_of_another_format_is_never_decoded(form,
     monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was run"))
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(UserError, match=r"^cat\.png does not decode"):
-        decode_image(other(form), "cat.png", size=8, channels=3)
+        decode_image(encode(color(), form), "cat.png", size=8, channels=3)
 
 
 def test_a_bomb_of_text_is_one_sentence():
@@ -444,11 +423,11 @@ def test_memory_that_is_not_there_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
     with pytest.raises(UserError, match=r"^cat\.png does not decode"):
-        decode_image(other("png"), "cat.png", size=8, channels=3)
+        decode_image(encode(color(), "png"), "cat.png", size=8, channels=3)
 
 
-def read_all_but(folder, **options):
-    return data.read_image_folder(folder, "train", log=quiet, max_skipped_fraction=0.9, **options)
+def read_all_but(folder):
+    return data.read_image_folder(folder, "train", log=quiet, max_skipped_fraction=0.9)
 
 
 def test_what_is_no_file_is_never_opened(folder):
@@ -464,7 +443,7 @@ def test_what_is_no_file_is_never_opened(folder):
 
 def test_every_file_is_read_listed_or_known(folder):
     for ending, form in {"jfif": "jpeg", "jpe": "jpeg", "TIF": "tiff", "bmp": "bmp"}.items():
-        (folder / f"train/cat/a.{ending}").write_bytes(other(form))
+        (folder / f"train/cat/a.{ending}").write_bytes(encode(color(), form))
     listed = ("train/cat/b.heic", "train/x.avif", "train/dog/1.svg", "train/cat/c", "stray.png")
     for name in (*listed, "train/cat/labels.csv", "train/LICENSE", "readme.md"):
         (folder / name).write_bytes(b"?")

@@ -58,14 +58,11 @@ def test_a_part_of_the_recordings_is_another_pack(folder, tmp_path):
     assert few.names == (source.names[3], source.names[1])
 
 
-def cut_short(path):
-    path.write_bytes(path.read_bytes()[:-2])
-
-
 def test_damage_is_found(folder, tmp_path):
     source = data.read_folder(folder)
     data.pack(source, tmp_path / "pack", log=lambda _: None)
-    cut_short(tmp_path / "pack" / "samples.int16")
+    path = tmp_path / "pack" / "samples.int16"
+    path.write_bytes(path.read_bytes()[:-2])
     said = []
     packed = data.pack(source, tmp_path / "pack", said.append)
     assert "cut short" in said[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packages import quiet
 
 from cpc.data import (
     Corpus,
@@ -30,10 +31,6 @@ from cpc.data import (
 )
 from cpc.data.text import pack, tokenizer
 from cpc.types import UserError
-
-
-def quiet(_):
-    pass
 
 
 def write(folder, **texts):
