@@ -55,17 +55,6 @@ def test_damaged_archive_is_fetched_again(mirror, package, tmp_path, monkeypatch
     assert len(calls(mirror)) == 2
 
 
-def test_archive_is_known_without_a_manifest(mirror, package, tmp_path):
-    (tmp_path / "debs").mkdir()
-    copy = tmp_path / "debs" / "sounds_1-1_all.deb"
-    copy.write_bytes((mirror / "sounds_1-1_all.deb").read_bytes())
-    (tmp_path / "debs" / "manifest.json").write_text('{"cut')
-    assert find_archive(package, tmp_path / "debs", quiet) is not None
-    copy.write_bytes(b"not an archive")
-    assert find_archive(package, tmp_path / "debs", quiet) is None
-    assert not copy.exists()
-
-
 def test_interrupted_fetch_is_redone(mirror, package, tmp_path, monkeypatch):
     mode = packages.fake_apt(mirror, monkeypatch, "half")
     with pytest.raises(UserError, match="could not fetch sounds: E: connection reset"):
@@ -146,6 +135,9 @@ def test_a_manifest_of_something_else_is_none(mirror, package, tmp_path, content
     archive = find_archive(package, folder, pytest.fail)
     assert archive is not None
     assert archive.path == copy
+    copy.write_bytes(b"not an archive")
+    assert find_archive(package, folder, quiet) is None
+    assert not copy.exists()
     assert (tmp_path / "precious_1_all.deb").read_text() == "mine"
 
 
