@@ -1,6 +1,5 @@
 """The pack: all recordings decoded once into one memory-mapped int16 file."""
 
-import dataclasses
 import datetime
 import hashlib
 import json
@@ -281,55 +280,27 @@ class Decoded(NamedTuple):
     notes: list[str]
 
 
-@dataclasses.dataclass
-class Written:
-    """The samples that are written, and what became of each utterance."""
-
-    num_bytes: int = 0
-    kept: list[int] = dataclasses.field(default_factory=list)
-    lengths: list[int] = dataclasses.field(default_factory=list)
-    rms: list[float] = dataclasses.field(default_factory=list)
-    first_with: dict[bytes, str] = dataclasses.field(default_factory=dict)
-    """Digest of samples -> name of the utterance that has them."""
-    damaged: list[Skipped] = dataclasses.field(default_factory=list)
-    left_out: list[Skipped] = dataclasses.field(default_factory=list)
-    """Utterances that are silent, or copies."""
-    altered: list[Skipped] = dataclasses.field(default_factory=list)
-    """Utterances that are kept incomplete or altered."""
-
-
 def _write_pack(
     recordings: Recordings, fingerprint: str, part: Path, log: Log, max_skipped_fraction: float
 ) -> dict:
     """Write the samples, their checksums and the index, which is also returned."""
     data = part / DATA_NAME
-    written = _write_samples(recordings, data, log)
-    for name, reason in (*written.damaged, *written.left_out):
+    index = _write_samples(recordings, data, log)
+    for name, reason in (*index["damaged"], *index["left_out"]):
         log(f"skipped {name}: {reason}")
-    for name, what in (*recordings.shortened, *written.altered):
+    for name, what in (*recordings.shortened, *index["altered"]):
         log(f"{name}: {what}")
-    check_skipped(written.damaged, len(recordings), max_skipped_fraction, "recordings")
-    if not written.num_bytes:
+    check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
+    if not index["names"]:
         raise UserError(
             f"none of the {len(recordings)} recordings has sound that decodes: there is nothing to "
             "pack"
         )
     sums = _sum_blocks(data)
     sums.tofile(part / SUMS_NAME)
-    index = {
-        "version": INDEX_VERSION,
-        "fingerprint": fingerprint,
-        "crc32_of_sums": zlib.crc32(sums.tobytes()),
-        "names": [recordings.names[i] for i in written.kept],
-        "speakers": [recordings.speakers[i] for i in written.kept],
-        "lengths": written.lengths,
-        "rms": written.rms,
-        "damaged": written.damaged,
-        "left_out": written.left_out,
-        "altered": written.altered,
-        "skipped": recordings.skipped,
-        "shortened": recordings.shortened,
-    }
+    index |= {"version": INDEX_VERSION, "fingerprint": fingerprint}
+    index |= {"skipped": recordings.skipped, "shortened": recordings.shortened}
+    index["crc32_of_sums"] = zlib.crc32(sums.tobytes())
     write_sealed(part / INDEX_NAME, index)
     return index
 
@@ -341,33 +312,35 @@ def _sum_blocks(path: Path) -> UInt32[np.ndarray, " blocks"]:
         return np.asarray([zlib.crc32(block) for block in blocks], "<u4")
 
 
-def _write_samples(recordings: Recordings, path: Path, log: Log) -> Written:
-    """Decode on all cores and write in order."""
+def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, list]:
+    """Decode on all cores, write in order, and return columns of the index."""
 
-    def decode(index: int) -> Decoded | UserError:
+    def decode(position: int) -> Decoded | UserError:
         try:
-            return _decode(recordings, index)
+            return _decode(recordings, position)
         except UserError as error:
             return error
 
-    done, stop = Written(), 0
+    columns = "names", "speakers", "lengths", "rms", "damaged", "left_out", "altered"
+    index, first_with, stop = {name: [] for name in columns}, {}, 0
     began = said = time.monotonic()
     with path.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
         while stop < len(recordings):
             lot = _next_lot(recordings.lengths, stop)
-            for index, decoded in zip(lot, pool.map(decode, lot), strict=True):
+            for position, decoded in zip(lot, pool.map(decode, lot), strict=True):
+                begin = file.tell()
                 try:
-                    _write_one(file, decoded, index, recordings, done)
+                    _write_one(file, decoded, position, recordings, index, first_with)
                 except UserError as error:
-                    file.seek(done.num_bytes)
+                    file.seek(begin)
                     file.truncate()
-                    entries = done.left_out if isinstance(error, LeftOutError) else done.damaged
-                    entries.append((recordings.names[index], str(error)))
+                    column = "left_out" if isinstance(error, LeftOutError) else "damaged"
+                    index[column].append((recordings.names[position], str(error)))
             stop = lot.stop
             if time.monotonic() - said > PROGRESS_SECONDS:
                 said = time.monotonic()
                 log(_progress(recordings.lengths, stop, said - began))
-    return done
+    return index
 
 
 def _next_lot(lengths: np.ndarray, start: int) -> range:
@@ -392,9 +365,17 @@ def _decode(recordings: Recordings, index: int) -> Decoded:
 
 
 def _write_one(
-    file: BinaryIO, decoded: Decoded | UserError, index: int, recordings: Recordings, done: Written
+    file: BinaryIO,
+    decoded: Decoded | UserError,
+    position: int,
+    recordings: Recordings,
+    index: dict[str, list],
+    first_with: dict[bytes, str],
 ) -> None:
-    """Write an utterance at the end of the samples; if that raises, `done` is as it was."""
+    """Write an utterance at the end of the samples; if that raises, `index` is as it was.
+
+    `first_with` maps a digest of samples to the name of the utterance that has them.
+    """
     if isinstance(decoded, UserError):
         raise decoded
     squares, length, digest = 0, 0, hashlib.blake2b(digest_size=16)
@@ -403,22 +384,22 @@ def _write_one(
         file.write(samples.data)
         digest.update(samples.data)
         squares, length = squares + sum_of_squares(samples), length + len(samples)
-    name, promised = recordings.names[index], int(recordings.lengths[index])
+    name, promised = recordings.names[position], int(recordings.lengths[position])
     if not length:
         raise UserError(f"{name} has no samples")
     if not squares:
         raise LeftOutError(f"{name} is silent: all its samples are equal in 16 bits")
-    first = done.first_with.setdefault(digest.digest(), name)
+    first = first_with.setdefault(digest.digest(), name)
     if first != name:
         raise LeftOutError(f"{name} has the samples of {first}, of which it is a copy")
     if length < promised:
         what = f"kept, but {length:,} of {promised:,} samples decode: it is damaged or cut short"
-        done.altered.append((name, what))
-    done.altered.extend((name, note) for note in decoded.notes)
-    done.kept.append(index)
-    done.lengths.append(length)
-    done.rms.append((squares / length) ** 0.5 / FULL_SCALE)
-    done.num_bytes += 2 * length
+        index["altered"].append((name, what))
+    index["altered"].extend((name, note) for note in decoded.notes)
+    index["names"].append(name)
+    index["speakers"].append(recordings.speakers[position])
+    index["lengths"].append(length)
+    index["rms"].append((squares / length) ** 0.5 / FULL_SCALE)
 
 
 def _progress(lengths: np.ndarray, stop: int, seconds: float) -> str:
