@@ -469,33 +469,27 @@ def test_a_class_is_one_however_its_accents_are_written(folder):
     assert train.labels[greys(train).index(90)] == val.labels[greys(val).index(90)] == 2
 
 
-def test_a_folder_beside_the_splits_may_be_unreadable(folder, monkeypatch):
-    (folder / "lost+found").mkdir()
+def refuse(monkeypatch, *names):
+    """Let folders of these names not be listed."""
     scan = os.scandir
 
     def refuse(path):
-        if str(path).endswith("lost+found"):
-            raise PermissionError(13, "Permission denied")
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    assert len(read_all_but(folder)) == 5
-
-
-def test_a_folder_that_may_not_be_read_is_listed(folder, monkeypatch):
-    scan = os.scandir
-
-    def refuse(path):
-        if str(path).endswith("deep"):
+        if str(path).endswith(names):
             raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    images = read_all_but(folder)
-    ((path, reason),) = images.skipped
+
+
+def test_folders_that_may_not_be_read_are_listed(folder, monkeypatch):
+    (folder / "lost+found").mkdir()
+    refuse(monkeypatch, "lost+found")  # beside the splits
+    assert len(read_all_but(folder)) == 5
+    refuse(monkeypatch, "deep")
+    ((path, reason),) = read_all_but(folder).skipped
     assert path.endswith("train/cat/deep")
     assert "cannot be read: Permission denied" in reason
-    monkeypatch.setattr(os, "scandir", lambda _: refuse("deep"))
+    refuse(monkeypatch, "")
     with pytest.raises(UserError, match="cannot be read: Permission denied"):
         read_all_but(folder)
 
