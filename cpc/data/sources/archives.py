@@ -8,7 +8,6 @@ compared with a known sha256 and read member by member, so that no path in them 
 import importlib.util
 import io
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from cpc.data.cache import Log
-from cpc.data.sources.debian import find_error, run_program
+from cpc.data.sources.debian import run_program
 from cpc.files import file_sha256
 from cpc.types import UserError
 
@@ -76,7 +75,9 @@ def _npm_pack(package: Registered, folder: Path) -> None:
     if shutil.which("npm") is None:
         raise UserError(f"there is no npm on this machine to fetch {package.name} with")
     named = f"{package.name}@{package.version}"
-    _check(run_program(["npm", "pack", "--ignore-scripts", "--fetch-retries=0", named], folder))
+    check_program(
+        run_program(["npm", "pack", "--ignore-scripts", "--fetch-retries=0", named], folder)
+    )
 
 
 def _pip_download(package: Registered, folder: Path) -> None:
@@ -107,12 +108,7 @@ def _pip(package: Registered, folder: Path, options: list[str], variables: dict[
     wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
     options = [*options, "--no-deps", "--require-hashes", "--retries", "1", "-d", str(folder)]
     command = [sys.executable, "-m", "pip", "download", "-q", *options, "-r", wanted.name]
-    _check(run_program(command, folder, variables))
-
-
-def _check(done: subprocess.CompletedProcess[str]) -> None:
-    if done.returncode:
-        raise UserError(f"`{' '.join(done.args[:4])}` could not fetch it: {find_error(done)}")
+    run_program(command, folder, variables)
 
 
 def read_members(

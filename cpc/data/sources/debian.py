@@ -149,7 +149,7 @@ def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
 
 def unpack(archive: Archive, folder: Path) -> None:
     """Unpack a verified archive below `folder`, as `dpkg-deb -x` does."""
-    _check(run_program(["dpkg-deb", "-x", str(archive.path), str(folder)], folder))
+    run_program(["dpkg-deb", "-x", str(archive.path), str(folder)], folder)
 
 
 def copy_licenses(unpacked: Path, folder: Path) -> None:
@@ -184,20 +184,20 @@ def _apt_download(name: str, folder: Path) -> None:
     """Run apt; when its lists do not know the package, with private lists, which need no root."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise UserError("there is no apt-get or dpkg-deb on this machine to fetch packages with")
-    done = run_program(["apt-get", "-q", "download", name], folder)
+    done = try_program(["apt-get", "-q", "download", name], folder)
     unknown = r"Unable to locate|no installation candidate|Can't select"
     if done.returncode and re.search(unknown, done.stderr):
         private = folder.parent.parent / "apt"
         for part in ("lists/partial", "archives/partial"):
             (private / part).mkdir(parents=True, exist_ok=True)
         apt = ["apt-get", "-o", f"Dir::State::Lists={private}/lists", "-o", f"Dir::Cache={private}"]
-        _check(run_program([*apt, "-q", "update"], folder))
-        done = run_program([*apt, "-q", "download", name], folder)
+        run_program([*apt, "-q", "update"], folder)
+        done = try_program([*apt, "-q", "download", name], folder)
     if done.returncode:
         raise UserError(f"apt-get could not fetch {name}: {find_error(done)}")
 
 
-def run_program(
+def try_program(
     command: list[str], cwd: Path, variables: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
     """Run a program without questions and in English, and return how it ended.
@@ -226,9 +226,11 @@ def find_error(done: subprocess.CompletedProcess[str]) -> str:
     return next((line for line in lines if re.search(r"^E:|(?i:err)", line)), lines[-1])
 
 
-def _check(done: subprocess.CompletedProcess[str]) -> None:
+def run_program(command: list[str], cwd: Path, variables: Mapping[str, str] = {}) -> None:
+    """Run a program as `try_program` does; UserError if it fails."""
+    done = try_program(command, cwd, variables)
     if done.returncode:
-        raise UserError(f"`{' '.join(done.args)}` failed: {find_error(done)}")
+        raise UserError(f"`{' '.join(command[:4])}` failed: {find_error(done)}")
 
 
 def _known(package: Package) -> dict:
