@@ -7,25 +7,17 @@ import unicodedata
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cpc.data.skipped import Skipped
 from cpc.files import RUN_LOCK, SWEEP_LOCK
 from cpc.types import UserError
 
 
-class Walk(NamedTuple):
-    """What lies below a folder."""
-
-    files: list[str]  # everything that is no folder, sorted: also what may not be opened
-    unreadable: list[Skipped]  # (folder, reason) of those that could not be looked into
-    passed_over: list[Skipped]  # (folder, reason): linked to twice, or the directory of a run
-
-
 class Found(NamedTuple):
     """The files below a folder, by what becomes of them."""
 
-    files: list[Path]  # files to read, sorted
+    files: list[Any]  # sorted; paths as text if all files were asked for
     unreadable: list[Skipped]  # (folder, reason) of those that cannot be listed: data may be there
     left_out: list[Skipped]  # (name, reason) of files that are not read and of folders passed over
 
@@ -81,7 +73,7 @@ def find_data(
         )
         why = f"{printable(other)} is read instead" if other else fix
         left_out.append((name, f"{name} has a format that is not read: {why}"))
-    return Found(sorted(files), walk.unreadable, left_out + walk.passed_over)
+    return Found(sorted(files), walk.unreadable, left_out + walk.left_out)
 
 
 def list_endings(endings: Iterable[str]) -> str:
@@ -89,14 +81,14 @@ def list_endings(endings: Iterable[str]) -> str:
     return ", ".join(sorted(ending[1:] for ending in endings))
 
 
-def walk_files(root: str | Path) -> Walk:
+def walk_files(root: str | Path) -> Found:
     """Return all files below a folder, at any depth, also behind links, each folder once.
 
     Folders whose name begins with a dot are passed over, and directories of runs, which would read
     what they write. Links in a circle end. Real folders come before those behind links: a file has
     its own path, not that of a link to it.
     """
-    found, seen, starts = Walk([], [], []), set(), [str(root)]
+    found, seen, starts = Found([], [], []), set(), [str(root)]
 
     def report(error: OSError) -> None:
         name = printable(error.filename)
@@ -113,7 +105,7 @@ def walk_files(root: str | Path) -> Walk:
             if reason:
                 folders.clear()
                 name = printable(folder)
-                found.passed_over.append((name, f"{name} {reason}"))
+                found.left_out.append((name, f"{name} {reason}"))
                 continue
             found.files.extend(f"{folder}/{name}" for name in files)
             paths = (f"{folder}/{name}" for name in folders)
