@@ -44,17 +44,12 @@ LEAST_ROOM = 0.1
 class Ranges(NamedTuple):
     """What is drawn of each effect, uniformly. The first four are as CPC2 has them."""
 
-    pitch_cents: float | int = 300.0
-    """Up or down by at most so much; 100 cents are a semitone."""
-    snr_low_db: float | int = 5.0
+    pitch_cents: float | int = 300.0  # up or down by at most this; 100 cents are a semitone
+    snr_low_db: float | int = 5.0  # between these the signal stands above the noise
     snr_high_db: float | int = 20.0
-    """Between which the signal stands above the noise."""
-    dropout_ms: float | int = 50.0
-    """The longest silence."""
-    reverb_seconds: float | int = 0.5
-    """The longest time in which sound decays by 60 dB; the shortest is a tenth of it."""
-    band_hz: float | int = 1000.0
-    """The widest band that is taken out."""
+    dropout_ms: float | int = 50.0  # the longest silence
+    reverb_seconds: float | int = 0.5  # the longest decay by 60 dB; the shortest is a tenth of it
+    band_hz: float | int = 1000.0  # the widest band that is taken out
 
 
 def check_effects(

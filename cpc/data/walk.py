@@ -17,7 +17,7 @@ from cpc.types import UserError
 class Found(NamedTuple):
     """The files below a folder, by what becomes of them."""
 
-    files: list[Any]  # sorted; paths as text if all files were asked for
+    files: list[Any]  # sorted: paths of `find_data`, texts of `walk_files`
     unreadable: list[Skipped]  # (folder, reason) of those that cannot be listed: data may be there
     left_out: list[Skipped]  # (name, reason) of files that are not read and of folders passed over
 

@@ -35,11 +35,9 @@ class Cadence(NamedTuple):
     """How often a run records, evaluates and saves, in steps."""
 
     log_every: int = 100
-    """Steps from one training record to the next; 0 for the last step alone."""
+    """Steps from one training record to the next; 0 for the last step alone, as for the others."""
     eval_every: int = 0
-    """Steps from one evaluation to the next; 0 for the last step alone."""
     save_every: int = 0
-    """Steps from one save to the next; 0 for the last step alone."""
     steps_per_launch: int = 1
     """Steps that one call of the step function does, with one element of the batches."""
 
