@@ -146,12 +146,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def try_lock(file: IO[Any] | int) -> bool | None:
-    """Lock an open file until it is closed or the process ends.
-
-    Returns:
-        Whether it is locked: False if another process has locked it, None if the file system has no
-        locks.
-    """
+    """Lock an open file until it is closed; False if another process has, None without locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -165,8 +160,8 @@ def try_lock(file: IO[Any] | int) -> bool | None:
 def locked(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Wait until no other process has locked a file or folder, and keep others waiting.
 
-    `on_wait` is called before a wait. A file is made if that is allowed; if there is none, as in a
-    cache that is read-only, or if the file system has no locks, nothing is locked.
+    `on_wait` is called before a wait. Nothing is locked where no file can be made, as in a cache
+    that is read-only, or where the file system has no locks.
     """
     with contextlib.ExitStack() as stack:
         for mode in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
@@ -192,10 +187,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_sealed(path: str | Path, value: Any, is_durable: bool = False) -> None:
-    """Write a mapping as JSON with a checksum, so that `read_json` finds every changed bit.
-
-    `is_durable`: as for `replacing`.
-    """
+    """Write a mapping as JSON with a checksum, so that `read_json` finds every changed bit."""
     with replacing(path, is_durable) as part:
         part.write_text(json.dumps(seal(value), indent=2, allow_nan=False) + "\n", "utf-8")
 
@@ -218,11 +210,7 @@ def seal(value: Any) -> dict[str, Any]:
 
 
 def unseal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sealed mapping without its checksum.
-
-    Raises:
-        ValueError: a bit has changed, or there is no checksum.
-    """
+    """Return a sealed mapping without its checksum; ValueError if it is wrong or missing."""
     if SEAL not in content:
         raise ValueError("it has no checksum")
     if seal(content) != content:
@@ -242,36 +230,23 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def file_crc32(path: Path, start: int = 0, stop: int | None = None, value: int = 0) -> int:
-    """Return the checksum of a file's bytes from start to stop, after the `value` of those before.
-
-    Without `stop`, of those to the end.
-    """
-    left = path.stat().st_size if stop is None else stop - start
+def file_crc32(path: Path) -> int:
+    """Return the checksum of a file."""
+    value = 0
     with path.open("rb") as file:
-        file.seek(start)
-        while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
+        while chunk := file.read(CHUNK_BYTES):
             value = zlib.crc32(chunk, value)
-            left -= len(chunk)
     return value
 
 
 def check_regular(path: str | Path) -> None:
-    """Check that a path is a regular file, as reading a fifo or a device may never end.
-
-    Raises:
-        OSError: it is something else, or does not exist.
-    """
+    """Raise an OSError unless a path is a regular file: reading a fifo may never end."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def read_text(path: str | Path, errors: str = "strict") -> str:
-    """Read a regular file in UTF-8.
-
-    Raises:
-        OSError: it cannot be read, or is a folder, fifo or device.
-    """
+    """Read a regular file in UTF-8; OSError for any other, such as a fifo."""
     check_regular(path)
     return Path(path).read_text(encoding="utf-8", errors=errors)
 
@@ -325,11 +300,6 @@ def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
         return None
 
 
-def _parse_sealed(text: str) -> Any:
-    content = parse_json(text)
-    return unseal(content) if isinstance(content, dict) and SEAL in content else content
-
-
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file, without its checksum if it has one, which is checked.
 
@@ -337,7 +307,8 @@ def read_json(path: str | Path) -> Any:
         UserError: the file does not exist or is damaged.
     """
     try:
-        return _parse_sealed(read_text(path))
+        content = parse_json(read_text(path))
+        return unseal(content) if isinstance(content, dict) and SEAL in content else content
     # Bad JSON and bad UTF-8 are both ValueErrors.
     except (OSError, ValueError, RecursionError) as error:
         raise _cannot_read(path, error) from error
@@ -393,13 +364,7 @@ def _cannot_read(path: str | Path, error: Exception) -> UserError:
 
 
 def _check_archive(path: Path) -> None:
-    """Check that an .npz file contains arrays of the sizes that it claims, within the limit.
-
-    Only headers are read, so that nothing large is allocated or decompressed.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Check by its headers that the arrays of an .npz file have the sizes that they claim."""
     headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     total, limit = 0, max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     with zipfile.ZipFile(path) as archive:

@@ -5,13 +5,7 @@ device. `python -m cpc.data NAME` prepares a packaged set.
 """
 
 from cpc.data.cache import cache_dir
-from cpc.data.images import (
-    Images,
-    LazyPixels,
-    leave_out_shared,
-    make_image_batches,
-    select_images,
-)
+from cpc.data.images import Images, LazyPixels, leave_out_shared, make_image_batches, select_images
 from cpc.data.items import SILENCES, make_items, read_items, write_items
 from cpc.data.pack import pack, pack_folder
 from cpc.data.phones import UNLABELLED, align, read_alignments
@@ -51,73 +45,18 @@ from cpc.data.text.corpus import (
 )
 from cpc.data.text.pack import read_text_folder, read_vocabulary, write_vocabulary
 from cpc.data.text.tokenizer import tokenize
-from cpc.data.windows import (
-    WindowCounts,
-    count_windows,
-    make_batches,
-    make_packed_batches,
-    uniform_windows,
-    unpack,
-)
+from cpc.data.windows import make_batches, make_packed_batches, uniform_windows, unpack
 
 __all__ = [
-    "SAMPLE_RATE_HZ",
-    "SILENCES",
-    "TARGET_RMS",
-    "UNLABELLED",
-    "Corpus",
-    "Images",
-    "LazyPixels",
-    "Recordings",
-    "Synthetic",
-    "Vocabulary",
-    "WindowCounts",
-    "align",
-    "at_loudness",
-    "cache_dir",
-    "count_windows",
-    "count_words",
-    "describe_corpus",
-    "documents_of",
-    "encode",
-    "encode_sentences",
-    "index_of",
-    "keep_probabilities",
-    "leave_out_shared",
-    "leave_out_tested",
-    "locate_images_tfds",
-    "make_batches",
-    "make_image_batches",
-    "make_items",
-    "make_packed_batches",
-    "make_synthetic",
-    "pack",
-    "pack_folder",
-    "pad_sentences",
-    "phone_chain",
-    "prefetch",
-    "read_alignments",
-    "read_all",
-    "read_folder",
-    "read_image_folder",
-    "read_images_tfds",
-    "read_items",
-    "read_librispeech_tfds",
-    "read_list",
-    "read_text_folder",
-    "read_vocabulary",
-    "select",
-    "select_images",
-    "select_sentences",
-    "split_by_lists",
-    "split_by_utterance",
-    "split_for_training",
-    "split_sentences",
-    "subsample",
-    "synthetic_information",
-    "tokenize",
-    "uniform_windows",
-    "unpack",
-    "write_items",
-    "write_vocabulary",
-]
+    "SAMPLE_RATE_HZ", "SILENCES", "TARGET_RMS", "UNLABELLED", "Corpus", "Images", "LazyPixels",
+    "Recordings", "Synthetic", "Vocabulary", "align", "at_loudness", "cache_dir", "count_words",
+    "describe_corpus", "documents_of", "encode", "encode_sentences", "index_of",
+    "keep_probabilities", "leave_out_shared", "leave_out_tested", "locate_images_tfds",
+    "make_batches", "make_image_batches", "make_items", "make_packed_batches", "make_synthetic",
+    "pack", "pack_folder", "pad_sentences", "phone_chain", "prefetch", "read_alignments",
+    "read_all", "read_folder", "read_image_folder", "read_images_tfds", "read_items",
+    "read_librispeech_tfds", "read_list", "read_text_folder", "read_vocabulary", "select",
+    "select_images", "select_sentences", "split_by_lists", "split_by_utterance",
+    "split_for_training", "split_sentences", "subsample", "synthetic_information", "tokenize",
+    "uniform_windows", "unpack", "write_items", "write_vocabulary",
+]  # fmt: skip

@@ -13,14 +13,12 @@ import sys
 
 import numpy as np
 
-from cpc.data.cache import cache_dir
-from cpc.data.log import log_to_stderr
+from cpc.data.cache import cache_dir, log_to_stderr
 from cpc.data.recordings import SAMPLE_RATE_HZ
 from cpc.data.sources.fashion_mnist import CLASS_NAMES, load_fashion_mnist, prepare_fashion_mnist
 from cpc.data.sources.folder import read_folder
 from cpc.data.sources.texts import TEXTS, prepare_texts
-from cpc.data.sources.voice_packages import VOICES
-from cpc.data.sources.voices import prepare_voices
+from cpc.data.sources.voices import VOICES, prepare_voices
 from cpc.data.text.pack import read_text_folder
 from cpc.types import UserError
 

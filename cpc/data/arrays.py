@@ -9,8 +9,8 @@ from jaxtyping import Float, Num, UInt8
 
 from cpc.data.audio_file import MAX_RATE_HZ, MIN_RATE_HZ, MOST_BEYOND
 from cpc.data.image_file import fit_pixels
-from cpc.data.levels import Levels, measure_levels, to_int16
-from cpc.data.recordings import TARGET_RMS, gains
+from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
+from cpc.data.series import measure
 from cpc.types import UserError
 
 #: What was given: one array, a batch of them, or a list of arrays of any lengths.
@@ -99,9 +99,7 @@ def take_sounds(
 
 
 def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
-    """Return samples as float32 whose full scale is 1.
-
-    Integers are scaled by their type, uint8 with an offset of 128.
+    """Return samples as float32 whose full scale is 1; integers are scaled by their type.
 
     >>> _to_full_scale(np.array([-128, 64], np.int8)), _to_full_scale(np.array([0, 192], np.uint8))
     (array([-1. ,  0.5], dtype=float32), array([-1. ,  0.5], dtype=float32))
@@ -141,12 +139,9 @@ def _normalize(
 
 
 def scale_parts(parts: Sequence[np.ndarray], levels: Levels, rms: Any) -> Float[np.ndarray, " s"]:
-    """Return a recording as float32 at loudness `rms`, by way of 16 bits, as packs hold it.
+    """Return a recording as float32 at loudness `rms` (None: its own), by way of 16 bits.
 
-    Args:
-        parts: int16, or float32 with full scale at 1.
-        levels: of all of them.
-        rms: None to keep the loudness.
+    The parts are int16, or float32 with full scale at 1; `levels` are those of all of them.
     """
     samples = np.concatenate([to_int16(part, levels) for part in parts]).astype(np.float32) / 32768
     if rms is None:
@@ -191,10 +186,8 @@ def take_series(
 
 def _standardize(values: np.ndarray) -> Float[np.ndarray, "t channels"]:
     """Return channels with mean 0 and deviation 1, as files are read; of a constant one, 0."""
-    origin = values[0].astype(np.float64)  # without it a constant has not exactly its own mean
-    mean = origin + (values.astype(np.float64) - origin).mean(axis=0)
-    deviation = np.sqrt(((values - mean) ** 2).mean(axis=0))
-    return ((values - mean) / np.where(deviation > 1e-12 * np.abs(mean), deviation, 1)).astype("f4")
+    (mean, scale), _ = measure(values, values.shape[1])
+    return ((values - mean) / scale).astype("f4")
 
 
 def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:

@@ -1,5 +1,6 @@
 """One audio file as mono at 16 kHz: any part of it, by seeking, or all from its beginning."""
 
+import mmap
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,7 @@ import soundfile
 import soxr
 from jaxtyping import Float, Int
 
-from cpc.data.levels import Levels, to_int16
-from cpc.data.recordings import SAMPLE_RATE_HZ
-from cpc.data.unread_audio import find_unread
+from cpc.data.recordings import SAMPLE_RATE_HZ, Levels, to_int16
 from cpc.data.walk import DOCUMENTS, LISTS, check_file, check_name
 from cpc.types import UserError
 
@@ -55,6 +54,22 @@ MOST_BEYOND = 8.0
 CHANNEL_SECONDS, MIN_POWER = 30.0, 0.01
 #: Numbers, of all channels, that are decoded at a time, and lost where one of them does not decode.
 BLOCK_VALUES = 2**16
+#: kbit/s of layer III, by MPEG version 1 or not, and the number in a frame's header.
+MP3_KBITS = (
+    (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+)
+#: Of version 1; version 2 has a half, and 2.5 a quarter of it.
+MP3_RATES_HZ = (44_100, 48_000, 32_000)
+#: First four bytes of a frame of layer III, with a version, rate and number of kbit/s that exist.
+MP3_FRAME = re.compile(
+    rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][%s][\x00-\xff]"
+    % b"".join(re.escape(bytes([byte])) for byte in range(0x10, 0xF0) if byte & 12 != 12)
+)
+#: Encoders fill up beginning and end, which libsndfile takes away.
+MP3_PADDING_SECONDS = 0.5
+#: A header of NIST's SPHERE.
+NIST_BYTES = 1024
 #: Levels by which samples stay as they are, and are clipped at full scale.
 UNALTERED = Levels(1, 0.0, 1.0, -1.0, 1.0, is_int16=True)
 
@@ -65,20 +80,13 @@ class AudioFile(NamedTuple):
     path: Path
     num_frames: int
     rate_hz: int
-    is_plain: bool
-    """Mono 16-bit at 16 kHz: samples are taken as they are."""
-    lead_frames: int = 0
-    """Decode from so many frames before what is wanted."""
-    is_flac: bool = False
-    """All of it decodes, or it is damaged; of other formats what decodes is kept."""
-    is_lossy: bool = False
-    """Decoded is something like what was encoded."""
-    is_float: bool = False
-    """Samples may exceed full scale, and are all scaled then."""
-    channel: int | None = None
-    """The channel that is read alone; None: the mean of all."""
-    missing: str = ""
-    """What the header promises and the file lacks, or what is there unread; none if empty."""
+    is_plain: bool  # mono 16-bit at 16 kHz: samples are taken as they are
+    lead_frames: int = 0  # decode from so many frames before what is wanted
+    is_flac: bool = False  # all of it decodes, or it is damaged
+    is_lossy: bool = False  # decoded is something like what was encoded
+    is_float: bool = False  # samples may exceed full scale, and are all scaled then
+    channel: int | None = None  # the channel that is read alone; None: the mean of all
+    missing: str = ""  # what the header promises and the file lacks, or what stays unread
 
     @property
     def num_samples(self) -> int:
@@ -154,11 +162,58 @@ def _find_missing(log: str) -> str:
     return ""
 
 
-def choose_channel(file: AudioFile) -> AudioFile:
-    """Return the file with its loudest channel chosen if its channels cancel when averaged.
+def find_unread(path: Path, file_format: str, num_frames: int, rate_hz: int) -> str:
+    """Say what a file holds, or promises, beyond the frames that are read; nothing if empty.
 
-    Balanced lines are recorded as two channels of opposite sign, whose mean is silent.
+    An MP3 without a count of its frames is taken to have the first one's bit rate throughout, and
+    of several that were joined, or Ogg streams in a row, the first one's length is read. Of a NIST
+    file that is cut short as many samples are read as are there.
     """
+    seconds = num_frames / rate_hz
+    if file_format == "NIST":
+        with path.open("rb") as file:
+            promised = re.search(rb"\nsample_count -i (\d+)", file.read(NIST_BYTES))
+        if promised and int(promised[1]) > num_frames:
+            return (
+                f"kept, but cut short: its header promises {int(promised[1]):,} samples, and there "
+                f"are {num_frames:,}"
+            )
+    if file_format not in ("MP3", "OGG"):
+        return ""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if file_format == "MP3" and (there := mp3_seconds(content)) > seconds + MP3_PADDING_SECONDS:
+            return f"kept, but only {seconds:,.1f} of its {there:,.1f} s are read: encode it again"
+        # A page that begins a stream, after one that does not.
+        if file_format == "OGG" and content.find(b"OggS\0\2", content.find(b"OggS\0\0")) > 0:
+            return "kept, but only the first of its streams is read: encode it again, as one"
+    return ""
+
+
+def mp3_seconds(content: mmap.mmap | bytes) -> float:
+    """Return the duration of all frames of layer III that follow another one."""
+    seconds, position, follows = 0.0, 0, False
+    while 0 <= position < len(content):
+        if MP3_FRAME.match(content, position):
+            head = int.from_bytes(content[position : position + 4], "big")
+            version, number, rate = head >> 19 & 3, head >> 12 & 15, head >> 10 & 3
+            samples, rate_hz = 576 << (version == 3), MP3_RATES_HZ[rate] >> (2, 0, 1, 0)[version]
+            seconds += follows * samples / rate_hz
+            size = samples // 8 * 1000 * MP3_KBITS[version == 3][number] // rate_hz
+            position += size + (head >> 9 & 1)
+            follows = True
+        elif content[position : position + 3] == b"ID3":  # a tag, which may hold an image
+            a, b, c, d = content[position : position + 10].ljust(10, b"\0")[6:]
+            position += 10 + (a << 21 | b << 14 | c << 7 | d)
+            follows = False
+        else:
+            found = MP3_FRAME.search(content, position)
+            position = found.start() if found else -1
+            follows = False
+    return seconds
+
+
+def choose_channel(file: AudioFile) -> AudioFile:
+    """Choose the loudest channel of a file whose channels cancel, as balanced lines do."""
     count, total, squares = 0, np.zeros(()), np.zeros(())
     with _open(file.path) as sound:
         if sound.channels == 1:
@@ -180,15 +235,10 @@ def choose_channel(file: AudioFile) -> AudioFile:
 
 
 def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.ndarray]:
-    """Yield the whole file at 16 kHz, decoded once, in small parts.
+    """Yield the whole file at 16 kHz in small parts, without seams; note how it is altered.
 
-    Parts are int16 if `file.is_plain`, else float32, which may exceed full scale, 1; `to_int16`
-    brings them into 16 bits. The resampler keeps its state between parts, so there are no seams.
-    Ogg and MP3, which seek by guesses and skip damage, may have fewer samples than the header says.
-
-    Args:
-        file: its channel is chosen here if none is.
-        note: called with each sentence on how the recording is altered.
+    Parts are int16 if `file.is_plain`, else float32, which may exceed full scale, 1. Ogg and MP3,
+    which skip damage, may have fewer samples than the header says.
     """
     if not file.is_plain and file.channel is None:
         file = choose_channel(file)
@@ -231,10 +281,9 @@ def read_samples(
 ) -> Int[np.ndarray, " s"]:
     """Return samples `[start, stop)` at 16 kHz as int16.
 
-    A window of a file at another rate equals that part of the whole file resampled: it begins where
-    the two grids of samples meet, and the filter sees the samples beyond both ends. With `levels`,
-    those of the whole file, it also equals that part of the whole file brought into 16 bits;
-    without, samples beyond full scale are clipped and an offset stays.
+    They equal that part of the whole file resampled, as the filter sees the samples beyond both
+    ends, and with `levels`, those of the whole file, also brought into 16 bits. Without, samples
+    beyond full scale are clipped and an offset stays.
     """
     if file.is_plain:
         mono = _decode(file, start, stop, "int16")[:, 0]

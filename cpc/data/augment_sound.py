@@ -44,17 +44,12 @@ LEAST_ROOM = 0.1
 class Ranges(NamedTuple):
     """What is drawn of each effect, uniformly. The first four are as CPC2 has them."""
 
-    pitch_cents: float | int = 300.0
-    """Up or down by at most so much; 100 cents are a semitone."""
-    snr_low_db: float | int = 5.0
+    pitch_cents: float | int = 300.0  # up or down by at most this; 100 cents are a semitone
+    snr_low_db: float | int = 5.0  # between these the signal stands above the noise
     snr_high_db: float | int = 20.0
-    """Between which the signal stands above the noise."""
-    dropout_ms: float | int = 50.0
-    """The longest silence."""
-    reverb_seconds: float | int = 0.5
-    """The longest time in which sound decays by 60 dB; the shortest is a tenth of it."""
-    band_hz: float | int = 1000.0
-    """The widest band that is taken out."""
+    dropout_ms: float | int = 50.0  # the longest silence
+    reverb_seconds: float | int = 0.5  # the longest decay by 60 dB; the shortest is a tenth of it
+    band_hz: float | int = 1000.0  # the widest band that is taken out
 
 
 def check_effects(
@@ -157,10 +152,7 @@ def draw_others(
 def mix(
     x: Float[Array, " s"], noise: Float[Array, " s"], snr_db: Float[Array, ""]
 ) -> Float[Array, " s"]:
-    """Return x + g noise, g such that 10 log10(sum x^2 / sum (g noise)^2) is `snr_db`.
-
-    Silence stays as it is, and silent noise adds nothing.
-    """
+    """Return x + g noise, g such that 10 log10(sum x^2 / sum (g noise)^2) is `snr_db`."""
     power, other = jnp.square(x).sum(), jnp.square(noise).sum()
     wanted = power / jnp.where(other > 0, other, 1) * 10 ** (-snr_db / 10)
     return x + jnp.sqrt(jnp.where(other > 0, wanted, 0)) * noise
@@ -171,16 +163,10 @@ def shift_pitch(
 ) -> Float[Array, " s"]:
     """Return sound whose frequencies are 2^(cents / 1200) times as high; length and tempo stay.
 
-    x is read so many times as fast, which moves the pitch, and brought back to its length by a
-    phase vocoder: frames are taken of where they belong, and each one's phases go on from the frame
-    before by what they advance within one hop there, locked to their neighbours' (Puckette 1995).
-    The advance is measured, by a second transform one hop earlier, so that no phase is unwrapped,
-    and 0 cents give x. Frequencies that would come to lie above 8 kHz fold back, faintly.
-
-    Args:
-        x: at least `FRAME` samples.
-        cents: between -most_cents and most_cents.
-        most_cents: decides how much is computed.
+    x, of at least `FRAME` samples, is read so many times as fast, which moves the pitch, and
+    brought back to its length by a phase vocoder whose phases are locked to their neighbours'
+    (Puckette 1995). Their advance is measured by a second transform one hop earlier, so that none
+    is unwrapped and 0 cents give x. `most_cents` decides how much is computed.
     """
     ratio, size = 2 ** (cents / 1200), len(x)
     # Frame m is centred at (m - 1) HOP of the result: at (m - 1) HOP / ratio of what is read.
@@ -208,10 +194,7 @@ def shift_pitch(
 
 
 def _lock(spectrum: Complex[Array, " bins"]) -> Complex[Array, " bins"]:
-    """Return bins with the phase of whichever neighbour is loud: those of a partial stay together.
-
-    Under a Hann window a partial's phase alternates from bin to bin (Puckette 1995).
-    """
+    """Return bins with the phase of whichever neighbour is loud: a partial's alternate by bin."""
     padded = jnp.pad(spectrum, 1)
     return spectrum - padded[:-2] - padded[2:]
 
@@ -245,12 +228,6 @@ def reverberate(
 
     h is 1 at 0, followed by noise that decays by 60 dB in `seconds` and has, where that is
     `most_seconds`, as much energy as the direct sound; in a smaller room proportionally less.
-
-    Args:
-        rng: of the room.
-        x: a window.
-        seconds: at most `most_seconds`, which decides how much is computed.
-        most_seconds: of the largest room.
     """
     time = jnp.arange(1, 1 + round(most_seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
     tail = jax.random.normal(rng, time.shape) * jnp.exp(-DECAY_NEPER * time / seconds)
@@ -263,11 +240,7 @@ def reverberate(
 def reject_band(
     x: Float[Array, " s"], low_hz: Float[Array, ""], high_hz: Float[Array, ""]
 ) -> Float[Array, " s"]:
-    """Return sound without the frequencies between two, by a mask of its spectrum.
-
-    The mask is 0 between them, 1 further than `EDGE_HZ` outside, and half a cosine between. Phases
-    stay as they are.
-    """
+    """Return sound without the frequencies between two; the mask fades over `EDGE_HZ`."""
     size = _transform_size(len(x) + SAMPLE_RATE_HZ // 10)  # the end does not ring at the beginning
     frequency = jnp.arange(size // 2 + 1) * (SAMPLE_RATE_HZ / size)
     outside = jnp.maximum(low_hz - frequency, frequency - high_hz)

@@ -1,15 +1,22 @@
-"""The folder of prepared data, and how a folder in it appears whole or not at all."""
+"""The folder of prepared data, and the lines of progress while data are prepared."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from cpc.data.log import Log
 from cpc.files import read_sealed, write_sealed
 from cpc.types import UserError
 
 T = TypeVar("T")
+#: Receives lines of progress while data are fetched, decoded and packed.
+Log: TypeAlias = Callable[[str], object]
+
+
+def log_to_stderr(line: str) -> None:
+    """Print a line of progress to stderr."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def cache_dir() -> Path:

@@ -44,11 +44,9 @@ TURNS = {
 def read_image(path: str | Path, *, size: int | None, channels: int) -> UInt8[np.ndarray, "y x ch"]:
     """`decode_image` of a file."""
     name = printable(path)
+    check_file(path)
     try:
-        check_file(path)
         content = Path(path).read_bytes()
-    except UserError as error:
-        raise UserError(printable(str(error))) from error
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from error
     return decode_image(content, name, size=size, channels=channels)
@@ -140,10 +138,7 @@ def _find_jpeg_end(content: bytes, name: str) -> int:
 
 
 def _lacks_data(image: Image.Image) -> bool:
-    """Whether a JPEG may lack data: then its last block is grey, or a progressive scan ends early.
-
-    libjpeg fills such an image up and Pillow does not report it.
-    """
+    """Whether a JPEG may lack data, which libjpeg fills with grey and Pillow does not report."""
     width, height = image.size
     last = np.asarray(image.crop((width - 1, height - 1, width, height)), int)
     return "progressive" in image.info or bool((abs(last - 128) <= 2).all())

@@ -1,8 +1,4 @@
-"""Decode a set of images once: into memory if it fits, else to know labels and damaged ones.
-
-Threads decode: Pillow lets go of the interpreter while it works, and processes would have to copy
-the pixels to each other.
-"""
+"""Decode a set of images once: into memory if it fits, else to know labels and damaged ones."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -13,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.data.cache import cache_dir, remember
+from cpc.data.cache import Log, cache_dir, remember
 from cpc.data.image_file import DECODER_VERSION
 from cpc.data.images import Images, LazyPixels, digest_pixels
-from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.data.skipped import check_skipped
 from cpc.data.walk import digest_files
@@ -32,15 +27,11 @@ class ImageFiles(NamedTuple):
     """Images of which nothing is decoded yet."""
 
     num_images: int
-    read: Callable[[int], tuple[np.ndarray, int]]
-    """index -> uint8 (y, x, ch), label; `UserError` where it is damaged."""
-    describe: Callable[[int], str]
-    """index -> path or record, for people."""
+    read: Callable[[int], tuple[np.ndarray, int]]  # index -> uint8 (y, x, ch), label; or UserError
+    describe: Callable[[int], str]  # index -> path or record, for people
     class_names: tuple[str, ...]
-    where: str
-    """Folder or set, for people."""
-    fingerprint: str
-    """Digest of the files and of what `read` makes of them."""
+    where: str  # folder or set, for people
+    fingerprint: str  # digest of the files and of what `read` makes of them
 
 
 def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Images:

@@ -24,11 +24,7 @@ THUMBNAIL, BLOCK_IMAGES = 8, 1024
 
 @dataclass(frozen=True)
 class LazyPixels:
-    """Images that are decoded when asked for.
-
-    Indexes like the uint8 array (n, y, x, ch) that it stands for, along its first axis, so whoever
-    takes `pixels[rows]` need not know which of the two it has.
-    """
+    """Images that are decoded when asked for, indexed like the array (n, y, x, ch) of all."""
 
     shape: tuple[int, int, int, int]
     read: Callable[[int], np.ndarray]
@@ -170,12 +166,7 @@ def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]
 
 
 def make_image_batches(
-    images: Images,
-    *,
-    batch_size: int,
-    seed: int,
-    process: int = 0,
-    num_processes: int = 1,
+    images: Images, *, batch_size: int, seed: int, process: int = 0, num_processes: int = 1
 ) -> Callable[[int], Batch]:
     """`step -> batch`, each epoch a new shuffle: a pure function of (seed, step, process).
 

@@ -1,49 +1,56 @@
 """The pack: all recordings decoded once into one memory-mapped int16 file."""
 
+import datetime
 import hashlib
 import json
 import os
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 from jaxtyping import Int, UInt8, UInt32
 
-from cpc.data.log import Log
-from cpc.data.pack_writing import (
-    BLOCK_BYTES,
-    DATA_NAME,
-    INDEX_NAME,
-    INDEX_VERSION,
-    SUMS_NAME,
-    parse_index,
-    write_index,
-    write_pack,
+from cpc.data.cache import Log
+from cpc.data.recordings import (
+    FULL_SCALE,
+    SAMPLE_RATE_HZ,
+    Recordings,
+    measure_levels,
+    read_parts,
+    sum_of_squares,
+    to_int16,
 )
-from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
-from cpc.data.skipped import check_skipped
+from cpc.data.skipped import Skipped, check_skipped
 from cpc.data.sources.folder import read_folder
 from cpc.data.walk import digest_files, walk_files
-from cpc.files import part_folder, read_sealed, read_text, replace_folder
+from cpc.files import part_folder, plain, read_sealed, read_text, replace_folder, write_sealed
 from cpc.types import UserError
 
 #: Of what `read_folder` makes of a folder: headers are read anew after it has changed.
 READ_VERSION = 4
+INDEX_VERSION = 3
+INDEX_NAME, DATA_NAME = "index.json", "samples.int16"
+#: uint32, the crc32 of each block of the samples.
+SUMS_NAME = "samples.crc32"
 #: The index of a pack in which damage was found: the next start packs anew.
 DAMAGED_NAME = "index.damaged.json"
 #: What a folder of recordings looked like when its pack was made.
 LISTING_NAME = "listing.txt"
+#: Bytes of a block: a window of 20,480 samples touches one or two.
+BLOCK_BYTES = 1 << 16
+#: Both bound the memory that packing takes: a longer recording is written a part at a time.
+DECODED_AT_ONCE = 256
+SAMPLES_AT_ONCE = 2**26
+PROGRESS_SECONDS = 5.0
 
 
 def pack(
-    recordings: Recordings,
-    path: str | Path,
-    log: Log = print,
-    *,
-    max_skipped_fraction: float = 0.1,
+    recordings: Recordings, path: str | Path, log: Log = print, *, max_skipped_fraction: float = 0.1
 ) -> Recordings:
     """Return the recordings from a pack in folder `path`, made now unless it is there and current.
 
@@ -75,12 +82,12 @@ def pack(
             return _make(recordings, wanted, path, log, max_skipped_fraction)
         except OSError as error:
             raise UserError(f"cannot write the pack {path}: {error}") from error
-    check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
-    told = {"skipped": [*recordings.skipped], "shortened": [*recordings.shortened]}
-    if {**index, **told} != index:  # files that were not packed have come or gone
-        index |= told
+    check_skipped(_entries(index, "damaged"), len(recordings), max_skipped_fraction, "recordings")
+    listed = plain({"skipped": recordings.skipped, "shortened": recordings.shortened})
+    if {**index, **listed} != index:  # files that were not packed have come or gone
+        index |= listed
         with suppress(OSError):  # a cache that others share
-            write_index(path, index)
+            write_sealed(path / INDEX_NAME, index)
     return _open(index, path, path)
 
 
@@ -123,7 +130,7 @@ def _make(
     hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
     log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
     with part_folder(path) as part:
-        index = write_pack(recordings, wanted, part, log, max_skipped_fraction)
+        index = _write_pack(recordings, wanted, part, log, max_skipped_fraction)
         # Opened before it is moved: the mapped file stays this one, whatever others do to `path`.
         made = _open(index, part, path)
         finished = _read_index(path)
@@ -137,7 +144,8 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
     """Return the recordings of the pack in `folder`, which is `path` or becomes it."""
     data = folder / DATA_NAME
     samples = np.asarray(np.memmap(data, "<i2", "r"))  # a plain array is quicker to cut
-    status, offsets = data.stat(), np.asarray(index["offsets"], np.int64)
+    lengths = np.asarray(index["lengths"], np.int64)
+    status, offsets = data.stat(), np.cumsum(lengths) - lengths
 
     def complain(block: int) -> NoReturn:
         remedy = "run the same command again, which packs anew"
@@ -170,12 +178,12 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
     return Recordings(
         names=tuple(index["names"]),
         speakers=tuple(index["speakers"]),
-        lengths=np.asarray(index["lengths"], np.int64),
+        lengths=lengths,
         read=read,
         gather=gather,
         rms=np.asarray(index["rms"], np.float32),
-        skipped=(*index["skipped"], *index["damaged"], *index["left_out"]),
-        shortened=(*index["shortened"], *index["altered"]),
+        skipped=_entries(index, "skipped", "damaged", "left_out"),
+        shortened=_entries(index, "shortened", "altered"),
         fingerprint=index["fingerprint"],
     )
 
@@ -185,10 +193,9 @@ def _make_block_check(
     sums: UInt32[np.ndarray, " blocks"],
     complain: Callable[[int], NoReturn],
 ) -> Callable[[Int[np.ndarray, " n"], int], None]:
-    """Return check(begins, num_bytes), which compares the blocks that reads touch with their sums.
+    """Return check(begins, num_bytes), which sums each block once, when a read first touches it.
 
-    A block is summed once; two threads that meet in it both do, which harms nothing. `complain`
-    gets the number of a block that has changed.
+    `complain` gets the number of a block that has changed.
     """
     unchecked = np.ones(len(sums), bool)
 
@@ -207,10 +214,15 @@ def _make_block_check(
     return check
 
 
+def _entries(index: dict, *keys: str) -> tuple[Skipped, ...]:
+    return tuple((name, reason) for key in keys for name, reason in index[key])
+
+
 def _read_index(path: Path) -> dict | None:
-    """Return the index of a pack, or None if there is none of this version and form."""
-    with suppress(UserError, ValueError, TypeError, KeyError, OverflowError):
-        return parse_index(read_sealed(path / INDEX_NAME))
+    """Return the index of a pack, or None if there is none of this version."""
+    with suppress(UserError):
+        index = read_sealed(path / INDEX_NAME)
+        return index if index.get("version") == INDEX_VERSION else None
     return None
 
 
@@ -255,3 +267,147 @@ def _fingerprint(recordings: Recordings) -> str:
     for column in (recordings.names, recordings.speakers, recordings.lengths.tolist()):
         digest.update(json.dumps(column).encode())
     return digest.hexdigest()
+
+
+class LeftOutError(UserError):
+    """An utterance that is left out and is not damaged: it is silent, or a copy."""
+
+
+class Decoded(NamedTuple):
+    """An utterance, int16 in parts, and sentences on how it was altered."""
+
+    parts: Iterable[np.ndarray]
+    notes: list[str]
+
+
+def _write_pack(
+    recordings: Recordings, fingerprint: str, part: Path, log: Log, max_skipped_fraction: float
+) -> dict:
+    """Write the samples, their checksums and the index, which is also returned."""
+    data = part / DATA_NAME
+    index = _write_samples(recordings, data, log)
+    for name, reason in (*index["damaged"], *index["left_out"]):
+        log(f"skipped {name}: {reason}")
+    for name, what in (*recordings.shortened, *index["altered"]):
+        log(f"{name}: {what}")
+    check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
+    if not index["names"]:
+        raise UserError(
+            f"none of the {len(recordings)} recordings has sound that decodes: there is nothing to "
+            "pack"
+        )
+    sums = _sum_blocks(data)
+    sums.tofile(part / SUMS_NAME)
+    index |= {"version": INDEX_VERSION, "fingerprint": fingerprint}
+    index |= {"skipped": recordings.skipped, "shortened": recordings.shortened}
+    index["crc32_of_sums"] = zlib.crc32(sums.tobytes())
+    write_sealed(part / INDEX_NAME, index)
+    return index
+
+
+def _sum_blocks(path: Path) -> UInt32[np.ndarray, " blocks"]:
+    """Return the crc32 of each block of a file."""
+    with path.open("rb") as file:
+        blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
+        return np.asarray([zlib.crc32(block) for block in blocks], "<u4")
+
+
+def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, list]:
+    """Decode on all cores, write in order, and return columns of the index."""
+
+    def decode(position: int) -> Decoded | UserError:
+        try:
+            return _decode(recordings, position)
+        except UserError as error:
+            return error
+
+    columns = "names", "speakers", "lengths", "rms", "damaged", "left_out", "altered"
+    index, first_with, stop = {name: [] for name in columns}, {}, 0
+    began = said = time.monotonic()
+    with path.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
+        while stop < len(recordings):
+            lot = _next_lot(recordings.lengths, stop)
+            for position, decoded in zip(lot, pool.map(decode, lot), strict=True):
+                begin = file.tell()
+                try:
+                    _write_one(file, decoded, position, recordings, index, first_with)
+                except UserError as error:
+                    file.seek(begin)
+                    file.truncate()
+                    column = "left_out" if isinstance(error, LeftOutError) else "damaged"
+                    index[column].append((recordings.names[position], str(error)))
+            stop = lot.stop
+            if time.monotonic() - said > PROGRESS_SECONDS:
+                said = time.monotonic()
+                log(_progress(recordings.lengths, stop, said - began))
+    return index
+
+
+def _next_lot(lengths: np.ndarray, start: int) -> range:
+    """The next utterances to decode together, or one that is too long for memory alone."""
+    total = np.cumsum(lengths[start : start + DECODED_AT_ONCE].astype(float))
+    return range(start, start + max(1, int(np.searchsorted(total, SAMPLES_AT_ONCE, "right"))))
+
+
+def _decode(recordings: Recordings, index: int) -> Decoded:
+    """Bring an utterance into 16 bits; one that is too long for memory is read twice, in parts."""
+    notes: list[str] = []
+    parts: Iterable[np.ndarray] = read_parts(recordings, index, notes.append)
+    if recordings.lengths[index] <= SAMPLES_AT_ONCE:
+        parts = list(parts)
+        levels = measure_levels(parts)
+        parts = [to_int16(part, levels) for part in parts]
+    else:
+        levels = measure_levels(parts)
+        again = read_parts(recordings, index, lambda _: None)
+        parts = (to_int16(part, levels) for part in again)
+    return Decoded(parts, [*notes, *levels.describe()])
+
+
+def _write_one(
+    file: BinaryIO,
+    decoded: Decoded | UserError,
+    position: int,
+    recordings: Recordings,
+    index: dict[str, list],
+    first_with: dict[bytes, str],
+) -> None:
+    """Write an utterance at the end of the samples; if that raises, `index` is as it was.
+
+    `first_with` maps a digest of samples to the name of the utterance that has them.
+    """
+    if isinstance(decoded, UserError):
+        raise decoded
+    squares, length, digest = 0, 0, hashlib.blake2b(digest_size=16)
+    for part in decoded.parts:
+        samples = part.astype("<i2")
+        file.write(samples.data)
+        digest.update(samples.data)
+        squares, length = squares + sum_of_squares(samples), length + len(samples)
+    name, promised = recordings.names[position], int(recordings.lengths[position])
+    if not length:
+        raise UserError(f"{name} has no samples")
+    if not squares:
+        raise LeftOutError(f"{name} is silent: all its samples are equal in 16 bits")
+    first = first_with.setdefault(digest.digest(), name)
+    if first != name:
+        raise LeftOutError(f"{name} has the samples of {first}, of which it is a copy")
+    if length < promised:
+        what = f"kept, but {length:,} of {promised:,} samples decode: it is damaged or cut short"
+        index["altered"].append((name, what))
+    index["altered"].extend((name, note) for note in decoded.notes)
+    index["names"].append(name)
+    index["speakers"].append(recordings.speakers[position])
+    index["lengths"].append(length)
+    index["rms"].append((squares / length) ** 0.5 / FULL_SCALE)
+
+
+def _progress(lengths: np.ndarray, stop: int, seconds: float) -> str:
+    """Return how far packing is that took seconds up to an utterance."""
+    packed, left = int(lengths[:stop].sum()), int(lengths[stop:].sum())
+    rate = packed / SAMPLE_RATE_HZ / seconds
+    seconds_left = datetime.timedelta(seconds=round(seconds * left / max(packed, 1)))
+    return (
+        f"packed {stop:,} of {len(lengths):,} utterances ({stop / len(lengths):.0%}), "
+        f"{rate:,.0f} x real time, {seconds_left} left"
+    )

@@ -31,12 +31,7 @@ def rows_of_process(
 
 
 def prefetch(
-    batches: Callable[[int], B],
-    start: int,
-    stop: int,
-    *,
-    num_threads: int = 2,
-    buffer: int = 4,
+    batches: Callable[[int], B], start: int, stop: int, *, num_threads: int = 2, buffer: int = 4
 ) -> Iterator[B]:
     """`batches(start)`, ..., `batches(stop - 1)` in order, made by threads while the device works.
 

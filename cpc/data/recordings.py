@@ -1,15 +1,14 @@
 """A set of recordings: names, speakers, lengths, and a way to read any part of any of them."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from cpc.data.levels import FULL_SCALE, measure_levels, sum_of_squares, to_int16
 from cpc.data.skipped import Skipped
 from cpc.data.walk import read_named, same_name
 from cpc.types import UserError
@@ -23,15 +22,16 @@ SAMPLE_RATE_HZ = 16_000
 TARGET_RMS = 0.05
 #: Silence is not blown up beyond this.
 MAX_GAIN = 500.0
+FULL_SCALE = 32768
+#: A constant offset above this fraction of the standard deviation is subtracted.
+MAX_OFFSET = 0.1
+#: Samples, at 16 bits, below which little of a recording at a finer resolution remains.
+MIN_PEAK = 32 / FULL_SCALE
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Utterances as mono int16 at 16 kHz, wherever they lie.
-
-    `read(index, start, stop)` gives samples `[start, stop)` of one utterance, by seeking; it raises
-    `UserError` where the file cannot be decoded.
-    """
+    """Utterances as mono int16 at 16 kHz, wherever they lie."""
 
     names: tuple[str, ...]
     """Unique utterance ids."""
@@ -40,7 +40,7 @@ class Recordings:
     lengths: Int[np.ndarray, " n"]
     """Samples of each utterance at 16 kHz, int64."""
     read: Callable[[int, int, int], np.ndarray]
-    """(index, start, stop) -> int16 (stop - start,)."""
+    """(index, start, stop) -> int16 (stop - start,), by seeking; `UserError` if damaged."""
     gather: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
     """(indices (b,), starts (b,), length) -> int16 (b, length), at once; None: by `read`."""
     rms: Float[np.ndarray, " n"] | None = None
@@ -119,8 +119,8 @@ def split_by_lists(
 ) -> tuple[Recordings, Recordings]:
     """Train and test utterances by two lists of ids, as in the paper's `train_split.txt`.
 
-    `UserError` for an id that is not among the recordings (an utterance that was skipped for being
-    damaged is passed over) or that is in both lists.
+    Raises:
+        UserError: an id is in both lists, or neither among the recordings nor a damaged one.
     """
     where = {name: i for i, name in enumerate(recordings.names)}
     damaged = {name for path, _ in recordings.skipped for name in ids_of(path)}
@@ -208,6 +208,90 @@ def read_parts(recordings: Recordings, index: int, note: Note) -> Iterator[np.nd
     if recordings.stream is not None:
         return recordings.stream(index, note)
     return iter((recordings.read(index, 0, int(recordings.lengths[index])),))
+
+
+class Levels(NamedTuple):
+    """Sums over all samples of a recording, on the scale on which full scale is 1."""
+
+    num_samples: int
+    mean: float
+    deviation: float  # root mean square without the mean
+    lowest: float
+    highest: float
+    is_int16: bool  # whether the samples had 16 bits already
+
+    @property
+    def offset(self) -> float:
+        """Constant to subtract: the mean if it is not small compared with the sound, else 0."""
+        units = round(self.mean * FULL_SCALE)
+        return units / FULL_SCALE if abs(self.mean) > MAX_OFFSET * self.deviation else 0.0
+
+    @property
+    def rms(self) -> float:
+        """Root mean square without the offset: the loudness."""
+        return (self.deviation**2 + (self.mean - self.offset) ** 2) ** 0.5
+
+    @property
+    def peak(self) -> float:
+        """Largest sample without the offset."""
+        return max(self.highest - self.offset, self.offset - self.lowest)
+
+    def describe(self) -> list[str]:
+        """Return how the recording is altered, one sentence each."""
+        notes = []
+        if self.offset:
+            notes.append(
+                f"kept, without its constant offset of {self.offset:.3g} times full scale, next to "
+                f"sound of {self.deviation:.3g}"
+            )
+        if not self.is_int16 and self.peak < MIN_PEAK:
+            notes.append(
+                f"kept, but it reaches only {self.peak:.2g} times full scale, of which 16 bits "
+                "keep little: scale it up"
+            )
+        return notes
+
+
+def sum_of_squares(samples: Int[np.ndarray, " s"]) -> int:
+    """Return the sum of the squares of int16 samples: exact, so that parts add up to the whole."""
+    wide = samples.astype(np.int64)
+    return int(wide @ wide)
+
+
+def measure_levels(parts: Iterable[np.ndarray]) -> Levels:
+    """Measure a recording, given in parts: int16, or float32 with full scale at 1."""
+    num, total, squares, lowest, highest, is_int16 = 0, 0, 0, np.inf, -np.inf, True
+    for part in parts:
+        is_int16 = part.dtype == np.int16
+        wide = part.astype(np.int64 if is_int16 else np.float64)
+        num, total, squares = (
+            num + len(part),
+            total + wide.sum().item(),
+            squares + (wide @ wide).item(),
+        )
+        if len(part):
+            lowest, highest = min(lowest, part.min().item()), max(highest, part.max().item())
+    if not num:
+        return Levels(0, 0.0, 0.0, 0.0, 0.0, is_int16)
+    scale, mean = FULL_SCALE if is_int16 else 1, total / num
+    deviation = max(squares / num - mean**2, 0.0) ** 0.5
+    return Levels(num, mean / scale, deviation / scale, lowest / scale, highest / scale, is_int16)
+
+
+def to_int16(part: np.ndarray, levels: Levels) -> Int[np.ndarray, " s"]:
+    """Return a part of a recording as int16, without its offset; scaled if it exceeds full scale.
+
+    >>> hot = np.array([0.0, 4.0, -2.0], np.float32)
+    >>> to_int16(hot, measure_levels([hot - hot.mean()])).tolist()
+    [0, 32767, -19661]
+    """
+    offset, peak = levels.offset, levels.peak
+    if part.dtype == np.int16 and not offset:
+        return part
+    wide: Float[np.ndarray, " s"] = part.astype(np.float32)
+    wide = wide / FULL_SCALE if part.dtype == np.int16 else wide
+    scaled = (wide - np.float32(offset)) * np.float32(FULL_SCALE / max(peak, 1.0))
+    return np.clip(np.round(scaled), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
 
 
 def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:

@@ -7,33 +7,19 @@ import unicodedata
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cpc.data.skipped import Skipped
 from cpc.files import RUN_LOCK, SWEEP_LOCK
 from cpc.types import UserError
 
 
-class Walk(NamedTuple):
-    """What lies below a folder."""
-
-    files: list[str]
-    """Everything that is no folder, sorted: also what may not be opened."""
-    unreadable: list[Skipped]
-    """(folder, reason) of those that could not be looked into."""
-    passed_over: list[Skipped]
-    """(folder, reason) of links to one that was looked into already, and of directories of runs."""
-
-
 class Found(NamedTuple):
     """The files below a folder, by what becomes of them."""
 
-    files: list[Path]
-    """Files to read, sorted."""
-    unreadable: list[Skipped]
-    """(name, reason) of folders that cannot be listed; count them as damaged, data may be there."""
-    left_out: list[Skipped]
-    """(name, reason) of files that are not read and of folders passed over: for `skipped`."""
+    files: list[Any]  # sorted: paths of `find_data`, texts of `walk_files`
+    unreadable: list[Skipped]  # (folder, reason) of those that cannot be listed: data may be there
+    left_out: list[Skipped]  # (name, reason) of files that are not read and of folders passed over
 
 
 #: Endings of prose about data, of checksums, settings, thumbnails and programs.
@@ -64,10 +50,7 @@ def find_data(
 
     Every file is either in `files`, or listed in `left_out` with a reason, or known to be something
     else: hidden, named like a licence or read-me (`COMPANIONS`), or with one of the endings
-    `others`. So a kind names what it reads and what it knows, and everything else is listed:
-
-        found = find_data(root, {".npy", ".csv"}, DOCUMENTS | {".json"})
-        skipped = [*found.unreadable, *damaged, *found.left_out]
+    `others`.
 
     Args:
         root: the folder, of which all levels count.
@@ -90,7 +73,7 @@ def find_data(
         )
         why = f"{printable(other)} is read instead" if other else fix
         left_out.append((name, f"{name} has a format that is not read: {why}"))
-    return Found(sorted(files), walk.unreadable, left_out + walk.passed_over)
+    return Found(sorted(files), walk.unreadable, left_out + walk.left_out)
 
 
 def list_endings(endings: Iterable[str]) -> str:
@@ -98,16 +81,14 @@ def list_endings(endings: Iterable[str]) -> str:
     return ", ".join(sorted(ending[1:] for ending in endings))
 
 
-def walk_files(root: str | Path) -> Walk:
+def walk_files(root: str | Path) -> Found:
     """Return all files below a folder, at any depth, also behind links, each folder once.
 
-    Folders whose name begins with a dot are passed over: caches of editors and notebooks, and the
-    `.git` in which DataLad keeps what its links name. So are directories of runs below `root`,
-    which would read what they write. A folder is known by device and inode, so that links in a
-    circle end. Real folders come before those behind links: a file has its own path, not that of a
-    link to it.
+    Folders whose name begins with a dot are passed over, and directories of runs, which would read
+    what they write. Links in a circle end. Real folders come before those behind links: a file has
+    its own path, not that of a link to it.
     """
-    found, seen, starts = Walk([], [], []), set(), [str(root)]
+    found, seen, starts = Found([], [], []), set(), [str(root)]
 
     def report(error: OSError) -> None:
         name = printable(error.filename)
@@ -124,7 +105,7 @@ def walk_files(root: str | Path) -> Walk:
             if reason:
                 folders.clear()
                 name = printable(folder)
-                found.passed_over.append((name, f"{name} {reason}"))
+                found.left_out.append((name, f"{name} {reason}"))
                 continue
             found.files.extend(f"{folder}/{name}" for name in files)
             paths = (f"{folder}/{name}" for name in folders)
@@ -150,14 +131,6 @@ def is_of_runs(folder: str) -> bool:
     return any(os.path.lexists(f"{folder}/{name}") for name in (RUN_LOCK, SWEEP_LOCK))
 
 
-def is_folder(entry: os.DirEntry) -> bool:
-    """Whether an entry is a folder, or a link to one."""
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself, say: whoever opens it is told
-        return False
-
-
 def digest_files(paths: Iterable[str | Path], settings: str = "") -> str:
     """Return a digest of settings and of the names, sizes and times of change of files."""
     digest = hashlib.sha256(settings.encode())
@@ -174,16 +147,15 @@ def check_file(path: str | Path) -> None:
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        raise UserError(f"{printable(path)} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(mode):
-        raise UserError(f"{path} is no file but a folder, fifo, socket or device: it is not opened")
+        raise UserError(
+            f"{printable(path)} is no file but a folder, fifo, socket or device: it is not opened"
+        )
 
 
 def read_named(path: str | Path, what: str) -> str:
-    """Return a text file that names recordings: without a mark of byte order, accents composed.
-
-    Some editors write the mark, and macOS lists names with accents apart (NFD).
-    """
+    """Return a text file that names recordings: without a mark of byte order, accents composed."""
     check_file(path)
     try:
         return same_name(Path(path).read_text(encoding="utf-8-sig"))

@@ -1,36 +1,14 @@
 """Windows drawn over all recorded time, short clips whole: pure in (seed, step, process)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Int
 
 from cpc.data.pipeline import rows_of_process
-from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, gains, read_windows
+from cpc.data.recordings import Recordings, gains, read_windows
 from cpc.types import Batch, UserError
-
-
-class WindowCounts(NamedTuple):
-    """What drawing windows of one length makes of a set of recordings."""
-
-    num_utterances: int
-    num_short: int
-    """Utterances shorter than a window: drawn whole, and filled up with zeros."""
-    seconds: float
-    seconds_short: float
-
-
-def count_windows(recordings: Recordings, window_samples: int) -> WindowCounts:
-    """How many utterances, and how much time, are shorter than a window."""
-    short = recordings.lengths < window_samples
-    return WindowCounts(
-        num_utterances=len(recordings),
-        num_short=int(short.sum()),
-        seconds=float(recordings.lengths.sum() / SAMPLE_RATE_HZ),
-        seconds_short=float(recordings.lengths[short].sum() / SAMPLE_RATE_HZ),
-    )
-
 
 #: draw(rng, number) -> recordings and starts of windows, (number,) each.
 DrawWindows: TypeAlias = Callable[
@@ -42,9 +20,7 @@ def uniform_windows(lengths: Int[np.ndarray, " n"], window_length: int) -> DrawW
     """Return a draw of windows that hears every second of all recordings as often.
 
     A recording of L is drawn in proportion to max(L, W), W the window's length, and then where its
-    window begins, from 0 to L - W. So W of L are heard of a long one, and a short one whole. Were
-    all windows equally likely instead, a recording that is just as long as one would count for 1,
-    and one of twice that length for W.
+    window begins, from 0 to L - W. So W of L are heard of a long one, and a short one whole.
 
     >>> draw = uniform_windows(np.array([2, 4, 16]), 4)
     >>> recordings, starts = draw(np.random.default_rng(0), 24_000)

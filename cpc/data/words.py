@@ -18,10 +18,8 @@ class WordStream(NamedTuple):
     launch: Callable[[int], dict[str, np.ndarray]]
     """Index of a launch -> {"tokens", "sentence"}, int32 (steps, margin + positions + margin); the
     margins repeat the neighbours' words. Where nothing is, both are -1."""
-    per_epoch: int
-    """Launches of an epoch."""
-    words_per_launch: float
-    """Words of the text, those thinned out included, that a launch goes through."""
+    per_epoch: int  # launches of an epoch
+    words_per_launch: float  # of the text, those that are thinned out included
 
 
 def word_stream(

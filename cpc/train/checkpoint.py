@@ -10,6 +10,7 @@ import logging
 import os
 import pathlib
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +21,7 @@ from jax.experimental import multihost_utils
 
 from cpc.files import advise, read_sealed, read_text, seal, unseal, write_sealed
 from cpc.train.distributed import await_verdict
-from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, nest
+from cpc.train.state import named_leaves
 from cpc.types import PyTree, UserError
 
 #: The metric of a step, in its folder, if it was evaluated only after the state was saved.
@@ -29,6 +30,8 @@ LATE_METRIC = "late-metric.json"
 OWED = "owed-evaluation"
 #: Metric by step of the checkpoints that have one.
 Metrics: TypeAlias = dict[int, float]
+#: By path: {"shape": list, "dtype": str, "crc32": int | None}.
+Leaves: TypeAlias = dict[str, dict[str, Any]]
 
 
 class NewestAndBest(ocp.checkpoint_managers.preservation_policy.PreservationPolicy):
@@ -97,7 +100,7 @@ class Checkpoints:
         arrays = _without_keys(state)
         if metric is not None and np.isfinite(metric):
             self._metrics[step] = float(metric)
-        meta = {"leaves": describe_leaves(arrays), "metadata": metadata}
+        meta = {"leaves": _describe_leaves(arrays), "metadata": metadata}
         meta = seal({**meta, "metric": self._metrics.get(step)})
         self.wait()  # an error of the save before is told as that one's
         self._last_saved = step
@@ -188,10 +191,10 @@ class Checkpoints:
         path = self.directory / str(step)
         try:
             meta = _read_meta(path)
-            check_same_shapes(shapes, meta["leaves"], path)
+            _check_same_shapes(shapes, meta["leaves"], path)
             with ocp.StandardCheckpointer() as reader:
                 arrays = reader.restore(path / "state", shapes)
-            check_sums(arrays, meta["leaves"])
+            _check_sums(arrays, meta["leaves"])
         except UserError:
             raise
         except Exception as error:
@@ -341,12 +344,12 @@ def _steps(path: pathlib.Path) -> list[int]:
 
 def _read_params(path: pathlib.Path) -> tuple[dict[str, PyTree], dict[str, Any]]:
     meta = _read_meta(path)
-    wanted = nest(meta["leaves"], ("params", "extra", "ema"))
+    wanted = _nest(meta["leaves"], ("params", "extra", "ema"))
     how = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
     with ocp.PyTreeCheckpointer() as reader:
         args = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
         arrays = reader.restore(path / "state", args=args)
-    check_sums(arrays, meta["leaves"])
+    _check_sums(arrays, meta["leaves"])
     return {"params": {}, "extra": {}, "ema": None, **arrays}, meta["metadata"]
 
 
@@ -401,3 +404,60 @@ def _with_keys(arrays: PyTree, target: PyTree) -> PyTree:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:200]
+
+
+def _describe_leaves(arrays: PyTree) -> Leaves:
+    """Return each leaf's shape, dtype and crc32 by path (None if it is spread over processes)."""
+    return {
+        name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "crc32": _crc32(leaf)}
+        for name, leaf in named_leaves(arrays)
+    }
+
+
+def _check_sums(arrays: PyTree, leaves: Leaves) -> None:
+    """Raise a ValueError that names the first leaf that is not what was saved."""
+    for name, leaf in named_leaves(arrays):
+        if leaves[name]["crc32"] not in (None, _crc32(leaf)):
+            raise ValueError(f"the checksum of {name} is wrong")
+
+
+def _check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> None:
+    """Raise a UserError that names the first path at which checkpoint and target differ."""
+    wanted = {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in named_leaves(shapes)}
+    found = {name: [leaf["shape"], leaf["dtype"]] for name, leaf in leaves.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise UserError(
+                f"The checkpoint {path} is of another model: {name} is {found.get(name, 'absent')} "
+                f"there and {wanted.get(name, 'absent')} here; use the config that wrote it, or "
+                "another work directory."
+            )
+
+
+def _nest(leaves: Leaves, roots: tuple[str, ...]) -> dict[str, Any]:
+    """Rebuild the trees under `roots` from paths: of dicts, and of lists where keys are numbers."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *parents, last = name.split("/")
+        if parents and parents[0] in roots:
+            node = tree
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = jax.ShapeDtypeStruct(tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"]))
+    return {root: _number(branch) for root, branch in tree.items()}
+
+
+def _number(tree: Any) -> Any:
+    """Dicts with keys 0, 1, ... as lists."""
+    if not isinstance(tree, dict):
+        return tree
+    branches = {name: _number(branch) for name, branch in tree.items()}
+    if branches and sorted(branches) == sorted(map(str, range(len(branches)))):
+        return [branches[str(i)] for i in range(len(branches))]
+    return branches
+
+
+def _crc32(leaf: Any) -> int | None:
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        return None
+    return zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data)

@@ -247,10 +247,7 @@ def is_first() -> bool:
 
 
 def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
-    """Return `function(*args)`, called on process 0 with its own copies of replicated arrays.
-
-    The others wait, and get None; their devices take no part.
-    """
+    """Return `function(*args)` of process 0, on its copies of replicated arrays; None elsewhere."""
     if jax.process_count() == 1:
         return function(*args)
     result = function(*jax.tree.map(_own_copy, args)) if is_first() else None
@@ -285,9 +282,6 @@ def leave_failing(status: int) -> None:
 
 
 def await_verdict() -> None:
-    """Wait for the watchdog: an error here may be due to a process that ended.
-
-    The watchdog then ends this process with a sentence about the other one.
-    """
+    """Give the watchdog time to end this process, if an error is due to one that ended."""
     if _watchdogs:
         time.sleep(VERDICT_SECONDS)

@@ -19,10 +19,9 @@ import numpy as np
 
 from cpc.train.checkpoint import Checkpoints
 from cpc.train.distributed import report_busy, report_step
-from cpc.train.integrity import named_leaves
 from cpc.train.metrics import Writer
 from cpc.train.signals import Stopped
-from cpc.train.state import TrainState, zeros_like_metrics
+from cpc.train.state import TrainState, named_leaves, zeros_like_metrics
 from cpc.train.step import describe_failure
 from cpc.types import Array, PyTree, UserError
 
@@ -36,11 +35,9 @@ class Cadence(NamedTuple):
     """How often a run records, evaluates and saves, in steps."""
 
     log_every: int = 100
-    """Steps from one training record to the next; 0 for the last step alone."""
+    """Steps from one training record to the next; 0 for the last step alone, as for the others."""
     eval_every: int = 0
-    """Steps from one evaluation to the next; 0 for the last step alone."""
     save_every: int = 0
-    """Steps from one save to the next; 0 for the last step alone."""
     steps_per_launch: int = 1
     """Steps that one call of the step function does, with one element of the batches."""
 
@@ -295,10 +292,7 @@ def _check_finite(what: str | None, checkpoint: Checkpoints | None) -> None:
 
 
 def _make_throttle(steps_in_flight: int) -> Callable[[Array], int]:
-    """Bound the queue of the device: every so many steps, wait for the mark before.
-
-    The function returns how often it has waited.
-    """
+    """Make throttle(step), which bounds the device's queue and returns how often it has waited."""
     mark: Array | None = None
     calls = 0
 

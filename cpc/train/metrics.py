@@ -172,10 +172,7 @@ class ServiceWriter:
         say: Callable[[str], None] = print,
         run_id: str = "",
     ):
-        """Begin a run of the service, or resume the one of this `run_id`, by default the name.
-
-        A service without ids, as trackio, resumes the run of the same name.
-        """
+        """Begin a run of the service, or resume the one of this `run_id`, or name without ids."""
         self._service, self._say, self._works = service, say, True
         options = {"project": project, "name": name, "config": plain(config), "resume": "allow"}
         if _takes(service.init, "id"):
@@ -256,16 +253,15 @@ class ProgressWriter:
 
     def say(self, sentence: str) -> None:
         """Write a line that stays, below the progress line if one stands there."""
-        self._stream.write("\n" * bool(self._width) + sentence + "\n")
+        self.close()
+        self._stream.write(f"{sentence}\n")
         self._stream.flush()
-        self._width = 0
 
     def close(self) -> None:
         """End the line that stands on the terminal."""
-        if self._width:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._width = 0
+        self._stream.write("\n" * bool(self._width))
+        self._stream.flush()
+        self._width = 0
 
 
 def progress_line(

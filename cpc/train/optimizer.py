@@ -82,10 +82,9 @@ def make_lion(
 def make_muon(
     rate: Schedule, weight_decay: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformation:
-    """Return Muon (Jordan et al. 2024), with updates as in Liu et al. (2025).
+    """Return Muon (Jordan et al. 2024), with updates of root mean square 0.2 (Liu et al. 2025).
 
-    Weights move by orthogonalized momentum of optax's 0.95, each update with a root mean square of
-    0.2; biases and embeddings by Adam with Nesterov's momentum, which the numbers are of.
+    Biases and embeddings move by Adam with Nesterov's momentum, which the numbers are of.
     """
     muon = functools.partial(
         optax.contrib.muon,
@@ -146,9 +145,8 @@ def _decayed(params: PyTree) -> PyTree:
 def _matrices(params: PyTree) -> PyTree:
     """The axes of each leaf that Muon takes for rows and columns; None: it is no matrix.
 
-    Of a convolution all axes but the last are rows (Jordan et al. 2024). Stacked matrices are
-    orthogonalized one by one: the W_k of a predictor, along the middle axis, and blocks of
-    recurrent weights and networks of each offset, along the first.
+    Stacked matrices are orthogonalized one by one: the W_k of a predictor, blocks of recurrent
+    weights, and the networks of each offset.
     """
     axes = optax.contrib.MuonDimensionNumbers
 
@@ -224,11 +222,9 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
 
     Args:
         decay: of the learning rate from a layer to the one below it; 1: all learn alike.
-        parts: names of submodules from the head down, and of others that begin so before an
-            underscore: context_backward is another context. A layer of a part is what the numbers
-            in its variables' names say; what is called stem or input lies below them, and other
-            variables without a number belong to the part's highest layer. All variables outside of
-            the parts learn at the whole rate.
+        parts: names of submodules from the head down; context_backward is another context. Their
+            layers go by the numbers in variables' names: stem and input lie below them, other
+            variables without a number in the highest. All others learn at the whole rate.
 
     >>> params = {"encoder": {"conv0": 1.0, "conv1": 1.0}, "context": {"w": 1.0}, "head": 1.0}
     >>> update, _ = scale_by_layer(0.5, ("context", "encoder")).update(params, optax.EmptyState())

@@ -1,8 +1,6 @@
 """A training step that touches only the rows of its tables that a batch reads.
 
-A vocabulary of 100,000 words has tables of 40 MB, of which a batch of 1,000 words reads one part in
-a hundred. Rows are gathered, differentiated, and their updates scattered back; momentum and weight
-decay, which change every row at every step, have no place here.
+Momentum and weight decay, which change every row at every step, have no place here.
 """
 
 from collections.abc import Callable

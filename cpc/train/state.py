@@ -1,6 +1,6 @@
 """What a training run carries from step to step: one pytree, saved and restored whole."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,16 @@ def init_state(
 def zeros_like_metrics(metrics: PyTree) -> PyTree:
     """Return zero float32 sums of the same shapes, from arrays or from `jax.eval_shape`."""
     return jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.float32), metrics)
+
+
+def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    """Return (path, leaf) of each leaf, in the order of `jax.tree.leaves`.
+
+    >>> named_leaves({"encoder": {"kernel": 1, "bias": 2}})
+    [('encoder/bias', 2), ('encoder/kernel', 1)]
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 
 
 def _fresh(tree: PyTree) -> PyTree:

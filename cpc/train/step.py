@@ -1,5 +1,7 @@
 """One training step: gradient, optimizer, running sums, and a brake on non-finite numbers."""
 
+import os
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +11,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
-from cpc.train.integrity import named_leaves
 from cpc.train.optimizer import schedule_free_average
-from cpc.train.state import OWN_METRICS, TrainState
+from cpc.train.state import OWN_METRICS, TrainState, named_leaves
 from cpc.types import PyTree
 
 #: loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)); the metrics are additive sums.
@@ -60,11 +61,7 @@ def make_train_step(
 def brake(
     state: TrainState, gradients: PyTree, loss: Float[Array, ""], metrics: dict[str, PyTree]
 ) -> tuple[Bool[Array, ""], TrainState]:
-    """Return whether a step may update anything, and the state after it, not yet updated.
-
-    That is, with the step counted, its sums added, and `failure` set if it is the first that is not
-    finite. Of a step that may not, only that it was not finite is added.
-    """
+    """Return whether a step may update anything, and the state with its sums and `failure`."""
     clash = sorted(set(OWN_METRICS) & set(metrics))
     if clash:
         raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
@@ -95,10 +92,7 @@ def scan_steps(
 def make_launch(
     step: Callable[[TrainState, Any], TrainState],
 ) -> Callable[[TrainState, Sequence[Any]], TrainState]:
-    """Make `launch(state, batches) -> state`: one step for each batch, in one program.
-
-    For devices that finish a step sooner than the host has queued the next.
-    """
+    """Make `launch(state, batches) -> state`: one step for each batch, in one program."""
 
     def launch(state: TrainState, batches: Sequence[Any]) -> TrainState:
         return scan_steps(step, state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches))
@@ -112,6 +106,13 @@ def jit_step(
     """Jit a step for states like this one: donated, and every leaf kept where it lives."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(step, donate_argnums=0, out_shardings=shardings)
+
+
+def enable_compilation_cache(path: str | os.PathLike[str]) -> None:
+    """Keep every compiled program under `path`; call it before the first compilation."""
+    jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(path).absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def describe_failure(failure: Any, params: PyTree) -> str | None:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from cpc.data.series.files import describe_problem
-from cpc.data.series.formats import read_file
+from cpc.data.series import describe_problem, read_file
 from cpc.data.walk import check_file
 from cpc.types import UserError
 

@@ -39,6 +39,10 @@ cp "$file" .
 """
 
 
+def quiet(_):
+    """Take a line of progress."""
+
+
 def wave(seconds, seed, rate_hz=16_000):
     rng = np.random.default_rng(seed)
     return np.clip(0.1 * rng.standard_normal(round(seconds * rate_hz)), -1, 1)

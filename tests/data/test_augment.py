@@ -266,39 +266,21 @@ def test_half_precision_stays():
     np.testing.assert_allclose(out.astype(jnp.float32), full, atol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: augment.cut_patches(jnp.asarray(raw()), 11, 2),
-            "12x10 pixels are smaller than a p",
-        ),
-        (lambda: augment.cut_patches(jnp.asarray(raw()), 0, 2), "a patch of 0 pixels"),
-        (lambda: augment.cut_patches(jnp.asarray(raw()), 4, 0), "stride of patches is 0"),
-        (
-            lambda: augment.crop_and_flip(jax.random.key(0), jnp.asarray(raw()), 11),
-            "smaller than a crop of 11x11",
-        ),
-        (lambda: augment.centre_crop(jnp.asarray(raw()), 11), "smaller than a crop of 11x11"),
-        (
-            lambda: augment.jitter_patches(jax.random.key(0), patches(), 9),
-            "inner is 9: choose 1 to 8",
-        ),
-        (lambda: augment.to_grey(jnp.zeros((2, 4))), "4 channels"),
-        (
-            lambda: augment.augment_patches(jax.random.key(0), patches(ch=2), shear=0.1),
-            "2 channels",
-        ),
-        (
-            lambda: augment.augment_patches(jax.random.key(0), patches(), color_drop=1.5),
-            "color_drop is 1.5: choose 0 to 1",
-        ),
-        (
-            lambda: augment.augment_patches(jax.random.key(0), patches(), elastic_pixels=-1),
-            "elastic_pixels is -1: choose at least 0",
-        ),
-    ],
-)
-def test_impossible_arguments(call, message):
+KEY, IMAGES = jax.random.key(0), jnp.asarray(raw())
+
+
+@pytest.mark.parametrize(("name", "given", "options", "message"), [
+    ("cut_patches", (IMAGES, 11, 2), {}, "12x10 pixels are smaller than a p"),
+    ("cut_patches", (IMAGES, 0, 2), {}, "a patch of 0 pixels"),
+    ("cut_patches", (IMAGES, 4, 0), {}, "stride of patches is 0"),
+    ("crop_and_flip", (KEY, IMAGES, 11), {}, "smaller than a crop of 11x11"),
+    ("centre_crop", (IMAGES, 11), {}, "smaller than a crop of 11x11"),
+    ("jitter_patches", (KEY, patches(), 9), {}, "inner is 9: choose 1 to 8"),
+    ("to_grey", (jnp.zeros((2, 4)),), {}, "4 channels"),
+    ("augment_patches", (KEY, patches(ch=2)), {"shear": 0.1}, "2 channels"),
+    ("augment_patches", (KEY, patches()), {"color_drop": 1.5}, "color_drop is 1.5: choose 0 to 1"),
+    ("augment_patches", (KEY, patches()), {"elastic_pixels": -1}, "elastic_pixels is -1: choose a"),
+])  # fmt: skip
+def test_impossible_arguments(name, given, options, message):
     with pytest.raises(UserError, match=message):
-        call()
+        getattr(augment, name)(*given, **options)

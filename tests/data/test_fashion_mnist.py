@@ -1,29 +1,21 @@
 import gzip
-import importlib.util
 import io
 import os
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
+import packages
 import pytest
+from packages import quiet
 
 from cpc.data.sources import fashion_mnist
 from cpc.data.sources.debian import Package
 from cpc.files import file_sha256
 from cpc.types import UserError
 
-spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
-packages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(packages)
-
 COUNTS = {"train": 30, "t10k": 20}
-
-
-def quiet(_):
-    pass
 
 
 def idx(array):
@@ -76,8 +68,9 @@ def test_both_splits_once_fetched(mirror, tmp_path):
         np.testing.assert_array_equal(splits[split].pixels[..., 0], pixels(prefix))
         np.testing.assert_array_equal(splits[split].labels, labels(prefix))
         assert splits[split].class_names[9] == "Ankle boot"
-    assert "License: test" in (tmp_path / "cache/fashion-mnist/LICENSE.txt").read_text()
-    assert "is in" in said[-1]
+    (notice,) = (tmp_path / "cache/fashion-mnist/licenses").iterdir()
+    assert "License: test" in notice.read_text()
+    assert "prepared in" in said[-1]
     (mirror / "mode").write_text("offline")
     said.clear()
     fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)
@@ -104,22 +97,12 @@ def damage(data, kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("cut", "no whole gzip"),
-        ("flipped", "no whole gzip"),
-        ("not gzip", "no whole gzip"),
-        ("floats", "no idx file of uint8"),
-        ("empty", "no idx file of uint8"),
-        ("short", r"says shape \(30,\) but has 29 bytes"),
-        ("negative", r"says shape \(-2, -3\)"),
-        ("long", r"says shape \(30,\) but has 31 bytes"),
-    ],
+    "kind", ["cut", "flipped", "not gzip", "floats", "empty", "short", "negative", "long"]
 )
-def test_damaged_files(tmp_path, kind, message):
+def test_damaged_files(tmp_path, kind):
     path = tmp_path / "labels.gz"
     path.write_bytes(damage(packed(labels("train")), kind))
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"labels\.gz is no whole gzipped idx file of uint8"):
         fashion_mnist.read_idx(path)
 
 

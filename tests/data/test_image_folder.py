@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packages import quiet
 from PIL import Image
 
 from cpc import data
 from cpc.data import image_loading
 from cpc.data.image_file import decode_image
+from cpc.files import write_sealed
 from cpc.types import UserError
 
 
@@ -47,11 +49,8 @@ def palette(**options):
     return encode(color().quantize(256), "png", **options)
 
 
-def quiet(_):
-    pass
-
-
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8))
+ANIMATED = {"save_all": True, "append_images": [Image.new("RGB", (32, 24))], "lossless": True}
 # Name -> (file, tolerance as RGB, shows colors).
 FORMATS = {
     "png": (lambda: encode(color(), "png"), 0, True),
@@ -71,17 +70,7 @@ FORMATS = {
     "pgm of 16 bits": (lambda: b"P5 32 24 65535\n" + deep().astype(">u2").tobytes(), 0, False),
     "rgba": (lambda: encode(color().convert("RGBA"), "png"), 0, True),
     "grey with alpha": (lambda: encode(color().convert("LA"), "png"), 0, False),
-    "animated webp": (
-        lambda: encode(
-            color(),
-            "webp",
-            save_all=True,
-            append_images=[Image.new("RGB", (32, 24))],
-            lossless=True,
-        ),
-        0,
-        True,
-    ),
+    "animated webp": (lambda: encode(color(), "webp", **ANIMATED), 0, True),
 }
 
 
@@ -322,13 +311,8 @@ def test_splits_and_classes(folder, memory_bytes):
     train, val = read("train"), read("val")
     assert isinstance(train.pixels, data.LazyPixels if memory_bytes == 0 else np.ndarray)
     assert train.class_names == val.class_names == ("ant", "bee", "cat", "dog")
-    assert dict(zip(greys(train), train.labels.tolist(), strict=True)) == {
-        10: 2,
-        20: 2,
-        30: 2,
-        40: 3,
-        50: 0,
-    }
+    labels = dict(zip(greys(train), train.labels.tolist(), strict=True))
+    assert labels == {10: 2, 20: 2, 30: 2, 40: 3, 50: 0}
     assert (greys(val), val.labels.tolist()) == ([80, 70], [1, 2])
     assert not train.skipped
     assert train.pixels.shape == (5, 6, 6, 3)
@@ -409,13 +393,9 @@ def test_what_is_not_there(folder, tmp_path):
         data.read_image_folder(folder, "train", size=0)
 
 
-def other(form):
-    return encode(color(), form)
-
-
 def text_bomb():
     """A comment of 80 MB in 80 kB."""
-    content = other("png")
+    content = encode(color(), "png")
     text = b"Comment\0\0" + zlib.compress(bytes(80 * 2**20), 9)
     chunk = struct.pack(">I", len(text)) + b"zTXt" + text
     chunk += struct.pack(">I", zlib.crc32(chunk[4:]))
@@ -429,7 +409,7 @@ def test_what_is_called_an_image_and_is_of_another_format_is_never_decoded(form,
     monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was run"))
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(UserError, match=r"^cat\.png does not decode"):
-        decode_image(other(form), "cat.png", size=8, channels=3)
+        decode_image(encode(color(), form), "cat.png", size=8, channels=3)
 
 
 def test_a_bomb_of_text_is_one_sentence():
@@ -443,11 +423,11 @@ def test_memory_that_is_not_there_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
     with pytest.raises(UserError, match=r"^cat\.png does not decode"):
-        decode_image(other("png"), "cat.png", size=8, channels=3)
+        decode_image(encode(color(), "png"), "cat.png", size=8, channels=3)
 
 
-def read_all_but(folder, **options):
-    return data.read_image_folder(folder, "train", log=quiet, max_skipped_fraction=0.9, **options)
+def read_all_but(folder):
+    return data.read_image_folder(folder, "train", log=quiet, max_skipped_fraction=0.9)
 
 
 def test_what_is_no_file_is_never_opened(folder):
@@ -463,23 +443,13 @@ def test_what_is_no_file_is_never_opened(folder):
 
 def test_every_file_is_read_listed_or_known(folder):
     for ending, form in {"jfif": "jpeg", "jpe": "jpeg", "TIF": "tiff", "bmp": "bmp"}.items():
-        (folder / f"train/cat/a.{ending}").write_bytes(other(form))
+        (folder / f"train/cat/a.{ending}").write_bytes(encode(color(), form))
     listed = ("train/cat/b.heic", "train/x.avif", "train/dog/1.svg", "train/cat/c", "stray.png")
     for name in (*listed, "train/cat/labels.csv", "train/LICENSE", "readme.md"):
         (folder / name).write_bytes(b"?")
     images = data.read_image_folder(folder, "train", size=8, log=quiet)
     assert len(images) == 9
     assert {name.removeprefix(f"{folder}/") for name, _ in images.skipped} == {*listed}
-
-
-def test_links_in_circles_end(folder):
-    for i in range(2):
-        (folder / f"train/cat/{i}").symlink_to(folder / "train/cat")
-        (folder / f"train/cat/deep/{i}").symlink_to("..")
-    images = read_all_but(folder)
-    assert sorted(greys(images)) == [10, 20, 30, 40, 50]
-    assert len(images.skipped) == 4
-    assert all("links to a folder that is read already" in reason for _, reason in images.skipped)
 
 
 def test_a_link_to_itself_is_no_folder(folder):
@@ -499,44 +469,29 @@ def test_a_class_is_one_however_its_accents_are_written(folder):
     assert train.labels[greys(train).index(90)] == val.labels[greys(val).index(90)] == 2
 
 
-def test_a_folder_beside_the_splits_may_be_unreadable(folder, monkeypatch):
-    (folder / "lost+found").mkdir()
+def refuse(monkeypatch, *names):
+    """Let folders of these names not be listed."""
     scan = os.scandir
 
     def refuse(path):
-        if str(path).endswith("lost+found"):
-            raise PermissionError(13, "Permission denied")
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    assert len(read_all_but(folder)) == 5
-
-
-def test_a_folder_that_may_not_be_read_is_listed(folder, monkeypatch):
-    scan = os.scandir
-
-    def refuse(path):
-        if str(path).endswith("deep"):
+        if str(path).endswith(names):
             raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    images = read_all_but(folder)
-    ((path, reason),) = images.skipped
+
+
+def test_folders_that_may_not_be_read_are_listed(folder, monkeypatch):
+    (folder / "lost+found").mkdir()
+    refuse(monkeypatch, "lost+found")  # beside the splits
+    assert len(read_all_but(folder)) == 5
+    refuse(monkeypatch, "deep")
+    ((path, reason),) = read_all_but(folder).skipped
     assert path.endswith("train/cat/deep")
     assert "cannot be read: Permission denied" in reason
-    monkeypatch.setattr(os, "scandir", lambda _: refuse("deep"))
+    refuse(monkeypatch, "")
     with pytest.raises(UserError, match="cannot be read: Permission denied"):
         read_all_but(folder)
-
-
-@LARGE
-def test_a_cache_that_may_not_be_written_is_gone_without(folder, tmp_path, memory_bytes):
-    (tmp_path / "cache").write_text("in the way of a folder")
-    said = []
-    images = data.read_image_folder(folder, "train", log=said.append)
-    assert sorted(greys(images)) == [10, 20, 30, 40, 50]
-    assert "the next run finds this out again" in said[-1]
 
 
 @pytest.mark.parametrize("split", ["", ".", "..", "train/cat"])
@@ -546,10 +501,7 @@ def test_a_split_is_a_name(folder, split):
 
 
 @LARGE
-@pytest.mark.parametrize(
-    "harm", ["flip", "cut", "[]", "null", "{}", '{"labels": [], "skipped": []}']
-)
-def test_a_damaged_cache_is_decoded_again_with_a_sentence(folder, tmp_path, memory_bytes, harm):
+def test_a_cache_of_another_form_is_decoded_again(folder, tmp_path, memory_bytes):
     (folder / "train/cat/2.webp").write_bytes(BAD["cut webp"])
     said = []
 
@@ -559,18 +511,12 @@ def test_a_damaged_cache_is_decoded_again_with_a_sentence(folder, tmp_path, memo
     read()
     (path,) = (tmp_path / "cache/images").iterdir()
     content = path.read_bytes()
-    if harm == "flip":
-        position = content.index(b"2.webp")
-        path.write_bytes(content[:position] + b"3" + content[position + 1 :])
-    else:
-        path.write_bytes(content[:-40] if harm == "cut" else harm.encode())
+    write_sealed(path, {"labels": [], "digests": [], "skipped": []})
     images = read()
     assert sorted(greys(images)) == [10, 30, 40, 50]
     assert "2.webp" in images.skipped[0][0]
     assert "decoded again" in said[1]
     assert path.read_bytes() == content
-    read()
-    assert len(said) == 3
 
 
 def test_what_lies_next_to_the_splits_is_listed_unless_it_is_no_data(folder):

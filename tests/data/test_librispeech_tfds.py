@@ -6,6 +6,7 @@ import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from cpc import data
+from cpc.files import write_sealed
 from cpc.types import UserError
 
 
@@ -46,13 +47,6 @@ def prepared(tmp_path):
 
 def read(data_dir, split, tmp_path, log=lambda _: None):
     return data.read_librispeech_tfds(data_dir, split, log, cache=tmp_path / "cache")
-
-
-def test_a_cache_that_may_not_be_written_is_gone_without(prepared, tmp_path):
-    (tmp_path / "cache").write_text("in the way of a folder")
-    said = []
-    assert len(read(prepared, "test_clean", tmp_path, said.append)) == 6
-    assert "the next run finds this out again" in said[-1]
 
 
 def test_reads_what_was_written(prepared, tmp_path):
@@ -100,12 +94,11 @@ def test_missing_shard(prepared, tmp_path):
         read(prepared, "test_clean", tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"names": 3}', "flip"])
-def test_a_damaged_index_is_made_again_with_a_sentence(prepared, tmp_path, content):
+def test_an_index_of_another_form_is_made_again(prepared, tmp_path):
     first = read(prepared, "test_clean", tmp_path)
     (path,) = (tmp_path / "cache/librispeech_tfds").iterdir()
     whole, said = path.read_bytes(), []
-    path.write_bytes(whole.replace(b"1500", b"1600") if content == "flip" else content)
+    write_sealed(path, {"names": 3})
     again = read(prepared, "test_clean", tmp_path, said.append)
     assert again.lengths.tolist() == first.lengths.tolist()
     assert "indexed again" in said[0]

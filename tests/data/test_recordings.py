@@ -128,14 +128,3 @@ def test_every_utterance_gets_the_same_loudness():
 def test_silence_stays_finite():
     assert np.isfinite(gains(np.zeros(1))).all()
     assert root_mean_square(np.zeros(0, np.int16)) == 0
-
-
-def test_cache_dir(monkeypatch, tmp_path):
-    monkeypatch.setenv("CPC_DATA", str(tmp_path / "own"))
-    assert data.cache_dir() == tmp_path / "own"
-    monkeypatch.delenv("CPC_DATA")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert data.cache_dir() == tmp_path / "xdg" / "cpc"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert data.cache_dir() == tmp_path / ".cache" / "cpc"

@@ -108,13 +108,6 @@ def test_a_frame_tells_its_phone_and_speaker_and_nothing_of_its_neighbour():
     assert difference.std() == pytest.approx(np.sqrt(2) * NOISE_RMS, rel=0.05)
 
 
-def test_batches_of_it():
-    made = make()
-    batch = data.make_batches(made.recordings, window_samples=3200, batch_size=4, seed=0)(0)
-    assert batch["x"].shape == (4, 3200)
-    assert np.abs(batch["x"]).max() < 0.2
-
-
 def test_nothing_to_make():
     with pytest.raises(UserError, match="synthetic"):
         make(seconds=0.0)

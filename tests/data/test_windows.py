@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -124,13 +126,6 @@ def test_loudness_tells_nothing():
     assert set(on_device) == set(batch)
 
 
-def test_counts(five):
-    counts = data.count_windows(five, 13)
-    assert (counts.num_utterances, counts.num_short) == (4, 2)
-    np.testing.assert_allclose(counts.seconds, 67 / 16_000)
-    np.testing.assert_allclose(counts.seconds_short, 22 / 16_000)
-
-
 def test_a_short_clip_is_drawn_whole_and_filled_up(with_short):
     for make in (data.make_batches, data.make_packed_batches):
         batch = make(with_short, window_samples=10, batch_size=400, seed=0)(0)
@@ -179,30 +174,20 @@ def test_the_line_tells_what_overlaps(with_short):
     assert not overlaps[~same].any()
 
 
-def test_batch_not_divisible_by_processes(five):
-    with pytest.raises(UserError, match="batch of 8 does not divide among 3 processes"):
-        data.make_batches(five, window_samples=10, batch_size=8, seed=0, num_processes=3)
-
-
-def test_recordings_without_loudness(five):
-    bare = data.Recordings(five.names, five.speakers, five.lengths, five.read)
-    with pytest.raises(UserError, match="pack them"):
-        data.make_batches(bare, window_samples=10, batch_size=8, seed=0)
-
-
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
         ({"batch_size": 0}, "a batch of 0 windows holds nothing"),
         ({"batch_size": -4, "num_processes": 2}, "a batch of -4 windows holds nothing"),
+        ({"num_processes": 3}, "batch of 2 does not divide among 3 processes"),
         ({"window_samples": 0}, "a window of 0 samples holds nothing"),
     ],
 )
-def test_sizes_below_one_have_their_own_sentence(five, sizes, words):
+def test_impossible_batches(five, sizes, words):
+    options = {"window_samples": 10, "batch_size": 2, "seed": 0}
     with pytest.raises(UserError, match=words):
-        data.make_batches(five, **({"window_samples": 10, "batch_size": 2, "seed": 0} | sizes))
-
-
-def test_no_recordings_at_all():
+        data.make_batches(five, **(options | sizes))
     with pytest.raises(UserError, match="there are no recordings"):
-        data.make_batches(numbered([], []), window_samples=10, batch_size=2, seed=0)
+        data.make_batches(numbered([], []), **options)
+    with pytest.raises(UserError, match="pack them"):
+        data.make_batches(dataclasses.replace(five, rms=None), **options)

@@ -16,7 +16,8 @@ from pyarrow import parquet
 
 from configs import series_ar1, series_files
 from cpc import models, negatives
-from cpc.data.series import files, formats
+from cpc.data import series as files
+from cpc.data import series as formats
 from cpc.models import features
 from cpc.results import Outcomes, Score, read_scores
 from cpc.types import SoundPosition, UserError

@@ -11,6 +11,7 @@ import numpy as np
 
 from cpc import train
 from cpc.results.scores import read_records
+from cpc.train.step import make_launch
 from cpc.types import UserError
 
 
@@ -67,13 +68,15 @@ def run(
     log_every=5,
     eval_every=10,
     save_every=10,
+    steps_per_launch=1,
     **data,
 ):
     workdir = pathlib.Path(workdir)
     mesh = train.make_mesh(num_devices)
     tx, _ = train.make_optimizer(learning_rate=0.05, warmup_steps=3, num_steps=100, clip_norm=10.0)
     state = train.replicate(new_state(tx), mesh)
-    step = train.jit_step(train.make_train_step(loss_fn, tx, ema_decay=0.9), state)
+    step, made = train.make_train_step(loss_fn, tx, ema_decay=0.9), batches(mesh, **data)
+    step = train.jit_step(make_launch(step) if steps_per_launch > 1 else step, state)
     with train.open_checkpoints(workdir / "checkpoints", log=log) as checkpoint:
         restored = checkpoint.restore(state)
         state = restored[0] if restored else state
@@ -84,10 +87,10 @@ def run(
             return train.fit(
                 state,
                 step,
-                batches(mesh, **data),
+                made if steps_per_launch == 1 else lambda i: zip(*[made(i)] * steps_per_launch),  # noqa: B905
                 num_steps=num_steps,
                 evaluate=evaluate,
-                cadence=train.Cadence(log_every, eval_every, save_every),
+                cadence=train.Cadence(log_every, eval_every, save_every, steps_per_launch),
                 sinks=train.Sinks(checkpoint, writers, {"problem": "linear"}),
                 stop=stop,
             )

@@ -60,11 +60,6 @@ def test_alone(describe):
     assert run_on_first(lambda x: x + 1, 2) == 3
 
 
-def test_three_variables_make_a_cluster(describe):
-    describe("node7:1234", "3", "2")
-    assert distributed.find_cluster() == ("node7:1234", 3, 2, None)
-
-
 def test_slurm_is_found(describe, monkeypatch):
     """As JAX reads it: process 1 of 2, with the one device of its rank on the machine."""
     for name, value in {
@@ -440,9 +435,7 @@ def test_a_process_whose_watchdog_ends_does_not_wait_for_ever():
     address = f"127.0.0.1:{free_port()}"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", WATCHED, address, index, word],
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", WATCHED, address, index, word], stderr=subprocess.PIPE, text=True
         )
         for index, word in (("0", "killed"), ("1", ""))
     ]

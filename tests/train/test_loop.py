@@ -1,4 +1,3 @@
-import contextlib
 import itertools
 import os
 import pathlib
@@ -13,7 +12,6 @@ import optax
 import pytest
 
 from cpc import train
-from cpc.train.step import make_launch
 from cpc.types import UserError
 
 SCRIPT = pathlib.Path(linear_run.__file__)
@@ -175,6 +173,8 @@ def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
 
 
 def test_what_runs_within_a_training_stops_at_the_same_signal():
+    """The second Ctrl-C is immediate."""
+    # A shell that starts the tests in the background has told them to ignore it.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with train.stop_on_signals() as outer:
@@ -186,6 +186,7 @@ def test_what_runs_within_a_training_stops_at_the_same_signal():
                 assert later() == "SIGINT"
                 with pytest.raises(KeyboardInterrupt):
                     signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         with train.stop_on_signals() as next_one:
             assert next_one() == ""
     finally:
@@ -210,25 +211,6 @@ def test_parameters_that_an_update_makes_infinite_are_not_saved(tmp_path):
         with pytest.raises(UserError, match=overflow):
             train.fit(state, step, linear_run.batches(mesh), num_steps=1, sinks=sinks)
         assert checkpoint.latest_step is None
-
-
-def test_the_second_ctrl_c_is_immediate():
-    # A shell that starts the tests in the background has told them to ignore it.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        _press_twice()
-    finally:
-        signal.signal(signal.SIGINT, inherited)
-
-
-def _press_twice():
-    with train.stop_on_signals() as stop:
-        assert stop() == ""
-        signal.raise_signal(signal.SIGINT)
-        assert stop() == "SIGINT"
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow
@@ -328,36 +310,10 @@ def test_metrics_are_written_while_the_next_step_runs():
     ]
 
 
-def launches(workdir, steps_per_launch, num_steps=20, *, stop=lambda: "", **options):
-    """The linear run by launches of several steps, with everything that a loop does."""
-    mesh, tx = train.make_mesh(1), optax.adam(0.05)
-    state = train.replicate(linear_run.new_state(tx), mesh)
-    step = train.make_train_step(linear_run.loss_fn, tx, ema_decay=0.9)
-    step = train.jit_step(make_launch(step) if steps_per_launch > 1 else step, state)
-
-    def batches(start):
-        for first in itertools.count(start, steps_per_launch):
-            some = range(first, first + steps_per_launch)
-            made = tuple(train.put_batch(linear_run.batch_of_step(i), mesh) for i in some)
-            yield made if steps_per_launch > 1 else made[0]
-
-    how = {"log_every": 5, "eval_every": 10, "save_every": 10, **options}
-    with train.open_checkpoints(workdir / "checkpoints", log=lambda _: None) as checkpoint:
-        restored = checkpoint.restore(state)
-        state = restored[0] if restored else state
-        with contextlib.closing(
-            train.JsonlWriter(workdir / "metrics.jsonl", int(state.step))
-        ) as writer:
-            result = train.fit(
-                state,
-                step,
-                batches,
-                num_steps=num_steps,
-                evaluate=linear_run.evaluate,
-                cadence=train.Cadence(**how, steps_per_launch=steps_per_launch),
-                sinks=train.Sinks(checkpoint, [writer]),
-                stop=stop,
-            )
+def launches(workdir, steps_per_launch, num_steps=20, **options):
+    """The linear run by launches of several steps."""
+    options = {"log": lambda _: None, "steps_per_launch": steps_per_launch, **options}
+    result = linear_run.run(workdir, num_steps, **options)
     return linear_run.host(result.state), linear_run.records(workdir)
 
 
@@ -385,18 +341,9 @@ def test_launches_stopped_and_resumed_are_bit_for_bit_those_never_stopped(tmp_pa
         np.testing.assert_array_equal(value, parts[name], err_msg=name)
 
 
-def test_a_failure_inside_a_launch_names_its_step(tmp_path, monkeypatch):
-    made = linear_run.batch_of_step
-
-    def broken(step):
-        batch = made(step)
-        if step == 7:
-            batch["x"][3, 1] = np.nan
-        return batch
-
-    monkeypatch.setattr(linear_run, "batch_of_step", broken)
+def test_a_failure_inside_a_launch_names_its_step(tmp_path):
     with pytest.raises(UserError, match=r"step 8 \(batch 7\)"):
-        launches(tmp_path, 5)
+        launches(tmp_path, 5, nan_at=7)
 
 
 def test_what_is_due_within_a_launch_is_refused(tmp_path):

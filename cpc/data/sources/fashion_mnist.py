@@ -1,19 +1,16 @@
 """Fashion-MNIST from a Debian package: 70,000 grey 28x28 images of clothes in ten classes."""
 
 import gzip
-import shutil
 import struct
-import tempfile
 import zlib
-from math import prod
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 
+from cpc.data.cache import Log, log_to_stderr
 from cpc.data.images import Images
-from cpc.data.log import Log, log_to_stderr
-from cpc.data.sources.debian import Package, fetch_archives, preparing, unpack
+from cpc.data.sources.debian import Package, laying_out, preparing
 from cpc.types import UserError
 
 PACKAGE = Package(
@@ -22,8 +19,7 @@ PACKAGE = Package(
     30_900_652,
     "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
 )
-#: An array may take so many bytes.
-MAX_BYTES = 1 << 28
+ADVICE = "other sources: a folder of images of your own, or a set that tfds has prepared"
 #: Our splits, by the first part of the files' names.
 SPLITS = {"train": "train", "test": "t10k"}
 #: Xiao, Rasul, Vollgraf (2017), Table 1, spelt as tfds spells them.
@@ -36,7 +32,7 @@ CLASS_NAMES = (
 def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
     """Fetch, verify and unpack the package into `cache`, `cache_dir()` if None; return the folder.
 
-    The folder contains the four idx files of the package and its license.
+    The folder contains the four idx files of the package, `CREDITS.txt` and `licenses/`.
 
     Raises:
         UserError: without apt, network or disk space; it names the other sources.
@@ -44,7 +40,13 @@ def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -
     with preparing("Fashion-MNIST", cache, "fashion-mnist.lock", log) as home:
         folder = home / "fashion-mnist"
         if not folder.exists():
-            _prepare(home, folder, log)
+            credits = ["Fashion-MNIST, by Han Xiao, Kashif Rasul and Roland Vollgraf (2017)."]
+            with laying_out("Fashion-MNIST", folder, [PACKAGE], credits, {}, ADVICE, log) as (
+                unpacked,
+                part,
+            ):
+                for path in (unpacked / "usr/share/datasets/fashion-mnist").iterdir():
+                    path.rename(part / path.name)
         return folder
 
 
@@ -59,7 +61,7 @@ def load_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> d
 
 
 def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
-    """The uint8 array of a gzipped idx file.
+    """Return the uint8 array of a gzipped idx file.
 
     An idx file is 0, 0, 8 (for uint8), the number of axes, each axis as big-endian int32, the data.
 
@@ -67,39 +69,13 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
         UserError: no such file, not gzip, another type, or more or fewer bytes than it says.
     """
     try:
-        with gzip.open(path) as file:
-            magic = file.read(4)
-            sizes = file.read(4 * magic[3]) if magic[:3] == b"\0\0\x08" else b""
-            if len(magic) < 4 or not sizes or len(sizes) < 4 * magic[3]:
-                raise UserError(f"{path} is no idx file of uint8: it begins with {magic.hex()}")
-            shape = struct.unpack(f">{magic[3]}i", sizes)
-            if min(shape) < 0 or prod(shape) > MAX_BYTES:
-                raise UserError(
-                    f"{path} says shape {shape}, above the limit of {MAX_BYTES:,} bytes"
-                )
-            data = file.read(prod(shape) + 1)  # to the end, where gzip checks size and CRC
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} is no whole gzip file: {error}") from error
-    if len(data) != prod(shape):
-        raise UserError(f"{path} says shape {shape} but has {len(data):,} bytes of data or more")
-    return np.frombuffer(data, np.uint8).reshape(shape)
-
-
-def _prepare(cache: Path, folder: Path, log: Log) -> None:
-    try:
-        (archive,) = fetch_archives([PACKAGE], cache / "debs", log)
-    except UserError as error:
-        raise UserError(
-            f"cannot fetch Fashion-MNIST: {error} (other sources: a folder of images of your "
-            "own, or a set that tfds has prepared)"
-        ) from error
-    with tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-") as unpacked:
-        unpack(archive, Path(unpacked))
-        found = Path(unpacked, "usr/share/datasets/fashion-mnist")
-        notice = Path(unpacked, "usr/share/doc", PACKAGE.name, "copyright")
-        shutil.copyfile(notice, found / "LICENSE.txt")
-        found.rename(folder)  # at once: a folder that is there is whole
-    log(f"Fashion-MNIST is in {folder}")
+        content = gzip.decompress(path.read_bytes())
+        if content[:3] != b"\0\0\x08":
+            raise ValueError(f"it begins with {content[:4].hex()}")
+        shape = struct.unpack_from(f">{content[3]}i", content, 4)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+    except (OSError, EOFError, zlib.error, ValueError, IndexError, struct.error) as error:
+        raise UserError(f"{path} is no whole gzipped idx file of uint8: {error}") from error
 
 
 def _load_split(folder: Path, prefix: str) -> Images:

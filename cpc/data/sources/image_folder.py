@@ -7,21 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from cpc.data.cache import Log
 from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
 from cpc.data.image_loading import ImageFiles, check_pixels, fingerprint_files, load_images
 from cpc.data.images import Images
-from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.data.skipped import Skipped
-from cpc.data.walk import (
-    COMPANIONS,
-    find_data,
-    is_folder,
-    is_of_runs,
-    list_endings,
-    printable,
-    same_name,
-)
+from cpc.data.walk import COMPANIONS, find_data, is_of_runs, list_endings, printable, same_name
 from cpc.types import UserError
 
 ADVICE = "save it as {stem}.png"
@@ -118,17 +110,18 @@ def _class_name(folder: str) -> str:
 
 
 def _folders(folder: Path) -> list[str]:
-    return sorted(
-        entry.name
-        for entry in _scan(folder)
-        if is_folder(entry) and not entry.name.startswith(".") and not is_of_runs(entry.path)
-    )
+    return [path.name for path in _list(folder) if _is_folder(path) and not is_of_runs(str(path))]
 
 
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 (also of what may not be looked at)
+
+
+def _list(folder: Path) -> list[Path]:
+    """Return what a folder holds that is not hidden."""
     try:
         with os.scandir(folder) as entries:
-            return list(entries)
+            return sorted(Path(entry) for entry in entries if not entry.name.startswith("."))
     except OSError as error:
         raise UserError(
             f"the folder {printable(folder)} cannot be read: {error.strerror}"
@@ -137,11 +130,10 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
 
 def _list_strays(root: Path) -> list[Skipped]:
     """Return images, archives and other data next to the splits, which no split reads."""
-    paths = [root / entry.name for entry in _scan(root) if not is_folder(entry)]
     return [
         (printable(path), f"{printable(path)} lies in no split: move it into one, or unpack it")
-        for path in sorted(paths)
-        if not path.name.startswith(".")
+        for path in _list(root)
+        if not _is_folder(path)
         and path.suffix.lower() not in COMPANION_SUFFIXES
         and path.stem.lower() not in COMPANIONS
     ]

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from cpc.data.cache import Log
 from cpc.data.image_file import decode_image
 from cpc.data.image_loading import ImageFiles, check_pixels, fingerprint_files, load_images
 from cpc.data.images import Images
-from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.types import UserError
 
 #: What has to be there before the command can work.
 PREPARE_FIRST = {
     "imagenet2012": "put ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from image-net.org "
-    "into {data_dir}/downloads/manual, then ",
+    "into {data_dir}/downloads/manual, then "
 }
 
 

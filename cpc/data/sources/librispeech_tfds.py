@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpc.data.cache import cache_dir, remember
-from cpc.data.log import Log
+from cpc.data.cache import Log, cache_dir, remember
 from cpc.data.recordings import Recordings
 from cpc.data.walk import digest_files
 from cpc.types import UserError

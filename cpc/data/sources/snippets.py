@@ -7,10 +7,9 @@ Times editorials, each with a rating from -4 to 4, the mean of twenty raters. Th
 authors'; they are fetched to be measured on, and nothing is passed on.
 """
 
-import io
 from pathlib import Path
 
-from cpc.data.log import Log, log_to_stderr
+from cpc.data.cache import Log, log_to_stderr
 from cpc.data.sources.archives import Registered, fetch, read_members
 from cpc.data.sources.debian import preparing
 from cpc.types import UserError
@@ -49,22 +48,12 @@ def read_snippets(
         ) from error
     (inner,) = read_members(archive, lambda name: name.endswith(INNER))
     wanted = tuple(FILES.values())
-    found = read_members(io.BytesIO(inner[1]), lambda name: name.endswith(wanted))
+    found = read_members(inner[1], lambda name: name.endswith(wanted))
     content = {Path(name).name: text for name, text in found}
-    return {name: parse_ratings(content[file], file) for name, file in FILES.items()}
+    return {name: parse_ratings(content[file]) for name, file in FILES.items()}
 
 
-def parse_ratings(content: bytes, name: str) -> list[tuple[str, float]]:
-    """Return the sentences and ratings of lines id<TAB>rating<TAB>sentence.
-
-    Raises:
-        UserError: a line is of another form; it names the line.
-    """
-    found = []
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
-        try:
-            _, rating, text = line.split("\t", 2)
-            found.append((text, float(rating)))
-        except ValueError as error:
-            raise UserError(f"line {number} of {name} is no id, rating and sentence") from error
-    return found
+def parse_ratings(content: bytes) -> list[tuple[str, float]]:
+    """Return the sentences and ratings of lines id<TAB>rating<TAB>sentence."""
+    lines = content.decode("utf-8", "replace").splitlines()
+    return [(text, float(rating)) for _, rating, text in (line.split("\t", 2) for line in lines)]

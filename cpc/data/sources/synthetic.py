@@ -58,11 +58,9 @@ def synthetic_information(
     chain P, its stationary distribution pi and k = offset: phone and speaker are independent, so
     their informations add (Cover and Thomas, Elements of Information Theory, 2006, section 2.5).
 
-    Frames are rendered independently given phone and speaker, so the samples of two frames share
-    no more than this, and as much where a frame tells its phone and speaker. This is about frames:
-    a context that sees all earlier frames and a latent that sees several share what the nearest
-    two of their frames do, so `offset` is the gap between the last frame that one sees and the
-    first that the other sees; at a gap of 0 or less they overlap and share more.
+    Two frames' samples share no more than this. A context that sees all earlier frames and a latent
+    that sees several share what the nearest two of their frames do: `offset` is the gap between the
+    last frame that one sees and the first of the other; at 0 or less they overlap and share more.
 
     >>> round(synthetic_information(3, np.full((4, 4), 0.25), num_speakers=2), 4)
     0.6931
@@ -142,9 +140,7 @@ def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
     return np.stack([low, high], axis=1)
 
 
-def _tones(
-    frequencies_hz: Float[np.ndarray, "t 2"],
-) -> Float[np.ndarray, " s"]:
+def _tones(frequencies_hz: Float[np.ndarray, "t 2"]) -> Float[np.ndarray, " s"]:
     """Frames in a row; each begins at phase 0, so that frames share nothing but the state."""
     seconds = np.arange(FRAME_SAMPLES) / SAMPLE_RATE_HZ
     angles = 2 * np.pi * frequencies_hz[:, :, None] * seconds

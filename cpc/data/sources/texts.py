@@ -6,26 +6,19 @@ addresses on the State of the Union, 2.75 M words. The package of these holds Mo
 and whole: the chapters are read, once. `words+books` is both, with one vocabulary.
 """
 
+import gzip
 import json
 import re
 import shutil
-import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cpc.data.log import Log, log_to_stderr
+from cpc.data.cache import Log, log_to_stderr
 from cpc.data.sources.archives import Registered, fetch, read_members
-from cpc.data.sources.debian import (
-    Package,
-    copy_licenses,
-    fetch_archives,
-    preparing,
-    unpack,
-)
-from cpc.data.sources.r_data import GZIP, MAX_BYTES, inflate, read_bytes, read_lazy_data
-from cpc.files import read_json, replacing_folder, write_sealed, write_text
+from cpc.data.sources.debian import Package, laying_out, preparing, read_stamp
+from cpc.data.sources.r_data import read_lazy_data
+from cpc.files import write_text
 from cpc.types import UserError
 
 #: Change it when what is made of the packages does.
@@ -64,10 +57,8 @@ class Texts(NamedTuple):
     """Packages, and what is made of them."""
 
     packages: tuple[Package, ...]
-    extra: tuple[Registered, ...]
-    """Of registries whose programs not every machine has: left out without."""
-    write: Callable[[Path, tuple[Path, ...], Path], object]
-    """write(unpacked, extra archives, folder of the texts)."""
+    extra: tuple[Registered, ...]  # left out where the registry's program is missing
+    write: Callable[[Path, tuple[Path, ...], Path], object]  # (unpacked, extra archives, folder)
     credits: tuple[str, ...]
 
 
@@ -119,47 +110,24 @@ def _join(names: list[str], cache: Path) -> Path:
 
 def _prepare(name: str, cache: Path, log: Log) -> Path:
     texts, folder = TEXTS[name], prepared_folder(name, cache)
-    stamp = _stamp(folder)
+    stamp = read_stamp(folder)
     is_usable = {package.name for package in texts.packages} <= set(stamp)
     extra = {}
     for package in texts.extra:
         if package.name not in stamp and shutil.which("npm"):
             try:
-                extra[package.name] = fetch(package, cache / "archives", log)
+                extra[package] = fetch(package, cache / "archives", log)
             except UserError as error:
                 log(f"{name} go without {package.name}: {error}")
     if is_usable and not extra:
         return folder
-    try:
-        archives = fetch_archives(texts.packages, cache / "debs", log)
-    except UserError as error:
-        raise UserError(
-            f"cannot fetch {name}: {error} (another source: set data.path to a folder of .txt "
-            "files of your own)"
-        ) from error
-    made_from = {one.name: one.sha256 for one in texts.extra if one.name in extra}
-    pairs = zip(texts.packages, archives, strict=True)
-    made_from |= {one.name: archive.sha256 for one, archive in pairs}
-    lines = [*texts.credits, "", *(f"{one} sha256 {total}" for one, total in made_from.items())]
-    unpack_all = tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-")
-    with replacing_folder(folder) as part, unpack_all as unpacked:
-        for archive in archives:
-            unpack(archive, Path(unpacked))
+    others = {package.name: package.sha256 for package in extra}
+    advice = "another source: set data.path to a folder of .txt files of your own"
+    described = laying_out(name, folder, texts.packages, texts.credits, others, advice, log)
+    with described as (unpacked, part):
         (part / "text").mkdir()
-        texts.write(Path(unpacked), tuple(extra.values()), part / "text")
-        copy_licenses(Path(unpacked), part / "licenses")
-        write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
-        write_sealed(part / "stamp.json", {"archives": made_from})
-    log(f"{name} are in {folder}")
+        texts.write(unpacked, tuple(extra.values()), part / "text")
     return folder
-
-
-def _stamp(folder: Path) -> dict[str, str]:
-    """Package -> sha256 that a complete folder was made from; else nothing."""
-    try:
-        return dict(read_json(folder / "stamp.json")["archives"])
-    except (UserError, LookupError, TypeError, ValueError):
-        return {}
 
 
 def write_words(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
@@ -168,8 +136,8 @@ def write_words(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
     glosses = dict.fromkeys(gloss for _, gloss in pairs)  # that of synonyms once
     write_text(folder / "wordnet.txt", "\n\n".join(glosses) + "\n")
     write_text(folder.parent / "glosses.tsv", "".join(f"{a}\t{b}\n" for a, b in pairs))
-    dictionary = inflate(zlib.decompressobj(GZIP), read_bytes(unpacked / DICTIONARY), MAX_BYTES)
-    write_text(folder / "gcide.txt", clean_dictionary(dictionary.decode("utf-8", "replace")))
+    dictionary = gzip.decompress((unpacked / DICTIONARY).read_bytes()).decode("utf-8", "replace")
+    write_text(folder / "gcide.txt", clean_dictionary(dictionary))
 
 
 def read_glosses(folder: Path) -> Iterator[tuple[str, str]]:

@@ -2,40 +2,66 @@
 
 5,900 utterances, 6.26 hours, five languages. Across packages, speaker, language and microphone go
 together; `fillets-*-v` against `fillets-*-m` is the clean comparison.
+
+The packages hold telephone prompts in five languages by four speakers (asterisk), game dialogue by
+two actors each in Czech and Dutch (fillets), and Russian sentences read by one man, with phone
+labels (festvox-ru).
 """
 
+import gzip
+import json
 import os
-import tempfile
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import G722
 import numpy as np
 import soundfile
+import soxr
+from jaxtyping import Int
 
-from cpc.data.cache import cache_dir
-from cpc.data.log import Log, log_to_stderr
+from cpc.data.cache import Log, cache_dir, log_to_stderr
 from cpc.data.recordings import SAMPLE_RATE_HZ
-from cpc.data.sources.debian import (
-    Archive,
-    copy_licenses,
-    fetch_archive,
-    fetch_archives,
-    preparing,
-    unpack,
-)
-from cpc.data.sources.voice_packages import (
-    PACKAGES,
-    VOICES,
-    Clip,
-    Part,
-    decode,
-    reason_to_drop,
-)
-from cpc.files import file_sha256, read_json, replacing_folder, write_sealed
-from cpc.types import UserError
+from cpc.data.sources.debian import Package, laying_out, preparing, read_stamp
+from cpc.files import file_sha256
 
+PACKAGES = (
+    Package("asterisk-core-sounds-en-g722", "1.6.1-1", 10_565_860,
+            "38c5261820b406dcb0ecb37675720da2b0864850690690352ca52707eb623806"),
+    Package("asterisk-core-sounds-en", "1.6.1-1", 22_844,
+            "973e797d28e37fa6ca3c0a9d6fa717e77cf1268ae916bf09fd3503113cdffa50"),
+    Package("asterisk-core-sounds-es-g722", "1.6.1-1", 13_048_380,
+            "e4e3b4281057d3b81b779298fd6be705f57411513955c518eed1bcaabbd615b8"),
+    Package("asterisk-core-sounds-es", "1.6.1-1", 22_012,
+            "9afdab7f559f036649fb406e625899306ca1004df8ebe39c30bfbd5912d66f74"),
+    Package("asterisk-core-sounds-fr-g722", "1.6.1-1", 10_822_860,
+            "7add61d5e42279ecff1bbdf842a5a946ac3644fac9a0fe44384731aa7270c8e0"),
+    Package("asterisk-core-sounds-fr", "1.6.1-1", 23_152,
+            "04c82c78c570c43a7136cbc5e2488d0c470b775468dff9fbce4a131b18cf1056"),
+    Package("asterisk-core-sounds-it-g722", "1.6.1-1", 10_087_176,
+            "46b4cf7afc508a5fcfc051b7ea233251c0d195dd4ef83cc4b7facb4c6429b016"),
+    Package("asterisk-core-sounds-it", "1.6.1-1", 23_972,
+            "3884d9457e12f21caa018c18f0d587df5d53ebea14b673d8453a134c5941ab3b"),
+    Package("asterisk-core-sounds-ru-g722", "1.6.1-1", 10_579_440,
+            "673b4238a6b8269960f055d868c6a11083f7a0d00979167cb01554046b48ed9b"),
+    Package("asterisk-core-sounds-ru", "1.6.1-1", 25_592,
+            "28a61616bb0cd3345a7ea532dec4df9f071e5d0fa9f8c1a563ea9669002f39ab"),
+    Package("festvox-ru", "0.5+dfsg-6", 178_728_512,
+            "21ef3f0f2978ecf2e2eddb367cb0ff4a72572196d28dc69feb84f4177af5e6c4"),
+    Package("fillets-ng-data-cs", "1.0.1-1.1", 39_042_172,
+            "3ecef99b9456f1c80c9625c6f2418642b52d58e7167a46bad7a412db17991b14"),
+    Package("fillets-ng-data-nl", "1.0.1-1.1", 32_593_580,
+            "afb4443fda9ab507dee578b75be857d121718a1cd6017a474f30e0eb13dc9d10"),
+)  # fmt: skip
+MIN_SECONDS = 0.5
+MIN_PEAK = 0.01
+
+FESTVOX = "usr/share/festival/voices/russian/msu_ru_nsh_clunits"
+FILLETS = "usr/share/games/fillets-ng"
 #: Change it when the rules change: a folder that was prepared by other rules is made anew.
 LAYOUT_VERSION = 2
 #: Named by the layout, so that no version of this package reads what another has laid out.
@@ -43,6 +69,145 @@ FOLDER_NAME = f"voices-{LAYOUT_VERSION}"
 FIRST_SPEAKER_ID = 1001
 TEST_FRACTION = 0.15
 SPLIT_SEED = 0
+ADVICE = (
+    "other sources: a folder of recordings of your own, LibriSpeech, or the synthetic recordings, "
+    "which need no download"
+)
+
+
+class Clip(NamedTuple):
+    """One recording in a package."""
+
+    path: Path
+    key: str  # what the package calls it
+    text: str | None
+    phones: tuple[str, ...] = ()  # one label each 10 ms, where the package or this one has them
+
+
+class Part(NamedTuple):
+    """The recordings that a speaker made for one package."""
+
+    name: str
+    clips: Callable[[Path], list[Clip]]  # folder of unpacked packages -> recordings, sorted by key
+
+
+class Voice(NamedTuple):
+    """One speaker and where the recordings are."""
+
+    name: str
+    sex: str
+    credit: str
+    license: str
+    parts: tuple[Part, ...]
+
+
+def asterisk_clips(locale: str, root: Path) -> list[Clip]:
+    """Telephone prompts of one language, without silences and sounds that are not speech."""
+    language = locale[:2]
+    sounds = root / "usr/share/asterisk/sounds" / locale
+    name = f"asterisk-core-sounds-{language}"
+    with gzip.open(root / "usr/share/doc" / name / f"core-sounds-{language}.txt.gz") as file:
+        lines = file.read().decode("utf-8-sig").splitlines()
+    pairs = (line.split(":", 1) for line in lines if ":" in line and not line.startswith(";"))
+    texts = {key.strip(): text.strip() for key, text in pairs}
+    phones = _asterisk_phones() if language == "en" else {}
+    clips = []
+    for path in sorted(sounds.rglob("*.g722")):
+        key = path.relative_to(sounds).with_suffix("").as_posix()
+        text = texts.get(key) or None
+        if not key.startswith("silence/") and not (text or "").startswith("["):
+            clips.append(Clip(path, key, text, phones.get(key, ())))
+    return clips
+
+
+def fillets_clips(language: str, actor: str, root: Path) -> list[Clip]:
+    """Game dialogue of one of the two main actors: `v` is the low voice, `m` the high one."""
+    paths = sorted((root / FILLETS / "sound").rglob(f"{language}/*.ogg"))
+    mine = [p for p in paths if re.fullmatch(rf"[^-]+-{actor}-.*\.ogg", p.name)]
+    return [Clip(p, f"{p.parent.parent.name}/{p.stem}", None) for p in mine]
+
+
+def festvox_clips(root: Path) -> list[Clip]:
+    """Read sentences with the phones that the voice was built from."""
+    folder = root / FESTVOX
+    prompts = (folder / "etc/txt.done.data").read_text(encoding="utf-8")
+    pairs = re.findall(r'^\(\s*(\S+)\s+"(.*)"\s*\)\s*$', prompts, re.MULTILINE)
+    texts = {key: re.sub(r"\\(.)", r"\1", text).replace("+", "") for key, text in pairs}
+    return [
+        Clip(p, p.stem, texts.get(p.stem), festvox_phones(folder / "lab" / f"{p.stem}.lab"))
+        for p in sorted((folder / "wav").glob("*.wav"))
+    ]
+
+
+def festvox_phones(path: Path) -> tuple[str, ...]:
+    """Labels each 10 ms from lines `END_SECONDS 125 PHONE` after a line `#`."""
+    labels: list[str] = []
+    for line in path.read_text(encoding="utf-8").split("#", 1)[1].splitlines():
+        if line.strip():
+            end_seconds, _, phone = line.split()
+            labels += [phone] * (round(100 * float(end_seconds)) - len(labels))
+    return tuple(labels)
+
+
+def _asterisk_phones() -> dict[str, tuple[str, ...]]:
+    """Forced alignments of the English prompts, by a recognizer and not by hand."""
+    path = Path(__file__).with_name("asterisk_en_phones.json")
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        key: tuple(name for name, _, length in entry["phones"] for _ in range(length))
+        for key, entry in entries.items()
+    }
+
+
+def _asterisk(language: str, locale: str) -> Part:
+    return Part(f"asterisk-{language}", partial(asterisk_clips, locale))
+
+
+def _fillets(language: str, actor: str) -> Voice:
+    name = f"fillets-{language}-{actor}"
+    clips = partial(fillets_clips, language, actor)
+    return Voice(name, "-", "an actor", "GPL-2", (Part(name, clips),))
+
+
+VOICES = (
+    Voice(
+        "asterisk-en-es",  # she speaks the English and the Spanish prompts
+        "F",
+        "Allison Smith",
+        "CC-BY-SA-3.0",
+        (_asterisk("en", "en_US_f_Allison"), _asterisk("es", "es_MX_f_Allison")),
+    ),
+    Voice("asterisk-fr", "F", "June Wallack", "CC-BY-SA-3.0", (_asterisk("fr", "fr_CA_f_June"),)),
+    Voice("asterisk-it", "M", "Carlo Flora", "CC-BY-3.0", (_asterisk("it", "it_IT_m_Carlo"),)),
+    Voice("asterisk-ru", "F", "ivrvoice.ru", "CC-BY-3.0", (_asterisk("ru", "ru_RU_f_IvrvoiceRU"),)),
+    Voice("festvox-ru", "M", "one man", "BSD-like", (Part("festvox-ru", festvox_clips),)),
+    _fillets("cs", "v"),
+    _fillets("cs", "m"),
+    _fillets("nl", "v"),
+    _fillets("nl", "m"),
+)
+
+
+def decode(path: Path) -> Int[np.ndarray, " s"]:
+    """A file of any of the packages as mono int16 at 16 kHz."""
+    if path.suffix == ".g722":  # 64 kbit/s; the decoder has a state, so a new one for each file
+        data = path.read_bytes()
+        return np.asarray(G722.G722(SAMPLE_RATE_HZ, 64_000).decode(data) if data else [], np.int16)
+    samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    mono = samples.mean(axis=1)
+    if rate != SAMPLE_RATE_HZ:
+        mono = soxr.resample(mono, rate, SAMPLE_RATE_HZ)
+    # Vorbis decodes beyond full scale, which int16 would wrap round.
+    return np.clip(np.round(mono * 32768), -32768, 32767).astype(np.int16)
+
+
+def reason_to_drop(samples: Int[np.ndarray, " s"]) -> str | None:
+    """Why a clip is not speech worth keeping: too short or too quiet; None if it is."""
+    if len(samples) < MIN_SECONDS * SAMPLE_RATE_HZ:
+        return f"shorter than {MIN_SECONDS} s"
+    if np.abs(samples.astype(np.int32)).max() < MIN_PEAK * 32768:
+        return f"peak under {MIN_PEAK}"
+    return None
 
 
 def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
@@ -51,72 +216,25 @@ def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
     The returned folder contains `ID/CHAPTER/*.flac` with `.trans.txt`, `SPEAKERS.TXT` (names of the
     voices), `train_split.txt` and `test_split.txt`, `phones_festvox_ru.txt` and
     `phones_asterisk_en.txt` (`utterance-id label label ...`, one label every 10 ms), `SOURCES.txt`,
-    `SKIPPED.txt` and `CREDITS.txt`. Archives in the cache are verified on every call.
+    `SKIPPED.txt` and `CREDITS.txt`.
 
     Raises:
         UserError: without apt, network or disk space; it names the other sources.
     """
-    with preparing("the voices", cache, "voices.lock", log) as folder:
-        return _prepare(folder, log)
+    with preparing("the voices", cache, "voices.lock", log) as home:
+        folder = home / FOLDER_NAME
+        if not is_prepared(home):
+            described = laying_out("the voices", folder, PACKAGES, _list_credits(), {}, ADVICE, log)
+            with described as (unpacked, part):
+                log("decoding")
+                _write_layout(unpacked, part, log)
+        return folder
 
 
 def is_prepared(cache: Path | None = None) -> bool:
     """Return whether `cache` (`cache_dir()` if None) holds the voices, laid out as now."""
-    made_from = _stamp((cache_dir() if cache is None else Path(cache)) / FOLDER_NAME)
+    made_from = read_stamp((cache_dir() if cache is None else Path(cache)) / FOLDER_NAME)
     return all(package.name in made_from for package in PACKAGES)
-
-
-def _prepare(cache: Path, log: Log) -> Path:
-    folder, archives_folder = cache / FOLDER_NAME, cache / "debs"
-    if is_prepared(cache):
-        _check_kept_archives(archives_folder, log)
-        return folder
-    unpack_all = tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-")
-    with unpack_all as unpacked, replacing_folder(folder) as part:
-        archives = _fetch_and_unpack(archives_folder, Path(unpacked), log)
-        log("decoding")
-        _write_layout(Path(unpacked), part, log)
-        copy_licenses(Path(unpacked), part / "licenses")
-        _write_credits(part, archives)
-    log(f"voices are in {folder}")
-    return folder
-
-
-def _fetch_and_unpack(folder: Path, unpacked: Path, log: Log) -> list[Archive]:
-    """The archives in `folder`, in the order of `PACKAGES`; each is unpacked while others come."""
-    archives, unpackings = {}, []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb is a process of its own
-        for package in sorted(PACKAGES, key=lambda package: -package.size_bytes):
-            try:
-                archives[package] = fetch_archive(package, folder, log)
-            except UserError as error:
-                raise UserError(
-                    f"cannot fetch the voices: {error} (other sources: a folder of recordings of "
-                    "your own, LibriSpeech, or the synthetic recordings, which need no download)"
-                ) from error
-            unpackings.append(pool.submit(unpack, archives[package], unpacked))
-        for unpacking in unpackings:
-            unpacking.result()
-    return [archives[package] for package in PACKAGES]
-
-
-def _stamp(folder: Path) -> dict[str, str]:
-    """Package -> sha256 that a complete folder of this layout was made from; else nothing."""
-    try:
-        stamp = read_json(folder / "stamp.json")
-        made_from = dict(stamp["archives"])
-        return made_from if stamp["layout"] == LAYOUT_VERSION else {}
-    except (UserError, LookupError, TypeError, ValueError):  # missing, damaged, or another's
-        return {}
-
-
-def _check_kept_archives(folder: Path, log: Log) -> None:
-    """Verify the archives that are still in the cache, and repair them where there is a network."""
-    kept = [p for p in PACKAGES if any(folder.glob(f"{p.name}_*.deb"))]
-    try:
-        fetch_archives(kept, folder, log)
-    except UserError as error:
-        log(f"{error}; the voices were prepared before the damage and stay in use")
 
 
 class _Job(NamedTuple):
@@ -137,18 +255,18 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
         for part in voice.parts:
             jobs = _jobs(part, speaker_id, FIRST_SPEAKER_ID + number, unpacked, folder)
             seconds, reasons = _write_recordings(jobs, seen)
-            kept = [job for job, reason in zip(jobs, reasons, strict=True) if reason is None]
-            skipped += [
-                f"{job.clip.path.relative_to(unpacked)}\t{reason}"
-                for job, reason in zip(jobs, reasons, strict=True)
-                if reason is not None
-            ]
-            sources += [f"{job.utterance}\t{job.clip.path.relative_to(unpacked)}" for job in kept]
+            kept = []
+            for job, reason in zip(jobs, reasons, strict=True):
+                source = job.clip.path.relative_to(unpacked)
+                if reason is None:
+                    kept.append(job)
+                    sources.append(f"{job.utterance}\t{source}")
+                else:
+                    skipped.append(f"{source}\t{reason}")
             _write_texts(kept)
             _write_phones(part.name, kept, folder)
-            is_test = _test_mask(len(kept), number)
-            train += [job.utterance for job, held in zip(kept, is_test, strict=True) if not held]
-            test += [job.utterance for job, held in zip(kept, is_test, strict=True) if held]
+            for job, is_test in zip(kept, _test_mask(len(kept), number), strict=True):
+                (test if is_test else train).append(job.utterance)
             log(f"{part.name}: {len(jobs)} clips, {len(kept)} kept, {seconds / 60:.1f} min")
             minutes += seconds / 60
             number += 1
@@ -217,16 +335,11 @@ def _write_phones(part: str, kept: Sequence[_Job], folder: Path) -> None:
         _write_lines(folder / f"phones_{part.replace('-', '_')}.txt", lines)
 
 
-def _write_credits(folder: Path, archives: Sequence[Archive]) -> None:
+def _list_credits() -> list[str]:
     lines = ["Recordings from Debian packages, converted to 16 kHz FLAC.", ""]
     lines += [f"{v.name}: {v.credit}, {v.license}" for v in VOICES]
     lines += ["", "Phone labels: festvox-ru as shipped with the package;"]
-    lines += ["asterisk-en by forced alignment with pocketsphinx, not by hand.", ""]
-    lines += [f"{a.path.name} sha256 {a.sha256}" for a in archives]
-    _write_lines(folder / "CREDITS.txt", lines)
-    made_from = {p.name: a.sha256 for p, a in zip(PACKAGES, archives, strict=True)}
-    stamp = {"layout": LAYOUT_VERSION, "archives": made_from}
-    write_sealed(folder / "stamp.json", stamp)
+    return [*lines, "asterisk-en by forced alignment with pocketsphinx, not by hand."]
 
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:

@@ -49,11 +49,9 @@ class Classes(NamedTuple):
     """Bodies of classes of regular expressions, without their brackets."""
 
     terminals: str
-    sure_terminals: str
-    """Terminators that end a sentence wherever they stand: not `.`, `!`, `?` and wide stops."""
+    sure_terminals: str  # not ".", "!", "?" and wide stops: they end a sentence anywhere
     wide_stops: str
-    closers: str
-    """Quotes and closing brackets, which may follow a terminator."""
+    closers: str  # quotes and closing brackets, which may follow a terminator
     spaceless: str
     marks: str
     """Characters that extend the one before: combining marks, and what Unicode attaches as well

@@ -142,12 +142,8 @@ def split_sentences(
 ) -> tuple[Corpus, Corpus, Corpus]:
     """Return the parts to train, validate and test on: blocks of neighbouring sentences, by hash.
 
-    A block goes by its document's number and its place in that, so that text which is added at the
-    end moves none of what was there. Parts keep runs of sentences whole, and no document is mixed
-    with another.
-
-    Raises:
-        UserError: a part that should have sentences has none.
+    Text that is added at the end moves no block, and no document is mixed with another. UserError
+    if a part that should have sentences has none.
     """
     document = documents_of(corpus)
     place = np.arange(len(document)) - corpus.document_starts[document]
@@ -169,11 +165,8 @@ def split_for_training(
 ) -> tuple[Corpus, Corpus, int]:
     """Return the text to train on, the text to test on, and how many copies training left out.
 
-    Split as `split_sentences` does. Sentences to train on that are also in the test text are left
-    out, and the vocabulary is that of the training text.
-
-    Raises:
-        UserError: a part has no sentences.
+    Split by `split_sentences`, without sentences of the test text in the other, whose vocabulary
+    both have.
     """
     train, _, tested = split_sentences(
         corpus, valid=0, test=test, seed=seed, block_sentences=block_sentences
@@ -208,11 +201,7 @@ def fit_vocabulary(train: Corpus, *others: Corpus) -> list[Corpus]:
 def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:
     """Return the text to train on without sentences of the test text, and how many it had.
 
-    These are copies inside one document, such as a text that is there twice. Sentences of fewer
-    than `MIN_COPIED_WORDS` words stay.
-
-    Raises:
-        UserError: no sentence is left.
+    Sentences of fewer than `MIN_COPIED_WORDS` words stay. UserError if none is left.
     """
     tested = {sentence for sentence in _long_sentences(test) if sentence}
     mask = np.array([sentence not in tested for sentence in _long_sentences(train)], bool)
@@ -270,8 +259,5 @@ def keep_probabilities(
 def subsample(
     tokens: Int[np.ndarray, " n"], keep: Float[np.ndarray, " v"], *key: int
 ) -> Bool[np.ndarray, " n"]:
-    """Return which tokens survive, given `keep_probabilities`: pure in the key.
-
-    The key is of whole numbers, such as (seed, epoch, first token).
-    """
+    """Return which tokens survive, given `keep_probabilities`; the key is of whole numbers."""
     return np.random.default_rng(key).random(len(tokens)) < keep[tokens]

@@ -1,5 +1,6 @@
 """A folder of text packed once: int32 tokens with the bounds of sentences and documents."""
 
+import hashlib
 import itertools
 import json
 from collections import defaultdict
@@ -8,12 +9,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from jaxtyping import Int, UInt64
 
-from cpc.data.log import Log
-from cpc.data.skipped import Skipped, check_skipped
+from cpc.data.cache import Log
+from cpc.data.skipped import Skipped, check_skipped, find_copies
 from cpc.data.sources.debian import one_process
-from cpc.data.text.copies import find_copied_documents
-from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
+from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary, mix_bits
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
 from cpc.data.walk import DOCUMENTS as NO_DATA
 from cpc.data.walk import Found, digest_files, find_data, printable
@@ -28,6 +29,15 @@ VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
 PROSE = {".doc", ".docx", ".htm", ".html", ".md", ".odt", ".pdf", ".rst", ".rtf", ".tex"}
 #: Tokens that are in memory at a time when ids are brought to their final order.
 CHUNK_TOKENS = 1 << 22
+#: Consecutive words that are compared at a time: long enough that two authors share few.
+WINDOW_WORDS = 8
+#: A document with more of its windows in larger documents is a copy.
+MAX_SHARED = 0.5
+#: Documents with fewer different windows are compared as wholes only.
+MIN_WINDOWS = 16
+#: Windows of the whole text that are kept at most, about: of a larger text, every second, every
+#: fourth and so on, chosen by their content.
+MAX_WINDOWS = 1 << 22
 
 
 def read_text_folder(
@@ -46,14 +56,13 @@ def read_text_folder(
     A file is a document. One that contains mostly the text of a larger one is left out and listed,
     so that no text is on both sides of a split. `out` gets a folder for these files (paths, sizes
     and times of change) and options, which is used again while both stay and its checksums are
-    right. Text is read a chunk at a time and tokens are memory-mapped: neither needs to fit into
-    memory. The vocabulary does.
+    right. Only the vocabulary needs to fit into memory.
 
     Args:
         path: a file of any name, or a folder of .txt files at any depth.
         out: the folder of packs, such as `cache_dir() / "packs"`.
         log: called with lines of progress.
-        form: "prose", or "lines" of words that are parted by white space (`tokenizer`).
+        form: "prose", or "lines" of words between white space (`tokenizer`).
         lowercase: whether upper case becomes lower case.
         min_count: a word that occurs less often becomes `<unk>`.
         max_vocabulary: words that are kept at most, `<unk>` aside; the most frequent. 0: all.
@@ -101,21 +110,20 @@ def write_pack(
     """Write tokens, bounds, vocabulary and a sealed index of them into a folder."""
     log(f"packing the text of {len(found.files):,} files of {printable(path)} in {folder.parent}")
     ids: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    raw = folder / "raw.int32"
-    documents, skipped = write_documents(raw, folder / SENTENCES, found.files, ids, options, log)
+    raw = folder / "raw.int32", folder / "raw.int64"
+    documents, skipped = write_documents(*raw, found.files, ids, options, log)
     damaged = [*found.unreadable, *skipped]
     total = len(found.files) + len(found.unreadable)
     max_fraction = options["max_skipped_fraction"] if len(damaged) < total else 0.0
     check_skipped(damaged, total, max_fraction, f"files of text in {printable(path)}")
-    documents, copies = leave_out_copies(raw, folder / SENTENCES, documents)
+    tokens, starts = np.memmap(raw[0], np.int32, "r"), np.memmap(raw[1], np.int64, "r")
+    documents, copies = leave_out_copies(tokens, documents)
     for _, reason in copies:
         log(f"skipped: {reason}")
-    np.cumsum([0, *(one.num_sentences for one in documents)]).tofile(folder / DOCUMENTS)
-    vocabulary, rank = rank_words(raw, ids, options, path)
-    with (folder / TOKENS).open("wb") as file:
-        for chunk in chunks_of(raw):
-            rank[chunk].tofile(file)
-    raw.unlink()
+    vocabulary, rank = rank_words(tokens, documents, ids, options, path)
+    write_ranked(folder, tokens, starts, documents, rank)
+    for file in raw:
+        file.unlink()
     write_vocabulary(folder / VOCABULARY, vocabulary)
     sums = {name: file_crc32(folder / name) for name in (TOKENS, SENTENCES, DOCUMENTS, VOCABULARY)}
     write_sealed(folder / INDEX, {"key": key, "skipped": [*skipped, *copies], "sums": sums})
@@ -126,11 +134,11 @@ def write_pack(
 
 
 class Document(NamedTuple):
-    """A file that was written, and how much it holds."""
+    """A file that was written, and its first and last (excluded) word and sentence."""
 
     file: Path
-    num_words: int
-    num_sentences: int
+    words: tuple[int, int]
+    sentences: tuple[int, int]
 
 
 def write_documents(
@@ -141,11 +149,7 @@ def write_documents(
     options: dict[str, Any],
     log: Log,
 ) -> tuple[list[Document], list[Skipped]]:
-    """Write the tokens of files, by provisional ids, and the bounds of sentences.
-
-    Returns:
-        Documents, and (name, reason) of files that could not be used.
-    """
+    """Write tokens by provisional ids, and bounds; return documents and files left out."""
     is_end = bytearray()  # of each id, whether it is the end of a sentence and no word
     documents, skipped = [], []
     with raw.open("w+b") as tokens, bounds.open("w+b") as sentences:
@@ -155,49 +159,102 @@ def write_documents(
                 write_document(file, tokens, sentences, ids, is_end, options)
                 if tokens.tell() == here[0]:
                     raise UserError(f"{printable(file)} holds no words")
-                sizes = (tokens.tell() - here[0]) // 4, (sentences.tell() - here[1]) // 8
-                documents.append(Document(file, *sizes))
+                words = here[0] // 4, tokens.tell() // 4
+                documents.append(Document(file, words, (here[1] // 8, sentences.tell() // 8)))
             except (UserError, OSError) as error:
                 for stream, place in zip((tokens, sentences), here, strict=True):
                     stream.seek(place)
                     stream.truncate()
                 skipped.append((printable(file), str(error)))
                 log(f"skipped: {error}")
-        np.array([tokens.tell() // 4]).tofile(sentences)
     return documents, skipped
 
 
 def leave_out_copies(
-    raw: Path, bounds: Path, documents: list[Document]
+    tokens: np.ndarray, documents: list[Document]
 ) -> tuple[list[Document], list[Skipped]]:
-    """Take the documents that are copies of others out of the files of tokens and of bounds.
-
-    Returns:
-        Documents that are left, and (name, reason) of the copies.
-    """
-    if len(documents) < 2:
-        return documents, []
-    tokens, starts = (np.memmap(file, kind, "r") for file, kind in ((raw, "i4"), (bounds, "i8")))
-    words = np.cumsum([0, *(one.num_words for one in documents)]).tolist()
-    copies = find_copied_documents(tokens, words)
-    kept = [number for number in range(len(documents)) if number not in copies]
-    if copies:
-        first = np.cumsum([0, *(one.num_sentences for one in documents)])
-        new_raw, new_bounds = raw.with_suffix(".part"), bounds.with_suffix(".part")
-        with new_raw.open("wb") as own_tokens, new_bounds.open("wb") as own_bounds:
-            for j in kept:
-                moved = own_tokens.tell() // 4 - words[j]
-                (starts[first[j] : first[j + 1]] + moved).tofile(own_bounds)
-                tokens[words[j] : words[j + 1]].tofile(own_tokens)
-            np.array([own_tokens.tell() // 4]).tofile(own_bounds)
-        new_raw.replace(raw)
-        new_bounds.replace(bounds)
+    """Return the documents that are no copies of others, and (name, reason) of the copies."""
+    copies = find_copied_documents(tokens, [0, *(one.words[1] for one in documents)])
     skipped = []
     for number, (other, share) in sorted(copies.items()):
         name, whole = (printable(documents[one].file) for one in (number, other))
         how = "is a copy of" if share == 1 else f"shares {share:.0%} of its text with"
         skipped.append((name, f"{name} {how} {whole}: left out"))
-    return [documents[number] for number in kept], skipped
+    return [one for number, one in enumerate(documents) if number not in copies], skipped
+
+
+def find_copied_documents(
+    tokens: Int[np.ndarray, " n"], bounds: Sequence[int]
+) -> dict[int, tuple[int, float]]:
+    """Return the documents that are copies, mapped to the one that contains most, and the share.
+
+    Document j is tokens[bounds[j]:bounds[j + 1]]. Windows of words are compared wherever they
+    stand: neither another wrapping of lines nor a licence hides a copy. The first of equals stays.
+
+    >>> text = np.arange(100)
+    >>> find_copied_documents(np.concatenate([text[:60], text, text]), [0, 60, 160, 260])
+    {2: (1, 1.0), 0: (1, 1.0)}
+    """
+    parts = [tokens[a:b] for a, b in itertools.pairwise(bounds)]
+    equal = find_copies(hashlib.blake2b(part.tobytes()).digest() for part in parts)
+    copies = {copy: (first, 1.0) for copy, first in equal.items()}
+    sample = 1 << max(0, (len(tokens) // MAX_WINDOWS).bit_length())
+    windows = {j: hash_windows(part, sample) for j, part in enumerate(parts) if j not in equal}
+    order = sorted(
+        (j for j, own in windows.items() if len(own) >= MIN_WINDOWS),
+        key=lambda j: (-len(windows[j]), j),
+    )
+    if len(order) < 2:
+        return copies
+    everything = np.concatenate([windows[j] for j in order])
+    rank = np.repeat(np.arange(len(order)), [len(windows[j]) for j in order])
+    _, first, window = np.unique(everything, return_index=True, return_inverse=True)
+    owner = rank[first][window]  # the largest document with this window
+    ends = np.cumsum([len(windows[j]) for j in order])
+    for number, own in enumerate(np.split(owner, ends[:-1])):
+        shared = own[own != number]
+        if len(shared) > MAX_SHARED * len(own):
+            largest = int(np.bincount(shared).argmax())
+            copies[order[number]] = order[largest], len(shared) / len(own)
+    return copies
+
+
+def hash_windows(
+    tokens: Int[np.ndarray, " n"], sample: int = 1, chunk: int = 1 << 20
+) -> UInt64[np.ndarray, " _"]:
+    """Return the different hashes of windows of words, of which `sample`, a power of two, divides.
+
+    >>> windows = hash_windows(np.arange(100), chunk=32)
+    >>> len(windows), np.array_equal(windows, hash_windows(np.arange(100)))
+    (93, True)
+    """
+    found = [np.zeros(0, np.uint64)]
+    for begin in range(0, len(tokens) - WINDOW_WORDS + 1, chunk):
+        mixed = mix_bits(tokens[begin : begin + chunk + WINDOW_WORDS - 1].astype(np.uint64))
+        total = np.zeros(len(mixed) - WINDOW_WORDS + 1, np.uint64)
+        for place in range(WINDOW_WORDS):
+            total = mix_bits(total ^ mixed[place : place + len(total)])
+        found.append(np.unique(total[total % np.uint64(sample) == 0]))
+    return np.unique(np.concatenate(found))
+
+
+def write_ranked(
+    folder: Path,
+    tokens: np.ndarray,
+    starts: np.ndarray,
+    documents: Sequence[Document],
+    rank: np.ndarray,
+) -> None:
+    """Write the tokens of documents by their final ids, and where sentences and documents begin."""
+    with (folder / TOKENS).open("wb") as words, (folder / SENTENCES).open("wb") as sentences:
+        for document in documents:
+            moved = words.tell() // 4 - document.words[0]
+            (starts[slice(*document.sentences)] + moved).tofile(sentences)
+            for chunk in chunks_of(tokens, document):
+                rank[chunk].tofile(words)
+        np.array([words.tell() // 4]).tofile(sentences)
+    sizes = (end - begin for begin, end in (one.sentences for one in documents))
+    np.cumsum([0, *sizes]).tofile(folder / DOCUMENTS)
 
 
 def write_document(
@@ -208,11 +265,7 @@ def write_document(
     is_end: bytearray,
     options: dict[str, Any],
 ) -> None:
-    """Append the tokens of a file, by provisional ids, and the bounds of its sentences.
-
-    An end of a sentence has an id as words do, which goes before the words are written. Sentences
-    without words leave no trace.
-    """
+    """Append the tokens of a file, by provisional ids, and the bounds of its sentences."""
     end_letters = END_LETTERS[options["form"]]
     is_open = False  # whether the last sentence may go on in the next chunk
     for chunk in read_chunks(file):
@@ -228,15 +281,17 @@ def write_document(
 
 
 def rank_words(
-    raw: Path, ids: dict[str, int], options: dict[str, Any], path: Path
+    tokens: np.ndarray,
+    documents: Sequence[Document],
+    ids: dict[str, int],
+    options: dict[str, Any],
+    path: Path,
 ) -> tuple[Vocabulary, np.ndarray]:
-    """Return the vocabulary, and provisional id -> id.
-
-    Of two words that are as frequent the one that came first comes first.
-    """
+    """Return the vocabulary, and provisional id -> id, by frequency and then by occurrence."""
     counts = np.zeros(len(ids), np.int64)
-    for chunk in chunks_of(raw):
-        counts += np.bincount(chunk, minlength=len(counts))
+    for document in documents:
+        for chunk in chunks_of(tokens, document):
+            counts += np.bincount(chunk, minlength=len(counts))
     words, total = list(ids), counts.sum()
     if UNKNOWN in ids:  # of a text in which others have cut words
         counts[ids[UNKNOWN]] = 0
@@ -258,11 +313,11 @@ def rank_words(
     ), rank
 
 
-def chunks_of(raw: Path) -> Iterator[np.ndarray]:
-    """Yield the int32 numbers of a file, some at a time."""
-    with raw.open("rb") as file:
-        while len(chunk := np.fromfile(file, np.int32, CHUNK_TOKENS)):
-            yield chunk
+def chunks_of(tokens: np.ndarray, document: Document) -> Iterator[np.ndarray]:
+    """Yield the words of a document, some at a time."""
+    first, end = document.words
+    for start in range(first, end, CHUNK_TOKENS):
+        yield tokens[start : min(start + CHUNK_TOKENS, end)]
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:

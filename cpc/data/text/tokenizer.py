@@ -44,8 +44,7 @@ class Patterns(NamedTuple):
     long_marks: re.Pattern[str]
     """More than 30 marks in a row, which no language needs: normalization sorts them in quadratic
     time, and so UAX 15 limits them (stream-safe text format)."""
-    token: re.Pattern[str]
-    """A word, or the end of a sentence."""
+    token: re.Pattern[str]  # a word, or the end of a sentence
 
 
 @functools.cache

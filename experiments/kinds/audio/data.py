@@ -275,11 +275,15 @@ def places_of(config: Config) -> dict[str, tuple[str, ...]]:
 
 
 def _describe(train, test, window_samples, log):
-    counts = data.count_windows(train, window_samples)
+    is_short = train.lengths < window_samples
+    hours, short_hours = (
+        lengths.sum() / data.SAMPLE_RATE_HZ / 3600
+        for lengths in (train.lengths, train.lengths[is_short])
+    )
     log(
         f"data: {len(set(train.speakers))} speakers, {len(train):,} training utterances "
-        f"({counts.seconds / 3600:.2f} h; {counts.num_short:,} of them, "
-        f"{counts.seconds_short / 3600:.2f} h, are shorter than a window and filled up), "
+        f"({hours:.2f} h; {is_short.sum():,} of them, {short_hours:.2f} h, are shorter than a "
+        "window and filled up), "
         f"{len(test):,} test utterances; {count_names(train.skipped, 'skipped')}, "
         f"{count_names(train.shortened, 'kept incomplete or altered')}"
     )

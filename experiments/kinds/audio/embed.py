@@ -17,7 +17,7 @@ from cpc.data.audio_file import (
     open_audio,
     stream_mono,
 )
-from cpc.data.levels import Levels, measure_levels
+from cpc.data.recordings import Levels, measure_levels
 from experiments.training.embedding import list_files, skip
 from experiments.training.problem import Embedding
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from cpc.data import uniform_windows
-from cpc.data.series.files import UNSCALED, Sequences, number_labels, read_sequences
+from cpc.data.series import UNSCALED, Sequences, number_labels, read_sequences
 from cpc.data.skipped import Skipped, count_names
 from cpc.data.walk import read_named, same_name
 from cpc.types import Batch, UserError

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cpc import models
-from cpc.data.series.files import read_sequences
+from cpc.data.series import read_sequences
 from experiments.training.problem import Embedding
 
 #: Files that share a batch are read together.

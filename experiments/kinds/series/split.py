@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc.data.recordings import read_list
-from cpc.data.series.files import UNSCALED, Sequences, measure
-from cpc.data.series.formats import SUFFIXES
+from cpc.data.series import SUFFIXES, UNSCALED, Sequences, measure
 from cpc.data.skipped import find_copies
 from cpc.data.walk import same_name
 from cpc.types import UserError

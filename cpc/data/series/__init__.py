@@ -1,1 +1,0 @@
-"""Series in files of users: their formats, and how files become sequences."""
