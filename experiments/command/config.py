@@ -189,15 +189,8 @@ def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     """Return a copy of a config in which keys, such as "model.width", have other values."""
-    changed: Config = ConfigDict(config.to_dict())
-    for name, value in settings.items():
-        *sections, last = name.split(".")
-        section: Config = changed
-        for part in sections:
-            if part not in section:
-                section[part] = ConfigDict()
-            section = section[part]
-        section[last] = value
+    changed = ConfigDict(config.to_dict())
+    changed.update_from_flattened_dict(settings)
     return changed
 
 
@@ -232,12 +225,7 @@ def load_config(recorded: Any, keys: Keys, writer: str = "the version that wrote
     if not isinstance(recorded, Mapping | ConfigDict):
         raise UserError("the recorded config is damaged: it is not a JSON object")
     given, known = flatten(recorded), flatten(keys)
-    for name in sorted(given.keys() ^ known.keys()):
-        verb = "has" if name in given else "lacks"
-        raise UserError(
-            f"the recorded config {verb} the key {name}, so another version of cpc wrote it: "
-            f"continue with {writer}, or start again in another --workdir"
-        )
+    check_keys(given, known, writer)
     for name, value in given.items():
         if isinstance(known[name].default, tuple) and isinstance(value, list):
             given[name] = tuple(value)  # JSON has no tuples
@@ -248,23 +236,17 @@ def load_config(recorded: Any, keys: Keys, writer: str = "the version that wrote
         raise UserError(f"the recorded config is damaged: {first}") from error
 
 
+def check_keys(recorded: Mapping[str, Any], known: Mapping[str, Any], writer: str) -> None:
+    """Check that a recorded flat config has the keys of this version."""
+    for name in sorted(recorded.keys() ^ known.keys()):
+        verb = "has" if name in recorded else "lacks"
+        raise UserError(
+            f"the recorded config {verb} the key {name}, so another version of cpc wrote it: "
+            f"continue with {writer}, or start again in another --workdir"
+        )
+
+
 def find_kind(recorded: Any) -> str:
     """Return the kind of a recorded config; "" if it says none."""
     kind = recorded.get("kind") if isinstance(recorded, Mapping | ConfigDict) else None
     return kind if isinstance(kind, str) else ""
-
-
-def check_word(key: str, given: str, known: Sequence[str] | Mapping[str, Any]) -> None:
-    """Check that a word of a config is one of those that mean something."""
-    if given not in known:
-        raise UserError(f"{key} is {given!r}: choose one of {', '.join(known)}")
-
-
-def check_every(config: Config) -> None:
-    """Check that probes are fitted at evaluations."""
-    every = config.probe.every
-    if every and (not config.eval_every or every % config.eval_every):
-        raise UserError(
-            f"probe.every is {every}, but probes are fitted at evaluations, every "
-            f"{config.eval_every} steps: make it a multiple of eval_every, or 0"
-        )

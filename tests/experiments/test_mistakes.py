@@ -396,7 +396,7 @@ def test_a_config_of_another_version_names_its_revision(tmp_path, change):
     with pytest.raises(UserError, match=said):
         read_contrastive(tmp_path)
     with pytest.raises(UserError, match=said):
-        check_same_run(tmp_path, config, CONTRASTIVE["image"].KEYS)
+        check_same_run(tmp_path, config)
 
 
 def test_a_look_at_other_data_forgets_what_their_source_does_not_read():

@@ -7,8 +7,8 @@ from cpc.evaluate import code_scores, read_rows
 from cpc.results import Score
 from experiments.command.config import Config
 from experiments.kinds.audio.data import AudioData
+from experiments.training.checks import name_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
-from experiments.training.sources import name_of
 
 
 def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:

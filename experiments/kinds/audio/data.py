@@ -16,8 +16,8 @@ from cpc.models import Model
 from cpc.types import Item, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.training import sources
-from experiments.training.sources import data_root
+from experiments.training import checks
+from experiments.training.checks import data_root
 
 #: The synthetic source: small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
@@ -266,7 +266,7 @@ def first_minutes(
 
 def places_of(config: Config) -> dict[str, tuple[str, ...]]:
     """Return what scores call recordings, labels and items, and where each is, and of what."""
-    options, ((name, root),) = config.data, sources.places_of(config).items()
+    options, ((name, root),) = config.data, checks.places_of(config).items()
     files = {
         pathlib.Path(options.phones).stem: options.phones,
         pathlib.Path(options.item_file).name: options.item_file,

@@ -14,8 +14,8 @@ from experiments.command.config import Config
 from experiments.kinds.audio.data import AudioData, first_minutes, labels_of_frames, num_labels
 from experiments.kinds.audio.supervised import train_supervised
 from experiments.kinds.audio.tasks import TRAINED, aligned, check_trained, labelled_sets
+from experiments.training.checks import name_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
-from experiments.training.sources import name_of
 
 
 class Labels(NamedTuple):

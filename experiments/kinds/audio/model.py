@@ -19,7 +19,7 @@ from cpc.models import (
     segment_means,
 )
 from cpc.types import Batch
-from experiments.command.config import Config, check_word
+from experiments.command.config import Config
 from experiments.training.checks import reject
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry
@@ -49,7 +49,6 @@ def build_model(config: Config) -> Model:
 def build_encoder(config: Config) -> Any:
     """Return the encoder by the config's words, with its geometry."""
     options = config.model
-    check_word("model.encoder", options.encoder, AUDIO_ENCODERS)  # a run may be of another version
     encoder = AUDIO_ENCODERS[options.encoder](
         options.width,
         norm=options.norm,

@@ -13,8 +13,7 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
 from experiments.kinds.image.groups import split_groups
-from experiments.training.checks import reject
-from experiments.training.sources import data_root
+from experiments.training.checks import data_root, reject
 
 #: Where the images of a split lie: splits or files, and their rows there.
 Places: TypeAlias = list[tuple[str, range]]

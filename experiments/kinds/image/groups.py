@@ -8,7 +8,7 @@ import numpy as np
 from cpc import data
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.training.sources import group_files
+from experiments.training.checks import group_files
 
 
 def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.Images]:

@@ -19,12 +19,11 @@ from experiments.kinds.image.prepare import grid_of, prepare, side_of
 from experiments.kinds.image.probes import feature_sets, probe_tasks
 from experiments.kinds.image.sections import SECTIONS, WORDS
 from experiments.kinds.image.shown import save_augmented
-from experiments.training.checks import check_batch_norm, check_refit, reject
+from experiments.training.checks import check_batch_norm, check_refit, places_of, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.problem import HeldOut, Problem
-from experiments.training.sources import places_of
 
 CONTEXTS = {"conv": models.MaskedRowConv, "gru": models.RowGRU}
 NAME, ON_ONE_DEVICE = "image", False

@@ -19,10 +19,15 @@ from experiments.kinds.image.data import ImageData
 from experiments.kinds.image.prepare import grid_of, prepare
 from experiments.kinds.image.shown import save_neighbours, save_units
 from experiments.kinds.image.supervised import pool, train_classifier
-from experiments.training.checks import reject
-from experiments.training.labels import check_known, count_labels
-from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sources import name_of
+from experiments.training.checks import name_of, reject
+from experiments.training.probes import (
+    FeatureSet,
+    ProbeContext,
+    ProbeTask,
+    check_known,
+    count_labels,
+    feature_names,
+)
 from experiments.training.supervised import hold_out
 
 #: The strongest l2 that lbfgs tries, for a fit that has no label to choose its l2 by.

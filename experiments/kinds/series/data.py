@@ -16,7 +16,7 @@ from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
 from experiments.kinds.series.split import Part, read_lists, split, without_ending
-from experiments.training.sources import data_root, group_files
+from experiments.training.checks import data_root, group_files
 
 
 class SeriesData(NamedTuple):

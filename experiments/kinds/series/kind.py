@@ -21,13 +21,18 @@ from experiments.kinds.series.data import (
 )
 from experiments.kinds.series.embed import embed_files
 from experiments.kinds.series.probes import feature_sets, probe_tasks
-from experiments.training.checks import check_batch_norm, check_lists, check_probes, reject
+from experiments.training.checks import (
+    check_batch_norm,
+    check_lists,
+    check_probes,
+    places_of,
+    reject,
+)
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import make_cpc, positions, write_truth
-from experiments.training.sources import places_of
 
 NAME, ON_ONE_DEVICE = "series", False
 SECTIONS = ()

@@ -14,10 +14,16 @@ from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.series.data import Part, SeriesData, labels_of_frames
+from experiments.training.checks import name_of
 from experiments.training.embedding import make_embed_long
-from experiments.training.labels import check_known, count_labels
-from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sources import name_of
+from experiments.training.probes import (
+    FeatureSet,
+    ProbeContext,
+    ProbeTask,
+    check_known,
+    count_labels,
+    feature_names,
+)
 
 #: Probes of one kind that `probe.leave_one_out` fits at most.
 MAX_FOLDS = 20

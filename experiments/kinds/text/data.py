@@ -14,7 +14,7 @@ from cpc.data.sources.texts import prepare_texts
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.training.sources import data_root
+from experiments.training.checks import data_root
 
 #: Of a document of the grammar.
 GRAMMAR_SENTENCES = 50

@@ -17,13 +17,12 @@ from experiments.kinds.text.data import TextData, load_data, make_runs
 from experiments.kinds.text.embed import embed_files
 from experiments.kinds.text.probes import feature_sets, probe_tasks
 from experiments.kinds.text.sections import SECTIONS, WORDS
-from experiments.training.checks import check_probes, reject
+from experiments.training.checks import check_probes, places_of, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import make_cpc, positions, write_truth
-from experiments.training.sources import places_of
 
 NAME, ON_ONE_DEVICE = "text", False
 

@@ -24,8 +24,8 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
 from experiments.kinds.text.vectors import Vectors, read_vectors
+from experiments.training.checks import name_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sources import name_of
 
 #: Sentences that are embedded at a time.
 BATCH = 512
