@@ -69,14 +69,6 @@ def is_held(folder: pathlib.Path) -> bool | None:
     return _lives(owner)
 
 
-def was_released(folder: pathlib.Path) -> bool:
-    """Return whether the last command in a run directory ended without a crash."""
-    try:
-        return (folder / LOCK).stat().st_size == 0
-    except OSError:
-        return False
-
-
 def _beat(path: pathlib.Path, done: threading.Event) -> None:
     while not done.wait(HEARTBEAT_SECONDS):
         with contextlib.suppress(OSError):

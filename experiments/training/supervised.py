@@ -102,24 +102,6 @@ class Recipe(NamedTuple):
     loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"])
     """Of the scores and their batch; labels below 0 count as none."""
 
-    def timetable(self) -> "Timetable":
-        """Return when the training is evaluated and how it ends."""
-        if self.accuracy is None:
-            return Timetable([max(1, self.num_steps)], 0.0)
-        last = max(1, int(self.num_steps / (1 + COOLDOWN)))
-        return Timetable(evaluations(self.evaluate_every, last), COOLDOWN)
-
-
-class Timetable(NamedTuple):
-    """The steps that a training is evaluated at, and the part of the steps that a cooldown adds."""
-
-    due: Sequence[int]
-    cooldown: float
-
-    def end_of_cooldown(self, step: int) -> int:
-        """Return the step at which the rate is zero if it begins to fall at `step`."""
-        return step + int(self.cooldown * step)
-
 
 def train_on_labels(
     config: Config,
@@ -163,7 +145,8 @@ def train_on_labels(
     """
     score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
     state, step = make_step(score, params, extra, recipe, rng)
-    timetable, cadence = recipe.timetable(), Cadence(config.log_every, save_every=config.save_every)
+    due, cooldown = plan_evaluations(recipe)
+    cadence = Cadence(config.log_every, save_every=config.save_every)
 
     @jax.jit
     def answer(params, extra, x):
@@ -180,7 +163,7 @@ def train_on_labels(
         return found
 
     # Whatever decides when it ends is among the settings, too.
-    length = {"due": timetable.due, "patience": [RISING, PATIENCE], "cooldown": timetable.cooldown}
+    length = {"due": due, "patience": [RISING, PATIENCE], "cooldown": cooldown}
     settings = {"config": plain(config), **(settings or {}), **length}
     with resumed(folder, settings, state) as (checkpoint, state, stop):
 
@@ -191,7 +174,7 @@ def train_on_labels(
             sinks = Sinks(checkpoint, writers)
             return fit(state, step, batches, num_steps=end, cadence=cadence, sinks=sinks, stop=stop)
 
-        state, reason = train_until_best(state, advance, measure, timetable)
+        state, reason = train_until_best(state, advance, measure, due, cooldown)
         reason = reason or stop()
     best, number = state.extra["best"], int(state.step)
     if reason:
@@ -200,7 +183,7 @@ def train_on_labels(
             "resumes it"
         )
     words = f"best at step {int(best['step']):,} of {number:,}"
-    at_limit = AT_LIMIT if number == timetable.end_of_cooldown(timetable.due[-1]) else ""
+    at_limit = AT_LIMIT if number == due[-1] + int(cooldown * due[-1]) else ""
     return functools.partial(answer, best["params"], best["extra"]), words + at_limit
 
 
@@ -239,6 +222,14 @@ def put_head(
         return found.astype(jnp.float32) @ weight + bias, extra
 
     return score, {"model": model, "head": weights}, extra
+
+
+def plan_evaluations(recipe: Recipe) -> tuple[list[int], float]:
+    """Return the steps that a training is evaluated at, and the part that a cooldown adds."""
+    if recipe.accuracy is None:
+        return [max(1, recipe.num_steps)], 0.0
+    last = max(1, int(recipe.num_steps / (1 + COOLDOWN)))
+    return evaluations(recipe.evaluate_every, last), COOLDOWN
 
 
 def evaluations(first: int, num_steps: int) -> list[int]:
@@ -287,7 +278,8 @@ def train_until_best(
     state: TrainState,
     advance: Callable[[TrainState, int], tuple[TrainState, str]],
     measure: Callable[[TrainState], float],
-    timetable: Timetable,
+    due: Sequence[int],
+    cooldown: float,
 ) -> tuple[TrainState, str]:
     """Return the last state, the best kept in it, and why it ended before it was done, or "".
 
@@ -297,7 +289,6 @@ def train_until_best(
     Args:
         advance: trains a state to a step; returns the state, and why it stopped before it, or "".
     """
-    due = timetable.due
     while True:
         number, end = int(state.step), int(state.opt_state[-1].end)
         if end == NEVER and number in due:
@@ -305,8 +296,8 @@ def train_until_best(
             since = max(int(state.extra["best"]["step"]), due[min(RISING, len(due) - 1)])
             waited = sum(since < one <= number for one in due)
             if number == due[-1] or waited >= PATIENCE:
-                end = timetable.end_of_cooldown(number)
-                state = begin_cooldown(state, end) if timetable.cooldown else state
+                end = number + int(cooldown * number)
+                state = begin_cooldown(state, end) if cooldown else state
         elif number == end:
             state = keep_best(state, measure(state))
         if number == end:

@@ -13,6 +13,7 @@ from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.series import data, kind, probes
 from experiments.kinds.text import probes as text_probes
 from experiments.kinds.text.data import load_data as load_text
+from experiments.training import checks
 from experiments.training.contrastive import check_places, make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
 from tests.commands import run

@@ -40,7 +40,7 @@ from experiments.kinds.audio.tasks import Frames
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import probes as image_probes
 from experiments.kinds.image import supervised as image_supervised
-from experiments.kinds.image.groups import split_groups
+from experiments.kinds.image.data import split_groups
 from experiments.kinds.image.prepare import prepare
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.series import kind as series_modality

@@ -17,12 +17,11 @@ import optax
 
 from cpc.evaluate import count_edits, ctc_nats, embed_utterances, greedy_decode
 from cpc.evaluate.embeddings import continue_mirrored
-from cpc.models import LSTM, Model
+from cpc.models import LSTM
 from cpc.results import digest
 from cpc.train import ProgressWriter, scale_by_layer
 from cpc.types import Array, Batch
 from experiments.command.config import Config
-from experiments.kinds.audio.supervised import contexts_of
 from experiments.training.supervised import Features, Recipe, hold_out, train_on_labels
 
 #: Frames that the head sees, and from one of its answers to the next.
@@ -65,15 +64,6 @@ def frozen(inputs: Sequence[np.ndarray]) -> Network:
     )
 
 
-def trained(
-    model: Model, variables: Any, layer_decay: float, inputs: Sequence[np.ndarray]
-) -> Network:
-    """Return encoder and context, whose c is read, and which are trained on with the head."""
-    encoder = model.module.encoder
-    _, ahead = encoder.frames_around
-    return Network(contexts_of(model), variables, encoder.stride, layer_decay, ahead)
-
-
 def fit_head(
     config: Config,
     network: Network,
@@ -83,12 +73,9 @@ def fit_head(
 ) -> tuple[Callable[[Sequence[np.ndarray]], list[np.ndarray]], str]:
     """Train a head, and the network if it has parameters, by CTC on utterances.
 
-    Until the error rate of a held-out tenth of them does not fall any more, for `probe.ctc_steps`
-    batches of 8 at most.
-
-    Returns:
-        A function from inputs to log-probabilities (t, num_phones + 1), the blank last, of each,
-        and in words how long it was trained.
+    Training stops when a held-out tenth improves no more, or after `probe.ctc_steps` batches.
+    Returns a function from inputs to log-probabilities (t, num_phones + 1), the blank last, and in
+    words how long it was trained.
     """
     rng = jax.random.key(config.seed + 3)
     held = hold_out(range(len(train.inputs)), config.seed).tolist()

@@ -11,8 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.data import Recordings, read_all
-from cpc.evaluate import embed_pieces, embed_utterances, mfcc, with_neighbours
+from cpc.data import SAMPLE_RATE_HZ, Recordings, read_all
+from cpc.evaluate import (
+    code_scores,
+    embed_pieces,
+    embed_utterances,
+    mfcc,
+    read_rows,
+    with_neighbours,
+)
 from cpc.models import Model
 from cpc.results import Score
 from cpc.train import raise_if_stopped
@@ -20,14 +27,28 @@ from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.kinds.audio.abx import abx_tasks
 from experiments.kinds.audio.boundaries import boundary_tasks
-from experiments.kinds.audio.codes import code_tasks
 from experiments.kinds.audio.data import AudioData, first_minutes, frame_samples
 from experiments.kinds.audio.frames import phone_tasks, speaker_tasks
 from experiments.kinds.audio.recognition import recognition_tasks
 from experiments.kinds.audio.tasks import TRAINED, Frames
-from experiments.training.checks import check_probes, check_refit, reject
+from experiments.training.checks import check_probes, check_refit, name_of, reject
 from experiments.training.embedding import make_embed_long
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
+
+
+def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return the task "codes": how many bits per second quantized latents take."""
+
+    def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
+        if features.name not in ("z", "random z"):
+            return []
+        by_utterance, stride = features.values
+        frames = [np.asarray(read_rows(by_utterance[name])) for name in data.test.names]
+        seconds = stride / SAMPLE_RATE_HZ
+        return list(code_scores(frames, seconds, data=name_of(config), features=features.name))
+
+    return [ProbeTask("codes", answer, parts=(data.test,))]
+
 
 #: Probe tasks by name; each raises a UserError if the data lack what it needs.
 TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {

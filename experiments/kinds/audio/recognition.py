@@ -1,7 +1,7 @@
 """The task "ctc": phones of whole utterances in their order, by a head trained without times."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -18,8 +18,9 @@ from cpc.evaluate import (
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.ctc_head import Labelled, Network, fit_head, frozen, pick, trained
+from experiments.kinds.audio.ctc_head import Labelled, Network, fit_head, frozen, pick
 from experiments.kinds.audio.data import AudioData, Phones, first_minutes
+from experiments.kinds.audio.supervised import contexts_of
 from experiments.kinds.audio.tasks import TRAINED, aligned, labelled_sets
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
@@ -38,7 +39,7 @@ def recognition_task(
     """Return the task of one labelled set, of as much of it as the most minutes take."""
     minutes = config.probe.ctc_minutes
     for part in (train, test):
-        aligned(part, phones)
+        aligned(part, phones)  # which checks them
     train = first_minutes(train, 0 if 0 in minutes else max(minutes), by_speaker=False)
     parts, subsets = (train, test), subsets_of(train, minutes)
     in_order = [
@@ -73,12 +74,8 @@ def recognise(
     num_phones: int,
     subsets: Mapping[str, Sequence[int]],
 ) -> Iterator[Score]:
-    """Yield phone error rates on test utterances after training on each of the subsets.
-
-    (substitutions + deletions + insertions) / phones, by the likeliest path and by a beam of
-    prefixes, with an interval over utterances.
-    """
-    config, make_network = context.config, network_of(context, feature)
+    """Yield phone error rates on test utterances after training on each of the subsets."""
+    config = context.config
     counts = np.array([len(phones) for phones in test.phones])
     items = digest("ctc", np.concatenate(test.phones), counts)
     head, width = config.probe.ctc_head, config.probe.ctc_beam
@@ -89,7 +86,8 @@ def recognise(
         part = pick(train, subset)
         print(f"CTC on {feature} of {data}, {length} in {len(subset)} utterances:")
         folder = context.folder_of(f"ctc-{feature}-{data}-{len(subset)}")
-        answer, words = fit_head(config, make_network(part.inputs), part, num_phones, folder)
+        network = network_of(context, feature, part.inputs)
+        answer, words = fit_head(config, network, part, num_phones, folder)
         given = answer(test.inputs)
         for method, decode in decoders.items():
             edits = np.array(
@@ -106,16 +104,19 @@ def recognise(
             )  # fmt: skip
 
 
-def network_of(context: ProbeContext, feature: str) -> Callable[[Sequence[np.ndarray]], Network]:
+def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]) -> Network:
     """Return what lies under the head: nothing but a scale, or the network that is trained on."""
-    config, model = context.config, context.model
+    config, model, variables, layer_decay = context.config, context.model, context.variables, 1.0
     if feature not in TRAINED:
-        return frozen
+        return frozen(inputs)
     if feature == "tuned":
-        return functools.partial(trained, model, context.variables, config.probe.layer_decay)
-    window = np.zeros((1, config.data.window_samples), np.float32)
-    new = model.init(jax.random.key(config.seed + 2), {"x": window})
-    return functools.partial(trained, model, new, 1.0)
+        layer_decay = config.probe.layer_decay
+    else:
+        window = np.zeros((1, config.data.window_samples), np.float32)
+        variables = model.init(jax.random.key(config.seed + 2), {"x": window})
+    encoder = model.module.encoder
+    ahead = encoder.frames_around[1]
+    return Network(contexts_of(model), variables, encoder.stride, layer_decay, ahead)
 
 
 def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:

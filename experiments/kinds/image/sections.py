@@ -1,18 +1,11 @@
 """What only runs on images show on their page: neighbors, units, augmentation, the paper."""
 
-from collections.abc import Mapping
-from typing import TypeAlias
-
-import numpy as np
-
 from cpc.files import read_arrays
 from cpc.report.engine import Figure, Section, Table
 from cpc.report.words import Words
 from cpc.results import Run
 from cpc.types import UserError
 from experiments.kinds.paper import IMAGENET, IMAGENET_SOURCE
-
-Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 WORDS = Words(
     examples="images",
@@ -25,21 +18,6 @@ WORDS = Words(
     baselines=("pixels",),
     titles={"pixels": "raw pixels"},
 )
-#: Files of figures under probes/ with the number of axes of each of their arrays.
-ARRAYS = {
-    "neighbours": {
-        "queries": 4,
-        "neighbours": 5,
-        "query_labels": 1,
-        "neighbour_labels": 2,
-        "class_names": 1,
-    },
-    "units": {"units": 1, "patches": 5},
-    "augmented": {"plain": 6, "augmented": 6},
-}
-PIXELS = ("queries", "neighbours", "patches", "plain", "augmented")
-
-
 #: By file under probes/: title and caption of its figure.
 CAPTIONS = {
     "neighbours": (
@@ -87,7 +65,7 @@ def images_section(run: Run) -> Section:
             absent.append(f"probes/{name}.npz")
             continue
         try:
-            arrays = check_arrays(name, read_arrays(path))
+            arrays = read_arrays(path)
         except UserError as error:
             problems.append(f"A figure is left out: {error}; fit the probes again.")
             continue
@@ -98,30 +76,6 @@ def images_section(run: Run) -> Section:
             "what its config asks for."
         )
     return Section("Images", problems, figures)
-
-
-def check_arrays(name: str, arrays: Arrays) -> Arrays:
-    """Return the arrays of a figure."""
-    axes = ARRAYS[name]
-    try:
-        whole = all(arrays[key].ndim == axes[key] and arrays[key].size for key in axes)
-        whole = whole and all(
-            array.dtype == np.uint8 and array.shape[-1] in (1, 3)
-            for key, array in arrays.items()
-            if key in PIXELS
-        )
-        if whole and name == "neighbours":
-            labels = arrays["query_labels"], arrays["neighbour_labels"]
-            lengths = {len(arrays[key]) for key in axes if key != "class_names"}
-            whole = len(lengths) == 1 and labels[1].shape == arrays["neighbours"].shape[:2]
-            numbers = np.concatenate([one.ravel() for one in labels])
-            whole = whole and 0 <= numbers.min() <= numbers.max() < len(arrays["class_names"])
-        whole = whole and len(arrays.get("units", [])) == len(arrays.get("patches", []))
-    except (LookupError, ValueError, TypeError):
-        whole = False
-    if not whole:
-        raise UserError(f"probes/{name}.npz does not hold the arrays of this figure")
-    return arrays
 
 
 def imagenet_table() -> Table:
