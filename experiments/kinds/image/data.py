@@ -94,8 +94,7 @@ def tested_parts(config: Config) -> dict[str, str]:
 def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.Images]:
     """Return images to train, to probe and to test on, of which no group is tested and trained.
 
-    If the test images are of the same split as others, `data.test_fraction` of their groups are
-    drawn to test; otherwise all are. No image of a test group is left to train or to probe.
+    If the test images share their split, `data.test_fraction` of their groups are drawn to test.
     """
     options = config.data
     if not options.group_level:
@@ -166,13 +165,8 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
         return Reader(
             lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
         )
-    root = data_root(config)
-    how = {
-        "size": options.size,
-        "channels": options.channels,
-        "log": log,
-        "max_skipped_fraction": options.max_skipped_fraction,
-    }
+    root, names = data_root(config), ("size", "channels", "max_skipped_fraction")
+    how = {"log": log, **{name: options[name] for name in names}}
     if options.source == "folder":
         return Reader(
             lambda split: data.read_image_folder(root, split, **how),

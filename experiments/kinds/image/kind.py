@@ -112,7 +112,7 @@ def build_model(config: Config) -> models.Model:
 
 
 def name_branches(module: models.ImageCPC) -> tuple[str, ...]:
-    """Return what the branches of a model are called: directions, or modules and directions."""
+    """Return the names of a model's branches: directions, or modules and directions."""
     if not module.cuts:
         return tuple(module.directions)
     return tuple(f"module {n} {direction}" for n, direction in module.branches)
@@ -132,14 +132,8 @@ def build_encoder(
             "resnet18"
         )
     stages = models.resnet_stages(int(depth), options.stages or None)
-    encoder = models.ResNet(
-        stages,
-        norm=options.norm,
-        pooled_stem=options.pooled_stem,
-        remat=options.remat,
-        dtype=dtype,
-    )
-    return encoder, stages[-1].width
+    how = {name: options[name] for name in ("norm", "pooled_stem", "remat")}
+    return models.ResNet(stages, **how, dtype=dtype), stages[-1].width
 
 
 def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:

@@ -168,31 +168,22 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
 def fit_linear(
     solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> tuple[Predict, str]:
-    """A linear probe's scores (n, classes) of features, and what was chosen for it.
+    """Return a linear probe's scores (n, classes) of features, and what was chosen for it.
 
     With one label per class, lbfgs can set none aside to choose its l2 by, and takes the strongest.
     """
     if solver == "sgd":  # of the paper: 85,000 updates of 2048 images
-        probe = evaluate.fit_probe(
-            train,
-            labels,
-            np.arange(len(labels)),
-            num_classes=num_classes,
-            updates=evaluate.Updates(
-                min_updates=85_000, batch_size=2048, learning_rate=0.1, optimizer=evaluate.paper_sgd
-            ),
+        updates = evaluate.Updates(
+            min_updates=85_000, batch_size=2048, learning_rate=0.1, optimizer=evaluate.paper_sgd
         )
+        rows = np.arange(len(labels))
+        probe = evaluate.fit_probe(train, labels, rows, num_classes=num_classes, updates=updates)
     elif solver == "ridge":
         probe = evaluate.fit_ridge_probe(train, labels, num_classes=num_classes)
     else:
         fit = functools.partial(evaluate.fit_lbfgs_probe, train, labels, num_classes=num_classes)
-        probe = fit(l2s=(MAX_L2,)) if has_single_labels(labels) else fit()
+        probe = fit(l2s=(MAX_L2,)) if np.bincount(labels).max() == 1 else fit()
     return lambda x: evaluate.predict(probe, x), f"{solver}, {evaluate.describe_fit(probe)}"
-
-
-def has_single_labels(labels: np.ndarray) -> bool:
-    """Return whether no class has a second label."""
-    return bool(np.bincount(labels).max() == 1)
 
 
 def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
@@ -231,7 +222,7 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
             fraction=fraction,
             num_labels=len(subsets[0]),
         )
-        is_single = has_single_labels(labelled.labels[subsets[0]])
+        is_single = np.bincount(labelled.labels[subsets[0]]).max() == 1
         if mode == "frozen" and solver == "lbfgs" and is_single:
             score = score._replace(setting=f"l2 {MAX_L2:g}, {score.setting}")
         if any(unconverged):

@@ -130,12 +130,10 @@ def make_windows(
 ) -> Callable[[int], Batch]:
     """Return step -> batch of windows, drawn as by `uniform_windows`: a pure function of the step.
 
-    A piece shorter than a window is drawn whole, filled up with zeros.
-
     A batch, this process's rows of the global one: x float32 (b, window_steps, channels), and int32
     (b,) sequence (row of the global batch), utterance (its file), start (step of the file), sample
-    (the same on a line of all files, modulo 2^32, where each is at least as long as a window) and,
-    if there are short pieces, num_samples (how many steps are real).
+    (the same on a line of all files, each at least as long as a window) and, if some pieces are
+    shorter than a window and filled up with zeros, num_samples.
     """
     files, firsts, lengths = np.array(part.pieces).T
     draw_windows, real = uniform_windows(lengths, window_steps), np.minimum(lengths, window_steps)
@@ -187,10 +185,7 @@ def make_ar1(config: Config) -> Sequences:
 
 
 def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
-    """Return what all of the past tells of the future from so many steps ahead on, nats.
-
-    The process is Markov: it is what two numbers `steps` apart tell of each other, and these are
-    Gaussian with correlation r^steps.
+    """Return the nats that two numbers, Gaussian and `steps` apart, hold about each other.
 
     >>> round(ar1_information(0.9, 1), 4), round(ar1_information(0.9, 2, channels=2), 4)
     (0.8304, 1.0674)

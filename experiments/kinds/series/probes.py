@@ -29,7 +29,7 @@ from experiments.training.probes import (
 MAX_FOLDS = 20
 
 
-def label_tasks(task: str, config: Config, data: SeriesData) -> list[ProbeTask]:
+def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
     """Return the task of the labels of steps, or of files."""
     names = data.step_names if task == "steps" else data.file_names
     train, test = (count_each(task, data, part) for part in (data.train, data.test))
@@ -50,7 +50,7 @@ def label_tasks(task: str, config: Config, data: SeriesData) -> list[ProbeTask]:
     check_known(train, test, names, task, advice)
     if config.probe.leave_one_out:
         check_groups(task, data)
-    return [ProbeTask(task, functools.partial(label_scores, task))]
+    return ProbeTask(task, functools.partial(label_scores, task))
 
 
 def check_groups(task: str, data: SeriesData) -> None:
@@ -70,16 +70,9 @@ def check_groups(task: str, data: SeriesData) -> None:
             )
 
 
-#: Probe tasks by name; each raises a UserError if the data lack its labels.
-TASKS: dict[str, Callable[[Config, SeriesData], list[ProbeTask]]] = {
-    "steps": functools.partial(label_tasks, "steps"),
-    "files": functools.partial(label_tasks, "files"),
-}
-
-
 def probe_tasks(config: Config, data: SeriesData) -> list[ProbeTask]:
-    """Return what `probe.tasks` asks of features."""
-    return [one for task in config.probe.tasks for one in TASKS[task](config, data)]
+    """Return what `probe.tasks` asks of features, if the data have its labels."""
+    return [label_task(task, config, data) for task in config.probe.tasks]
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:

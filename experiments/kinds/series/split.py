@@ -36,12 +36,10 @@ def split(
     groups: Sequence[str] = (),
     listed: tuple[list[int], list[int]] | None = None,
 ) -> tuple[Part, Part]:
-    """Return the parts to train and to test on; a group is in one of them.
+    """Return the parts to train and to test on; a group, by default a sequence, is in one of them.
 
-    Of a single sequence the parts are beginning and end, scaled by the beginning. A sequence whose
-    values another one has is in neither part, and in `skipped`.
-    Without lists of sequences to train and to test on, groups are drawn by the seed; by default
-    each sequence is its own group.
+    Groups are drawn by the seed, except if lists of sequences are given. Of a single sequence the
+    parts are beginning and end, scaled by the beginning. Copies of a sequence are in `skipped`.
     """
     fraction, lengths = config.data.test_fraction, [len(values) for values in sequences.values]
     chosen = [*listed[0], *listed[1]] if listed else list(range(len(lengths)))
@@ -54,7 +52,10 @@ def split(
     elif len(kept) == 1:
         file, cut = kept[0], round((1 - fraction) * lengths[kept[0]])
         parts = [(file, 0, cut)], [(file, cut, lengths[file] - cut)]
-        sequences = scale_by_beginning(sequences, file, cut)
+        if cut and sequences.scales[file] != UNSCALED:
+            values, scales = sequences.values[file], list(sequences.scales)
+            scales[file], _ = measure(values, values.shape[1], cut)
+            sequences = sequences._replace(scales=tuple(scales))
     elif len(names) == 1:
         raise UserError(
             f"all series belong to the group {names[0]}: give several groups, or set another "
@@ -68,7 +69,13 @@ def split(
             [(file, 0, lengths[file]) for file in kept if (own[file] in held) == is_test]
             for is_test in (False, True)
         ]
-    check_lengths(config.data.window_steps, *parts)
+    window = config.data.window_steps
+    for name, pieces in zip(("train", "test"), parts, strict=True):
+        if (longest := max((steps for _, _, steps in pieces), default=0)) < window:
+            raise UserError(
+                f"no file to {name} on is as long as a window of {window} steps: the longest has "
+                f"{longest}; choose a smaller data.window_steps"
+            )
     train, test = (Part(sequences, tuple(pieces)) for pieces in parts)
     return train, test
 
@@ -87,25 +94,6 @@ def leave_out_copies(sequences: Sequences, chosen: Sequence[int]) -> tuple[Seque
     listed = [(names[copy], f"it is a copy of {names[of]}") for copy, of in copies.items()]
     kept = [file for file in chosen if file not in copies]
     return sequences._replace(skipped=(*sequences.skipped, *listed)), kept
-
-
-def scale_by_beginning(sequences: Sequences, file: int, cut: int) -> Sequences:
-    """Return sequences of which one is scaled by the mean and deviation of its first steps."""
-    values, scales = sequences.values[file], list(sequences.scales)
-    if cut and scales[file] != UNSCALED:
-        scales[file], _ = measure(values, values.shape[1], cut)
-    return sequences._replace(scales=tuple(scales))
-
-
-def check_lengths(window: int, *parts: Sequence[tuple[int, int, int]]) -> None:
-    """Check that each part, to train and to test, has a piece as long as a window."""
-    for name, pieces in zip(("train", "test"), parts, strict=True):
-        longest = max((steps for _, _, steps in pieces), default=0)
-        if longest < window:
-            raise UserError(
-                f"no file to {name} on is as long as a window of {window} steps: the longest has "
-                f"{longest}; choose a smaller data.window_steps"
-            )
 
 
 def read_lists(
