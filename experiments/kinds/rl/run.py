@@ -14,14 +14,7 @@ from configs.rl import KEYS
 from cpc.estimators import Tracker
 from cpc.files import write_arrays
 from cpc.results import print_scores, write_scores
-from cpc.train import (
-    Cadence,
-    ProgressWriter,
-    TrainState,
-    describe_values,
-    jit_step,
-    replicate,
-)
+from cpc.train import Cadence, ProgressWriter, TrainState, describe_values, jit_step, replicate
 from experiments.command.config import Config, check_config
 from experiments.kinds.rl import evaluate, step
 from experiments.training.loop import Training, run_training
@@ -153,20 +146,13 @@ def keep_episode(folder: pathlib.Path, watched: evaluate.Watched, probed: Any) -
     own = evaluate.NUM // 2
     rollout = jax.tree.map(lambda x: np.asarray(x)[:, own:], watched.rollout)
     ends = np.cumsum(rollout.is_last, 0) - rollout.is_last
-    whole = [
-        (column, number)
-        for column in range(ends.shape[1])
-        for number in range(1, int(ends[-1, column]))
-    ]
-    if not whole:
+    whole = np.flatnonzero(ends[-1] > 1)  # the first episode was not begun here
+    if not whole.size:
         return
-    column, number = whole[0]
-    at = ends[:, column] == number
-    arrays = {
-        "observation": rollout.observation[at, column],
-        "action": rollout.action[at, column],
-        "reward": rollout.reward[at, column],
-    }
+    column = int(whole[0])
+    at = ends[:, column] == 1
+    shown = ("observation", "action", "reward")
+    arrays = {name: getattr(rollout, name)[at, column] for name in shown}
     for score, log_probs in probed:
         if score.features == "c":
             arrays[f"belief_{score.task}"] = np.exp(log_probs[:, own:][at, column])

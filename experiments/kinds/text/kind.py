@@ -54,14 +54,9 @@ def build_model(config: Config) -> Model:
 
 def build_encoder(config: Config) -> SentenceEncoder:
     """Return the encoder of a config; its embeddings are of `<unk>` and the words."""
-    options = config.model
-    return SentenceEncoder(
-        config.data.max_vocabulary + 1,
-        options.embedding_width,
-        options.width,
-        options.kernel,
-        dtype=jnp.dtype(options.dtype),
-    )
+    options, num_words = config.model, config.data.max_vocabulary
+    widths = options.embedding_width, options.width, options.kernel
+    return SentenceEncoder(num_words + 1, *widths, dtype=jnp.dtype(options.dtype))
 
 
 def geometry(config: Config) -> Geometry:
@@ -76,12 +71,8 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
     """Return model and batches of a plan."""
     config, held_out = plan.config, None
     options = config.data
-    draw = functools.partial(
-        make_runs,
-        run_sentences=options.run_sentences,
-        max_words=options.max_words,
-        batch_size=options.batch_size,
-    )
+    sizes = {name: options[name] for name in ("run_sentences", "max_words", "batch_size")}
+    draw = functools.partial(make_runs, **sizes)
     if config.evaluate.num_runs > 0:
         draw_test = draw(text.test, seed=config.seed + 1)
         number = -(-config.evaluate.num_runs // options.batch_size)
@@ -101,8 +92,7 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
 def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> list[BranchOutputs]:
     """Return outputs and positions of each branch, and which sentences have words.
 
-    To predict backwards the sentences of a run stand in reverse. Where a run begins is then counted
-    from the end of the text, so that sentences that are next to each other still are.
+    The branch "previous" reads a run in reverse, and counts its place from the end of the text.
     """
     exists = (batch["x"] >= 0).any(-1)
     length, found = exists.shape[1], []

@@ -36,25 +36,17 @@ NEXT_RUNS, FEWEST_RUNS = 512, 20
 Features = Callable[[np.ndarray], np.ndarray]
 
 
-#: What makes the probe task of each name, if the test text has enough of what it asks.
-TASKS: dict[str, Callable[[Config, TextData], ProbeTask]] = {
-    "next": lambda config, text: ProbeTask(
-        "next", functools.partial(next_scores, ask_next(config, text))
-    ),
-    **{
-        task: lambda config, text, task=task: ProbeTask(
-            task, functools.partial(sentence_scores, task)
-        )
-        for task in LABELLED
-    },
-}
-
-
 def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
-    """Return what `probe.tasks` asks of features, if word vectors fit the text."""
+    """Return what `probe.tasks` asks of features, if word vectors and test text allow it."""
     if config.probe.word_vectors:
         vectors_of(config, text)
-    return [TASKS[task](config, text) for task in config.probe.tasks]
+    answers = {
+        task: functools.partial(next_scores, ask_next(config, text))
+        if task == "next"
+        else functools.partial(sentence_scores, task)
+        for task in config.probe.tasks
+    }
+    return [ProbeTask(task, answer) for task, answer in answers.items()]
 
 
 def vectors_of(config: Config, text: TextData) -> Vectors:
@@ -157,13 +149,8 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np
     (b, t - 1, w); and whether there is a question (b, t - 1).
     """
     options = config.data
-    x = cut_runs(
-        text.test,
-        run_sentences=options.run_sentences,
-        max_words=options.max_words,
-        most=NEXT_RUNS,
-        seed=config.seed + 2,
-    )
+    sizes = {name: options[name] for name in ("run_sentences", "max_words")}
+    x = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
     # Another run's sentence, at the same place if there is one there, else at its beginning.
     before = np.roll(x, 1, axis=0)
     other = np.where((before >= 0).any(-1, keepdims=True), before, before[:, :1])[:, 1:]
@@ -183,9 +170,8 @@ def next_scores(
 ) -> Iterator[Score]:
     """Yield how often the sentence that follows scores above one from anywhere in the test text.
 
-    Of c it is the prediction of the next sentence against its latent; of features that predict
-    nothing, the cosine of the two sentences. A tie is lost. Too few runs give no interval, nor are
-    they paired.
+    Scores are c's predictions of latents, or of other features cosines. Too few runs give no
+    interval.
     """
     name, (x, other, asked) = features.name, questions
     number = int(asked.any(axis=1).sum())
@@ -233,12 +219,11 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
         features(part.reshape(-1, x.shape[-1])) for part in (x[:, :-1], x[:, 1:], other)
     )
 
-    def like(a, b):
-        """Return the cosine of each pair of rows."""
+    def cosine(a, b):
         norms = [np.sqrt(np.ravel((one * one).sum(axis=1))) for one in (a, b)]
         return np.ravel((a * b).sum(axis=1)) / np.maximum(norms[0] * norms[1], 1e-12)
 
-    return (like(now, after) > like(now, another)).reshape(other.shape[:2])
+    return (cosine(now, after) > cosine(now, another)).reshape(other.shape[:2])
 
 
 def weigh_words(x: np.ndarray, counts: np.ndarray) -> Any:

@@ -9,12 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc.data.sources.similarity import read_judgements
-from cpc.evaluate.words import (
-    analogy_score,
-    nearest,
-    perplexity_scores,
-    similarity_scores,
-)
+from cpc.evaluate.words import analogy_score, nearest, perplexity_scores, similarity_scores
 from cpc.files import write_arrays, write_json, write_text
 from cpc.models.words import look
 from cpc.results import Score
