@@ -94,10 +94,7 @@ def make_probe(
 
 
 def probe_once(
-    config: Config,
-    workdir: pathlib.Path,
-    make_probe: Callable[[Config], Probe],
-    variables: Any,
+    config: Config, workdir: pathlib.Path, make_probe: Callable[[Config], Probe], variables: Any
 ) -> None:
     """Fit the probes of the last step that no start has fitted, or whose scores were replaced."""
     stamp, left = status.read(workdir / PROBED), unfitted(config, workdir)
@@ -159,9 +156,8 @@ def probe_aside(
     """
     path = workdir / PROBED
     stamp = status.read(path)
-    is_changed = options(own.probe) != options(config.probe) or plain(own.data) != plain(
-        config.data
-    )
+    is_changed = options(own.probe) != options(config.probe)
+    is_changed |= plain(own.data) != plain(config.data)
     if stamp and step == own.num_steps and is_changed:  # before: a stop leaves some of them
         pairs = itertools.product(*(config.probe[name] for name in ASKED))
         replaced = sorted({*map(tuple, stamp.get("replaced", ())), *pairs})

@@ -39,26 +39,26 @@ class Training(NamedTuple):
     steps_in_flight: int = 8
 
 
-#: Fields of `Training` that `fit` takes as they are.
-OPTIONS = ("num_steps", "evaluate", "cadence", "steps_in_flight")
-
-
 def run_training(
     folder: pathlib.Path, config: Config, training: Training, console: train.ProgressWriter
 ) -> FitResult:
     """Train from the newest state of a run directory to the last step or to a signal."""
-    state, step, batches, summary, *_ = training
-    common: dict[str, Any] = {"num_steps": training.num_steps}
+    state, step, batches, summary, num_steps, cadence, *_ = training
+    common: dict[str, Any] = {"num_steps": num_steps}
     if training.per_step is not None:
         common["per_step"], common["per_step_unit"] = training.per_step
     with open_training(folder, state, console, config) as (state, sinks, stop):
-        begin = time.time() - (seconds_recorded(folder) if train.is_first() else 0.0)
+        begin = time.time()
+        if train.is_first():  # the starts before count, too
+            records = read_records(folder, [])
+            begin -= max((record.get("seconds") or 0.0 for record in records), default=0.0)
 
         def summarize(sums, step):
             return {**summary(sums, step), **common, "seconds": time.time() - begin}
 
-        options = {name: getattr(training, name) for name in OPTIONS}
-        return fit(state, step, batches, summarize=summarize, sinks=sinks, stop=stop, **options)
+        how = {"evaluate": training.evaluate, "steps_in_flight": training.steps_in_flight}
+        how |= {"summarize": summarize, "sinks": sinks, "stop": stop}
+        return fit(state, step, batches, num_steps=num_steps, cadence=cadence, **how)
 
 
 def prefetched(
@@ -128,9 +128,3 @@ def check_logger(config: Config) -> None:
             f"logger is {config.logger}, which is not installed: pip install {config.logger}, or "
             "leave logger empty"
         )
-
-
-def seconds_recorded(workdir: pathlib.Path) -> float:
-    """Return how long the run has trained so far, before this start."""
-    records = read_records(workdir, [])
-    return max((record.get("seconds") or 0.0 for record in records), default=0.0)

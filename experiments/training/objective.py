@@ -92,7 +92,7 @@ def objective_loss(
     for i, ((outputs, positions, exists), queue) in enumerate(zip(branches, queues, strict=True)):
         shared |= {"rng": jax.random.fold_in(rng, i), "where": exists}
         offsets = plan.geometry.branches[i].offsets
-        if plan.is_aligned:
+        if plan.geometry.is_aligned:
             value, sums, of_each = acpc_loss(
                 outputs, positions, plan.rule,
                 num_frames=offsets[-1], best=of_loss.align_by == "best", **shared,

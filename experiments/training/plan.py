@@ -70,11 +70,6 @@ class Plan:
     is_bound: bool
     """Whether log N - L is a lower bound on mutual information."""
 
-    @property
-    def is_aligned(self) -> bool:
-        """Whether predictions are aligned to latents (ACPC)."""
-        return self.geometry.is_aligned
-
 
 def make_plan(config: Config, geometry: Geometry) -> Plan:
     """Interpret a config's loss and negatives."""
@@ -160,11 +155,7 @@ def make_rule(config: Config) -> Rule:
 
 
 def make_sampler(options: Config) -> NegativeSampler | None:
-    """Return what chooses among the allowed negatives of an anchor; None for all.
-
-    With a queue they may be more than a batch has: where there is none, in the audit and in
-    evaluations, those of the batch are all that there are.
-    """
+    """Return what chooses among the allowed negatives of an anchor; None for all."""
     sampler, k = negatives.SAMPLERS[options.choose], options.num_sampled
     if takes_number(options) and not k:
         return None
@@ -172,6 +163,7 @@ def make_sampler(options: Config) -> NegativeSampler | None:
     if not options.queue:
         return choose
 
+    # A queue allows more than a batch has, which the audit and evaluations make do with.
     def choose_of_fewer(rng, positive, scores, where):
         more = [(0, 0), (0, max(0, k - scores.shape[-1]))]
         return choose(rng, positive, jnp.pad(scores, more), jnp.pad(where, more))
@@ -182,9 +174,8 @@ def make_sampler(options: Config) -> NegativeSampler | None:
 def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
     """Check that at every offset up to the furthest some anchor of a window has a negative.
 
-    Rules look at how far two latents lie apart, and at whether their windows, and shards, are the
-    same. So it is enough to ask about the first and the last anchor, about candidates at both ends
-    and around the positive, and about a window near and one far away.
+    Rules depend on the distance in time and on whether windows, and shards, are the same, so a few
+    anchors, candidates and windows stand for all.
     """
     length = geometry.num_latents
     furthest = max(max(branch.offsets) for branch in geometry.branches)

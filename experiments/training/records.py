@@ -39,10 +39,10 @@ def strict_sums(
     state: Any,
     batches: Sequence[Sequence[BranchOutputs]],
 ) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
-    """Return the sums of the strict bound, and outputs whose dot products it scores, and `exists`.
+    """Return the sums of the strict bound, and of each branch the scored outputs and `exists`.
 
-    `batches` are lists of branches; their sequences are contrasted all together, but for those
-    whose sound another one holds, and nothing has a gradient.
+    The sequences of all batches, lists of branches, are contrasted together, except those that
+    share sound; nothing has a gradient.
     """
     tau, parts, all_scored = temperature(plan, params, state), [], []
     each = zip(*jax.lax.stop_gradient(batches), strict=True)
@@ -52,14 +52,8 @@ def strict_sums(
             for outputs, positions, exists in of_batches
         ]
         outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
-        sums = bound_over_sequences(
-            outputs.z,
-            outputs.predictions / tau,
-            branch.offsets,
-            where=exists,
-            sound=sound,
-        )
-        parts.append(sums)
+        given = outputs.z, outputs.predictions / tau, branch.offsets
+        parts.append(bound_over_sequences(*given, where=exists, sound=sound))
         all_scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
 
@@ -75,13 +69,15 @@ def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]
 
     Of a loss without a log N they are accuracies, and what the loss has instead.
     """
-    branches = plan.geometry.branches
-    names = [name for name, offsets in branches for _ in offsets]
-    return {
-        **describe_offsets(tracker, track, [k for _, offsets in branches for k in offsets]),
-        **({"directions": names} if len(branches) > 1 else {}),
-        **({} if tracker.has_log_n else describe_accuracy(plan, track)),
-    }
+    branches, about = plan.geometry.branches, plan.description
+    record = describe_offsets(tracker, track, [k for _, offsets in branches for k in offsets])
+    if len(branches) > 1:
+        record["directions"] = [name for name, offsets in branches for _ in offsets]
+    if not tracker.has_log_n:
+        record |= {"top1": mean_of_known(track.acc_top1), "chance": mean_of_known(track.chance)}
+        words = {"optimum": about.optimum, "posterior": about.posterior}
+        record |= {name: value for name, value in words.items() if value}
+    return record
 
 
 def describe_offsets(tracker: Tracker, track: Track, offsets: Sequence[int]) -> dict[str, Any]:
@@ -109,17 +105,6 @@ def describe_bound(track: Track) -> dict[str, Any]:
         "bound_high": track.high,
         "state": list(track.state),
         "nats": mean_of_known(track.value),
-    }
-
-
-def describe_accuracy(plan: Plan, track: Track) -> dict[str, Any]:
-    """Return what there is to say of a loss that has no log N."""
-    description = plan.description
-    return {
-        "top1": mean_of_known(track.acc_top1),
-        "chance": mean_of_known(track.chance),
-        **({"optimum": description.optimum} if description.optimum else {}),
-        **({"posterior": description.posterior} if description.posterior else {}),
     }
 
 
@@ -192,9 +177,8 @@ def make_summary(
     tracker = make_tracker(problem.plan)
     last = ""
     branches = problem.plan.geometry.branches
-    names = [f" {branch.name}" if len(branches) > 1 else "" for branch in branches]
-    each = zip(names, branches, strict=True)
-    labels = [f"{k}{name}" for name, branch in each for k in branch.offsets]
+    is_named = len(branches) > 1
+    labels = [f"{k} {name}" if is_named else f"{k}" for name, ks in branches for k in ks]
 
     def summarize(sums, step):
         nonlocal last
@@ -234,9 +218,9 @@ def probes_due(config: Config, step: int) -> bool:
 def make_evaluation(
     problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> Callable[[TrainState], list[dict[str, Any]]]:
-    """Held-out batches: the loss under the training rule, the strict bound, and the spread.
+    """Return what measures the loss, the strict bound and the spread on held-out batches.
 
-    Every `probe.every` steps also the probes.
+    Every `probe.every` steps it also fits the probes.
     """
     plan, held_out = problem.plan, problem.held_out
     if held_out is None:
