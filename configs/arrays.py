@@ -13,15 +13,13 @@ KEYS = {
         widths=(32,),
         embedding=16,
         joint_widths=(32, 16),
-        estimators=ESTIMATORS,
-    ),
+        estimators=ESTIMATORS),
     **with_defaults(FIT, num_steps=800, read_every=100),
     "read_size": Key(256, "held-out pairs in a reading, at most: the ceiling is its log", low=8),
     "num_neighbours": Key(10, "of KSG", low=1),
     "transform": Key(
         "normal_scores", "of each column, as the rows that train have it",
-        words=("normal_scores", "standardize"),
-    ),
+        words=("normal_scores", "standardize")),
     "shuffles": Key(2, "of y, in each of the four rotations", low=2, high=1000),
     "max_rows": Key(20_000, "drawn at random if there are more", low=200, high=10**8),
 }  # fmt: skip

@@ -281,8 +281,8 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
     wait_for_all("data", flatten({"data": own}))
     for described in own.values():
         described.pop("exact")
-    recorded = [(path, read_object(path / MEMBERS, [])), *identities(path)]
-    recorded[1:] = [(where, identity.get("data")) for where, identity in recorded[1:]]
+    copies = [(where, identity.get("data")) for where, identity in identities(path)]
+    recorded = [(path, read_object(path / MEMBERS, [])), *copies]
     for where, found in recorded if has_begun(path) else ():
         if found and found != own:
             before, now = (

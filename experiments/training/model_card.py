@@ -3,6 +3,8 @@
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from configs.keys import Keys
 from cpc import models
 from cpc.files import flatten, plain, write_text
@@ -15,10 +17,7 @@ CARD = "README.md"
 
 
 def share(
-    kind: Contrastive,
-    workdir: pathlib.Path,
-    folder: pathlib.Path,
-    pretrained: models.Pretrained,
+    kind: Contrastive, workdir: pathlib.Path, folder: pathlib.Path, pretrained: models.Pretrained
 ) -> None:
     """Write weights, description and card; the card is made first, so that all or none is there."""
     card = write_card(kind, workdir, folder.resolve().name, pretrained)
@@ -113,16 +112,9 @@ def describe_scores(run: Run, step: int) -> str:
     scores = last_scores(run.scores[run.scores.step <= step])
     if not len(scores):
         return "Nothing was measured."
-    rows = [
-        {
-            **{name: getattr(score, name) for name in QUESTION},
-            **{
-                name: with_unit(getattr(score, name), score.metric)
-                for name in ("value", "low", "high", "chance")
-            },
-            "better": "higher" if score.higher_is_better else "lower",
-            "step": score.step,
-        }
-        for score in scores.itertuples()
-    ]
-    return markdown(Table("", pd.DataFrame(rows))).rstrip()
+    rows = pd.DataFrame(scores[[*QUESTION]])
+    for name in ("value", "low", "high", "chance"):
+        rows[name] = list(map(with_unit, scores[name], scores.metric))
+    rows["better"] = np.where(scores.higher_is_better, "higher", "lower")
+    rows["step"] = scores.step
+    return markdown(Table("", rows)).rstrip()

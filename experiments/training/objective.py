@@ -73,8 +73,7 @@ def objective_loss(
 ) -> tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]:
     """Return the loss of all branches, their sums by offset, the next state, and metrics.
 
-    The sums of the branches are one after the other along the offsets. Only in training the state
-    moves on. A reducer scores the anchors of each device by itself; the numbers are the same.
+    Sums of branches follow each other along the offsets. The state moves on only in training.
     """
     options, of_loss = plan.config.negatives, plan.config.loss
     branches = [one._replace(outputs=scored(plan, one.outputs)) for one in branches]
@@ -83,8 +82,15 @@ def objective_loss(
         new_state["temperature"] = _hold_entropy(plan, state, branches[0], rng)
     if train and options.queue:
         queues = state["queues"]
-        metrics["queue_age"] = _mean_age(queues[0], state["step"])
-        new_state |= _push_all(state, branches)
+        ages = jnp.where(queues[0].exists, negatives.ages(queues[0], state["step"]), 0)
+        metrics["queue_age"] = ages.sum() / jnp.maximum(queues[0].exists.sum(), 1)
+        new_state["queues"] = tuple(
+            negatives.push(queue, keys, positions, state["step"], exists)
+            for queue, (keys, positions, exists) in zip(
+                queues, map(_flatten, branches), strict=True
+            )
+        )
+        new_state["step"] = state["step"] + 1
     tau = temperature(plan, params, new_state)
     metrics["temperature"] = tau
     shared = {"choose": plan.choose, "temperature": tau}
@@ -166,22 +172,6 @@ def _memory(queue, like):
     return MemoryBank(queue.keys, positions, queue.exists)
 
 
-def _mean_age(queue, step):
-    """In steps, of the latents that it holds."""
-    ages = jnp.where(queue.exists, negatives.ages(queue, step), 0)
-    return ages.sum() / jnp.maximum(queue.exists.sum(), 1)
-
-
-def _push_all(state, branches):
-    """The queues after the latents of a batch, one for each branch, and the next step."""
-    queues, step = state["queues"], state["step"]
-    pushed = []
-    for queue, branch in zip(queues, branches, strict=True):
-        keys, positions, exists = _flatten(branch)
-        pushed.append(negatives.push(queue, keys, positions, step, exists))
-    return {"queues": tuple(pushed), "step": step + 1}
-
-
 def _flatten(branch):
     """Latents (n, d), their positions, and which exist; no gradient."""
     z, shape = branch.outputs.z, branch.outputs.z.shape[:-1]
@@ -199,10 +189,9 @@ def watched_scores(
     rng: Any,
     queue: negatives.Queue | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Scores of some anchors of each offset: of positives (m,), of negatives (m, n), which count.
+    """Return scores of some anchors of each offset: positives (m,), negatives (m, n), their mask.
 
-    The outputs are those that `Objective.scored` returns, and the candidates theirs and those of
-    the queue; no gradient.
+    Outputs are those that `scored` returns, candidates theirs and those of a queue; no gradient.
     """
     z, _, predictions = jax.tree.map(jax.lax.stop_gradient, branch.outputs)
     lanes = z[0, 0, ..., 0].size
@@ -211,7 +200,7 @@ def watched_scores(
     keys, (candidates, there) = (
         (keys, own) if queue is None else add_memory(keys, own, _memory(queue, flat))
     )
-    num_rows, length = z.shape[0], z.shape[1]
+    num_rows, length = z.shape[:2]
     positives, rows, wheres = [], [], []
     for i, k in enumerate(offsets):
         usable = num_rows * (length - k) * lanes

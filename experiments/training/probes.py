@@ -58,9 +58,8 @@ class ProbeTask(NamedTuple):
 
 def feature_names(config: Config, tasks: Iterable[ProbeTask]) -> tuple[str, ...]:
     """Return the names of the features that tasks use, each once."""
-    return tuple(
-        dict.fromkeys(name for task in tasks for name in task.features or config.probe.features)
-    )
+    names = [name for task in tasks for name in task.features or config.probe.features]
+    return tuple(dict.fromkeys(names))
 
 
 def run_probes(
@@ -99,10 +98,9 @@ def run_probes(
 
 @contextlib.contextmanager
 def kept_until_done(workdir: pathlib.Path, step: int) -> Iterator[FolderOf]:
-    """folder_of(network) for what a run trains on labels at a step, deleted when all have answered.
+    """Yield folder_of(network) for what a run trains on labels; deleted when all have answered.
 
-    Until then a stop in one network loses none of those before it. Networks that were not asked
-    for stay: another command, which was stopped, goes on from them.
+    A stop in one network loses none of those before it. Networks of other commands stay.
     """
     folder, asked = workdir / "probes" / f"networks-{step}", set()
 

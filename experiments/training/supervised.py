@@ -116,11 +116,10 @@ def train_on_labels(
     folder: pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Answer, str]:
-    """Train a network and a softmax on its features together, by the loop of every training.
+    """Train a network and a softmax on its features, scores features W + b with W and b from zero.
 
-    Minimises a loss of the scores features W + b, W and b from zero, on one device. If the recipe
-    has an accuracy, until that does not rise any more; then the rate falls to zero from where it
-    was highest, and the parameters count with which it was highest in all.
+    If the recipe has an accuracy, training ends when that rises no more; the rate then falls to
+    zero from where it was highest, and the best parameters count.
 
     Args:
         config: of the run, whose intervals and threads these are.
@@ -128,20 +127,13 @@ def train_on_labels(
         variables: where the network starts: "params", and what else it keeps.
         draw: index of a step -> its batch: "x" and what the loss asks for.
         recipe: the optimizer, the length and what is minimised.
-        rng: the root of the training's random keys.
         writers: get a record of the loss every `log_every` steps, and of the accuracy.
-        folder: for checkpoints every `save_every` steps, where the accuracy is due and at a signal;
-            without it a training that is cut short starts anew. The last stays, so that the same
-            call answers at once. One process alone writes them.
-        settings: json of what the training depends on beside the config; checkpoints of other
+        folder: for checkpoints, from which the same call resumes, or answers at once.
+        settings: json of what the training depends on besides the config; checkpoints of other
             settings are deleted.
 
     Returns:
         The answer of the trained network, as in evaluation, and in words how long it was trained.
-
-    Raises:
-        Stopped: a signal ended the training.
-        UserError: the loss or a gradient is not finite.
     """
     score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
     state, step = make_step(score, params, extra, recipe, rng)
@@ -283,11 +275,8 @@ def train_until_best(
 ) -> tuple[TrainState, str]:
     """Return the last state, the best kept in it, and why it ended before it was done, or "".
 
-    Measured at the steps that are due, until the last or `PATIENCE` in a row that are no better
-    than the best before, and once more when the rate has fallen to zero from the best.
-
-    Args:
-        advance: trains a state to a step; returns the state, and why it stopped before it, or "".
+    The state is measured at steps that are due, until `PATIENCE` in a row are no better, and once
+    more when the rate has fallen to zero. `advance` trains it to a step, or returns why not.
     """
     while True:
         number, end = int(state.step), int(state.opt_state[-1].end)
