@@ -21,8 +21,7 @@ KEYS = {
         "speaker_level": Key(1, "folder: which directory level names the speaker", low=1, high=100),
         "train_list": Key(
             "", "file of training utterance ids, one per line; without lists the voices' own "
-            "split is used, or a seeded one",
-            is_path=True, sources=RECORDED),
+            "split is used, or a seeded one", is_path=True, sources=RECORDED),
         "test_list": Key(
             "", "file of test utterance ids, one per line", is_path=True, sources=RECORDED),
         "test_fraction": Key(
@@ -35,8 +34,7 @@ KEYS = {
             is_path=True, sources=RECORDED),
         "window_samples": Key(
             20480, "length of a training sequence: 1.28 s, 128 latents; shorter clips are padded "
-            "and masked",
-            low=1, high=2**26),
+            "and masked", low=1, high=2**26),
         "one_speaker": Key(
             False, "whether each batch holds a single speaker (the paper's Table 2, same speaker)"),
         **with_defaults(defaults.INPUT, batch_size=8),
@@ -48,8 +46,7 @@ KEYS = {
             words=("none", "past", "future", "both")),
         "effects": Key(
             ("pitch", "noise", "reverb"), "effects, applied one after the other; noise is another "
-            "window of the batch",
-            words=("pitch", "noise", "reverb", "band_reject", "dropout")),
+            "window of the batch", words=("pitch", "noise", "reverb", "band_reject", "dropout")),
         "pitch_cents": Key(300.0, "pitch: largest shift, up or down", above=0, high=1200),
         "snr_low_db": Key(5.0, "noise: lowest signal-to-noise ratio"),
         "snr_high_db": Key(20.0, "noise: highest signal-to-noise ratio"),
@@ -62,8 +59,7 @@ KEYS = {
     "model": {
         "encoder": Key(
             "conv", "conv: strided convolutions of the waveform, as in the paper; log_mel: of "
-            "log-mel energies",
-            words=("conv", "log_mel")),
+            "log-mel energies", words=("conv", "log_mel")),
         "width": Key(128, "width of z; the paper: 512", low=1, high=MAX_WIDTH),
         "norm": Key(
             "none", "normalization in the encoder",
@@ -87,8 +83,7 @@ KEYS = {
         "context_layers": Key(1, "layers of the context network", low=1, high=MAX_LAYERS),
         "context_blocks": Key(
             1, "gru: blocks of recurrent weights, each of its own part of c; 1: every unit reads "
-            "all",
-            low=1, high=MAX_WIDTH),
+            "all", low=1, high=MAX_WIDTH),
         "predictor": Key(
             "linear", "prediction of latents from c: one W_k per offset (linear, the paper), with "
             "a bias (affine), above a shared hidden layer (hidden) or Transformer layer "
@@ -100,12 +95,10 @@ KEYS = {
             words=("forward", "backward")),
         "modules": Key(
             1, "parts with a loss of their own and no gradient between them; 1: the whole "
-            "network; 6: each of five layers and the context",
-            low=1, high=MAX_LAYERS),
+            "network; 6: each of five layers and the context", low=1, high=MAX_LAYERS),
         "segment_threshold": Key(
             0.0, "how far a peak of change must stand out to end a segment; segments then predict "
-            "the next ones; 0: no segments",
-            low=0, below=1),
+            "the next ones; 0: no segments", low=0, below=1),
         "segment_offsets": Key(
             0, "segments ahead that are predicted while frames predict from contexts of their "
             "own; 0: both predict only the next one, frames without contexts",
@@ -122,8 +115,7 @@ KEYS = {
         **defaults.LOSS,
         "align_to": Key(
             0, "latents ahead that the predictions are aligned to, in order (ACPC); 0: prediction "
-            "k is of the latent k ahead",
-            low=0, high=MAX_OFFSETS),
+            "k is of the latent k ahead", low=0, high=MAX_OFFSETS),
         "align_by": Key(
             "sum", "sum: all alignments, by likelihood; best: only the likeliest",
             words=("sum", "best")),

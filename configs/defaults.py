@@ -31,8 +31,7 @@ LOSS = {
     "name": Key(
         "info_nce", "loss of an anchor; debiased, hard_weighted, sup_con and the triplet losses "
         "need cosine=True; sup_con is supervised: candidates of the same speaker or class are "
-        "also positives",
-        words=tuple(LOSSES)),
+        "also positives", words=tuple(LOSSES)),
     "cosine": Key(False, "whether scores are cosines"),
     "bias": Key(0.0, "added to the scores; matters to nce, sigmoid and other logistic losses"),
     "learn_bias": Key(False, "whether the bias is trained"),
@@ -43,8 +42,7 @@ LOSS = {
         1.0, "hard_weighted: how strongly negatives with high scores are favored", low=0),
     "margin": Key(
         1.0, "triplet losses: by how much the positive's score, divided by the temperature, "
-        "should exceed a negative's",
-        low=0),
+        "should exceed a negative's", low=0),
 }  # fmt: skip
 
 NEGATIVES = {
@@ -57,15 +55,13 @@ NEGATIVES = {
         low=1),
     "choose": Key(
         "uniform", "which of the rule's negatives are used: drawn at random, chosen by score, or "
-        "all with a score of 0 beside them",
-        words=tuple(SAMPLERS)),
+        "all with a score of 0 beside them", words=tuple(SAMPLERS)),
     "num_sampled": Key(
         0, "negatives per anchor for uniform, hardest, mixed and proposed; 0: all",
         low=0, high=2**30),
     "margin": Key(
         1.0, "semi_hard: use negatives that score at most this much below the positive, both "
-        "divided by the temperature",
-        low=0),
+        "divided by the temperature", low=0),
     "ring_low": Key(
         50.0, "ring: lowest percentile of the scores to take negatives from", low=0, high=100),
     "ring_high": Key(
@@ -79,8 +75,7 @@ NEGATIVES = {
     "temperature": Key(1.0, "divisor of the scores, or its initial value if it changes", above=0),
     "temperature_rule": Key(
         "fixed", "how the temperature is set; entropy: so that the negatives' weights keep "
-        "target_entropy",
-        words=("fixed", "learned", "entropy")),
+        "target_entropy", words=("fixed", "learned", "entropy")),
     "target_entropy": Key(
         0.8, "entropy to keep, as a fraction of the log of the number of negatives", low=0, below=1,
     ),
@@ -92,8 +87,7 @@ OPTIM = {
     "name": Key(
         "adam", "optimizer; muon orthogonalizes the updates of weights and leaves biases and "
         "embeddings to Adam; schedule_free, for schedule=constant, averages Adam's steps and "
-        "evaluates the average",
-        words=("adam", "lion", "muon", "rmsprop", "schedule_free")),
+        "evaluates the average", words=("adam", "lion", "muon", "rmsprop", "schedule_free")),
     "learning_rate": Key(2e-3, "learning rate after the warm-up", above=0),
     "warmup_steps": Key(100, "warm-up: step n of them has n / warmup_steps of the rate", low=0),
     "schedule": Key("cosine", "schedule of the learning rate", words=("cosine", "constant")),
@@ -130,7 +124,6 @@ PROBE = {
         low=0, high=MAX_WIDTH),
     "num_epochs": Key(
         3, "hidden_width: epochs of Adam over all training frames; the linear probe is fitted to "
-        "convergence",
-        low=1, high=10**6),
+        "convergence", low=1, high=10**6),
     "every": EVERY,
 }  # fmt: skip

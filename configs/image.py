@@ -23,8 +23,7 @@ KEYS = {
             low=0, high=100, sources=("folder",)),
         "test_fraction": Key(
             0.15, "folder: fraction of groups to test on, if test_split is the split of the "
-            "others too",
-            above=0, below=1, sources=("folder",)),
+            "others too", above=0, below=1, sources=("folder",)),
         "size": Key(28, "side of the images in pixels, after resizing", low=1, high=4096),
         "channels": Key(1, "channels of the images: 1 (gray) or 3", words=(1, 3)),
         **with_defaults(defaults.INPUT, batch_size=128),
@@ -36,12 +35,10 @@ KEYS = {
         "grey": Key(False, "whether all images lose their colors"),
         "jitter": Key(
             0, "side in pixels of a random part of each patch, padded back to its size; the "
-            "paper: 60",
-            low=0, high=4096),
+            "paper: 60", low=0, high=4096),
         "color_drop": Key(
             0.0, "probability of dropping a patch's colors; this and the following: CPC v2, 0 for "
-            "off",
-            low=0, high=1),
+            "off", low=0, high=1),
         "rotation_degrees": Key(0.0, "largest rotation of a patch", low=0, high=180),
         "shear": Key(0.0, "largest shear of a patch", low=0),
         "elastic_pixels": Key(0.0, "pixels that an elastic deformation moves points by", low=0),
@@ -70,8 +67,7 @@ KEYS = {
         "directions": Key(
             ("down", "up"), "directions, each with its own context and predictor; the paper: only "
             "down, where c knows nothing of the rows below it and its probe loses 2 points "
-            "(docs/images.md)",
-            words=("down", "up", "right", "left")),
+            "(docs/images.md)", words=("down", "up", "right", "left")),
         "modules": Key(
             1, "parts with a loss of their own and no gradient between them: groups of stages or "
             "convolutions, with the contexts as one more; 1: the whole network",
@@ -100,15 +96,13 @@ KEYS = {
         ),
         "features": Key(
             ("z", "c", "random z", "random c", "pixels"), "features of the run, of an untrained "
-            "network (random) and a baseline",
-            words=("z", "c", "random z", "random c", "pixels")),
+            "network (random) and a baseline", words=("z", "c", "random z", "random c", "pixels")),
         "regions": Key(
             3, "regions per side that the grid's features are pooled into; 1: the mean of all",
             low=1, high=4096),
         "solver": Key(
             "ridge", "solver of the linear probe: logistic regression to convergence (lbfgs) or "
-            "by the paper's sgd, or least squares (ridge)",
-            words=("lbfgs", "ridge", "sgd")),
+            "by the paper's sgd, or least squares (ridge)", words=("lbfgs", "ridge", "sgd")),
         "num_images": Key(0, "labeled images that probes are fitted on; 0: all", low=0, high=2**30),
         "num_neighbours": Key(20, "knn: number of neighbors", low=1),
         "fractions": Key(

@@ -19,8 +19,7 @@ ESTIMATION = {
     "joint_widths": Key((64, 64), "of joint critics", low=1, high=MAX_WIDTH),
     "estimators": Key(
         ("info_nce", "nwj", "donsker_varadhan", "js"), "each trains networks of its own; js also "
-        "reads SMILE",
-        words=ESTIMATORS),
+        "reads SMILE", words=ESTIMATORS),
     "interpolation_weight": Key(0.01, "1: InfoNCE, 0: TUBA", low=0, high=1),
     "smile_clip": Key(5.0, "nats", above=0),
 }  # fmt: skip

@@ -18,8 +18,7 @@ KEYS = {
         "num": Key(16, "environments run in parallel", low=1, high=2**20),
         "resets": Key(
             0, "maximum number of new episodes drawn at each step; if more end, some begin alike; "
-            "0: one for each environment",
-            low=0, high=2**20),
+            "0: one for each environment", low=0, high=2**20),
         "stagger": Key(
             10, "length of a usual episode, over which the environments' starts are spread",
             low=1, high=2**20),
@@ -37,8 +36,7 @@ KEYS = {
         "memory_width": Key(64, "width of c", low=1, high=MAX_WIDTH),
         "critic_widths": Key(
             (), "widths of a separate network for the values, on observations; (): the values are "
-            "read from c",
-            low=1, high=MAX_WIDTH),
+            "read from c", low=1, high=MAX_WIDTH),
     },
     "policy": {
         "name": Key(

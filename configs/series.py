@@ -34,8 +34,7 @@ KEYS = {
             low=0, high=100, sources=("files",)),
         "train_list": Key(
             "", "file of names of training files, or of their folders, one per line; without "
-            "lists groups are drawn",
-            is_path=True, sources=("files",)),
+            "lists groups are drawn", is_path=True, sources=("files",)),
         "test_list": Key(
             "", "file of names of test files or folders, one per line",
             is_path=True, sources=("files",)),
@@ -67,8 +66,7 @@ KEYS = {
         **defaults.NEGATIVES,
         "rule": Key(
             "auto", "which latents of the batch are negatives; auto: own_sequence for files of "
-            "few groups, else batch",
-            words=("auto", *defaults.NEGATIVES["rule"].words)),
+            "few groups, else batch", words=("auto", *defaults.NEGATIVES["rule"].words)),
         "overlap": Key(
             False, "whether windows that share some steps may be negatives of each other"),
     },
@@ -82,8 +80,7 @@ KEYS = {
             ("steps",), "labels that are predicted from the features", words=("steps", "files")),
         "features": Key(
             ("c", "z", "raw", "random c"), "features of the run, the numbers themselves (raw), "
-            "and of an untrained network",
-            words=("c", "z", "raw", "random c", "random z")),
+            "and of an untrained network", words=("c", "z", "raw", "random c", "random z")),
         "leave_one_out": Key(
             False, "whether probes are also fitted for each group of data.group_level, or file, "
             "on all other groups; the network itself was trained on those of the training part"),

@@ -10,15 +10,13 @@ KEYS = {
     "data": {
         "source": Key(
             "books", "packaged texts, or all of them, a file or folder at data.path, or a "
-            "synthetic grammar",
-            words=("books", "words", "words+books", "files", "grammar")),
+            "synthetic grammar", words=("books", "words", "words+books", "files", "grammar")),
         "path": Key(
             "", "files: a file, or a folder with .txt files at any depth",
             is_path=True, sources=("files",)),
         "form": Key(
             "prose", "form of the files: prose, or one sentence per line with words separated by "
-            "white space",
-            words=("prose", "lines")),
+            "white space", words=("prose", "lines")),
         "lowercase": Key(True, "whether upper case becomes lower case"),
         "min_count": Key(2, "words that occur less often become <unk>", low=1, high=2**31),
         "max_vocabulary": Key(
@@ -36,8 +34,7 @@ KEYS = {
     "model": {
         "name": Key(
             "cpc", "cpc: encoder, context and predictors; quick_thoughts: two encoders, both "
-            "directions",
-            words=("cpc", "quick_thoughts")),
+            "directions", words=("cpc", "quick_thoughts")),
         "embedding_width": Key(128, "width of a word's embedding", low=1, high=MAX_WIDTH),
         "kernel": Key(3, "words that the convolution sees", low=1, high=MAX_WIDTH),
         "width": Key(256, "width of z", low=1, high=MAX_WIDTH),

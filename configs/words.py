@@ -22,8 +22,7 @@ KEYS = {
     "data": {
         "source": Key(
             "words", "source of the text: dictionaries, novels, both, a folder's files, or "
-            "synthetic",
-            words=("words", "books", "words+books", "folder", "synthetic")),
+            "synthetic", words=("words", "books", "words+books", "folder", "synthetic")),
         "path": Key("", "folder: where the text files are", is_path=True, sources=("folder",)),
         "form": Key(
             "prose", "folder: prose, or one sentence per line, as in Mikolov's files",

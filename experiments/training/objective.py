@@ -84,11 +84,10 @@ def objective_loss(
         queues = state["queues"]
         ages = jnp.where(queues[0].exists, negatives.ages(queues[0], state["step"]), 0)
         metrics["queue_age"] = ages.sum() / jnp.maximum(queues[0].exists.sum(), 1)
+        flat = zip(queues, map(_flatten, branches), strict=True)
         new_state["queues"] = tuple(
             negatives.push(queue, keys, positions, state["step"], exists)
-            for queue, (keys, positions, exists) in zip(
-                queues, map(_flatten, branches), strict=True
-            )
+            for queue, (keys, positions, exists) in flat
         )
         new_state["step"] = state["step"] + 1
     tau = temperature(plan, params, new_state)

@@ -2,8 +2,8 @@
 
 import hashlib
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,7 +68,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     recordings = _pack(options, root, speaker_level, log)
     phones, items = without_lost(phones, items, recordings, log)
     if options.phones:
-        describe_labels(pathlib.Path(options.phones).stem, phones, recordings.names, log)
+        name = pathlib.Path(options.phones).stem
+        describe_labels(name, phones[name].labels, recordings.names, log)
     if lists[0] and lists[1]:
         files = (pathlib.Path(name).expanduser() for name in lists)
         train, test = data.split_by_lists(recordings, *map(data.read_list, files))
@@ -108,24 +109,17 @@ def _pack(options, root, speaker_level, log):
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     path = data.cache_dir() / "packs" / f"{root.name}-{key}"
-    allowed = options.max_skipped_fraction
+    how: dict[str, Any] = {"max_skipped_fraction": options.max_skipped_fraction}
     if options.source == "librispeech_tfds":
-        recordings = data.read_librispeech_tfds(root, options.split, log)
-        return data.pack(recordings, path, log, max_skipped_fraction=allowed)
-    return data.pack_folder(
-        root, path, log, speaker_level=speaker_level, max_skipped_fraction=allowed
-    )
+        return data.pack(data.read_librispeech_tfds(root, options.split, log), path, log, **how)
+    return data.pack_folder(root, path, log, speaker_level=speaker_level, **how)
 
 
 def describe_labels(
-    name: str,
-    phones: Mapping[str, Phones],
-    recordings: Sequence[str],
-    log: Callable[[str], object],
+    name: str, labels: Collection[str], recordings: Sequence[str], log: Callable[[str], object]
 ) -> None:
     """Log which labels are of no recording: a space or an ending in an id loses all of them."""
-    labels = phones[name].labels
-    if lost := sorted(labels.keys() - set(recordings)):
+    if lost := sorted(set(labels) - set(recordings)):
         some = ", ".join(lost[:3]) + ", ..." * (len(lost) > 3)
         log(
             f"{name}: {len(lost):,} of {len(labels):,} labelled utterances are none of these "
@@ -140,10 +134,7 @@ def without_lost(
     recordings: data.Recordings,
     log: Callable[[str], object],
 ) -> tuple[dict[str, Phones], dict[str, list[Item]]]:
-    """Leave out labels and items of sound that a damaged recording lost, and say so.
-
-    Those that lie beyond the end of one that is sound belong to another, and stay to be refused.
-    """
+    """Leave out labels and items of sound that a damaged recording lost, and say so."""
     damages = (*recordings.skipped, *recordings.shortened)
     damaged = {one for path, _ in damages for one in ids_of(path)}
     lengths = dict(zip(recordings.names, recordings.lengths.tolist(), strict=True))
@@ -183,10 +174,8 @@ def _synthetic(config: Config) -> AudioData:
 def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int, float]:
     """Return the most that c_t can tell of z_(t+k) on the synthetic source, in nats, by offset k.
 
-    Given phones and speaker the frames are independent, so that past and latent share what the two
-    nearest frames of theirs do: the speaker, and phones that are k - before frames apart, if a
-    latent sees `before` frames before its own. Smaller offsets see the same samples and have no
-    such limit; they are left out.
+    Past and latent share the speaker, and phones k - before frames apart, if a latent sees `before`
+    frames before its own. Smaller offsets see the same samples and have no limit.
     """
     chain = data.phone_chain(SYNTHETIC_PHONES)
     before = -(-receptive_field // stride) - 1
@@ -233,9 +222,9 @@ def labels_of_frames(
 def label_frames(
     audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int, stride: int
 ) -> np.ndarray:
-    """Phones (b, frames) of windows of training utterances, each labelled set with its own numbers.
+    """Return phones (b, frames) of windows of training utterances, -1 without a label.
 
-    A frame is `stride` samples; -1 where there is no label.
+    Each labelled set has numbers of its own.
     """
     labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
     for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):

@@ -28,6 +28,10 @@ class Recording(NamedTuple):
     name: str
     file: AudioFile
 
+    def note(self, sentence: str) -> None:
+        """Print a sentence on the recording."""
+        print(f"{self.name}: {sentence}")
+
 
 def embed_files(
     pretrained: models.Pretrained,
@@ -80,7 +84,7 @@ def open_recordings(
         with skip(name, skipped):
             recordings.append(Recording(name, open_audio(path)))
             if what := recordings[-1].file.missing:
-                print(f"{name}: {what}")
+                recordings[-1].note(what)
     return recordings
 
 
@@ -94,7 +98,7 @@ def embed_long(
 ) -> dict[str, np.ndarray]:
     """Return the features of a recording that is read a chunk at a time."""
     file = choose_channel(recording.file)
-    levels = measure_levels(stream_mono(file, note_of(recording)))
+    levels = measure_levels(stream_mono(file, recording.note))
     report_levels(recording, levels)
 
     def stream() -> Iterator[np.ndarray]:
@@ -131,20 +135,15 @@ def read_in_order(
 
 def read_scaled(recording: Recording, rms: float | None) -> np.ndarray:
     """Return a whole recording, as far as it decodes, at the loudness that a model requires."""
-    parts = list(stream_mono(recording.file, note_of(recording)))
+    parts = list(stream_mono(recording.file, recording.note))
     levels = measure_levels(parts)
     report_levels(recording, levels)
     return scale_parts(parts, levels, rms)
 
 
-def note_of(recording: Recording) -> Callable[[str], None]:
-    """Return a function that prints a sentence on a recording."""
-    return lambda sentence: print(f"{recording.name}: {sentence}")
-
-
 def report_levels(recording: Recording, levels: Levels) -> None:
     """Print how a recording is altered, and whether fewer samples decode than its header says."""
-    note, promised = note_of(recording), recording.file.num_samples
+    note, promised = recording.note, recording.file.num_samples
     if not levels.rms:
         note("kept, but it is silent: all its samples are equal")
     for sentence in levels.describe():

@@ -37,11 +37,8 @@ def build_model(config: Config) -> Model:
     if options.segment_threshold:
         of_segments = predictor.clone(num_offsets=options.segment_offsets or 1)
         of_frames = (context.clone(), predictor) if options.segment_offsets else (None, None)
-        return make_model(
-            SegmentalCPC(
-                encoder, context, of_segments, width, options.segment_threshold, *of_frames, dtype
-            )
-        )
+        levels = context, of_segments, width, options.segment_threshold, *of_frames
+        return make_model(SegmentalCPC(encoder, *levels, dtype))
     cuts = module_ends(encoder.num_layers, options.modules)
     return make_model(CPC(encoder, context, predictor, tuple(options.directions), cuts))
 
@@ -49,24 +46,13 @@ def build_model(config: Config) -> Model:
 def build_encoder(config: Config) -> Any:
     """Return the encoder by the config's words, with its geometry."""
     options = config.model
-    encoder = AUDIO_ENCODERS[options.encoder](
-        options.width,
-        norm=options.norm,
-        padding=options.padding,
-        dtype=jnp.dtype(options.dtype),
-        remat=options.remat,
-    )
+    how = {name: options[name] for name in ("norm", "padding", "remat")}
+    encoder = AUDIO_ENCODERS[options.encoder](options.width, dtype=jnp.dtype(options.dtype), **how)
     if not options.num_codes:
         return encoder
-    return QuantizedEncoder(
-        encoder,
-        options.num_codes,
-        options.code_width,
-        decay=options.code_decay,
-        commitment=options.commitment,
-        restart=options.restart_codes,
-        dtype=encoder.dtype,
-    )
+    how = {"decay": options.code_decay, "commitment": options.commitment}
+    how |= {"restart": options.restart_codes, "dtype": encoder.dtype}
+    return QuantizedEncoder(encoder, options.num_codes, options.code_width, **how)
 
 
 def latent_width(config: Config) -> int:
@@ -93,12 +79,7 @@ def geometry(config: Config) -> Geometry:
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
-    """Return the offset of each prediction; aligned ones have that of their last even share.
-
-    Segments predict the first few of these.
-
-    What the strict bound asks of a prediction is a fixed offset. Where K predictions are aligned to
-    F latents, it is where the k-th ends if each takes as many.
+    """Return the offset of each prediction; of K aligned to F latents, the end of an even share.
 
     >>> from configs import audio
     >>> config = audio.get_config()
@@ -199,8 +180,7 @@ def offsets_of_branches(
 def split_branches(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
     """Return outputs of each branch, where their latents come from, and which of them exist.
 
-    A backward one counts time, and the line of recordings, from their ends. A module of a shorter
-    stride sees the line stretched by as much: a latent is always as long.
+    A backward one counts from the ends. A module of a shorter stride sees the line stretched.
     """
     if isinstance(module, SegmentalCPC):
         return split_levels(module, outputs, batch)
