@@ -39,7 +39,7 @@ from experiments.command.config import (
 from experiments.command.run_dir import open_run, write_skipped
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
-from experiments.kinds.pretrained import check_input, read_model
+from experiments.kinds.registry import check_input, read_model
 from experiments.training.contrastive import make_probe
 from experiments.training.sequences import CONTEXTS
 

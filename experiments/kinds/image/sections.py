@@ -1,7 +1,7 @@
 """What only runs on images show on their page: neighbors, units, augmentation, the paper."""
 
 from cpc.files import read_arrays
-from cpc.report.engine import Figure, Section, Table
+from cpc.report.engine import Figure, Format, Section, Table
 from cpc.report.words import Words
 from cpc.results import Run
 from cpc.types import UserError
@@ -54,9 +54,7 @@ def paper_section(run: Run) -> Section | None:
 
 def images_section(run: Run) -> Section:
     """Return neighbors, units and augmentation as images, and which of them are missing."""
-    from experiments.kinds.image.figures import (
-        DRAW,  # seconds, which a start of training need not wait
-    )
+    from experiments.kinds.image.figures import DRAW  # seconds, for which no training waits
 
     figures, problems, absent = [], [], []
     for name, (title, caption) in CAPTIONS.items():
@@ -82,18 +80,11 @@ def imagenet_table() -> Table:
     """Return the paper's probes of images."""
     import pandas as pd
 
-    rows = [
-        {"method": e.method, "network": e.network, "top-1, %": e.top_1, "top-5, %": e.top_5}
-        for e in IMAGENET
-    ]
+    rows = pd.DataFrame(IMAGENET, columns=["method", "network", "top-1, %", "top-5, %"])
     strong = [number for number, e in enumerate(IMAGENET) if e.method.startswith("CPC")]
-    return Table(
-        "The paper's linear probes of ImageNet",
-        pd.DataFrame(rows),
-        f"{IMAGENET_SOURCE}. A dash is not given.",
-        {"top-1, %": ".1f", "top-5, %": ".1f"},
-        strong,
-    )
+    formats: dict[str, Format] = {"top-1, %": ".1f", "top-5, %": ".1f"}
+    title, note = "The paper's linear probes of ImageNet", "A dash is not given."
+    return Table(title, rows, f"{IMAGENET_SOURCE}. {note}", formats, strong)
 
 
 SECTIONS = (paper_section, images_section)

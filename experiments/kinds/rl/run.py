@@ -45,18 +45,17 @@ def make_work(
     """Return what trains an agent, probes its memory, and keeps an episode for the page."""
     task = step.make_task(config)
     watch = jax.jit(evaluate.watcher(config, task))
+
+    def write_page(folder: pathlib.Path) -> pathlib.Path:
+        from experiments.kinds.rl.page import write_rl_report  # matplotlib takes seconds
+
+        return write_rl_report(folder)
+
     return Work(
         lambda: train(config, task, watch, folder, mesh),
         functools.partial(finish, config, watch, folder),
         write_page,
     )
-
-
-def write_page(folder: pathlib.Path) -> pathlib.Path:
-    """Write the page of a run."""
-    from experiments.kinds.rl.page import write_rl_report  # matplotlib takes seconds
-
-    return write_rl_report(folder)
 
 
 def train(
@@ -95,26 +94,17 @@ def train(
 def make_summary(
     config: Config, task: step.Task
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Turn the sums of a window of steps into its record.
-
-    Other episodes' latents are not drawn as the positives are, which cannot lie at an episode's
-    begin: log N - L is an estimate in training, and the strict evaluation bounds.
-    """
+    """Turn the sums of a window of steps into its record."""
+    # Positives cannot lie at an episode's begin, so that log N - L is only an estimate here.
     tracker = Tracker(False, config.cpc.rule)
     per_step = config.environment.num * config.policy.unroll / task.steps_per_launch
 
     def summarize(sums, step):
         num = float(sums["steps"]) or math.nan
         episodes = float(sums["episodes"])
-        record = {
-            "loss": float(sums["loss"]) / num,
-            **{
-                name: float(sums[name]) / num
-                for name in ("policy_loss", "value_loss", "entropy", "gradient_norm")
-            },
-            "frames": step * per_step,
-            "learning_rate": float(task.schedule(step - 1)),
-        }
+        names = ("loss", "policy_loss", "value_loss", "entropy", "gradient_norm")
+        record = {name: float(sums[name]) / num for name in names}
+        record |= {"frames": step * per_step, "learning_rate": float(task.schedule(step - 1))}
         if episodes:
             record["return"] = float(sums["episode_return"]) / episodes
             record["episode_length"] = float(sums["episode_length"]) / episodes
@@ -139,10 +129,7 @@ def finish(config: Config, watch: Watch, folder: pathlib.Path, state: TrainState
 
 
 def keep_episode(folder: pathlib.Path, watched: evaluate.Watched, probed: Any) -> None:
-    """Write an episode of an environment that no probe was fitted on, and what its memory believes.
-
-    The first one that begins and ends within the evaluation.
-    """
+    """Write an episode that no probe was fitted on, and what the memory believes in it."""
     own = evaluate.NUM // 2
     rollout = jax.tree.map(lambda x: np.asarray(x)[:, own:], watched.rollout)
     ends = np.cumsum(rollout.is_last, 0) - rollout.is_last

@@ -47,10 +47,7 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
 
 
 def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log p, log Z and sentence of each word that the model tells of a text.
-
-    Of skip-gram, of each neighbour in the whole window; `log_p_scores` says how log p is read off.
-    """
+    """Return log p, log Z and sentence of each word of a text; of skip-gram, of each neighbour."""
     config, model, params = trained.config, trained.model, trained.state.params
     if not model.is_causal:  # as `run.make` trains them: the unknown word is none
         stays = np.asarray(tokens) > 0
