@@ -34,10 +34,7 @@ STRICT = Tracker(True, "one_per_sequence")
 
 
 def strict_sums(
-    plan: Plan,
-    params: Any,
-    state: Any,
-    batches: Sequence[Sequence[BranchOutputs]],
+    plan: Plan, params: Any, state: Any, batches: Sequence[Sequence[BranchOutputs]]
 ) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
     """Return the sums of the strict bound, and of each branch the scored outputs and `exists`.
 

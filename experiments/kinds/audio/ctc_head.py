@@ -65,11 +65,7 @@ def frozen(inputs: Sequence[np.ndarray]) -> Network:
 
 
 def fit_head(
-    config: Config,
-    network: Network,
-    train: Labelled,
-    num_phones: int,
-    folder: pathlib.Path,
+    config: Config, network: Network, train: Labelled, num_phones: int, folder: pathlib.Path
 ) -> tuple[Callable[[Sequence[np.ndarray]], list[np.ndarray]], str]:
     """Train a head, and the network if it has parameters, by CTC on utterances.
 

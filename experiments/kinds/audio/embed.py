@@ -108,9 +108,7 @@ def embed_long(
     return layers.embed_long(read_in_order(stream), levels.num_samples)
 
 
-def read_in_order(
-    stream: Callable[[], Iterator[np.ndarray]],
-) -> Callable[[int, int], np.ndarray]:
+def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, int], np.ndarray]:
     """Return read(start, stop) for a stream of parts, which starts again to go back.
 
     >>> read = read_in_order(lambda: iter([np.arange(3.0), np.arange(3.0, 5.0)]))

@@ -5,19 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.models import (
-    AUDIO_ENCODERS,
-    CPC,
-    PREDICTORS,
-    Model,
-    QuantizedEncoder,
-    SegmentalCPC,
-    boundaries,
-    make_model,
-    module_ends,
-    segment_bounds,
-    segment_means,
-)
+from cpc import models
 from cpc.types import Batch
 from experiments.command.config import Config
 from experiments.training.checks import reject
@@ -26,33 +14,37 @@ from experiments.training.plan import Branch, Geometry
 from experiments.training.sequences import CONTEXTS, positions
 
 
-def build_model(config: Config) -> Model:
+def build_model(config: Config) -> models.Model:
     """Return encoder, context and predictor by the config's words."""
     options, encoder = config.model, build_encoder(config)
     dtype, width = encoder.dtype, latent_width(config)
     context = CONTEXTS[options.context](options.context_width, options.context_layers, dtype=dtype)
     if options.context_blocks > 1:
         context = context.clone(blocks=options.context_blocks)
-    predictor = PREDICTORS[options.predictor](options.num_offsets, width, dtype=dtype)
+    predictor = models.PREDICTORS[options.predictor](options.num_offsets, width, dtype=dtype)
     if options.segment_threshold:
         of_segments = predictor.clone(num_offsets=options.segment_offsets or 1)
         of_frames = (context.clone(), predictor) if options.segment_offsets else (None, None)
         levels = context, of_segments, width, options.segment_threshold, *of_frames
-        return make_model(SegmentalCPC(encoder, *levels, dtype))
-    cuts = module_ends(encoder.num_layers, options.modules)
-    return make_model(CPC(encoder, context, predictor, tuple(options.directions), cuts))
+        return models.make_model(models.SegmentalCPC(encoder, *levels, dtype))
+    cuts = models.module_ends(encoder.num_layers, options.modules)
+    return models.make_model(
+        models.CPC(encoder, context, predictor, tuple(options.directions), cuts)
+    )
 
 
 def build_encoder(config: Config) -> Any:
     """Return the encoder by the config's words, with its geometry."""
     options = config.model
     how = {name: options[name] for name in ("norm", "padding", "remat")}
-    encoder = AUDIO_ENCODERS[options.encoder](options.width, dtype=jnp.dtype(options.dtype), **how)
+    encoder = models.AUDIO_ENCODERS[options.encoder](
+        options.width, dtype=jnp.dtype(options.dtype), **how
+    )
     if not options.num_codes:
         return encoder
     how = {"decay": options.code_decay, "commitment": options.commitment}
     how |= {"restart": options.restart_codes, "dtype": encoder.dtype}
-    return QuantizedEncoder(encoder, options.num_codes, options.code_width, **how)
+    return models.QuantizedEncoder(encoder, options.num_codes, options.code_width, **how)
 
 
 def latent_width(config: Config) -> int:
@@ -157,9 +149,9 @@ def check_parts(config: Config) -> None:
     )  # fmt: skip
 
 
-def name_branches(module: CPC | SegmentalCPC) -> tuple[str, ...]:
+def name_branches(module: models.CPC | models.SegmentalCPC) -> tuple[str, ...]:
     """Return what predicts by itself: directions of time, modules, or both; or two levels."""
-    if isinstance(module, SegmentalCPC):
+    if isinstance(module, models.SegmentalCPC):
         return "frames", "segments"
     if not module.cuts:
         return tuple(module.directions)
@@ -168,21 +160,23 @@ def name_branches(module: CPC | SegmentalCPC) -> tuple[str, ...]:
 
 
 def offsets_of_branches(
-    module: CPC | SegmentalCPC, offsets: tuple[int, ...]
+    module: models.CPC | models.SegmentalCPC, offsets: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the offsets that each of these predicts: the first, as many as it has predictions."""
-    if isinstance(module, SegmentalCPC):
+    if isinstance(module, models.SegmentalCPC):
         frames = 1 if module.frame_predictor is None else module.frame_predictor.num_offsets
         return offsets[:frames], offsets[: module.predictor.num_offsets]
     return (offsets,) * len(module.branches)
 
 
-def split_branches(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
+def split_branches(
+    module: models.CPC | models.SegmentalCPC, outputs: Any, batch: Batch
+) -> list[BranchOutputs]:
     """Return outputs of each branch, where their latents come from, and which of them exist.
 
     A backward one counts from the ends. A module of a shorter stride sees the line stretched.
     """
-    if isinstance(module, SegmentalCPC):
+    if isinstance(module, models.SegmentalCPC):
         return split_levels(module, outputs, batch)
     outputs = outputs if len(module.branches) > 1 else (outputs,)
     stride, branches = module.encoder.stride, []
@@ -203,14 +197,17 @@ def split_branches(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> li
     return branches
 
 
-def split_levels(module: SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
+def split_levels(module: models.SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
     """Return frames and segments; the sound of a segment is that of its frames."""
     frames, segments = outputs
     exists = module.existing(batch.get("num_samples"), frames.z.shape[1])
-    begins = boundaries(frames.z, module.threshold, exists)
-    some = segment_means(frames.z, begins, exists)[1]
+    begins = models.boundaries(frames.z, module.threshold, exists)
+    some = models.segment_means(frames.z, begins, exists)[1]
     time = jnp.arange(begins.shape[1])[None]
-    levels = ((frames, exists, (time, time + 1)), (segments, some, segment_bounds(begins, exists)))
+    levels = (
+        (frames, exists, (time, time + 1)),
+        (segments, some, models.segment_bounds(begins, exists)),
+    )
     start, stride = batch["sample"][:, None], module.encoder.stride
     return [
         BranchOutputs(
