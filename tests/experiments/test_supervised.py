@@ -24,9 +24,8 @@ from experiments.kinds.audio import frames as audio_frames
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import supervised as audio_supervised
-from experiments.kinds.audio.data import AudioData, Phones, frame_samples, labels_at
+from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_samples, labels_at
 from experiments.kinds.audio.supervised import MOST_RUNS
-from experiments.kinds.audio.tasks import Frames
 from experiments.kinds.image import kind as image
 from experiments.kinds.image import supervised as image_supervised
 from experiments.kinds.image.prepare import prepare as image_prepare

@@ -8,8 +8,7 @@ from cpc.evaluate import abx_score, cut_tokens, make_cells, read_rows
 from cpc.results import Score
 from cpc.types import Item, UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import AudioData, Phones
-from experiments.kinds.audio.tasks import aligned, labelled_sets
+from experiments.kinds.audio.data import AudioData, Phones, aligned, labelled_sets
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 METHODS = {False: "within speaker", True: "across speakers"}

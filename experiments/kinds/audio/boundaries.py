@@ -11,8 +11,13 @@ from cpc.evaluate.stacked import read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import LABEL_SAMPLES, AudioData, first_minutes
-from experiments.kinds.audio.tasks import aligned, labelled_sets
+from experiments.kinds.audio.data import (
+    LABEL_SAMPLES,
+    AudioData,
+    aligned,
+    first_minutes,
+    labelled_sets,
+)
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 #: What counts as the same place, as in all published figures.

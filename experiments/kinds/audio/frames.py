@@ -11,9 +11,17 @@ from cpc.evaluate import Updates, answer_scores, probe_scores
 from cpc.results import Score
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import AudioData, first_minutes, labels_of_frames, num_labels
+from experiments.kinds.audio.data import (
+    TRAINED,
+    AudioData,
+    aligned,
+    check_trained,
+    first_minutes,
+    labelled_sets,
+    labels_of_frames,
+    num_labels,
+)
 from experiments.kinds.audio.supervised import train_supervised
-from experiments.kinds.audio.tasks import TRAINED, aligned, check_trained, labelled_sets
 from experiments.training.checks import name_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 

@@ -27,10 +27,9 @@ from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.kinds.audio.abx import abx_tasks
 from experiments.kinds.audio.boundaries import boundary_tasks
-from experiments.kinds.audio.data import AudioData, first_minutes, frame_samples
+from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
 from experiments.kinds.audio.frames import phone_tasks, speaker_tasks
 from experiments.kinds.audio.recognition import recognition_tasks
-from experiments.kinds.audio.tasks import TRAINED, Frames
 from experiments.training.checks import check_probes, check_refit, name_of, reject
 from experiments.training.embedding import make_embed_long
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
