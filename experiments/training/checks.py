@@ -40,8 +40,7 @@ def check_batch_norm(config: Config) -> None:
          "another model.norm, or another optimizer"),
         (is_batch and config.optim.accumulate > 1, "model.norm optim.accumulate",
          "batch norm would see a part of the batch at a time; choose another model.norm, or set "
-         "optim.accumulate to 1"),
-    )  # fmt: skip
+         "optim.accumulate to 1"))  # fmt: skip
 
 
 def check_lists(config: Config) -> None:
@@ -49,8 +48,7 @@ def check_lists(config: Config) -> None:
     lists = config.data.train_list, config.data.test_list
     reject(config,
         (bool(lists[0]) != bool(lists[1]), "data.train_list data.test_list",
-         "set both, or neither"),
-    )  # fmt: skip
+         "set both, or neither"))  # fmt: skip
 
 
 def check_probes(config: Config) -> None:
@@ -61,8 +59,7 @@ def check_probes(config: Config) -> None:
          "name one or more, or set probe.tasks to ()"),
         (has_tasks and config.model.get("padding") == "valid", "model.padding",
          "there are fewer latents than labels; probe with causal or same padding, or set "
-         "probe.tasks to ()"),
-    )  # fmt: skip
+         "probe.tasks to ()"))  # fmt: skip
 
 
 def check_refit(config: Config, key: str) -> None:
@@ -71,15 +68,13 @@ def check_refit(config: Config, key: str) -> None:
     reject(config,
         (config.probe.every and "supervised" in config[section][name], f"probe.every {key}",
          "the supervised network would be trained anew each time, with the same result; set "
-         f"probe.every to 0, or take supervised out of {key}"),
-    )  # fmt: skip
+         f"probe.every to 0, or take supervised out of {key}"))  # fmt: skip
 
 
 def data_root(config: Config) -> pathlib.Path:
     """Return the file or folder that `data.path` names."""
     reject(config,
-        (not config.data.path, "data.source data.path", "set data.path to its files"),
-    )  # fmt: skip
+        (not config.data.path, "data.source data.path", "set data.path to its files"))  # fmt: skip
     return pathlib.Path(config.data.path).expanduser()
 
 

@@ -98,8 +98,7 @@ def check_step(config: Config, num_devices: int = 1) -> None:
          "another number of parts"),
         (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
          "this optimizer evaluates an average of its own; set optim.ema_decay to 0, or choose "
-         "another"),
-    )  # fmt: skip
+         "another"))  # fmt: skip
     cadence_of(config).check_multiples({"num_steps": config.num_steps})
 
 

@@ -105,32 +105,19 @@ def fit_head(
 
     wanted = pick(train, held)
     console = ProgressWriter(config.probe.ctc_steps)
+    by_layer = scale_by_layer(network.layer_decay, ("context", "encoder"))
     recipe = Recipe(
-        optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.adam(LEARNING_RATE),
-            scale_by_layer(network.layer_decay, ("context", "encoder")),
-        ),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adam(LEARNING_RATE), by_layer),
         config.probe.ctc_steps,
         evaluate_every=max(10, config.probe.ctc_steps // 40),
         accuracy=lambda answer: quality(answer_with(answer, wanted.inputs), wanted.phones),
         loss=ctc_loss,
     )
+    labels = digest(num_phones, json.dumps([*train.phones]))
     answer, words = train_on_labels(
-        config,
-        features,
-        variables,
-        draw,
-        recipe,
-        num_classes=num_phones + 1,
-        rng=rng,
-        writers=(console,),
-        folder=folder,
-        settings={
-            "utterances": len(train.inputs),
-            "labels": digest(num_phones, json.dumps([*train.phones])),
-        },
-    )
+        config, features, variables, draw, recipe, num_classes=num_phones + 1, rng=rng,
+        writers=(console,), folder=folder,
+        settings={"utterances": len(train.inputs), "labels": labels})  # fmt: skip
     console.close()
     return functools.partial(answer_with, answer), words
 
@@ -311,8 +298,7 @@ def recognise(
                 "CTC", data, "phone", feature, method, "phone error rate",
                 float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
                 num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
-                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),
-            )  # fmt: skip
+                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items))  # fmt: skip
 
 
 def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]) -> Network:

@@ -74,21 +74,15 @@ def train_supervised(
         evaluate_every=min(1000, max(10, config.num_steps // 4)),
         accuracy=accuracy_on(encoder, select(recordings, held), [labels[i] for i in held]),
     )
+    if start is None:
+        window = np.zeros((1, options.window_samples), np.float32)
+        start = model.init(rng, {"x": window})
+    draw = draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept])
+    own = digest(num_classes, np.concatenate(labels))
     answer, words = train_on_labels(
-        config,
-        contexts_of(model),
-        start or model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
-        draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept]),
-        recipe,
-        num_classes=num_classes,
-        rng=rng,
-        writers=(console,),
-        folder=folder,
-        settings={
-            "recordings": list(recordings.names),
-            "labels": digest(num_classes, np.concatenate(labels)),
-        },
-    )
+        config, contexts_of(model), start, draw, recipe, num_classes=num_classes, rng=rng,
+        writers=(console,), folder=folder,
+        settings={"recordings": list(recordings.names), "labels": own})  # fmt: skip
     console.close()
     print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
     setting = f"l2 {config.optim.weight_decay:g}, {words}"

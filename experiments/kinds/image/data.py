@@ -159,8 +159,7 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
     if options.source == "fashion_mnist":
         reject(config,
             ((options.size, options.channels) != (28, 1), "data.size data.channels",
-             "images of fashion_mnist have 28 pixels a side and 1 channel"),
-        )  # fmt: skip
+             "images of fashion_mnist have 28 pixels a side and 1 channel"))  # fmt: skip
         splits = load_fashion_mnist(log=log)
         return Reader(
             lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]

@@ -33,12 +33,8 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
     """Return model and batches of a plan."""
     config, held_out = plan.config, None
     batch_size = config.data.batch_size
-    draw = functools.partial(
-        make_image_batches,
-        batch_size=batch_size,
-        process=jax.process_index(),
-        num_processes=jax.process_count(),
-    )
+    rows = {"process": jax.process_index(), "num_processes": jax.process_count()}
+    draw = functools.partial(make_image_batches, batch_size=batch_size, **rows)
     if config.evaluate.num_images > 0:
         draw_test = draw(data.test, seed=config.seed + 1)
         # Each image once: copies of a candidate would make N larger than what it tells apart.
@@ -64,8 +60,7 @@ def check(config: Config) -> None:
         (side_of(config) > config.data.size, "augment.crop data.size",
          "a crop is at most as large as the image"),
         (config.augment.jitter > config.model.patch, "augment.jitter model.patch",
-         "a part of a patch is at most as large as it"),
-    )  # fmt: skip
+         "a part of a patch is at most as large as it"))  # fmt: skip
     choose_offsets(config)
 
 

@@ -60,17 +60,10 @@ def train_classifier(
     schedule = "constant" if stop_by else "cosine"  # the end is not known, or known
     tx = make_own_optimizer(config, num_steps, decay, ("encoder",), schedule)
     recipe = Recipe(tx, num_steps, max(10, num_steps // 40), accuracy if stop_by else None)
+    start = start or model.init(root, batch)
     answer, words = train_on_labels(
-        config,
-        pooled_z,
-        start or model.init(root, batch),
-        draw,
-        recipe,
-        num_classes=len(labelled.class_names),
-        rng=root,
-        folder=folder,
-        settings={"labels": digest(labelled.labels)},
-    )
+        config, pooled_z, start, draw, recipe, num_classes=len(labelled.class_names), rng=root,
+        folder=folder, settings={"labels": digest(labelled.labels)})  # fmt: skip
     return functools.partial(classes, answer), words
 
 

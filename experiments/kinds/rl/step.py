@@ -78,8 +78,7 @@ def check(config: Config) -> None:
         (not config.model.widths, "model.widths",
          "give the width of at least one layer"),
         (len(config.model.channels) != len(config.model.strides), "model.channels model.strides",
-         "give as many of one as of the other"),
-    )  # fmt: skip
+         "give as many of one as of the other"))  # fmt: skip
 
 
 def make_agent(config: Config, environment: rl.Environment) -> Agent:

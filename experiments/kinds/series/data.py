@@ -178,14 +178,10 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
         sequences = make_ar1(config)
     else:
         lists = (options.file_labels, options.train_list, options.test_list)
-        sequences = read_sequences(
-            data_root(config),
-            options.channels,
-            standardize=options.standardize,
-            step_label=options.step_label,
-            max_skipped_fraction=options.max_skipped_fraction,
-            others=[pathlib.Path(path).expanduser() for path in lists if path],
-        )
+        others = [pathlib.Path(path).expanduser() for path in lists if path]
+        names = ("standardize", "step_label", "max_skipped_fraction")
+        how = {name: options[name] for name in names}
+        sequences = read_sequences(data_root(config), options.channels, others=others, **how)
     groups = group_files(options.group_level, sequences.names)
     train, test = split(config, sequences, groups, read_lists(config, sequences, groups))
     step_labels, step_names = number_labels(sequences.steps)

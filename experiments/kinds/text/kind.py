@@ -40,8 +40,7 @@ def check(config: Config) -> None:
         (is_cpc and config.data.run_sentences <= config.model.num_offsets,
          "data.run_sentences model.num_offsets",
          "a run has no sentence that far ahead; raise data.run_sentences, or lower "
-         "model.num_offsets"),
-    )  # fmt: skip
+         "model.num_offsets"))  # fmt: skip
 
 
 def build_model(config: Config) -> Model:

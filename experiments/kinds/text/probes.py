@@ -93,8 +93,7 @@ def make_score(
     return Score(
         task, source, "sentence", name, method, "accuracy",
         float(outcomes.sums.sum() / outcomes.counts.sum()), low, high, float(chance),
-        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes,
-    )  # fmt: skip
+        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes)  # fmt: skip
 
 
 def own_bag(sentences: tuple[str, ...]) -> Any:
