@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from configs.keys import Keys
 from cpc import models
 from cpc.files import flatten, plain, write_text
 from cpc.report.engine import Table, markdown
@@ -33,17 +32,12 @@ def describe(
     variables: Any,
     step: int,
 ) -> models.Pretrained:
-    """Return the model of a run, with what its input is."""
-    about = {"step": step, "config": shared_config(config, kind.KEYS)}
+    """Return the model of a run, with what its input is; of paths, only the last part is shared."""
+    own, keys = flatten(config), flatten(kind.KEYS).items()
+    names = {name: pathlib.Path(own[name]).name for name, key in keys if key.is_path}
+    about = {"step": step, "config": plain(with_settings(config, names))}
     given = kind.describe_input(config, workdir)
     return models.Pretrained(model.module, variables, given, about)
-
-
-def shared_config(config: Config, keys: Keys) -> dict[str, Any]:
-    """Return the config without the paths of this machine: only their last part is shared."""
-    paths = [name for name, key in flatten(keys).items() if key.is_path]
-    names = {name: pathlib.Path(flatten(config)[name]).name for name in paths}
-    return plain(with_settings(config, names))
 
 
 def write_card(

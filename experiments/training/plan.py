@@ -83,6 +83,8 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
     description = describe_aligned(description) if geometry.is_aligned else description
     if geometry.is_window:
         check_window(config, own, geometry)
+    number = f"{options.num_sampled} " if takes_number(options) else ""
+    words = own.name if choose is None else f"{own.name}, {number}{options.choose}"
     # A bound needs independent draws from the marginal.
     of_batch = rule.is_bound and not options.queue and not options.momentum
     is_independent = of_batch and (choose is None or options.choose == "uniform")
@@ -93,7 +95,7 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
         choose=choose,
         loss=loss,
         description=description,
-        negatives=name_negatives(own, choose, options),
+        negatives=words + (f", queue of {options.queue:,}" if options.queue else ""),
         is_bound=description.is_bound(is_independent),
     )
 
@@ -132,13 +134,6 @@ def check_objective(config: Config) -> None:
 def takes_number(options: Config) -> bool:
     """Return whether the sampler of a config draws `negatives.num_sampled`."""
     return "num_sampled" in negatives.SAMPLERS[options.choose].options
-
-
-def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) -> str:
-    """Return rule, sampler and queue in words, for records."""
-    number = f"{options.num_sampled} " if takes_number(options) else ""
-    chosen = "" if choose is None else f", {number}{options.choose}"
-    return f"{rule.name}{chosen}" + (f", queue of {options.queue:,}" if options.queue else "")
 
 
 def make_rule(config: Config) -> Rule:

@@ -13,7 +13,7 @@ from cpc.evaluate import feature_spread
 from cpc.losses import OffsetSums
 from cpc.results import name_of, rule_title
 from cpc.train import TrainState, put_batch, run_on_first
-from cpc.types import AnyPosition, CPCOutputs, SoundPosition
+from cpc.types import CPCOutputs, SoundPosition
 from experiments.command.config import Config
 from experiments.training.objective import (
     BranchOutputs,
@@ -44,21 +44,16 @@ def strict_sums(
     tau, parts, all_scored = temperature(plan, params, state), [], []
     each = zip(*jax.lax.stop_gradient(batches), strict=True)
     for branch, of_batches in zip(plan.geometry.branches, each, strict=True):
+        has_sound = isinstance(of_batches[0].positions, SoundPosition)
         joined = [
-            (scored(plan, outputs), exists, sound_of(positions))
-            for outputs, positions, exists in of_batches
+            (scored(plan, outputs), exists, (place.window, place.end) if has_sound else None)
+            for outputs, place, exists in of_batches
         ]
         outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
         given = outputs.z, outputs.predictions / tau, branch.offsets
         parts.append(bound_over_sequences(*given, where=exists, sound=sound))
         all_scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
-
-
-def sound_of(positions: AnyPosition) -> tuple[Any, Any] | None:
-    """Return where each latent's window begins and its sound ends; None if positions do not say."""
-    is_known = isinstance(positions, SoundPosition)
-    return (positions.window, positions.end) if is_known else None
 
 
 def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:

@@ -58,7 +58,10 @@ def embed_files(
             kept, failed = [], []
             for recording in (recordings[index] for index in groups[number][1]):
                 with skip(recording.name, failed):
-                    kept.append((recording, read_scaled(recording, rms)))
+                    parts = list(stream_mono(recording.file, recording.note))
+                    levels = measure_levels(parts)
+                    report_levels(recording, levels)
+                    kept.append((recording, scale_parts(parts, levels, rms)))
             return kept, failed
 
         for number, (kept, failed) in enumerate(prefetch(read_group, 0, len(groups))):
@@ -129,14 +132,6 @@ def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, 
         return kept[: stop - start]
 
     return read
-
-
-def read_scaled(recording: Recording, rms: float | None) -> np.ndarray:
-    """Return a whole recording, as far as it decodes, at the loudness that a model requires."""
-    parts = list(stream_mono(recording.file, recording.note))
-    levels = measure_levels(parts)
-    report_levels(recording, levels)
-    return scale_parts(parts, levels, rms)
 
 
 def report_levels(recording: Recording, levels: Levels) -> None:

@@ -63,8 +63,12 @@ def geometry(config: Config) -> Geometry:
     Overlapping windows are no negatives of each other, unless the config asks for it.
     """
     module = build_model(config).module
-    offsets = offsets_of_branches(module, choose_offsets(config))
-    branches = tuple(map(Branch, name_branches(module), offsets))
+    names, offsets = name_branches(module), choose_offsets(config)
+    counts = [len(offsets)] * len(names)
+    if isinstance(module, models.SegmentalCPC):
+        of_frames = module.frame_predictor
+        counts = [1 if of_frames is None else of_frames.num_offsets, module.predictor.num_offsets]
+    branches = tuple(Branch(name, offsets[:n]) for name, n in zip(names, counts, strict=True))
     apart = 0 if config.negatives.overlap else config.data.window_samples
     width, is_aligned = latent_width(config), config.loss.align_to > 0
     return Geometry(num_latents(config), width, branches, apart=apart, is_aligned=is_aligned)
@@ -156,16 +160,6 @@ def name_branches(module: models.CPC | models.SegmentalCPC) -> tuple[str, ...]:
         return tuple(module.directions)
     both = module.is_bidirectional
     return tuple(f"module {n}" + f" {one}" * both for n, one in module.branches)
-
-
-def offsets_of_branches(
-    module: models.CPC | models.SegmentalCPC, offsets: tuple[int, ...]
-) -> tuple[tuple[int, ...], ...]:
-    """Return the offsets that each of these predicts: the first, as many as it has predictions."""
-    if isinstance(module, models.SegmentalCPC):
-        frames = 1 if module.frame_predictor is None else module.frame_predictor.num_offsets
-        return offsets[:frames], offsets[: module.predictor.num_offsets]
-    return (offsets,) * len(module.branches)
 
 
 def split_branches(

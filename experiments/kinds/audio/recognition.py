@@ -35,7 +35,6 @@ from experiments.command.config import Config
 from experiments.kinds.audio.data import (
     TRAINED,
     AudioData,
-    Phones,
     aligned,
     first_minutes,
     labelled_sets,
@@ -225,35 +224,20 @@ def windows_of(frames: Array) -> Array:
 
 def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     """Return the task of phones in their order, for every labelled set."""
-    return [
-        recognition_task(config, name, phones, *parts)
-        for name, phones, parts in labelled_sets(data, "ctc")
-    ]
-
-
-def recognition_task(
-    config: Config, name: str, phones: Phones, train: Recordings, test: Recordings
-) -> ProbeTask:
-    """Return the task of one labelled set, of as much of it as the most minutes take."""
-    minutes = config.probe.ctc_minutes
-    for part in (train, test):
-        aligned(part, phones)  # which checks them
-    train = first_minutes(train, 0 if 0 in minutes else max(minutes), by_speaker=False)
-    parts, subsets = (train, test), subsets_of(train, minutes)
-    in_order = [
-        [phones_in_order(phones.labels[own], phones.names) for own in part.names] for part in parts
-    ]
-    check_phones(in_order, subsets, name)
-
-    def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
-        first, last = (
-            Labelled(inputs_of(part, features), own)
-            for part, own in zip(parts, in_order, strict=True)
-        )
-        given = first, last, len(phones.names), subsets
-        return list(recognise(context, features.name, name, *given))
-
-    return ProbeTask("ctc", answer, parts=parts)
+    minutes, tasks = config.probe.ctc_minutes, []
+    for name, phones, (train, test) in labelled_sets(data, "ctc"):
+        for part in (train, test):
+            aligned(part, phones)  # which checks them
+        train = first_minutes(train, 0 if 0 in minutes else max(minutes), by_speaker=False)
+        parts, subsets = (train, test), subsets_of(train, minutes)
+        in_order = [
+            [phones_in_order(phones.labels[own], phones.names) for own in part.names]
+            for part in parts
+        ]
+        check_phones(in_order, subsets, name)
+        given = name, len(phones.names), subsets, parts, in_order
+        tasks.append(ProbeTask("ctc", functools.partial(recognise, *given), parts=parts))
+    return tasks
 
 
 def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
@@ -264,16 +248,19 @@ def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
 
 
 def recognise(
-    context: ProbeContext,
-    feature: str,
     data: str,
-    train: Labelled,
-    test: Labelled,
     num_phones: int,
     subsets: Mapping[str, Sequence[int]],
+    parts: tuple[Recordings, Recordings],
+    in_order: Sequence[Sequence[list[int]]],
+    context: ProbeContext,
+    features: FeatureSet,
 ) -> Iterator[Score]:
     """Yield phone error rates on test utterances after training on each of the subsets."""
-    config = context.config
+    config, feature = context.config, features.name
+    train, test = (
+        Labelled(inputs_of(part, features), own) for part, own in zip(parts, in_order, strict=True)
+    )
     counts = np.array([len(phones) for phones in test.phones])
     items = digest("ctc", np.concatenate(test.phones), counts)
     head, width = config.probe.ctc_head, config.probe.ctc_beam

@@ -99,10 +99,12 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
     options = config.data
     if not options.group_level:
         return parts
-    root = pathlib.Path(options.path).expanduser()
-    groups = [
-        np.array(group_files(options.group_level, paths_below(root, images))) for images in parts
-    ]
+    depth = len(pathlib.Path(options.path).expanduser().parts)
+    groups = []
+    for images in parts:
+        paths = (pathlib.PurePath(images.describe(number)) for number in range(len(images)))
+        below = ["/".join(path.parts[depth:]) for path in paths]
+        groups.append(np.array(group_files(options.group_level, below)))
     *_, tested = groups
     held = np.unique(tested)
     if options.test_split in (options.split, options.probe_split):
@@ -118,12 +120,6 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
         data.select_images(images, np.flatnonzero(rows))
         for images, rows in zip(parts, kept, strict=True)
     ]
-
-
-def paths_below(root: pathlib.Path, images: data.Images) -> list[str]:
-    """Return the path of each image below a folder."""
-    paths = (pathlib.PurePath(images.describe(number)) for number in range(len(images)))
-    return ["/".join(path.parts[len(root.parts) :]) for path in paths]
 
 
 def check_splits(config: Config, locate: Callable[[str], Places]) -> None:

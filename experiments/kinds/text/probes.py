@@ -211,7 +211,12 @@ def predicted_right(
 def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return whether a sentence is more like the next one than like the other one, by cosine."""
     if name == "bag":
-        features = functools.partial(weigh_words, counts=data.count_words(context.data.train))
+        counts = data.count_words(context.data.train)
+        nats = np.log((1 + counts.sum()) / (1 + counts))
+
+        def features(x):  # each word weighted by the nats of its occurrence
+            return bag_of_words([row[row >= 0] for row in x], len(counts)).multiply(nats).tocsr()
+
     else:
         features = make_features(*context[:4], name)
     now, after, another = (
@@ -223,12 +228,6 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
         return np.ravel((a * b).sum(axis=1)) / np.maximum(norms[0] * norms[1], 1e-12)
 
     return (cosine(now, after) > cosine(now, another)).reshape(other.shape[:2])
-
-
-def weigh_words(x: np.ndarray, counts: np.ndarray) -> Any:
-    """Return bags of the words of sentences, each word weighted by the nats of its occurrence."""
-    bags = bag_of_words([row[row >= 0] for row in x], len(counts))
-    return bags.multiply(np.log((1 + counts.sum()) / (1 + counts))).tocsr()
 
 
 def widen(
