@@ -70,9 +70,13 @@ def check_groups(task: str, data: SeriesData) -> None:
             )
 
 
+#: Probe tasks by name; each raises a UserError if the data lack its labels.
+TASKS = {task: functools.partial(label_task, task) for task in ("steps", "files")}
+
+
 def probe_tasks(config: Config, data: SeriesData) -> list[ProbeTask]:
-    """Return what `probe.tasks` asks of features, if the data have its labels."""
-    return [label_task(task, config, data) for task in config.probe.tasks]
+    """Return what `probe.tasks` asks of features."""
+    return [TASKS[task](config, data) for task in config.probe.tasks]
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:

@@ -36,17 +36,18 @@ NEXT_RUNS, FEWEST_RUNS = 512, 20
 Features = Callable[[np.ndarray], np.ndarray]
 
 
+#: By name, what makes the answers of a probe task, if the test text has enough of what it asks.
+TASKS: dict[str, Callable[[Config, TextData], Any]] = {
+    "next": lambda config, text: functools.partial(next_scores, ask_next(config, text)),
+    **{task: lambda *_, task=task: functools.partial(sentence_scores, task) for task in LABELLED},
+}
+
+
 def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
     """Return what `probe.tasks` asks of features, if word vectors and test text allow it."""
     if config.probe.word_vectors:
         vectors_of(config, text)
-    answers = {
-        task: functools.partial(next_scores, ask_next(config, text))
-        if task == "next"
-        else functools.partial(sentence_scores, task)
-        for task in config.probe.tasks
-    }
-    return [ProbeTask(task, answer) for task, answer in answers.items()]
+    return [ProbeTask(task, TASKS[task](config, text)) for task in config.probe.tasks]
 
 
 def vectors_of(config: Config, text: TextData) -> Vectors:
