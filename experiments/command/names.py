@@ -31,16 +31,13 @@ def near(path: pathlib.Path | str) -> str:
 
 def find_configs(arguments: Sequence[str]) -> list[str]:
     """Return command-line words in which --config gives a file, where it may give a name."""
-    words, is_value = [], False
-    for word in arguments:
+    words = [*arguments]
+    for place, word in enumerate(arguments):
         flag, equals, value = word.partition("=")
-        if is_value:
-            words.append(find_config(word))
-        elif equals and flag in ("--config", "-config"):
-            words.append(f"{flag}={find_config(value)}")
-        else:
-            words.append(word)
-        is_value = not is_value and word in ("--config", "-config")
+        if flag in ("--config", "-config") and equals:
+            words[place] = f"{flag}={find_config(value)}"
+        elif flag in ("--config", "-config") and place + 1 < len(words):
+            words[place + 1] = find_config(words[place + 1])
     return words
 
 

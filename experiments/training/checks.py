@@ -31,24 +31,22 @@ def reject(config: Config, *mistakes: tuple[Any, str, str]) -> None:
             raise UserError(f"{given}: {advice}")
 
 
-def check_batch_norm(config: Config) -> None:
-    """Check that the statistics of batch norm are those of the model that is evaluated."""
-    is_batch = config.model.norm == "batch"
+def check_shared(config: Config) -> None:
+    """Check the keys that several kinds have: norms, lists of names, and supervised networks."""
+    data, probe, is_batch = config.data, config.probe, config.model.norm == "batch"
+    trained = [f"probe.{key}" for key in ("tasks", "features") if "supervised" in probe[key]]
     reject(config,
         (is_batch and config.optim.name == "schedule_free", "model.norm optim.name",
          "an average of the parameters is evaluated, and the statistics are of others; choose "
          "another model.norm, or another optimizer"),
         (is_batch and config.optim.accumulate > 1, "model.norm optim.accumulate",
          "batch norm would see a part of the batch at a time; choose another model.norm, or set "
-         "optim.accumulate to 1"))  # fmt: skip
-
-
-def check_lists(config: Config) -> None:
-    """Check that training and test data are both named by lists, or none is."""
-    lists = config.data.train_list, config.data.test_list
-    reject(config,
-        (bool(lists[0]) != bool(lists[1]), "data.train_list data.test_list",
-         "set both, or neither"))  # fmt: skip
+         "optim.accumulate to 1"),
+        (bool(data.get("train_list")) != bool(data.get("test_list")),
+         "data.train_list data.test_list", "set both, or neither"),
+        (probe.every and trained, " ".join(["probe.every", *trained]),
+         "the supervised network would be trained anew each time, with the same result; set "
+         "probe.every to 0, or leave supervised out"))  # fmt: skip
 
 
 def check_probes(config: Config) -> None:
@@ -60,15 +58,6 @@ def check_probes(config: Config) -> None:
         (has_tasks and config.model.get("padding") == "valid", "model.padding",
          "there are fewer latents than labels; probe with causal or same padding, or set "
          "probe.tasks to ()"))  # fmt: skip
-
-
-def check_refit(config: Config, key: str) -> None:
-    """Check that a network trained on labels is not trained again at each evaluation."""
-    section, name = key.split(".")
-    reject(config,
-        (config.probe.every and "supervised" in config[section][name], f"probe.every {key}",
-         "the supervised network would be trained anew each time, with the same result; set "
-         f"probe.every to 0, or take supervised out of {key}"))  # fmt: skip
 
 
 def data_root(config: Config) -> pathlib.Path:

@@ -20,7 +20,7 @@ from experiments.kinds.audio.model import build_model, choose_offsets, geometry,
 from experiments.kinds.audio.prepare import check_augmentation, prepare
 from experiments.kinds.audio.probes import check_options, feature_sets, probe_tasks
 from experiments.kinds.audio.sections import WORDS
-from experiments.training.checks import check_batch_norm, check_lists, reject
+from experiments.training.checks import check_shared, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.plan import Plan
 from experiments.training.problem import HeldOut, Problem
@@ -73,12 +73,11 @@ def check_clips(config: Config, recordings: Recordings) -> None:
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    check_lists(config)
+    check_shared(config)
     check_options(config)
     model.check_model(config)
     model.check_parts(config)
     check_augmentation(config)
-    check_batch_norm(config)
     is_synthetic = config.data.source == "synthetic"
     reject(config,
         (config.loss.name == "sup_con" and config.data.one_speaker, "loss.name data.one_speaker",

@@ -30,7 +30,7 @@ from experiments.kinds.audio.boundaries import boundary_tasks
 from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
 from experiments.kinds.audio.frames import phone_tasks, speaker_tasks
 from experiments.kinds.audio.recognition import recognition_tasks
-from experiments.training.checks import check_probes, check_refit, name_of, reject
+from experiments.training.checks import check_probes, name_of, reject
 from experiments.training.embedding import make_embed_long
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 
@@ -75,7 +75,6 @@ def check_options(config: Config) -> None:
     """Check that the keys of the probes go together, and with the model's."""
     options = config.probe
     check_probes(config)
-    check_refit(config, "probe.features")
     reject(config,
         ("ctc" in options.tasks and not options.ctc_minutes, "probe.ctc_minutes",
          "name minutes of labels, or 0 for all"),

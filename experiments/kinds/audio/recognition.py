@@ -32,13 +32,7 @@ from cpc.results import Outcomes, Score, digest
 from cpc.train import ProgressWriter, scale_by_layer
 from cpc.types import Array, Batch, UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import (
-    TRAINED,
-    AudioData,
-    aligned,
-    first_minutes,
-    labelled_sets,
-)
+from experiments.kinds.audio.data import TRAINED, AudioData, aligned, first_minutes, labelled_sets
 from experiments.kinds.audio.supervised import contexts_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 from experiments.training.supervised import Features, Recipe, hold_out, train_on_labels

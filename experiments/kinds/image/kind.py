@@ -19,7 +19,7 @@ from experiments.kinds.image.prepare import grid_of, prepare, side_of
 from experiments.kinds.image.probes import feature_sets, probe_tasks
 from experiments.kinds.image.sections import SECTIONS, WORDS
 from experiments.kinds.image.shown import save_augmented
-from experiments.training.checks import check_batch_norm, check_refit, places_of, reject
+from experiments.training.checks import check_shared, places_of, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
@@ -54,8 +54,7 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    check_batch_norm(config)
-    check_refit(config, "probe.tasks")
+    check_shared(config)
     reject(config,
         (side_of(config) > config.data.size, "augment.crop data.size",
          "a crop is at most as large as the image"),

@@ -21,13 +21,7 @@ from experiments.kinds.series.data import (
 )
 from experiments.kinds.series.embed import embed_files
 from experiments.kinds.series.probes import feature_sets, probe_tasks
-from experiments.training.checks import (
-    check_batch_norm,
-    check_lists,
-    check_probes,
-    places_of,
-    reject,
-)
+from experiments.training.checks import check_probes, check_shared, places_of, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
@@ -53,9 +47,8 @@ WORDS = Words(
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
     options = config.data
-    check_lists(config)
+    check_shared(config)
     check_probes(config)
-    check_batch_norm(config)
     reject(config,
         (options.file_label == "table" and not options.file_labels,
          "data.file_label data.file_labels",
