@@ -73,10 +73,7 @@ def run(
 ) -> None:
     """Parse the flags and run; a mistake of the user ends in one sentence and status 2.
 
-    Args:
-        main: is called without arguments, or with the words of the command line that are no flags.
-        takes_folders: whether there may be such words.
-        shared: flags of this module that the command has.
+    `main` gets the words that are not flags if it `takes_folders`; `shared` are its common flags.
     """
     for name in (*shared, "config", "keys", "step", "audit"):  # --help shows them beside its own
         if name in flags.FLAGS:

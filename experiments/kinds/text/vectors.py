@@ -99,13 +99,9 @@ def is_number(text: bytes) -> bool:
 
 
 def parse_line(line: bytes, width: int, has_header: bool) -> tuple[str, np.ndarray]:
-    """Return word and vector of a line.
+    """Return word and vector of a line; ValueError says what it does instead.
 
-    A word with spaces that ends with a number is taken for a line of too many numbers, except if a
-    header gives the width and the number is whole.
-
-    Raises:
-        ValueError: the line has another form; the text follows the line's name.
+    A word that ends with a number has too many numbers, unless that is whole and a header exists.
     """
     fields = line.split()
     if not 0 < width < len(fields):
