@@ -111,8 +111,7 @@ def load_in_turn(load: Callable[[], Any]) -> Any:
 def keep_freed_memory() -> None:
     """Let glibc keep big buffers: giving them back after every op costs a CPU step up to half.
 
-    The sizes that mallopt(3) calls M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD; and M_ARENA_MAX,
-    as the arenas of other threads give back what is free whatever these say.
+    Sets M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD and M_ARENA_MAX of mallopt(3).
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt

@@ -180,8 +180,7 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
 def judged_on(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
     """Return a run's config with the keys that flags set, for a look at it and no training.
 
-    With another source or path of the data, the run's own lists, labels and other places of data
-    are forgotten, and so is what the source does not read.
+    With other data, the run's own lists, labels and other places of data are forgotten.
     """
     settings = parse_settings(config, arguments)
     if {"data.source", "data.path"} & settings.keys():

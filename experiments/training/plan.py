@@ -168,8 +168,7 @@ def make_sampler(options: Config) -> NegativeSampler | None:
 def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
     """Check that at every offset up to the furthest some anchor of a window has a negative.
 
-    Rules depend on the distance in time and on whether windows, and shards, are the same, so a few
-    anchors, candidates and windows stand for all.
+    Rules depend only on distances and sameness: a few anchors and candidates stand for all.
     """
     length = geometry.num_latents
     furthest = max(max(branch.offsets) for branch in geometry.branches)

@@ -93,13 +93,10 @@ class Dataset(Protocol):
 class Kind(Protocol):
     """What a run needs of a kind of config: a module; `experiments.kinds.registry` lists them."""
 
-    @property
-    def NAME(self) -> str:
-        """The value of `config.kind`, and the word in sentences."""
-
-    @property
-    def ON_ONE_DEVICE(self) -> bool:
-        """Whether its steps are too small to be shared by devices or processes."""
+    NAME: str
+    """The value of `config.kind`, and the word in sentences."""
+    ON_ONE_DEVICE: bool
+    """Whether its steps are too small to be shared by devices or processes."""
 
     @property
     def KEYS(self) -> Keys:

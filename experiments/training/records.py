@@ -258,14 +258,11 @@ def make_evaluation(
             outputs = [jax.block_until_ready(predict(variables, batch)) for batch in mixed]
         strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(own, outputs))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
+        spread |= {name: value / len(batches) for name, value in means.items()}
+        loss = {"loss": sum_of_counted(track.loss, sums.anchors)}
         records = [
-            {
-                "loss": sum_of_counted(track.loss, sums.anchors),
-                **spread,
-                **{name: value / len(batches) for name, value in means.items()},
-                **describe_track(problem.plan, tracker, track),
-            },
-            {"series": "strict", **describe_track(problem.plan, STRICT, STRICT(strict))},
+            {**loss, **spread, **describe_track(plan, tracker, track)},
+            {"series": "strict"} | describe_track(plan, STRICT, STRICT(strict)),
         ]
         if probes_due(plan.config, step):
             scores = run_on_first(probe, variables, step) or []

@@ -68,9 +68,9 @@ def cadence_of(config: Config) -> Cadence:
 def make_step(
     problem: Problem, mesh: jax.sharding.Mesh
 ) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState], Callable]:
-    """The state before the first step, the compiled step, and the learning rate by step.
+    """Return the state before the first step, the compiled step, and the learning rate by step.
 
-    With `steps_per_launch` above 1 the step takes a tuple of so many batches.
+    With `steps_per_launch` above 1 the step takes a tuple of that many batches.
     """
     config = problem.plan.config
     tx, schedule = optimizer_of(config)
@@ -130,7 +130,7 @@ def apply_in_parts(
 
 
 def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callable:
-    """loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)), on the global batch.
+    """Return loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)) of the global batch.
 
     Parameters and what else is carried are {"model": ..., "objective": ...}.
     """

@@ -160,14 +160,11 @@ def without_lost(
 
 
 def _synthetic(config: Config) -> AudioData:
+    # One window an utterance, or where frames begin in a window would be information, too.
+    seconds = config.data.window_samples / data.SAMPLE_RATE_HZ
     made = data.make_synthetic(
-        num_speakers=SYNTHETIC_SPEAKERS,
-        utterances_per_speaker=SYNTHETIC_UTTERANCES,
-        # One window an utterance, or where frames begin in a window would be information, too.
-        seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
-        chain=data.phone_chain(SYNTHETIC_PHONES),
-        seed=config.seed,
-    )
+        num_speakers=SYNTHETIC_SPEAKERS, utterances_per_speaker=SYNTHETIC_UTTERANCES,
+        seconds=seconds, chain=data.phone_chain(SYNTHETIC_PHONES), seed=config.seed)  # fmt: skip
     train, test = data.split_by_utterance(made.recordings, config.data.test_fraction, config.seed)
     return AudioData(train, test, {"synthetic": Phones(made.labels, made.label_names)})
 

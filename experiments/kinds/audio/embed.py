@@ -41,8 +41,7 @@ def embed_files(
 ) -> Embedding:
     """Return the features of a recording, or of all below a folder: max(1, s // stride) frames.
 
-    Short recordings are embedded in batches, long ones in chunks. Past its end a recording is
-    continued by its mirror image.
+    Past its end a recording is continued by its mirror image.
     """
     layers = models.Layers(pretrained.module, pretrained.variables, names)
     files = list_files(path, AUDIO_SUFFIXES, skipped, COMPANION_SUFFIXES)

@@ -94,9 +94,7 @@ def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
     """Yield the frames of all utterances that tasks need, for each feature that they use.
 
-    Each utterance is embedded once for all tasks, and features come one after the other, for they
-    can fill the memory. Networks trained on labels, which take longest and are kept, come first, so
-    that a stop loses little.
+    Networks trained on labels, which take longest and are kept, come first: a stop loses little.
     """
     config, model = context.config, context.model
     embed = make_embed(config, model, context.variables)
@@ -129,8 +127,7 @@ def make_embed(
 ) -> Callable[[Sequence[str], Sequence[Recordings]], dict[str, dict[str, Any]]]:
     """Return embed(names, parts): features of one of the `passes`, by name and utterance.
 
-    Each utterance of the parts is embedded once; its features are (frames, width), one frame each
-    `frame_samples`. Networks trained on labels, which answer by themselves, have none.
+    Features are (frames, width), one frame per `frame_samples`.
     """
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]

@@ -82,9 +82,8 @@ def fit_head(
 ) -> tuple[Callable[[Sequence[np.ndarray]], list[np.ndarray]], str]:
     """Train a head, and the network if it has parameters, by CTC on utterances.
 
-    Training stops when a held-out tenth improves no more, or after `probe.ctc_steps` batches.
     Returns a function from inputs to log-probabilities (t, num_phones + 1), the blank last, and in
-    words how long it was trained.
+    words how long training took, which ends when a held-out tenth improves no more.
     """
     rng = jax.random.key(config.seed + 3)
     held = hold_out(range(len(train.inputs)), config.seed).tolist()

@@ -116,9 +116,8 @@ def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -
 def flat_points(x: np.ndarray) -> np.ndarray | None:
     """Return t-SNE of the standardized features (n, d): (n, 2), the same each time.
 
-    None if fewer than `MIN_DISTINCT_POINTS` rows differ by more than rounding or a value is not
-    finite: t-SNE of such rows can end the process. The last answer is kept, because the page of a
-    reproduction is written again after each of its cells.
+    None if a value is not finite or too few rows differ by more than rounding, which can end the
+    process. The last answer is kept for the pages of a reproduction.
     """
     return _flat_points(x.tobytes(), x.dtype.str, x.shape)
 

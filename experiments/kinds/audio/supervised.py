@@ -55,9 +55,8 @@ def train_supervised(
 ) -> tuple[Callable[[Recordings], list[np.ndarray]], str]:
     """Train the run's network with a softmax on c on labels, one every 10 ms of each recording.
 
-    It begins at `start`, if that is given, and ends when held-out recordings improve no more.
-    Returns a function from recordings to the log-probabilities (frames, num_classes) of each, and
-    the setting in words. The folder is for checkpoints.
+    It begins at `start`, if that is given. Returns a function from recordings to log-probabilities
+    (frames, num_classes), and the setting in words. The folder is for checkpoints.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
     numbers, encoder = np.arange(len(recordings)), model.module.encoder

@@ -31,9 +31,8 @@ def train_classifier(
 ) -> tuple[Classify, str]:
     """Train the network with a softmax on its pooled z on labels; return it, and how long it took.
 
-    It begins at `start`, if that is given, whose lower layers then learn less, and takes
-    `probe.num_epochs`, or fewer if images to stop by improve no more. The folder is for
-    checkpoints.
+    It begins at `start`, if that is given, whose lower layers then learn less, and may end before
+    `probe.num_epochs` if images to stop by improve no more. The folder is for checkpoints.
     """
     options = config.probe
     batch_size = min(config.data.batch_size, len(labelled))

@@ -225,8 +225,7 @@ def predict(
 ) -> tuple[Any, OffsetSums]:
     """Return the loss of CPC, the mean over offsets, and the sums of each.
 
-    An episode is a sequence: what another one holds is nobody's positive, so that nothing is
-    predicted across an end.
+    An episode is a sequence, so that nothing is predicted across an end.
     """
     cpc = config.cpc
     predictions: Any = agent.apply({"params": params}, c, steps.action, method="predict")

@@ -167,8 +167,7 @@ def cut_runs(
 ) -> np.ndarray:
     """Return runs that share no sentence, in random order, as `make_runs` has them under x.
 
-    Each document is cut from its beginning; what is left at its end is a shorter run, if it has two
-    sentences. Of more runs than `most`, so many are drawn.
+    Each document is cut from its beginning; of more runs than `most`, that many are drawn.
     """
     counts = -(-np.diff(corpus.document_starts) // run_sentences)
     document = np.repeat(np.arange(len(counts)), counts)

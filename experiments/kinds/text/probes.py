@@ -145,8 +145,7 @@ def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
 def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the questions which sentence follows; each test sentence is in one at most.
 
-    Runs of sentences (b, t, w), which share none; the sentences that are set against the next ones
-    (b, t - 1, w); and whether there is a question (b, t - 1).
+    Runs (b, t, w), the sentences to compare with the next ones (b, t - 1, w), and a mask.
     """
     options = config.data
     sizes = {name: options[name] for name in ("run_sentences", "max_words")}
