@@ -81,7 +81,7 @@ def imagenet_table() -> Table:
     import pandas as pd
 
     rows = pd.DataFrame(IMAGENET, columns=["method", "network", "top-1, %", "top-5, %"])
-    strong = [number for number, e in enumerate(IMAGENET) if e.method.startswith("CPC")]
+    strong = [number for number, row in enumerate(IMAGENET) if row[0].startswith("CPC")]
     formats: dict[str, Format] = {"top-1, %": ".1f", "top-5, %": ".1f"}
     title, note = "The paper's linear probes of ImageNet", "A dash is not given."
     return Table(title, rows, f"{IMAGENET_SOURCE}. {note}", formats, strong)
