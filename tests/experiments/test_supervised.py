@@ -29,6 +29,7 @@ from experiments.kinds.audio.supervised import MOST_RUNS
 from experiments.kinds.image import kind as image
 from experiments.kinds.image import supervised as image_supervised
 from experiments.kinds.image.prepare import prepare as image_prepare
+from experiments.training.checks import check_shared
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, kept_until_done
 from experiments.training.supervised import (
@@ -512,7 +513,7 @@ def test_mistakes(config, sound):
     config.probe.features = ("supervised",)
     config.eval_every = config.probe.every = 10
     with pytest.raises(UserError, match="trained anew"):
-        audio_probes.check_options(config)
+        check_shared(config)
     config.probe.tasks, config.probe.hours = ("phones",), 1e-6
     with pytest.raises(UserError, match="toy has one labelled training utterance"):
         audio_probes.probe_tasks(config, sound)
