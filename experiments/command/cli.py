@@ -260,7 +260,7 @@ def _parse(argv):
         fail(f"cannot read the config: it ends the program (exit {error.code}); take that out")
     except Exception as error:  # a config file is Python, which can fail in any way
         _check_settings(argv)
-        if "get_config" in str(error):
+        if isinstance(error, KeyError | AttributeError) and "get_config" in str(error):
             fail("the config file has no function get_config")
         # The text of a KeyError is quoted, as Python would write it.
         said = error.args[0] if isinstance(error, KeyError) and error.args else error
