@@ -62,13 +62,18 @@ def geometry(config: Config) -> Geometry:
 
     Overlapping windows are no negatives of each other, unless the config asks for it.
     """
-    module = build_model(config).module
-    names, offsets = name_branches(module), choose_offsets(config)
-    counts = [len(offsets)] * len(names)
+    module, offsets = build_model(config).module, choose_offsets(config)
     if isinstance(module, models.SegmentalCPC):
         of_frames = module.frame_predictor
-        counts = [1 if of_frames is None else of_frames.num_offsets, module.predictor.num_offsets]
-    branches = tuple(Branch(name, offsets[:n]) for name, n in zip(names, counts, strict=True))
+        counts = {"frames": 1 if of_frames is None else of_frames.num_offsets}
+        counts["segments"] = module.predictor.num_offsets
+    elif module.cuts:
+        both = module.is_bidirectional
+        names = (f"module {n}" + f" {direction}" * both for n, direction in module.branches)
+        counts = dict.fromkeys(names, len(offsets))
+    else:
+        counts = dict.fromkeys(module.directions, len(offsets))
+    branches = tuple(Branch(name, offsets[:number]) for name, number in counts.items())
     apart = 0 if config.negatives.overlap else config.data.window_samples
     width, is_aligned = latent_width(config), config.loss.align_to > 0
     return Geometry(num_latents(config), width, branches, apart=apart, is_aligned=is_aligned)
@@ -150,16 +155,6 @@ def check_parts(config: Config) -> None:
         (has_codes and config.optim.accumulate > 1, "model.num_codes optim.accumulate",
          "parts of a batch would leave the codes where they are and add no penalty; set one of "
          "them to its default"))  # fmt: skip
-
-
-def name_branches(module: models.CPC | models.SegmentalCPC) -> tuple[str, ...]:
-    """Return what predicts by itself: directions of time, modules, or both; or two levels."""
-    if isinstance(module, models.SegmentalCPC):
-        return "frames", "segments"
-    if not module.cuts:
-        return tuple(module.directions)
-    both = module.is_bidirectional
-    return tuple(f"module {n}" + f" {one}" * both for n, one in module.branches)
 
 
 def split_branches(

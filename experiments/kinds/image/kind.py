@@ -75,7 +75,10 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 def geometry(config: Config) -> Geometry:
     """Return the latents and predictions of an image."""
     width = config.model.target_width or build_encoder(config.model, jnp.float32)[1]
-    offsets, names = choose_offsets(config), name_branches(build_model(config).module)
+    offsets, module = choose_offsets(config), build_model(config).module
+    names = module.directions
+    if module.cuts:
+        names = [f"module {number} {direction}" for number, direction in module.branches]
     branches = tuple(Branch(name, offsets) for name in names)
     return Geometry(math.prod(grid_of(config)), width, branches, is_window=False)
 
@@ -103,13 +106,6 @@ def build_model(config: Config) -> models.Model:
             cuts=models.module_ends(encoder.num_layers, options.modules),
         )
     )
-
-
-def name_branches(module: models.ImageCPC) -> tuple[str, ...]:
-    """Return the names of a model's branches: directions, or modules and directions."""
-    if not module.cuts:
-        return tuple(module.directions)
-    return tuple(f"module {n} {direction}" for n, direction in module.branches)
 
 
 def build_encoder(
