@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +97,7 @@ def audit_problem(problem: Problem) -> Audit:
         labels.append(label)
         utterances.append(utterance)
 
-    how = {"utterances": utterances, "choose": plan.choose, "rng": root}
+    how: Any = {"utterances": utterances, "choose": plan.choose, "rng": root}
     rows = []
     for name in [name for name in labels[0] if all(name in label for label in labels)]:
         own = [label[name] for label in labels]

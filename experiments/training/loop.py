@@ -56,7 +56,7 @@ def run_training(
         def summarize(sums, step):
             return {**summary(sums, step), **common, "seconds": time.time() - begin}
 
-        how = {"evaluate": training.evaluate, "steps_in_flight": training.steps_in_flight}
+        how: Any = {"evaluate": training.evaluate, "steps_in_flight": training.steps_in_flight}
         how |= {"summarize": summarize, "sinks": sinks, "stop": stop}
         return fit(state, step, batches, num_steps=num_steps, cadence=cadence, **how)
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def frame_scores(
         labels_of_frames(part, own, stride)
         for part, own in zip(parts, labels.each_10_ms, strict=True)
     ]
-    words = {"task": task, "data": data, "units": labels.units}
+    words: Any = {"task": task, "data": data, "units": labels.units}
     if features.name in TRAINED:
         print(f"the network {TRAINED[features.name]} {task} of {data}, until it stops improving:")
         folder = context.folder_of(f"{features.name}-{task}-{data}")
@@ -121,6 +121,6 @@ def frame_scores(
         return answer_scores(answer(parts[1]), *expected, **words)
     train, test = ({features.name: [by_utterance[name] for name in part.names]} for part in parts)
     hidden, updates = config.probe.hidden_width, Updates(num_epochs=config.probe.num_epochs)
-    how = {"num_classes": labels.num_classes, "updates": updates, **words}
+    how: Any = {"num_classes": labels.num_classes, "updates": updates, **words}
     widths = (0, hidden) if hidden else (0,)
     return probe_scores(train, test, *expected, hidden_widths=widths, **how)

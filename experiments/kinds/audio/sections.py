@@ -106,7 +106,7 @@ def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -
     colors = colormaps["tab10"].colors  # pyright: ignore[reportAttributeAccessIssue]
     for number in np.unique(speaker):
         x, y = points[speaker == number].T
-        how = {"color": colors[number % 10], "marker": "o^sDvP*X"[number // 10 % 8]}
+        how: Any = {"color": colors[number % 10], "marker": "o^sDvP*X"[number // 10 % 8]}
         axes.scatter(x, y, s=14, alpha=0.8, linewidths=0, label=names[number], **how)
     axes.set_axis_off()
     add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.6)

@@ -37,7 +37,7 @@ def contexts_of(model: Model) -> Features:
         if not train:
             return model.embed(variables, batch["x"])[1], extra
         number = [batch["num_samples"]] if "num_samples" in batch else []
-        how = {"method": "embed", "mutable": list(extra), "rngs": {"dropout": rng}}
+        how: Any = {"method": "embed", "mutable": list(extra), "rngs": {"dropout": rng}}
         (_, c), extra = model.module.apply(variables, batch["x"], True, *number, **how)
         return c, extra
 

@@ -3,7 +3,7 @@
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -161,7 +161,7 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
             lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
         )
     root, names = data_root(config), ("size", "channels", "max_skipped_fraction")
-    how = {"log": log, **{name: options[name] for name in names}}
+    how: Any = {"log": log, **{name: options[name] for name in names}}
     if options.source == "folder":
         return Reader(
             lambda split: data.read_image_folder(root, split, **how),
