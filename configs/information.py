@@ -14,15 +14,12 @@ ESTIMATION = {
     "learning_rate": Key(1e-3, "of Adam", above=0),
     "critics": Key(("separable",), "the networks that score a pair", words=("separable", "joint")),
     "widths": Key(
-        (256, 256), "of separable critics, baselines and CLUB's model", low=1, high=MAX_WIDTH,
-    ),
+        (256, 256), "of separable critics, baselines and CLUB's model", low=1, high=MAX_WIDTH),
     "embedding": Key(32, "width in which separable critics meet", low=1, high=MAX_WIDTH),
     "joint_widths": Key((64, 64), "of joint critics", low=1, high=MAX_WIDTH),
     "estimators": Key(
         ("info_nce", "nwj", "donsker_varadhan", "js"), "each trains networks of its own; js also "
-        "reads SMILE",
-        words=ESTIMATORS,
-    ),
+        "reads SMILE", words=ESTIMATORS),
     "interpolation_weight": Key(0.01, "1: InfoNCE, 0: TUBA", low=0, high=1),
     "smile_clip": Key(5.0, "nats", above=0),
 }  # fmt: skip
@@ -36,17 +33,12 @@ FIT = {
 STAIRCASE = {
     "kind": Key("mi_staircase", "of experiment", words=("mi_staircase",)),
     **with_defaults(
-        ESTIMATION,
-        learning_rate=2e-3,
-        critics=("separable", "joint"),
-        estimators=ESTIMATORS,
-    ),
+        ESTIMATION, learning_rate=2e-3, critics=("separable", "joint"), estimators=ESTIMATORS),
     "levels": Key((2.0, 4.0, 6.0, 8.0, 10.0), "nats", low=0),
     "dim": Key(20, "of x and of y", low=1, high=MAX_WIDTH),
     "maps": Key(
         ("gaussian", "cubic"), "of y; cubic: y^3, with the same information",
-        words=("gaussian", "cubic"),
-    ),
+        words=("gaussian", "cubic")),
     "steps_per_level": Key(300, "the papers: 4,000", low=1, high=MAX_STEPS),
     "log_every": Key(20, "steps, a divisor of steps_per_level", low=1),
     "save_every": Key(300, "steps between checkpoints; 0: the last alone", low=0),
@@ -55,25 +47,15 @@ STAIRCASE = {
 TASKS = {
     "kind": Key("mi_tasks", "of experiment", words=("mi_tasks",)),
     **with_defaults(
-        ESTIMATION,
-        batch_size=128,
-        learning_rate=5e-3,
-        critics=("joint",),
-        widths=(16, 8),
-        embedding=8,
-        joint_widths=(16, 8),
-    ),
+        ESTIMATION, batch_size=128, learning_rate=5e-3, critics=("joint",), widths=(16, 8),
+        embedding=8, joint_widths=(16, 8)),
     **with_defaults(FIT, num_steps=500),
     "tasks": Key((), 'beginnings of names, such as "student"; none: all forty'),
     "num_samples": Key(
-        3000,
-        "pairs a task and seed: half to train, half held out",
-        low=1,
-        high=10**8,
-    ),
+        3000, "pairs a task and seed: half to train, half held out", low=1, high=10**8),
     "num_seeds": Key(2, "the suite: 10", low=1, high=1000),
     "num_neighbours": Key(10, "of KSG", low=1),
-}
+}  # fmt: skip
 
 CONSISTENCY = {
     "kind": Key("mi_consistency", "of experiment", words=("mi_consistency",)),

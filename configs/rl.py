@@ -14,44 +14,34 @@ KEYS = {
     "environment": {
         "name": Key(
             "hidden_ball:seen_again", "environment: hidden_ball:VARIANT, t_maze, "
-            "t_maze:seen_again, gymnax:ID, navix:ID or craftax:ID",
-        ),
+            "t_maze:seen_again, gymnax:ID, navix:ID or craftax:ID"),
         "num": Key(16, "environments run in parallel", low=1, high=2**20),
         "resets": Key(
             0, "maximum number of new episodes drawn at each step; if more end, some begin alike; "
-            "0: one for each environment",
-            low=0, high=2**20,
-        ),
+            "0: one for each environment", low=0, high=2**20),
         "stagger": Key(
             10, "length of a usual episode, over which the environments' starts are spread",
-            low=1, high=2**20,
-        ),
+            low=1, high=2**20),
     },
     "model": {
         "encoder": Key(
-            "dense", "encoder: dense layers, or convolutions of pixels", words=("dense", "conv"),
-        ),
+            "dense", "encoder: dense layers, or convolutions of pixels", words=("dense", "conv")),
         "widths": Key(
-            (128, 64), "widths of the dense layers, the last that of z", low=1, high=MAX_WIDTH,
-        ),
+            (128, 64), "widths of the dense layers, the last that of z", low=1, high=MAX_WIDTH),
         "channels": Key((16, 32), "channels of the convolutions", low=1, high=MAX_WIDTH),
         "strides": Key((1, 1), "strides of the convolutions", low=1, high=MAX_WIDTH),
         "width": Key(64, "width of z after convolutions", low=1, high=MAX_WIDTH),
         "memory": Key(
-            "gru", "recurrent network that keeps the past", words=("gru", "lstm", "none"),
-        ),
+            "gru", "recurrent network that keeps the past", words=("gru", "lstm", "none")),
         "memory_width": Key(64, "width of c", low=1, high=MAX_WIDTH),
         "critic_widths": Key(
             (), "widths of a separate network for the values, on observations; (): the values are "
-            "read from c",
-            low=1, high=MAX_WIDTH,
-        ),
+            "read from c", low=1, high=MAX_WIDTH),
     },
     "policy": {
         "name": Key(
             "a2c", "loss: one step per rollout (a2c), or several clipped ones (ppo)",
-            words=("a2c", "ppo"),
-        ),
+            words=("a2c", "ppo")),
         "unroll": Key(20, "steps of a rollout", low=1, high=2**20),
         "discount": Key(0.97, "discount gamma", low=0, high=1),
         "gae_lambda": Key(1.0, "lambda of the generalized advantage estimate", low=0, high=1),
@@ -60,28 +50,23 @@ KEYS = {
         "epochs": Key(1, "ppo: passes through a rollout", low=1, high=1000),
         "minibatches": Key(1, "ppo: groups of environments, a step each", low=1, high=2**20),
         "clip": Key(
-            0.2, "ppo: clipping range of the ratio of probabilities, and of values", above=0,
-        ),
+            0.2, "ppo: clipping range of the ratio of probabilities, and of values", above=0),
     },
     "cpc": {
         "weight": Key(0.1, "weight of the contrastive loss; 0: none", low=0),
         "num_offsets": Key(8, "number of steps ahead that are predicted", low=1, high=MAX_OFFSETS),
         "num_environments": Key(
             0, "environments whose rollouts are predicted, drawn for each step; 0: all",
-            low=0, high=2**20,
-        ),
+            low=0, high=2**20),
         "given_actions": Key(
-            False, "whether predictions are given the actions in between (CPC|Action)"
-        ),
+            False, "whether predictions are given the actions in between (CPC|Action)"),
         "targets": Key(
             "own", "latents to predict: of the own environment, or, as a control, of another one",
-            words=("own", "other"),
-        ),
+            words=("own", "other")),
         "rule": Key(
             "batch", "which latents are negatives: all of the rollout, those of other episodes, "
             "of the own one, or of every other environment at the positive's time",
-            words=tuple(word for word in RULES if word != "same_group"),
-        ),
+            words=tuple(word for word in RULES if word != "same_group")),
         "cosine": Key(True, "whether scores are cosines"),
         "temperature": Key(0.1, "divisor of the scores", above=0),
     },
@@ -89,8 +74,7 @@ KEYS = {
         "name": Key("adam", "optimizer; the paper's is rmsprop", words=("adam", "rmsprop")),
         "learning_rate": Key(2e-3, "learning rate of the first step", above=0),
         "schedule": Key(
-            "constant", "schedule of the learning rate", words=("constant", "cosine", "linear"),
-        ),
+            "constant", "schedule of the learning rate", words=("constant", "cosine", "linear")),
         "clip_norm": Key(1.0, "maximum gradient norm; 0: unlimited", low=0),
     },
     "evaluate": {

@@ -10,45 +10,34 @@ KEYS = {
     "data": {
         "source": Key(
             "ar1", "files, or synthetic: channels that each follow an AR(1) process",
-            words=("files", "ar1"),
-        ),
+            words=("files", "ar1")),
         "path": Key(
             "", "files: a file, or a folder with files at any depth",
-            is_path=True, sources=("files",),
-        ),
+            is_path=True, sources=("files",)),
         "channels": Key(
-            1, "channels per step; files with another number are skipped", low=1, high=MAX_WIDTH,
-        ),
+            1, "channels per step; files with another number are skipped", low=1, high=MAX_WIDTH),
         "rate_hz": Key(0.0, "steps per second, for the times of features; 0: unknown", low=0),
         "standardize": Key(
-            True, "whether each channel of a file is scaled to mean 0 and standard deviation 1"
-        ),
+            True, "whether each channel of a file is scaled to mean 0 and standard deviation 1"),
         "step_label": Key(
             "", "column (csv, parquet) or array (npz) with a label for each step",
-            sources=("files",),
-        ),
+            sources=("files",)),
         "file_label": Key(
             "none", "label of a file: the name of its folder (folder), or from file_labels (table)",
-            words=("none", "folder", "table"),
-        ),
+            words=("none", "folder", "table")),
         "file_labels": Key(
             "", "table: csv of lines name,label; names with ending or without",
-            is_path=True, sources=("files",),
-        ),
+            is_path=True, sources=("files",)),
         "group_level": Key(
             0, "files: which directory level below path names the group, such as a subject, that "
             "only trains or only tests; 0: each file is its own group",
-            low=0, high=100, sources=("files",),
-        ),
+            low=0, high=100, sources=("files",)),
         "train_list": Key(
             "", "file of names of training files, or of their folders, one per line; without "
-            "lists groups are drawn",
-            is_path=True, sources=("files",),
-        ),
+            "lists groups are drawn", is_path=True, sources=("files",)),
         "test_list": Key(
             "", "file of names of test files or folders, one per line",
-            is_path=True, sources=("files",),
-        ),
+            is_path=True, sources=("files",)),
         "test_fraction": Key(
             0.15, "fraction of groups to test on; of a single file, its last part", above=0, below=1
         ),
@@ -63,15 +52,13 @@ KEYS = {
         "width": Key(64, "width of z", low=1, high=MAX_WIDTH),
         "norm": Key(
             "none", "normalization in the encoder",
-            words=("none", "layer", "channel", "batch", "group"),
-        ),
+            words=("none", "layer", "channel", "batch", "group")),
         "padding": Key("causal", "padding in the encoder", words=("causal", "same", "valid")),
         "context": Key("gru", "context network", words=("gru", "lstm", "conv", "transformer")),
         "context_width": Key(64, "width of c", low=1, high=MAX_WIDTH),
         "context_layers": Key(1, "layers of the context network", low=1, high=MAX_LAYERS),
         "num_offsets": Key(
-            8, "number of latents ahead that are predicted", low=1, high=MAX_OFFSETS,
-        ),
+            8, "number of latents ahead that are predicted", low=1, high=MAX_OFFSETS),
         **defaults.PRECISION,
     },
     "loss": defaults.LOSS,
@@ -79,32 +66,24 @@ KEYS = {
         **defaults.NEGATIVES,
         "rule": Key(
             "auto", "which latents of the batch are negatives; auto: own_sequence for files of "
-            "few groups, else batch",
-            words=("auto", *defaults.NEGATIVES["rule"].words),
-        ),
+            "few groups, else batch", words=("auto", *defaults.NEGATIVES["rule"].words)),
         "overlap": Key(
-            False, "whether windows that share some steps may be negatives of each other"
-        ),
+            False, "whether windows that share some steps may be negatives of each other"),
     },
     "optim": defaults.OPTIM,
     "evaluate": {
         "num_windows": Key(
-            256, "held-out windows for the bound; 0: no evaluation", low=0, high=2**30,
-        ),
+            256, "held-out windows for the bound; 0: no evaluation", low=0, high=2**30),
     },
     "probe": {
         "tasks": Key(
-            ("steps",), "labels that are predicted from the features", words=("steps", "files"),
-        ),
+            ("steps",), "labels that are predicted from the features", words=("steps", "files")),
         "features": Key(
             ("c", "z", "raw", "random c"), "features of the run, the numbers themselves (raw), "
-            "and of an untrained network",
-            words=("c", "z", "raw", "random c", "random z"),
-        ),
+            "and of an untrained network", words=("c", "z", "raw", "random c", "random z")),
         "leave_one_out": Key(
             False, "whether probes are also fitted for each group of data.group_level, or file, "
-            "on all other groups; the network itself was trained on those of the training part",
-        ),
+            "on all other groups; the network itself was trained on those of the training part"),
         **defaults.PROBE,
     },
 }  # fmt: skip

@@ -15,22 +15,18 @@ KEYS = {
     "seed": Key(0, "seed of all randomness", low=0, below=2**32),
     "epochs": Key(5, "passes through the text", low=1, high=10_000),
     "steps_per_launch": Key(
-        64, "steps of a compiled program, after which records and checkpoints may follow", low=1,
-    ),
+        64, "steps of a compiled program, after which records and checkpoints may follow", low=1),
     "log_launches": Key(4, "launches between records", low=1),
     "save_launches": Key(50, "launches between checkpoints; 0: only the last", low=0),
     "logger": LOGGER,
     "data": {
         "source": Key(
             "words", "source of the text: dictionaries, novels, both, a folder's files, or "
-            "synthetic",
-            words=("words", "books", "words+books", "folder", "synthetic"),
-        ),
+            "synthetic", words=("words", "books", "words+books", "folder", "synthetic")),
         "path": Key("", "folder: where the text files are", is_path=True, sources=("folder",)),
         "form": Key(
             "prose", "folder: prose, or one sentence per line, as in Mikolov's files",
-            words=("prose", "lines"),
-        ),
+            words=("prose", "lines")),
         "min_count": Key(5, "words that occur less often become unknown", low=1),
         "max_vocabulary": Key(0, "maximum number of words; 0: all", low=0),
         "subsample": Key(1e-4, "frequency above which words are subsampled; 0: none", low=0),
@@ -46,8 +42,7 @@ KEYS = {
         "reduce": Key(True, "skip_gram and cbow: draw the reach from 1 to reach at each place"),
         "bias": Key(
             "none", "trained bias of each word: none, from zero, or from the log unigram",
-            words=("none", "zero", "unigram"),
-        ),
+            words=("none", "zero", "unigram")),
     },
     "objective": {
         "name": Key("negative_sampling", "objective that is minimized", words=OBJECTIVES),
@@ -56,32 +51,27 @@ KEYS = {
         "share": Key(16, "places that share a draw; 1: none; 0: all of a step", low=0),
         "noise": Key(
             "unigram", "distribution of the noise, or batch: the words of the places",
-            words=(*NOISES, "batch"),
-        ),
+            words=(*NOISES, "batch")),
         "alpha": Key(0.75, "power of the frequencies in the noise", low=-2, high=2),
         "minority": Key(0.5, "noise minority: fraction of the words, the rarest", above=0, below=1),
         "minority_mass": Key(
-            0.2, "noise minority: fraction of the draws that go to these", above=0, below=1,
-        ),
+            0.2, "noise minority: fraction of the draws that go to these", above=0, below=1),
         "backoff": Key(0.2, "noise bigram: weight of unigram^alpha", above=0, high=1),
         "rank": Key(16, "noise proposal: width of its network", low=1, high=MAX_WIDTH),
         "unique": Key(False, "whether a draw contains each word at most once"),
         "remove_hits": Key(False, "whether drawn words that equal the datum are left out"),
         "subtract_log_q": Key(
             True, "sampled softmax, sampled logistic, InfoNCE: whether scores are corrected by "
-            "log q",
-        ),
+            "log q"),
         "log_z": Key(
             "zero", "log normalizer of NCE: zero, or learned for each nearest word",
-            words=("zero", "learned"),
-        ),
+            words=("zero", "learned")),
         "negative_weight": Key(1.0, "weight of the negatives in logistic objectives", above=0),
     },
     "optim": {
         "rule": Key("sgd", "update rule of the rows that a step uses", words=("sgd", "adagrad")),
         "learning_rate": Key(
-            0.025, "learning rate for the sum over a step; it falls to 1e-4 of this", above=0,
-        ),
+            0.025, "learning rate for the sum over a step; it falls to 1e-4 of this", above=0),
     },
     "evaluate": {
         "similarity": Key(True, "whether WordSim-353, SimLex-999 and analogies are evaluated"),

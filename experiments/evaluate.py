@@ -32,7 +32,6 @@ from experiments.command import cli, cluster
 from experiments.command.config import (
     Config,
     check_config,
-    check_word,
     judged_on,
     load_config,
     with_settings,
@@ -40,7 +39,7 @@ from experiments.command.config import (
 from experiments.command.run_dir import open_run, write_skipped
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
-from experiments.kinds.pretrained import check_input, read_model
+from experiments.kinds.registry import check_input, read_model
 from experiments.training.contrastive import make_probe
 from experiments.training.sequences import CONTEXTS
 
@@ -67,8 +66,9 @@ def run(
             "give --checkpoint of weights, --data of a folder of recordings, and --workdir: see "
             "--help"
         )
-    for task in tasks:
-        check_word("--tasks", task, audio.KEYS["probe"]["tasks"].words)
+    known = audio.KEYS["probe"]["tasks"].words
+    if unknown := [task for task in tasks if task not in known]:
+        raise UserError(f"--tasks is {unknown[0]!r}: choose one of {', '.join(known)}")
     pretrained = read_weights(checkpoint, layer)
     given = {"source": "folder", "path": folder, "phones": phones, "item_file": items}
     flags_given = [f"--config.data.{name}={value}" for name, value in given.items()]
@@ -79,7 +79,7 @@ def run(
     data = load(config, pretrained)
     config.probe.tasks = tuple(tasks) or possible(data)
     audio.check(config)
-    with open_run(workdir, config, audio.KEYS, mesh) as path:
+    with open_run(workdir, config, mesh) as path:
         stamp, left = unanswered(path, config)
         asked = with_settings(config, {"probe.tasks": left})
         # Which checks the data: after a mistake nothing is there that could be mixed.

@@ -46,7 +46,7 @@ def run(
     else:
         mesh = cluster.start(device, config, workdir)
     plan = kind.interpret(kind, config, mesh)
-    with open_run(workdir, config, kind.KEYS, mesh) as folder:
+    with open_run(workdir, config, mesh) as folder:
         data: Dataset | None = cluster.load_in_turn(lambda: kind.load_data(config, print))
         if data is not None:
             check_same_data(folder, data.fingerprint())

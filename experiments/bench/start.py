@@ -12,7 +12,6 @@ import tempfile
 import time
 from typing import Any
 
-from configs.audio import KEYS
 from cpc.files import read_json, write_json
 from cpc.types import UserError
 from experiments.bench.timing import Row, Target, peak_bytes
@@ -33,7 +32,7 @@ def main() -> None:
     workdir = pathlib.Path(cli.WORKDIR.value or "")
     _, config = read_contrastive(workdir)
     mesh = cluster.start(cli.DEVICE.value)
-    with run_dir.open_run(str(workdir), config, KEYS, mesh):
+    with run_dir.open_run(str(workdir), config, mesh):
         data = load_data(config, print)
         loaded = time.time()
         problem = audio.make_problem(interpret(audio, config), data)

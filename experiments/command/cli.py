@@ -73,10 +73,7 @@ def run(
 ) -> None:
     """Parse the flags and run; a mistake of the user ends in one sentence and status 2.
 
-    Args:
-        main: is called without arguments, or with the words of the command line that are no flags.
-        takes_folders: whether there may be such words.
-        shared: flags of this module that the command has.
+    `main` gets the words that are not flags if it `takes_folders`; `shared` are its common flags.
     """
     for name in (*shared, "config", "keys", "step", "audit"):  # --help shows them beside its own
         if name in flags.FLAGS:
@@ -251,26 +248,23 @@ def _parse(argv):
         return flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
         known = flatten(_check_settings(argv) or {})
-        if near := suggest_key(known, error.flagname):
-            fail(f"the command has no flag --{error.flagname}; did you mean --config.{near}?")
-        fail(f"the command has no flag --{error.flagname}: see --help")
+        near = suggest_key(known, error.flagname)
+        hint = f"; did you mean --config.{near}?" if near else ": see --help"
+        fail(f"the command has no flag --{error.flagname}{hint}")
     except flags.Error as error:
         _check_settings(argv)
         fail(f"{error}; see --help")
-    except OSError as error:
-        fail(f"cannot read the config file: {error}")
-    except (KeyError, AttributeError) as error:
-        _check_settings(argv)
-        name = "get_config" in str(error) and "the config file has no function get_config"
-        # Of a KeyError the text is how Python would write it: with \\n for the end of a line.
-        said = error.args[0] if error.args else error
-        fail(name or f"cannot read the config: {type(error).__name__}: {said}")
     except SystemExit as error:
         if any(word.startswith(("--help", "-help", "--version", "--only_check")) for word in argv):
             raise
         fail(f"cannot read the config: it ends the program (exit {error.code}); take that out")
     except Exception as error:  # a config file is Python, which can fail in any way
-        fail(f"cannot read the config: {type(error).__name__}: {error}")
+        _check_settings(argv)
+        if isinstance(error, KeyError | AttributeError) and "get_config" in str(error):
+            fail("the config file has no function get_config")
+        # The text of a KeyError is quoted, as Python would write it.
+        said = error.args[0] if isinstance(error, KeyError) and error.args else error
+        fail(f"cannot read the config: {type(error).__name__}: {said}")
 
 
 def _check_settings(argv):

@@ -34,10 +34,8 @@ PER_PROCESS = ("data.num_threads", "logger")
 def start(device: str, config: Any = None, workdir: str | None = None) -> jax.sharding.Mesh:
     """Join the other processes, if any, and choose the devices; returns the mesh.
 
-    Compilations are cached, and freed memory is kept. Process 0 alone speaks. By environment
-    variables the others are waited for up to CPC_JOIN_SECONDS, and one that hangs for
-    CPC_HANG_SECONDS ends all (see `join_processes`), as does one of another config, run directory
-    or version.
+    Only process 0 prints. The others are waited for up to CPC_JOIN_SECONDS, and one that hangs for
+    CPC_HANG_SECONDS ends all, as does one of another config, run directory or version.
     """
 
     def identify():
@@ -86,11 +84,7 @@ def git_revision() -> str | None:
 
 
 def start_alone(device: str, what: str) -> jax.sharding.Mesh:
-    """Choose one device, for steps that are too small to be shared out; returns its mesh.
-
-    Raises:
-        UserError: there are several processes, which would all do the same.
-    """
+    """Choose one device, for steps that are too small to be shared out; returns its mesh."""
     if (cluster := find_cluster()) is not None:
         raise UserError(
             f"{what} are trained on one device, and this is one of {cluster.number} processes: "
@@ -117,8 +111,7 @@ def load_in_turn(load: Callable[[], Any]) -> Any:
 def keep_freed_memory() -> None:
     """Let glibc keep big buffers: giving them back after every op costs a CPU step up to half.
 
-    The sizes that mallopt(3) calls M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD; and M_ARENA_MAX,
-    as the arenas of other threads give back what is free whatever these say.
+    Sets M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD and M_ARENA_MAX of mallopt(3).
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt

@@ -38,11 +38,7 @@ SETTING = re.compile(r"--?(?:no)?config\.([^=\s]+)(?:=(.*))?", re.DOTALL)
 
 
 def check_config(config: Config, keys: Keys) -> None:
-    """Check that a config has these keys, no more and no fewer, with values that they can have.
-
-    Raises:
-        UserError: it has not; names the key, and what it can be.
-    """
+    """Check that a config has these keys, no more and no fewer, with values that they can have."""
     given, known = flatten(config), flatten(keys)
     for name in given:
         find_key(known, name)
@@ -118,11 +114,7 @@ def describe_range(key: Key) -> str:
 
 
 def find_key(known: Mapping[str, Any], name: str) -> None:
-    """Check that a key is known.
-
-    Raises:
-        UserError: it is not; suggests the most similar one.
-    """
+    """Check that a key is known; the error suggests the most similar one."""
     if name not in known:
         near = suggest_key(known, name)
         hint = f"did you mean {near}?" if near else "the command lists all keys with --keys"
@@ -146,25 +138,16 @@ def suggest_key(known: Collection[str], name: str) -> str:
 
     def similarity(key: str) -> tuple[float, float]:
         own_section, _, own = key.rpartition(".")
-        whole = SequenceMatcher(None, section, own_section).ratio()
-        if {*last.split("_")} < {*own.split("_")}:
-            return 0.9, whole
-        return SequenceMatcher(None, last, own).ratio(), whole
+        is_part = {*last.split("_")} < {*own.split("_")}
+        alike = 0.9 if is_part else SequenceMatcher(None, last, own).ratio()
+        return alike, SequenceMatcher(None, section, own_section).ratio()
 
     best = max(known, key=similarity, default="")
     return best if best and similarity(best)[0] >= MIN_SIMILARITY else ""
 
 
 def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the keys that flags set, with their values, as every command reads them.
-
-    Args:
-        config: says which keys there are, and of which types.
-        arguments: such as "--config.model.width=16"; what sets no key is passed over.
-
-    Raises:
-        UserError: there is no such key, or a value is of another type.
-    """
+    """Return the keys that arguments such as "--config.model.width=16" set, with their values."""
     known = flatten(config)
     given = {match[1]: match[2] for text in arguments if (match := SETTING.fullmatch(text))}
     for name in given:
@@ -189,26 +172,15 @@ def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     """Return a copy of a config in which keys, such as "model.width", have other values."""
-    changed: Config = ConfigDict(config.to_dict())
-    for name, value in settings.items():
-        *sections, last = name.split(".")
-        section: Config = changed
-        for part in sections:
-            if part not in section:
-                section[part] = ConfigDict()
-            section = section[part]
-        section[last] = value
+    changed = ConfigDict(config.to_dict())
+    changed.update_from_flattened_dict(settings)
     return changed
 
 
 def judged_on(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
     """Return a run's config with the keys that flags set, for a look at it and no training.
 
-    With another source or path of the data all other places of data are forgotten: the run's own
-    lists and labels say nothing of other files. So is what another source does not read.
-
-    Raises:
-        UserError: there is no such key, or a value is of another type.
+    With other data, the run's own lists, labels and other places of data are forgotten.
     """
     settings = parse_settings(config, arguments)
     if {"data.source", "data.path"} & settings.keys():
@@ -219,28 +191,13 @@ def judged_on(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
 
 
 def load_config(recorded: Any, keys: Keys, writer: str = "the version that wrote it") -> Config:
-    """Return a recorded config, whose values JSON may have made lists of.
-
-    Args:
-        recorded: the content of a config.json.
-        keys: every key that its kind has.
-        writer: the version of cpc that recorded it, for the message.
-
-    Raises:
-        UserError: its keys or types are not those of this version.
-    """
+    """Return the config that a config.json holds; the error names its `writer`, a version."""
     if not isinstance(recorded, Mapping | ConfigDict):
         raise UserError("the recorded config is damaged: it is not a JSON object")
     given, known = flatten(recorded), flatten(keys)
-    for name in sorted(given.keys() ^ known.keys()):
-        verb = "has" if name in given else "lacks"
-        raise UserError(
-            f"the recorded config {verb} the key {name}, so another version of cpc wrote it: "
-            f"continue with {writer}, or start again in another --workdir"
-        )
-    for name, value in given.items():
-        if isinstance(known[name].default, tuple) and isinstance(value, list):
-            given[name] = tuple(value)  # JSON has no tuples
+    check_keys(given, known, writer)
+    # JSON has no tuples.
+    given = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
     try:
         return with_settings(make_config(keys), given)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -248,23 +205,17 @@ def load_config(recorded: Any, keys: Keys, writer: str = "the version that wrote
         raise UserError(f"the recorded config is damaged: {first}") from error
 
 
+def check_keys(recorded: Mapping[str, Any], known: Mapping[str, Any], writer: str) -> None:
+    """Check that a recorded flat config has the keys of this version."""
+    for name in sorted(recorded.keys() ^ known.keys()):
+        verb = "has" if name in recorded else "lacks"
+        raise UserError(
+            f"the recorded config {verb} the key {name}, so another version of cpc wrote it: "
+            f"continue with {writer}, or start again in another --workdir"
+        )
+
+
 def find_kind(recorded: Any) -> str:
     """Return the kind of a recorded config; "" if it says none."""
     kind = recorded.get("kind") if isinstance(recorded, Mapping | ConfigDict) else None
     return kind if isinstance(kind, str) else ""
-
-
-def check_word(key: str, given: str, known: Sequence[str] | Mapping[str, Any]) -> None:
-    """Check that a word of a config is one of those that mean something."""
-    if given not in known:
-        raise UserError(f"{key} is {given!r}: choose one of {', '.join(known)}")
-
-
-def check_every(config: Config) -> None:
-    """Check that probes are fitted at evaluations."""
-    every = config.probe.every
-    if every and (not config.eval_every or every % config.eval_every):
-        raise UserError(
-            f"probe.every is {every}, but probes are fitted at evaluations, every "
-            f"{config.eval_every} steps: make it a multiple of eval_every, or 0"
-        )

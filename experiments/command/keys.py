@@ -21,9 +21,6 @@ def list_keys(keys: Keys, section: str = "") -> str:
     >>> print(list_keys({"seed": Key(0, "seed of all randomness", low=0, below=8)}))
     seed = 0   (at least 0 and below 8)
         seed of all randomness
-
-    Raises:
-        UserError: there is no such section.
     """
     known = {name: key for name, key in flatten(keys).items() if in_section(name, section)}
     if not known:
@@ -39,11 +36,7 @@ def list_keys(keys: Keys, section: str = "") -> str:
 
 
 def list_kinds(known: Mapping[str, Keys], section: str = "") -> str:
-    """Return the keys of a section, or all, for each kind that has it.
-
-    Raises:
-        UserError: no kind has such a section.
-    """
+    """Return the keys of a section, or all, for each kind that has it."""
     found = {
         kind: keys
         for kind, keys in known.items()
@@ -86,15 +79,10 @@ def write_pages(folder: str, known: Mapping[str, Keys]) -> None:
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     rows = "".join(f"| `{name}` | {first} |\n" for name, first in find_configs())
-    (path / "configs.md").write_text(
-        "# Configs\n\n`cpc configs` lists them, `cpc train --config NAME` runs one.\n\n"
-        f"| name | |\n|---|---|\n{rows}",
-        encoding="utf-8",
-    )
-    parts = [
-        "# Keys\n\n`cpc train --config NAME --keys [SECTION]` lists them, "
-        "`--config.KEY=VALUE` sets one.\n"
-    ]
+    title = "# Configs\n\n`cpc configs` lists them, `cpc train --config NAME` runs one.\n\n"
+    (path / "configs.md").write_text(f"{title}| name | |\n|---|---|\n{rows}", encoding="utf-8")
+    lists = "`cpc train --config NAME --keys [SECTION]` lists them"
+    parts = [f"# Keys\n\n{lists}, `--config.KEY=VALUE` sets one.\n"]
     for kind, keys in known.items():
         parts.append(f"\n## {kind}\n\n| key | default | values | |\n|---|---|---|---|\n")
         for name, key in flatten(keys).items():

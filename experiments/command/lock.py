@@ -26,12 +26,8 @@ SILENCE_SECONDS = 45.0
 def hold(folder: pathlib.Path) -> Iterator[None]:
     """Hold a run directory for this process alone.
 
-    The lock goes with its process, however that ends. Some file systems have no locks, or do not
-    share them between machines, so the file also names its owner, which touches it while it lives.
-    The owner on another machine is waited for, and replaced if it shows no sign.
-
-    Raises:
-        UserError: another process holds it; OSError: the directory cannot be written to.
+    Some file systems have no locks, or do not share them between machines, so the file also names
+    its owner, which touches it while it lives. One on another machine is replaced if it does not.
     """
     path = folder / LOCK
     if path.exists() and not path.is_file():

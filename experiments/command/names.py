@@ -30,21 +30,14 @@ def near(path: pathlib.Path | str) -> str:
 
 
 def find_configs(arguments: Sequence[str]) -> list[str]:
-    """Return command-line words in which --config gives a file, where it may give a name.
-
-    Raises:
-        UserError: there is no config of that name; says which one is most like it.
-    """
-    words, is_value = [], False
-    for word in arguments:
+    """Return command-line words in which --config gives a file, where it may give a name."""
+    words = [*arguments]
+    for place, word in enumerate(arguments):
         flag, equals, value = word.partition("=")
-        if is_value:
-            words.append(find_config(word))
-        elif equals and flag in ("--config", "-config"):
-            words.append(f"{flag}={find_config(value)}")
-        else:
-            words.append(word)
-        is_value = not is_value and word in ("--config", "-config")
+        if flag in ("--config", "-config") and equals:
+            words[place] = f"{flag}={find_config(value)}"
+        elif flag in ("--config", "-config") and place + 1 < len(words):
+            words[place + 1] = find_config(words[place + 1])
     return words
 
 
@@ -55,9 +48,6 @@ def find_config(given: str) -> str:
     'audio_voices.py'
     >>> find_config("own/config.py:large")
     'own/config.py:large'
-
-    Raises:
-        UserError: as `find_configs`; or a file is not there, and one of cpc's own is called so.
     """
     name, *argument = given.split(":", 1)
     path = pathlib.Path(name).expanduser()
@@ -93,11 +83,9 @@ def show_word(word: str) -> str:
     """Return a word of the command line in which `find_configs` put a file, as it may be given."""
     flag, equals, value = word.rpartition("=") if word.startswith("--config=") else ("", "", word)
     file, *argument = value.split(":", 1)
-    return (
-        word
-        if not file.endswith(".py")
-        else flag + equals + ":".join([show_config(file), *argument])
-    )
+    if not file.endswith(".py"):
+        return word
+    return flag + equals + ":".join([show_config(file), *argument])
 
 
 def call(name: str) -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from configs.keys import Keys
 from cpc.data.walk import check_name
 from cpc.files import (
     advise,
@@ -35,7 +34,7 @@ from cpc.types import UserError
 from experiments.command import lock
 from experiments.command.cli import command_line
 from experiments.command.cluster import describe_version
-from experiments.command.config import Config, find_kind, load_config
+from experiments.command.config import Config, check_keys
 
 #: The state of a run, which the run itself records.
 STATE = "state.json"
@@ -52,7 +51,7 @@ REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "tensorboard
 
 @contextlib.contextmanager
 def open_run(
-    workdir: str | None, config: Config, keys: Keys, mesh: jax.sharding.Mesh
+    workdir: str | None, config: Config, mesh: jax.sharding.Mesh
 ) -> Iterator[pathlib.Path]:
     """Hold a run directory, which is made or has begun a run of the same config."""
     if not workdir:
@@ -67,7 +66,7 @@ def open_run(
             if is_first():
                 stack.enter_context(lock.hold(path))
             is_begun = has_begun(path)
-            resumes = is_begun and check_same_run(path, config, keys)
+            resumes = is_begun and check_same_run(path, config)
             if is_first():
                 if resumes:
                     remove_parts(path)
@@ -122,20 +121,17 @@ def remove_leftovers(path: pathlib.Path) -> None:
                     file.unlink()
 
 
-def check_same_run(path: pathlib.Path, config: Config, keys: Keys) -> bool:
+def check_same_run(path: pathlib.Path, config: Config) -> bool:
     """Return whether there is a run; check that all of it, copied files too, is of this config."""
-
-    def check(recorded, where, **advice):
-        if find_kind(recorded) == config.get("kind"):
-            recorded = load_config(recorded, keys, writer_of(path))
-        check_same_config(recorded, config, where, **advice)
-
-    recorded = read_config(path)
+    recorded, wanted = read_config(path), flatten(plain(config))
     if recorded is not None:
-        check(recorded, path)
+        advice = "choose another --workdir, or give that config"
+        check_same_config(flatten(recorded), wanted, path, path, advice)
     for where, identity in identities(path):
         if "config" in identity:
-            check(identity["config"], where, advice=f"move it out of {path}")
+            check_same_config(
+                flatten(identity["config"]), wanted, path, where, f"move it out of {path}"
+            )
     return recorded is not None
 
 
@@ -220,23 +216,26 @@ def read_config(path: pathlib.Path) -> Any:
 
 
 def check_same_config(
-    recorded: Config,
-    wanted: Config,
+    recorded: Mapping[str, Any],
+    wanted: Mapping[str, Any],
     path: pathlib.Path,
-    advice: str = "choose another --workdir, or give that config",
+    where: pathlib.Path,
+    advice: str,
 ) -> None:
-    """Check that two configs agree, except in keys that change neither batches nor updates."""
+    """Check that two flat configs agree, except in keys that change no batch and no update."""
+    if recorded.get("kind") == wanted.get("kind"):
+        check_keys(recorded, wanted, writer_of(path))
     differing = {
         key: difference
-        for key, difference in differences(plain(recorded), plain(wanted))
+        for key, difference in differences(recorded, wanted)
         if not key.startswith(("probe.", "data.num_threads", "steps_per_launch", "logger"))
     }
-    if set(differing) == {"num_steps"} and (schedule := wanted.get("optim", {}).get("schedule")):
-        return check_num_steps(wanted.num_steps, schedule, path)
+    if set(differing) == {"num_steps"} and (schedule := wanted.get("optim.schedule")):
+        return check_num_steps(wanted["num_steps"], schedule, where)
     # Of another kind nearly every key is another, too.
     if differing:
         which = differing.get("kind") or "; ".join(differing.values())
-        raise UserError(f"{path} holds a run of another config ({which}): {advice}")
+        raise UserError(f"{where} holds a run of another config ({which}): {advice}")
 
 
 def check_num_steps(num_steps: int, schedule: str, path: pathlib.Path) -> None:
@@ -282,8 +281,8 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
     wait_for_all("data", flatten({"data": own}))
     for described in own.values():
         described.pop("exact")
-    recorded = [(path, read_object(path / MEMBERS, [])), *identities(path)]
-    recorded[1:] = [(where, identity.get("data")) for where, identity in recorded[1:]]
+    copies = [(where, identity.get("data")) for where, identity in identities(path)]
+    recorded = [(path, read_object(path / MEMBERS, [])), *copies]
     for where, found in recorded if has_begun(path) else ():
         if found and found != own:
             before, now = (
@@ -299,13 +298,13 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
         write_sealed(path / MEMBERS, own, is_durable=True)
 
 
-def differences(recorded: Any, wanted: Any) -> list[tuple[str, str]]:
-    """Return the keys in which two configs differ, each with a clause that says how.
+def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the keys in which two flat configs differ, each with a clause that says how.
 
-    >>> differences({"seed": 0, "optim": {"rate": 0.1}}, {"seed": 1, "optim": {"rate": 0.1}})
+    >>> differences({"seed": 0, "optim.rate": 0.1}, {"seed": 1, "optim.rate": 0.1})
     [('seed', 'seed is 0 there and 1 here')]
     """
-    a, b = flatten(recorded), flatten(wanted)
+    a, b = recorded, wanted
     return [
         (key, f"{key} is {a.get(key, 'absent')!r} there and {b.get(key, 'absent')!r} here")
         for key in sorted(a.keys() | b.keys())

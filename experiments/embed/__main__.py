@@ -28,7 +28,7 @@ from cpc import models
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.embed.output import Write, open_output
-from experiments.kinds.pretrained import check_input, read_model
+from experiments.kinds.registry import check_input, read_model
 from experiments.training.problem import Embedding
 
 

@@ -5,8 +5,7 @@ import pathlib
 from cpc import models
 from cpc.types import UserError
 from experiments.export.s3prl import write_expert
-from experiments.kinds.pretrained import take_model
-from experiments.kinds.registry import read_contrastive
+from experiments.kinds.registry import read_contrastive, take_model
 from experiments.training.model_card import CARD, share
 
 

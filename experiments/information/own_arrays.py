@@ -54,7 +54,7 @@ def run(config: Config, x: str, y: str, workdir: str, device: str = "auto") -> N
     paths = [pathlib.Path(path).expanduser().resolve() for path in (x, y)]
     recorded = {**config, "x": str(paths[0]), "y": str(paths[1])}
     recorded, mesh = with_settings(make_config(RECORDED), recorded), cluster.start(device)
-    with open_run(workdir, recorded, RECORDED, mesh) as folder:
+    with open_run(workdir, recorded, mesh) as folder:
         report(config, pairs, (paths[0].name, paths[1].name), folder)
 
 

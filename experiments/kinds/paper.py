@@ -50,28 +50,20 @@ TABLE_2_NEGATIVES = {
 }
 
 
-class ImageEntry(NamedTuple):
-    """A linear probe of ImageNet."""
-
-    method: str
-    network: str
-    top_1: float | None
-    top_5: float | None
-
-
 IMAGENET_SOURCE = (
     "van den Oord, Li, Vinyals 2018, Tables 3 and 4 (ImageNet); CPC v2: Hénaff et al. 2019"
 )
 
-IMAGENET = (
-    ImageEntry("Motion segmentation", "ResNet-v2-101", 27.6, 48.3),
-    ImageEntry("Exemplar", "ResNet-v2-101", 31.5, 53.1),
-    ImageEntry("Relative position", "ResNet-v2-101", 36.2, 59.2),
-    ImageEntry("Colorization", "ResNet-v2-101", 39.6, 62.5),
-    ImageEntry("The four combined", "ResNet-v2-101", None, 69.3),
-    ImageEntry("CPC", "ResNet-v2-101", 48.7, 73.6),
-    ImageEntry("CPC v2", "ResNet-50", 63.8, 85.3),
-    ImageEntry("CPC v2", "ResNet-161", 71.5, 90.1),
+#: Method, network, and accuracies of a linear probe, top 1 and top 5.
+IMAGENET: tuple[tuple[str, str, float | None, float | None], ...] = (
+    ("Motion segmentation", "ResNet-v2-101", 27.6, 48.3),
+    ("Exemplar", "ResNet-v2-101", 31.5, 53.1),
+    ("Relative position", "ResNet-v2-101", 36.2, 59.2),
+    ("Colorization", "ResNet-v2-101", 39.6, 62.5),
+    ("The four combined", "ResNet-v2-101", None, 69.3),
+    ("CPC", "ResNet-v2-101", 48.7, 73.6),
+    ("CPC v2", "ResNet-50", 63.8, 85.3),
+    ("CPC v2", "ResNet-161", 71.5, 90.1),
 )
 
 #: Transfer of sentence features in percent (BookCorpus); TREC of the fourth row was not reported.

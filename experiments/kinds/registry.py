@@ -1,8 +1,13 @@
-"""The kinds of configs that there are, each a module."""
+"""The kinds of configs, each a module, and the kind and model of a run or an exported folder."""
 
 import pathlib
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from configs.keys import make_config
+from cpc import models
 from cpc.types import UserError
 from experiments.command.config import Config, find_kind, load_config
 from experiments.command.run_dir import read_config, writer_of
@@ -13,6 +18,8 @@ from experiments.kinds.rl import run as rl
 from experiments.kinds.series import kind as series
 from experiments.kinds.text import kind as text
 from experiments.kinds.words import run as words
+from experiments.training import step as training
+from experiments.training.model_card import describe
 from experiments.training.problem import Contrastive, Kind
 
 #: Kinds of data that a contrastive model learns from. A new one is a folder, and a line here.
@@ -56,3 +63,39 @@ def read_contrastive(workdir: pathlib.Path) -> tuple[Contrastive, Config]:
         but = f", but one of {kind}, which this command does not take" if kind else ""
         raise UserError(f"{workdir} holds no run of {', '.join(CONTRASTIVE)}{but}")
     return found, load_config(recorded, found.KEYS, writer_of(workdir))
+
+
+def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
+    """Return the model of a run's checkpoint, or of an exported folder, the run's own too."""
+    exported = folder / models.EXPORTED
+    if not any(folder.glob("checkpoints/*")) and (exported / models.WEIGHTS).exists():
+        folder = exported
+    if (folder / models.WEIGHTS).exists():
+        if step is not None:
+            raise UserError(f"{folder} was exported and has one step alone: leave out --step")
+        return models.load_pretrained(folder)
+    pretrained = take_model(folder, step)
+    return pretrained._replace(variables=jax.tree.map(jnp.asarray, pretrained.variables))
+
+
+def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
+    """Return the kind of data of a model; its description may be of another version, or hostile."""
+    given = pretrained.input
+    kind = CONTRASTIVE.get(find_kind(given))
+    if kind is None:
+        raise UserError(f"the model in {workdir} is not of {', '.join(CONTRASTIVE)}: export again")
+    lacks = sorted(kind.describe_input(make_config(kind.KEYS)).keys() - given)
+    if lacks:
+        raise UserError(f"the model in {workdir} does not say {', '.join(lacks)}: export again")
+    return kind
+
+
+def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
+    """Return the model of a run's checkpoint: of a step, the best, or by default the newest."""
+    kind, config = read_contrastive(workdir)
+    if not any(workdir.glob("checkpoints/*")):
+        raise UserError(
+            f"{workdir} has no checkpoints: train it first with cpc train --workdir {workdir}"
+        )
+    variables, number = training.read_variables(workdir, step)
+    return describe(kind, workdir, config, kind.build_model(config), variables, number)

@@ -35,7 +35,7 @@ from typing import Any, TextIO
 from absl import flags
 from ml_collections import config_flags
 
-from cpc.files import plain, write_sealed
+from cpc.files import flatten, plain, write_sealed
 from cpc.types import UserError
 from experiments.command import cli, run_dir
 from experiments.command.config import Config
@@ -172,7 +172,7 @@ def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path
     def settings(plan):
         cells = plan.get("cells") or {}
         texts = {f"the cell {name}": str(cells[name]) for name in cells}
-        return {**plan.get("config", {}), **texts, "rounds": str(plan.get("rounds"))}
+        return {**flatten(plan.get("config", {})), **texts, "rounds": str(plan.get("rounds"))}
 
     if found := run_dir.differences(settings(recorded), settings(wanted)):
         raise UserError(

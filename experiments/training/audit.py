@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,9 @@ NUM_BATCHES, NUM_ANCHORS = 2, 512
 
 
 def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
-    """Audit the negatives of a run once, print the table, leave it in the run directory.
+    """Audit the negatives of a run once; print the table and write it to the run directory.
 
-    If the audit `is_all` that is done, it says so, by which `status` knows that nothing died.
+    The file records whether the audit `is_all` that is done, for `cpc status`.
     """
     path = workdir / "audit.json"
     has_begun = read_object(path, []) is not None and (workdir / "metrics.jsonl").exists()
@@ -71,8 +72,12 @@ def audit_problem(problem: Problem) -> Audit:
         _, positions, exists = problem.split_branches(outputs, prepared)[0]
         return positions, exists
 
-    prepared = jax.eval_shape(lambda batch: problem.prepare(batch, root, True), batches[0])
-    variables = _zeros(jax.eval_shape(problem.model.init, root, _zeros(prepared)))
+    def zeros(function, *given):
+        shapes = jax.eval_shape(function, *given)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    prepared = zeros(lambda batch: problem.prepare(batch, root, True), batches[0])
+    variables = zeros(problem.model.init, root, prepared)
     plain = jax.jit(lambda batch: problem.prepare(batch, root, False)["x"])  # not augmented
     positions, labels, utterances = [], [], []
     for batch in batches:
@@ -92,23 +97,14 @@ def audit_problem(problem: Problem) -> Audit:
         labels.append(label)
         utterances.append(utterance)
 
-    def audit(name):
-        return negatives.audit_rule(
-            plan.rule,
-            positions,
-            branch.offsets,
-            labels=[label[name] for label in labels],
-            utterances=utterances,
-            choose=plan.choose,
-            rng=root,
-            num_anchors=NUM_ANCHORS,
+    how: Any = {"utterances": utterances, "choose": plan.choose, "rng": root}
+    rows = []
+    for name in [name for name in labels[0] if all(name in label for label in labels)]:
+        own = [label[name] for label in labels]
+        found = negatives.audit_rule(
+            plan.rule, positions, branch.offsets, labels=own, num_anchors=NUM_ANCHORS, **how
         )
-
-    names = [name for name in labels[0] if all(name in label for label in labels)]
-    first, *others = [(name, audit(name)) for name in names]
-    rows = [*_named(*first, only_false=False)]
-    for other in others:
-        rows += _named(*other, only_false=True)
+        rows += _named(name, found, only_false=bool(rows))
     if queue := plan.config.negatives.queue:
         oldest = -(-queue // np.broadcast(*positions[0]).size)
         meaning = "steps that the oldest of a full queue has waited"
@@ -119,8 +115,7 @@ def audit_problem(problem: Problem) -> Audit:
 def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:
     """Return for each latent a number that latents of equal input share; -1 where it is unknown.
 
-    The input of a latent (b, t, ...) is its entry of x, or its part of the samples in x. Inputs are
-    equal if all their bits are, so that a copy counts if it is cut as the original is.
+    The input of a latent (b, t, ...) is its entry of x, or its part of the samples in x.
 
     >>> content_ids(np.array([[7, 7, 0, 0], [0, 0, 7, 1]]), (2, 2), "forward")
     array([[0, 1],
@@ -136,10 +131,6 @@ def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.nda
     seen: dict[bytes, int] = {}
     ids = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
     return np.array(ids, np.int32).reshape(shape)
-
-
-def _zeros(shapes):
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def _named(name, rows, only_false):

@@ -1,10 +1,15 @@
-"""Values of a config that do not go together: each mistake is its keys, and what to do."""
+"""What configs of several kinds check, and where their data are."""
 
+import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from cpc.files import flatten
 from cpc.types import UserError
 from experiments.command.config import Config
+
+#: Values of `data.source` that read files of one's own, which are known by where they are.
+OWN = ("folder", "files")
 
 
 def reject(config: Config, *mistakes: tuple[Any, str, str]) -> None:
@@ -26,9 +31,10 @@ def reject(config: Config, *mistakes: tuple[Any, str, str]) -> None:
             raise UserError(f"{given}: {advice}")
 
 
-def check_batch_norm(config: Config) -> None:
-    """Check that the statistics of batch norm are those of the model that is evaluated."""
-    is_batch = config.model.norm == "batch"
+def check_shared(config: Config) -> None:
+    """Check the keys that several kinds have: norms, lists of names, and supervised networks."""
+    data, probe, is_batch = config.data, config.probe, config.model.norm == "batch"
+    trained = [f"probe.{key}" for key in ("tasks", "features") if "supervised" in probe[key]]
     reject(config,
         (is_batch and config.optim.name == "schedule_free", "model.norm optim.name",
          "an average of the parameters is evaluated, and the statistics are of others; choose "
@@ -36,16 +42,11 @@ def check_batch_norm(config: Config) -> None:
         (is_batch and config.optim.accumulate > 1, "model.norm optim.accumulate",
          "batch norm would see a part of the batch at a time; choose another model.norm, or set "
          "optim.accumulate to 1"),
-    )  # fmt: skip
-
-
-def check_lists(config: Config) -> None:
-    """Check that training and test data are both named by lists, or none is."""
-    lists = config.data.train_list, config.data.test_list
-    reject(config,
-        (bool(lists[0]) != bool(lists[1]), "data.train_list data.test_list",
-         "set both, or neither"),
-    )  # fmt: skip
+        (bool(data.get("train_list")) != bool(data.get("test_list")),
+         "data.train_list data.test_list", "set both, or neither"),
+        (probe.every and trained, " ".join(["probe.every", *trained]),
+         "the supervised network would be trained anew each time, with the same result; set "
+         "probe.every to 0, or leave supervised out"))  # fmt: skip
 
 
 def check_probes(config: Config) -> None:
@@ -56,15 +57,41 @@ def check_probes(config: Config) -> None:
          "name one or more, or set probe.tasks to ()"),
         (has_tasks and config.model.get("padding") == "valid", "model.padding",
          "there are fewer latents than labels; probe with causal or same padding, or set "
-         "probe.tasks to ()"),
-    )  # fmt: skip
+         "probe.tasks to ()"))  # fmt: skip
 
 
-def check_refit(config: Config, key: str) -> None:
-    """Check that a network trained on labels is not trained again at each evaluation."""
-    section, name = key.split(".")
+def data_root(config: Config) -> pathlib.Path:
+    """Return the file or folder that `data.path` names."""
     reject(config,
-        (config.probe.every and "supervised" in config[section][name], f"probe.every {key}",
-         "the supervised network would be trained anew each time, with the same result; set "
-         f"probe.every to 0, or take supervised out of {key}"),
-    )  # fmt: skip
+        (not config.data.path, "data.source data.path", "set data.path to its files"))  # fmt: skip
+    return pathlib.Path(config.data.path).expanduser()
+
+
+def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the group of each file: the name of its folder at a level; the file itself for 0.
+
+    >>> group_files(1, ["ann/a/1", "bob/2"]), group_files(2, ["rest/ann/1", "move/ann/1"])
+    (('ann', 'bob'), ('ann', 'ann'))
+    """
+    if not level:
+        return tuple(names)
+    for name in names:
+        if name.count("/") < level:
+            raise UserError(
+                f"{name} is below {name.count('/')} folders of data.path, and data.group_level is "
+                f"{level}: lower it, or move the file"
+            )
+    return tuple(name.split("/")[level - 1] for name in names)
+
+
+def name_of(config: Config) -> str:
+    """Return what scores call the data: the name of the folder, of the set, or of the source."""
+    options = config.data
+    if options.source in OWN:
+        return pathlib.Path(options.path).expanduser().resolve().name
+    return options.get("name") or options.source
+
+
+def places_of(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return what scores call the data, and where they are."""
+    return {name_of(config): (config.data.path if config.data.source in OWN else "",)}

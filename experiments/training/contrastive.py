@@ -14,7 +14,7 @@ from cpc.results import Score
 from cpc.train import check_batch_size, run_on_first
 from cpc.types import UserError
 from experiments import status
-from experiments.command.config import Config, check_config, check_every, with_settings
+from experiments.command.config import Config, check_config, with_settings
 from experiments.status import PROBED, was_probed
 from experiments.training import step as training
 from experiments.training.audit import audit_run
@@ -31,10 +31,12 @@ ASKED = ("tasks", "features")
 def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None = None) -> Plan:
     """Interpret a config and check all of it that needs no data."""
     check_config(config, kind.KEYS)
-    check_every(config)
     kind.check(config)
     plan = make_plan(config, kind.geometry(config))
+    every = config.probe.every
     reject(config,
+        (every and (not config.eval_every or every % config.eval_every), "probe.every eval_every",
+         "probes are fitted at evaluations; make probe.every a multiple of eval_every, or 0"),
         (config.optim.warmup_steps > config.num_steps, "optim.warmup_steps num_steps",
          f"for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"),
     )  # fmt: skip
@@ -92,10 +94,7 @@ def make_probe(
 
 
 def probe_once(
-    config: Config,
-    workdir: pathlib.Path,
-    make_probe: Callable[[Config], Probe],
-    variables: Any,
+    config: Config, workdir: pathlib.Path, make_probe: Callable[[Config], Probe], variables: Any
 ) -> None:
     """Fit the probes of the last step that no start has fitted, or whose scores were replaced."""
     stamp, left = status.read(workdir / PROBED), unfitted(config, workdir)
@@ -157,9 +156,8 @@ def probe_aside(
     """
     path = workdir / PROBED
     stamp = status.read(path)
-    is_changed = options(own.probe) != options(config.probe) or plain(own.data) != plain(
-        config.data
-    )
+    is_changed = options(own.probe) != options(config.probe)
+    is_changed |= plain(own.data) != plain(config.data)
     if stamp and step == own.num_steps and is_changed:  # before: a stop leaves some of them
         pairs = itertools.product(*(config.probe[name] for name in ASKED))
         replaced = sorted({*map(tuple, stamp.get("replaced", ())), *pairs})

@@ -21,8 +21,7 @@ def list_files(
 ) -> dict[str, pathlib.Path]:
     """Return the files below `root`, by path without ending, or with it if two would be equal.
 
-    `root` may be one file. Folders and files that are left out are added to `skipped`, as
-    `find_data` lists them.
+    `root` may be one file. What is left out is added to `skipped`.
     """
     read = f"pass {list_endings(suffixes)} files"
     if root.is_file():

@@ -47,7 +47,10 @@ def run_training(
     if training.per_step is not None:
         common["per_step"], common["per_step_unit"] = training.per_step
     with open_training(folder, training.state, console, config) as (state, sinks, stop):
-        begin = time.time() - (seconds_recorded(folder) if train.is_first() else 0.0)
+        begin = time.time()
+        if train.is_first():  # the starts before count, too
+            records = read_records(folder, [])
+            begin -= max((record.get("seconds") or 0.0 for record in records), default=0.0)
 
         def summarize(sums, step):
             return {**training.summarize(sums, step), **common, "seconds": time.time() - begin}
@@ -133,9 +136,3 @@ def check_logger(config: Config) -> None:
             f"logger is {config.logger}, which is not installed: pip install {config.logger}, or "
             "leave logger empty"
         )
-
-
-def seconds_recorded(workdir: pathlib.Path) -> float:
-    """Return how long the run has trained so far, before this start."""
-    records = read_records(workdir, [])
-    return max((record.get("seconds") or 0.0 for record in records), default=0.0)

@@ -3,7 +3,8 @@
 import pathlib
 from typing import Any
 
-from configs.keys import Keys
+import numpy as np
+
 from cpc import models
 from cpc.files import flatten, plain, write_text
 from cpc.report.engine import Table, markdown
@@ -15,10 +16,7 @@ CARD = "README.md"
 
 
 def share(
-    kind: Contrastive,
-    workdir: pathlib.Path,
-    folder: pathlib.Path,
-    pretrained: models.Pretrained,
+    kind: Contrastive, workdir: pathlib.Path, folder: pathlib.Path, pretrained: models.Pretrained
 ) -> None:
     """Write weights, description and card; the card is made first, so that all or none is there."""
     card = write_card(kind, workdir, folder.resolve().name, pretrained)
@@ -34,17 +32,12 @@ def describe(
     variables: Any,
     step: int,
 ) -> models.Pretrained:
-    """Return the model of a run, with what its input is."""
-    about = {"step": step, "config": shared_config(config, kind.KEYS)}
+    """Return the model of a run, with what its input is; of paths, only the last part is shared."""
+    own, keys = flatten(config), flatten(kind.KEYS).items()
+    names = {name: pathlib.Path(own[name]).name for name, key in keys if key.is_path}
+    about = {"step": step, "config": plain(with_settings(config, names))}
     given = kind.describe_input(config, workdir)
     return models.Pretrained(model.module, variables, given, about)
-
-
-def shared_config(config: Config, keys: Keys) -> dict[str, Any]:
-    """Return the config without the paths of this machine: only their last part is shared."""
-    paths = [name for name, key in flatten(keys).items() if key.is_path]
-    names = {name: pathlib.Path(flatten(config)[name]).name for name in paths}
-    return plain(with_settings(config, names))
 
 
 def write_card(
@@ -113,16 +106,9 @@ def describe_scores(run: Run, step: int) -> str:
     scores = last_scores(run.scores[run.scores.step <= step])
     if not len(scores):
         return "Nothing was measured."
-    rows = [
-        {
-            **{name: getattr(score, name) for name in QUESTION},
-            **{
-                name: with_unit(getattr(score, name), score.metric)
-                for name in ("value", "low", "high", "chance")
-            },
-            "better": "higher" if score.higher_is_better else "lower",
-            "step": score.step,
-        }
-        for score in scores.itertuples()
-    ]
-    return markdown(Table("", pd.DataFrame(rows))).rstrip()
+    rows = pd.DataFrame(scores[[*QUESTION]])
+    for name in ("value", "low", "high", "chance"):
+        rows[name] = list(map(with_unit, scores[name], scores.metric))
+    rows["better"] = np.where(scores.higher_is_better, "higher", "lower")
+    rows["step"] = scores.step
+    return markdown(Table("", rows)).rstrip()

@@ -73,8 +73,7 @@ def objective_loss(
 ) -> tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]:
     """Return the loss of all branches, their sums by offset, the next state, and metrics.
 
-    The sums of the branches are one after the other along the offsets. Only in training the state
-    moves on. A reducer scores the anchors of each device by itself; the numbers are the same.
+    Sums of branches follow each other along the offsets. The state moves on only in training.
     """
     options, of_loss = plan.config.negatives, plan.config.loss
     branches = [one._replace(outputs=scored(plan, one.outputs)) for one in branches]
@@ -83,8 +82,14 @@ def objective_loss(
         new_state["temperature"] = _hold_entropy(plan, state, branches[0], rng)
     if train and options.queue:
         queues = state["queues"]
-        metrics["queue_age"] = _mean_age(queues[0], state["step"])
-        new_state |= _push_all(state, branches)
+        ages = jnp.where(queues[0].exists, negatives.ages(queues[0], state["step"]), 0)
+        metrics["queue_age"] = ages.sum() / jnp.maximum(queues[0].exists.sum(), 1)
+        flat = zip(queues, map(_flatten, branches), strict=True)
+        new_state["queues"] = tuple(
+            negatives.push(queue, keys, positions, state["step"], exists)
+            for queue, (keys, positions, exists) in flat
+        )
+        new_state["step"] = state["step"] + 1
     tau = temperature(plan, params, new_state)
     metrics["temperature"] = tau
     shared = {"choose": plan.choose, "temperature": tau}
@@ -92,11 +97,10 @@ def objective_loss(
     for i, ((outputs, positions, exists), queue) in enumerate(zip(branches, queues, strict=True)):
         shared |= {"rng": jax.random.fold_in(rng, i), "where": exists}
         offsets = plan.geometry.branches[i].offsets
-        if plan.is_aligned:
+        if plan.geometry.is_aligned:
             value, sums, of_each = acpc_loss(
                 outputs, positions, plan.rule,
-                num_frames=offsets[-1], best=of_loss.align_by == "best", **shared,
-            )  # fmt: skip
+                num_frames=offsets[-1], best=of_loss.align_by == "best", **shared)  # fmt: skip
             frames.append(of_each)
         else:
             value, sums = cpc_loss(
@@ -104,8 +108,7 @@ def objective_loss(
                 maps=None if of_loss.cosine else maps, loss=plan.loss,
                 bias=params.get("bias", of_loss.bias), offsets=offsets,
                 memory=None if queue is None else _memory(queue, positions),
-                reducer=reducer, **shared,
-            )  # fmt: skip
+                reducer=reducer, **shared)  # fmt: skip
         total, parts = total + value, [*parts, sums]
     sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
     if frames:
@@ -129,8 +132,7 @@ def _hold_entropy(plan, state, branch, rng):
     )
     return negatives.hold_entropy(
         tau, tau * scores, where, options.target_entropy,
-        options.temperature_low, options.temperature_high,
-    )  # fmt: skip
+        options.temperature_low, options.temperature_high)  # fmt: skip
 
 
 def temperature(plan: Plan, params: PyTree, state: PyTree) -> jax.Array:
@@ -166,22 +168,6 @@ def _memory(queue, like):
     return MemoryBank(queue.keys, positions, queue.exists)
 
 
-def _mean_age(queue, step):
-    """In steps, of the latents that it holds."""
-    ages = jnp.where(queue.exists, negatives.ages(queue, step), 0)
-    return ages.sum() / jnp.maximum(queue.exists.sum(), 1)
-
-
-def _push_all(state, branches):
-    """The queues after the latents of a batch, one for each branch, and the next step."""
-    queues, step = state["queues"], state["step"]
-    pushed = []
-    for queue, branch in zip(queues, branches, strict=True):
-        keys, positions, exists = _flatten(branch)
-        pushed.append(negatives.push(queue, keys, positions, step, exists))
-    return {"queues": tuple(pushed), "step": step + 1}
-
-
 def _flatten(branch):
     """Latents (n, d), their positions, and which exist; no gradient."""
     z, shape = branch.outputs.z, branch.outputs.z.shape[:-1]
@@ -199,10 +185,9 @@ def watched_scores(
     rng: Any,
     queue: negatives.Queue | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Scores of some anchors of each offset: of positives (m,), of negatives (m, n), which count.
+    """Return scores of some anchors of each offset: positives (m,), negatives (m, n), their mask.
 
-    The outputs are those that `Objective.scored` returns, and the candidates theirs and those of
-    the queue; no gradient.
+    Outputs are those that `scored` returns, candidates theirs and those of a queue; no gradient.
     """
     z, _, predictions = jax.tree.map(jax.lax.stop_gradient, branch.outputs)
     lanes = z[0, 0, ..., 0].size
@@ -211,7 +196,7 @@ def watched_scores(
     keys, (candidates, there) = (
         (keys, own) if queue is None else add_memory(keys, own, _memory(queue, flat))
     )
-    num_rows, length = z.shape[0], z.shape[1]
+    num_rows, length = z.shape[:2]
     positives, rows, wheres = [], [], []
     for i, k in enumerate(offsets):
         usable = num_rows * (length - k) * lanes

@@ -70,11 +70,6 @@ class Plan:
     is_bound: bool
     """Whether log N - L is a lower bound on mutual information."""
 
-    @property
-    def is_aligned(self) -> bool:
-        """Whether predictions are aligned to latents (ACPC)."""
-        return self.geometry.is_aligned
-
 
 def make_plan(config: Config, geometry: Geometry) -> Plan:
     """Interpret a config's loss and negatives."""
@@ -88,6 +83,8 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
     description = describe_aligned(description) if geometry.is_aligned else description
     if geometry.is_window:
         check_window(config, own, geometry)
+    number = f"{options.num_sampled} " if takes_number(options) else ""
+    words = own.name if choose is None else f"{own.name}, {number}{options.choose}"
     # A bound needs independent draws from the marginal.
     of_batch = rule.is_bound and not options.queue and not options.momentum
     is_independent = of_batch and (choose is None or options.choose == "uniform")
@@ -98,7 +95,7 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
         choose=choose,
         loss=loss,
         description=description,
-        negatives=name_negatives(own, choose, options),
+        negatives=words + (f", queue of {options.queue:,}" if options.queue else ""),
         is_bound=description.is_bound(is_independent),
     )
 
@@ -131,20 +128,12 @@ def check_objective(config: Config) -> None:
         (options.queue and options.shards != 1, "negatives.queue negatives.shards",
          "a shard takes none of its latents; set negatives.queue=0 or negatives.shards=1"),
         (needs_number and not options.num_sampled, "negatives.choose",
-         "it needs a number; set negatives.num_sampled"),
-    )  # fmt: skip
+         "it needs a number; set negatives.num_sampled"))  # fmt: skip
 
 
 def takes_number(options: Config) -> bool:
     """Return whether the sampler of a config draws `negatives.num_sampled`."""
     return "num_sampled" in negatives.SAMPLERS[options.choose].options
-
-
-def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) -> str:
-    """Return rule, sampler and queue in words, for records."""
-    number = f"{options.num_sampled} " if takes_number(options) else ""
-    chosen = "" if choose is None else f", {number}{options.choose}"
-    return f"{rule.name}{chosen}" + (f", queue of {options.queue:,}" if options.queue else "")
 
 
 def make_rule(config: Config) -> Rule:
@@ -160,11 +149,7 @@ def make_rule(config: Config) -> Rule:
 
 
 def make_sampler(options: Config) -> NegativeSampler | None:
-    """Return what chooses among the allowed negatives of an anchor; None for all.
-
-    With a queue they may be more than a batch has: where there is none, in the audit and in
-    evaluations, those of the batch are all that there are.
-    """
+    """Return what chooses among the allowed negatives of an anchor; None for all."""
     sampler, k = negatives.SAMPLERS[options.choose], options.num_sampled
     if takes_number(options) and not k:
         return None
@@ -172,6 +157,7 @@ def make_sampler(options: Config) -> NegativeSampler | None:
     if not options.queue:
         return choose
 
+    # A queue allows more than a batch has, which the audit and evaluations make do with.
     def choose_of_fewer(rng, positive, scores, where):
         more = [(0, 0), (0, max(0, k - scores.shape[-1]))]
         return choose(rng, positive, jnp.pad(scores, more), jnp.pad(where, more))
@@ -182,9 +168,7 @@ def make_sampler(options: Config) -> NegativeSampler | None:
 def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
     """Check that at every offset up to the furthest some anchor of a window has a negative.
 
-    Rules look at how far two latents lie apart, and at whether their windows, and shards, are the
-    same. So it is enough to ask about the first and the last anchor, about candidates at both ends
-    and around the positive, and about a window near and one far away.
+    Rules depend only on distances and sameness: a few anchors and candidates stand for all.
     """
     length = geometry.num_latents
     furthest = max(max(branch.offsets) for branch in geometry.branches)

@@ -7,11 +7,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
 from cpc.train import raise_if_stopped
+from cpc.types import UserError
 from experiments.command.config import Config
 
+#: Labels that a sentence names of many.
+MOST_NAMED = 5
 #: folder_of(network) -> where the checkpoints of a network that is trained on labels are
 FolderOf: TypeAlias = Callable[[str], pathlib.Path]
 
@@ -53,9 +58,8 @@ class ProbeTask(NamedTuple):
 
 def feature_names(config: Config, tasks: Iterable[ProbeTask]) -> tuple[str, ...]:
     """Return the names of the features that tasks use, each once."""
-    return tuple(
-        dict.fromkeys(name for task in tasks for name in task.features or config.probe.features)
-    )
+    names = [name for task in tasks for name in task.features or config.probe.features]
+    return tuple(dict.fromkeys(names))
 
 
 def run_probes(
@@ -94,10 +98,9 @@ def run_probes(
 
 @contextlib.contextmanager
 def kept_until_done(workdir: pathlib.Path, step: int) -> Iterator[FolderOf]:
-    """folder_of(network) for what a run trains on labels at a step, deleted when all have answered.
+    """Yield folder_of(network) for what a run trains on labels; deleted when all have answered.
 
-    Until then a stop in one network loses none of those before it. Networks that were not asked
-    for stay: another command, which was stopped, goes on from them.
+    A stop in one network loses none of those before it. Networks of other commands stay.
     """
     folder, asked = workdir / "probes" / f"networks-{step}", set()
 
@@ -110,3 +113,44 @@ def kept_until_done(workdir: pathlib.Path, step: int) -> Iterator[FolderOf]:
         shutil.rmtree(network, ignore_errors=True)
     with contextlib.suppress(OSError):  # not there, or others are in it
         folder.rmdir()
+
+
+def count_labels(labels: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Return how often each label occurs; those that are missing, -1, do not count.
+
+    >>> count_labels(np.array([1, -1, 1]), ["a", "b", "c"])
+    array([0, 2, 0])
+    """
+    return np.bincount(labels[labels >= 0], minlength=len(names))
+
+
+def check_known(
+    train: np.ndarray, test: np.ndarray, names: Sequence[str], items: str, advice: str
+) -> None:
+    """Check that labels of test items are among those trained on, and print how many are not.
+
+    `train` and `test` are how many items have each label; `items` is what these are called.
+    """
+    unknown = np.where(train > 0, 0, test)
+    number, total = int(unknown.sum()), int(test.sum())
+    if number == total:
+        raise UserError(
+            f"no label of the {total:,} test {items} ({name_some(names, test)}) is one of those to "
+            f"train on ({name_some(names, train)}): {advice}"
+        )
+    if number:
+        print(
+            f"{number:,} of {total:,} test {items} have labels that are not trained on "
+            f"({name_some(names, unknown)}): probes cannot know them"
+        )
+
+
+def name_some(names: Sequence[str], counts: np.ndarray) -> str:
+    """Return the first names that occur, and how many more there are.
+
+    >>> name_some("abcdefgh", np.array([1, 0, 2, 3, 4, 5, 6, 7]))
+    'a, c, d, e, f and 2 more'
+    """
+    found = [names[i] for i in np.flatnonzero(counts).tolist()]
+    more = len(found) - MOST_NAMED
+    return ", ".join(found[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")

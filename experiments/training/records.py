@@ -13,7 +13,7 @@ from cpc.evaluate import feature_spread
 from cpc.losses import OffsetSums
 from cpc.results import name_of, rule_title
 from cpc.train import TrainState, put_batch, run_on_first
-from cpc.types import AnyPosition, CPCOutputs, SoundPosition
+from cpc.types import CPCOutputs, SoundPosition
 from experiments.command.config import Config
 from experiments.training.objective import (
     BranchOutputs,
@@ -34,40 +34,26 @@ STRICT = Tracker(True, "one_per_sequence")
 
 
 def strict_sums(
-    plan: Plan,
-    params: Any,
-    state: Any,
-    batches: Sequence[Sequence[BranchOutputs]],
+    plan: Plan, params: Any, state: Any, batches: Sequence[Sequence[BranchOutputs]]
 ) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
-    """Return the sums of the strict bound, and outputs whose dot products it scores, and `exists`.
+    """Return the sums of the strict bound, and of each branch the scored outputs and `exists`.
 
-    `batches` are lists of branches; their sequences are contrasted all together, but for those
-    whose sound another one holds, and nothing has a gradient.
+    The sequences of all batches, lists of branches, are contrasted together, except those that
+    share sound; nothing has a gradient.
     """
     tau, parts, all_scored = temperature(plan, params, state), [], []
     each = zip(*jax.lax.stop_gradient(batches), strict=True)
     for branch, of_batches in zip(plan.geometry.branches, each, strict=True):
+        has_sound = isinstance(of_batches[0].positions, SoundPosition)
         joined = [
-            (scored(plan, outputs), exists, sound_of(positions))
-            for outputs, positions, exists in of_batches
+            (scored(plan, outputs), exists, (place.window, place.end) if has_sound else None)
+            for outputs, place, exists in of_batches
         ]
         outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
-        sums = bound_over_sequences(
-            outputs.z,
-            outputs.predictions / tau,
-            branch.offsets,
-            where=exists,
-            sound=sound,
-        )
-        parts.append(sums)
+        given = outputs.z, outputs.predictions / tau, branch.offsets
+        parts.append(bound_over_sequences(*given, where=exists, sound=sound))
         all_scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
-
-
-def sound_of(positions: AnyPosition) -> tuple[Any, Any] | None:
-    """Return where each latent's window begins and its sound ends; None if positions do not say."""
-    is_known = isinstance(positions, SoundPosition)
-    return (positions.window, positions.end) if is_known else None
 
 
 def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
@@ -75,13 +61,15 @@ def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]
 
     Of a loss without a log N they are accuracies, and what the loss has instead.
     """
-    branches = plan.geometry.branches
-    names = [name for name, offsets in branches for _ in offsets]
-    return {
-        **describe_offsets(tracker, track, [k for _, offsets in branches for k in offsets]),
-        **({"directions": names} if len(branches) > 1 else {}),
-        **({} if tracker.has_log_n else describe_accuracy(plan, track)),
-    }
+    branches, about = plan.geometry.branches, plan.description
+    record = describe_offsets(tracker, track, [k for _, offsets in branches for k in offsets])
+    if len(branches) > 1:
+        record["directions"] = [name for name, offsets in branches for _ in offsets]
+    if not tracker.has_log_n:
+        record |= {"top1": mean_of_known(track.acc_top1), "chance": mean_of_known(track.chance)}
+        words = {"optimum": about.optimum, "posterior": about.posterior}
+        record |= {name: value for name, value in words.items() if value}
+    return record
 
 
 def describe_offsets(tracker: Tracker, track: Track, offsets: Sequence[int]) -> dict[str, Any]:
@@ -109,17 +97,6 @@ def describe_bound(track: Track) -> dict[str, Any]:
         "bound_high": track.high,
         "state": list(track.state),
         "nats": mean_of_known(track.value),
-    }
-
-
-def describe_accuracy(plan: Plan, track: Track) -> dict[str, Any]:
-    """Return what there is to say of a loss that has no log N."""
-    description = plan.description
-    return {
-        "top1": mean_of_known(track.acc_top1),
-        "chance": mean_of_known(track.chance),
-        **({"optimum": description.optimum} if description.optimum else {}),
-        **({"posterior": description.posterior} if description.posterior else {}),
     }
 
 
@@ -192,9 +169,8 @@ def make_summary(
     tracker = make_tracker(problem.plan)
     last = ""
     branches = problem.plan.geometry.branches
-    names = [f" {branch.name}" if len(branches) > 1 else "" for branch in branches]
-    each = zip(names, branches, strict=True)
-    labels = [f"{k}{name}" for name, branch in each for k in branch.offsets]
+    is_named = len(branches) > 1
+    labels = [f"{k} {name}" if is_named else f"{k}" for name, ks in branches for k in ks]
 
     def summarize(sums, step):
         nonlocal last
@@ -234,9 +210,9 @@ def probes_due(config: Config, step: int) -> bool:
 def make_evaluation(
     problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> Callable[[TrainState], list[dict[str, Any]]]:
-    """Held-out batches: the loss under the training rule, the strict bound, and the spread.
+    """Return what measures the loss, the strict bound and the spread on held-out batches.
 
-    Every `probe.every` steps also the probes.
+    Every `probe.every` steps it also fits the probes.
     """
     plan, held_out = problem.plan, problem.held_out
     if held_out is None:
@@ -282,14 +258,11 @@ def make_evaluation(
             outputs = [jax.block_until_ready(predict(variables, batch)) for batch in mixed]
         strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(own, outputs))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
+        spread |= {name: value / len(batches) for name, value in means.items()}
+        loss = {"loss": sum_of_counted(track.loss, sums.anchors)}
         records = [
-            {
-                "loss": sum_of_counted(track.loss, sums.anchors),
-                **spread,
-                **{name: value / len(batches) for name, value in means.items()},
-                **describe_track(problem.plan, tracker, track),
-            },
-            {"series": "strict", **describe_track(problem.plan, STRICT, STRICT(strict))},
+            {**loss, **spread, **describe_track(plan, tracker, track)},
+            {"series": "strict"} | describe_track(plan, STRICT, STRICT(strict)),
         ]
         if probes_due(plan.config, step):
             scores = run_on_first(probe, variables, step) or []

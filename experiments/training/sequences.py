@@ -7,36 +7,27 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from cpc import models
 from cpc.files import write_sealed
-from cpc.models import (
-    CPC,
-    GRU,
-    LSTM,
-    CausalConv,
-    CausalTransformer,
-    LinearPredictor,
-    Model,
-    make_model,
-)
 from cpc.types import Batch, SoundPosition
 from experiments.command.config import Config
 
 CONTEXTS = {
-    "gru": GRU,
-    "lstm": LSTM,
-    "conv": CausalConv,
-    "conv_undilated": functools.partial(CausalConv, dilated=False),
-    "transformer": CausalTransformer,
+    "gru": models.GRU,
+    "lstm": models.LSTM,
+    "conv": models.CausalConv,
+    "conv_undilated": functools.partial(models.CausalConv, dilated=False),
+    "transformer": models.CausalTransformer,
 }
 
 
-def make_cpc(options: Config, encoder: Any) -> Model:
+def make_cpc(options: Config, encoder: Any) -> models.Model:
     """Return an encoder with the context and linear predictions that a model section asks for."""
     context = CONTEXTS[options.context](
         options.context_width, options.context_layers, dtype=encoder.dtype
     )
-    predictor = LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype)
-    return make_model(CPC(encoder, context, predictor))
+    predictor = models.LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype)
+    return models.make_model(models.CPC(encoder, context, predictor))
 
 
 def positions(batch: Batch, group: Any, begin: Any, first: Any, last: Any) -> SoundPosition:

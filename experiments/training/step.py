@@ -33,10 +33,7 @@ from experiments.training.records import describe_record, make_evaluation, make_
 
 
 def train(
-    workdir: pathlib.Path,
-    problem: Problem,
-    probe: Probe,
-    mesh: jax.sharding.Mesh,
+    workdir: pathlib.Path, problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> tuple[str, Any]:
     """Train to the last step or to a signal; returns the signal's name and the variables."""
     config = problem.plan.config
@@ -71,9 +68,9 @@ def cadence_of(config: Config) -> Cadence:
 def make_step(
     problem: Problem, mesh: jax.sharding.Mesh
 ) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState], Callable]:
-    """The state before the first step, the compiled step, and the learning rate by step.
+    """Return the state before the first step, the compiled step, and the learning rate by step.
 
-    With `steps_per_launch` above 1 the step takes a tuple of so many batches.
+    With `steps_per_launch` above 1 the step takes a tuple of that many batches.
     """
     config = problem.plan.config
     tx, schedule = optimizer_of(config)
@@ -101,19 +98,17 @@ def check_step(config: Config, num_devices: int = 1) -> None:
          "another number of parts"),
         (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
          "this optimizer evaluates an average of its own; set optim.ema_decay to 0, or choose "
-         "another"),
-    )  # fmt: skip
+         "another"))  # fmt: skip
     cadence_of(config).check_multiples({"num_steps": config.num_steps})
 
 
 def apply_in_parts(
     model: Model, variables: Any, batch: Batch, rng: Any, num_parts: int, train: bool = True
 ) -> tuple[Any, Any]:
-    """`model.apply`, with the activations of one part of the batch in memory at a time.
+    """Apply a model with the activations of one part of the batch in memory at a time.
 
-    What the model makes of each part is kept and its activations are not: the gradient computes
-    them again, part by part, so that every latent can be every other's negative (Gao et al. 2021,
-    "Scaling deep contrastive learning batch size"). Values and gradients are those of the whole.
+    The gradient computes them again, part by part, so that every latent can be every other's
+    negative (Gao et al. 2021, "Scaling deep contrastive learning batch size").
     """
     if num_parts == 1:
         return model.apply(variables, batch, train, rng)
@@ -135,7 +130,7 @@ def apply_in_parts(
 
 
 def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callable:
-    """loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)), on the global batch.
+    """Return loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)) of the global batch.
 
     Parameters and what else is carried are {"model": ..., "objective": ...}.
     """
@@ -167,6 +162,7 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
         if not plan.description.has_log_n:
             strict, _ = strict_sums(plan, own, state, [branches])
             metrics = {**metrics, "strict": strict}
+        # What modules leave in "penalties" is added to the loss; "measures" are only recorded.
         penalties, measures = (own_numbers(model_state, name) for name in ("penalties", "measures"))
         if penalties or measures:
             metrics = {**metrics, "model": {**penalties, **measures}}
@@ -178,9 +174,6 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
 
 def own_numbers(state: Any, name: str) -> dict[str, jax.Array]:
     """Return the scalars in a collection of a model's state, by their last names.
-
-    What its modules leave in "penalties" when they are trained is added to the loss, and what they
-    leave in "measures" is recorded alone.
 
     >>> own_numbers({"penalties": {"encoder": {"commitment": 0.5}}}, "penalties")
     {'commitment': 0.5}

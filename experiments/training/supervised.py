@@ -102,24 +102,6 @@ class Recipe(NamedTuple):
     loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"])
     """Of the scores and their batch; labels below 0 count as none."""
 
-    def timetable(self) -> "Timetable":
-        """Return when the training is evaluated and how it ends."""
-        if self.accuracy is None:
-            return Timetable([max(1, self.num_steps)], 0.0)
-        last = max(1, int(self.num_steps / (1 + COOLDOWN)))
-        return Timetable(evaluations(self.evaluate_every, last), COOLDOWN)
-
-
-class Timetable(NamedTuple):
-    """The steps that a training is evaluated at, and the part of the steps that a cooldown adds."""
-
-    due: Sequence[int]
-    cooldown: float
-
-    def end_of_cooldown(self, step: int) -> int:
-        """Return the step at which the rate is zero if it begins to fall at `step`."""
-        return step + int(self.cooldown * step)
-
 
 def train_on_labels(
     config: Config,
@@ -134,11 +116,10 @@ def train_on_labels(
     folder: pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Answer, str]:
-    """Train a network and a softmax on its features together, by the loop of every training.
+    """Train a network and a softmax on its features, scores features W + b with W and b from zero.
 
-    Minimises a loss of the scores features W + b, W and b from zero, on one device. If the recipe
-    has an accuracy, until that does not rise any more; then the rate falls to zero from where it
-    was highest, and the parameters count with which it was highest in all.
+    If the recipe has an accuracy, training ends when that rises no more; the rate then falls to
+    zero from where it was highest, and the best parameters count.
 
     Args:
         config: of the run, whose intervals and threads these are.
@@ -146,24 +127,18 @@ def train_on_labels(
         variables: where the network starts: "params", and what else it keeps.
         draw: index of a step -> its batch: "x" and what the loss asks for.
         recipe: the optimizer, the length and what is minimised.
-        rng: the root of the training's random keys.
         writers: get a record of the loss every `log_every` steps, and of the accuracy.
-        folder: for checkpoints every `save_every` steps, where the accuracy is due and at a signal;
-            without it a training that is cut short starts anew. The last stays, so that the same
-            call answers at once. One process alone writes them.
-        settings: json of what the training depends on beside the config; checkpoints of other
+        folder: for checkpoints, from which the same call resumes, or answers at once.
+        settings: json of what the training depends on besides the config; checkpoints of other
             settings are deleted.
 
     Returns:
         The answer of the trained network, as in evaluation, and in words how long it was trained.
-
-    Raises:
-        Stopped: a signal ended the training.
-        UserError: the loss or a gradient is not finite.
     """
     score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
     state, step = make_step(score, params, extra, recipe, rng)
-    timetable, cadence = recipe.timetable(), Cadence(config.log_every, save_every=config.save_every)
+    due, cooldown = plan_evaluations(recipe)
+    cadence = Cadence(config.log_every, save_every=config.save_every)
 
     @jax.jit
     def answer(params, extra, x):
@@ -180,7 +155,7 @@ def train_on_labels(
         return found
 
     # Whatever decides when it ends is among the settings, too.
-    length = {"due": timetable.due, "patience": [RISING, PATIENCE], "cooldown": timetable.cooldown}
+    length = {"due": due, "patience": [RISING, PATIENCE], "cooldown": cooldown}
     settings = {"config": plain(config), **(settings or {}), **length}
     with resumed(folder, settings, state) as (checkpoint, state, stop):
 
@@ -191,7 +166,7 @@ def train_on_labels(
             sinks = Sinks(checkpoint, writers)
             return fit(state, step, batches, num_steps=end, cadence=cadence, sinks=sinks, stop=stop)
 
-        state, reason = train_until_best(state, advance, measure, timetable)
+        state, reason = train_until_best(state, advance, measure, due, cooldown)
         reason = reason or stop()
     best, number = state.extra["best"], int(state.step)
     if reason:
@@ -200,7 +175,7 @@ def train_on_labels(
             "resumes it"
         )
     words = f"best at step {int(best['step']):,} of {number:,}"
-    at_limit = AT_LIMIT if number == timetable.end_of_cooldown(timetable.due[-1]) else ""
+    at_limit = AT_LIMIT if number == due[-1] + int(cooldown * due[-1]) else ""
     return functools.partial(answer, best["params"], best["extra"]), words + at_limit
 
 
@@ -239,6 +214,14 @@ def put_head(
         return found.astype(jnp.float32) @ weight + bias, extra
 
     return score, {"model": model, "head": weights}, extra
+
+
+def plan_evaluations(recipe: Recipe) -> tuple[list[int], float]:
+    """Return the steps that a training is evaluated at, and the part that a cooldown adds."""
+    if recipe.accuracy is None:
+        return [max(1, recipe.num_steps)], 0.0
+    last = max(1, int(recipe.num_steps / (1 + COOLDOWN)))
+    return evaluations(recipe.evaluate_every, last), COOLDOWN
 
 
 def evaluations(first: int, num_steps: int) -> list[int]:
@@ -287,17 +270,14 @@ def train_until_best(
     state: TrainState,
     advance: Callable[[TrainState, int], tuple[TrainState, str]],
     measure: Callable[[TrainState], float],
-    timetable: Timetable,
+    due: Sequence[int],
+    cooldown: float,
 ) -> tuple[TrainState, str]:
     """Return the last state, the best kept in it, and why it ended before it was done, or "".
 
-    Measured at the steps that are due, until the last or `PATIENCE` in a row that are no better
-    than the best before, and once more when the rate has fallen to zero from the best.
-
-    Args:
-        advance: trains a state to a step; returns the state, and why it stopped before it, or "".
+    The state is measured at steps that are due, until `PATIENCE` in a row are no better, and once
+    more when the rate has fallen to zero. `advance` trains it to a step, or returns why not.
     """
-    due = timetable.due
     while True:
         number, end = int(state.step), int(state.opt_state[-1].end)
         if end == NEVER and number in due:
@@ -305,8 +285,8 @@ def train_until_best(
             since = max(int(state.extra["best"]["step"]), due[min(RISING, len(due) - 1)])
             waited = sum(since < one <= number for one in due)
             if number == due[-1] or waited >= PATIENCE:
-                end = timetable.end_of_cooldown(number)
-                state = begin_cooldown(state, end) if timetable.cooldown else state
+                end = number + int(cooldown * number)
+                state = begin_cooldown(state, end) if cooldown else state
         elif number == end:
             state = keep_best(state, measure(state))
         if number == end:

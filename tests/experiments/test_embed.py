@@ -25,8 +25,7 @@ from experiments.embed.output import open_output
 from experiments.kinds.image import embed as images_embed
 from experiments.kinds.image import kind as image
 from experiments.kinds.image.prepare import prepare
-from experiments.kinds.pretrained import check_input, read_model
-from experiments.kinds.registry import CONTRASTIVE
+from experiments.kinds.registry import CONTRASTIVE, check_input, read_model
 from experiments.training.embedding import list_files, make_embed_long
 from tests import commands
 

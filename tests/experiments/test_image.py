@@ -200,7 +200,7 @@ def test_models_that_cannot_be(options, sentence):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"probe__every": 100}, "make it a multiple of eval_every"),
+        ({"probe__every": 100}, "probe.every is 100 and eval_every is 250"),
         ({"probe__tasks": ("supervised",), "probe__every": 250}, "network would be trained anew"),
         ({"probe__tasks": ("logistic",)}, "probe.tasks has 'logistic'"),
         ({"probe__features": ("w",)}, "probe.features has 'w'"),

@@ -13,7 +13,7 @@ from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.series import data, kind, probes
 from experiments.kinds.text import probes as text_probes
 from experiments.kinds.text.data import load_data as load_text
-from experiments.training import sources
+from experiments.training import checks
 from experiments.training.contrastive import check_places, make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
 from tests.commands import run
@@ -128,8 +128,8 @@ def test_scores_of_two_folders_stand_beside_each_other(tmp_path, monkeypatch):
 
 def test_a_file_has_its_name_and_made_up_series_that_of_their_source(tmp_path):
     folder = write_series(tmp_path / "in")
-    assert sources.name_of(of_folder(folder / "0.npz")) == "0.npz"
-    assert sources.name_of(of_folder(folder, **{"data.source": "ar1"})) == "ar1"
+    assert checks.name_of(of_folder(folder / "0.npz")) == "0.npz"
+    assert checks.name_of(of_folder(folder, **{"data.source": "ar1"})) == "ar1"
 
 
 def test_which_sentence_follows_is_asked_of_a_text_with_a_name(tmp_path):

@@ -30,17 +30,16 @@ from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
 from experiments.command.config import with_settings
 from experiments.kinds.audio import abx as audio_abx
-from experiments.kinds.audio import ctc_head
 from experiments.kinds.audio import data as audio_data
 from experiments.kinds.audio import frames as audio_frames
 from experiments.kinds.audio import prepare as audio_prepare
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import recognition as audio_recognition
-from experiments.kinds.audio.tasks import Frames
+from experiments.kinds.audio.data import Frames
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import probes as image_probes
 from experiments.kinds.image import supervised as image_supervised
-from experiments.kinds.image.groups import split_groups
+from experiments.kinds.image.data import split_groups
 from experiments.kinds.image.prepare import prepare
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.series import kind as series_modality
@@ -693,7 +692,7 @@ def recognised(get):
             return lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, answers), np.float32), ""
 
         nothing = {"digest": lambda *args: ""}
-        with calls(ctc_head, train_on_labels=train), calls(audio_recognition, **nothing):
+        with calls(audio_recognition, train_on_labels=train), calls(audio_recognition, **nothing):
             scores = audio_fits(None)(config)
         return found or scores
 
@@ -723,7 +722,7 @@ def rates_by_layer(config):
 def decoders_of(config):
     config.probe.tasks = ("ctc",)
     answer = lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, 5), np.float32)  # noqa: E731
-    with calls(ctc_head, train_on_labels=(answer, "")):
+    with calls(audio_recognition, train_on_labels=(answer, "")):
         made = made_up()
         phones = {"synthetic": audio_data.Phones(made.labels, made.label_names)}
         data = audio_data.AudioData(made.recordings, made.recordings, phones)

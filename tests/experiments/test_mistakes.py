@@ -27,7 +27,7 @@ from experiments.command import cli
 from experiments.command.config import check_config, judged_on, load_config, with_settings
 from experiments.command.run_dir import check_same_run
 from experiments.kinds.registry import CONTRASTIVE, KINDS, kind_of, read_contrastive
-from experiments.training.checks import check_lists
+from experiments.training.checks import check_shared
 from experiments.training.contrastive import interpret
 from tests import commands
 from tests.commands import ONE_DEVICE
@@ -289,7 +289,7 @@ def test_lists_that_name_absent_utterances(folder_config, tmp_path):
 def test_one_list_without_the_other(folder_config, given):
     folder_config.data[f"{given}_list"] = "some.txt"
     with pytest.raises(UserError, match=rf"data\.{given}_list is 'some.txt'.*set both, or neither"):
-        check_lists(folder_config)
+        check_shared(folder_config)
 
 
 @pytest.mark.slow
@@ -396,7 +396,7 @@ def test_a_config_of_another_version_names_its_revision(tmp_path, change):
     with pytest.raises(UserError, match=said):
         read_contrastive(tmp_path)
     with pytest.raises(UserError, match=said):
-        check_same_run(tmp_path, config, CONTRASTIVE["image"].KEYS)
+        check_same_run(tmp_path, config)
 
 
 def test_a_look_at_other_data_forgets_what_their_source_does_not_read():

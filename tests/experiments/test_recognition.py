@@ -13,12 +13,10 @@ from configs import audio_synthetic
 from cpc.data import SAMPLE_RATE_HZ, select
 from cpc.evaluate import with_neighbours
 from cpc.types import UserError
-from experiments.kinds.audio import ctc_head, recognition, supervised
 from experiments.kinds.audio import kind as audio
-from experiments.kinds.audio.ctc_head import Labelled, fit_head, frozen, windows_of
-from experiments.kinds.audio.data import load_data
-from experiments.kinds.audio.recognition import check_phones
-from experiments.kinds.audio.tasks import Frames
+from experiments.kinds.audio import recognition, supervised
+from experiments.kinds.audio.data import Frames, load_data
+from experiments.kinds.audio.recognition import Labelled, check_phones, fit_head, frozen, windows_of
 from experiments.training import supervised as labelled
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet
@@ -94,7 +92,7 @@ def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_ans
 ):
     train, found = spoken(0), {}
     monkeypatch.setattr(
-        ctc_head,
+        recognition,
         "train_on_labels",
         lambda *args, **options: (
             found.update(draw=args[3], accuracy=args[4].accuracy) or (None, "")
@@ -102,7 +100,7 @@ def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_ans
     )
     fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
     drawn = {x.tobytes() for step in range(40) for x in found["draw"](step)["x"]}
-    held = ctc_head.hold_out(range(24), config.seed)
+    held = recognition.hold_out(range(24), config.seed)
     assert drawn == {x.tobytes() for i, x in enumerate(train.inputs) if i not in held}
 
     def answer(of_blank):
@@ -133,7 +131,7 @@ def test_answers_are_the_same_whatever_shares_the_batch(config, tmp_path):
 
 def test_a_head_is_trained_on_what_it_answers_on_beyond_an_end():
     short, longer = np.arange(6.0)[:, None] + 1, np.arange(16.0)[:, None]
-    draw = ctc_head.draw_utterances(Labelled([short, longer], [[0], [1]]), 1, seed=0)
+    draw = recognition.draw_utterances(Labelled([short, longer], [[0], [1]]), 1, seed=0)
     drawn = draw(0)
     row = drawn["x"][list(drawn["num_samples"]).index(6), :, 0]
     np.testing.assert_array_equal(row, [*range(1, 7), *range(6, 0, -1), 1, 2, 3, 4])
@@ -177,9 +175,9 @@ def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
 
     def record(decay, parts):
         decays.append(decay)
-        return ctc_head.optax.identity()
+        return recognition.optax.identity()
 
-    for module, of_rates in ((supervised, labelled), (ctc_head, ctc_head)):
+    for module, of_rates in ((supervised, labelled), (recognition, recognition)):
         monkeypatch.setattr(module, "train_on_labels", end)
         monkeypatch.setattr(of_rates, "scale_by_layer", record)
     make_probe(audio, config, tmp_path, data, model)(variables, 3)

@@ -15,7 +15,6 @@ import pytest
 
 from configs import audio_synthetic, audio_voices
 from configs import text as text_config
-from configs.audio import KEYS
 from cpc.data import Images, Recordings
 from cpc.data.sources.image_folder import read_image_folder
 from cpc.data.walk import walk_files
@@ -34,7 +33,7 @@ def begin(folder, has_config=True, step=3, **settings):
     """A run that has begun, as training leaves it, without the training."""
     config = with_settings(audio_synthetic.get_config(), settings)
     with (
-        open_run(str(folder), config, KEYS, make_mesh(1)),
+        open_run(str(folder), config, make_mesh(1)),
         open_checkpoints(folder / "checkpoints") as checkpoints,
     ):
         identity = run_dir.identify_run(folder, config)
@@ -47,7 +46,7 @@ def begin(folder, has_config=True, step=3, **settings):
 
 
 def open_again(folder, config):
-    with open_run(str(folder), config, KEYS, make_mesh(1)) as path:
+    with open_run(str(folder), config, make_mesh(1)) as path:
         return path
 
 
@@ -174,7 +173,7 @@ def test_checkpoints_of_an_unknown_config_are_not_resumed(tmp_path):
 def test_two_commands_do_not_share_a_run(tmp_path):
     config = audio_synthetic.get_config()
     with (
-        open_run(str(tmp_path), config, KEYS, make_mesh(1)),
+        open_run(str(tmp_path), config, make_mesh(1)),
         pytest.raises(UserError, match="is in use by process"),
     ):
         open_again(tmp_path, config)
@@ -192,7 +191,7 @@ def test_a_start_removes_what_killed_processes_were_writing_and_no_others(tmp_pa
     def left():
         return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.part")}
 
-    with open_run(str(tmp_path), audio_synthetic.get_config(), KEYS, make_mesh(1)):
+    with open_run(str(tmp_path), audio_synthetic.get_config(), make_mesh(1)):
         assert left() == {old, deep, new, *users}, "it was no run, whose could they be?"
     with pytest.raises(UserError, match="another config"):
         open_again(tmp_path, audio_voices.get_config())
@@ -247,7 +246,7 @@ def test_a_run_in_the_folder_of_the_data_itself_is_refused(tmp_path):
         pytest.raises(
             UserError, match=r"is data\.path, and what a run writes would be read as data"
         ),
-        open_run(str(tmp_path / "x" / ".." / "texts"), config, text_config.KEYS, make_mesh(1)),
+        open_run(str(tmp_path / "x" / ".." / "texts"), config, make_mesh(1)),
     ):
         pass
     assert [path.name for path in (tmp_path / "texts").iterdir()] == ["one.txt"]

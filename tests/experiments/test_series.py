@@ -26,7 +26,7 @@ from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.series import data
 from experiments.kinds.series import kind as series
 from experiments.kinds.series import probes as series_probes
-from experiments.training import labels
+from experiments.training import probes as training_probes
 from experiments.training.contrastive import interpret
 from experiments.training.objective import objective_loss
 from tests import plans
@@ -651,12 +651,12 @@ def test_labels_that_no_item_to_train_on_has_are_refused(tmp_path, task, labels,
 
 def test_test_labels_that_are_not_trained_on_are_counted(capsys):
     train, test, names = np.array([1, 2, 0, 0]), np.array([3, 0, 4, 1000]), "abcd"
-    labels.check_known(train, test, names, "files", "")
+    training_probes.check_known(train, test, names, "files", "")
     assert capsys.readouterr().out == (
         "1,004 of 1,007 test files have labels that are not trained on (c, d): probes cannot know "
         "them\n"
     )
-    labels.check_known(train, np.array([3, 0, 0, 0]), names, "files", "")
+    training_probes.check_known(train, np.array([3, 0, 0, 0]), names, "files", "")
     assert not capsys.readouterr().out
 
 

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from configs import audio_synthetic
-from configs.audio import KEYS
 from cpc import files
 from cpc.data import cache_dir
 from cpc.train import JsonlWriter, make_mesh
@@ -87,7 +86,7 @@ def test_a_run_directory_that_is_not_utf8_is_refused(tmp_path, monkeypatch, is_r
     workdir = "run" if is_relative else str(folder / "run")
     with (
         pytest.raises(UserError, match="not valid UTF-8"),
-        open_run(workdir, audio_synthetic.get_config(), KEYS, make_mesh(1)),
+        open_run(workdir, audio_synthetic.get_config(), make_mesh(1)),
     ):
         pass
     assert list(folder.iterdir()) == []

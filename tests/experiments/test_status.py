@@ -79,7 +79,7 @@ class Killed(BaseException):
 )
 def test_a_run_records_its_own_state(tmp_path, monkeypatch, error, state, said):
     def end():
-        with run_dir.open_run(str(tmp_path / "run"), make_config(KEYS), KEYS, make_mesh(1)):
+        with run_dir.open_run(str(tmp_path / "run"), make_config(KEYS), make_mesh(1)):
             assert states(tmp_path) == {"run": "running"}
             if isinstance(error, Killed):
                 monkeypatch.setattr(run_dir, "record_state", lambda *_, **__: None)
@@ -108,7 +108,7 @@ def test_a_training_keeps_its_step_and_a_stopped_one_has_no_page(tmp_path):
     run_dir.record_state(tmp_path, "stopped")
     recorded = run_dir.read_state(tmp_path)
     assert (recorded["state"], recorded["step"], recorded["num_steps"]) == ("stopped", 20, 40)
-    with run_dir.open_run(str(tmp_path / "run"), make_config(KEYS), KEYS, make_mesh(1)):
+    with run_dir.open_run(str(tmp_path / "run"), make_config(KEYS), make_mesh(1)):
         pass  # a command that a signal stopped before its page
     assert states(tmp_path / "run") == {"run": "stopped"}
 

@@ -24,12 +24,12 @@ from experiments.kinds.audio import frames as audio_frames
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import supervised as audio_supervised
-from experiments.kinds.audio.data import AudioData, Phones, frame_samples, labels_at
+from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_samples, labels_at
 from experiments.kinds.audio.supervised import MOST_RUNS
-from experiments.kinds.audio.tasks import Frames
 from experiments.kinds.image import kind as image
 from experiments.kinds.image import supervised as image_supervised
 from experiments.kinds.image.prepare import prepare as image_prepare
+from experiments.training.checks import check_shared
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, kept_until_done
 from experiments.training.supervised import (
@@ -513,7 +513,7 @@ def test_mistakes(config, sound):
     config.probe.features = ("supervised",)
     config.eval_every = config.probe.every = 10
     with pytest.raises(UserError, match="trained anew"):
-        audio_probes.check_options(config)
+        check_shared(config)
     config.probe.tasks, config.probe.hours = ("phones",), 1e-6
     with pytest.raises(UserError, match="toy has one labelled training utterance"):
         audio_probes.probe_tasks(config, sound)

@@ -10,7 +10,6 @@ from configs import (
     mi_consistency,
     mi_tasks,
 )
-from configs.audio import KEYS
 from cpc.files import flatten
 from cpc.results import Score, read_scores, write_scores
 from cpc.train import make_mesh
@@ -233,7 +232,7 @@ def test_a_run_that_starts_is_no_longer_a_failed_one(tmp_path, config, monkeypat
     monkeypatch.setattr(run_dir, "is_first", lambda: is_first)
     (tmp_path / "config.json").write_text("{}")  # it failed before it read the data
     run_dir.record_state(tmp_path, "failed")
-    with run_dir.open_run(str(tmp_path), config, KEYS, make_mesh(1)):
+    with run_dir.open_run(str(tmp_path), config, make_mesh(1)):
         assert bool(run_dir.read_failure(tmp_path)) != is_first
 
 

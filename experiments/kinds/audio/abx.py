@@ -1,6 +1,5 @@
 """The task "abx": do features tell phones apart by distance alone, without any fit?"""
 
-import functools
 import pathlib
 from collections.abc import Sequence
 
@@ -9,8 +8,7 @@ from cpc.evaluate import abx_score, cut_tokens, make_cells, read_rows
 from cpc.results import Score
 from cpc.types import Item, UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import AudioData, Phones
-from experiments.kinds.audio.tasks import aligned, labelled_sets
+from experiments.kinds.audio.data import AudioData, Phones, aligned, labelled_sets
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 METHODS = {False: "within speaker", True: "across speakers"}
@@ -68,19 +66,16 @@ def ask(
         across = (False, True) if some else (False,)
         return abx_scores(name, items, features, across, lose_last_frame)
 
-    write = functools.partial(record, name, items, some)
-    return ProbeTask("abx", answer, parts=parts, record=write)
+    def record(folder: pathlib.Path) -> None:  # the item file is for ZeroSpeech's own tools
+        write_items(folder / file_of(name), items)
+        if not some:
+            speakers = ", ".join(sorted({item.speaker for item in items}))
+            print(
+                f"{name} has no ABX across speakers: no phone in its context is of two of its "
+                f"speakers ({speakers})"
+            )
 
-
-def record(name: str, items: list[Item], some_across: bool, folder: pathlib.Path) -> None:
-    """Write the item file, for ZeroSpeech's own tools, and say what cannot be asked."""
-    write_items(folder / file_of(name), items)
-    if not some_across:
-        speakers = sorted({item.speaker for item in items})
-        print(
-            f"{name} has no ABX across speakers: no phone in its context is of two of its "
-            f"speakers ({', '.join(speakers)})"
-        )
+    return ProbeTask("abx", answer, parts=parts, record=record)
 
 
 def file_of(name: str) -> str:
@@ -99,11 +94,7 @@ def abx_scores(
     is_across: tuple[bool, ...],
     lose_last_frame: bool,
 ) -> list[Score]:
-    """Return the ABX errors of one feature, within and across speakers.
-
-    None of networks that were trained on labels, which have no features. `lose_last_frame` as of
-    `cut_tokens`.
-    """
+    """Return the ABX errors of a feature; none of a network that was trained on labels."""
     by_utterance, stride = features.values
     if not by_utterance:
         return []

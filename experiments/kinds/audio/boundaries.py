@@ -11,8 +11,13 @@ from cpc.evaluate.probe import read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import LABEL_SAMPLES, AudioData, Phones, first_minutes
-from experiments.kinds.audio.tasks import aligned, labelled_sets
+from experiments.kinds.audio.data import (
+    LABEL_SAMPLES,
+    AudioData,
+    aligned,
+    first_minutes,
+    labelled_sets,
+)
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 #: What counts as the same place, as in all published figures.
@@ -23,24 +28,19 @@ FIT_MINUTES = 10.0
 
 def boundary_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     """Return the task of where phones begin, for every labelled set."""
-    return [
-        boundary_task(name, phones, *parts)
-        for name, phones, parts in labelled_sets(data, "boundaries")
-    ]
-
-
-def boundary_task(name: str, phones: Phones, train: Recordings, test: Recordings) -> ProbeTask:
-    """Return the task of one labelled set."""
-    parts = first_minutes(train, FIT_MINUTES, by_speaker=False), test
-    true = [[boundaries_of(labels) for labels in aligned(part, phones)] for part in parts]
-    for which, of_part in zip(("training", "test"), true, strict=True):
-        if not sum(map(len, of_part)):
-            raise UserError(
-                f"no {which} utterance of {name} has two phones, and so no boundary to find: take "
-                "boundaries out of probe.tasks, or label more"
-            )
-    answer = functools.partial(boundary_scores, name, parts, true)
-    return ProbeTask("boundaries", answer, parts=parts)
+    tasks = []
+    for name, phones, (train, test) in labelled_sets(data, "boundaries"):
+        parts = first_minutes(train, FIT_MINUTES, by_speaker=False), test
+        true = [[boundaries_of(labels) for labels in aligned(part, phones)] for part in parts]
+        for which, of_part in zip(("training", "test"), true, strict=True):
+            if not sum(map(len, of_part)):
+                raise UserError(
+                    f"no {which} utterance of {name} has two phones, and so no boundary to find: "
+                    "take boundaries out of probe.tasks, or label more"
+                )
+        answer = functools.partial(boundary_scores, name, parts, true)
+        tasks.append(ProbeTask("boundaries", answer, parts=parts))
+    return tasks
 
 
 def boundaries_of(labels: np.ndarray) -> np.ndarray:
@@ -84,12 +84,10 @@ def boundary_scores(
     metrics = (
         ("F1", boundaries.f1, bootstrap_interval(2.0 * hits, counts),
          Outcomes(2 * hits, counts, items)),
-        ("R-value", boundaries.r_value, boundaries.r_value_interval(matches), None),
-    )  # fmt: skip
+        ("R-value", boundaries.r_value, boundaries.r_value_interval(matches), None))  # fmt: skip
     for metric, measure, interval, outcomes in metrics:
         value, luck = (float(measure(boundaries.total(one))) for one in (matches, chance))
         yield Score(
             "boundaries", name, "boundary", features.name, "peaks", metric, value, *interval, luck,
             num_train=sum(map(len, true[0])), num_test=sum(map(len, true[1])),
-            setting=f"prominence {prominence:.2f}", outcomes=outcomes,
-        )  # fmt: skip
+            setting=f"prominence {prominence:.2f}", outcomes=outcomes)  # fmt: skip

@@ -2,12 +2,13 @@
 
 import hashlib
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpc import data
+from cpc.data import Recordings, align, select
 from cpc.data.phones import MOST_EXTRA
 from cpc.data.recordings import explain_ids, ids_of
 from cpc.data.skipped import Skipped, count_names
@@ -16,8 +17,8 @@ from cpc.models import Model
 from cpc.types import Item, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.training import sources
-from experiments.training.sources import data_root
+from experiments.training import checks
+from experiments.training.checks import data_root
 
 #: The synthetic source: small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
@@ -68,7 +69,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     recordings = _pack(options, root, speaker_level, log)
     phones, items = without_lost(phones, items, recordings, log)
     if options.phones:
-        describe_labels(pathlib.Path(options.phones).stem, phones, recordings.names, log)
+        name = pathlib.Path(options.phones).stem
+        describe_labels(name, phones[name].labels, recordings.names, log)
     if lists[0] and lists[1]:
         files = (pathlib.Path(name).expanduser() for name in lists)
         train, test = data.split_by_lists(recordings, *map(data.read_list, files))
@@ -108,24 +110,17 @@ def _pack(options, root, speaker_level, log):
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     path = data.cache_dir() / "packs" / f"{root.name}-{key}"
-    allowed = options.max_skipped_fraction
+    how: dict[str, Any] = {"max_skipped_fraction": options.max_skipped_fraction}
     if options.source == "librispeech_tfds":
-        recordings = data.read_librispeech_tfds(root, options.split, log)
-        return data.pack(recordings, path, log, max_skipped_fraction=allowed)
-    return data.pack_folder(
-        root, path, log, speaker_level=speaker_level, max_skipped_fraction=allowed
-    )
+        return data.pack(data.read_librispeech_tfds(root, options.split, log), path, log, **how)
+    return data.pack_folder(root, path, log, speaker_level=speaker_level, **how)
 
 
 def describe_labels(
-    name: str,
-    phones: Mapping[str, Phones],
-    recordings: Sequence[str],
-    log: Callable[[str], object],
+    name: str, labels: Collection[str], recordings: Sequence[str], log: Callable[[str], object]
 ) -> None:
     """Log which labels are of no recording: a space or an ending in an id loses all of them."""
-    labels = phones[name].labels
-    if lost := sorted(labels.keys() - set(recordings)):
+    if lost := sorted(set(labels) - set(recordings)):
         some = ", ".join(lost[:3]) + ", ..." * (len(lost) > 3)
         log(
             f"{name}: {len(lost):,} of {len(labels):,} labelled utterances are none of these "
@@ -140,10 +135,7 @@ def without_lost(
     recordings: data.Recordings,
     log: Callable[[str], object],
 ) -> tuple[dict[str, Phones], dict[str, list[Item]]]:
-    """Leave out labels and items of sound that a damaged recording lost, and say so.
-
-    Those that lie beyond the end of one that is sound belong to another, and stay to be refused.
-    """
+    """Leave out labels and items of sound that a damaged recording lost, and say so."""
     damages = (*recordings.skipped, *recordings.shortened)
     damaged = {one for path, _ in damages for one in ids_of(path)}
     lengths = dict(zip(recordings.names, recordings.lengths.tolist(), strict=True))
@@ -168,14 +160,11 @@ def without_lost(
 
 
 def _synthetic(config: Config) -> AudioData:
+    # One window an utterance, or where frames begin in a window would be information, too.
+    seconds = config.data.window_samples / data.SAMPLE_RATE_HZ
     made = data.make_synthetic(
-        num_speakers=SYNTHETIC_SPEAKERS,
-        utterances_per_speaker=SYNTHETIC_UTTERANCES,
-        # One window an utterance, or where frames begin in a window would be information, too.
-        seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
-        chain=data.phone_chain(SYNTHETIC_PHONES),
-        seed=config.seed,
-    )
+        num_speakers=SYNTHETIC_SPEAKERS, utterances_per_speaker=SYNTHETIC_UTTERANCES,
+        seconds=seconds, chain=data.phone_chain(SYNTHETIC_PHONES), seed=config.seed)  # fmt: skip
     train, test = data.split_by_utterance(made.recordings, config.data.test_fraction, config.seed)
     return AudioData(train, test, {"synthetic": Phones(made.labels, made.label_names)})
 
@@ -183,10 +172,8 @@ def _synthetic(config: Config) -> AudioData:
 def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int, float]:
     """Return the most that c_t can tell of z_(t+k) on the synthetic source, in nats, by offset k.
 
-    Given phones and speaker the frames are independent, so that past and latent share what the two
-    nearest frames of theirs do: the speaker, and phones that are k - before frames apart, if a
-    latent sees `before` frames before its own. Smaller offsets see the same samples and have no
-    such limit; they are left out.
+    Past and latent share the speaker, and phones k - before frames apart, if a latent sees `before`
+    frames before its own. Smaller offsets see the same samples and have no limit.
     """
     chain = data.phone_chain(SYNTHETIC_PHONES)
     before = -(-receptive_field // stride) - 1
@@ -233,9 +220,9 @@ def labels_of_frames(
 def label_frames(
     audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int, stride: int
 ) -> np.ndarray:
-    """Phones (b, frames) of windows of training utterances, each labelled set with its own numbers.
+    """Return phones (b, frames) of windows of training utterances, -1 without a label.
 
-    A frame is `stride` samples; -1 where there is no label.
+    Each labelled set has numbers of its own.
     """
     labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
     for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):
@@ -266,7 +253,7 @@ def first_minutes(
 
 def places_of(config: Config) -> dict[str, tuple[str, ...]]:
     """Return what scores call recordings, labels and items, and where each is, and of what."""
-    options, ((name, root),) = config.data, sources.places_of(config).items()
+    options, ((name, root),) = config.data, checks.places_of(config).items()
     files = {
         pathlib.Path(options.phones).stem: options.phones,
         pathlib.Path(options.item_file).name: options.item_file,
@@ -294,3 +281,59 @@ def fingerprint(part: data.Recordings) -> Fingerprint:
     loudness = np.round(np.zeros(0) if part.rms is None else part.rms, 5)  # sums differ by CPU
     lengths = part.lengths.tobytes()
     return Fingerprint(len(part), repr(part.names).encode(), exact=lengths + loudness.tobytes())
+
+
+#: Features that are networks trained on the labels, which answer by themselves.
+TRAINED = {"supervised": "trained on", "tuned": "fine-tuned to"}
+
+
+class Frames(NamedTuple):
+    """A feature of utterances: the `values` of audio's feature sets."""
+
+    by_utterance: Mapping[str, Any]
+    """Utterance -> (frames, width); empty for the networks that answer by themselves."""
+    stride: int
+    """Samples from frame to frame."""
+
+
+def labelled_sets(
+    data: AudioData, task: str, which: tuple[str, ...] = ("training", "test")
+) -> Iterator[tuple[str, Phones, tuple[Recordings, ...]]]:
+    """Yield each labelled set: its name, phones, and the utterances that these are of."""
+    if not data.phones:
+        raise UserError(
+            f"there are no phone labels for a probe of {task}: set data.phones to an alignment "
+            f"file, or take {task} out of probe.tasks"
+        )
+    recordings = {"training": data.train, "test": data.test}
+    for name, phones in data.phones.items():
+        parts = tuple(
+            select(recordings[kind], [i for i, own in enumerate(recordings[kind].names)
+                                      if own in phones.labels])
+            for kind in which
+        )  # fmt: skip
+        for kind, part in zip(which, parts, strict=True):
+            if not len(part):
+                raise UserError(
+                    f"no {kind} utterance has labels in {name}: do its utterance ids belong to "
+                    "these recordings?"
+                )
+        yield name, phones, parts
+
+
+def aligned(part: Recordings, phones: Phones) -> list[np.ndarray]:
+    """Return the labels of utterances, one every 10 ms."""
+    return [
+        align(phones.labels[utterance], num_labels(length), utterance)
+        for utterance, length in zip(part.names, part.lengths, strict=True)
+    ]
+
+
+def check_trained(config: Config, part: Recordings, name: str) -> None:
+    """Check that the networks trained on labels have an utterance more to stop by."""
+    for feature in TRAINED:
+        if feature in config.probe.features and len(part) < 2:
+            raise UserError(
+                f"{name} has one labelled training utterance, but the {feature} network needs "
+                f"another to stop by: take {feature} out of probe.features, or label more"
+            )

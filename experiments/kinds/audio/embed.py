@@ -28,6 +28,10 @@ class Recording(NamedTuple):
     name: str
     file: AudioFile
 
+    def note(self, sentence: str) -> None:
+        """Print a sentence on the recording."""
+        print(f"{self.name}: {sentence}")
+
 
 def embed_files(
     pretrained: models.Pretrained,
@@ -37,8 +41,7 @@ def embed_files(
 ) -> Embedding:
     """Return the features of a recording, or of all below a folder: max(1, s // stride) frames.
 
-    Short recordings are embedded in batches, long ones in chunks. Past its end a recording is
-    continued by its mirror image.
+    Past its end a recording is continued by its mirror image.
     """
     layers = models.Layers(pretrained.module, pretrained.variables, names)
     files = list_files(path, AUDIO_SUFFIXES, skipped, COMPANION_SUFFIXES)
@@ -54,7 +57,10 @@ def embed_files(
             kept, failed = [], []
             for recording in (recordings[index] for index in groups[number][1]):
                 with skip(recording.name, failed):
-                    kept.append((recording, read_scaled(recording, rms)))
+                    parts = list(stream_mono(recording.file, recording.note))
+                    levels = measure_levels(parts)
+                    report_levels(recording, levels)
+                    kept.append((recording, scale_parts(parts, levels, rms)))
             return kept, failed
 
         for number, (kept, failed) in enumerate(prefetch(read_group, 0, len(groups))):
@@ -80,7 +86,7 @@ def open_recordings(
         with skip(name, skipped):
             recordings.append(Recording(name, open_audio(path)))
             if what := recordings[-1].file.missing:
-                print(f"{name}: {what}")
+                recordings[-1].note(what)
     return recordings
 
 
@@ -94,7 +100,7 @@ def embed_long(
 ) -> dict[str, np.ndarray]:
     """Return the features of a recording that is read a chunk at a time."""
     file = choose_channel(recording.file)
-    levels = measure_levels(stream_mono(file, note_of(recording)))
+    levels = measure_levels(stream_mono(file, recording.note))
     report_levels(recording, levels)
 
     def stream() -> Iterator[np.ndarray]:
@@ -104,9 +110,7 @@ def embed_long(
     return layers.embed_long(read_in_order(stream), levels.num_samples)
 
 
-def read_in_order(
-    stream: Callable[[], Iterator[np.ndarray]],
-) -> Callable[[int, int], np.ndarray]:
+def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, int], np.ndarray]:
     """Return read(start, stop) for a stream of parts, which starts again to go back.
 
     >>> read = read_in_order(lambda: iter([np.arange(3.0), np.arange(3.0, 5.0)]))
@@ -129,22 +133,9 @@ def read_in_order(
     return read
 
 
-def read_scaled(recording: Recording, rms: float | None) -> np.ndarray:
-    """Return a whole recording, as far as it decodes, at the loudness that a model requires."""
-    parts = list(stream_mono(recording.file, note_of(recording)))
-    levels = measure_levels(parts)
-    report_levels(recording, levels)
-    return scale_parts(parts, levels, rms)
-
-
-def note_of(recording: Recording) -> Callable[[str], None]:
-    """Return a function that prints a sentence on a recording."""
-    return lambda sentence: print(f"{recording.name}: {sentence}")
-
-
 def report_levels(recording: Recording, levels: Levels) -> None:
     """Print how a recording is altered, and whether fewer samples decode than its header says."""
-    note, promised = note_of(recording), recording.file.num_samples
+    note, promised = recording.note, recording.file.num_samples
     if not levels.rms:
         note("kept, but it is silent: all its samples are equal")
     for sentence in levels.describe():

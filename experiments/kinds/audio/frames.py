@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,19 @@ from cpc.evaluate import Updates, answer_scores, probe_scores
 from cpc.results import Score
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import AudioData, first_minutes, labels_of_frames, num_labels
+from experiments.kinds.audio.data import (
+    TRAINED,
+    AudioData,
+    aligned,
+    check_trained,
+    first_minutes,
+    labelled_sets,
+    labels_of_frames,
+    num_labels,
+)
 from experiments.kinds.audio.supervised import train_supervised
-from experiments.kinds.audio.tasks import TRAINED, aligned, check_trained, labelled_sets
+from experiments.training.checks import name_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
-from experiments.training.sources import name_of
 
 
 class Labels(NamedTuple):
@@ -102,28 +110,17 @@ def frame_scores(
         labels_of_frames(part, own, stride)
         for part, own in zip(parts, labels.each_10_ms, strict=True)
     ]
-    words = {"task": task, "data": data, "units": labels.units}
+    words: Any = {"task": task, "data": data, "units": labels.units}
     if features.name in TRAINED:
         print(f"the network {TRAINED[features.name]} {task} of {data}, until it stops improving:")
-        answer, setting = train_supervised(
-            config,
-            context.folder_of(f"{features.name}-{task}-{data}"),
-            context.model,
-            parts[0],
-            labels.each_10_ms[0],
-            labels.num_classes,
-            context.variables if features.name == "tuned" else None,
-        )
+        folder = context.folder_of(f"{features.name}-{task}-{data}")
+        own = parts[0], labels.each_10_ms[0], labels.num_classes
+        start = context.variables if features.name == "tuned" else None
+        answer, setting = train_supervised(config, folder, context.model, *own, start)
         words |= {"features": features.name, "setting": setting}
         return answer_scores(answer(parts[1]), *expected, **words)
     train, test = ({features.name: [by_utterance[name] for name in part.names]} for part in parts)
-    hidden = config.probe.hidden_width
-    return probe_scores(
-        train,
-        test,
-        *expected,
-        hidden_widths=(0, hidden) if hidden else (0,),
-        num_classes=labels.num_classes,
-        updates=Updates(num_epochs=config.probe.num_epochs),
-        **words,
-    )
+    hidden, updates = config.probe.hidden_width, Updates(num_epochs=config.probe.num_epochs)
+    how: Any = {"num_classes": labels.num_classes, "updates": updates, **words}
+    widths = (0, hidden) if hidden else (0,)
+    return probe_scores(train, test, *expected, hidden_widths=widths, **how)

@@ -111,13 +111,12 @@ def augmentation_section(run: Run) -> Section | None:
         return None
     side = run.config.get("augment", {}).get("side", "")
     told = f"{SIDES.get(side, '')} Only in training: evaluation and probes use the original."
-    figure = Figure(
-        "augmentation",
-        draw_sounds(heard),
-        "A training window, before and after each effect",
+    caption = (
         "Waveforms (gray: the window as recorded) and spectrograms, in which dark is loud, over a "
-        f"range of {RANGE_DB} dB.",
+        f"range of {RANGE_DB} dB."
     )
+    title = "A training window, before and after each effect"
+    figure = Figure("augmentation", draw_sounds(heard), title, caption)
     return Section("Augmentation, heard and drawn", [told.strip(), *lost], [figure], sounds=sounds)
 
 
@@ -139,24 +138,17 @@ def draw_sounds(heard: dict[str, np.ndarray]) -> Any:
     clean = next(iter(heard.values()))
     levels = [spectrogram(x) for x in heard.values()]
     top = max(float(level.max()) for level in levels)
-    rows: Sequence[Any] = list(zip(heard.items(), levels, strict=True))
-    for row, ((title, x), level) in enumerate(rows):
+    for row, ((title, x), level) in enumerate(zip(heard.items(), levels, strict=True)):
         left, right = panels[2 * row : 2 * row + 2]
         seconds = len(x) / SAMPLE_RATE_HZ
         if row:
             left.plot(np.arange(len(clean)) / SAMPLE_RATE_HZ, clean, color=GRAY, linewidth=0.5)
         left.plot(np.arange(len(x)) / SAMPLE_RATE_HZ, x, color=BLUE, linewidth=0.5, alpha=0.8)
         right.grid(visible=False)
-        right.imshow(
-            level.T,
-            origin="lower",
-            aspect="auto",
-            cmap="Greys",
-            vmin=top - RANGE_DB,
-            vmax=top,
-            extent=(0, seconds, 0, SAMPLE_RATE_HZ / 2000),
-        )
-        time = "seconds" if row == len(rows) - 1 else ""
+        how: Any = {"cmap": "Greys", "vmin": top - RANGE_DB, "vmax": top}
+        extent = (0, seconds, 0, SAMPLE_RATE_HZ / 2000)
+        right.imshow(level.T, origin="lower", aspect="auto", extent=extent, **how)
+        time = "seconds" if row == len(heard) - 1 else ""
         label(left, time, "", title)
         label(right, time, "kHz", "")
     return figure

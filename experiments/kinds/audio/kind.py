@@ -20,7 +20,7 @@ from experiments.kinds.audio.model import build_model, choose_offsets, geometry,
 from experiments.kinds.audio.prepare import check_augmentation, prepare
 from experiments.kinds.audio.probes import check_options, feature_sets, probe_tasks
 from experiments.kinds.audio.sections import WORDS
-from experiments.training.checks import check_batch_norm, check_lists, reject
+from experiments.training.checks import check_shared, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.plan import Plan
 from experiments.training.problem import HeldOut, Problem
@@ -73,12 +73,11 @@ def check_clips(config: Config, recordings: Recordings) -> None:
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    check_lists(config)
+    check_shared(config)
     check_options(config)
     model.check_model(config)
     model.check_parts(config)
     check_augmentation(config)
-    check_batch_norm(config)
     is_synthetic = config.data.source == "synthetic"
     reject(config,
         (config.loss.name == "sup_con" and config.data.one_speaker, "loss.name data.one_speaker",
@@ -86,22 +85,16 @@ def check(config: Config) -> None:
         (is_synthetic and config.data.window_samples > MAX_SYNTHETIC,
          "data.source data.window_samples",
          "synthetic recordings are as long as a window, and thousands; choose at most "
-         f"{MAX_SYNTHETIC:,}"),
-    )  # fmt: skip
+         f"{MAX_SYNTHETIC:,}"))  # fmt: skip
 
 
 def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
     """Return step -> this process's rows of the batch of windows."""
     check_clips(config, recordings)
-    return make_packed_batches(
-        recordings,
-        window_samples=config.data.window_samples,
-        batch_size=config.data.batch_size,
-        seed=seed,
-        one_speaker=config.data.one_speaker,
-        process=jax.process_index(),
-        num_processes=jax.process_count(),
-    )
+    names = ("window_samples", "batch_size", "one_speaker")
+    own = {name: config.data[name] for name in names}
+    rows = {"process": jax.process_index(), "num_processes": jax.process_count()}
+    return make_packed_batches(recordings, seed=seed, **own, **rows)
 
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:

@@ -5,69 +5,46 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.models import (
-    AUDIO_ENCODERS,
-    CPC,
-    PREDICTORS,
-    Model,
-    QuantizedEncoder,
-    SegmentalCPC,
-    boundaries,
-    make_model,
-    module_ends,
-    segment_bounds,
-    segment_means,
-)
+from cpc import models
 from cpc.types import Batch
-from experiments.command.config import Config, check_word
+from experiments.command.config import Config
 from experiments.training.checks import reject
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry
 from experiments.training.sequences import CONTEXTS, positions
 
 
-def build_model(config: Config) -> Model:
+def build_model(config: Config) -> models.Model:
     """Return encoder, context and predictor by the config's words."""
     options, encoder = config.model, build_encoder(config)
     dtype, width = encoder.dtype, latent_width(config)
     context = CONTEXTS[options.context](options.context_width, options.context_layers, dtype=dtype)
     if options.context_blocks > 1:
         context = context.clone(blocks=options.context_blocks)
-    predictor = PREDICTORS[options.predictor](options.num_offsets, width, dtype=dtype)
+    predictor = models.PREDICTORS[options.predictor](options.num_offsets, width, dtype=dtype)
     if options.segment_threshold:
         of_segments = predictor.clone(num_offsets=options.segment_offsets or 1)
         of_frames = (context.clone(), predictor) if options.segment_offsets else (None, None)
-        return make_model(
-            SegmentalCPC(
-                encoder, context, of_segments, width, options.segment_threshold, *of_frames, dtype
-            )
-        )
-    cuts = module_ends(encoder.num_layers, options.modules)
-    return make_model(CPC(encoder, context, predictor, tuple(options.directions), cuts))
+        levels = context, of_segments, width, options.segment_threshold, *of_frames
+        return models.make_model(models.SegmentalCPC(encoder, *levels, dtype))
+    cuts = models.module_ends(encoder.num_layers, options.modules)
+    return models.make_model(
+        models.CPC(encoder, context, predictor, tuple(options.directions), cuts)
+    )
 
 
 def build_encoder(config: Config) -> Any:
     """Return the encoder by the config's words, with its geometry."""
     options = config.model
-    check_word("model.encoder", options.encoder, AUDIO_ENCODERS)  # a run may be of another version
-    encoder = AUDIO_ENCODERS[options.encoder](
-        options.width,
-        norm=options.norm,
-        padding=options.padding,
-        dtype=jnp.dtype(options.dtype),
-        remat=options.remat,
+    how = {name: options[name] for name in ("norm", "padding", "remat")}
+    encoder = models.AUDIO_ENCODERS[options.encoder](
+        options.width, dtype=jnp.dtype(options.dtype), **how
     )
     if not options.num_codes:
         return encoder
-    return QuantizedEncoder(
-        encoder,
-        options.num_codes,
-        options.code_width,
-        decay=options.code_decay,
-        commitment=options.commitment,
-        restart=options.restart_codes,
-        dtype=encoder.dtype,
-    )
+    how = {"decay": options.code_decay, "commitment": options.commitment}
+    how |= {"restart": options.restart_codes, "dtype": encoder.dtype}
+    return models.QuantizedEncoder(encoder, options.num_codes, options.code_width, **how)
 
 
 def latent_width(config: Config) -> int:
@@ -85,21 +62,25 @@ def geometry(config: Config) -> Geometry:
 
     Overlapping windows are no negatives of each other, unless the config asks for it.
     """
-    module = build_model(config).module
-    offsets = offsets_of_branches(module, choose_offsets(config))
-    branches = tuple(map(Branch, name_branches(module), offsets))
+    module, offsets = build_model(config).module, choose_offsets(config)
+    if isinstance(module, models.SegmentalCPC):
+        of_frames = module.frame_predictor
+        counts = {"frames": 1 if of_frames is None else of_frames.num_offsets}
+        counts["segments"] = module.predictor.num_offsets
+    elif module.cuts:
+        both = module.is_bidirectional
+        names = (f"module {n}" + f" {direction}" * both for n, direction in module.branches)
+        counts = dict.fromkeys(names, len(offsets))
+    else:
+        counts = dict.fromkeys(module.directions, len(offsets))
+    branches = tuple(Branch(name, offsets[:number]) for name, number in counts.items())
     apart = 0 if config.negatives.overlap else config.data.window_samples
     width, is_aligned = latent_width(config), config.loss.align_to > 0
     return Geometry(num_latents(config), width, branches, apart=apart, is_aligned=is_aligned)
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
-    """Return the offset of each prediction; aligned ones have that of their last even share.
-
-    Segments predict the first few of these.
-
-    What the strict bound asks of a prediction is a fixed offset. Where K predictions are aligned to
-    F latents, it is where the k-th ends if each takes as many.
+    """Return the offset of each prediction; of K aligned to F latents, the end of an even share.
 
     >>> from configs import audio
     >>> config = audio.get_config()
@@ -173,37 +154,17 @@ def check_parts(config: Config) -> None:
          "second alone; set model.num_codes to 0, or augment.side to none"),
         (has_codes and config.optim.accumulate > 1, "model.num_codes optim.accumulate",
          "parts of a batch would leave the codes where they are and add no penalty; set one of "
-         "them to its default"),
-    )  # fmt: skip
+         "them to its default"))  # fmt: skip
 
 
-def name_branches(module: CPC | SegmentalCPC) -> tuple[str, ...]:
-    """Return what predicts by itself: directions of time, modules, or both; or two levels."""
-    if isinstance(module, SegmentalCPC):
-        return "frames", "segments"
-    if not module.cuts:
-        return tuple(module.directions)
-    both = module.is_bidirectional
-    return tuple(f"module {n}" + f" {one}" * both for n, one in module.branches)
-
-
-def offsets_of_branches(
-    module: CPC | SegmentalCPC, offsets: tuple[int, ...]
-) -> tuple[tuple[int, ...], ...]:
-    """Return the offsets that each of these predicts: the first, as many as it has predictions."""
-    if isinstance(module, SegmentalCPC):
-        frames = 1 if module.frame_predictor is None else module.frame_predictor.num_offsets
-        return offsets[:frames], offsets[: module.predictor.num_offsets]
-    return (offsets,) * len(module.branches)
-
-
-def split_branches(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
+def split_branches(
+    module: models.CPC | models.SegmentalCPC, outputs: Any, batch: Batch
+) -> list[BranchOutputs]:
     """Return outputs of each branch, where their latents come from, and which of them exist.
 
-    A backward one counts time, and the line of recordings, from their ends. A module of a shorter
-    stride sees the line stretched by as much: a latent is always as long.
+    A backward one counts from the ends. A module of a shorter stride sees the line stretched.
     """
-    if isinstance(module, SegmentalCPC):
+    if isinstance(module, models.SegmentalCPC):
         return split_levels(module, outputs, batch)
     outputs = outputs if len(module.branches) > 1 else (outputs,)
     stride, branches = module.encoder.stride, []
@@ -224,14 +185,17 @@ def split_branches(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> li
     return branches
 
 
-def split_levels(module: SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
+def split_levels(module: models.SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
     """Return frames and segments; the sound of a segment is that of its frames."""
     frames, segments = outputs
     exists = module.existing(batch.get("num_samples"), frames.z.shape[1])
-    begins = boundaries(frames.z, module.threshold, exists)
-    some = segment_means(frames.z, begins, exists)[1]
+    begins = models.boundaries(frames.z, module.threshold, exists)
+    some = models.segment_means(frames.z, begins, exists)[1]
     time = jnp.arange(begins.shape[1])[None]
-    levels = ((frames, exists, (time, time + 1)), (segments, some, segment_bounds(begins, exists)))
+    levels = (
+        (frames, exists, (time, time + 1)),
+        (segments, some, models.segment_bounds(begins, exists)),
+    )
     start, stride = batch["sample"][:, None], module.encoder.stride
     return [
         BranchOutputs(

@@ -11,8 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.data import Recordings, read_all
-from cpc.evaluate import embed_pieces, embed_utterances, mfcc, with_neighbours
+from cpc.data import SAMPLE_RATE_HZ, Recordings, read_all
+from cpc.evaluate import (
+    code_scores,
+    embed_pieces,
+    embed_utterances,
+    mfcc,
+    read_rows,
+    with_neighbours,
+)
 from cpc.models import Model
 from cpc.results import Score
 from cpc.train import raise_if_stopped
@@ -20,14 +27,27 @@ from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.kinds.audio.abx import abx_tasks
 from experiments.kinds.audio.boundaries import boundary_tasks
-from experiments.kinds.audio.codes import code_tasks
-from experiments.kinds.audio.data import AudioData, first_minutes, frame_samples
+from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
 from experiments.kinds.audio.frames import phone_tasks, speaker_tasks
 from experiments.kinds.audio.recognition import recognition_tasks
-from experiments.kinds.audio.tasks import TRAINED, Frames
-from experiments.training.checks import check_probes, check_refit, reject
+from experiments.training.checks import check_probes, name_of, reject
 from experiments.training.embedding import make_embed_long
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
+
+
+def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return the task "codes": how many bits per second quantized latents take."""
+
+    def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
+        if features.name not in ("z", "random z"):
+            return []
+        by_utterance, stride = features.values
+        frames = [np.asarray(read_rows(by_utterance[name])) for name in data.test.names]
+        seconds = stride / SAMPLE_RATE_HZ
+        return list(code_scores(frames, seconds, data=name_of(config), features=features.name))
+
+    return [ProbeTask("codes", answer, parts=(data.test,))]
+
 
 #: Probe tasks by name; each raises a UserError if the data lack what it needs.
 TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {
@@ -55,7 +75,6 @@ def check_options(config: Config) -> None:
     """Check that the keys of the probes go together, and with the model's."""
     options = config.probe
     check_probes(config)
-    check_refit(config, "probe.features")
     reject(config,
         ("ctc" in options.tasks and not options.ctc_minutes, "probe.ctc_minutes",
          "name minutes of labels, or 0 for all"),
@@ -63,8 +82,7 @@ def check_options(config: Config) -> None:
          "the latents are not quantised; set model.num_codes, or take codes out of probe.tasks"),
         ("codes" in options.tasks and not {"z", "random z"} & {*options.features},
          "probe.tasks probe.features",
-         "codes are of z; add z to probe.features, or take codes out of probe.tasks"),
-    )  # fmt: skip
+         "codes are of z; add z to probe.features, or take codes out of probe.tasks"))  # fmt: skip
 
 
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
@@ -76,9 +94,7 @@ def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
     """Yield the frames of all utterances that tasks need, for each feature that they use.
 
-    Each utterance is embedded once for all tasks, and features come one after the other, for they
-    can fill the memory. Networks trained on labels, which take longest and are kept, come first, so
-    that a stop loses little.
+    Networks trained on labels, which take longest and are kept, come first: a stop loses little.
     """
     config, model = context.config, context.model
     embed = make_embed(config, model, context.variables)
@@ -111,8 +127,7 @@ def make_embed(
 ) -> Callable[[Sequence[str], Sequence[Recordings]], dict[str, dict[str, Any]]]:
     """Return embed(names, parts): features of one of the `passes`, by name and utterance.
 
-    Each utterance of the parts is embedded once; its features are (frames, width), one frame each
-    `frame_samples`. Networks trained on labels, which answer by themselves, have none.
+    Features are (frames, width), one frame per `frame_samples`.
     """
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
@@ -128,17 +143,17 @@ def make_embed(
         waveforms = [read_all(*place) for place in utterances.values()]
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
+            around = {"stride": stride, "before": MFCC_BEFORE, "ahead": MFCC_AHEAD}
+            long = functools.partial(embed_pieces, mfcc, **around)
             frames = embed_utterances(
                 mfcc, waveforms, stride, shape_frames=MFCC_SHAPE_FRAMES, ahead=MFCC_AHEAD,
-                embed_long=lambda x: embed_pieces(
-                    mfcc, x, stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
-                ),
-            )  # fmt: skip
+                embed_long=long)  # fmt: skip
             found = dict(zip(utterances, frames, strict=True))
             made: dict[str, dict[str, Any]] = {"mfcc": found}
             if "mfcc context" in names:
-                around = (with_neighbours(frames, NEIGHBOURS) for frames in found.values())
-                made["mfcc context"] = dict(zip(found, around, strict=True))
+                made["mfcc context"] = {
+                    name: with_neighbours(own, NEIGHBOURS) for name, own in found.items()
+                }
             return made
         is_random = names[0].startswith("random")
         own = model.init(jax.random.key(config.seed + 1), {"x": window}) if is_random else variables
@@ -184,12 +199,10 @@ def speaker_map(data: AudioData) -> ProbeTask:
                 points.append(c[start : start + PIECE_LATENTS].mean(0))
                 speakers.append(names.index(speaker))
         chosen = np.random.default_rng(0).permutation(len(points))[:MAX_POINTS]
+        path, c = context.workdir / "probes" / "speaker_map.npz", np.asarray(points, np.float32)
+        speaker = np.asarray(speakers)[chosen]
         write_latest(
-            context.workdir / "probes" / "speaker_map.npz",
-            context.step,
-            features=np.asarray(points, np.float32)[chosen],
-            speaker=np.asarray(speakers)[chosen],
-            names=np.asarray(names),
+            path, context.step, features=c[chosen], speaker=speaker, names=np.asarray(names)
         )
         return []
 

@@ -30,6 +30,11 @@ NO_MAP = (
     f"The map was left out: fewer than {MIN_DISTINCT_POINTS} of its {{}} points differ, as if the "
     "network had collapsed or its recordings were silent."
 )
+SPEAKERS = (
+    "t-SNE of c: each point is a stretch of a test utterance, each color a speaker. Separate "
+    "islands mean that the context knows who speaks. Only neighborhoods carry meaning: distances "
+    "between islands and their sizes do not."
+)
 
 
 def paper_section(run: Run) -> Section | None:
@@ -41,19 +46,17 @@ def paper_section(run: Run) -> Section | None:
     for task, entries in TABLE_1.items():
         for data, ours in scores[scores.task == task].groupby("data"):
             values = {(row.features, row.method): row.value for row in ours.itertuples()}
-            rows = [
+            measured = [100 * values.get((one.features, one.probe), np.nan) for one in entries]
+            rows = pd.DataFrame(
                 {
-                    "features": entry.label,
-                    "accuracy, %": 100 * values.get((entry.features, entry.probe), np.nan),
-                    "paper, %": entry.accuracy,
+                    "features": [one.label for one in entries],
+                    "accuracy, %": measured,
+                    "paper, %": [one.accuracy for one in entries],
                 }
-                for entry in entries
-            ]
-            note = f"Paper: {NUM_CLASSES[task]} classes."
-            formats = {"accuracy, %": ".1f", "paper, %": "g"}
-            tables.append(
-                Table(f"{task.capitalize()} by frame, {data}", pd.DataFrame(rows), note, formats)
             )
+            title, note = f"{task.capitalize()} by frame, {data}", f"{NUM_CLASSES[task]} classes."
+            formats = {"accuracy, %": ".1f", "paper, %": "g"}
+            tables.append(Table(title, rows, f"Paper: {note}", formats))
     if not tables:
         return None
     note = (
@@ -70,16 +73,8 @@ def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | Non
     if not path.exists():
         return None
     stored = read_arrays(path)
-    try:
-        features, speaker = stored["features"].astype(np.float32), stored["speaker"]
-        names = [str(name) for name in stored["names"]]
-        whole = len(features) == len(speaker) and features.shape[1] > 0
-        whole = whole and np.isfinite(features).all() and set(speaker) <= set(range(len(names)))
-    except (LookupError, ValueError, TypeError):
-        whole, features, speaker, names = False, np.zeros(0), np.zeros(0), []
-    if not whole:
-        raise UserError(f"{path} holds no map of speakers")
-    return features, speaker, names
+    features = stored["features"].astype(np.float32)
+    return features, stored["speaker"], [str(name) for name in stored["names"]]
 
 
 def speakers_section(run: Run) -> Section | None:
@@ -93,15 +88,8 @@ def speakers_section(run: Run) -> Section | None:
     drawn = draw_speakers(*found)
     if drawn is None:
         return Section("Speakers", [NO_MAP.format(len(found[0]))])
-    figure = Figure(
-        "speakers",
-        drawn,
-        "Contexts of test utterances by speaker (the paper's Figure 2)",
-        "t-SNE of c: each point is a stretch of a test utterance, each color a speaker. "
-        "Separate islands mean that the context knows who speaks. Only neighborhoods carry "
-        "meaning: distances between islands and their sizes do not.",
-    )
-    return Section("Speakers", figures=[figure])
+    title = "Contexts of test utterances by speaker (the paper's Figure 2)"
+    return Section("Speakers", figures=[Figure("speakers", drawn, title, SPEAKERS)])
 
 
 def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -> Any:
@@ -118,16 +106,8 @@ def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -
     colors = colormaps["tab10"].colors  # pyright: ignore[reportAttributeAccessIssue]
     for number in np.unique(speaker):
         x, y = points[speaker == number].T
-        axes.scatter(
-            x,
-            y,
-            s=14,
-            color=colors[number % 10],
-            marker="o^sDvP*X"[number // 10 % 8],
-            alpha=0.8,
-            linewidths=0,
-            label=names[number],
-        )
+        how: Any = {"color": colors[number % 10], "marker": "o^sDvP*X"[number // 10 % 8]}
+        axes.scatter(x, y, s=14, alpha=0.8, linewidths=0, label=names[number], **how)
     axes.set_axis_off()
     add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.6)
     return figure
@@ -136,9 +116,8 @@ def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -
 def flat_points(x: np.ndarray) -> np.ndarray | None:
     """Return t-SNE of the standardized features (n, d): (n, 2), the same each time.
 
-    None if fewer than `MIN_DISTINCT_POINTS` rows differ by more than rounding or a value is not
-    finite: t-SNE of such rows can end the process. The last answer is kept, because the page of a
-    reproduction is written again after each of its cells.
+    None if a value is not finite or too few rows differ by more than rounding, which can end the
+    process. The last answer is kept for the pages of a reproduction.
     """
     return _flat_points(x.tobytes(), x.dtype.str, x.shape)
 

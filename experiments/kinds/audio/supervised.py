@@ -37,15 +37,8 @@ def contexts_of(model: Model) -> Features:
         if not train:
             return model.embed(variables, batch["x"])[1], extra
         number = [batch["num_samples"]] if "num_samples" in batch else []
-        (_, c), extra = model.module.apply(
-            variables,
-            batch["x"],
-            True,
-            *number,
-            method="embed",
-            mutable=list(extra),
-            rngs={"dropout": rng},
-        )
+        how: Any = {"method": "embed", "mutable": list(extra), "rngs": {"dropout": rng}}
+        (_, c), extra = model.module.apply(variables, batch["x"], True, *number, **how)
         return c, extra
 
     return contexts
@@ -60,15 +53,10 @@ def train_supervised(
     num_classes: int,
     start: Any = None,
 ) -> tuple[Callable[[Recordings], list[np.ndarray]], str]:
-    """The run's own network with a softmax on c, trained whole on labels (the paper's Table 1).
+    """Train the run's network with a softmax on c on labels, one every 10 ms of each recording.
 
-    From the variables `start`, or a new start if None, on windows of the run's length, with its
-    optimizer and `probe.layer_decay`; until it stops improving on held-out utterances of
-    `recordings`, for `MOST_RUNS` times its steps at most. The learning rate is constant after its
-    warm-up, whatever `optim.schedule`, as the end is not known, and falls once that has come.
-
-    `labels` has one each 10 ms of each recording; the folder is for checkpoints. Returns a function
-    from recordings to the log-probabilities (frames, num_classes) of each, and its setting.
+    It begins at `start`, if that is given. Returns a function from recordings to log-probabilities
+    (frames, num_classes), and the setting in words. The folder is for checkpoints.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
     numbers, encoder = np.arange(len(recordings)), model.module.encoder
@@ -85,21 +73,15 @@ def train_supervised(
         evaluate_every=min(1000, max(10, config.num_steps // 4)),
         accuracy=accuracy_on(encoder, select(recordings, held), [labels[i] for i in held]),
     )
+    if start is None:
+        window = np.zeros((1, options.window_samples), np.float32)
+        start = model.init(rng, {"x": window})
+    draw = draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept])
+    own = digest(num_classes, np.concatenate(labels))
     answer, words = train_on_labels(
-        config,
-        contexts_of(model),
-        start or model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
-        draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept]),
-        recipe,
-        num_classes=num_classes,
-        rng=rng,
-        writers=(console,),
-        folder=folder,
-        settings={
-            "recordings": list(recordings.names),
-            "labels": digest(num_classes, np.concatenate(labels)),
-        },
-    )
+        config, contexts_of(model), start, draw, recipe, num_classes=num_classes, rng=rng,
+        writers=(console,), folder=folder,
+        settings={"recordings": list(recordings.names), "labels": own})  # fmt: skip
     console.close()
     print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
     setting = f"l2 {config.optim.weight_decay:g}, {words}"
@@ -111,12 +93,8 @@ def draw_labelled(
 ) -> Callable[[int], Batch]:
     """Return the windows that a step draws, as the run's own do, with a label of each latent."""
     options = config.data
-    draw = make_batches(
-        recordings,
-        window_samples=options.window_samples,
-        batch_size=options.batch_size,
-        seed=config.seed,
-    )
+    sizes = {name: options[name] for name in ("window_samples", "batch_size")}
+    draw = make_batches(recordings, **sizes, seed=config.seed)
     length = encoder.num_latents(options.window_samples)
 
     def draw_with_labels(step):

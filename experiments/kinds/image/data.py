@@ -1,8 +1,9 @@
 """From the data section of an image config to images."""
 
+import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,9 +13,7 @@ from cpc.data.sources.fashion_mnist import load_fashion_mnist
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.kinds.image.groups import split_groups
-from experiments.training.checks import reject
-from experiments.training.sources import data_root
+from experiments.training.checks import data_root, group_files, reject
 
 #: Where the images of a split lie: splits or files, and their rows there.
 Places: TypeAlias = list[tuple[str, range]]
@@ -92,6 +91,37 @@ def tested_parts(config: Config) -> dict[str, str]:
     return {"train": "split"} if config.evaluate.num_images > 0 else {}
 
 
+def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.Images]:
+    """Return images to train, to probe and to test on, of which no group is tested and trained.
+
+    If the test images share their split, `data.test_fraction` of their groups are drawn to test.
+    """
+    options = config.data
+    if not options.group_level:
+        return parts
+    depth = len(pathlib.Path(options.path).expanduser().parts)
+    groups = []
+    for images in parts:
+        paths = (pathlib.PurePath(images.describe(number)) for number in range(len(images)))
+        below = ["/".join(path.parts[depth:]) for path in paths]
+        groups.append(np.array(group_files(options.group_level, below)))
+    *_, tested = groups
+    held = np.unique(tested)
+    if options.test_split in (options.split, options.probe_split):
+        order = np.random.default_rng(config.seed).permutation(held)
+        held = order[: max(1, min(len(held) - 1, round(options.test_fraction * len(held))))]
+    kept = [~np.isin(own, held) for own in groups[:-1]] + [np.isin(tested, held)]
+    if not all(rows.any() for rows in kept):
+        raise UserError(
+            f"no image is left besides those of the test groups ({', '.join(held[:3])}): give more "
+            "groups, or set another data.group_level"
+        )
+    return [
+        data.select_images(images, np.flatnonzero(rows))
+        for images, rows in zip(parts, kept, strict=True)
+    ]
+
+
 def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
     """Check that no image is tested that the network or, if there are any, the probes know."""
     options = config.data
@@ -125,19 +155,13 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
     if options.source == "fashion_mnist":
         reject(config,
             ((options.size, options.channels) != (28, 1), "data.size data.channels",
-             "images of fashion_mnist have 28 pixels a side and 1 channel"),
-        )  # fmt: skip
+             "images of fashion_mnist have 28 pixels a side and 1 channel"))  # fmt: skip
         splits = load_fashion_mnist(log=log)
         return Reader(
             lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
         )
-    root = data_root(config)
-    how = {
-        "size": options.size,
-        "channels": options.channels,
-        "log": log,
-        "max_skipped_fraction": options.max_skipped_fraction,
-    }
+    root, names = data_root(config), ("size", "channels", "max_skipped_fraction")
+    how: Any = {"log": log, **{name: options[name] for name in names}}
     if options.source == "folder":
         return Reader(
             lambda split: data.read_image_folder(root, split, **how),

@@ -12,7 +12,7 @@ from cpc.report.draw import GREEN, INK, RED
 MAX_ROWS, MAX_COLUMNS = 10, 12
 AUGMENTED_IMAGES = 4
 #: Inches.
-WIDTH, LARGEST_TILE = 9.6, 1.1
+WIDTH = 9.6
 
 
 def neighbors_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
@@ -54,16 +54,11 @@ def augmented_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
 
 
 def make_tile_figure(
-    rows: int,
-    columns: float | int,
-    *,
-    shape: tuple[int, int],
-    pitch: float | int = 1.0,
-    largest: float | int = LARGEST_TILE,
+    rows: int, columns: float, *, shape: tuple[int, int], pitch: float = 1.0, largest: float = 1.1
 ) -> tuple[Figure, Axes]:
     """Make a figure for rows of tiles with a name on the left, in units of a tile's width.
 
-    `shape` is a tile's, in pixels; `pitch` is from row to row, in tile heights.
+    `shape` is a tile's, in pixels, `pitch` from row to row in tile heights, `largest` in inches.
     """
     inches = min(largest, (WIDTH - 1.0) / columns)
     height = rows * pitch * shape[0] / shape[1]

@@ -19,12 +19,11 @@ from experiments.kinds.image.prepare import grid_of, prepare, side_of
 from experiments.kinds.image.probes import feature_sets, probe_tasks
 from experiments.kinds.image.sections import SECTIONS, WORDS
 from experiments.kinds.image.shown import save_augmented
-from experiments.training.checks import check_batch_norm, check_refit, reject
+from experiments.training.checks import check_shared, places_of, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.problem import HeldOut, Problem
-from experiments.training.sources import places_of
 
 CONTEXTS = {"conv": models.MaskedRowConv, "gru": models.RowGRU}
 NAME, ON_ONE_DEVICE = "image", False
@@ -34,12 +33,8 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
     """Return model and batches of a plan."""
     config, held_out = plan.config, None
     batch_size = config.data.batch_size
-    draw = functools.partial(
-        make_image_batches,
-        batch_size=batch_size,
-        process=jax.process_index(),
-        num_processes=jax.process_count(),
-    )
+    rows = {"process": jax.process_index(), "num_processes": jax.process_count()}
+    draw = functools.partial(make_image_batches, batch_size=batch_size, **rows)
     if config.evaluate.num_images > 0:
         draw_test = draw(data.test, seed=config.seed + 1)
         # Each image once: copies of a candidate would make N larger than what it tells apart.
@@ -59,14 +54,12 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    check_batch_norm(config)
-    check_refit(config, "probe.tasks")
+    check_shared(config)
     reject(config,
         (side_of(config) > config.data.size, "augment.crop data.size",
          "a crop is at most as large as the image"),
         (config.augment.jitter > config.model.patch, "augment.jitter model.patch",
-         "a part of a patch is at most as large as it"),
-    )  # fmt: skip
+         "a part of a patch is at most as large as it"))  # fmt: skip
     choose_offsets(config)
 
 
@@ -82,7 +75,10 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 def geometry(config: Config) -> Geometry:
     """Return the latents and predictions of an image."""
     width = config.model.target_width or build_encoder(config.model, jnp.float32)[1]
-    offsets, names = choose_offsets(config), name_branches(build_model(config).module)
+    offsets, module = choose_offsets(config), build_model(config).module
+    names = module.directions
+    if module.cuts:
+        names = [f"module {number} {direction}" for number, direction in module.branches]
     branches = tuple(Branch(name, offsets) for name in names)
     return Geometry(math.prod(grid_of(config)), width, branches, is_window=False)
 
@@ -112,13 +108,6 @@ def build_model(config: Config) -> models.Model:
     )
 
 
-def name_branches(module: models.ImageCPC) -> tuple[str, ...]:
-    """Return what the branches of a model are called: directions, or modules and directions."""
-    if not module.cuts:
-        return tuple(module.directions)
-    return tuple(f"module {n} {direction}" for n, direction in module.branches)
-
-
 def build_encoder(
     options: Config, dtype: Any
 ) -> tuple[models.SmallConvEncoder | models.ResNet, int]:
@@ -133,14 +122,8 @@ def build_encoder(
             "resnet18"
         )
     stages = models.resnet_stages(int(depth), options.stages or None)
-    encoder = models.ResNet(
-        stages,
-        norm=options.norm,
-        pooled_stem=options.pooled_stem,
-        remat=options.remat,
-        dtype=dtype,
-    )
-    return encoder, stages[-1].width
+    how = {name: options[name] for name in ("norm", "pooled_stem", "remat")}
+    return models.ResNet(stages, **how, dtype=dtype), stages[-1].width
 
 
 def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:

@@ -19,10 +19,15 @@ from experiments.kinds.image.data import ImageData
 from experiments.kinds.image.prepare import grid_of, prepare
 from experiments.kinds.image.shown import save_neighbours, save_units
 from experiments.kinds.image.supervised import pool, train_classifier
-from experiments.training.checks import reject
-from experiments.training.labels import check_known, count_labels
-from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sources import name_of
+from experiments.training.checks import name_of, reject
+from experiments.training.probes import (
+    FeatureSet,
+    ProbeContext,
+    ProbeTask,
+    check_known,
+    count_labels,
+    feature_names,
+)
 from experiments.training.supervised import hold_out
 
 #: The strongest l2 that lbfgs tries, for a fit that has no label to choose its l2 by.
@@ -149,45 +154,30 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
     own = functools.partial(prepare, config)
     answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
     print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
-    case = "supervised", "whole network"
-    yield from evaluate.image_scores(
-        {case: answer(test.pixels) == test.labels},
-        {case: words},
-        labelled.labels,
-        test.labels,
-        task="classes",
-        data=name_of(config),
-    )
+    case, labels = ("supervised", "whole network"), (labelled.labels, test.labels)
+    correct, data = {case: answer(test.pixels) == test.labels}, name_of(config)
+    yield from evaluate.image_scores(correct, {case: words}, *labels, task="classes", data=data)
 
 
 def fit_linear(
     solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> tuple[Predict, str]:
-    """A linear probe's scores (n, classes) of features, and what was chosen for it.
+    """Return a linear probe's scores (n, classes) of features, and what was chosen for it.
 
     With one label per class, lbfgs can set none aside to choose its l2 by, and takes the strongest.
     """
     if solver == "sgd":  # of the paper: 85,000 updates of 2048 images
-        probe = evaluate.fit_probe(
-            train,
-            labels,
-            np.arange(len(labels)),
-            num_classes=num_classes,
-            updates=evaluate.Updates(
-                min_updates=85_000, batch_size=2048, learning_rate=0.1, optimizer=evaluate.paper_sgd
-            ),
+        updates = evaluate.Updates(
+            min_updates=85_000, batch_size=2048, learning_rate=0.1, optimizer=evaluate.paper_sgd
         )
+        rows = np.arange(len(labels))
+        probe = evaluate.fit_probe(train, labels, rows, num_classes=num_classes, updates=updates)
     elif solver == "ridge":
         probe = evaluate.fit_ridge_probe(train, labels, num_classes=num_classes)
     else:
         fit = functools.partial(evaluate.fit_lbfgs_probe, train, labels, num_classes=num_classes)
-        probe = fit(l2s=(MAX_L2,)) if has_single_labels(labels) else fit()
+        probe = fit(l2s=(MAX_L2,)) if np.bincount(labels).max() == 1 else fit()
     return lambda x: evaluate.predict(probe, x), f"{solver}, {evaluate.describe_fit(probe)}"
-
-
-def has_single_labels(labels: np.ndarray) -> bool:
-    """Return whether no class has a second label."""
-    return bool(np.bincount(labels).max() == 1)
 
 
 def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
@@ -218,15 +208,9 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
         unconverged.clear()
         correct = np.stack([answer(subset) == test.labels for subset in subsets])
         score = evaluate.few_label_score(
-            correct,
-            test.labels,
-            data=name_of(config),
-            features=features.name,
-            mode=mode,
-            fraction=fraction,
-            num_labels=len(subsets[0]),
-        )
-        is_single = has_single_labels(labelled.labels[subsets[0]])
+            correct, test.labels, data=name_of(config), features=features.name, mode=mode,
+            fraction=fraction, num_labels=len(subsets[0]))  # fmt: skip
+        is_single = np.bincount(labelled.labels[subsets[0]]).max() == 1
         if mode == "frozen" and solver == "lbfgs" and is_single:
             score = score._replace(setting=f"l2 {MAX_L2:g}, {score.setting}")
         if any(unconverged):

@@ -1,18 +1,11 @@
 """What only runs on images show on their page: neighbors, units, augmentation, the paper."""
 
-from collections.abc import Mapping
-from typing import TypeAlias
-
-import numpy as np
-
 from cpc.files import read_arrays
-from cpc.report.engine import Figure, Section, Table
+from cpc.report.engine import Figure, Format, Section, Table
 from cpc.report.words import Words
 from cpc.results import Run
 from cpc.types import UserError
 from experiments.kinds.paper import IMAGENET, IMAGENET_SOURCE
-
-Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 WORDS = Words(
     examples="images",
@@ -25,21 +18,6 @@ WORDS = Words(
     baselines=("pixels",),
     titles={"pixels": "raw pixels"},
 )
-#: Files of figures under probes/ with the number of axes of each of their arrays.
-ARRAYS = {
-    "neighbours": {
-        "queries": 4,
-        "neighbours": 5,
-        "query_labels": 1,
-        "neighbour_labels": 2,
-        "class_names": 1,
-    },
-    "units": {"units": 1, "patches": 5},
-    "augmented": {"plain": 6, "augmented": 6},
-}
-PIXELS = ("queries", "neighbours", "patches", "plain", "augmented")
-
-
 #: By file under probes/: title and caption of its figure.
 CAPTIONS = {
     "neighbours": (
@@ -76,9 +54,7 @@ def paper_section(run: Run) -> Section | None:
 
 def images_section(run: Run) -> Section:
     """Return neighbors, units and augmentation as images, and which of them are missing."""
-    from experiments.kinds.image.figures import (
-        DRAW,  # seconds, which a start of training need not wait
-    )
+    from experiments.kinds.image.figures import DRAW  # seconds, for which no training waits
 
     figures, problems, absent = [], [], []
     for name, (title, caption) in CAPTIONS.items():
@@ -87,7 +63,7 @@ def images_section(run: Run) -> Section:
             absent.append(f"probes/{name}.npz")
             continue
         try:
-            arrays = check_arrays(name, read_arrays(path))
+            arrays = read_arrays(path)
         except UserError as error:
             problems.append(f"A figure is left out: {error}; fit the probes again.")
             continue
@@ -100,46 +76,15 @@ def images_section(run: Run) -> Section:
     return Section("Images", problems, figures)
 
 
-def check_arrays(name: str, arrays: Arrays) -> Arrays:
-    """Return the arrays of a figure."""
-    axes = ARRAYS[name]
-    try:
-        whole = all(arrays[key].ndim == axes[key] and arrays[key].size for key in axes)
-        whole = whole and all(
-            array.dtype == np.uint8 and array.shape[-1] in (1, 3)
-            for key, array in arrays.items()
-            if key in PIXELS
-        )
-        if whole and name == "neighbours":
-            labels = arrays["query_labels"], arrays["neighbour_labels"]
-            lengths = {len(arrays[key]) for key in axes if key != "class_names"}
-            whole = len(lengths) == 1 and labels[1].shape == arrays["neighbours"].shape[:2]
-            numbers = np.concatenate([one.ravel() for one in labels])
-            whole = whole and 0 <= numbers.min() <= numbers.max() < len(arrays["class_names"])
-        whole = whole and len(arrays.get("units", [])) == len(arrays.get("patches", []))
-    except (LookupError, ValueError, TypeError):
-        whole = False
-    if not whole:
-        raise UserError(f"probes/{name}.npz does not hold the arrays of this figure")
-    return arrays
-
-
 def imagenet_table() -> Table:
     """Return the paper's probes of images."""
     import pandas as pd
 
-    rows = [
-        {"method": e.method, "network": e.network, "top-1, %": e.top_1, "top-5, %": e.top_5}
-        for e in IMAGENET
-    ]
-    strong = [number for number, e in enumerate(IMAGENET) if e.method.startswith("CPC")]
-    return Table(
-        "The paper's linear probes of ImageNet",
-        pd.DataFrame(rows),
-        f"{IMAGENET_SOURCE}. A dash is not given.",
-        {"top-1, %": ".1f", "top-5, %": ".1f"},
-        strong,
-    )
+    rows = pd.DataFrame(IMAGENET, columns=["method", "network", "top-1, %", "top-5, %"])
+    strong = [number for number, row in enumerate(IMAGENET) if row[0].startswith("CPC")]
+    formats: dict[str, Format] = {"top-1, %": ".1f", "top-5, %": ".1f"}
+    title, note = "The paper's linear probes of ImageNet", "A dash is not given."
+    return Table(title, rows, f"{IMAGENET_SOURCE}. {note}", formats, strong)
 
 
 SECTIONS = (paper_section, images_section)

@@ -29,14 +29,10 @@ def train_classifier(
     stop_by: Images | None = None,
     folder: pathlib.Path | None = None,
 ) -> tuple[Classify, str]:
-    """The same network with a softmax on its pooled z, trained whole on labels, and how long.
+    """Train the network with a softmax on its pooled z on labels; return it, and how long it took.
 
-    From the variables `start`, whose layers learn less by `probe.layer_decay` the further they lie
-    below the softmax, or from the beginning if None; `probe.num_epochs` over the images, the
-    learning rate falling as a cosine. With images to stop by until it stops improving on them,
-    `probe.num_epochs` at most; as the end is not known, the rate is constant after its warm-up
-    and falls once that has come.
-    The folder is for checkpoints, from which the training goes on where it was stopped.
+    It begins at `start`, if that is given, whose lower layers then learn less, and may end before
+    `probe.num_epochs` if images to stop by improve no more. The folder is for checkpoints.
     """
     options = config.probe
     batch_size = min(config.data.batch_size, len(labelled))
@@ -56,27 +52,17 @@ def train_classifier(
     def classes(answer, pixels):
         return embed_images(answer, pixels).argmax(1)
 
+    def accuracy(answer, held: Any = stop_by):
+        return (classes(answer, held.pixels) == held.labels).mean()
+
     decay = 1.0 if start is None else options.layer_decay
-    schedule = "constant" if stop_by else "cosine"
-    recipe = Recipe(
-        make_own_optimizer(config, num_steps, decay, ("encoder",), schedule),
-        num_steps,
-        evaluate_every=max(10, num_steps // 40),
-        accuracy=(lambda one: (classes(one, stop_by.pixels) == stop_by.labels).mean())
-        if stop_by
-        else None,
-    )
+    schedule = "constant" if stop_by else "cosine"  # the end is not known, or known
+    tx = make_own_optimizer(config, num_steps, decay, ("encoder",), schedule)
+    recipe = Recipe(tx, num_steps, max(10, num_steps // 40), accuracy if stop_by else None)
+    start = start or model.init(root, batch)
     answer, words = train_on_labels(
-        config,
-        pooled_z,
-        start or model.init(root, batch),
-        draw,
-        recipe,
-        num_classes=len(labelled.class_names),
-        rng=root,
-        folder=folder,
-        settings={"labels": digest(labelled.labels)},
-    )
+        config, pooled_z, start, draw, recipe, num_classes=len(labelled.class_names), rng=root,
+        folder=folder, settings={"labels": digest(labelled.labels)})  # fmt: skip
     return functools.partial(classes, answer), words
 
 

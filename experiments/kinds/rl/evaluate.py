@@ -67,17 +67,13 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
     # more often than the long ones, which the end cuts off.
     whole = is_last & (ended > 0) & (ended < is_last.sum(axis=0).min())
     records: list[dict[str, Any]] = []
-    if not whole.any():
+    if whole.any():
+        sums = {"return": rollout.episode_return, "episode_length": rollout.episode_length}
+        records.append({k: float((x * whole).sum()) / whole.sum() for k, x in sums.items()})
+    else:
         print(
             f"no return: in {len(is_last)} steps not every environment had a whole episode: raise "
             "evaluate.num_steps"
-        )
-    if episodes := whole.sum():
-        records.append(
-            {
-                "return": float((rollout.episode_return * whole).sum()) / episodes,
-                "episode_length": float((rollout.episode_length * whole).sum()) / episodes,
-            }
         )
     if config.cpc.weight:
         track, offsets = TRACKER(watched.sums), range(1, config.cpc.num_offsets + 1)
@@ -88,8 +84,7 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
 def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.ndarray]]:
     """Yield scores of what the memory keeps, and the log-probabilities behind them (t, b, classes).
 
-    Linear, fitted on the first half of the environments and asked of the others, where the fact
-    cannot be seen; intervals are over environments.
+    Probes are linear, fitted on half of the environments and asked of the others.
     """
     for name, values in watched.rollout.facts.items():
         values = np.asarray(values)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from cpc.files import read_arrays
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE, add_legend, label, make_figure
-from cpc.report.engine import Figure, Section, Table, show_interval, write_page
+from cpc.report.engine import Section, Table, figure_of, show_interval, write_page
 from cpc.report.provenance import made_section
 from cpc.results import Run, read_run, read_scores
 from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
@@ -23,12 +23,10 @@ def write_rl_report(workdir: str | Path) -> Path:
     run = read_run(workdir)
     policy, name = run.config.get("policy", {}), run.config.get("environment", {}).get("name", "")
     weight = run.config.get("cpc", {}).get("weight", 0)
-    drawn = [
-        ("returns", returns_figure(run), "Return", RETURN),
-        ("bound", bound_figure(run, name), "What the memory knows of what comes", BOUND),
-        ("episode", episode_figure(workdir, name), "An episode, and what the memory believes",
-         EPISODE),
-    ]  # fmt: skip
+    bound, episode = bound_figure(run, name), episode_figure(workdir, name)
+    figures = figure_of("returns", returns_figure(run), "Return", RETURN)
+    figures += figure_of("bound", bound, "What the memory knows of what comes", BOUND)
+    figures += figure_of("episode", episode, "An episode, and what the memory believes", EPISODE)
     return write_page(
         workdir,
         "report",
@@ -36,13 +34,11 @@ def write_rl_report(workdir: str | Path) -> Path:
         f"{policy.get('name')} on {name}, CPC at weight {weight:g}: {workdir.resolve()}",
         sections=[
             Section("", [*lead(run), *run.problems]),
-            Section("Figures", figures=[
-                Figure(key, made, title, text) for key, made, title, text in drawn if made
-            ]),
+            Section("Figures", figures=figures),
             Section("What the memory keeps", tables=memory_tables(workdir)),
             made_section(run.environment, run.config),
         ],
-    )  # fmt: skip
+    )
 
 
 RETURN = (

@@ -14,14 +14,7 @@ from configs.rl import KEYS
 from cpc.estimators import Tracker
 from cpc.files import write_arrays
 from cpc.results import print_scores, write_scores
-from cpc.train import (
-    Cadence,
-    ProgressWriter,
-    TrainState,
-    describe_values,
-    jit_step,
-    replicate,
-)
+from cpc.train import Cadence, ProgressWriter, TrainState, describe_values, jit_step, replicate
 from experiments.command.config import Config, check_config
 from experiments.kinds.rl import evaluate, step
 from experiments.training.loop import Training, run_training
@@ -52,18 +45,17 @@ def make_work(
     """Return what trains an agent, probes its memory, and keeps an episode for the page."""
     task = step.make_task(config)
     watch = jax.jit(evaluate.watcher(config, task))
+
+    def write_page(folder: pathlib.Path) -> pathlib.Path:
+        from experiments.kinds.rl.page import write_rl_report  # matplotlib takes seconds
+
+        return write_rl_report(folder)
+
     return Work(
         lambda: train(config, task, watch, folder, mesh),
         functools.partial(finish, config, watch, folder),
         write_page,
     )
-
-
-def write_page(folder: pathlib.Path) -> pathlib.Path:
-    """Write the page of a run."""
-    from experiments.kinds.rl.page import write_rl_report  # matplotlib takes seconds
-
-    return write_rl_report(folder)
 
 
 def train(
@@ -102,26 +94,17 @@ def train(
 def make_summary(
     config: Config, task: step.Task
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Turn the sums of a window of steps into its record.
-
-    Other episodes' latents are not drawn as the positives are, which cannot lie at an episode's
-    begin: log N - L is an estimate in training, and the strict evaluation bounds.
-    """
+    """Turn the sums of a window of steps into its record."""
+    # Positives cannot lie at an episode's begin, so that log N - L is only an estimate here.
     tracker = Tracker(False, config.cpc.rule)
     per_step = config.environment.num * config.policy.unroll / task.steps_per_launch
 
     def summarize(sums, step):
         num = float(sums["steps"]) or math.nan
         episodes = float(sums["episodes"])
-        record = {
-            "loss": float(sums["loss"]) / num,
-            **{
-                name: float(sums[name]) / num
-                for name in ("policy_loss", "value_loss", "entropy", "gradient_norm")
-            },
-            "frames": step * per_step,
-            "learning_rate": float(task.schedule(step - 1)),
-        }
+        names = ("loss", "policy_loss", "value_loss", "entropy", "gradient_norm")
+        record = {name: float(sums[name]) / num for name in names}
+        record |= {"frames": step * per_step, "learning_rate": float(task.schedule(step - 1))}
         if episodes:
             record["return"] = float(sums["episode_return"]) / episodes
             record["episode_length"] = float(sums["episode_length"]) / episodes
@@ -146,27 +129,17 @@ def finish(config: Config, watch: Watch, folder: pathlib.Path, state: TrainState
 
 
 def keep_episode(folder: pathlib.Path, watched: evaluate.Watched, probed: Any) -> None:
-    """Write an episode of an environment that no probe was fitted on, and what its memory believes.
-
-    The first one that begins and ends within the evaluation.
-    """
+    """Write an episode that no probe was fitted on, and what the memory believes in it."""
     own = evaluate.NUM // 2
     rollout = jax.tree.map(lambda x: np.asarray(x)[:, own:], watched.rollout)
     ends = np.cumsum(rollout.is_last, 0) - rollout.is_last
-    whole = [
-        (column, number)
-        for column in range(ends.shape[1])
-        for number in range(1, int(ends[-1, column]))
-    ]
-    if not whole:
+    whole = np.flatnonzero(ends[-1] > 1)  # the first episode was not begun here
+    if not whole.size:
         return
-    column, number = whole[0]
-    at = ends[:, column] == number
-    arrays = {
-        "observation": rollout.observation[at, column],
-        "action": rollout.action[at, column],
-        "reward": rollout.reward[at, column],
-    }
+    column = int(whole[0])
+    at = ends[:, column] == 1
+    shown = ("observation", "action", "reward")
+    arrays = {name: getattr(rollout, name)[at, column] for name in shown}
     for score, log_probs in probed:
         if score.features == "c":
             arrays[f"belief_{score.task}"] = np.exp(log_probs[:, own:][at, column])

@@ -2,6 +2,7 @@
 
 import csv
 import pathlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,14 +10,147 @@ import jax
 import numpy as np
 
 from cpc.data import uniform_windows
-from cpc.data.series import UNSCALED, Sequences, number_labels, read_sequences
-from cpc.data.skipped import Skipped, count_names
+from cpc.data.recordings import read_list
+from cpc.data.series import (
+    SUFFIXES,
+    UNSCALED,
+    Sequences,
+    measure,
+    number_labels,
+    read_sequences,
+)
+from cpc.data.skipped import Skipped, count_names, find_copies
 from cpc.data.walk import read_named, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.kinds.series.split import Part, read_lists, split, without_ending
-from experiments.training.sources import data_root, group_files
+from experiments.training.checks import data_root, group_files
+
+
+class Part(NamedTuple):
+    """Pieces of sequences, to train or to test on."""
+
+    sequences: Sequences
+    pieces: tuple[tuple[int, int, int], ...]
+    """(file, first step, steps) of each."""
+
+    def read(self, number: int, start: int = 0, length: int | None = None) -> np.ndarray:
+        """Return steps of a piece, float32 (length, channels); all of them by default."""
+        file, first, steps = self.pieces[number]
+        stop = first + steps if length is None else first + start + length
+        return self.sequences.read(file, first + start, stop)
+
+
+def split(
+    config: Config,
+    sequences: Sequences,
+    groups: Sequence[str] = (),
+    listed: tuple[list[int], list[int]] | None = None,
+) -> tuple[Part, Part]:
+    """Return the parts to train and to test on; a group, by default a sequence, is in one of them.
+
+    Groups are drawn by the seed, except if lists of sequences are given. Of a single sequence the
+    parts are beginning and end, scaled by the beginning. Copies of a sequence are in `skipped`.
+    """
+    fraction, lengths = config.data.test_fraction, [len(values) for values in sequences.values]
+    chosen = [*listed[0], *listed[1]] if listed else list(range(len(lengths)))
+    sequences, kept = leave_out_copies(sequences, chosen)
+    own = groups or sequences.names
+    names = list(dict.fromkeys(own[file] for file in kept))
+    if listed:
+        is_kept = set(kept)
+        parts = [[(file, 0, lengths[file]) for file in part if file in is_kept] for part in listed]
+    elif len(kept) == 1:
+        file, cut = kept[0], round((1 - fraction) * lengths[kept[0]])
+        parts = [(file, 0, cut)], [(file, cut, lengths[file] - cut)]
+        if cut and sequences.scales[file] != UNSCALED:
+            values, scales = sequences.values[file], list(sequences.scales)
+            scales[file], _ = measure(values, values.shape[1], cut)
+            sequences = sequences._replace(scales=tuple(scales))
+    elif len(names) == 1:
+        raise UserError(
+            f"all series belong to the group {names[0]}: give several groups, or set another "
+            "data.group_level"
+        )
+    else:
+        order = np.random.default_rng(config.seed).permutation(len(names)).tolist()
+        num_test = int(np.clip(round(fraction * len(names)), 1, len(names) - 1))
+        held = {names[number] for number in order[:num_test]}
+        parts = [
+            [(file, 0, lengths[file]) for file in kept if (own[file] in held) == is_test]
+            for is_test in (False, True)
+        ]
+    window = config.data.window_steps
+    for name, pieces in zip(("train", "test"), parts, strict=True):
+        if (longest := max((steps for _, _, steps in pieces), default=0)) < window:
+            raise UserError(
+                f"no file to {name} on is as long as a window of {window} steps: the longest has "
+                f"{longest}; choose a smaller data.window_steps"
+            )
+    train, test = (Part(sequences, tuple(pieces)) for pieces in parts)
+    return train, test
+
+
+def leave_out_copies(sequences: Sequences, chosen: Sequence[int]) -> tuple[Sequences, list[int]]:
+    """Return sequences with copies among the chosen ones in `skipped`, and the chosen without them.
+
+    Of several sequences with equal values, one with labels of steps is kept if there is any.
+    """
+    if not sequences.contents:
+        return sequences, [*chosen]
+    order = sorted(chosen, key=lambda file: sequences.steps[file] is None)
+    copies = find_copies(sequences.contents[file] for file in order)
+    copies = {order[copy]: order[first] for copy, first in copies.items()}
+    names = sequences.names
+    listed = [(names[copy], f"it is a copy of {names[of]}") for copy, of in copies.items()]
+    kept = [file for file in chosen if file not in copies]
+    return sequences._replace(skipped=(*sequences.skipped, *listed)), kept
+
+
+def read_lists(
+    config: Config, sequences: Sequences, groups: Sequence[str]
+) -> tuple[list[int], list[int]] | None:
+    """Return the sequences that `data.train_list` and `data.test_list` name; None without lists.
+
+    A line names a file, below data.path or by its last part, or a folder with all files below it.
+    """
+    lists = {key: config.data[key] for key in ("train_list", "test_list")}
+    if not any(lists.values()):
+        return None
+    known: dict[str, list[int]] = defaultdict(list)
+    for file, name in enumerate(map(same_name, sequences.names)):
+        parts = name.split("/")
+        for title in {*("/".join(parts[: i + 1]) for i in range(len(parts))), parts[-1]}:
+            known[title].append(file)
+    absent = {without_ending(same_name(path)) for path, _ in sequences.skipped}
+    found: list[list[int]] = []
+    for key, path in lists.items():
+        lines = read_list(pathlib.Path(path).expanduser())
+        entries = {line: without_ending(line.rstrip("/")) for line in lines}
+        for line, entry in entries.items():
+            if entry not in known and line not in known and entry not in absent:
+                raise UserError(
+                    f"data.{key} names {line}, which is no file or folder of data.path: names are "
+                    f"like {sequences.names[0]}"
+                )
+        files = {file for line, entry in entries.items() for file in known[entry] or known[line]}
+        found.append(sorted(files))
+    train, test = ({groups[file] for file in files} for files in found)
+    if both := sorted(train & test):
+        raise UserError(
+            f"{both[0]} is in data.train_list and in data.test_list: leave it out of one"
+        )
+    return found[0], found[1]
+
+
+def without_ending(name: str) -> str:
+    """Return the name of a file as `Sequences.names` has it.
+
+    >>> without_ending("a/b.NPY"), without_ending("a.1")
+    ('a/b', 'a.1')
+    """
+    path = pathlib.PurePosixPath(name)
+    return str(path.with_suffix("")) if path.suffix.lower() in SUFFIXES else name
 
 
 class SeriesData(NamedTuple):
@@ -50,14 +184,10 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
         sequences = make_ar1(config)
     else:
         lists = (options.file_labels, options.train_list, options.test_list)
-        sequences = read_sequences(
-            data_root(config),
-            options.channels,
-            standardize=options.standardize,
-            step_label=options.step_label,
-            max_skipped_fraction=options.max_skipped_fraction,
-            others=[pathlib.Path(path).expanduser() for path in lists if path],
-        )
+        others = [pathlib.Path(path).expanduser() for path in lists if path]
+        names = ("standardize", "step_label", "max_skipped_fraction")
+        how = {name: options[name] for name in names}
+        sequences = read_sequences(data_root(config), options.channels, others=others, **how)
     groups = group_files(options.group_level, sequences.names)
     train, test = split(config, sequences, groups, read_lists(config, sequences, groups))
     step_labels, step_names = number_labels(sequences.steps)
@@ -130,12 +260,10 @@ def make_windows(
 ) -> Callable[[int], Batch]:
     """Return step -> batch of windows, drawn as by `uniform_windows`: a pure function of the step.
 
-    A piece shorter than a window is drawn whole, filled up with zeros.
-
     A batch, this process's rows of the global one: x float32 (b, window_steps, channels), and int32
     (b,) sequence (row of the global batch), utterance (its file), start (step of the file), sample
-    (the same on a line of all files, modulo 2^32, where each is at least as long as a window) and,
-    if there are short pieces, num_samples (how many steps are real).
+    (the same on a line of all files, each at least as long as a window) and, if some pieces are
+    shorter than a window and filled up with zeros, num_samples.
     """
     files, firsts, lengths = np.array(part.pieces).T
     draw_windows, real = uniform_windows(lengths, window_steps), np.minimum(lengths, window_steps)
@@ -187,10 +315,7 @@ def make_ar1(config: Config) -> Sequences:
 
 
 def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
-    """Return what all of the past tells of the future from so many steps ahead on, nats.
-
-    The process is Markov: it is what two numbers `steps` apart tell of each other, and these are
-    Gaussian with correlation r^steps.
+    """Return the nats that two numbers, Gaussian and `steps` apart, hold about each other.
 
     >>> round(ar1_information(0.9, 1), 4), round(ar1_information(0.9, 2, channels=2), 4)
     (0.8304, 1.0674)

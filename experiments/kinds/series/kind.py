@@ -21,13 +21,12 @@ from experiments.kinds.series.data import (
 )
 from experiments.kinds.series.embed import embed_files
 from experiments.kinds.series.probes import feature_sets, probe_tasks
-from experiments.training.checks import check_batch_norm, check_lists, check_probes, reject
+from experiments.training.checks import check_probes, check_shared, places_of, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import make_cpc, positions, write_truth
-from experiments.training.sources import places_of
 
 NAME, ON_ONE_DEVICE = "series", False
 SECTIONS = ()
@@ -48,14 +47,12 @@ WORDS = Words(
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
     options = config.data
-    check_lists(config)
+    check_shared(config)
     check_probes(config)
-    check_batch_norm(config)
     reject(config,
         (options.file_label == "table" and not options.file_labels,
          "data.file_label data.file_labels",
-         "set data.file_labels to a csv of name,label"),
-    )  # fmt: skip
+         "set data.file_labels to a csv of name,label"))  # fmt: skip
 
 
 def build_model(config: Config) -> Model:
@@ -66,36 +63,24 @@ def build_model(config: Config) -> Model:
 def build_encoder(config: Config) -> ConvEncoder:
     """Return the encoder of a config, with its geometry."""
     options = config.model
-    return ConvEncoder(
-        options.width,
-        tuple(options.kernels),
-        tuple(options.strides),
-        norm=options.norm,
-        padding=options.padding,
-        dtype=jnp.dtype(options.dtype),
-        remat=options.remat,
-        channels=config.data.channels,
-    )
-
-
-def num_latents(config: Config) -> int:
-    """Return the number of latents of a training window."""
-    return build_encoder(config).num_latents(config.data.window_steps)
+    how = {name: options[name] for name in ("norm", "padding", "remat")}
+    how |= {"dtype": jnp.dtype(options.dtype), "channels": config.data.channels}
+    return ConvEncoder(options.width, tuple(options.kernels), tuple(options.strides), **how)
 
 
 def geometry(config: Config) -> Geometry:
     """Return the latents and predictions of a window."""
     apart = 0 if config.negatives.overlap else config.data.window_steps
     branch = Branch("forward", tuple(range(1, config.model.num_offsets + 1)))
-    return Geometry(num_latents(config), config.model.width, (branch,), apart=apart)
+    length = build_encoder(config).num_latents(config.data.window_steps)
+    return Geometry(length, config.model.width, (branch,), apart=apart)
 
 
 def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
     """Return the rule that `negatives.rule=auto` means for these data, and why.
 
-    A network that sees few groups learns to tell them apart, which wins against the negatives of
-    other groups and ruins features of anything that changes within one: then all negatives are of
-    the positive's own sequence.
+    A network that sees few groups would learn to tell them apart, and nothing else: then all
+    negatives are of the positive's own sequence.
     """
     options, few = config.negatives, max(FEW_GROUPS, config.data.batch_size)
     if config.data.source == "ar1":
@@ -165,24 +150,18 @@ def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, n
     if data.file_names:
         labels["file_label"] = data.file_labels[files][:, None]
     if data.step_names:
-        frames = num_latents(config), encoder.stride
+        frames = encoder.num_latents(config.data.window_steps), encoder.stride
+        none = np.full(1, -1, np.int32)
+        each = [none if own is None else own for own in data.step_labels]
+        starts = zip(files, batch["start"], strict=True)
         labels["step_label"] = np.stack(
-            [
-                np.full(frames[0], -1, np.int32)
-                if (own := data.step_labels[file]) is None
-                else labels_of_frames(own, int(start), *frames)
-                for file, start in zip(files, batch["start"], strict=True)
-            ]
+            [labels_of_frames(each[file], int(start), *frames) for file, start in starts]
         )
     return labels
 
 
 def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
-    """Write the information that the made-up source has, for the page.
-
-    Two latents k apart see `receptive_field` steps each, k * stride later: where these overlap they
-    share numbers, what one tells of the other has no limit, and the offset is left out.
-    """
+    """Write the information that the made-up source has at offsets whose latents share no step."""
     options = config.data
     if options.source != "ar1":
         return

@@ -14,16 +14,22 @@ from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.series.data import Part, SeriesData, labels_of_frames
+from experiments.training.checks import name_of
 from experiments.training.embedding import make_embed_long
-from experiments.training.labels import check_known, count_labels
-from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sources import name_of
+from experiments.training.probes import (
+    FeatureSet,
+    ProbeContext,
+    ProbeTask,
+    check_known,
+    count_labels,
+    feature_names,
+)
 
 #: Probes of one kind that `probe.leave_one_out` fits at most.
 MAX_FOLDS = 20
 
 
-def label_tasks(task: str, config: Config, data: SeriesData) -> list[ProbeTask]:
+def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
     """Return the task of the labels of steps, or of files."""
     names = data.step_names if task == "steps" else data.file_names
     train, test = (count_each(task, data, part) for part in (data.train, data.test))
@@ -44,7 +50,7 @@ def label_tasks(task: str, config: Config, data: SeriesData) -> list[ProbeTask]:
     check_known(train, test, names, task, advice)
     if config.probe.leave_one_out:
         check_groups(task, data)
-    return [ProbeTask(task, functools.partial(label_scores, task))]
+    return ProbeTask(task, functools.partial(label_scores, task))
 
 
 def check_groups(task: str, data: SeriesData) -> None:
@@ -65,15 +71,12 @@ def check_groups(task: str, data: SeriesData) -> None:
 
 
 #: Probe tasks by name; each raises a UserError if the data lack its labels.
-TASKS: dict[str, Callable[[Config, SeriesData], list[ProbeTask]]] = {
-    "steps": functools.partial(label_tasks, "steps"),
-    "files": functools.partial(label_tasks, "files"),
-}
+TASKS = {task: functools.partial(label_task, task) for task in ("steps", "files")}
 
 
 def probe_tasks(config: Config, data: SeriesData) -> list[ProbeTask]:
     """Return what `probe.tasks` asks of features."""
-    return [one for task in config.probe.tasks for one in TASKS[task](config, data)]
+    return [TASKS[task](config, data) for task in config.probe.tasks]
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
@@ -153,8 +156,7 @@ def leave_one_out_scores(
             unit="group", value=float(values.mean()), low=low, high=high,
             chance=float(np.mean(chance)), num_train=num_frames, num_test=num_frames,
             setting=f"each of {len(values)} groups held out in turn",
-            outcomes=Outcomes(values, None, digest("group", *groups)),
-        )  # fmt: skip
+            outcomes=Outcomes(values, None, digest("group", *groups)))  # fmt: skip
 
 
 def cut_folds(groups: Sequence[str]) -> list[list[str]]:

@@ -14,7 +14,7 @@ from cpc.data.sources.texts import prepare_texts
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.training.sources import data_root
+from experiments.training.checks import data_root
 
 #: Of a document of the grammar.
 GRAMMAR_SENTENCES = 50
@@ -46,12 +46,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
     """Read, pack and split the text of `config.data`, and read what the probes ask about."""
     options = config.data
     corpus = read_corpus(config, log)
-    train, test, num_tested = data.split_for_training(
-        corpus,
-        test=options.test_fraction,
-        seed=config.seed,
-        block_sentences=options.block_sentences,
-    )
+    own = {"test": options.test_fraction, "block_sentences": options.block_sentences}
+    train, test, num_tested = data.split_for_training(corpus, seed=config.seed, **own)
     unused = find_unused(corpus, options.max_words)
     if num_tested:
         why = f"{num_tested:,} sentences to train on are left out, as the test text has them too"
@@ -102,16 +98,9 @@ def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
         path = data_root(config)
     else:
         path = prepare_texts(options.source, log=log) / "text"
-    return data.read_text_folder(
-        path,
-        data.cache_dir() / "packs",
-        log,
-        form=options.form,
-        lowercase=options.lowercase,
-        min_count=options.min_count,
-        max_vocabulary=options.max_vocabulary,
-        max_skipped_fraction=options.max_skipped_fraction,
-    )
+    names = ("form", "lowercase", "min_count", "max_vocabulary", "max_skipped_fraction")
+    how = {name: options[name] for name in names}
+    return data.read_text_folder(path, data.cache_dir() / "packs", log, **how)
 
 
 def read_tasks(
@@ -178,8 +167,7 @@ def cut_runs(
 ) -> np.ndarray:
     """Return runs that share no sentence, in random order, as `make_runs` has them under x.
 
-    Each document is cut from its beginning; what is left at its end is a shorter run, if it has two
-    sentences. Of more runs than `most`, so many are drawn.
+    Each document is cut from its beginning; of more runs than `most`, that many are drawn.
     """
     counts = -(-np.diff(corpus.document_starts) // run_sentences)
     document = np.repeat(np.arange(len(counts)), counts)

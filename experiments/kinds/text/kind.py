@@ -17,13 +17,12 @@ from experiments.kinds.text.data import TextData, load_data, make_runs
 from experiments.kinds.text.embed import embed_files
 from experiments.kinds.text.probes import feature_sets, probe_tasks
 from experiments.kinds.text.sections import SECTIONS, WORDS
-from experiments.training.checks import check_probes, reject
+from experiments.training.checks import check_probes, places_of, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import make_cpc, positions, write_truth
-from experiments.training.sources import places_of
 
 NAME, ON_ONE_DEVICE = "text", False
 
@@ -41,8 +40,7 @@ def check(config: Config) -> None:
         (is_cpc and config.data.run_sentences <= config.model.num_offsets,
          "data.run_sentences model.num_offsets",
          "a run has no sentence that far ahead; raise data.run_sentences, or lower "
-         "model.num_offsets"),
-    )  # fmt: skip
+         "model.num_offsets"))  # fmt: skip
 
 
 def build_model(config: Config) -> Model:
@@ -55,14 +53,9 @@ def build_model(config: Config) -> Model:
 
 def build_encoder(config: Config) -> SentenceEncoder:
     """Return the encoder of a config; its embeddings are of `<unk>` and the words."""
-    options = config.model
-    return SentenceEncoder(
-        config.data.max_vocabulary + 1,
-        options.embedding_width,
-        options.width,
-        options.kernel,
-        dtype=jnp.dtype(options.dtype),
-    )
+    options, num_words = config.model, config.data.max_vocabulary
+    widths = options.embedding_width, options.width, options.kernel
+    return SentenceEncoder(num_words + 1, *widths, dtype=jnp.dtype(options.dtype))
 
 
 def geometry(config: Config) -> Geometry:
@@ -77,12 +70,8 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
     """Return model and batches of a plan."""
     config, held_out = plan.config, None
     options = config.data
-    draw = functools.partial(
-        make_runs,
-        run_sentences=options.run_sentences,
-        max_words=options.max_words,
-        batch_size=options.batch_size,
-    )
+    sizes = {name: options[name] for name in ("run_sentences", "max_words", "batch_size")}
+    draw = functools.partial(make_runs, **sizes)
     if config.evaluate.num_runs > 0:
         draw_test = draw(text.test, seed=config.seed + 1)
         number = -(-config.evaluate.num_runs // options.batch_size)
@@ -102,8 +91,7 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
 def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> list[BranchOutputs]:
     """Return outputs and positions of each branch, and which sentences have words.
 
-    To predict backwards the sentences of a run stand in reverse. Where a run begins is then counted
-    from the end of the text, so that sentences that are next to each other still are.
+    The branch "previous" reads a run in reverse, and counts its place from the end of the text.
     """
     exists = (batch["x"] >= 0).any(-1)
     length, found = exists.shape[1], []

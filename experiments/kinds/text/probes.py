@@ -24,8 +24,8 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
 from experiments.kinds.text.vectors import Vectors, read_vectors
+from experiments.training.checks import name_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sources import name_of
 
 #: Sentences that are embedded at a time.
 BATCH = 512
@@ -36,25 +36,18 @@ NEXT_RUNS, FEWEST_RUNS = 512, 20
 Features = Callable[[np.ndarray], np.ndarray]
 
 
-#: What makes the probe task of each name, if the test text has enough of what it asks.
-TASKS: dict[str, Callable[[Config, TextData], ProbeTask]] = {
-    "next": lambda config, text: ProbeTask(
-        "next", functools.partial(next_scores, ask_next(config, text))
-    ),
-    **{
-        task: lambda config, text, task=task: ProbeTask(
-            task, functools.partial(sentence_scores, task)
-        )
-        for task in LABELLED
-    },
+#: By name, what makes the answers of a probe task, if the test text has enough of what it asks.
+TASKS: dict[str, Callable[[Config, TextData], Any]] = {
+    "next": lambda config, text: functools.partial(next_scores, ask_next(config, text)),
+    **{task: lambda *_, task=task: functools.partial(sentence_scores, task) for task in LABELLED},
 }
 
 
 def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
-    """Return what `probe.tasks` asks of features, if word vectors fit the text."""
+    """Return what `probe.tasks` asks of features, if word vectors and test text allow it."""
     if config.probe.word_vectors:
         vectors_of(config, text)
-    return [TASKS[task](config, text) for task in config.probe.tasks]
+    return [ProbeTask(task, TASKS[task](config, text)) for task in config.probe.tasks]
 
 
 def vectors_of(config: Config, text: TextData) -> Vectors:
@@ -101,8 +94,7 @@ def make_score(
     return Score(
         task, source, "sentence", name, method, "accuracy",
         float(outcomes.sums.sum() / outcomes.counts.sum()), low, high, float(chance),
-        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes,
-    )  # fmt: skip
+        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes)  # fmt: skip
 
 
 def own_bag(sentences: tuple[str, ...]) -> Any:
@@ -153,17 +145,11 @@ def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
 def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the questions which sentence follows; each test sentence is in one at most.
 
-    Runs of sentences (b, t, w), which share none; the sentences that are set against the next ones
-    (b, t - 1, w); and whether there is a question (b, t - 1).
+    Runs (b, t, w), the sentences to compare with the next ones (b, t - 1, w), and a mask.
     """
     options = config.data
-    x = cut_runs(
-        text.test,
-        run_sentences=options.run_sentences,
-        max_words=options.max_words,
-        most=NEXT_RUNS,
-        seed=config.seed + 2,
-    )
+    sizes = {name: options[name] for name in ("run_sentences", "max_words")}
+    x = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
     # Another run's sentence, at the same place if there is one there, else at its beginning.
     before = np.roll(x, 1, axis=0)
     other = np.where((before >= 0).any(-1, keepdims=True), before, before[:, :1])[:, 1:]
@@ -183,9 +169,8 @@ def next_scores(
 ) -> Iterator[Score]:
     """Yield how often the sentence that follows scores above one from anywhere in the test text.
 
-    Of c it is the prediction of the next sentence against its latent; of features that predict
-    nothing, the cosine of the two sentences. A tie is lost. Too few runs give no interval, nor are
-    they paired.
+    Scores are c's predictions of latents, or of other features cosines. Too few runs give no
+    interval.
     """
     name, (x, other, asked) = features.name, questions
     number = int(asked.any(axis=1).sum())
@@ -226,25 +211,23 @@ def predicted_right(
 def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return whether a sentence is more like the next one than like the other one, by cosine."""
     if name == "bag":
-        features = functools.partial(weigh_words, counts=data.count_words(context.data.train))
+        counts = data.count_words(context.data.train)
+        nats = np.log((1 + counts.sum()) / (1 + counts))
+
+        def features(x):  # each word weighted by the nats of its occurrence
+            return bag_of_words([row[row >= 0] for row in x], len(counts)).multiply(nats).tocsr()
+
     else:
         features = make_features(*context[:4], name)
     now, after, another = (
         features(part.reshape(-1, x.shape[-1])) for part in (x[:, :-1], x[:, 1:], other)
     )
 
-    def like(a, b):
-        """Return the cosine of each pair of rows."""
+    def cosine(a, b):
         norms = [np.sqrt(np.ravel((one * one).sum(axis=1))) for one in (a, b)]
         return np.ravel((a * b).sum(axis=1)) / np.maximum(norms[0] * norms[1], 1e-12)
 
-    return (like(now, after) > like(now, another)).reshape(other.shape[:2])
-
-
-def weigh_words(x: np.ndarray, counts: np.ndarray) -> Any:
-    """Return bags of the words of sentences, each word weighted by the nats of its occurrence."""
-    bags = bag_of_words([row[row >= 0] for row in x], len(counts))
-    return bags.multiply(np.log((1 + counts.sum()) / (1 + counts))).tocsr()
+    return (cosine(now, after) > cosine(now, another)).reshape(other.shape[:2])
 
 
 def widen(

@@ -50,13 +50,12 @@ def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
             try:
                 word, vector = parse_line(line, width, has_header)
             except ValueError as error:
-                what = f"line {number} of the word vectors {path}"
-                if any(byte < 32 and byte not in b"\t\v\f" for byte in line):
-                    raise UserError(
-                        f"{what} contains binary numbers: save the vectors as text, a word and "
-                        "its numbers per line, not compressed"
-                    ) from error
-                raise UserError(f"{what} {error}: correct the line or remove it") from error
+                is_binary = any(byte < 32 and byte not in b"\t\v\f" for byte in line)
+                problem = "contains binary numbers" if is_binary else error
+                advice = "save the vectors as text" if is_binary else "correct or remove the line"
+                raise UserError(
+                    f"line {number} of the word vectors {path} {problem}: {advice}"
+                ) from error
             (rows if word in index else new)[index.get(word, word)] = vector
     except OSError as error:
         raise UserError(f"cannot read the word vectors {path}: {error}") from error
@@ -100,13 +99,9 @@ def is_number(text: bytes) -> bool:
 
 
 def parse_line(line: bytes, width: int, has_header: bool) -> tuple[str, np.ndarray]:
-    """Return word and vector of a line.
+    """Return word and vector of a line; ValueError says what it does instead.
 
-    A word with spaces that ends with a number is taken for a line of too many numbers, except if a
-    header gives the width and the number is whole.
-
-    Raises:
-        ValueError: the line has another form; the text follows the line's name.
+    A word that ends with a number has too many numbers, unless that is whole and a header exists.
     """
     fields = line.split()
     if not 0 < width < len(fields):

@@ -9,12 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc.data.sources.similarity import read_judgements
-from cpc.evaluate.words import (
-    analogy_score,
-    nearest,
-    perplexity_scores,
-    similarity_scores,
-)
+from cpc.evaluate.words import analogy_score, nearest, perplexity_scores, similarity_scores
 from cpc.files import write_arrays, write_json, write_text
 from cpc.models.words import look
 from cpc.results import Score
@@ -52,10 +47,7 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
 
 
 def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log p, log Z and sentence of each word that the model tells of a text.
-
-    Of skip-gram, of each neighbour in the whole window; `log_p_scores` says how log p is read off.
-    """
+    """Return log p, log Z and sentence of each word of a text; of skip-gram, of each neighbour."""
     config, model, params = trained.config, trained.model, trained.state.params
     if not model.is_causal:  # as `run.make` trains them: the unknown word is none
         stays = np.asarray(tokens) > 0

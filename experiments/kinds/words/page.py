@@ -6,7 +6,7 @@ import pandas as pd
 
 from cpc.files import read_object
 from cpc.report.draw import BLUE, INK, label, make_figure
-from cpc.report.engine import Figure, Section, Table, write_page
+from cpc.report.engine import Section, Table, figure_of, write_page
 from cpc.report.provenance import made_section
 from cpc.results import read_run, read_scores
 
@@ -17,9 +17,9 @@ def write_words_report(workdir: str | Path) -> Path:
     run = read_run(workdir)
     objective, model = run.config.get("objective", {}), run.config.get("model", {})
     scores = read_scores(workdir)
-    figures = [] if run.train.empty else [Figure("loss", loss_figure(run.train), "Loss", LOSS)]
-    if drawn := map_figure(workdir):
-        figures.append(Figure("map", drawn, "The 300 most frequent words", MAP))
+    drawn = map_figure(workdir)
+    figures = figure_of("loss", loss_figure(run.train), "Loss", LOSS)
+    figures += figure_of("map", drawn, "The 300 most frequent words", MAP)
     is_flat = not drawn and (workdir / "vectors.npz").exists()
     tables = [table for table in (score_table(scores), neighbour_table(workdir)) if table]
     lead = f"{model.get('name')} by {objective.get('name')}, noise {objective.get('noise')}"
@@ -43,7 +43,9 @@ MAP = "The two axes of greatest variance of the input vectors."
 
 
 def loss_figure(train):
-    """Draw the loss over the words gone through."""
+    """Draw the loss over the words gone through; None without records."""
+    if train.empty:
+        return None
     figure, (axes,) = make_figure(1, row_height=3.2)
     axes.plot(train.words / 1e6, train.loss, color=BLUE, linewidth=1.4)
     label(axes, "millions of words", "nats a pair", "")

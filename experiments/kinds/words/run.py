@@ -74,17 +74,11 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
     keep = keep_probabilities(counts, threshold) if threshold else np.ones(len(counts))
     if not model.is_causal:  # to a language model the unknown word is one like others
         keep[0], counts = 0.0, np.where(np.arange(len(counts)) == 0, 0, counts)
-    stream = word_stream(
-        corpus.tokens,
-        corpus.sentence_starts,
-        keep,
-        seed=config.seed,
-        steps=config.steps_per_launch,
-        positions=config.data.positions,
-        margin=model.reach,
-    )
+    sizes = {"steps": config.steps_per_launch, "positions": config.data.positions}
+    starts = corpus.sentence_starts
+    stream = word_stream(corpus.tokens, starts, keep, seed=config.seed, margin=model.reach, **sizes)
     is_start = np.zeros(len(corpus.tokens) + 1, bool)
-    is_start[corpus.sentence_starts] = True
+    is_start[starts] = True
     # Words of the batch come as they are thinned out.
     frequency = counts * keep if config.objective.noise == "batch" else counts
     noise = make_noise(config.objective, frequency, corpus.tokens, is_start[:-1])
@@ -97,9 +91,7 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
         return config.optim.learning_rate * jnp.maximum(1 - step / num_steps, 1e-4)
 
     choose, loss_fn = steps.make(config, model, noise)
-    zeros: dict[str, Any] = dict.fromkeys(
-        ("pairs", "loss_of_pairs", "proposal_loss"), jnp.zeros(())
-    )
+    zeros: Any = dict.fromkeys(("pairs", "loss_of_pairs", "proposal_loss"), jnp.zeros(()))
     rule, rng = config.optim.rule, jax.random.fold_in(root, 1)
     state = init_row_state(params, extra, rule, rng, zeros)
     step = make_row_step(choose, loss_fn, learning_rate, rule)
@@ -115,20 +107,17 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
     per_launch = config.steps_per_launch
     words_per_step = stream.words_per_launch / per_launch
 
-    num_steps, size = (
-        config.epochs * stream.per_epoch * per_launch,
-        (words_per_step / 1000, "k words"),
-    )
+    num_steps = config.epochs * stream.per_epoch * per_launch
+    size = words_per_step / 1000, "k words"
     console = ProgressWriter(num_steps, describe_values("loss", "pairs"), size)
+
+    def put(launch):
+        return replicate(stream.launch(launch), mesh)
+
     training = Training(
         run.state,
         run.launch,
-        prefetched(
-            lambda launch: replicate(stream.launch(launch), mesh),
-            num_steps,
-            per_launch,
-            config.data.num_threads,
-        ),
+        prefetched(put, num_steps, per_launch, config.data.num_threads),
         num_steps=num_steps,
         per_step=size,
         summarize=functools.partial(summarize, words_per_step),
@@ -170,14 +159,12 @@ def make_work(
         write_vectors(folder, done, shown)
         print_scores(scores)
 
+    def write_page(folder: pathlib.Path) -> pathlib.Path:
+        from experiments.kinds.words.page import write_words_report  # matplotlib takes seconds
+
+        return write_words_report(folder)
+
     return Work(lambda: train(trained, folder, mesh), finish, write_page)
-
-
-def write_page(folder: pathlib.Path) -> pathlib.Path:
-    """Write the page of a run."""
-    from experiments.kinds.words.page import write_words_report  # matplotlib takes seconds
-
-    return write_words_report(folder)
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> Text:

@@ -58,8 +58,7 @@ def check(config: Config) -> None:
          "the objective has no log Z; choose nce, or log_z zero"),
         (objective.unique and is_drawn, "objective.unique objective.noise",
          "this noise cannot draw each word once; choose unigram, uniform, log_uniform or "
-         "minority, or set objective.unique to False"),
-    )  # fmt: skip
+         "minority, or set objective.unique to False"))  # fmt: skip
 
 
 def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: Any) -> Any:
@@ -222,9 +221,8 @@ def places_of_labels(model: WordModel, t: int) -> Any:
 def log_p_scores(objective: Config, scores: Any, log_q: Any) -> Any:
     """Return log p up to a constant of the context, from what an objective makes scores of.
 
-    Scores of negative sampling, and of the others without their correction, are log p / q (of the
-    logistic ones less log k). Where accidental hits are left out, a logistic objective asks of each
-    word "this one or another?", and its scores are log odds.
+    Scores of negative sampling, and of others without their correction, are log p / q; of logistic
+    objectives without accidental hits they are log odds.
     """
     is_logistic = objective.name in LOGISTIC
     learns_ratio = objective.name == "negative_sampling" or (

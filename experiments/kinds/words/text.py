@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.data import (
-    Corpus,
-    Vocabulary,
-    describe_corpus,
-    read_text_folder,
-    split_for_training,
-)
+from cpc.data import Corpus, Vocabulary, describe_corpus, read_text_folder, split_for_training
 from cpc.data.cache import cache_dir
 from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.texts import prepare_texts
@@ -81,14 +75,8 @@ def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
 
 def pack(folder: Path, data: Any, log: Callable[[str], object], form: str = "prose") -> Corpus:
     """Return a folder's text as tokens."""
-    return read_text_folder(
-        folder,
-        cache_dir() / "packs",
-        log,
-        form=form,
-        min_count=data.min_count,
-        max_vocabulary=data.max_vocabulary,
-    )
+    how = {"min_count": data.min_count, "max_vocabulary": data.max_vocabulary}
+    return read_text_folder(folder, cache_dir() / "packs", log, form=form, **how)
 
 
 def fingerprint(corpus: Corpus) -> Fingerprint:
