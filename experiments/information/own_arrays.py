@@ -27,7 +27,6 @@ from experiments.command.config import Config, with_settings
 from experiments.command.run_dir import open_run
 from experiments.information.arrays import Pairs, read_pairs
 from experiments.information.estimators import check_estimation
-from experiments.information.findings import claim
 from experiments.information.rotations import measure
 
 #: What a folder records: the config, and the files of its numbers.
@@ -66,13 +65,13 @@ def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib
     readings = measure(
         pairs, config, lambda said: print(f"{time.perf_counter() - begin:4.0f} s  {said}")
     )
-    from experiments.information import page  # matplotlib takes seconds
+    from experiments.information import findings  # matplotlib takes seconds
 
-    write_scores(folder, page.to_scores(readings, ", ".join(names), config.seed, num_rows))
-    said = claim(readings, num_rows, pairs.identity)
+    write_scores(folder, findings.to_scores(readings, ", ".join(names), config.seed, num_rows))
+    said = findings.claim(readings, num_rows, pairs.identity)
     sides = (f"{z}: {name}, {dim} columns" for z, name, dim in zip("xy", names, dims, strict=True))
     lead = "; ".join([*sides, f"{num_rows:,} rows."])
-    path = page.write_arrays_report(folder, lead, readings, [*said, *pairs.remarks], num_rows)
+    path = findings.write_arrays_report(folder, lead, readings, [*said, *pairs.remarks], num_rows)
     print(*said, f"report: {path}", sep="\n")
 
 

@@ -148,16 +148,14 @@ def _fit(x, y, num_train, num_choosing, rngs, *, config, sizes):
             rows = (rows + jax.random.randint(shift, (), 0, num_train)) % num_train
             return x[rows], y[rows]
 
-        held_out = [(z[0], z[1]) for z in zip(*map(cut, (x, y)), strict=True)]
+        held_out = [(z[2 * quarter : 3 * quarter], z[3 * quarter :]) for z in (x, y)]
+        held_out = [*zip(*held_out, strict=True)]
         chooses, (_, reads) = fit_and_watch(config, draw, held_out, rng)
         found = {}
         for name in reads:
             judged = judge(name, *chooses).mean(1, where=chooses_step)
             found[name] = judged.max(), reads[name][jnp.argmax(judged)]
         return found
-
-    def cut(side):
-        return side[2 * quarter : 3 * quarter], side[3 * quarter :]
 
     return jax.vmap(one)(x, y, rngs)
 
@@ -222,10 +220,7 @@ def read_sample(
     null = student(np.array(nulls), prediction=True)
     reading = Reading(name, "none", **describe(whole, name), found=found, null=null)
     reading = with_line(reading, np.array([[whole.value] * ROTATIONS, *fewer]))
-    return reading._replace(limit=widen(reading.limit or found, found))
-
-
-def widen(limit: Interval, by: Interval) -> Interval:
-    """Return a limit with the uncertainty of another interval added to its own."""
-    reach = math.hypot(limit.high - limit.value, by.high - by.value)
-    return Interval(limit.value, limit.value - reach, limit.value + reach)
+    limit = reading.limit or found
+    # The limit is as uncertain as its own points and as the value of all rows.
+    reach = math.hypot(limit.high - limit.value, found.high - found.value)
+    return reading._replace(limit=Interval(limit.value, limit.value - reach, limit.value + reach))

@@ -80,9 +80,8 @@ def make_loss(config: Config, methods: dict) -> Callable:
     def loss_fn(params, extra, batch, rng):
         x, y = correlated_gaussians(rng, config.batch_size, config.dim, batch)
         data = {name: (x, MAPS[name.split("/")[0]](y)) for name in methods}
-        loss, (readings, extra) = estimators.total_loss(methods, params, extra, data)
-        readings |= read_exactly(config, gaussian_log_ratio(x, y, batch))
-        values = estimators.values_of(readings)
+        loss, (values, extra) = estimators.total_loss(methods, params, extra, data)
+        values |= read_exactly(config, gaussian_log_ratio(x, y, batch))
         squares = {name: jnp.square(value) for name, value in values.items()}
         return loss, (extra, {"values": values, "squares": squares})
 
@@ -90,12 +89,14 @@ def make_loss(config: Config, methods: dict) -> Callable:
 
 
 def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
-    """Return the readings of each estimator at the exact log ratio, which no map changes."""
-    found = {}
-    for name in config.estimators:
-        exact = estimators.exact_outputs(name, log_ratio)
-        found[f"any/exact/{name}"] = estimators.estimate(name, config, *exact)[1]
-    return found
+    """Return the nats of each estimator at the exact log ratio, which no map changes."""
+    return {
+        f"any/exact/{key}": reading.value
+        for name in config.estimators
+        for key, reading in estimators.estimate(
+            name, config, *estimators.exact_outputs(name, log_ratio)
+        )[1].items()
+    }
 
 
 def first_state(config: Config, methods: dict, loss_fn: Callable, tx: Any) -> Any:

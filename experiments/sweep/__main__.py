@@ -196,10 +196,10 @@ def compare_cells(folder: pathlib.Path, jobs: Sequence[Job]) -> None:
     """Write the page of all cells, as far as they are."""
     if not any((job.folder / "config.json").exists() for job in jobs):
         return
-    from experiments import comparison  # seconds, which a start need not wait
+    from experiments.compare.page import write_comparison  # seconds, which a start need not wait
 
     try:
-        comparison.write_comparison([(job.name, job.folder) for job in jobs], folder)
+        write_comparison([(job.name, job.folder) for job in jobs], folder)
     except (UserError, OSError) as error:
         print(f"no comparison: {error}")
 

@@ -1,4 +1,4 @@
-"""The page that lays runs beside each other: comparison.html, .md and .json."""
+"""The page of several runs: comparison.html, .md and .json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,38 +17,39 @@ from cpc.results import (
     last_known,
     read_run,
     settings,
-    stem,
     with_unit,
 )
 from cpc.types import UserError
 from experiments.command.run_dir import read_failure
-from experiments.comparison.figures import curves, dots, watched
-from experiments.comparison.questions import (
-    ALIKE,
+from experiments.compare.figures import curves, dots, watched
+from experiments.compare.tables import (
     answers,
+    cell_table,
     headline,
     lead_of,
     other_questions,
+    question_table,
+    runs_table,
     show_lead,
 )
-from experiments.comparison.tables import cell_table, question_table, runs_table
+
+#: Ceilings log N that differ by less are equal: the windows of other seeds are more or less often
+#: short, or share sound.
+CEILING_TOLERANCE_NATS = 0.1
 
 
-def write_comparison(
-    runs: Sequence[tuple[str, Path]], folder: Path, paper: Mapping[str, str] | None = None
-) -> Path:
+def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
     """Write comparison.html, comparison.md (the table of cells) and comparison.json into a folder.
 
     Args:
-        runs: names and directories; those that differ in nothing but the seed become one cell.
+        runs: names and directories; runs that differ only in the seed become one cell.
         folder: where to write.
-        paper: by name of a cell, a text to show beside its numbers.
 
     Returns:
         The path of the page.
 
     Raises:
-        UserError: no directory has recorded anything, or `paper` names a cell that is not there.
+        UserError: no directory has recorded anything.
     """
     found, problems = read_runs(runs)
     if not found:
@@ -58,23 +59,16 @@ def write_comparison(
         )
     cells = group_by_seed(found)
     failed = [name for name in problems if name not in dict(found)]
-    paper, names = paper or {}, {stem(name) for name, _ in runs} | {cell.name for cell in cells}
-    for name in paper:
-        if name not in names:
-            raise UserError(
-                f"the paper's column names {name}, which is no cell: cells are "
-                f"{', '.join(sorted(names))}"
-            )
     scores = compare(cells)
-    whole = cell_table(cells, scores, failed, paper, with_leads=True)
+    whole = cell_table(cells, scores, failed, with_leads=True)
     write_text(folder / "comparison.md", markdown(whole))
-    write_json(folder / "comparison.json", record(cells, scores, problems, paper))
+    write_json(folder / "comparison.json", record(cells, scores, problems))
     num_cells, num_runs = len(cells) + len(failed), len(found) + len(failed)
     title = f"Comparison of {num_cells} cells"
     title += f", {num_runs} runs" if num_runs > num_cells else ""
     sections = [
         Section("", [*best_sentences(cells, scores), *(f"{n}: {p}" for n, p in problems.items())]),
-        Section("Cells", tables=[cell_table(cells, scores, failed, paper)]),
+        Section("Cells", tables=[cell_table(cells, scores, failed)]),
         Section("Over the training", figures=curves(cells, scores)),
         Section(
             "Scores at the end",
@@ -136,30 +130,23 @@ def obstacles_of(cells: Sequence[Cell]) -> list[str]:
     # Over the offsets that all have: a ceiling falls with the offset where windows are short.
     shared = set(offsets[0]).intersection(*offsets) if offsets else set()
     alike = [rows[rows.offset.isin(shared)].drop_duplicates("offset") for rows in last]
+    ceilings = [rows.sort_values("offset").log_n.to_numpy(float) for rows in alike]
     found = {
         "their offsets differ": len(set(offsets)) > 1,
-        "their numbers of negatives differ": ceilings_differ(alike),
+        "their numbers of negatives differ": bool(ceilings)
+        and bool((np.ptp(ceilings, axis=0) > CEILING_TOLERANCE_NATS).any()),
         "not all are bounds": not all(rows.is_bound.all() for rows in last),
     }
     return [text for text, holds in found.items() if holds]
 
 
-def ceilings_differ(found: Sequence[Frame]) -> bool:
-    """Return whether evaluations at the same offsets have another log N at one of them."""
-    ceilings = [rows.sort_values("offset").log_n.to_numpy(float) for rows in found]
-    return bool(ceilings) and bool((np.ptp(ceilings, axis=0) > ALIKE).any())
-
-
-def record(
-    cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str], paper: Mapping[str, str]
-) -> dict[str, Any]:
+def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) -> dict[str, Any]:
     """Return every number of the comparison."""
     keys = settings(cells)
     named = [
         {
             "cell": cell.name,
             "settings": keys.loc[cell.name].to_dict(),
-            **({"paper": paper.get(cell.name)} if paper else {}),
             "runs": [
                 {
                     "name": name,
