@@ -16,6 +16,8 @@ from configs import (
     image_imagenet,
     rl_hidden_ball,
 )
+from configs.audio import KEYS
+from configs.keys import make_config
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import flatten
 from cpc.types import UserError
@@ -195,19 +197,8 @@ KINDS = {
     ),
 }
 
-#: The other value of a key, if the user's settings for all cells are those of a cell of `OPEN`.
-OTHERWISE = {
-    "negatives.num_sampled": 0,
-    "negatives.shards": 4,
-    "negatives.window": 0,
-    "negatives.temperature": 1.0,
-    "loss.cosine": False,
-    "model.norm": "none",
-    "model.padding": "causal",
-    "optim.schedule": "constant",
-    "optim.weight_decay": 0.0,
-    "optim.clip_norm": 0.0,
-}
+#: The other value of a key, if the base has that of a cell of `OPEN`; of other keys the default.
+OTHERWISE = {"negatives.shards": 4, "optim.schedule": "constant"}
 
 
 class Planned(NamedTuple):
@@ -235,7 +226,7 @@ def read_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
         UserError: a text sets nothing, or a key that the cells differ in.
     """
     differing = (*TABLE_2.values(), *IMAGES.values(), *FIGURE_6.values())
-    own = {key for cell in differing for key in cell} | {"seed"}
+    own = {"seed", *(key for cell in differing for key in cell)}
     for text in texts:
         if "=" not in text:
             raise UserError(
@@ -274,7 +265,8 @@ def open_settings(one: Open, base: Config) -> dict[str, Any]:
     """Return the settings of a cell of `OPEN`, other ones if the base has them already."""
     settings, known = dict(one.settings), flatten(base)
     if all(known.get(key) == value for key, value in settings.items()):
-        settings = {key: OTHERWISE.get(key, value) for key, value in settings.items()}
+        others = {**flatten(make_config(KEYS)), **OTHERWISE}
+        settings = {key: others[key] for key in settings}
     if "data.window_samples" in settings:
         settings["data.window_samples"] = min(10240, known["data.window_samples"] // 2)
     return settings
@@ -313,15 +305,10 @@ def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, s
         base = with_shared(one.kind, scale, data, user)
         own, known = open_settings(one, base) if one.cell else {}, flatten(base)
         keys = ", ".join(f"{key}={known[key]}" for key in own)
-        rows.append(
-            {
-                "kind": one.kind,
-                "what": one.what,
-                "choice": "; ".join(part for part in (one.here, keys) if part),
-                "cell": one.cell,
-                "change": ", ".join(f"{key}={value}" for key, value in own.items()) or one.why_not,
-            }
-        )
+        choice = "; ".join(part for part in (one.here, keys) if part)
+        change = ", ".join(f"{key}={value}" for key, value in own.items()) or one.why_not
+        row = {"kind": one.kind, "what": one.what, "choice": choice, "cell": one.cell}
+        rows.append({**row, "change": change})
     return rows
 
 
