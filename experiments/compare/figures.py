@@ -14,6 +14,7 @@ from cpc.report.figures import metric_title, over_steps
 from cpc.report.scores import value_axis
 from cpc.results import Cell, Frame, Run, evaluations, information
 from experiments.compare.tables import Question, answers, headline, one_row
+from experiments.status import cut
 
 
 def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
@@ -71,8 +72,7 @@ def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     if not asked:
         return []
     figure, panels = make_figure(len(asked), num_columns=2, row_height=1.2 + 0.27 * len(cells))
-    # The end of a long name is what distinguishes cells.
-    names = [c.name if len(c.name) <= 44 else f"…{c.name[-43:]}" for c in cells]
+    names = [cut(cell.name, 44) for cell in cells]
     for panel, (axes, question) in enumerate(zip(panels, asked, strict=True)):
         draw_dots(axes, cells, question, scores)
         axes.set_yticks(range(len(cells)), [] if panel % 2 else names)

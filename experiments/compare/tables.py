@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from cpc.report.engine import Table, duration, show
@@ -158,7 +157,10 @@ def cell_table(
             columns[head], formats[head] = [lead_of(row, over) for row in rows], show_lead
     columns["seeds"] = [seeds_text(cell) for cell in cells]
     columns["steps"] = [steps_text(cell) for cell in cells]
-    columns["training"] = [time_text(cell) for cell in cells]
+    for cell in cells:
+        seconds = pd.Series([last_known(run.train, "seconds") for _, run in cell.runs])
+        time = duration(seconds.mean()) if seconds.notna().any() else "–"
+        columns.setdefault("training", []).append(time)
     rows = [*zip(*columns.values(), strict=True)]
     rows += [(name, *[None] * (len(columns) - 1)) for name in failed]
     frame = pd.DataFrame(rows, columns=pd.Index(list(columns)), dtype=object)
@@ -185,13 +187,6 @@ def steps_text(cell: Cell) -> str:
         for _, run in cell.runs
     ]
     return ", ".join(dict.fromkeys(texts))
-
-
-def time_text(cell: Cell) -> str:
-    """Return the mean time of training."""
-    seconds = [last_known(run.train, "seconds") for _, run in cell.runs]
-    known = [one for one in seconds if math.isfinite(one)]
-    return duration(float(np.mean(known))) if known else "–"
 
 
 def question_table(question: Question, scores: Frame) -> Table:

@@ -55,14 +55,14 @@ def run(
     skipped: list[tuple[str, str]] = []
     embedding = check_input(pretrained, workdir).embed_files(pretrained, root, layers, skipped)
     seconds = embedding.frame_seconds
-    if seconds:
-        seconds = {name: seconds["z" if name == "codes" else name] for name in names}
     if find_codes:
+        seconds = seconds and {"codes": seconds["z"], **seconds}
         found = (
             (name, {**made, "codes": find_codes(made["z"])}, amount)
             for name, made, amount in embedding.features
         )
         embedding = embedding._replace(features=found)
+    seconds = seconds and {name: seconds[name] for name in names}
     with open_output(output, names, seconds) as write:
         write_all(embedding, write, skipped, root, print)
     print(f"features: {output}")
@@ -135,18 +135,8 @@ if __name__ == "__main__":
     INPUT = flags.DEFINE_string("input", None, "File, or folder of files at any depth.")
     OUTPUT = flags.DEFINE_string("output", None, "features.npz, features.arrow, or a folder/.")
     LAYER = flags.DEFINE_string(
-        "features",
-        "c",
-        "c, contexts; z, latents; a layer, z2; a list, z1,z2,c; all, every layer; or codes.",
+        "features", "c", "c; z; a layer, z2; a list, z1,z2,c; all; or codes."
     )
     STEP = cli.define_step()
-    cli.run(
-        lambda: run(
-            cli.WORKDIR.value,
-            INPUT.value,
-            OUTPUT.value,
-            LAYER.value,
-            STEP.value,
-            cli.DEVICE.value,
-        )
-    )
+    given = cli.WORKDIR, INPUT, OUTPUT, LAYER, STEP, cli.DEVICE
+    cli.run(lambda: run(*(flag.value for flag in given)))
