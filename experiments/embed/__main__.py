@@ -135,7 +135,7 @@ if __name__ == "__main__":
     INPUT = flags.DEFINE_string("input", None, "File, or folder of files at any depth.")
     OUTPUT = flags.DEFINE_string("output", None, "features.npz, features.arrow, or a folder/.")
     LAYER = flags.DEFINE_string(
-        "features", "c", "c; z; a layer, z2; a list, z1,z2,c; all; or codes."
+        "features", "c", "c, contexts; z, latents; layers, z1,z2,c; all, every layer; or codes."
     )
     STEP = cli.define_step()
     given = cli.WORKDIR, INPUT, OUTPUT, LAYER, STEP, cli.DEVICE

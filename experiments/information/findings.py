@@ -99,18 +99,17 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
 
 
 def nothing_found(best: Reading, limited: str, identity: str) -> list[str]:
-    """Return the sentences on a bound that shuffled rows reach, too."""
+    """Return the sentences on a bound that shuffled rows also reach."""
     has_diverged = not abs(best.found.value) < DIVERGED
     read = "diverged" if has_diverged else f"reads {format_nats(best.found)} nats"
     null = format_nats(best.null or best.found)
     rest = f"{read} on held-out rows; with y shuffled it reads {null} nats."
-    if identity:
-        said = [f"InfoNCE did not find it: it {rest}"]
-    else:
+    said = [f"InfoNCE did not find it: it {rest}"]
+    if not identity:
         said = [f"No information was found: InfoNCE {rest} That does not prove independence."]
     if limited:
-        said.append(f"But {limited}.")
-    elif not has_diverged and not identity:
+        return [*said, f"But {limited}."]
+    if not has_diverged and not identity:
         said += [f"{one[0].upper()}{one[1:]}." for one in more_data(best)]
     return said
 
@@ -160,16 +159,16 @@ def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
     return said
 
 
-def format_nats(interval: Interval) -> str:
-    """Return a value with its interval, or "diverged"."""
-    if not abs(interval.value) < DIVERGED:
-        return "diverged"
-    return f"{show(interval.value, '.2f')} ({show_interval(interval.low, interval.high)})"
-
-
-def show_known(nats: float) -> str:
+def show_nats(nats: float) -> str:
     """Return a value, or "diverged"."""
     return show(nats, ".2f") if abs(nats) < DIVERGED else "diverged"
+
+
+def format_nats(interval: Interval) -> str:
+    """Return a value with its interval, or "diverged"."""
+    value = show_nats(interval.value)
+    ends = f" ({show_interval(interval.low, interval.high)})"
+    return value if value == "diverged" else value + ends
 
 
 def write_arrays_report(
@@ -204,7 +203,7 @@ def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
             "ceiling": show_ceiling(one.ceiling),
             "nats": format_nats(one.found),
             "y shuffled": format_nats(one.null) if one.null else "",
-            "n / 4, n / 2, n": ", ".join(show_known(nats) for nats in one.line[::-1]),
+            "n / 4, n / 2, n": ", ".join(show_nats(nats) for nats in one.line[::-1]),
             "more data would add": format_nats(one.gain) if one.gain else "",
             "at 1 / n = 0": format_nats(one.limit) if one.limit else "",
         }
@@ -222,22 +221,13 @@ def to_scores(readings: Sequence[Reading], data: str, seed: int, num_rows: int) 
     """Return readings as the scores of a run directory, except those that diverged."""
     return [
         Score(
-            "information",
-            data,
-            "row",
-            "x, y",
-            f"{one.estimator}, {one.critic}",
-            "nats",
-            *one.found,
-            None if one.null is None else one.null.value,
-            seed=seed,
-            num_train=num_rows // 2,
-            num_test=num_rows,
-            setting=one.label,
+            "information", data, "row", "x, y", f"{one.estimator}, {one.critic}", "nats",
+            *one.found, None if one.null is None else one.null.value, seed=seed,
+            num_train=num_rows // 2, num_test=num_rows, setting=one.label,
         )
         for one in readings
         if abs(one.found.value) < DIVERGED
-    ]
+    ]  # fmt: skip
 
 
 def estimates_figure(readings: Sequence[Reading]) -> Drawing:

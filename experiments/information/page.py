@@ -104,9 +104,9 @@ def staircase_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
     drawn, tables = [], []
     note = "Value ± spread from batch to batch, and bias, over the last half of each level."
     for task in table.task[table.task != "any"].unique():
-        figure = staircase_figure(run.train, table, task)
-        drawn += figure_of(f"staircase_{task}", figure, MAPS[task], PAGES["mi_staircase"][1])
         here = table[table.task.isin([task, "any"])]
+        figure = staircase_figure(run.train, here, task)
+        drawn += figure_of(f"staircase_{task}", figure, MAPS[task], PAGES["mi_staircase"][1])
         shown = show_readings(here, lambda row: f"{row.truth:g} nats", show_estimate)
         tables.append(Table(MAPS[task], shown, note))
     return drawn, tables
@@ -139,15 +139,11 @@ def show_readings(
     table: Frame, column_of: Callable[[Any], str], text_of: Callable[[Any], str]
 ) -> Frame:
     """Return a row for each estimator and critic: its claim, its ceiling, a column a setting."""
-    rows = [
-        {
-            "estimator": title,
-            "claim": here.label.iloc[0],
-            "ceiling": show_ceiling(here.ceiling.iloc[0]),
-            **{column_of(row): text_of(row) for row in here.itertuples()},
-        }
-        for title, here in by_reading(table).items()
-    ]
+    rows = []
+    for title, here in by_reading(table).items():
+        one = here.iloc[0]
+        row = {"estimator": title, "claim": one.label, "ceiling": show_ceiling(one.ceiling)}
+        rows.append(row | {column_of(each): text_of(each) for each in here.itertuples()})
     return pd.DataFrame(rows).fillna("")
 
 
@@ -187,12 +183,11 @@ def by_reading(table: Frame) -> dict[str, Frame]:
     return found
 
 
-def staircase_figure(train: Frame, table: Frame, task: str) -> Drawing | None:
-    """Draw every reading over the steps on one task: a panel per estimator, a line per critic.
+def staircase_figure(train: Frame, here: Frame, task: str) -> Drawing | None:
+    """Draw every reading of one task over the steps: a panel per estimator, a line per critic.
 
     Shaded: one standard deviation from batch to batch. Truth in ink, ceiling dashed.
     """
-    here = table[table.task.isin([task, "any"])]
     names = [name for name in TITLES if name in set(here.estimator)]
     if not len(train) or not names:
         return None
