@@ -61,12 +61,7 @@ def run(
 
 
 def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray]:
-    """Return the named arrays of a folder's .npy files.
-
-    Raises:
-        UserError: there is none, two have one name, or one is no array of finite numbers, frames by
-            width.
-    """
+    """Return the named arrays of a folder's .npy files."""
     paths: dict[str, pathlib.Path] = {}
     for path in sorted(folder.rglob("*.npy")):
         if path.stem in names:

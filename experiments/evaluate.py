@@ -96,11 +96,7 @@ def run(
 
 
 def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
-    """Return a model of sound, whose c ends at a layer.
-
-    Raises:
-        UserError: it is no checkpoint, of no sound, or has no such layer.
-    """
+    """Return a model of sound, whose c ends at a layer."""
     path = pathlib.Path(checkpoint).expanduser()
     if path.is_dir():
         pretrained = read_model(path, None)
@@ -149,11 +145,7 @@ def load(config: Config, pretrained: models.Pretrained) -> AudioData:
 
 
 def possible(data: AudioData) -> tuple[str, ...]:
-    """Return the tasks that the data allow.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the tasks that the data allow."""
     found = (
         *(("phones", "ctc") if data.phones else ()),
         *(("speakers",) if len({*data.train.speakers}) > 1 else ()),

@@ -26,18 +26,9 @@ from cpc.models import GRU
 from cpc.negatives import batch as batch_rule
 from cpc.train import choose_devices, make_mesh, put_batch
 from cpc.types import Position, UserError
+from experiments.bench import timing
 from experiments.bench.step import PRODUCT_FLOP, blocking, count_work, make_product, make_step
-from experiments.bench.timing import (
-    ALLOCATOR,
-    Row,
-    Target,
-    median_times,
-    peak_bytes,
-    ratios,
-    read_sizes,
-    summarize,
-    time_rounds,
-)
+from experiments.bench.timing import Row, Target
 from experiments.command import cluster
 from experiments.command.config import Config
 from experiments.kinds.audio import kind as audio
@@ -131,7 +122,7 @@ def run_side(python: str, side: str, given: str) -> dict[str, Any]:
     done = subprocess.run(
         [python, "-m", f"experiments.bench.{side}", given],
         cwd=ROOT,
-        env={**os.environ, **ALLOCATOR},
+        env={**os.environ, **timing.ALLOCATOR},
         capture_output=True,
         text=True,
         check=False,
@@ -146,7 +137,7 @@ def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: Target |
     """Format one case: time, FLOP, fraction of the product's rate and, for the step, memory."""
     ours = [one["ours"] for one in rounds]
     seconds, flop = [one["seconds"][case] for one in ours], ours[0]["flop"]
-    to_product = ratios([one["seconds"]["product"] for one in ours], seconds)
+    to_product = timing.ratios([one["seconds"]["product"] for one in ours], seconds)
     figures: dict[str, Any] = {
         "milliseconds": 1e3 * statistics.median(seconds),
         "gflop": flop[case] / 1e9,
@@ -162,7 +153,7 @@ def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: Target |
 def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
     """Format the ratio of our time to torch's by round and, for the step, torch's memory."""
     ours, theirs = ([one[side]["seconds"][case] for one in rounds] for side in ("ours", "torch"))
-    figures: dict[str, Any] = summarize("ratio_to_torch", ratios(ours, theirs))
+    figures: dict[str, Any] = timing.summarize("ratio_to_torch", timing.ratios(ours, theirs))
     text = "{:.2f} of torch's ({:.2f} to {:.2f})".format(*figures.values())
     figures["torch"] = rounds[0]["torch"]["version"]
     if case == "step":
@@ -205,7 +196,7 @@ def compare_info_nce(n: int, rounds: list[dict[str, Any]]) -> list[Row]:
         ("memory", MEMORY, lambda side: side["bytes"]),
     ):
         mine, theirs = ([read(one[side]) for one in rounds] for side in ("ours", "torch"))
-        found = summarize("ratio_to_torch", ratios(mine, theirs))
+        found = timing.summarize("ratio_to_torch", timing.ratios(mine, theirs))
         text = "{:.3f} of torch's ({:.3f} to {:.3f})".format(*found.values())
         found[f"torch_{word}"] = statistics.median(theirs)
         rows.append(Row(f"  its {word}", found, text, at_most("ratio_to_torch", most)))
@@ -221,8 +212,8 @@ def measure_step(sizes: dict[str, Any]) -> dict[str, Any]:
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(problem, mesh, batch)
     advance = blocking(lambda: step.advance(batch))
-    time_rounds({"step": advance}, 1)
-    peak = peak_bytes(mesh.devices.flat[0])
+    timing.time_rounds({"step": advance}, 1)
+    peak = timing.peak_bytes(mesh.devices.flat[0])
     cases = {
         "step": advance,
         "encoder": blocking(step.parts["encoder"]),
@@ -230,7 +221,7 @@ def measure_step(sizes: dict[str, Any]) -> dict[str, Any]:
         "criterion": blocking(step.parts["criterion"]),
         "product": blocking(make_product(config.model.dtype)),
     }
-    seconds = median_times(time_rounds(cases, sizes["num_calls"]))
+    seconds = timing.median_times(timing.time_rounds(cases, sizes["num_calls"]))
     work = {**count_work(config, problem, step.params["model"]), "product": PRODUCT_FLOP}
     return {"seconds": seconds, "peak_bytes": peak, "flop": {case: work[case] for case in cases}}
 
@@ -288,13 +279,13 @@ def measure_info_nce(sizes: dict[str, Any]) -> dict[str, Any]:
         run = jax.jit(make_info_nce(n)).lower(*x).compile()
         products = jax.jit(make_products(min(n, block_size(n))))
         cases = {"info_nce": blocking(lambda: run(*x)), "products": blocking(lambda: products(*x))}
-        before = peak_bytes(device)
+        before = timing.peak_bytes(device)
         cases["info_nce"]()
         planned: Any = run.memory_analysis()
         # Memory that was freed before may be used again, and would then not show.
         needed = planned.temp_size_in_bytes + planned.output_size_in_bytes
-        num_bytes = max(peak_bytes(device) - before, needed)
-        seconds = median_times(time_rounds(cases, sizes["num_calls"]))
+        num_bytes = max(timing.peak_bytes(device) - before, needed)
+        seconds = timing.median_times(timing.time_rounds(cases, sizes["num_calls"]))
     return {"seconds": seconds, "bytes": num_bytes}
 
 
@@ -327,5 +318,5 @@ def make_products(block: int):
 
 if __name__ == "__main__":
     cluster.keep_freed_memory()
-    SIDE = read_sizes()
+    SIDE = timing.read_sizes()
     print(json.dumps({"step": measure_step, "info_nce": measure_info_nce}[SIDE["case"]](SIDE)))

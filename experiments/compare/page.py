@@ -41,15 +41,7 @@ CEILING_TOLERANCE_NATS = 0.1
 def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
     """Write comparison.html, comparison.md (the table of cells) and comparison.json into a folder.
 
-    Args:
-        runs: names and directories; runs that differ only in the seed become one cell.
-        folder: where to write.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        UserError: no directory has recorded anything.
+    `runs` are names and directories; runs that differ only in the seed become one cell.
     """
     found, problems = read_runs(runs)
     if not found:

@@ -69,11 +69,7 @@ def run(
 
 
 def parse_layers(features: str, module: Any) -> tuple[str, ...]:
-    """Return the names of layers in a list; all layers once, numbered, for "all".
-
-    Raises:
-        UserError: a name is not that of a layer, and is not codes.
-    """
+    """Return the names of layers in a list; all layers once, numbered, for "all"."""
     known = models.layer_depths(module)
     if features == "all":
         return tuple(name for name in known if name not in ("z", "c"))
@@ -88,11 +84,7 @@ def parse_layers(features: str, module: Any) -> tuple[str, ...]:
 
 
 def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
-    """Return the function from quantized latents (t, d) to the numbers of their codes (t, 1).
-
-    Raises:
-        UserError: the model's latents are not quantized.
-    """
+    """Return the function from quantized latents (t, d) to the numbers of their codes (t, 1)."""
     encoder = getattr(pretrained.module, "encoder", None)
     if not isinstance(encoder, models.QuantizedEncoder):
         raise UserError("--features codes needs quantized latents, which the model lacks: choose c")

@@ -12,18 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from cpc.files import read_json
-from cpc.report.draw import (
-    BLUE,
-    GRAY,
-    GREEN,
-    INK,
-    MUTED,
-    ORANGE,
-    RED,
-    add_shared_legend,
-    label,
-    make_figure,
-)
+from cpc.report import draw
 from cpc.report.engine import Figure, Section, Table, figure_of, show, write_page
 from cpc.report.provenance import made_section
 from cpc.results import Frame, Run, read_run
@@ -55,12 +44,12 @@ PAGES = {
 MAPS = {"gaussian": "Correlated Gaussians", "cubic": "Correlated Gaussians, y cubed"}
 #: Critics of the staircase: color and words.
 CRITICS = {
-    "exact": (GRAY, "exact log ratio"),
-    "separable": (BLUE, "separable critic"),
-    "joint": (ORANGE, "joint critic"),
-    "conditional": (GREEN, "Gaussian q(y|x)"),
+    "exact": (draw.GRAY, "exact log ratio"),
+    "separable": (draw.BLUE, "separable critic"),
+    "joint": (draw.ORANGE, "joint critic"),
+    "conditional": (draw.GREEN, "Gaussian q(y|x)"),
 }
-COLORS = (BLUE, ORANGE, GREEN, RED, "#7a4fc9", "#0e8fa3", "#a35a0e", INK)
+COLORS = (draw.BLUE, draw.ORANGE, draw.GREEN, draw.RED, "#7a4fc9", "#0e8fa3", "#a35a0e", draw.INK)
 MARKERS = "osD^vPX*"
 #: The laws of Song and Ermon (2020): key, title, and the ratio that an exact estimator has.
 LAWS = (
@@ -71,11 +60,7 @@ LAWS = (
 
 
 def write_information_report(workdir: str | Path) -> Path:
-    """Write report.html and figures/*.png from metrics.jsonl and table.json of a run.
-
-    Raises:
-        UserError: the directory has no table.json, which a run writes at its end.
-    """
+    """Write report.html and figures/*.png from metrics.jsonl and table.json of a run."""
     workdir = Path(workdir)
     if not (workdir / "table.json").exists():
         raise UserError(f"{workdir} has no table.json: run the command again to its end")
@@ -191,26 +176,26 @@ def staircase_figure(train: Frame, here: Frame, task: str) -> Drawing | None:
     names = [name for name in TITLES if name in set(here.estimator)]
     if not len(train) or not names:
         return None
-    figure, panels = make_figure(len(names), num_columns=4, width=11.0, row_height=2.5)
+    figure, panels = draw.make_figure(len(names), num_columns=4, width=11.0, row_height=2.5)
     edges = np.r_[0, train.step]  # a step's record closes its window
     for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
         for critic, (color, words) in CRITICS.items():
             where = "any" if critic == "exact" else task
             draw_reading(axes, train, f"{where}/{critic}/{name}", color, words)
-        axes.stairs(train.truth, edges, baseline=None, color=INK, linewidth=1.3, label="truth")
+        axes.stairs(train.truth, edges, baseline=None, color=draw.INK, linewidth=1.3, label="truth")
         row = here[here.estimator == name].iloc[0]
         if np.isfinite(row.ceiling):
-            axes.axhline(row.ceiling, color=RED, linestyle="--", linewidth=1, label="ceiling")
+            axes.axhline(row.ceiling, color=draw.RED, linestyle="--", linewidth=1, label="ceiling")
         axes.set_ylim(-0.4, 1.4 * train.truth.max())
         axes.set_xlim(0, edges[-1])
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         x, y = "step" if number + 4 >= len(panels) else "", "" if number % 4 else "nats"
-        label(axes, x, y, TITLES[name])
+        draw.label(axes, x, y, TITLES[name])
         axes.annotate(
             row.label, (0, 1), xytext=(4, -3), xycoords="axes fraction",
-            textcoords="offset points", va="top", fontsize=7.5, color=MUTED,
+            textcoords="offset points", va="top", fontsize=7.5, color=draw.MUTED,
         )  # fmt: skip
-    add_shared_legend(figure, panels)
+    draw.add_shared_legend(figure, panels)
     return figure
 
 
@@ -238,13 +223,15 @@ def tasks_figure(table: Frame) -> Drawing | None:
     axes = figure.add_subplot()
     shown = np.ma.masked_invalid([[one[task] for one in bias.values()] for task in tasks])
     image = axes.imshow(shown, cmap="RdBu_r", vmin=-0.6, vmax=0.6, aspect="auto")
-    axes.set_yticks(range(len(tasks)), tasks, fontsize=7.5, color=INK)
-    axes.set_xticks(range(len(bias)), list(bias), fontsize=8, color=INK, rotation=30, ha="left")
+    axes.set_yticks(range(len(tasks)), tasks, fontsize=7.5, color=draw.INK)
+    axes.set_xticks(
+        range(len(bias)), list(bias), fontsize=8, color=draw.INK, rotation=30, ha="left"
+    )
     axes.xaxis.tick_top()
     bar = figure.colorbar(
         image, ax=axes, location="bottom", shrink=0.4, aspect=30, pad=0.02, extend="both"
     )
-    bar.set_label("estimate − truth, nats", fontsize=8.5, color=INK)
+    bar.set_label("estimate − truth, nats", fontsize=8.5, color=draw.INK)
     return figure
 
 
@@ -252,7 +239,7 @@ def consistency_figure(table: Frame) -> Drawing | None:
     """Draw the three self-consistency tests over the number of rows that y keeps."""
     if not len(table):
         return None
-    figure, panels = make_figure(3, width=11.0, row_height=3.4)
+    figure, panels = draw.make_figure(3, width=11.0, row_height=3.4)
     for axes, (law, title, ideal) in zip(panels, LAWS, strict=True):
         for number, (name, rows) in enumerate(by_reading(table[table.law == law]).items()):
             axes.plot(
@@ -260,9 +247,9 @@ def consistency_figure(table: Frame) -> Drawing | None:
                 color=COLORS[number % len(COLORS)], markersize=4, linewidth=1.2, label=name,
             )  # fmt: skip
         if ideal is not None:
-            axes.axhline(ideal, color=INK, linestyle=":", linewidth=1.3, label="the law")
+            axes.axhline(ideal, color=draw.INK, linestyle=":", linewidth=1.3, label="the law")
         axes.set_ylim(0, 1.25 if ideal is None else 1.5 * ideal)
         axes.set_xticks(sorted(table.rows.unique()))
-        label(axes, "rows of the image that y keeps", "ratio of estimates", title)
-    add_shared_legend(figure, panels)
+        draw.label(axes, "rows of the image that y keeps", "ratio of estimates", title)
+    draw.add_shared_legend(figure, panels)
     return figure

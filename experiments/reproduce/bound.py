@@ -33,15 +33,8 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     """Return estimates by offset and N, for powers of 2, as far as there are latents.
 
     The candidates of every anchor are its positive and N - 1 latents of other recordings: one of
-    each recording first (as long as these suffice log N - L is a bound), then more of them.
-
-    Returns:
-        {"step", "rows": [{"offset", "n", "value", "low", "high", "is_bound"}]}: nats, with
-        intervals over windows.
-
-    Raises:
-        UserError: the run has no checkpoint or several branches, or its held-out recordings are too
-            few.
+    each recording first (as long as these suffice log N - L is a bound), then more of them. The
+    intervals are over windows.
     """
     kind, config = read_contrastive(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
@@ -121,11 +114,7 @@ def different_windows(
 
 
 def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, int]:
-    """Draw latents (number, d) of windows (utterance, z): one of each utterance, then others.
-
-    Returns:
-        The latents, and the number of their utterances.
-    """
+    """Return latents (number, d), one of each utterance of (utterance, z) first, and how many."""
     rng, first, others = np.random.default_rng(0), {}, []
     for utterance, z in pool:
         order = rng.permutation(len(z))

@@ -220,11 +220,7 @@ def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]
 
 
 def read_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the user's settings of all cells, "key=value" each.
-
-    Raises:
-        UserError: a text sets nothing, or a key that the cells differ in.
-    """
+    """Return the user's settings of all cells, "key=value" each."""
     differing = (*TABLE_2.values(), *IMAGES.values(), *FIGURE_6.values())
     own = {"seed", *(key for cell in differing for key in cell)}
     for text in texts:

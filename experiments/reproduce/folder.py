@@ -36,15 +36,8 @@ def reproduce(
 ) -> None:
     """Plan the cells, print their size, run the missing ones, and write the page.
 
-    Args:
-        parts: keys of `PARTS`.
-        scale, data: keys of `SCALES` and `DATA`; each scale has its own data by default.
-        workdir: of all cells and the page; runs/reproduced-SCALE-DATA by default.
-        settings: "key=value" of all cells, by kind.
-        seeds: number of seeds of each cell.
-        jobs: number of cells at a time.
-        device: as of `experiments.train`.
-        dry_run: print every command and end.
+    `parts` are keys of `PARTS`, and `settings` "key=value" of all cells by kind; the rest is as the
+    flags of the command.
     """
     data = data or cells.DEFAULT_DATA[scale]
     settings = settings or {}

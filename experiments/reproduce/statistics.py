@@ -57,11 +57,7 @@ class Reproduction(NamedTuple):
 
 
 def read_reproduction(folder: str | Path) -> Reproduction:
-    """Return the plan of a folder and what its cells recorded.
-
-    Raises:
-        UserError: the folder holds no reproduction.
-    """
+    """Return the plan of a folder and what its cells recorded."""
     folder = Path(folder)
     path = folder / "sweep.json"
     recorded = read_json(path) if path.exists() else {}

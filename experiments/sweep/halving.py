@@ -73,9 +73,6 @@ def keep_best(
     Cells that differ in nothing but the seed are one, with the mean of their scores; so are several
     data sets and numbers of labels. A cell without all scores that others have does not go on: it
     failed before the sets on which it would be worst.
-
-    Raises:
-        UserError: no cell has a score.
     """
     recorded = [score for scores in found for score in scores]
     if not recorded:
