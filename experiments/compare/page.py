@@ -6,32 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from cpc import results
 from cpc.files import write_json, write_text
 from cpc.report.engine import Section, markdown, write_page
-from cpc.results import (
-    Cell,
-    Frame,
-    Run,
-    compare,
-    group_by_seed,
-    last_known,
-    read_run,
-    settings,
-    with_unit,
-)
+from cpc.results import Cell, Frame, Run
 from cpc.types import UserError
 from experiments.command.run_dir import read_failure
+from experiments.compare import tables
 from experiments.compare.figures import curves, dots, watched
-from experiments.compare.tables import (
-    answers,
-    cell_table,
-    headline,
-    lead_of,
-    other_questions,
-    question_table,
-    runs_table,
-    show_lead,
-)
 
 #: Ceilings log N that differ by less are equal: the windows of other seeds are more or less often
 #: short, or share sound.
@@ -49,10 +31,10 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
             "no run has recorded anything yet"
             + "".join(f"; {name} {problem}" for name, problem in problems.items())
         )
-    cells = group_by_seed(found)
+    cells = results.group_by_seed(found)
     failed = [name for name in problems if name not in dict(found)]
-    scores = compare(cells)
-    whole = cell_table(cells, scores, failed, with_leads=True)
+    scores = results.compare(cells)
+    whole = tables.cell_table(cells, scores, failed, with_leads=True)
     write_text(folder / "comparison.md", markdown(whole))
     write_json(folder / "comparison.json", record(cells, scores, problems))
     num_cells, num_runs = len(cells) + len(failed), len(found) + len(failed)
@@ -60,15 +42,15 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
     title += f", {num_runs} runs" if num_runs > num_cells else ""
     sections = [
         Section("", [*best_sentences(cells, scores), *(f"{n}: {p}" for n, p in problems.items())]),
-        Section("Cells", tables=[cell_table(cells, scores, failed)]),
+        Section("Cells", tables=[tables.cell_table(cells, scores, failed)]),
         Section("Over the training", figures=curves(cells, scores)),
         Section(
             "Scores at the end",
             figures=dots(cells, scores),
-            tables=[question_table(one, scores) for one in headline(scores)],
-            details=[question_table(one, scores) for one in other_questions(scores)],
+            tables=[tables.question_table(one, scores) for one in tables.headline(scores)],
+            details=[tables.question_table(one, scores) for one in tables.other_questions(scores)],
         ),
-        Section("How they were made", details=[runs_table(cells)]),
+        Section("How they were made", details=[tables.runs_table(cells)]),
     ]
     return write_page(folder, "comparison", title, "Runs beside each other.", (), sections)
 
@@ -82,7 +64,7 @@ def read_runs(
         if failure := read_failure(path):
             problems[name] = failure
         if (path / "config.json").exists() or (path / "metrics.jsonl").exists():
-            run = read_run(path)
+            run = results.read_run(path)
             found.append((name, run))
             if run.problems:
                 problems.setdefault(name, " ".join(run.problems))
@@ -101,15 +83,15 @@ def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
             if obstacles
             else f"Highest bound: {best.cell}, {best.value:.2f} nats."
         )
-    for question in headline(scores):
-        rows = answers(question, scores)
+    for question in tables.headline(scores):
+        rows = tables.answers(question, scores)
         # Codes are fewest where all collapse into one, which is not best.
         if rows.cell.nunique() > 1 and question.task != "codes":
             up = rows.higher_is_better.iloc[0]
             row = rows.loc[rows.value.idxmax() if up else rows.value.idxmin()]
-            lead = lead_of(row, "over_first")
-            over = f", {show_lead(lead)} over {cells[0].name}" if lead else ""
-            value = with_unit(row.value, row.metric)
+            lead = tables.lead_of(row, "over_first")
+            over = f", {tables.show_lead(lead)} over {cells[0].name}" if lead else ""
+            value = results.with_unit(row.value, row.metric)
             sentences.append(f"Best {question.title}: {row.cell}, {value}{over}.")
     return sentences
 
@@ -134,7 +116,7 @@ def obstacles_of(cells: Sequence[Cell]) -> list[str]:
 
 def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) -> dict[str, Any]:
     """Return every number of the comparison."""
-    keys = settings(cells)
+    keys = results.settings(cells)
     named = [
         {
             "cell": cell.name,
@@ -145,7 +127,7 @@ def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) ->
                     "seed": run.config.get("seed"),
                     "step": run.step,
                     "num_steps": run.num_steps,
-                    "seconds": last_known(run.train, "seconds"),
+                    "seconds": results.last_known(run.train, "seconds"),
                     "workdir": str(run.workdir),
                     "problem": problems.get(name, ""),
                 }

@@ -78,25 +78,13 @@ FIGURE_6: dict[str, dict[str, Any]] = {
 
 #: The choices that the paper leaves open, with a cell for each one that a key makes.
 OPEN = (
-    Open(
-        "number of negatives, and whether all latents are candidates",
-        "all latents of a device's windows",
-        "open-sampled",
-        {"negatives.num_sampled": 128},
-    ),
+    Open("number of negatives, and whether all latents are candidates",
+         "all latents of a device's windows", "open-sampled", {"negatives.num_sampled": 128}),
     Open("whose windows a device contrasts", "", OTHER_SHARDS, {"negatives.shards": 1}),
-    Open(
-        "whether latents near the positive can be negatives",
-        "the positive never, its neighbors yes",
-        "open-window",
-        {"negatives.window": 2},
-    ),
-    Open(
-        "scaling of the scores, normalization of z and c",
-        "none",
-        "open-cosine",
-        {"loss.cosine": True, "negatives.temperature": 0.1},
-    ),
+    Open("whether latents near the positive can be negatives",
+         "the positive never, its neighbors yes", "open-window", {"negatives.window": 2}),
+    Open("scaling of the scores, normalization of z and c", "none", "open-cosine",
+         {"loss.cosine": True, "negatives.temperature": 0.1}),
     Open("sum or mean over offsets and time", "sum over offsets of means over anchors"),
     Open("norm of the audio encoder", "", "open-norm", {"model.norm": "channel"}),
     Open("padding of the audio encoder", "", "open-padding", {"model.padding": "same"}),
@@ -106,25 +94,15 @@ OPEN = (
     Open("weight decay", "", "open-decay", {"optim.weight_decay": 0.01}),
     Open("clipping of gradients", "", "open-clip", {"optim.clip_norm": 1.0}),
     Open("dropout", "none"),
-    Open(
-        "windows of the training; those of the probe",
-        "drawn at any sample; whole utterances",
-        "open-short",
-        {"data.window_samples": 10240},
-    ),
-    Open(
-        "optimizer and regularization of the probe",
-        "linear: to convergence; hidden layer: Adam; weight decay by validation utterances",
-        why_not="a fit to convergence has nothing to vary",
-    ),
+    Open("windows of the training; those of the probe", "drawn at any sample; whole utterances",
+         "open-short", {"data.window_samples": 10240}),
+    Open("optimizer and regularization of the probe",
+         "linear: to convergence; hidden layer: Adam; weight decay by validation utterances",
+         why_not="a fit to convergence has nothing to vary"),
     Open("size of the images' context network", "", IMAGE_GRU, IMAGES[IMAGE_GRU], "image"),
-    Open(
-        "length of the images' training",
-        "as the config says",
-        kind="image",
-        why_not="num_steps does; there is no cell of it",
-    ),
-)
+    Open("length of the images' training", "as the config says", kind="image",
+         why_not="num_steps does; there is no cell of it"),
+)  # fmt: skip
 
 DATA = {
     "synthetic": audio_synthetic,
