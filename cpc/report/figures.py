@@ -48,14 +48,10 @@ def curves_figure(run: Run) -> Figure | None:
         axes.plot(*values, color=draw.BLUE, alpha=0.45, linewidth=1, label=of_train)
         for number, (rule, rows) in enumerate(tests.items()):
             kind = " (bound)" if rows.is_bound.all() else " (estimate)"
-            axes.plot(
-                *over_steps(rows, key),
-                color=LINES[number % 3],
-                linewidth=1.6,
-                marker="o",
-                markersize=3.5,
-                label=f"test, {rule}{kind if rows.bound.notna().any() else ''}",
-            )
+            title = f"test, {rule}{kind if rows.bound.notna().any() else ''}"
+            style: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
+            color = LINES[number % 3]
+            axes.plot(*over_steps(rows, key), color=color, label=title, **style)
         for number, (rule, rows) in enumerate(ceilings(run).items()):
             style = {
                 "color": (draw.RED, draw.ORANGE)[number % 2],
@@ -216,16 +212,13 @@ def draw_bar(axes: Axes, place: int, row: Any, color: str) -> None:
     if known:
         axes.plot([low, high], [place, place], color=draw.INK, linewidth=1.4)
     inside = row.metric.endswith("accuracy") and value > 80
+    text = show(value, ".1f" if in_percent(row.metric) else ".3g")
+    at = ((low if inside else high) if known else value, place)
+    style = {"ha": "right", "color": "white"} if inside else {"ha": "left", "color": draw.INK}
     axes.annotate(
-        show(value, ".1f" if in_percent(row.metric) else ".3g"),
-        ((low if inside else high) if known else value, place),
-        xytext=(-5 if inside else 5, 0),
-        textcoords="offset points",
-        ha="right" if inside else "left",
-        va="center",
-        fontsize=8.5,
-        color="white" if inside else draw.INK,
-    )
+        text, at, xytext=(-5 if inside else 5, 0), textcoords="offset points", va="center",
+        fontsize=8.5, **style,
+    )  # fmt: skip
 
 
 def progress_figure(scores: Frame, words: Words) -> Figure | None:
@@ -281,20 +274,13 @@ def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words
     """Draw one learning curve with its intervals."""
     metric, color = line.metric.iloc[0], color_of(features, words)
     value, low, high = (value_axis(line[name], metric) for name in ("value", "low", "high"))
-    axes.errorbar(
-        line.num_train,
-        value,
-        yerr=np.nan_to_num(np.maximum(0, [value - low, high - value])),
-        color=color,
-        linestyle="-" if method == "frozen" else "--",
-        marker="s" if features.endswith("c") else "o",
-        markerfacecolor=color if method == "frozen" else "white",
-        markersize=4.5,
-        linewidth=1.5,
-        capsize=2.5,
-        elinewidth=1.1,
-        label=row_title(features, method, words),
-    )
+    is_frozen = method == "frozen"
+    style: dict[str, Any] = {"linestyle": "-" if is_frozen else "--", "linewidth": 1.5}
+    style |= {"marker": "s" if features.endswith("c") else "o", "markersize": 4.5}
+    style |= {"markerfacecolor": color if is_frozen else "white", "capsize": 2.5, "elinewidth": 1.1}
+    ends = np.nan_to_num(np.maximum(0, [value - low, high - value]))
+    name = row_title(features, method, words)
+    axes.errorbar(line.num_train, value, yerr=ends, color=color, label=name, **style)
 
 
 def spread_figure(run: Run) -> Figure | None:

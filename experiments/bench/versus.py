@@ -38,13 +38,9 @@ from experiments.training.contrastive import interpret
 ROOT = pathlib.Path(__file__).parents[2]
 PYTHON = "CPC_TORCH_PYTHON"
 PAPER = {
-    "width": 512,
-    "context_width": 256,
-    "num_offsets": 12,
-    "batch_size": 8,
-    "window_samples": 20480,
-    "num_shards": 1,
-}
+    "width": 512, "context_width": 256, "num_offsets": 12, "batch_size": 8,
+    "window_samples": 20480, "num_shards": 1,
+}  # fmt: skip
 #: On an accelerator all of the paper's 8 devices are one: 64 windows, negatives of 8 each.
 WHOLE = {"batch_size": 64, "num_shards": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
@@ -119,14 +115,9 @@ def run_rounds(
 
 def run_side(python: str, side: str, given: str) -> dict[str, Any]:
     """Return the figures that one process measured."""
-    done = subprocess.run(
-        [python, "-m", f"experiments.bench.{side}", given],
-        cwd=ROOT,
-        env={**os.environ, **timing.ALLOCATOR},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [python, "-m", f"experiments.bench.{side}", given]
+    where = {"cwd": ROOT, "env": {**os.environ, **timing.ALLOCATOR}}
+    done = subprocess.run(command, **where, capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise UserError(f"{python} could not time {side}: {last[0]}")

@@ -23,15 +23,10 @@ def speakers_figure(points: np.ndarray, speaker: np.ndarray, names: Sequence[str
     for place, number in enumerate(np.unique(speaker)):
         mine = points[speaker == number]
         axes.scatter(*mine.T, s=16, color=colors[place % 10], alpha=0.8, linewidths=0)
-        axes.annotate(
-            names[int(number)],
-            (float(np.median(mine[:, 0])), float(np.median(mine[:, 1]))),
-            ha="center",
-            va="center",
-            fontsize=8.5,
-            color=draw.INK,
-            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": colors[place % 10]},
-        )
+        box = {"facecolor": "white", "alpha": 0.8, "edgecolor": colors[place % 10]}
+        center = float(np.median(mine[:, 0])), float(np.median(mine[:, 1]))
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "bbox": box}
+        axes.annotate(names[int(number)], center, color=draw.INK, **style)
     axes.set_axis_off()
     return figure
 
@@ -103,16 +98,12 @@ def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None])
         low, high = axes.get_ylim()
         heights = spread((runs.percent.to_numpy() - low) / (high - low), 0.045)
         for run, height in zip(runs.itertuples(), heights, strict=True):
+            arrow = {"arrowstyle": "-", "color": draw.GRAY, "linewidth": 0.5, "shrinkB": 3}
             axes.annotate(
-                run.cell.removeprefix("open-"),
-                (run.nats, run.percent),
-                xytext=(1.03, height),
-                textcoords="axes fraction",
-                va="center",
-                fontsize=7,
-                color=draw.INK,
-                arrowprops={"arrowstyle": "-", "color": draw.GRAY, "linewidth": 0.5, "shrinkB": 3},
-            )
+                run.cell.removeprefix("open-"), (run.nats, run.percent), xytext=(1.03, height),
+                textcoords="axes fraction", va="center", fontsize=7, color=draw.INK,
+                arrowprops=arrow,
+            )  # fmt: skip
         tau = taus[data]
         words = f", τ {tau.value:.2f}" if tau and math.isfinite(tau.value) else ""
         draw.label(axes, "strict bound, nats", "phones, percent", f"{data}{words}")

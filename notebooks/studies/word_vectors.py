@@ -159,7 +159,7 @@ for name, one in sets.items():
     draws = np.random.default_rng(0).integers(0, len(at), (1000, len(at)))
     gains = [similarity(tables["input"], at[i], judged[i]) - similarity(of_word, at[i], judged[i])
              for i in draws]  # fmt: skip
-    print("{}: skip-gram {:.3f}, PPMI-SVD {:.3f}, ".format(name, *values),
+    print("{}: skip-gram {:.3f}, PPMI-SVD {:.3f},".format(name, *values),
           "difference {:+.3f} to {:+.3f}".format(*np.percentile(gains, [2.5, 97.5])))  # fmt: skip
 shown = np.random.default_rng(0).permutation(len(w))[:1500]
 figure, axes = plt.subplots(figsize=(4, 3.4), layout="constrained")
