@@ -59,12 +59,12 @@ def make_methods(config: Config) -> dict[str, Method]:
         "separable": SeparableCritic(widths, config.embedding),
         "joint": JointCritic(tuple(config.joint_widths)),
     }
+    others = [name for name in config.estimators if name != "club"]
     if "club" in config.estimators:
         methods["conditional/club"] = make_method("club", GaussianConditional(widths), config)
     for critic in config.critics:
-        for name in config.estimators:
-            if name != "club":
-                methods[f"{critic}/{name}"] = make_method(name, critics[critic], config)
+        for name in others:
+            methods[f"{critic}/{name}"] = make_method(name, critics[critic], config)
     return methods
 
 
@@ -179,7 +179,6 @@ def check_estimation(config: Config, keys: Keys) -> None:
             f"the config's read_every is {config.read_every}: it must divide num_steps, "
             f"{config.num_steps}; set --config.read_every={config.num_steps}"
         )
-    make_methods(config)
 
 
 def claims(config: Config) -> dict[str, dict[str, Any]]:

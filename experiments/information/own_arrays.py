@@ -37,13 +37,9 @@ RECORDED = {
 }
 #: Settings of --quick.
 QUICK = {
-    "num_steps": 60,
-    "read_every": 30,
-    "critics": ("separable",),
-    "widths": (16,),
-    "estimators": ("info_nce", "js"),
-    "max_rows": 1000,
-}
+    "num_steps": 60, "read_every": 30, "critics": ("separable",), "widths": (16,),
+    "estimators": ("info_nce", "js"), "max_rows": 1000,
+}  # fmt: skip
 
 
 def run(config: Config, x: str, y: str, workdir: str, device: str = "auto") -> None:
@@ -62,9 +58,11 @@ def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib
     begin, num_rows = time.perf_counter(), len(pairs.x)
     dims = pairs.x.shape[1], pairs.y.shape[1]
     print(f"{num_rows:,} rows of {dims[0]} + {dims[1]} columns", *pairs.remarks, sep="\n")
-    readings = measure(
-        pairs, config, lambda said: print(f"{time.perf_counter() - begin:4.0f} s  {said}")
-    )
+
+    def say(text: str) -> None:
+        print(f"{time.perf_counter() - begin:4.0f} s  {text}")
+
+    readings = measure(pairs, config, say)
     from experiments.information import findings  # matplotlib takes seconds
 
     write_scores(folder, findings.to_scores(readings, ", ".join(names), config.seed, num_rows))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import FrozenConfigDict
+from scipy.special import stdtrit
 
 from cpc.estimators import Estimate, cca, ksg
 from cpc.types import UserError
@@ -52,8 +53,6 @@ class Reading(NamedTuple):
 
 def student(values: np.ndarray, prediction: bool = False) -> Interval:
     """Return the mean of independent values with Student's interval, or the range of one more."""
-    from scipy.special import stdtrit  # half a second, which no start of training needs
-
     n, mean = len(values), float(values.mean())
     reach = stdtrit(n - 1, 0.975) * values.std(ddof=1) * math.sqrt(1 / n + prediction)
     return Interval(mean, mean - float(reach), mean + float(reach))
@@ -175,9 +174,8 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
 
 def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
     """Return KSG and CCA, which train nothing, or say why one of them is left out."""
-    estimates = {"ksg": functools.partial(ksg, k=config.num_neighbours), "cca": cca}
     readings = []
-    for name, estimate in estimates.items():
+    for name, estimate in (("ksg", functools.partial(ksg, k=config.num_neighbours)), ("cca", cca)):
         try:
             readings.append(read_sample(name, estimate, pairs, config))
         except UserError as error:

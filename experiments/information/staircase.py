@@ -36,11 +36,8 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
     """Climb all levels; return the signal that stopped it, or ""."""
     num_steps = len(config.levels) * config.steps_per_level
     tx, _ = make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
-    methods = {
-        f"{name}/{key}": method
-        for name in config.maps
-        for key, method in estimators.make_methods(config).items()
-    }
+    each = estimators.make_methods(config)
+    methods = {f"{name}/{key}": method for name in config.maps for key, method in each.items()}
     loss_fn = make_loss(config, methods)
     state = replicate(first_state(config, methods, loss_fn, tx), mesh)
     training = Training(
@@ -140,12 +137,8 @@ def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
             means, stds = (last[key].to_numpy(float) for key in (name, f"{name}/std"))
             # One window in which a reading diverged leaves the level without a value.
             value = float(means.mean())
-            numbers = {
-                "task": task,
-                "truth": float(truth),
-                "value": value,
-                "bias": value - truth,
-                "spread": np.sqrt(np.mean(stds**2) + np.var(means)),
-            }
+            spread = np.sqrt(np.mean(stds**2) + np.var(means))
+            numbers = {"task": task, "truth": float(truth), "value": value, "spread": spread}
+            numbers["bias"] = value - truth
             rows.append(estimators.make_row(reading, claimed, **numbers))
     return rows
