@@ -214,7 +214,9 @@ def draw_bar(axes: Axes, place: int, row: Any, color: str) -> None:
     inside = row.metric.endswith("accuracy") and value > 80
     text = show(value, ".1f" if in_percent(row.metric) else ".3g")
     at = ((low if inside else high) if known else value, place)
-    style = {"ha": "right", "color": "white"} if inside else {"ha": "left", "color": draw.INK}
+    style: dict[str, Any] = {"ha": "left", "color": draw.INK}
+    if inside:
+        style = {"ha": "right", "color": "white"}
     axes.annotate(
         text, at, xytext=(-5 if inside else 5, 0), textcoords="offset points", va="center",
         fontsize=8.5, **style,

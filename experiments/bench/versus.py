@@ -115,9 +115,10 @@ def run_rounds(
 
 def run_side(python: str, side: str, given: str) -> dict[str, Any]:
     """Return the figures that one process measured."""
-    command = [python, "-m", f"experiments.bench.{side}", given]
-    where = {"cwd": ROOT, "env": {**os.environ, **timing.ALLOCATOR}}
-    done = subprocess.run(command, **where, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, "-m", f"experiments.bench.{side}", given], cwd=ROOT,
+        env={**os.environ, **timing.ALLOCATOR}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise UserError(f"{python} could not time {side}: {last[0]}")

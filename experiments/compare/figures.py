@@ -41,8 +41,8 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
             if len(steps):
                 name = None if place in named else cells[place].name
                 named.add(place)
-                style = {"linewidth": 1.4, "marker": "o", "markersize": 3, "alpha": 0.85}
-                axes.plot(steps, values, color=colors[place], label=name, **style)
+                style: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 1.4}
+                axes.plot(steps, values, color=colors[place], alpha=0.85, label=name, **style)
         label(axes, "step", unit, title)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     add_shared_legend(figure, panels)

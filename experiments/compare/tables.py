@@ -158,7 +158,7 @@ def cell_table(
     columns["seeds"] = [seeds_text(cell) for cell in cells]
     columns["steps"] = [steps_text(cell) for cell in cells]
     for cell in cells:
-        seconds = pd.Series([last_known(run.train, "seconds") for _, run in cell.runs])
+        seconds: Any = pd.Series([last_known(run.train, "seconds") for _, run in cell.runs])
         time = duration(seconds.mean()) if seconds.notna().any() else "–"
         columns.setdefault("training", []).append(time)
     rows = [*zip(*columns.values(), strict=True)]

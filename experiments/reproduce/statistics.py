@@ -298,7 +298,8 @@ def rank_correlation(x: Any, y: Any) -> Difference | None:
     a, b = np.asarray(x, float), np.asarray(y, float)
     if len(a) < 4:
         return None
-    tau, p = stats.kendalltau(a, b)
+    correlate: Any = stats.kendalltau
+    tau, p = correlate(a, b)
     if not math.isfinite(tau):
         return None
     drawn = np.random.default_rng(0).integers(len(a), size=(NUM_DRAWS, len(a)))
@@ -335,8 +336,9 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
         by_offset = pd.concat(found).groupby("offset")[name].agg(list)
         means = [in_percent(results.over_seeds(by_offset.loc[k])) for k in frame.offset]
         frame[f"{name} %"] = [tuple(np.clip(mean[:3], 0, 100).tolist()) for mean in means]
-    tau, p = stats.kendalltau(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
-    taus = [stats.kendalltau(one.offset, one.acc_top1)[0] for one in found]
+    correlate: Any = stats.kendalltau
+    tau, p = correlate(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
+    taus = [correlate(one.offset, one.acc_top1)[0] for one in found]
     _, low, high, *_ = results.over_seeds(taus)
     surely = p < MAX_P and (len(found) == 1 or low > 0 or high < 0)
     surely &= all((one.state != "chance").sum() >= MIN_OFFSETS for one in found)
