@@ -53,12 +53,8 @@ def curves_figure(run: Run) -> Figure | None:
             color = LINES[number % 3]
             axes.plot(*over_steps(rows, key), color=color, label=title, **style)
         for number, (rule, rows) in enumerate(ceilings(run).items()):
-            style = {
-                "color": (draw.RED, draw.ORANGE)[number % 2],
-                "linestyle": "--",
-                "linewidth": 1,
-            }
-            axes.plot(*over_steps(rows, "log_n"), label=f"log N, {rule}", **style)
+            color, values = (draw.RED, draw.ORANGE)[number % 2], over_steps(rows, "log_n")
+            axes.plot(*values, color=color, linestyle="--", linewidth=1, label=f"log N, {rule}")
         draw.label(axes, "step", "nats, mean over offsets", name)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     draw.add_shared_legend(figure, [left, right])

@@ -224,9 +224,8 @@ def tasks_figure(table: Frame) -> Drawing | None:
     shown = np.ma.masked_invalid([[one[task] for one in bias.values()] for task in tasks])
     image = axes.imshow(shown, cmap="RdBu_r", vmin=-0.6, vmax=0.6, aspect="auto")
     axes.set_yticks(range(len(tasks)), tasks, fontsize=7.5, color=draw.INK)
-    axes.set_xticks(
-        range(len(bias)), list(bias), fontsize=8, color=draw.INK, rotation=30, ha="left"
-    )
+    style: dict[str, Any] = {"color": draw.INK, "rotation": 30, "ha": "left"}
+    axes.set_xticks(range(len(bias)), list(bias), fontsize=8, **style)
     axes.xaxis.tick_top()
     bar = figure.colorbar(
         image, ax=axes, location="bottom", shrink=0.4, aspect=30, pad=0.02, extend="both"
