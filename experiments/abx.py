@@ -61,12 +61,7 @@ def run(
 
 
 def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray]:
-    """Return the named arrays of a folder's .npy files.
-
-    Raises:
-        UserError: there is none, two have one name, or one is no array of finite numbers, frames by
-            width.
-    """
+    """Return the named arrays of a folder's .npy files."""
     paths: dict[str, pathlib.Path] = {}
     for path in sorted(folder.rglob("*.npy")):
         if path.stem in names:
@@ -84,12 +79,12 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
     for name, path in paths.items():
         try:
             check_file(path)
-            found[name] = np.load(path, allow_pickle=False)
+            array = found[name] = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"cannot read the features {path}: {error}") from error
-        if found[name].ndim != 2 or found[name].dtype.kind != "f":
-            raise UserError(f"{path} is no array of frames by width: embed its recording again")
-        is_bad = ~np.isfinite(found[name]).all(axis=1)
+        if array.ndim != 2 or array.dtype.kind != "f":
+            raise UserError(f"{path} is not an array of frames by width: embed its recording again")
+        is_bad = ~np.isfinite(array).all(axis=1)
         if is_bad.any():
             raise UserError(
                 f"{path} has numbers that are not finite in {is_bad.sum():,} of {len(is_bad):,} "
@@ -130,14 +125,7 @@ if __name__ == "__main__":
     def main() -> None:
         """Choose the device and go."""
         cluster.start(cli.DEVICE.value)
-        run(
-            FEATURES.value,
-            ITEMS.value,
-            DISTANCE.value,
-            LOSE.value,
-            TOKENS.value,
-            SPEAKERS.value,
-            SEED.value,
-        )
+        given = FEATURES, ITEMS, DISTANCE, LOSE, TOKENS, SPEAKERS, SEED
+        run(*(flag.value for flag in given))
 
     cli.run(main)

@@ -14,7 +14,7 @@ are with --probe.lose_last_frame=True. The same command again adds what is missi
 """
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -96,11 +96,7 @@ def run(
 
 
 def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
-    """Return a model of sound, whose c ends at a layer.
-
-    Raises:
-        UserError: it is no checkpoint, of no sound, or has no such layer.
-    """
+    """Return a model of sound, whose c ends at a layer."""
     path = pathlib.Path(checkpoint).expanduser()
     if path.is_dir():
         pretrained = read_model(path, None)
@@ -124,20 +120,16 @@ def config_of(pretrained: models.Pretrained) -> Config:
     network = {"context_layers": context.num_layers}
     if not recorded:
         network |= {name: getattr(encoder, name) for name in ("width", "norm", "padding")}
+        kinds = ("encoder", encoder, models.AUDIO_ENCODERS), ("context", context, CONTEXTS)
+        for part, own, known in kinds:
+            network[part] = next(word for word, kind in known.items() if isinstance(own, kind))
         network |= {
-            "encoder": word_of(encoder, models.AUDIO_ENCODERS),
-            "context": word_of(context, CONTEXTS),
             "context_width": context.width,
             "context_blocks": getattr(context, "blocks", 1),
             "num_offsets": module.predictor.num_offsets,
         }
     settings = {f"model.{name}": value for name, value in network.items()}
     return with_settings(config, {**settings, "data.window_samples": pretrained.input["shape"][0]})
-
-
-def word_of(module: Any, kinds: Mapping[str, type]) -> str:
-    """Return the word that configs have for the type of a module."""
-    return next(word for word, kind in kinds.items() if isinstance(module, kind))
 
 
 def load(config: Config, pretrained: models.Pretrained) -> AudioData:
@@ -153,11 +145,7 @@ def load(config: Config, pretrained: models.Pretrained) -> AudioData:
 
 
 def possible(data: AudioData) -> tuple[str, ...]:
-    """Return the tasks that the data allow.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the tasks that the data allow."""
     found = (
         *(("phones", "ctc") if data.phones else ()),
         *(("speakers",) if len({*data.train.speakers}) > 1 else ()),
@@ -204,18 +192,17 @@ def unanswered(path: pathlib.Path, config: Config) -> tuple[dict[str, Any], tupl
 
 
 def weights_section(run: Run) -> Section | None:
-    """Return whose weights were evaluated, and how they were asked."""
+    """Return whose weights were evaluated, and how."""
     found = read_object(run.workdir / RECORD, [])
     if found is None:
         return None
-    last = found["layer"] == "c"
+    layer = "the last layer" if found["layer"] == "c" else f"layer {found['layer']}"
     loudness = "as they are" if found["rms"] is None else f"at a root mean square of {found['rms']}"
     return Section(
         "Evaluated weights",
         [
             f"c is of {found['checkpoint']} (format {found['format']}, step {found['step']:,}), "
-            f"{'the last layer' if last else 'layer ' + found['layer']} of its context; random c "
-            "is of an untrained network of the same shape.",
+            f"{layer} of its context; random c is of an untrained network of the same shape.",
             f"All networks, and MFCC, took the recordings {loudness}, each whole.",
         ],
     )

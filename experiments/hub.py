@@ -53,11 +53,7 @@ NOT_PULLED = [
 
 
 def push(api: Any, workdir: pathlib.Path, name: str, public: bool = False) -> str:
-    """Make a repository equal to a run, and return its address.
-
-    Raises:
-        UserError: there is no run, a command works in it, or it has links.
-    """
+    """Make a repository equal to a run, and return its address."""
     step = read_run(workdir).step
     for path in workdir.rglob("*"):
         if path.is_symlink():
@@ -78,11 +74,7 @@ def push(api: Any, workdir: pathlib.Path, name: str, public: bool = False) -> st
 
 
 def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
-    """Make a run directory of a repository, whole or not at all; return the files left out.
-
-    Raises:
-        UserError: the directory exists, or the repository has no run.
-    """
+    """Make a run directory of a repository, whole or not at all; return the files left out."""
     if workdir.exists():
         raise UserError(f"{workdir} is there already: choose another directory for the run")
     revision = api.model_info(name).sha
@@ -108,11 +100,7 @@ def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
 
 @contextlib.contextmanager
 def connect() -> Iterator[Any]:
-    """Yield the hub's interface, and turn its errors into sentences.
-
-    Raises:
-        UserError: the library is missing, or the hub refuses.
-    """
+    """Yield the hub's interface, and turn its errors into sentences."""
     try:
         import huggingface_hub  # pyright: ignore[reportMissingImports]
         from huggingface_hub import errors  # pyright: ignore[reportMissingImports]

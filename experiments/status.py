@@ -128,7 +128,7 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
     rate = [one for one in rates if isinstance(one, float) and math.isfinite(one)][-1:]
     step = run.step if len(run.train) else None
     found = information(run), first_score(run)
-    return Status(name, state, step, run.num_steps, rate[0] if rate else None, *found, problem)
+    return Status(name, state, step, run.num_steps, (*rate, None)[0], *found, problem)
 
 
 def first_score(run: Run) -> Row | None:
@@ -166,12 +166,19 @@ def table(rows: Sequence[Status], width: int) -> str:
     """
     texts = [("name", "state", "step", "left", "nats", "score", "steps/s")]
     for row in rows:
-        end = "" if row.num_steps is None else f"{row.num_steps:,}"
-        step = end if row.step is None else f"{row.step:,} of {end or '?'}"
-        rate = "" if row.steps_per_second is None else f"{row.steps_per_second:.2f}"
+        step = end = "" if row.num_steps is None else f"{row.num_steps:,}"
+        nats = left = rate = ""
+        if row.step is not None:
+            step = f"{row.step:,} of {end or '?'}"
+        if found := row.information:
+            nats = f"{found.value:.2f}{'' if found.method == 'bound' else ' (estimate)'}"
+        if row.steps_per_second:
+            rate = f"{row.steps_per_second:.2f}"
+            if row.state == "running" and row.num_steps is not None:
+                missing = row.num_steps - (row.step or 0)
+                left = duration(max(0.0, missing / row.steps_per_second))
         name = cut(row.name, max(8, width // 2))
-        found = nats_text(row.information), score_text(row.score)
-        texts.append((name, row.state, step, time_left(row), *found, rate))
+        texts.append((name, row.state, step, left, nats, score_text(row.score), rate))
     return "\n".join(line[:width].rstrip() for line in text_table(texts))
 
 
@@ -184,13 +191,6 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
-def nats_text(found: Score | None) -> str:
-    """Return log N - L in nats, marked unless it is a bound."""
-    if found is None:
-        return ""
-    return f"{found.value:.2f}" + ("" if found.method == "bound" else " (estimate)")
-
-
 def score_text(score: Row | None) -> str:
     """Return a score with its unit, its name unless accuracy, and an arrow if lower is better."""
     if score is None:
@@ -198,13 +198,6 @@ def score_text(score: Row | None) -> str:
     metric = "" if score.metric in ("accuracy", unit_of(score.metric)) else score.metric
     parts = show_value(score.value, score.metric), unit_of(score.metric), metric
     return " ".join([*filter(None, parts), *([] if score.higher_is_better else ["↓"])])
-
-
-def time_left(row: Status) -> str:
-    """Return the time left of the training, at its last rate."""
-    if row.state != "running" or not row.steps_per_second or row.num_steps is None:
-        return ""
-    return duration(max(0.0, (row.num_steps - (row.step or 0)) / row.steps_per_second))
 
 
 def read_all(root: pathlib.Path) -> list[Status]:

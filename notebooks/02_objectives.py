@@ -119,24 +119,18 @@ assert audits["own window"]["false_negatives"] > audits["other windows"]["false_
 
 # %% [markdown]
 # Close negatives are hard ones, and often false ones. How wide a window to leave out follows from
-# how fast neighbours become unlike each other. Draws with replacement may also hit the positive:
+# how fast neighbours become unlike each other.
 
 # %%
 same = np.exp(-np.arange(128) / 6)  # chance that a latent so far away is the same phone
 window = negatives.exclusion_window(same, target=64, num_negatives=16, max_expected=0.25)
 widths = np.arange(0, 33)
 expected = [negatives.exclude_window(same, 64, int(d), 16).expected for d in widths]
-drawn = 2 ** np.arange(10)
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
-left.plot(widths, expected)
-left.axhline(0.25, color="0.7", linestyle="--")
-left.plot(window.width, window.expected, "o")
-left.set(xlabel="window left out, latents", ylabel="false among 16 drawn", title="Exclusion window")
-for pool in (128, 1024, 8192):
-    hits = [negatives.hit_rate(1 / pool, int(k)) for k in drawn]
-    right.plot(drawn, hits, label=f"{pool} latents")
-right.set(xscale="log", xlabel="draws", ylabel="anchors hit", title="Own positive drawn")
-right.legend()
+figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
+axes.plot(widths, expected)
+axes.axhline(0.25, color="0.7", linestyle="--")
+axes.plot(window.width, window.expected, "o")
+axes.set(xlabel="window left out, latents", ylabel="false among 16 drawn")
 print(window)
 
 # %% [markdown]

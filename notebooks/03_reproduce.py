@@ -7,27 +7,23 @@
 
 # %%
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from IPython.display import HTML, Markdown, display
+from IPython.display import HTML, display
 
 from cpc.results import Score, score_frame
 
 sys.path.insert(0, "..")  # where configs and experiments are
-from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import TABLES
 from experiments.reproduce.page import write_reproduction
 from experiments.reproduce.statistics import (
     judge,
     kendall_tau,
     order_agreement,
-    read_offsets,
     read_reproduction,
     read_results,
     verdict,
@@ -51,28 +47,7 @@ print(found.plan["size"], found.plan["hardware"], sep="\n")
 print(*verdict(found, read_results(found)), sep="\n")
 
 # %%
-Markdown(re.sub(r"!\[.*", "", (folder / "reproduction.md").read_text()))
-
-# %% [markdown]
-# The page itself holds the same with its figures.
-
-# %%
 HTML(page.read_text().partition("<main>")[2].partition("</main>")[0])
-
-# %% [markdown]
-# ## Figure 3, from its numbers
-
-# %%
-offsets = read_offsets(found.runs.get(FAR_OFFSETS, []))
-if offsets:
-    figure, axes = plt.subplots(figsize=(6, 3))
-    for name in ("acc_top1 %", "acc_pairwise %"):
-        values = [value for value, *_ in offsets.frame[name]]  # the rest is an interval
-        axes.plot(offsets.frame.offset, values, "o-", label=name)
-    axes.plot(offsets.frame.offset, offsets.frame["chance %"], "k:", label="chance of acc_top1")
-    title = f"falls with the offset: {offsets.verdict}"
-    axes.set(xlabel="offset k", ylabel="percent", title=title)
-    axes.legend()
 
 # %% [markdown]
 # ## How a claim is judged

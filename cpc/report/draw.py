@@ -60,16 +60,12 @@ def add_shared_legend(figure: Figure, panels: list[Axes], max_columns: int = 5) 
     for axes in panels:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             named.setdefault(name, handle)
+    columns = max(1, 120 // max(map(len, named), default=1))
+    style: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "labelcolor": INK}
     figure.legend(
-        named.values(),
-        named.keys(),
-        loc="outside lower center",
-        ncols=min(len(named), max(1, 120 // max(map(len, named), default=1)), max_columns),
-        frameon=False,
-        fontsize=8.5,
-        labelcolor=INK,
-        handlelength=1.8,
-    )
+        named.values(), named.keys(), loc="outside lower center", handlelength=1.8,
+        ncols=min(len(named), columns, max_columns), **style,
+    )  # fmt: skip
 
 
 def stack_panels(figure: Figure) -> bool:

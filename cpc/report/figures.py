@@ -13,28 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from cpc.report.draw import (
-    BLUE,
-    GRAY,
-    GREEN,
-    GRID,
-    INK,
-    MUTED,
-    ORANGE,
-    RED,
-    STATES,
-    add_legend,
-    add_shared_legend,
-    label,
-    make_figure,
-)
+from cpc.report import draw
 from cpc.report.engine import show
 from cpc.report.scores import color_of, group_title, metric_groups, row_title, value_axis
 from cpc.report.words import Words
 from cpc.results import Frame, Run, evaluations, in_percent, last_evaluation, rule_title
 
 #: Colors of the evaluations.
-LINES = (INK, GREEN, ORANGE)
+LINES = (draw.INK, draw.GREEN, draw.ORANGE)
 
 
 def over_steps(rows: Frame, key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +36,7 @@ def curves_figure(run: Run) -> Figure | None:
     train, tests = run.offsets[run.offsets.split == "train"], evaluations(run)
     if not len(run.offsets):
         return None
-    figure, (left, right) = make_figure(2)
+    figure, (left, right) = draw.make_figure(2)
     bound, name_of_bound = "bound", "train"
     if not train.bound.notna().any():
         bound, name_of_bound = "strict_bound", "train, strict bound"
@@ -59,23 +45,19 @@ def curves_figure(run: Run) -> Figure | None:
         (right, "bound", name_of_bound, "log N − L"),
     ):
         values = over_steps(train, bound if key == "bound" else key)
-        axes.plot(*values, color=BLUE, alpha=0.45, linewidth=1, label=of_train)
+        axes.plot(*values, color=draw.BLUE, alpha=0.45, linewidth=1, label=of_train)
         for number, (rule, rows) in enumerate(tests.items()):
             kind = " (bound)" if rows.is_bound.all() else " (estimate)"
-            axes.plot(
-                *over_steps(rows, key),
-                color=LINES[number % 3],
-                linewidth=1.6,
-                marker="o",
-                markersize=3.5,
-                label=f"test, {rule}{kind if rows.bound.notna().any() else ''}",
-            )
+            title = f"test, {rule}{kind if rows.bound.notna().any() else ''}"
+            style: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
+            color = LINES[number % 3]
+            axes.plot(*over_steps(rows, key), color=color, label=title, **style)
         for number, (rule, rows) in enumerate(ceilings(run).items()):
-            style = {"color": (RED, ORANGE)[number % 2], "linestyle": "--", "linewidth": 1}
-            axes.plot(*over_steps(rows, "log_n"), label=f"log N, {rule}", **style)
-        label(axes, "step", "nats, mean over offsets", name)
+            color, values = (draw.RED, draw.ORANGE)[number % 2], over_steps(rows, "log_n")
+            axes.plot(*values, color=color, linestyle="--", linewidth=1, label=f"log N, {rule}")
+        draw.label(axes, "step", "nats, mean over offsets", name)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    add_shared_legend(figure, [left, right])
+    draw.add_shared_legend(figure, [left, right])
     return figure
 
 
@@ -103,17 +85,17 @@ def bound_figure(run: Run, words: Words) -> Figure | None:
     if not panels_of:
         return None
     num_columns = 2 if any(part.direction.iloc[0] for _, part in panels_of) else 3
-    figure, panels = make_figure(len(panels_of), num_columns=num_columns, row_height=3.7)
+    figure, panels = draw.make_figure(len(panels_of), num_columns=num_columns, row_height=3.7)
     for axes, (rule, rows) in zip(panels, panels_of, strict=True):
         draw_bound(axes, rows)
         kind = "a lower bound" if rows.is_bound.all() else "an estimate, not a bound"
-        label(axes, f"offset k ({words.ahead})", "log N − L, nats", f"{rule}: {kind}")
+        draw.label(axes, f"offset k ({words.ahead})", "log N − L, nats", f"{rule}: {kind}")
         if run.truth is not None:
-            style = {"color": GREEN, "linestyle": "-.", "marker": "_", "markersize": 9}
+            style = {"color": draw.GREEN, "linestyle": "-.", "marker": "_", "markersize": 9}
             truth = run.truth.offset, run.truth.mutual_information
             axes.plot(*truth, label="exact mutual information", **style)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    add_shared_legend(figure, panels)
+    draw.add_shared_legend(figure, panels)
     return figure
 
 
@@ -125,9 +107,9 @@ def last_rows(run: Run) -> dict[str, Frame]:
 
 def draw_bound(axes: Axes, rows: Frame) -> None:
     """Draw log N - L against the offset."""
-    axes.plot(rows.offset, rows.log_n, color=RED, linestyle="--", linewidth=1.2, label="log N")
-    axes.plot(rows.offset, rows.bound, color=GRAY, linewidth=0.8, zorder=1)
-    for state, (color, marker, words) in STATES.items():
+    axes.plot(rows.offset, rows.log_n, color=draw.RED, linestyle="--", linewidth=1.2, label="log N")
+    axes.plot(rows.offset, rows.bound, color=draw.GRAY, linewidth=0.8, zorder=1)
+    for state, (color, marker, words) in draw.STATES.items():
         part = rows[(rows.state.replace("", "fine") == state) & np.isfinite(rows.bound)]
         if len(part):
             ends = part.bound - part.bound_low, part.bound_high - part.bound
@@ -144,7 +126,7 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
     shown |= {rule: rows for rule, rows in last.items() if len(strict) and rows.equals(strict)}
     if not shown:
         return None
-    figure, panels = make_figure(2)
+    figure, panels = draw.make_figure(2)
     readings = (
         ("acc_top1", "beats every negative (top-1)"),
         ("acc_pairwise", "share of negatives beaten (pairwise)"),
@@ -163,27 +145,27 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
                 axes.plot(*values, color=color, label=f"{name}, N = {count}", **style)
             chance, color = 100 * parts[0].chance_top1, accuracy_colors(number, 1)[0]
             if key != "acc_top1":
-                chance, color = chance * 0 + 50, MUTED
+                chance, color = chance * 0 + 50, draw.MUTED
             if key == "acc_top1" or not number:
                 name = f"chance, {show(chance.mean(), '.2g')} %"
                 style = {"color": color, "linestyle": ":", "linewidth": 1.2, "label": name}
                 axes.plot(parts[0].offset, chance, **style)
-        label(axes, f"offset k ({words.ahead})", "percent", title)
+        draw.label(axes, f"offset k ({words.ahead})", "percent", title)
         axes.set_ylim(0, 103)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if not has_directions:
-            add_legend(axes)
+            draw.add_legend(axes)
     if has_directions:  # too many lines for a legend inside
-        add_shared_legend(figure, panels)
+        draw.add_shared_legend(figure, panels)
     return figure
 
 
 def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
     """Return a color for each direction, or for a rule that has only one."""
     if num_directions == 1:
-        return ((BLUE, GREEN)[number % 2],)
+        return ((draw.BLUE, draw.GREEN)[number % 2],)
     if num_directions <= 4:
-        return (BLUE, ORANGE, GREEN, RED)[:num_directions]
+        return (draw.BLUE, draw.ORANGE, draw.GREEN, draw.RED)[:num_directions]
     return [colormaps["viridis"](place) for place in np.linspace(0, 0.95, num_directions)]
 
 
@@ -193,11 +175,11 @@ def scores_figure(scores: Frame, words: Words) -> Figure | None:
     if not groups:
         return None
     most = max(len(rows) for rows in groups.values())
-    figure, panels = make_figure(len(groups), num_columns=2, row_height=1.25 + 0.34 * most)
+    figure, panels = draw.make_figure(len(groups), num_columns=2, row_height=1.25 + 0.34 * most)
     for axes, ((task, data, unit, metric), rows) in zip(panels, groups.items(), strict=True):
         for place, row in enumerate(rows.itertuples()):
             draw_bar(axes, place, row, color_of(str(row.features), words))
-        line = {"color": RED, "linestyle": ":", "linewidth": 1.3, "label": "chance"}
+        line = {"color": draw.RED, "linestyle": ":", "linewidth": 1.3, "label": "chance"}
         if rows.chance.nunique() == 1:
             axes.axvline(value_axis(rows.chance.dropna().iloc[0], metric), **line)
         elif rows.chance.notna().any():  # each of the features has its own
@@ -210,11 +192,11 @@ def scores_figure(scores: Frame, words: Words) -> Figure | None:
         if metric.endswith("accuracy"):
             axes.set_xlim(0, 100)
         axes.grid(axis="y", visible=False)
-        axes.grid(axis="x", color=GRID, linewidth=0.8)
+        axes.grid(axis="x", color=draw.GRID, linewidth=0.8)
         better = "" if rows.higher_is_better.all() else " (lower is better)"
         unit_text = ", percent" if in_percent(metric) else ""
-        label(axes, f"{metric}{unit_text}{better}", "", group_title(task, data, unit))
-    add_shared_legend(figure, panels)
+        draw.label(axes, f"{metric}{unit_text}{better}", "", group_title(task, data, unit))
+    draw.add_shared_legend(figure, panels)
     return figure
 
 
@@ -224,18 +206,17 @@ def draw_bar(axes: Axes, place: int, row: Any, color: str) -> None:
     axes.barh(place, value, height=0.62, color=color, alpha=0.85)
     known = math.isfinite(low) and math.isfinite(high)
     if known:
-        axes.plot([low, high], [place, place], color=INK, linewidth=1.4)
+        axes.plot([low, high], [place, place], color=draw.INK, linewidth=1.4)
     inside = row.metric.endswith("accuracy") and value > 80
+    text = show(value, ".1f" if in_percent(row.metric) else ".3g")
+    at = ((low if inside else high) if known else value, place)
+    style: dict[str, Any] = {"ha": "left", "color": draw.INK}
+    if inside:
+        style = {"ha": "right", "color": "white"}
     axes.annotate(
-        show(value, ".1f" if in_percent(row.metric) else ".3g"),
-        ((low if inside else high) if known else value, place),
-        xytext=(-5 if inside else 5, 0),
-        textcoords="offset points",
-        ha="right" if inside else "left",
-        va="center",
-        fontsize=8.5,
-        color="white" if inside else INK,
-    )
+        text, at, xytext=(-5 if inside else 5, 0), textcoords="offset points", va="center",
+        fontsize=8.5, **style,
+    )  # fmt: skip
 
 
 def progress_figure(scores: Frame, words: Words) -> Figure | None:
@@ -244,7 +225,7 @@ def progress_figure(scores: Frame, words: Words) -> Figure | None:
     found = {group: rows for group, rows in groups.items() if rows.step.nunique() > 1}
     if not found:
         return None
-    figure, panels = make_figure(len(found), num_columns=2, row_height=2.7)
+    figure, panels = draw.make_figure(len(found), num_columns=2, row_height=2.7)
     for axes, ((task, data, unit, metric), rows) in zip(panels, found.items(), strict=True):
         for (features, method), line in rows.groupby(["features", "method"], sort=False):
             if line.step.nunique() < 2:
@@ -254,9 +235,9 @@ def progress_figure(scores: Frame, words: Words) -> Figure | None:
             style: dict[str, Any] = {"linestyle": dash, "marker": "o", "markersize": 3.5}
             values = line.step, value_axis(line.value, metric)
             axes.plot(*values, color=color_of(features, words), label=name, **style)
-        label(axes, "step", metric_title(metric), group_title(task, data, unit))
+        draw.label(axes, "step", metric_title(metric), group_title(task, data, unit))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    add_shared_legend(figure, panels)
+    draw.add_shared_legend(figure, panels)
     return figure
 
 
@@ -273,7 +254,7 @@ def curve_figures(scores: Frame, words: Words) -> dict[tuple[str, ...], Figure]:
     """Draw scores against the number of labels, by task, data, unit and metric."""
     figures = {}
     for (*group, metric), rows in metric_groups(scores, words, curves=True).items():
-        figure, (axes,) = make_figure(1, row_height=4.4)
+        figure, (axes,) = draw.make_figure(1, row_height=4.4)
         for (features, method), line in rows.groupby(["features", "method"], sort=False):
             draw_curve(axes, line.sort_values("num_train"), features, method, words)
         ticks = rows.drop_duplicates("num_train").sort_values("num_train")
@@ -281,8 +262,8 @@ def curve_figures(scores: Frame, words: Words) -> dict[tuple[str, ...], Figure]:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(ticks.num_train, names)
-        label(axes, "number of labels", metric_title(metric), group_title(*group))
-        add_shared_legend(figure, [axes])
+        draw.label(axes, "number of labels", metric_title(metric), group_title(*group))
+        draw.add_shared_legend(figure, [axes])
         figures[*group, metric] = figure
     return figures
 
@@ -291,20 +272,13 @@ def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words
     """Draw one learning curve with its intervals."""
     metric, color = line.metric.iloc[0], color_of(features, words)
     value, low, high = (value_axis(line[name], metric) for name in ("value", "low", "high"))
-    axes.errorbar(
-        line.num_train,
-        value,
-        yerr=np.nan_to_num(np.maximum(0, [value - low, high - value])),
-        color=color,
-        linestyle="-" if method == "frozen" else "--",
-        marker="s" if features.endswith("c") else "o",
-        markerfacecolor=color if method == "frozen" else "white",
-        markersize=4.5,
-        linewidth=1.5,
-        capsize=2.5,
-        elinewidth=1.1,
-        label=row_title(features, method, words),
-    )
+    is_frozen = method == "frozen"
+    style: dict[str, Any] = {"linestyle": "-" if is_frozen else "--", "linewidth": 1.5}
+    style |= {"marker": "s" if features.endswith("c") else "o", "markersize": 4.5}
+    style |= {"markerfacecolor": color if is_frozen else "white", "capsize": 2.5, "elinewidth": 1.1}
+    ends = np.nan_to_num(np.maximum(0, [value - low, high - value]))
+    name = row_title(features, method, words)
+    axes.errorbar(line.num_train, value, yerr=ends, color=color, label=name, **style)
 
 
 def spread_figure(run: Run) -> Figure | None:
@@ -312,18 +286,18 @@ def spread_figure(run: Run) -> Figure | None:
     names = [name for name in ("z", "c") if {f"std_{name}", f"rank_{name}"} <= {*run.metrics}]
     if not names:
         return None
-    figure, (left, right) = make_figure(2, row_height=2.9)
+    figure, (left, right) = draw.make_figure(2, row_height=2.9)
     for axes, key, title in (
         (left, "std", "mean standard deviation"),
         (right, "rank", "effective rank of the covariance"),
     ):
         for name in names:
             steps, values = over_steps(run.metrics[run.metrics.split == "test"], f"{key}_{name}")
-            color = {"z": ORANGE, "c": BLUE}[name]
+            color = {"z": draw.ORANGE, "c": draw.BLUE}[name]
             axes.plot(steps, values, color=color, marker="o", markersize=3.5, label=name)
-        label(axes, "step", "", title)
+        draw.label(axes, "step", "", title)
         axes.set_ylim(bottom=0)
-        add_legend(axes)
+        draw.add_legend(axes)
     return figure
 
 
@@ -332,9 +306,9 @@ def speed_figure(run: Run) -> Figure | None:
     if "steps_per_second" not in run.train:
         return None
     keys = ("steps_per_second", "learning_rate", "gradient_norm")
-    figure, panels = make_figure(3, row_height=2.7)
+    figure, panels = draw.make_figure(3, row_height=2.7)
     for axes, key in zip(panels, keys, strict=True):
-        axes.plot(*over_steps(run.train, key), color=BLUE, linewidth=1.2)
-        label(axes, "step", "", key.replace("_", " "))
+        axes.plot(*over_steps(run.train, key), color=draw.BLUE, linewidth=1.2)
+        draw.label(axes, "step", "", key.replace("_", " "))
         axes.set_ylim(bottom=0)
     return figure

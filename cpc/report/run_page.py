@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cpc import results
 from cpc.report import figures
 from cpc.report.engine import (
     Format,
@@ -20,16 +21,7 @@ from cpc.report.score_section import scores_section
 from cpc.report.scores import Headline, headlines
 from cpc.report.sentences import summary
 from cpc.report.words import Words
-from cpc.results import (
-    Frame,
-    Run,
-    evaluations,
-    information,
-    last_evaluation,
-    last_known,
-    read_run,
-    with_unit,
-)
+from cpc.results import Frame, Run
 
 #: section(run) -> a part of the page; None if the run has nothing for it.
 SectionMaker: TypeAlias = Callable[[Run], Section | None]
@@ -46,7 +38,7 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
     Raises:
         UserError: the directory holds no run.
     """
-    run = read_run(workdir)
+    run = results.read_run(workdir)
     found = headlines(run.scores, words)
     made = [
         Section("", summary(run, found, words)),
@@ -78,21 +70,21 @@ def subtitle(run: Run) -> str:
 
 def headline(run: Run, found: Sequence[Headline]) -> list[tuple[str, str]]:
     """Return the most important numbers, (number, meaning)."""
-    numbers, bound = [], information(run)
+    numbers, bound = [], results.information(run)
     if bound is not None:
-        rows = last_evaluation(run, strict=bound.method == "bound")
+        rows = results.last_evaluation(run, strict=bound.method == "bound")
         kind = "bound" if bound.method == "bound" else "estimate log N − L, not a bound"
         each = "predictions" if rows.direction.nunique() > 1 else "offsets"
         meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
         ceiling = f"ceiling {rows.log_n.mean():.2f}"
         numbers.append((f"{bound.value:.2f} nats", f"{meaning} ({ceiling})"))
     for score, *_ in found:
-        value = with_unit(score.value, score.metric)
+        value = results.with_unit(score.value, score.metric)
         what = "" if score.metric == "accuracy" else f", {score.metric}"
         by = f"{score.task.replace('_', ' ')} by {score.unit}{what}"
         numbers.append((value, f"{by}, {score.method} on {score.features}, {score.data}"))
     if len(run.train):
-        seconds = last_known(run.train, "seconds")
+        seconds = results.last_known(run.train, "seconds")
         time = f" in {duration(seconds)}" if math.isfinite(seconds) else ""
         numbers.append((f"{run.step:,}", f"training steps{time}"))
     return numbers
@@ -124,7 +116,7 @@ def information_section(run: Run, words: Words) -> Section:
     )
     details = [
         offset_table(f"{rule}, {direction}" if direction else rule, part, words)
-        for rule, rows in evaluations(run).items()
+        for rule, rows in results.evaluations(run).items()
         for direction, part in rows[rows.step == rows.step.max()].groupby("direction", sort=False)
     ]
     return Section("Loss and bound", figures=[*curves, *bound], details=details)

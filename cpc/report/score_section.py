@@ -13,10 +13,10 @@ from cpc.report.scores import (
     column_of,
     feature_title,
     interval_phrase,
-    is_curve,
     lead_phrase,
     row_title,
     score_groups,
+    split_curve,
 )
 from cpc.report.words import Words
 from cpc.results import Frame, Row, Run, difference, digest, last_scores, show_value
@@ -59,11 +59,10 @@ def scores_section(run: Run, words: Words) -> Section:
     ]
     tables = []
     for group, rows in score_groups(last, words).items():
-        if is_curve(rows):
-            by_metric = rows.groupby("metric", sort=False)
-            tables += [curve_table(group, own, words) for _, own in by_metric]
-        else:
-            tables.append(score_table(group, rows, words))
+        curve, others = split_curve(rows)
+        by_metric = curve.groupby("metric", sort=False)
+        tables += [curve_table(group, own, words) for _, own in by_metric]
+        tables += [score_table(group, others, words)] if len(others) else []
     return Section(title, figures=[*bars, *progress, *curves], tables=tables)
 
 

@@ -49,9 +49,17 @@ def metric_groups(scores: Frame, words: Words, curves: bool) -> dict[tuple[str, 
     return {
         (*group, metric): rows
         for group, found in score_groups(scores, words).items()
-        for metric, rows in found.groupby("metric", sort=False)
-        if is_curve(found) == curves
+        for metric, rows in split_curve(found)[not curves].groupby("metric", sort=False)
     }
+
+
+def split_curve(rows: Frame) -> tuple[Frame, Frame]:
+    """Return the scores of a task that make a learning curve, and the others.
+
+    A curve has several numbers of labels; scores without a known number are not part of it.
+    """
+    in_curve = rows.num_train.notna() & is_curve(rows)
+    return rows[in_curve], rows[~in_curve]
 
 
 def is_curve(rows: Frame) -> bool:

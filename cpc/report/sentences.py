@@ -133,16 +133,17 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
 def bound_phrase(rows: Frame) -> str:
     """Return the mean bound, and the bound at the first and last offset."""
     first = rows[rows.direction == rows.direction.iloc[0]]
-    ends = [first.iloc[0], first.iloc[-1]][: len(first)]
+    ends = [
+        f"{nats(one.bound)} nats at offset {one.offset}" for one in first.iloc[[0, -1]].itertuples()
+    ]
     if len(rows) == 1:
-        return f"{nats(ends[0].bound)} nats at offset {ends[0].offset}"
-    num_directions = rows.direction.nunique()
-    over, of_first = f"{len(rows)} offsets", ""
+        return ends[0]
+    places = " and ".join(dict.fromkeys(end.replace(" nats", "") for end in ends))
+    over, num_directions = f"{len(rows)} offsets", rows.direction.nunique()
     if num_directions > 1:
         over = f"{len(rows)} predictions in {num_directions} directions"
-        of_first = f" of {first.direction.iloc[0]}"
-    places = " and ".join(f"{nats(one.bound)} at offset {one.offset}" for one in ends)
-    return f"{nats(rows.bound.mean())} nats averaged over {over}, {places}{of_first}"
+        places += f" of {first.direction.iloc[0]}"
+    return f"{nats(rows.bound.mean())} nats averaged over {over}, {places}"
 
 
 def nats(value: float | int) -> str:
@@ -224,13 +225,11 @@ def truth_sentences(run: Run) -> list[str]:
         return []
     reached = 100 * found.bound.sum() / max(found.mutual_information.sum(), 1e-9)
     violated = int((found.bound_low > found.mutual_information).sum())
-    verdict = "and nowhere exceeds it by more than its interval"
+    verdict = " and nowhere exceeds it by more than its interval"
     if violated:
-        verdict = f"but exceeds it at {violated} offsets, which no bound may"
-    return [
-        f"The exact information of this source is known: the bound reaches {reached:.0f} % of it"
-        f"{',' * bool(violated)} {verdict}."
-    ]
+        verdict = f", but exceeds it at {violated} offsets, which no bound may"
+    known = "The exact information of this source is known"
+    return [f"{known}: the bound reaches {reached:.0f} % of it{verdict}."]
 
 
 def score_sentences(found: Sequence[Headline], words: Words) -> list[str]:
@@ -238,8 +237,8 @@ def score_sentences(found: Sequence[Headline], words: Words) -> list[str]:
     sentences = []
     for headline in found:
         ours, others = headline.score, headline.same_probe
-        ends = interval_phrase(ours.low, ours.high, ours.metric)
         chance = "" if math.isnan(ours.chance) else f"chance {with_unit(ours.chance, ours.metric)}"
+        ends = interval_phrase(ours.low, ours.high, ours.metric)
         inside = "; ".join(part for part in (ends, chance) if part)
         against = " and ".join(
             against_phrase(ours, others[name], words)
@@ -270,12 +269,11 @@ def gain_sentences(found: Sequence[Headline]) -> list[str]:
         metric = "" if ours.metric == "accuracy" else f" {ours.metric}"
         key = f"{ours.task.replace('_', ' ')}{metric}", ours.metric
         tasks.setdefault(key, []).append(signed(gain.value, ours.metric))
-    points = [f"{task} {' and '.join(all_)}" for (task, m), all_ in tasks.items() if in_percent(m)]
+    said = {key: f"{key[0]} {' and '.join(each)}" for key, each in tasks.items()}
+    points = [text for (_, metric), text in said.items() if in_percent(metric)]
     parts = [f"{', '.join(points)} points"] if points else []
     parts += [
-        f"{task} {' and '.join(all_)}{points_of(m)}"
-        for (task, m), all_ in tasks.items()
-        if not in_percent(m)
+        f"{text}{points_of(metric)}" for (_, metric), text in said.items() if not in_percent(metric)
     ]
     return [f"CPC over untrained: {', '.join(parts)}."] if parts else []
 
@@ -300,14 +298,13 @@ def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[st
     advice = "train on more data, or compare checkpoints of fewer and more steps"
     section = next((name for name in ("negatives", "cpc") if name in run.config), "")
     rule = training_rule(run) or str(run.config.get(section, {}).get("rule"))
-    distinguish = f"to distinguish {words.sequence}s"
-    more = f"more {words.sequence}s, such as more subjects, per batch"
+    more = f"use more {words.sequence}s, such as more subjects, per batch"
     if section and rule.startswith("own_sequence"):
-        advice += f"; {distinguish}, set {section}.rule=batch and use {more}"
+        advice += f"; to distinguish {words.sequence}s, set {section}.rule=batch and {more}"
     elif section:
         advice = (
             f"to learn what changes within a {words.sequence}, set {section}.rule=own_sequence; "
-            f"{distinguish}, use {more}"
+            f"to distinguish {words.sequence}s, {more}"
         )
     return [f"Training has made the features worse for {'; '.join(harmed)}: {advice}."]
 
@@ -401,8 +398,6 @@ def collapse_sentences(run: Run) -> list[str]:
     for name in ("z", "c"):
         std, rank = (last_known(test, f"{key}_{name}") for key in ("std", "rank"))
         if std < 1e-4 or rank < 2:
-            sentences.append(
-                f"The representation {name} has collapsed: standard deviation {std:.2g}, "
-                f"effective rank {rank:.2g}."
-            )
+            size = f"standard deviation {std:.2g}, effective rank {rank:.2g}"
+            sentences.append(f"The representation {name} has collapsed: {size}.")
     return sentences

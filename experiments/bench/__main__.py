@@ -35,9 +35,9 @@ from cpc.data.sources import voices
 from cpc.files import write_json
 from cpc.train import check_batch_size
 from cpc.types import UserError
-from experiments.bench import info_nce, start, step, timing, versus, words
+from experiments.bench import start, step, timing, versus, words
 from experiments.command import cli, cluster, run_dir
-from experiments.command.config import Config, check_config
+from experiments.command.config import Config, check_config, with_settings
 from experiments.kinds.audio.data import load_data
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
@@ -61,13 +61,13 @@ def main(given: Config) -> None:
     # What "auto" found here is what the processes of the sides are to find.
     device, quick = mesh.devices.flat[0].platform, QUICK.value
     num_rounds, num_processes, num_calls = (2, 1, 1) if quick else (10, 3, 3)
-    sizes = info_nce.SIZES[:1] if quick else info_nce.SIZES
+    sizes = versus.NUM_CANDIDATES[: 1 if quick else None]
     measure = {
         "step": lambda: step.step_rows(config, data, mesh, num_rounds),
         "input": lambda: step.input_rows(config, data, mesh, num_rounds),
         "start": lambda: start.start_rows(config, device),
         "torch": lambda: versus.torch_rows(device, num_processes, num_calls, alone=not quick),
-        "criterion": lambda: info_nce.info_nce_rows(device, sizes, num_processes, num_calls),
+        "criterion": lambda: versus.info_nce_rows(device, sizes, num_processes, num_calls),
         "text": lambda: words.word_rows(1 if quick else 5),
     }
     measured = []
@@ -95,17 +95,14 @@ def choose_config(given: Config) -> Config:
     check_config(config, KEYS)
     if config.data.source == "voices" and not voices.is_prepared():
         print("the packaged voices are not prepared here: measuring on the synthetic source")
-        config = config.copy_and_resolve_references()
-        config.data.source = "synthetic"
+        config = with_settings(config, {"data.source": "synthetic"})
     return config
 
 
 def check_json_path(name: str | None) -> pathlib.Path | None:
     """Return the path of --json, if its folder exists."""
-    if not name:
-        return None
-    path = pathlib.Path(name)
-    if not path.parent.is_dir():
+    path = pathlib.Path(name) if name else None
+    if path and not path.parent.is_dir():
         raise UserError(f"--json names {name}, but {path.parent} is not a folder: make it first")
     return path
 

@@ -13,16 +13,10 @@ def main() -> None:
     """Train on a file of numbered words, one sentence per line; write vectors, print the rate."""
     given = read_sizes()
     model = Word2Vec(
-        vector_size=given["width"],
-        window=given["reach"],
-        negative=given["k"],
-        sample=given["subsample"],
-        alpha=given["learning_rate"],
-        sg=1,
-        min_count=1,
-        workers=given["cores"],
-        seed=1,
-    )
+        vector_size=given["width"], window=given["reach"], negative=given["k"],
+        sample=given["subsample"], alpha=given["learning_rate"], sg=1, min_count=1,
+        workers=given["cores"], seed=1,
+    )  # fmt: skip
     model.build_vocab(corpus_file=given["sentences"])
     begin = time.perf_counter()
     model.train(

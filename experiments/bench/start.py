@@ -16,7 +16,7 @@ from cpc.files import read_json, write_json
 from cpc.types import UserError
 from experiments.bench.timing import Row, Target, peak_bytes
 from experiments.command import cli, cluster, run_dir
-from experiments.command.config import Config
+from experiments.command.config import Config, with_settings
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import load_data
 from experiments.kinds.registry import read_contrastive
@@ -65,10 +65,8 @@ def start_rows(config: Config, device: str) -> list[Row]:
 
 def start_once(config: Config, device: str) -> dict[str, float]:
     """Return the seconds from the start of a process to its first step, and its peak memory."""
-    config = config.copy_and_resolve_references()
-    config.num_steps = config.log_every = 1
-    config.optim.warmup_steps = 0
-    config.eval_every = config.save_every = config.evaluate.num_windows = 0
+    short = {"num_steps": 1, "log_every": 1, "optim.warmup_steps": 0, "eval_every": 0}
+    config = with_settings(config, {**short, "save_every": 0, "evaluate.num_windows": 0})
     with tempfile.TemporaryDirectory() as name:
         workdir = pathlib.Path(name)
         write_json(workdir / "config.json", json.loads(config.to_json()))

@@ -69,27 +69,14 @@ def step_rows(
     cases = {"product": make_product("float32"), "step": lambda: step.advance(batch), **step.parts}
     seconds = time_rounds({n: blocking(c) for n, c in cases.items()}, num_rounds, num_calls=3)
     rates = summarize("gflop_per_second", [PRODUCT_FLOP / s / 1e9 for s in seconds["product"]])
-    flop = count_flop(
-        step.params["model"],
-        problem.model.module.encoder,
-        config.data.batch_size,
-        config.data.window_samples,
-        problem.plan.geometry.branches[0].offsets,
-        config.negatives.shards,
-    )
-    work = {
-        "step": sum(flop),
-        "encoder": flop.encoder,
-        "encoder and context": flop.encoder + flop.context,
-        "criterion": flop.predictor + flop.criterion,
-    }
+    work = count_work(config, problem, step.params["model"])
     return [
         Row(
             f"matrix product {PRODUCT_SIZE}^3, float32",
             rates,
             "{:.0f} GFLOP/s ({:.0f} to {:.0f})".format(*rates.values()),
         ),
-        *(timing_row(name, work[name], seconds) for name in work),
+        *(timing_row(name, work[name], seconds) for name in ("step", *step.parts)),
         Row(
             "compilations after the first step",
             {"compilations": num_compilations, "steps": num_rounds},
@@ -242,6 +229,25 @@ def count_compilations() -> Iterator[Callable[[], int]]:
         yield lambda: len(events)
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def count_work(config: Config, problem: Problem, params: PyTree) -> dict[str, int]:
+    """Return the operations of a step of a problem and of its parts."""
+    flop = count_flop(
+        params,
+        problem.model.module.encoder,
+        config.data.batch_size,
+        config.data.window_samples,
+        problem.plan.geometry.branches[0].offsets,
+        config.negatives.shards,
+    )
+    return {
+        "step": sum(flop),
+        "encoder": flop.encoder,
+        "context": flop.context,
+        "encoder and context": flop.encoder + flop.context,
+        "criterion": flop.predictor + flop.criterion,
+    }
 
 
 def count_flop(

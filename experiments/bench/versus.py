@@ -1,8 +1,8 @@
-"""The audio step and its parts against PyTorch's, each side in processes of its own, in turn.
+"""The audio step, its parts and InfoNCE over many candidates against PyTorch's, in turn.
 
-Thread pools of two frameworks in one process slow each other, and a machine's speed drifts: rounds
-alternate, and only times of one round are divided. `python -m experiments.bench.versus SIZES` is
-our side; it prints JSON.
+Thread pools of two frameworks in one process slow each other, and a machine's speed drifts: each
+side has processes of its own, rounds alternate, and only times of one round are divided.
+`python -m experiments.bench.versus SIZES` is our side; it prints JSON.
 """
 
 import importlib.util
@@ -12,6 +12,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,21 +20,15 @@ import jax.numpy as jnp
 
 from configs import audio_voices_paper
 from cpc import data
+from cpc.losses import streaming_info_nce
+from cpc.losses.tiles import block_size
 from cpc.models import GRU
+from cpc.negatives import batch as batch_rule
 from cpc.train import choose_devices, make_mesh, put_batch
-from cpc.types import UserError
-from experiments.bench.step import PRODUCT_FLOP, blocking, count_flop, make_product, make_step
-from experiments.bench.timing import (
-    ALLOCATOR,
-    Row,
-    Target,
-    median_times,
-    peak_bytes,
-    ratios,
-    read_sizes,
-    summarize,
-    time_rounds,
-)
+from cpc.types import Position, UserError
+from experiments.bench import timing
+from experiments.bench.step import PRODUCT_FLOP, blocking, count_work, make_product, make_step
+from experiments.bench.timing import Row, Target
 from experiments.command import cluster
 from experiments.command.config import Config
 from experiments.kinds.audio import kind as audio
@@ -43,13 +38,9 @@ from experiments.training.contrastive import interpret
 ROOT = pathlib.Path(__file__).parents[2]
 PYTHON = "CPC_TORCH_PYTHON"
 PAPER = {
-    "width": 512,
-    "context_width": 256,
-    "num_offsets": 12,
-    "batch_size": 8,
-    "window_samples": 20480,
-    "num_shards": 1,
-}
+    "width": 512, "context_width": 256, "num_offsets": 12, "batch_size": 8,
+    "window_samples": 20480, "num_shards": 1,
+}  # fmt: skip
 #: On an accelerator all of the paper's 8 devices are one: 64 windows, negatives of 8 each.
 WHOLE = {"batch_size": 64, "num_shards": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
@@ -67,6 +58,12 @@ CASES = {
 }
 
 
+WIDTH = 256
+NUM_CANDIDATES = (4096, 16384)
+#: Largest ratios at 16,384 candidates: to torch's time and memory, to the products' time.
+JUDGED, TIME, MEMORY, PRODUCTS = NUM_CANDIDATES[-1], 0.6, 0.04, 1.3
+
+
 def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> list[Row]:
     """Return rows of both sizes, or one that explains how to provide torch.
 
@@ -80,7 +77,7 @@ def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> lis
             return rows
     for size, sizes in SIZES.items():
         given = {**sizes, **({} if device == "cpu" else WHOLE), "device": device}
-        rounds = run_rounds("versus", "step", python, {**given, "num_calls": num_calls}, num_rounds)
+        rounds = run_rounds("step", python, {**given, "num_calls": num_calls}, num_rounds)
         is_judged = sizes is PAPER
         for case, title in CASES.items():
             target = STEP.get(device) if is_judged and case == "step" else None
@@ -103,17 +100,15 @@ def find_torch(device: str) -> str | None:
 
 
 def run_rounds(
-    module: str, what: str, python: str | None, sizes: dict[str, Any], num_rounds: int
+    case: str, python: str | None, sizes: dict[str, Any], num_rounds: int
 ) -> list[dict[str, Any]]:
-    """Run our module and torch's case `what` in turn; return both sides' output by round."""
-    sides = {
-        "ours": (sys.executable, module),
-        **({"torch": (python, "by_torch")} if python else {}),
-    }
-    rounds = []
+    """Run our side and torch's of a case in turn; return both sides' output by round."""
+    sides = {"ours": (sys.executable, "versus")}
+    if python:
+        sides["torch"] = (python, "by_torch")
+    given, rounds = json.dumps({**sizes, "case": case}), []
     for i in range(num_rounds):
         order = list(sides) if i % 2 == 0 else list(sides)[::-1]  # the second process is warmer
-        given = json.dumps({**sizes, "case": what})
         rounds.append({side: run_side(*sides[side], given) for side in order})
     return rounds
 
@@ -121,13 +116,9 @@ def run_rounds(
 def run_side(python: str, side: str, given: str) -> dict[str, Any]:
     """Return the figures that one process measured."""
     done = subprocess.run(
-        [python, "-m", f"experiments.bench.{side}", given],
-        cwd=ROOT,
-        env={**os.environ, **ALLOCATOR},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [python, "-m", f"experiments.bench.{side}", given], cwd=ROOT,
+        env={**os.environ, **timing.ALLOCATOR}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise UserError(f"{python} could not time {side}: {last[0]}")
@@ -138,7 +129,7 @@ def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: Target |
     """Format one case: time, FLOP, fraction of the product's rate and, for the step, memory."""
     ours = [one["ours"] for one in rounds]
     seconds, flop = [one["seconds"][case] for one in ours], ours[0]["flop"]
-    to_product = ratios([one["seconds"]["product"] for one in ours], seconds)
+    to_product = timing.ratios([one["seconds"]["product"] for one in ours], seconds)
     figures: dict[str, Any] = {
         "milliseconds": 1e3 * statistics.median(seconds),
         "gflop": flop[case] / 1e9,
@@ -154,7 +145,7 @@ def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: Target |
 def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
     """Format the ratio of our time to torch's by round and, for the step, torch's memory."""
     ours, theirs = ([one[side]["seconds"][case] for one in rounds] for side in ("ours", "torch"))
-    figures: dict[str, Any] = summarize("ratio_to_torch", ratios(ours, theirs))
+    figures: dict[str, Any] = timing.summarize("ratio_to_torch", timing.ratios(ours, theirs))
     text = "{:.2f} of torch's ({:.2f} to {:.2f})".format(*figures.values())
     figures["torch"] = rounds[0]["torch"]["version"]
     if case == "step":
@@ -165,9 +156,47 @@ def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | 
     return Row(name, figures, text, target)
 
 
-def main() -> None:
+def info_nce_rows(device: str, sizes: Sequence[int], num_rounds: int, num_calls: int) -> list[Row]:
+    """Return rows of each number of candidates, beside torch's if there is a torch."""
+    python, rows = find_torch(device), []
+    for n in sizes:
+        given = {"n": n, "d": WIDTH, "device": device, "num_calls": num_calls}
+        rows += compare_info_nce(n, run_rounds("info_nce", python, given, num_rounds))
+    return rows
+
+
+def compare_info_nce(n: int, rounds: list[dict[str, Any]]) -> list[Row]:
+    """Return time, memory, and their ratios to the products alone and to torch's."""
+
+    def at_most(figure, bound):
+        return Target(figure, bound, at_least=False) if n == JUDGED else None
+
+    ours = [one["ours"] for one in rounds]
+    to_products = [one["seconds"]["info_nce"] / one["seconds"]["products"] for one in ours]
+    figures: dict[str, Any] = {
+        "milliseconds": 1e3 * statistics.median(one["seconds"]["info_nce"] for one in ours),
+        "megabytes": statistics.median(one["bytes"] for one in ours) / 1e6,
+        "ratio_to_products": statistics.median(to_products),
+    }
+    text = "{:,.1f} ms, {:,.0f} MB, {:.2f} of its products' time".format(*figures.values())
+    name = f"InfoNCE over {n:,} of width {WIDTH}"
+    rows = [Row(name, figures, text, at_most("ratio_to_products", PRODUCTS))]
+    if "torch" not in rounds[0]:
+        return rows
+    for word, most, read in (
+        ("time", TIME, lambda side: side["seconds"]["info_nce"]),
+        ("memory", MEMORY, lambda side: side["bytes"]),
+    ):
+        mine, theirs = ([read(one[side]) for one in rounds] for side in ("ours", "torch"))
+        found = timing.summarize("ratio_to_torch", timing.ratios(mine, theirs))
+        text = "{:.3f} of torch's ({:.3f} to {:.3f})".format(*found.values())
+        found[f"torch_{word}"] = statistics.median(theirs)
+        rows.append(Row(f"  its {word}", found, text, at_most("ratio_to_torch", most)))
+    return rows
+
+
+def measure_step(sizes: dict[str, Any]) -> dict[str, Any]:
     """Time the step, its parts, and the matrix product that is the machine's ceiling."""
-    sizes = read_sizes()
     config = make_config(sizes)
     cluster.start(sizes["device"])
     mesh = make_mesh(1, choose_devices(sizes["device"]))  # torch also has one
@@ -175,8 +204,8 @@ def main() -> None:
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(problem, mesh, batch)
     advance = blocking(lambda: step.advance(batch))
-    time_rounds({"step": advance}, 1)
-    peak = peak_bytes(mesh.devices.flat[0])
+    timing.time_rounds({"step": advance}, 1)
+    peak = timing.peak_bytes(mesh.devices.flat[0])
     cases = {
         "step": advance,
         "encoder": blocking(step.parts["encoder"]),
@@ -184,23 +213,9 @@ def main() -> None:
         "criterion": blocking(step.parts["criterion"]),
         "product": blocking(make_product(config.model.dtype)),
     }
-    seconds = median_times(time_rounds(cases, sizes["num_calls"]))
-    flop = count_flop(
-        step.params["model"],
-        problem.model.module.encoder,
-        config.data.batch_size,
-        config.data.window_samples,
-        problem.plan.geometry.branches[0].offsets,
-        sizes["num_shards"],
-    )
-    work = {
-        "step": sum(flop),
-        "encoder": flop.encoder,
-        "context": flop.context,
-        "criterion": flop.predictor + flop.criterion,
-        "product": PRODUCT_FLOP,
-    }
-    print(json.dumps({"seconds": seconds, "peak_bytes": peak, "flop": work}))
+    seconds = timing.median_times(timing.time_rounds(cases, sizes["num_calls"]))
+    work = {**count_work(config, problem, step.params["model"]), "product": PRODUCT_FLOP}
+    return {"seconds": seconds, "peak_bytes": peak, "flop": {case: work[case] for case in cases}}
 
 
 def make_config(sizes: dict[str, Any]) -> Config:
@@ -243,6 +258,57 @@ def context_part(config: Config, params):
     return lambda: energy((params, z))
 
 
+def measure_info_nce(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Measure value and gradient of the mean loss, and its products alone; off the CPU in bfloat16.
+
+    Returns: seconds by case, and the bytes of the loss.
+    """
+    n, d, device = sizes["n"], sizes["d"], choose_devices(sizes["device"])[0]
+    with jax.default_device(device):
+        keys = jax.random.split(jax.random.key(0))
+        dtype = jnp.float32 if device.platform == "cpu" else jnp.bfloat16
+        x: Any = tuple(d**-0.25 * jax.random.normal(key, (n, d), dtype) for key in keys)
+        run = jax.jit(make_info_nce(n)).lower(*x).compile()
+        products = jax.jit(make_products(min(n, block_size(n))))
+        cases = {"info_nce": blocking(lambda: run(*x)), "products": blocking(lambda: products(*x))}
+        before = timing.peak_bytes(device)
+        cases["info_nce"]()
+        planned: Any = run.memory_analysis()
+        # Memory that was freed before may be used again, and would then not show.
+        needed = planned.temp_size_in_bytes + planned.output_size_in_bytes
+        num_bytes = max(timing.peak_bytes(device) - before, needed)
+        seconds = timing.median_times(timing.time_rounds(cases, sizes["num_calls"]))
+    return {"seconds": seconds, "bytes": num_bytes}
+
+
+def make_info_nce(n: int):
+    """Return value and gradient of the loss of n sequences, with all others as negatives."""
+    zero = jnp.zeros(n, jnp.int32)
+    positions = Position(jnp.arange(n, dtype=jnp.int32), zero, zero, zero)
+
+    def loss(queries, keys):
+        losses, _ = streaming_info_nce(queries, keys, positions, positions, batch_rule, 0)
+        return losses.mean()
+
+    return jax.value_and_grad(loss, (0, 1))
+
+
+def make_products(block: int):
+    """Return the three products alone, block by block."""
+
+    def products(queries, keys):
+        def one_block(dkeys, q):
+            scores = q @ keys.T
+            return dkeys + scores.T @ q, scores @ keys
+
+        return jax.lax.scan(
+            one_block, jnp.zeros_like(keys), queries.reshape(-1, block, keys.shape[1])
+        )
+
+    return products
+
+
 if __name__ == "__main__":
     cluster.keep_freed_memory()
-    main()
+    SIDE = timing.read_sizes()
+    print(json.dumps({"step": measure_step, "info_nce": measure_info_nce}[SIDE["case"]](SIDE)))

@@ -55,25 +55,21 @@ def run(
     skipped: list[tuple[str, str]] = []
     embedding = check_input(pretrained, workdir).embed_files(pretrained, root, layers, skipped)
     seconds = embedding.frame_seconds
-    if seconds:
-        seconds = {name: seconds["z" if name == "codes" else name] for name in names}
     if find_codes:
+        seconds = seconds and {"codes": seconds["z"], **seconds}
         found = (
             (name, {**made, "codes": find_codes(made["z"])}, amount)
             for name, made, amount in embedding.features
         )
         embedding = embedding._replace(features=found)
+    seconds = seconds and {name: seconds[name] for name in names}
     with open_output(output, names, seconds) as write:
         write_all(embedding, write, skipped, root, print)
     print(f"features: {output}")
 
 
 def parse_layers(features: str, module: Any) -> tuple[str, ...]:
-    """Return the names of layers in a list; all layers once, numbered, for "all".
-
-    Raises:
-        UserError: a name is not that of a layer, and is not codes.
-    """
+    """Return the names of layers in a list; all layers once, numbered, for "all"."""
     known = models.layer_depths(module)
     if features == "all":
         return tuple(name for name in known if name not in ("z", "c"))
@@ -88,11 +84,7 @@ def parse_layers(features: str, module: Any) -> tuple[str, ...]:
 
 
 def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
-    """Return the function from quantized latents (t, d) to the numbers of their codes (t, 1).
-
-    Raises:
-        UserError: the model's latents are not quantized.
-    """
+    """Return the function from quantized latents (t, d) to the numbers of their codes (t, 1)."""
     encoder = getattr(pretrained.module, "encoder", None)
     if not isinstance(encoder, models.QuantizedEncoder):
         raise UserError("--features codes needs quantized latents, which the model lacks: choose c")
@@ -135,18 +127,8 @@ if __name__ == "__main__":
     INPUT = flags.DEFINE_string("input", None, "File, or folder of files at any depth.")
     OUTPUT = flags.DEFINE_string("output", None, "features.npz, features.arrow, or a folder/.")
     LAYER = flags.DEFINE_string(
-        "features",
-        "c",
-        "c, contexts; z, latents; a layer, z2; a list, z1,z2,c; all, every layer; or codes.",
+        "features", "c", "c, contexts; z, latents; layers, z1,z2,c; all, every layer; or codes."
     )
     STEP = cli.define_step()
-    cli.run(
-        lambda: run(
-            cli.WORKDIR.value,
-            INPUT.value,
-            OUTPUT.value,
-            LAYER.value,
-            STEP.value,
-            cli.DEVICE.value,
-        )
-    )
+    given = cli.WORKDIR, INPUT, OUTPUT, LAYER, STEP, cli.DEVICE
+    cli.run(lambda: run(*(flag.value for flag in given)))

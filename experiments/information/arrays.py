@@ -12,15 +12,15 @@ from cpc.data.series import describe_problem, read_file
 from cpc.data.walk import check_file
 from cpc.types import UserError
 
-#: With fewer the batches of a quarter are too small to say anything.
-LEAST_ROWS = 200
+#: With fewer rows the batches of a quarter are too small for any claim.
+MIN_ROWS = 200
 ROTATIONS = 4
 #: Canonical correlations nearer to 1 are those of a map and its rounding errors.
-SAME = 1e-10
-#: A variable with a larger share of different values is continuous.
+CORRELATION_TOLERANCE = 1e-10
+#: A variable with a larger share of distinct values is continuous.
 MAX_DISTINCT = 0.5
-#: Correlation of neighbouring rows in a column: 4 standard errors of 200 independent rows.
-MAX_ALIKE = 0.3
+#: Correlation of neighboring rows in a column: 4 standard errors of 200 independent rows.
+MAX_AUTOCORRELATION = 0.3
 
 
 class Pairs(NamedTuple):
@@ -41,19 +41,20 @@ def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
         values = np.asarray(read_file(path)[0][:], np.float64)
     except Exception as error:  # whatever a reader makes of a damaged file
         raise UserError(f"cannot read {path}: {describe_problem(error)}") from None
-    if bad := int((~np.isfinite(values)).any(axis=1).sum()):
+    is_bad = ~np.isfinite(values).all(axis=1)
+    if is_bad.any():
         nans = int(np.isnan(values).sum())
         raise UserError(
             f"{path} has {nans:,} NaN and {int(np.isinf(values).sum()):,} infinite numbers in "
-            f"{bad:,} of {len(values):,} rows: leave those rows out, in both files"
+            f"{is_bad.sum():,} of {len(values):,} rows: leave those rows out, in both files"
         )
     if not values.size:
         raise UserError(f"{path} has the shape {values.shape}: there is nothing in it")
     constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
-    if len(constant) and len(values) >= LEAST_ROWS:  # of fewer, `read_pairs` names the number
+    if len(constant) and len(values) >= MIN_ROWS:  # of fewer rows, `read_pairs` names the number
         raise UserError(
             f"{path} has {len(constant)} columns of {values.shape[1]} that are constant, the first "
-            f"is {constant[0]} (counted from 0): they tell nothing, leave them out"
+            f"is {constant[0]} (counted from 0): leave them out"
         )
     return values
 
@@ -68,8 +69,8 @@ def read_pairs(
             f"{x_path} has {len(x):,} rows and {y_path} has {len(y):,}: row i of one must belong "
             "to row i of the other"
         )
-    if len(x) < LEAST_ROWS:
-        raise UserError(f"there are {len(x)} rows: {LEAST_ROWS} are needed, better thousands")
+    if len(x) < MIN_ROWS:
+        raise UserError(f"there are {len(x)} rows: {MIN_ROWS} are needed, better thousands")
     remarks, identity = remark(x, y), find_identity(x, y)
     order = np.random.default_rng(seed).permutation(len(x))[:max_rows]
     if len(order) < len(x):
@@ -85,13 +86,19 @@ def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) ->
     for i, j in itertools.product(range(x.shape[1]), range(y.shape[1])):
         # Most columns differ in the first rows already.
         if all(is_one_to_one(x[:n, i], y[:n, j]) for n in (1000, len(x))):
-            what = f"Column {j} of y is a one-to-one map of column {i} of x"
-            return f"{what} in all rows. If it always is, they share {describe_entropy(x[:, i])}."
-    shared = common_direction(x, y)
-    if shared is None:
-        return ""
-    what = "A linear combination of the columns of y is one of x"
-    return f"{what} in all rows. If it always is, they share {describe_entropy(shared)}."
+            what, shared = f"Column {j} of y is a one-to-one map of column {i} of x", x[:, i]
+            break
+    else:
+        what = "A linear combination of the columns of y is one of x"
+        shared = common_direction(x, y)
+        if shared is None:
+            return ""
+    counts = np.unique(shared, return_counts=True)[1]
+    entropy = "information without limit"
+    if len(counts) <= MAX_DISTINCT * len(shared):
+        fraction = counts / len(shared)
+        entropy = f"at least its entropy, {-(fraction * np.log(fraction)).sum():.2f} nats"
+    return f"{what} in all rows. If it always is, they share {entropy}."
 
 
 def is_one_to_one(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> bool:
@@ -115,21 +122,12 @@ def common_direction(
     sides = []
     for z in (x, y):
         u, size, _ = np.linalg.svd(standardize(z, z), full_matrices=False)
-        sides.append(u[:, size > SAME * size.max()])
+        sides.append(u[:, size > CORRELATION_TOLERANCE * size.max()])
     left, rho, _ = np.linalg.svd(sides[0].T @ sides[1])
-    if rho[0] < 1 - SAME:
+    if rho[0] < 1 - CORRELATION_TOLERANCE:
         return None
     shared = sides[0] @ left[:, 0]
     return np.round(shared / np.abs(shared).max(), 6)
-
-
-def describe_entropy(values: Float[np.ndarray, " n"]) -> str:
-    """Return how much information a variable has, in words."""
-    counts = np.unique(values, return_counts=True)[1]
-    if len(counts) > MAX_DISTINCT * len(values):
-        return "information without limit"
-    fraction = counts / len(values)
-    return f"at least its entropy, {-(fraction * np.log(fraction)).sum():.2f} nats"
 
 
 def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
@@ -138,15 +136,15 @@ def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
     for name, z in (("x", x), ("y", y)):
         z = (z - z.mean(0)) / z.std(0)
         products = z[1:] * z[:-1]
-        # Without the largest, which two rare ones that happen to be neighbours would decide alone.
-        alike = (products.sum(0) - products.max(0)) / len(products)
-        column = int(alike.argmax())
-        if alike[column] > MAX_ALIKE:
+        # Without the largest, which two rare ones that happen to be neighbors would decide alone.
+        correlation = (products.sum(0) - products.max(0)) / len(products)
+        column = int(correlation.argmax())
+        if correlation[column] > MAX_AUTOCORRELATION:
             remarks.append(
                 f"Neighbouring rows of {name} are alike in column {column}, counted from 0 "
-                f"(correlation {alike[column]:.2f}): rows must be independent draws. Of a series "
-                "take rows that are far apart, and leave out a column that numbers the rows; "
-                "sorted rows do no harm."
+                f"(correlation {correlation[column]:.2f}): rows must be independent draws. Of a "
+                "series take rows that are far apart, and leave out a column that numbers the "
+                "rows; sorted rows do no harm."
             )
     both = np.concatenate([x, y], axis=1)
     if copies := len(both) - len(np.unique(both, axis=0)):
@@ -170,13 +168,12 @@ def rotate(
     chooses the step, the last is read. `shuffle` pairs each x with a random y.
     """
     quarter = len(x) // ROTATIONS
-    rows = np.arange(ROTATIONS * quarter)
-    orders = [np.roll(rows, -r * quarter) for r in range(ROTATIONS)]
+    orders = [np.roll(np.arange(ROTATIONS * quarter), -r * quarter) for r in range(ROTATIONS)]
     ys = [y[order] if shuffle is None else y[shuffle.permutation(order)] for order in orders]
-    scale = TRANSFORMS[transform]
     sides = [x[order] for order in orders], ys
-    scaled = [np.stack([scale(z[:num_train], z) for z in side]) for side in sides]
-    return scaled[0].astype(np.float32), scaled[1].astype(np.float32)
+    scale = TRANSFORMS[transform]
+    x, y = (np.stack([scale(z[:num_train], z) for z in side], dtype=np.float32) for side in sides)
+    return x, y
 
 
 def standardize(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) -> np.ndarray:

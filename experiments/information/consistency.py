@@ -84,11 +84,11 @@ def fit_images(
     def draw(rng):
         return pair_up(train, jax.random.randint(rng, (config.batch_size, 2), 0, len(train)))
 
-    def held_out(images):
-        half = len(images) // 2
-        return pair_up(images, jnp.arange(2 * half).reshape(2, half).T)
-
-    return fit_and_read(config, draw, [held_out(choose), held_out(read)], rng)
+    held_out = [
+        pair_up(images, jnp.arange(len(images) // 2 * 2).reshape(2, -1).T)
+        for images in (choose, read)
+    ]
+    return fit_and_read(config, draw, held_out, rng)
 
 
 def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Every estimator of mutual information: what it trains, what it reads, what may be claimed."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,24 +15,13 @@ from cpc.models import Baseline, GaussianConditional, JointCritic, SeparableCrit
 from cpc.types import UserError
 from experiments.command.config import Config, check_config
 
-Readings: TypeAlias = dict[str, Estimate]
-
 #: Titles of all estimators, in the order of figures and tables; KSG and CCA train nothing.
 TITLES = {
-    "info_nce": "InfoNCE",
-    "interpolated": "interpolated",
-    "ml_cpc": "ML-CPC",
-    "tuba": "TUBA",
-    "nwj": "NWJ",
-    "flo": "FLO",
-    "js": "JS",
-    "smile": "SMILE",
-    "donsker_varadhan": "Donsker–Varadhan",
-    "mine": "MINE",
-    "club": "CLUB",
-    "ksg": "KSG",
+    "info_nce": "InfoNCE", "interpolated": "interpolated", "ml_cpc": "ML-CPC", "tuba": "TUBA",
+    "nwj": "NWJ", "flo": "FLO", "js": "JS", "smile": "SMILE",
+    "donsker_varadhan": "Donsker–Varadhan", "mine": "MINE", "club": "CLUB", "ksg": "KSG",
     "cca": "CCA",
-}
+}  # fmt: skip
 #: Labels of estimates that are not bounds.
 LABELS = {
     "donsker_varadhan": "no bound, biased upwards on a batch",
@@ -41,6 +31,8 @@ LABELS = {
     "ksg": "no bound, no critic",
     "cca": "no bound, no critic",
 }
+#: Beyond this many nats a value comes from a network that ran away.
+DIVERGED = 100.0
 #: Estimators of the scores alone, and the input of the second network of others.
 SCORES_ONLY = {
     "info_nce": bounds.info_nce,
@@ -57,7 +49,7 @@ class Method(NamedTuple):
     """An estimator with its networks: init(rng, x, y) and apply(params, log_average, x, y)."""
 
     init: Callable[[Any, Any, Any], Any]
-    apply: Callable[[Any, Any, Any, Any], tuple[Any, Readings, Any]]
+    apply: Callable[[Any, Any, Any, Any], tuple[Any, dict[str, Estimate], Any]]
 
 
 def make_methods(config: Config) -> dict[str, Method]:
@@ -67,12 +59,12 @@ def make_methods(config: Config) -> dict[str, Method]:
         "separable": SeparableCritic(widths, config.embedding),
         "joint": JointCritic(tuple(config.joint_widths)),
     }
+    others = [name for name in config.estimators if name != "club"]
     if "club" in config.estimators:
         methods["conditional/club"] = make_method("club", GaussianConditional(widths), config)
     for critic in config.critics:
-        for name in config.estimators:
-            if name != "club":
-                methods[f"{critic}/{name}"] = make_method(name, critics[critic], config)
+        for name in others:
+            methods[f"{critic}/{name}"] = make_method(name, critics[critic], config)
     return methods
 
 
@@ -100,7 +92,7 @@ def make_method(name: str, critic: Any, config: Config) -> Method:
 
 def estimate(
     name: str, config: Config, scores: Any, second: Any, log_average: Any = 0.0
-) -> tuple[Any, Readings, Any]:
+) -> tuple[Any, dict[str, Estimate], Any]:
     """Return the objective of an estimator, its readings by name, and MINE's running average.
 
     `second` is the output of the second network. JS also reads SMILE, which shares its training.
@@ -144,17 +136,29 @@ clip_pull.defvjp(
 )
 
 
-def total_loss(
+def apply_methods(
     methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
-) -> tuple[Any, tuple[dict[str, Readings], Any]]:
-    """Return one loss for all methods, each on its (x, y): they share no parameters."""
-    loss, readings, averages = 0.0, {}, {}
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Return objectives, nats by "critic/estimator", and MINE's averages of (x, y) by method.
+
+    JS and SMILE share their networks and are two readings.
+    """
+    objectives, nats, averages = {}, {}, {}
     for name, method in methods.items():
-        objective, readings[name], averages[name] = method.apply(
+        found, readings, averages[name] = method.apply(
             params[name], log_averages[name], *data[name]
         )
-        loss -= clip_pull(objective)
-    return loss, (readings, averages)
+        objectives[name], critic = clip_pull(found), name.rpartition("/")[0]
+        nats |= {f"{critic}/{key}": reading.value for key, reading in readings.items()}
+    return objectives, nats, averages
+
+
+def total_loss(
+    methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
+) -> tuple[Any, tuple[dict[str, Any], Any]]:
+    """Return one loss for all methods, which share no parameters, their nats and averages."""
+    objectives, nats, averages = apply_methods(methods, params, log_averages, data)
+    return -sum(objectives.values()), (nats, averages)
 
 
 def init_methods(methods: Mapping[str, Method], rng: Any, data: Mapping[str, Any]) -> Any:
@@ -162,15 +166,6 @@ def init_methods(methods: Mapping[str, Method], rng: Any, data: Mapping[str, Any
     keys = dict(zip(methods, jax.random.split(rng, len(methods)), strict=True))
     params = {name: method.init(keys[name], *data[name]) for name, method in methods.items()}
     return params, {name: jnp.zeros(()) for name in methods}
-
-
-def values_of(readings: Mapping[str, Readings]) -> dict[str, Any]:
-    """Return nats by "critic/estimator", JS and SMILE apart."""
-    return {
-        f"{name.rsplit('/', 1)[0]}/{key}": reading.value
-        for name, group in readings.items()
-        for key, reading in group.items()
-    }
 
 
 def check_estimation(config: Config, keys: Keys) -> None:
@@ -184,7 +179,6 @@ def check_estimation(config: Config, keys: Keys) -> None:
             f"the config's read_every is {config.read_every}: it must divide num_steps, "
             f"{config.num_steps}; set --config.read_every={config.num_steps}"
         )
-    make_methods(config)
 
 
 def claims(config: Config) -> dict[str, dict[str, Any]]:
@@ -202,6 +196,11 @@ def describe(reading: Estimate, name: str) -> dict[str, Any]:
     ceiling = float(reading.ceiling)
     label = f"{reading.side} bound" if reading.is_bound else LABELS.get(name, "no bound")
     return {"ceiling": ceiling if ceiling < float("inf") else None, "label": label}
+
+
+def show_ceiling(nats: float | None) -> str:
+    """Return a ceiling in nats, or "none"."""
+    return "none" if nats is None or not math.isfinite(nats) else f"{nats:.2f}"
 
 
 def make_row(name: str, claimed: Mapping[str, Any], **numbers: Any) -> dict[str, Any]:
@@ -255,19 +254,12 @@ def fit_and_watch(
         return (optax.apply_updates(params, updates), averages, state), None
 
     def read(params, averages, x, y):
-        def one(batch):
-            found = {
-                name: method.apply(params[name], averages[name], *batch)
-                for name, method in methods.items()
-            }
-            objectives = {name: clip_pull(objective) for name, (objective, _, _) in found.items()}
-            return objectives, values_of(
-                {name: readings for name, (_, readings, _) in found.items()}
-            )
-
         count = len(x) // batch_size
-        parts = (z[: count * batch_size].reshape(count, batch_size, -1) for z in (x, y))
-        return jax.lax.map(one, tuple(parts))
+        batches = [z[: count * batch_size].reshape(count, batch_size, -1) for z in (x, y)]
+        return jax.lax.map(
+            lambda xy: apply_methods(methods, params, averages, dict.fromkeys(methods, xy))[:2],
+            tuple(batches),
+        )
 
     def stretch(carry, rng):
         carry, _ = jax.lax.scan(step, carry, jax.random.split(rng, config.read_every))

@@ -1,15 +1,48 @@
-"""What may be claimed about two arrays, in sentences."""
+"""The page of two arrays: what may be claimed, in sentences, a table, a figure and scores."""
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure as Drawing
 
 from cpc.estimators.tracker import saturation
-from cpc.report.engine import show, show_interval
-from experiments.information.estimators import TITLES
+from cpc.report.draw import (
+    BLUE,
+    GRAY,
+    GREEN,
+    INK,
+    ORANGE,
+    RED,
+    add_shared_legend,
+    label,
+    make_figure,
+)
+from cpc.report.engine import Figure, Section, Table, show, show_interval, write_page
+from cpc.report.provenance import made_section
+from cpc.results import Score, read_run
+from experiments.information.estimators import DIVERGED, TITLES, show_ceiling
 from experiments.information.rotations import Interval, Reading
 
-#: Beyond this many nats a value comes from a network that ran away.
-DIVERGED = 100.0
+#: Labels of readings of two arrays: their beginning, words and color.
+LABELS = (("lower", "lower bounds", BLUE), ("upper", "upper, if its model holds", GREEN),
+          ("no", "estimates, no bounds", ORANGE))  # fmt: skip
+#: How two arrays are measured, and how to read the figures.
+HOW = (
+    "In each of four rotations half of the rows trains, a quarter chooses the step (early "
+    "stopping), and a quarter is read: each row once, by networks that never saw it.",
+    "Intervals are Student's, 95 %, over disjoint batches of held-out rows; for KSG and CCA over "
+    "ten disjoint parts of the rows; for the null, the range of one more shuffle. They hold for "
+    "these networks and independent rows, and ignore that rotations share rows for training.",
+    "The line over 1 / n: each rotation trained with all, half and a quarter of its rows, read on "
+    "the same held-out rows. Its end is what these networks would read with more rows; of a lower "
+    "bound that is still one.",
+)
+ESTIMATES = (
+    "Points: held-out values with 95 % intervals. Gray: with y shuffled. Red ticks: the ceiling, "
+    "if there is one in sight. Colors: what may be claimed."
+)
 
 
 def headline(readings: Sequence[Reading]) -> Reading:
@@ -66,18 +99,17 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
 
 
 def nothing_found(best: Reading, limited: str, identity: str) -> list[str]:
-    """Return the sentences on a bound that shuffled rows reach, too."""
+    """Return the sentences on a bound that shuffled rows also reach."""
     has_diverged = not abs(best.found.value) < DIVERGED
     read = "diverged" if has_diverged else f"reads {format_nats(best.found)} nats"
     null = format_nats(best.null or best.found)
     rest = f"{read} on held-out rows; with y shuffled it reads {null} nats."
-    if identity:
-        said = [f"InfoNCE did not find it: it {rest}"]
-    else:
+    said = [f"InfoNCE did not find it: it {rest}"]
+    if not identity:
         said = [f"No information was found: InfoNCE {rest} That does not prove independence."]
     if limited:
-        said.append(f"But {limited}.")
-    elif not has_diverged and not identity:
+        return [*said, f"But {limited}."]
+    if not has_diverged and not identity:
         said += [f"{one[0].upper()}{one[1:]}." for one in more_data(best)]
     return said
 
@@ -127,8 +159,99 @@ def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
     return said
 
 
+def show_nats(nats: float) -> str:
+    """Return a value, or "diverged"."""
+    return show(nats, ".2f") if abs(nats) < DIVERGED else "diverged"
+
+
 def format_nats(interval: Interval) -> str:
     """Return a value with its interval, or "diverged"."""
-    if not abs(interval.value) < DIVERGED:
-        return "diverged"
-    return f"{show(interval.value, '.2f')} ({show_interval(interval.low, interval.high)})"
+    value = show_nats(interval.value)
+    ends = f" ({show_interval(interval.low, interval.high)})"
+    return value if value == "diverged" else value + ends
+
+
+def write_arrays_report(
+    folder: Path,
+    lead: str,
+    readings: Sequence[Reading],
+    sentences: Sequence[str],
+    num_rows: int,
+) -> Path:
+    """Write information.html, .md and .json with the readings of two arrays."""
+    run, figure = read_run(folder), estimates_figure(readings)
+    sections = [
+        Section("", sentences),
+        Section(
+            "Estimates",
+            figures=[Figure("estimates", figure, "Estimates", ESTIMATES)],
+            tables=[reading_table(readings, num_rows)],
+        ),
+        Section("How it was measured", HOW),
+        made_section(run.environment, run.config),
+    ]
+    title = "What two arrays tell about each other"
+    return write_page(folder, "information", title, lead, sections=sections, also=["md", "json"])
+
+
+def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
+    """Return a row for each reading."""
+    rows = [
+        {
+            "estimator": title_of(one),
+            "claim": one.label,
+            "ceiling": show_ceiling(one.ceiling),
+            "nats": format_nats(one.found),
+            "y shuffled": format_nats(one.null) if one.null else "",
+            "n / 4, n / 2, n": ", ".join(show_nats(nats) for nats in one.line[::-1]),
+            "more data would add": format_nats(one.gain) if one.gain else "",
+            "at 1 / n = 0": format_nats(one.limit) if one.limit else "",
+        }
+        for one in readings
+    ]
+    note = (
+        "Nats, with 95 % intervals. Of two critics, only the one with the higher InfoNCE on the "
+        "rows that choose the step is trained on shuffled and on fewer rows. No sure lower bound "
+        f"from {num_rows:,} rows can pass 2 ln n + 5 = {certifiable(num_rows):.1f} nats."
+    )
+    return Table("Estimates", pd.DataFrame(rows), note)
+
+
+def to_scores(readings: Sequence[Reading], data: str, seed: int, num_rows: int) -> list[Score]:
+    """Return readings as the scores of a run directory, except those that diverged."""
+    return [
+        Score(
+            "information", data, "row", "x, y", f"{one.estimator}, {one.critic}", "nats",
+            *one.found, None if one.null is None else one.null.value, seed=seed,
+            num_train=num_rows // 2, num_test=num_rows, setting=one.label,
+        )
+        for one in readings
+        if abs(one.found.value) < DIVERGED
+    ]  # fmt: skip
+
+
+def estimates_figure(readings: Sequence[Reading]) -> Drawing:
+    """Draw every reading of two arrays with its interval, null and ceiling: one a line."""
+    shown = [one for one in readings if abs(one.found.value) < DIVERGED]
+    figure, (axes,) = make_figure(1, width=8.6, row_height=1.4 + 0.27 * len(shown))
+    for begin, words, color in LABELS:
+        for place, one in enumerate(shown):
+            if not one.label.startswith(begin):
+                continue
+            if one.null is not None:
+                axes.plot(one.null[1:], [place] * 2, color=GRAY, linewidth=5, alpha=0.6, zorder=1)
+            if one.ceiling is not None:
+                axes.plot(one.ceiling, place, "|", color=RED, markersize=10)
+            axes.plot(one.found[1:], [place] * 2, color=color, linewidth=1.6)
+            axes.plot(one.found.value, place, "o", color=color, markersize=5, label=words)
+    axes.plot([], [], color=GRAY, linewidth=5, alpha=0.6, label="y shuffled")
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set_yticks(range(len(shown)), [title_of(one) for one in shown], color=INK, fontsize=8.5)
+    axes.invert_yaxis()
+    seen = [value for one in shown for value in one.found if abs(value) < DIVERGED]
+    low, high = min([0.0, *seen]), max([0.1, *seen])
+    room = 0.12 * (high - low)
+    axes.set_xlim(max(low - room, -2.0), high + room)
+    label(axes, "nats", "", "")
+    add_shared_legend(figure, [axes])
+    return figure

@@ -27,7 +27,6 @@ from experiments.command.config import Config, with_settings
 from experiments.command.run_dir import open_run
 from experiments.information.arrays import Pairs, read_pairs
 from experiments.information.estimators import check_estimation
-from experiments.information.findings import claim
 from experiments.information.rotations import measure
 
 #: What a folder records: the config, and the files of its numbers.
@@ -38,13 +37,9 @@ RECORDED = {
 }
 #: Settings of --quick.
 QUICK = {
-    "num_steps": 60,
-    "read_every": 30,
-    "critics": ("separable",),
-    "widths": (16,),
-    "estimators": ("info_nce", "js"),
-    "max_rows": 1000,
-}
+    "num_steps": 60, "read_every": 30, "critics": ("separable",), "widths": (16,),
+    "estimators": ("info_nce", "js"), "max_rows": 1000,
+}  # fmt: skip
 
 
 def run(config: Config, x: str, y: str, workdir: str, device: str = "auto") -> None:
@@ -63,16 +58,18 @@ def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib
     begin, num_rows = time.perf_counter(), len(pairs.x)
     dims = pairs.x.shape[1], pairs.y.shape[1]
     print(f"{num_rows:,} rows of {dims[0]} + {dims[1]} columns", *pairs.remarks, sep="\n")
-    readings = measure(
-        pairs, config, lambda said: print(f"{time.perf_counter() - begin:4.0f} s  {said}")
-    )
-    from experiments.information import page  # matplotlib takes seconds
 
-    write_scores(folder, page.to_scores(readings, ", ".join(names), config.seed, num_rows))
-    said = claim(readings, num_rows, pairs.identity)
+    def say(text: str) -> None:
+        print(f"{time.perf_counter() - begin:4.0f} s  {text}")
+
+    readings = measure(pairs, config, say)
+    from experiments.information import findings  # matplotlib takes seconds
+
+    write_scores(folder, findings.to_scores(readings, ", ".join(names), config.seed, num_rows))
+    said = findings.claim(readings, num_rows, pairs.identity)
     sides = (f"{z}: {name}, {dim} columns" for z, name, dim in zip("xy", names, dims, strict=True))
     lead = "; ".join([*sides, f"{num_rows:,} rows."])
-    path = page.write_arrays_report(folder, lead, readings, [*said, *pairs.remarks], num_rows)
+    path = findings.write_arrays_report(folder, lead, readings, [*said, *pairs.remarks], num_rows)
     print(*said, f"report: {path}", sep="\n")
 
 

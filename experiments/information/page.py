@@ -1,20 +1,23 @@
-"""The pages of estimates: of a run whose truth, or law, is known, and of two arrays."""
+"""The page of a run on known information: the staircase, the benchmark tasks, or three laws."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
 
 from cpc.files import read_json
+from cpc.report import draw
 from cpc.report.engine import Figure, Section, Table, figure_of, show, write_page
 from cpc.report.provenance import made_section
-from cpc.results import Frame, Run, Score, read_run
+from cpc.results import Frame, Run, read_run
 from cpc.types import UserError
-from experiments.information import figures
-from experiments.information.findings import DIVERGED, certifiable, format_nats, title_of
-from experiments.information.rotations import Reading
+from experiments.information.estimators import DIVERGED, TITLES, show_ceiling
 
 #: Title of the page of each kind, and how to read its figures.
 PAGES = {
@@ -39,14 +42,25 @@ PAGES = {
 }
 #: Titles of the staircase's tasks.
 MAPS = {"gaussian": "Correlated Gaussians", "cubic": "Correlated Gaussians, y cubed"}
+#: Critics of the staircase: color and words.
+CRITICS = {
+    "exact": (draw.GRAY, "exact log ratio"),
+    "separable": (draw.BLUE, "separable critic"),
+    "joint": (draw.ORANGE, "joint critic"),
+    "conditional": (draw.GREEN, "Gaussian q(y|x)"),
+}
+COLORS = (draw.BLUE, draw.ORANGE, draw.GREEN, draw.RED, "#7a4fc9", "#0e8fa3", "#a35a0e", draw.INK)
+MARKERS = "osD^vPX*"
+#: The laws of Song and Ermon (2020): key, title, and the ratio that an exact estimator has.
+LAWS = (
+    ("rows", "top rows: grows, as a share of all rows", None),
+    ("processing", "a processed copy beside: stays at 1", 1.0),
+    ("independence", "two independent images: 2", 2.0),
+)
 
 
 def write_information_report(workdir: str | Path) -> Path:
-    """Write report.html and figures/*.png from metrics.jsonl and table.json of a run.
-
-    Raises:
-        UserError: the directory has no table.json, which a run writes at its end.
-    """
+    """Write report.html and figures/*.png from metrics.jsonl and table.json of a run."""
     workdir = Path(workdir)
     if not (workdir / "table.json").exists():
         raise UserError(f"{workdir} has no table.json: run the command again to its end")
@@ -75,9 +89,9 @@ def staircase_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
     drawn, tables = [], []
     note = "Value ± spread from batch to batch, and bias, over the last half of each level."
     for task in table.task[table.task != "any"].unique():
-        figure = figures.staircase_figure(run.train, table, task)
-        drawn += figure_of(f"staircase_{task}", figure, MAPS[task], PAGES["mi_staircase"][1])
         here = table[table.task.isin([task, "any"])]
+        figure = staircase_figure(run.train, here, task)
+        drawn += figure_of(f"staircase_{task}", figure, MAPS[task], PAGES["mi_staircase"][1])
         shown = show_readings(here, lambda row: f"{row.truth:g} nats", show_estimate)
         tables.append(Table(MAPS[task], shown, note))
     return drawn, tables
@@ -90,7 +104,7 @@ def tasks_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
     by_task.insert(0, "truth", table.groupby("task").truth.first().map("{:.3f}".format))
     claims = "; ".join(f"{row.estimator}: {row.claim}" for row in shown.itertuples())
     note = f"Mean ± standard deviation over seeds, and bias, nats. {claims}."
-    figure = figures.tasks_figure(table)
+    figure = tasks_figure(table)
     drawn = figure_of("tasks", figure, "Estimates and the truth", PAGES["mi_tasks"][1])
     return drawn, [Table("Estimates", by_task.rename_axis("task").reset_index(), note)]
 
@@ -98,11 +112,11 @@ def tasks_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
 def consistency_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
     """Return the figure of the three laws, and the numbers under each."""
     tables = []
-    for law, title, _ in figures.LAWS:
+    for law, title, _ in LAWS:
         shown = show_readings(table[table.law == law], lambda row: f"{row.rows} rows", show_ratio)
         note = "Ratio of estimates, and the estimate itself in nats."
         tables.append(Table(title[0].upper() + title[1:], shown, note))
-    figure, title = figures.consistency_figure(table), "Three laws that information obeys"
+    figure, title = consistency_figure(table), "Three laws that information obeys"
     return figure_of("consistency", figure, title, PAGES["mi_consistency"][1]), tables
 
 
@@ -110,26 +124,12 @@ def show_readings(
     table: Frame, column_of: Callable[[Any], str], text_of: Callable[[Any], str]
 ) -> Frame:
     """Return a row for each estimator and critic: its claim, its ceiling, a column a setting."""
-    rows = [
-        {
-            "estimator": title,
-            "claim": here.label.iloc[0],
-            "ceiling": show_ceiling(here.ceiling.iloc[0]),
-            **{column_of(row): text_of(row) for row in here.itertuples()},
-        }
-        for title, here in figures.by_reading(table).items()
-    ]
+    rows = []
+    for title, here in by_reading(table).items():
+        one = here.iloc[0]
+        row = {"estimator": title, "claim": one.label, "ceiling": show_ceiling(one.ceiling)}
+        rows.append(row | {column_of(each): text_of(each) for each in here.itertuples()})
     return pd.DataFrame(rows).fillna("")
-
-
-def show_ceiling(nats: float | None) -> str:
-    """Return a ceiling in nats, or "none"."""
-    return "none" if nats is None or not math.isfinite(nats) else show(nats, ".2f")
-
-
-def show_known(nats: float) -> str:
-    """Return a value, or "diverged"."""
-    return show(nats, ".2f") if abs(nats) < DIVERGED else "diverged"
 
 
 def show_estimate(row: Any) -> str:
@@ -152,86 +152,103 @@ PARTS = {
     "mi_consistency": consistency_parts,
 }
 
-#: How two arrays are measured, and how to read the figures.
-HOW = (
-    "In each of four rotations half of the rows trains, a quarter chooses the step (early "
-    "stopping), and a quarter is read: each row once, by networks that never saw it.",
-    "Intervals are Student's, 95 %, over disjoint batches of held-out rows; for KSG and CCA over "
-    "ten disjoint parts of the rows; for the null, the range of one more shuffle. They hold for "
-    "these networks and independent rows, and ignore that rotations share rows for training.",
-    "The line over 1 / n: each rotation trained with all, half and a quarter of its rows, read on "
-    "the same held-out rows. Its end is what these networks would read with more rows; of a lower "
-    "bound that is still one.",
-)
-ESTIMATES = (
-    "Points: held-out values with 95 % intervals. Gray: with y shuffled. Red ticks: the ceiling, "
-    "if there is one in sight. Colors: what may be claimed."
-)
+
+def by_reading(table: Frame) -> dict[str, Frame]:
+    """Return the rows of each estimator by its title, in the order of `TITLES`.
+
+    The title names the critic if an estimator was read with several.
+    """
+    found = {}
+    for name, title in TITLES.items():
+        rows = table[table.estimator == name]
+        critics = rows.critic.unique()
+        for critic in critics:
+            key = f"{title}, {critic}" if len(critics) > 1 else title
+            found[key] = rows[rows.critic == critic]
+    return found
 
 
-def write_arrays_report(
-    folder: Path,
-    lead: str,
-    readings: Sequence[Reading],
-    sentences: Sequence[str],
-    num_rows: int,
-) -> Path:
-    """Write information.html, .md and .json with the readings of two arrays."""
-    run, figure = read_run(folder), figures.estimates_figure(readings)
-    sections = [
-        Section("", sentences),
-        Section(
-            "Estimates",
-            figures=[Figure("estimates", figure, "Estimates", ESTIMATES)],
-            tables=[reading_table(readings, num_rows)],
-        ),
-        Section("How it was measured", HOW),
-        made_section(run.environment, run.config),
-    ]
-    title = "What two arrays tell about each other"
-    return write_page(folder, "information", title, lead, sections=sections, also=["md", "json"])
+def staircase_figure(train: Frame, here: Frame, task: str) -> Drawing | None:
+    """Draw every reading of one task over the steps: a panel per estimator, a line per critic.
+
+    Shaded: one standard deviation from batch to batch. Truth in ink, ceiling dashed.
+    """
+    names = [name for name in TITLES if name in set(here.estimator)]
+    if not len(train) or not names:
+        return None
+    figure, panels = draw.make_figure(len(names), num_columns=4, width=11.0, row_height=2.5)
+    edges = np.r_[0, train.step]  # a step's record closes its window
+    for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
+        for critic, (color, words) in CRITICS.items():
+            where = "any" if critic == "exact" else task
+            draw_reading(axes, train, f"{where}/{critic}/{name}", color, words)
+        axes.stairs(train.truth, edges, baseline=None, color=draw.INK, linewidth=1.3, label="truth")
+        row = here[here.estimator == name].iloc[0]
+        if np.isfinite(row.ceiling):
+            axes.axhline(row.ceiling, color=draw.RED, linestyle="--", linewidth=1, label="ceiling")
+        axes.set_ylim(-0.4, 1.4 * train.truth.max())
+        axes.set_xlim(0, edges[-1])
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        x, y = "step" if number + 4 >= len(panels) else "", "" if number % 4 else "nats"
+        draw.label(axes, x, y, TITLES[name])
+        axes.annotate(
+            row.label, (0, 1), xytext=(4, -3), xycoords="axes fraction",
+            textcoords="offset points", va="top", fontsize=7.5, color=draw.MUTED,
+        )  # fmt: skip
+    draw.add_shared_legend(figure, panels)
+    return figure
 
 
-def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
-    """Return a row for each reading."""
-    rows = [
-        {
-            "estimator": title_of(one),
-            "claim": one.label,
-            "ceiling": show_ceiling(one.ceiling),
-            "nats": format_nats(one.found),
-            "y shuffled": format_nats(one.null) if one.null else "",
-            "n / 4, n / 2, n": ", ".join(show_known(nats) for nats in one.line[::-1]),
-            "more data would add": format_nats(one.gain) if one.gain else "",
-            "at 1 / n = 0": format_nats(one.limit) if one.limit else "",
-        }
-        for one in readings
-    ]
-    note = (
-        "Nats, with 95 % intervals. Of two critics, only the one with the higher InfoNCE on the "
-        "rows that choose the step is trained on shuffled and on fewer rows. No sure lower bound "
-        f"from {num_rows:,} rows can pass 2 ln n + 5 = {certifiable(num_rows):.1f} nats."
+def draw_reading(axes: Axes, train: Frame, name: str, color: str, words: str) -> None:
+    """Draw one line with its shade, if it was recorded."""
+    if name not in train:
+        return
+    half = train.step.iloc[0] / 2  # a record is the mean of the window that it closes
+    known = train[np.isfinite(train[name])]
+    # Clipped far outside the axes; no shade if an estimate that diverged would hide all else.
+    mean, std = (np.clip(known[key], -1e6, 1e6) for key in (name, f"{name}/std"))
+    steps, near = known.step - half, std < 1e2
+    axes.fill_between(steps, mean - std, mean + std, where=near, color=color, alpha=0.18, lw=0)
+    axes.plot(steps, mean, color=color, linewidth=1.2, label=words)
+
+
+def tasks_figure(table: Frame) -> Drawing | None:
+    """Draw tasks down, estimators across, colored by estimate less truth."""
+    if not len(table):
+        return None
+    bias = {title: rows.set_index("task").bias for title, rows in by_reading(table).items()}
+    tasks = table.task.unique()
+    size = 4.2 + 0.8 * len(bias), 1.7 + 0.24 * len(tasks)
+    figure = Drawing(figsize=size, layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    shown = np.ma.masked_invalid([[one[task] for one in bias.values()] for task in tasks])
+    image = axes.imshow(shown, cmap="RdBu_r", vmin=-0.6, vmax=0.6, aspect="auto")
+    axes.set_yticks(range(len(tasks)), tasks, fontsize=7.5, color=draw.INK)
+    style: dict[str, Any] = {"color": draw.INK, "rotation": 30, "ha": "left"}
+    axes.set_xticks(range(len(bias)), list(bias), fontsize=8, **style)
+    axes.xaxis.tick_top()
+    bar = figure.colorbar(
+        image, ax=axes, location="bottom", shrink=0.4, aspect=30, pad=0.02, extend="both"
     )
-    return Table("Estimates", pd.DataFrame(rows), note)
+    bar.set_label("estimate − truth, nats", fontsize=8.5, color=draw.INK)
+    return figure
 
 
-def to_scores(readings: Sequence[Reading], data: str, seed: int, num_rows: int) -> list[Score]:
-    """Return readings as the scores of a run directory, except those that diverged."""
-    return [
-        Score(
-            "information",
-            data,
-            "row",
-            "x, y",
-            f"{one.estimator}, {one.critic}",
-            "nats",
-            *one.found,
-            None if one.null is None else one.null.value,
-            seed=seed,
-            num_train=num_rows // 2,
-            num_test=num_rows,
-            setting=one.label,
-        )
-        for one in readings
-        if abs(one.found.value) < DIVERGED
-    ]
+def consistency_figure(table: Frame) -> Drawing | None:
+    """Draw the three self-consistency tests over the number of rows that y keeps."""
+    if not len(table):
+        return None
+    figure, panels = draw.make_figure(3, width=11.0, row_height=3.4)
+    for axes, (law, title, ideal) in zip(panels, LAWS, strict=True):
+        for number, (name, rows) in enumerate(by_reading(table[table.law == law]).items()):
+            axes.plot(
+                rows.rows, np.clip(rows.ratio, -1e3, 1e3), MARKERS[number % len(MARKERS)] + "-",
+                color=COLORS[number % len(COLORS)], markersize=4, linewidth=1.2, label=name,
+            )  # fmt: skip
+        if ideal is not None:
+            axes.axhline(ideal, color=draw.INK, linestyle=":", linewidth=1.3, label="the law")
+        axes.set_ylim(0, 1.25 if ideal is None else 1.5 * ideal)
+        axes.set_xticks(sorted(table.rows.unique()))
+        draw.label(axes, "rows of the image that y keeps", "ratio of estimates", title)
+    draw.add_shared_legend(figure, panels)
+    return figure

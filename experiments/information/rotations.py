@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import FrozenConfigDict
+from scipy.special import stdtrit
 
 from cpc.estimators import Estimate, cca, ksg
 from cpc.types import UserError
@@ -52,8 +53,6 @@ class Reading(NamedTuple):
 
 def student(values: np.ndarray, prediction: bool = False) -> Interval:
     """Return the mean of independent values with Student's interval, or the range of one more."""
-    from scipy.special import stdtrit  # half a second, which no start of training needs
-
     n, mean = len(values), float(values.mean())
     reach = stdtrit(n - 1, 0.975) * values.std(ddof=1) * math.sqrt(1 / n + prediction)
     return Interval(mean, mean - float(reach), mean + float(reach))
@@ -148,16 +147,14 @@ def _fit(x, y, num_train, num_choosing, rngs, *, config, sizes):
             rows = (rows + jax.random.randint(shift, (), 0, num_train)) % num_train
             return x[rows], y[rows]
 
-        held_out = [(z[0], z[1]) for z in zip(*map(cut, (x, y)), strict=True)]
+        held_out = [(z[2 * quarter : 3 * quarter], z[3 * quarter :]) for z in (x, y)]
+        held_out = [*zip(*held_out, strict=True)]
         chooses, (_, reads) = fit_and_watch(config, draw, held_out, rng)
         found = {}
         for name in reads:
             judged = judge(name, *chooses).mean(1, where=chooses_step)
             found[name] = judged.max(), reads[name][jnp.argmax(judged)]
         return found
-
-    def cut(side):
-        return side[2 * quarter : 3 * quarter], side[3 * quarter :]
 
     return jax.vmap(one)(x, y, rngs)
 
@@ -177,9 +174,8 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
 
 def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
     """Return KSG and CCA, which train nothing, or say why one of them is left out."""
-    estimates = {"ksg": functools.partial(ksg, k=config.num_neighbours), "cca": cca}
     readings = []
-    for name, estimate in estimates.items():
+    for name, estimate in (("ksg", functools.partial(ksg, k=config.num_neighbours)), ("cca", cca)):
         try:
             readings.append(read_sample(name, estimate, pairs, config))
         except UserError as error:
@@ -222,10 +218,7 @@ def read_sample(
     null = student(np.array(nulls), prediction=True)
     reading = Reading(name, "none", **describe(whole, name), found=found, null=null)
     reading = with_line(reading, np.array([[whole.value] * ROTATIONS, *fewer]))
-    return reading._replace(limit=widen(reading.limit or found, found))
-
-
-def widen(limit: Interval, by: Interval) -> Interval:
-    """Return a limit with the uncertainty of another interval added to its own."""
-    reach = math.hypot(limit.high - limit.value, by.high - by.value)
-    return Interval(limit.value, limit.value - reach, limit.value + reach)
+    limit = reading.limit or found
+    # The limit is as uncertain as its own points and as the value of all rows.
+    reach = math.hypot(limit.high - limit.value, found.high - found.value)
+    return reading._replace(limit=Interval(limit.value, limit.value - reach, limit.value + reach))

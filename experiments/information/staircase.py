@@ -36,11 +36,8 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
     """Climb all levels; return the signal that stopped it, or ""."""
     num_steps = len(config.levels) * config.steps_per_level
     tx, _ = make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
-    methods = {
-        f"{name}/{key}": method
-        for name in config.maps
-        for key, method in estimators.make_methods(config).items()
-    }
+    each = estimators.make_methods(config)
+    methods = {f"{name}/{key}": method for name in config.maps for key, method in each.items()}
     loss_fn = make_loss(config, methods)
     state = replicate(first_state(config, methods, loss_fn, tx), mesh)
     training = Training(
@@ -80,9 +77,8 @@ def make_loss(config: Config, methods: dict) -> Callable:
     def loss_fn(params, extra, batch, rng):
         x, y = correlated_gaussians(rng, config.batch_size, config.dim, batch)
         data = {name: (x, MAPS[name.split("/")[0]](y)) for name in methods}
-        loss, (readings, extra) = estimators.total_loss(methods, params, extra, data)
-        readings |= read_exactly(config, gaussian_log_ratio(x, y, batch))
-        values = estimators.values_of(readings)
+        loss, (values, extra) = estimators.total_loss(methods, params, extra, data)
+        values |= read_exactly(config, gaussian_log_ratio(x, y, batch))
         squares = {name: jnp.square(value) for name, value in values.items()}
         return loss, (extra, {"values": values, "squares": squares})
 
@@ -90,12 +86,14 @@ def make_loss(config: Config, methods: dict) -> Callable:
 
 
 def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
-    """Return the readings of each estimator at the exact log ratio, which no map changes."""
-    found = {}
-    for name in config.estimators:
-        exact = estimators.exact_outputs(name, log_ratio)
-        found[f"any/exact/{name}"] = estimators.estimate(name, config, *exact)[1]
-    return found
+    """Return the nats of each estimator at the exact log ratio, which no map changes."""
+    return {
+        f"any/exact/{key}": reading.value
+        for name in config.estimators
+        for key, reading in estimators.estimate(
+            name, config, *estimators.exact_outputs(name, log_ratio)
+        )[1].items()
+    }
 
 
 def first_state(config: Config, methods: dict, loss_fn: Callable, tx: Any) -> Any:
@@ -139,12 +137,8 @@ def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
             means, stds = (last[key].to_numpy(float) for key in (name, f"{name}/std"))
             # One window in which a reading diverged leaves the level without a value.
             value = float(means.mean())
-            numbers = {
-                "task": task,
-                "truth": float(truth),
-                "value": value,
-                "bias": value - truth,
-                "spread": np.sqrt(np.mean(stds**2) + np.var(means)),
-            }
+            spread = np.sqrt(np.mean(stds**2) + np.var(means))
+            numbers = {"task": task, "truth": float(truth), "value": value, "spread": spread}
+            numbers["bias"] = value - truth
             rows.append(estimators.make_row(reading, claimed, **numbers))
     return rows

@@ -13,6 +13,7 @@ from cpc.estimators import Task, beyond_normal, cca, ksg
 from cpc.results.scores import read_records
 from cpc.types import UserError
 from experiments.command.config import Config
+from experiments.information.arrays import standardize
 from experiments.information.estimators import claims, fit_and_read, make_row
 from experiments.information.run import interpret, load_data, make_work, measure_each
 
@@ -48,18 +49,15 @@ def choose(config: Config) -> list[Task]:
 def measure_task(config: Config, fit: Any, task: Task) -> dict[str, Any]:
     """Return all estimates on a sample of each seed, its sides scaled as in the suite."""
     rngs = jax.random.split(jax.random.key(config.seed), config.num_seeds)
-    pairs = [[rescale(z) for z in task.sample(rng, config.num_samples)] for rng in rngs]
+    pairs = [
+        [standardize(z, z) for z in map(np.asarray, task.sample(rng, config.num_samples))]
+        for rng in rngs
+    ]
     x, y = (np.stack(side) for side in zip(*pairs, strict=True))
     found = {name: np.asarray(value).tolist() for name, value in fit(x, y, rngs).items()}
     found["any/ksg"] = [ksg(*pair, k=config.num_neighbours).value for pair in pairs]
     found["any/cca"] = [cca(*pair).value for pair in pairs]
     return {"task": task.name, "truth": task.mutual_information, "estimates": found}
-
-
-def rescale(z: Any) -> np.ndarray:
-    """Return a side with mean 0 and variance 1: information stays, and training is easier."""
-    z = np.asarray(z)
-    return (z - z.mean(0)) / z.std(0)
 
 
 def fit_seeds(config: Config, x: Any, y: Any, rngs: Any) -> dict[str, Any]:
@@ -83,12 +81,7 @@ def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
     for record in read_records(folder, []):
         for name, values in record["estimates"].items():
             by_seed = np.array(values, float)  # null, where it diverged, becomes NaN
-            numbers = {
-                "task": record["task"],
-                "truth": record["truth"],
-                "value": by_seed.mean(),
-                "bias": by_seed.mean() - record["truth"],
-                "spread": by_seed.std(),
-            }
+            numbers = {"value": by_seed.mean(), "bias": by_seed.mean() - record["truth"]}
+            numbers |= {"task": record["task"], "truth": record["truth"], "spread": by_seed.std()}
             rows.append(make_row(name, claimed, **numbers))
     return rows

@@ -43,14 +43,8 @@ if __name__ == "__main__":
     DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print every command and end.")
     cli.run(
         lambda: reproduce(
-            find_parts(TABLE.value, FIGURE.value, ALL.value),
-            SCALE.value,
-            DATASET.value,
-            cli.WORKDIR.value,
-            {kind: flag.value for kind, flag in SETTINGS.items()},
-            SEEDS.value,
-            JOBS.value,
-            cli.DEVICE.value,
-            DRY_RUN.value,
+            find_parts(TABLE.value, FIGURE.value, ALL.value), SCALE.value, DATASET.value,
+            cli.WORKDIR.value, {kind: flag.value for kind, flag in SETTINGS.items()}, SEEDS.value,
+            JOBS.value, cli.DEVICE.value, DRY_RUN.value,
         )
-    )
+    )  # fmt: skip

@@ -33,15 +33,8 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     """Return estimates by offset and N, for powers of 2, as far as there are latents.
 
     The candidates of every anchor are its positive and N - 1 latents of other recordings: one of
-    each recording first (as long as these suffice log N - L is a bound), then more of them.
-
-    Returns:
-        {"step", "rows": [{"offset", "n", "value", "low", "high", "is_bound"}]}: nats, with
-        intervals over windows.
-
-    Raises:
-        UserError: the run has no checkpoint or several branches, or its held-out recordings are too
-            few.
+    each recording first (as long as these suffice log N - L is a bound), then more of them. The
+    intervals are over windows.
     """
     kind, config = read_contrastive(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
@@ -49,19 +42,18 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     data = kind.load_data(config, print)
     problem = kind.make_problem(interpret(kind, config), data)
     plan, encoder = problem.plan, problem.model.module.encoder
-    branches = plan.geometry.branches
-    if len(branches) > 1:
+    names = [branch.name for branch in plan.geometry.branches]
+    if len(names) > 1:
         raise UserError(
-            f"{folder} predicts in {len(branches)} branches "
-            f"({', '.join(branch.name for branch in branches)}): the bound by N is of a network "
-            "with one"
+            f"{folder} predicts in {len(names)} branches ({', '.join(names)}): the bound by N is "
+            "of a network with one"
         )
     # A checkpoint has no entry for what is empty.
     params, state = (arrays[part].get("objective", {}) for part in ("params", "extra"))
-    tau = temperature(plan, params, state)
+    tau, window_samples = temperature(plan, params, state), config.data.window_samples
     draw = make_batches(
         data.test,
-        window_samples=config.data.window_samples,
+        window_samples=window_samples,
         batch_size=config.data.batch_size,
         seed=config.seed + 2,
     )
@@ -71,9 +63,9 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
         outputs = scored(plan, problem.model.apply(variables, {"x": x}, False)[0])
         return outputs._replace(predictions=outputs.predictions / tau)
 
-    drawn = different_windows(draw, forward, encoder.num_existing, config.data.window_samples)
-    whole = encoder.num_latents(config.data.window_samples)
-    # A clip shorter than a window is no anchor.
+    drawn = different_windows(draw, forward, encoder.num_existing, window_samples)
+    whole = encoder.num_latents(window_samples)
+    # A clip shorter than a window is not an anchor.
     wholes = ((one, outputs) for one, outputs in drawn if len(outputs.z) == whole)
     anchors = list(itertools.islice(wholes, NUM_ANCHOR_WINDOWS))
     known = {utterance for utterance, _ in anchors}
@@ -85,9 +77,11 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
             f"{folder} has {len(latents)} held-out latents besides the anchors', too few for "
             f"N = {2 ** log2_sizes[0]}: add test recordings"
         )
-    (offsets,) = (branch.offsets for branch in branches)
-    z = np.stack([outputs.z for _, outputs in anchors])
-    predictions = np.stack([outputs.predictions for _, outputs in anchors])
+    z, predictions = (
+        np.stack([getattr(outputs, name) for _, outputs in anchors])
+        for name in ("z", "predictions")
+    )
+    offsets = plan.geometry.branches[0].offsets
     rows = [
         row
         for n in sizes
@@ -120,11 +114,7 @@ def different_windows(
 
 
 def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, int]:
-    """Draw latents (number, d) of windows (utterance, z): one of each utterance, then others.
-
-    Returns:
-        The latents, and the number of their utterances.
-    """
+    """Return latents (number, d), one of each utterance of (utterance, z) first, and how many."""
     rng, first, others = np.random.default_rng(0), {}, []
     for utterance, z in pool:
         order = rng.permutation(len(z))

@@ -16,6 +16,8 @@ from configs import (
     image_imagenet,
     rl_hidden_ball,
 )
+from configs.audio import KEYS
+from configs.keys import make_config
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import flatten
 from cpc.types import UserError
@@ -76,25 +78,13 @@ FIGURE_6: dict[str, dict[str, Any]] = {
 
 #: The choices that the paper leaves open, with a cell for each one that a key makes.
 OPEN = (
-    Open(
-        "number of negatives, and whether all latents are candidates",
-        "all latents of a device's windows",
-        "open-sampled",
-        {"negatives.num_sampled": 128},
-    ),
+    Open("number of negatives, and whether all latents are candidates",
+         "all latents of a device's windows", "open-sampled", {"negatives.num_sampled": 128}),
     Open("whose windows a device contrasts", "", OTHER_SHARDS, {"negatives.shards": 1}),
-    Open(
-        "whether latents near the positive can be negatives",
-        "the positive never, its neighbors yes",
-        "open-window",
-        {"negatives.window": 2},
-    ),
-    Open(
-        "scaling of the scores, normalization of z and c",
-        "none",
-        "open-cosine",
-        {"loss.cosine": True, "negatives.temperature": 0.1},
-    ),
+    Open("whether latents near the positive can be negatives",
+         "the positive never, its neighbors yes", "open-window", {"negatives.window": 2}),
+    Open("scaling of the scores, normalization of z and c", "none", "open-cosine",
+         {"loss.cosine": True, "negatives.temperature": 0.1}),
     Open("sum or mean over offsets and time", "sum over offsets of means over anchors"),
     Open("norm of the audio encoder", "", "open-norm", {"model.norm": "channel"}),
     Open("padding of the audio encoder", "", "open-padding", {"model.padding": "same"}),
@@ -104,25 +94,15 @@ OPEN = (
     Open("weight decay", "", "open-decay", {"optim.weight_decay": 0.01}),
     Open("clipping of gradients", "", "open-clip", {"optim.clip_norm": 1.0}),
     Open("dropout", "none"),
-    Open(
-        "windows of the training; those of the probe",
-        "drawn at any sample; whole utterances",
-        "open-short",
-        {"data.window_samples": 10240},
-    ),
-    Open(
-        "optimizer and regularization of the probe",
-        "linear: to convergence; hidden layer: Adam; weight decay by validation utterances",
-        why_not="a fit to convergence has nothing to vary",
-    ),
+    Open("windows of the training; those of the probe", "drawn at any sample; whole utterances",
+         "open-short", {"data.window_samples": 10240}),
+    Open("optimizer and regularization of the probe",
+         "linear: to convergence; hidden layer: Adam; weight decay by validation utterances",
+         why_not="a fit to convergence has nothing to vary"),
     Open("size of the images' context network", "", IMAGE_GRU, IMAGES[IMAGE_GRU], "image"),
-    Open(
-        "length of the images' training",
-        "as the config says",
-        kind="image",
-        why_not="num_steps does; there is no cell of it",
-    ),
-)
+    Open("length of the images' training", "as the config says", kind="image",
+         why_not="num_steps does; there is no cell of it"),
+)  # fmt: skip
 
 DATA = {
     "synthetic": audio_synthetic,
@@ -195,19 +175,8 @@ KINDS = {
     ),
 }
 
-#: The other value of a key, if the user's settings for all cells are those of a cell of `OPEN`.
-OTHERWISE = {
-    "negatives.num_sampled": 0,
-    "negatives.shards": 4,
-    "negatives.window": 0,
-    "negatives.temperature": 1.0,
-    "loss.cosine": False,
-    "model.norm": "none",
-    "model.padding": "causal",
-    "optim.schedule": "constant",
-    "optim.weight_decay": 0.0,
-    "optim.clip_norm": 0.0,
-}
+#: The other value of a key, if the base has that of a cell of `OPEN`; of other keys the default.
+OTHERWISE = {"negatives.shards": 4, "optim.schedule": "constant"}
 
 
 class Planned(NamedTuple):
@@ -229,13 +198,9 @@ def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]
 
 
 def read_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the user's settings of all cells, "key=value" each.
-
-    Raises:
-        UserError: a text sets nothing, or a key that the cells differ in.
-    """
+    """Return the user's settings of all cells, "key=value" each."""
     differing = (*TABLE_2.values(), *IMAGES.values(), *FIGURE_6.values())
-    own = {key for cell in differing for key in cell} | {"seed"}
+    own = {"seed", *(key for cell in differing for key in cell)}
     for text in texts:
         if "=" not in text:
             raise UserError(
@@ -274,7 +239,8 @@ def open_settings(one: Open, base: Config) -> dict[str, Any]:
     """Return the settings of a cell of `OPEN`, other ones if the base has them already."""
     settings, known = dict(one.settings), flatten(base)
     if all(known.get(key) == value for key, value in settings.items()):
-        settings = {key: OTHERWISE.get(key, value) for key, value in settings.items()}
+        others = {**flatten(make_config(KEYS)), **OTHERWISE}
+        settings = {key: others[key] for key in settings}
     if "data.window_samples" in settings:
         settings["data.window_samples"] = min(10240, known["data.window_samples"] // 2)
     return settings
@@ -313,15 +279,10 @@ def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, s
         base = with_shared(one.kind, scale, data, user)
         own, known = open_settings(one, base) if one.cell else {}, flatten(base)
         keys = ", ".join(f"{key}={known[key]}" for key in own)
-        rows.append(
-            {
-                "kind": one.kind,
-                "what": one.what,
-                "choice": "; ".join(part for part in (one.here, keys) if part),
-                "cell": one.cell,
-                "change": ", ".join(f"{key}={value}" for key, value in own.items()) or one.why_not,
-            }
-        )
+        choice = "; ".join(part for part in (one.here, keys) if part)
+        change = ", ".join(f"{key}={value}" for key, value in own.items()) or one.why_not
+        row = {"kind": one.kind, "what": one.what, "choice": choice, "cell": one.cell}
+        rows.append({**row, "change": change})
     return rows
 
 

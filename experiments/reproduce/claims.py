@@ -72,8 +72,10 @@ class Task(NamedTuple):
 def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
     """Return a half of Table 1: the paper's rows and ours, the shared claims and its own."""
     rows = [
-        PaperRow(e.label, cells.MIXED, e.features, e.probe, e.accuracy) for e in paper.TABLE_1[task]
-    ]
+        PaperRow("chance (the largest class)", cells.MIXED, CHANCE, ""),
+        *(PaperRow(e.label, cells.MIXED, e.features, e.probe, e.accuracy)
+          for e in paper.TABLE_1[task]),
+    ]  # fmt: skip
     known = {(row.features, row.method) for row in rows}
     for label, features, method in (
         ("random initialization, one hidden layer", "random c", "hidden"),
@@ -86,16 +88,11 @@ def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
         if (features, method) not in known:
             rows.append(PaperRow(label, cells.MIXED, features, method))
     shared = (
-        Claim(
-            f"CPC holds more of the {what} than the same network untrained",
-            "random initialization < CPC",
-        ),
-        Claim(
-            f"MFCC hold more of the {what} than an untrained network, and CPC more than MFCC",
-            "random initialization < MFCC < CPC",
-        ),
-    )
-    rows = [PaperRow("chance (the largest class)", cells.MIXED, CHANCE, ""), *rows]
+        Claim(f"CPC holds more of the {what} than the same network untrained",
+              "random initialization < CPC"),
+        Claim(f"MFCC hold more of the {what} than an untrained network, and CPC more than MFCC",
+              "random initialization < MFCC < CPC"),
+    )  # fmt: skip
     return PaperTable("1", f"Table 1: {task} by frame", task, "frame", rows, [*shared, *claims])
 
 
@@ -130,24 +127,16 @@ def table_of_images(
 NEGATIVE_CELLS = (cells.MIXED, cells.SAME, cells.MIXED_EXCL, cells.SAME_EXCL, cells.CURRENT)
 TABLES = (
     table_1(
-        "phones",
-        "phones",
-        Claim(
-            "a hidden layer reads more phones off c than a linear probe",
-            "CPC < CPC, one hidden layer",
-        ),
-        Claim(
-            "supervised training of the same network does better still",
-            "CPC, one hidden layer < supervised, same architecture",
-        ),
+        "phones", "phones",
+        Claim("a hidden layer reads more phones off c than a linear probe",
+              "CPC < CPC, one hidden layer"),
+        Claim("supervised training of the same network does better still",
+              "CPC, one hidden layer < supervised, same architecture"),
     ),
     table_1(
-        "speakers",
-        "speaker",
-        Claim(
-            "supervised training of the same network does better still",
-            "CPC < supervised, same architecture",
-        ),
+        "speakers", "speaker",
+        Claim("supervised training of the same network does better still",
+              "CPC < supervised, same architecture"),
     ),
     table_2(
         "how many steps are predicted",
@@ -160,70 +149,40 @@ TABLES = (
         "whose latents are negatives",
         NEGATIVE_CELLS,
         paper.TABLE_2_NEGATIVES,
-        Claim(
-            "leaving out the own sequence hurts",
-            "mixed speaker (excl.) < mixed speaker; same speaker (excl.) < same speaker",
-        ),
-        Claim(
-            "negatives of the same speaker help phones",
-            "mixed speaker < same speaker; mixed speaker (excl.) < same speaker (excl.)",
-        ),
-        Claim(
-            "the current sequence alone lies between mixed and same speaker",
-            "mixed speaker < current sequence only; same speaker (excl.) < current sequence only; "
-            "current sequence only < same speaker",
-        ),
-        Claim(
-            "same speaker without the own sequence equals mixed speaker with it",
-            "mixed speaker = same speaker (excl.)",
-        ),
+        Claim("leaving out the own sequence hurts",
+              "mixed speaker (excl.) < mixed speaker; same speaker (excl.) < same speaker"),
+        Claim("negatives of the same speaker help phones",
+              "mixed speaker < same speaker; mixed speaker (excl.) < same speaker (excl.)"),
+        Claim("the current sequence alone lies between mixed and same speaker",
+              "mixed speaker < current sequence only; "
+              "same speaker (excl.) < current sequence only; current sequence only < same speaker"),
+        Claim("same speaker without the own sequence equals mixed speaker with it",
+              "mixed speaker = same speaker (excl.)"),
     ),
     table_of_images(
-        "3",
-        "accuracy",
-        48.7,
-        [
-            PaperRow("supervised, same architecture", cells.IMAGE, "supervised", "whole network"),
-            PaperRow("CPC, a row GRU for context", cells.IMAGE_GRU, "z"),
-        ],
-        Claim(
-            "a row GRU for the masked convolutions gives similar results (section 3.2)",
-            "CPC = CPC, a row GRU for context",
-        ),
-        Claim(
-            "CPC holds more of the class than the same network untrained (no row of the paper)",
-            "random initialization < CPC",
-        ),
+        "3", "accuracy", 48.7,
+        [PaperRow("supervised, same architecture", cells.IMAGE, "supervised", "whole network"),
+         PaperRow("CPC, a row GRU for context", cells.IMAGE_GRU, "z")],
+        Claim("a row GRU for the masked convolutions gives similar results (section 3.2)",
+              "CPC = CPC, a row GRU for context"),
+        Claim("CPC holds more of the class than the same network untrained (no row of the paper)",
+              "random initialization < CPC"),
     ),
     table_of_images(
-        "4",
-        "top-5 accuracy",
-        73.6,
-        [],
-        Claim(
-            "the class is more often among CPC's five best than among those of the same network "
-            "untrained (no row of the paper)",
-            "random initialization < CPC",
-        ),
+        "4", "top-5 accuracy", 73.6, [],
+        Claim("the class is more often among CPC's five best than among those of the same network "
+              "untrained (no row of the paper)",
+              "random initialization < CPC"),
     ),
-)
+)  # fmt: skip
 PHONES_TABLE, IMAGES_TABLE = (next(one for one in TABLES if one.number == n) for n in "23")
 
 #: Figure 6 as tasks that say beforehand where CPC can help.
 TASKS = (
-    Task(
-        "seen_again",
-        "<",
-        "agents: CPC makes learning faster where memory tells what is seen later (4 of 5 levels)",
-    ),
-    Task(
-        "always_visible",
-        "=",
-        "agents: CPC is neither better nor worse where no memory is needed (lasertag)",
-    ),
-    Task(
-        "never_seen",
-        "=",
-        "agents: nor where memory is needed and tells nothing that is seen (no row of the paper)",
-    ),
-)
+    Task("seen_again", "<",
+         "agents: CPC makes learning faster where memory tells what is seen later (4 of 5 levels)"),
+    Task("always_visible", "=",
+         "agents: CPC is neither better nor worse where no memory is needed (lasertag)"),
+    Task("never_seen", "=",
+         "agents: nor where memory is needed and tells nothing that is seen (no row of the paper)"),
+)  # fmt: skip

@@ -8,71 +8,51 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from cpc.report.draw import (
-    BLUE,
-    GRAY,
-    GREEN,
-    INK,
-    RED,
-    add_legend,
-    add_shared_legend,
-    label,
-    make_figure,
-)
+from cpc.report import draw
 from cpc.results import Difference, Frame
 from experiments.reproduce.statistics import Learned
 
 #: Of Figure 6: the agents that are compared, with their colors.
-ARMS = {"without": GRAY, "with CPC": BLUE}
+ARMS = {"without": draw.GRAY, "with CPC": draw.BLUE}
 
 
 def speakers_figure(points: np.ndarray, speaker: np.ndarray, names: Sequence[str]) -> Figure:
     """Draw points (n, 2) in the color of their speaker, whose name stands among them."""
-    figure, (axes,) = make_figure(1, row_height=5.2)
+    figure, (axes,) = draw.make_figure(1, row_height=5.2)
     colors = colormaps["tab10"](np.arange(10))
     for place, number in enumerate(np.unique(speaker)):
         mine = points[speaker == number]
         axes.scatter(*mine.T, s=16, color=colors[place % 10], alpha=0.8, linewidths=0)
-        axes.annotate(
-            names[int(number)],
-            (float(np.median(mine[:, 0])), float(np.median(mine[:, 1]))),
-            ha="center",
-            va="center",
-            fontsize=8.5,
-            color=INK,
-            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": colors[place % 10]},
-        )
+        box = {"facecolor": "white", "alpha": 0.8, "edgecolor": colors[place % 10]}
+        center = float(np.median(mine[:, 0])), float(np.median(mine[:, 1]))
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "bbox": box}
+        axes.annotate(names[int(number)], center, color=draw.INK, **style)
     axes.set_axis_off()
     return figure
 
 
 def offsets_figure(frame: Frame, frame_ms: float) -> Figure:
     """Draw the paper's Figure 3 in both readings; the frame is that of `Offsets`."""
-    figure, panels = make_figure(2, num_columns=2, row_height=3.4)
+    figure, panels = draw.make_figure(2, num_columns=2, row_height=3.4)
     readings = (
-        ("acc_top1", "beats every negative", frame["chance %"], BLUE),
-        ("acc_pairwise", "negatives beaten", np.full(len(frame), 50), GREEN),
+        ("acc_top1", "beats every negative", frame["chance %"], draw.BLUE),
+        ("acc_pairwise", "negatives beaten", np.full(len(frame), 50), draw.GREEN),
     )
     for axes, (name, words, chance, color) in zip(panels, readings, strict=True):
         x, (mean, low, high) = frame_ms * frame.offset, np.array([*frame[f"{name} %"]]).T
         axes.plot(x, mean, "o-", color=color, markersize=4, label=name)
         if np.isfinite(low).all():
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-        axes.plot(x, chance, ":", color=RED, label="chance")
-        label(axes, "milliseconds ahead", "percent", f"{name}: {words}")
+        axes.plot(x, chance, ":", color=draw.RED, label="chance")
+        draw.label(axes, "milliseconds ahead", "percent", f"{name}: {words}")
         axes.set_ylim(0, 102)
-        add_legend(axes)
+        draw.add_legend(axes)
     return figure
 
 
 def bound_figure(rows: Frame, truth: Mapping[int, float]) -> Figure:
-    """Draw log N - L against N, an offset a line, below its ceiling log N.
-
-    Args:
-        rows: offset, n, value, low, high, is_bound.
-        truth: by offset, where it is known.
-    """
-    figure, (axes,) = make_figure(1, row_height=4.2)
+    """Draw log N - L against N, a line per offset, below its ceiling log N; `truth` by offset."""
+    figure, (axes,) = draw.make_figure(1, row_height=4.2)
     offsets, sizes = sorted(rows.offset.unique()), sorted(rows.n.unique())
     shown = offsets[:: max(1, len(offsets) // 6)]
     for place, offset in enumerate(shown):
@@ -83,15 +63,17 @@ def bound_figure(rows: Frame, truth: Mapping[int, float]) -> Figure:
             axes.fill_between(mine.n, mine.low, mine.high, color=color, alpha=0.12, linewidth=0)
         if offset in truth:
             axes.axhline(truth[offset], color=color, linestyle=":", linewidth=1.2)
-    axes.plot(sizes, np.log(sizes), "--", color=RED, linewidth=1.2, label="ceiling log N")
+    axes.plot(sizes, np.log(sizes), "--", color=draw.RED, linewidth=1.2, label="ceiling log N")
     last = rows.n[rows.is_bound].max()
     if last < sizes[-1]:
-        axes.axvline(last, color=GRAY, linewidth=1, label="a bound up to here, then an estimate")
+        axes.axvline(
+            last, color=draw.GRAY, linewidth=1, label="a bound up to here, then an estimate"
+        )
     axes.set_xscale("log", base=2)
     # In plain digits: a power's exponent would load all fonts of mathematics.
     axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
-    label(axes, "N, the positive among them", "nats", "log N − L on held-out windows")
-    add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    draw.label(axes, "N, the positive among them", "nats", "log N − L on held-out windows")
+    draw.add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
@@ -108,44 +90,35 @@ def spread(heights: np.ndarray, gap: float) -> np.ndarray:
 
 
 def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None]) -> Figure:
-    """Draw a point a run: its strict bound, and what a linear probe reads off c.
-
-    Args:
-        points: data, cell, nats, percent; a panel for each data.
-        taus: rank correlation by data.
-    """
-    figure, panels = make_figure(points.data.nunique(), num_columns=2, row_height=3.9)
+    """Draw a point per run: its strict bound, and the score of a linear probe on c."""
+    figure, panels = draw.make_figure(points.data.nunique(), num_columns=2, row_height=3.9)
     for axes, (data, runs) in zip(panels, points.groupby("data"), strict=True):
         runs = runs.sort_values("percent", kind="stable")
-        axes.plot(runs.nats, runs.percent, "o", color=BLUE, markersize=5)
+        axes.plot(runs.nats, runs.percent, "o", color=draw.BLUE, markersize=5)
         low, high = axes.get_ylim()
         heights = spread((runs.percent.to_numpy() - low) / (high - low), 0.045)
         for run, height in zip(runs.itertuples(), heights, strict=True):
+            arrow = {"arrowstyle": "-", "color": draw.GRAY, "linewidth": 0.5, "shrinkB": 3}
             axes.annotate(
-                run.cell.removeprefix("open-"),
-                (run.nats, run.percent),
-                xytext=(1.03, height),
-                textcoords="axes fraction",
-                va="center",
-                fontsize=7,
-                color=INK,
-                arrowprops={"arrowstyle": "-", "color": GRAY, "linewidth": 0.5, "shrinkB": 3},
-            )
+                run.cell.removeprefix("open-"), (run.nats, run.percent), xytext=(1.03, height),
+                textcoords="axes fraction", va="center", fontsize=7, color=draw.INK,
+                arrowprops=arrow,
+            )  # fmt: skip
         tau = taus[data]
         words = f", τ {tau.value:.2f}" if tau and math.isfinite(tau.value) else ""
-        label(axes, "strict bound, nats", "phones, percent", f"{data}{words}")
+        draw.label(axes, "strict bound, nats", "phones, percent", f"{data}{words}")
     return figure
 
 
 def curves_figure(learned: Sequence[Learned]) -> Figure:
     """Draw the paper's Figure 6: learning curves, a panel for each task."""
-    drawn, panels = make_figure(len(learned), row_height=3.4)
+    drawn, panels = draw.make_figure(len(learned), row_height=3.4)
     for axes, one in zip(panels, learned, strict=True):
         for (arm, color), curves in zip(ARMS.items(), one.curves, strict=True):
             draw_curves(axes, [*curves.values()], color, arm)
         axes.set_ylim(-1, 1)
-        label(axes, "thousands of frames", "return", one.task.variant.replace("_", " "))
-    add_shared_legend(drawn, panels)
+        draw.label(axes, "thousands of frames", "return", one.task.variant.replace("_", " "))
+    draw.add_shared_legend(drawn, panels)
     return drawn
 
 

@@ -36,21 +36,13 @@ def reproduce(
 ) -> None:
     """Plan the cells, print their size, run the missing ones, and write the page.
 
-    Args:
-        parts: keys of `PARTS`.
-        scale, data: keys of `SCALES` and `DATA`; each scale has its own data by default.
-        workdir: of all cells and the page; runs/reproduced-SCALE-DATA by default.
-        settings: "key=value" of all cells, by kind.
-        seeds: number of seeds of each cell.
-        jobs: number of cells at a time.
-        device: as of `experiments.train`.
-        dry_run: print every command and end.
+    `parts` are keys of `PARTS`, and `settings` "key=value" of all cells by kind; the rest is as the
+    flags of the command.
     """
     data = data or cells.DEFAULT_DATA[scale]
+    settings = settings or {}
     user = {
-        kind: cells.read_settings(
-            cells.base_config(kind, scale, data)[0], (settings or {}).get(kind, ())
-        )
+        kind: cells.read_settings(cells.base_config(kind, scale, data)[0], settings.get(kind, ()))
         for kind in cells.KINDS
     }
     planned = cells.plan_cells(cells.cells_of(parts, scale), scale, data, user, seeds)
@@ -67,15 +59,10 @@ def reproduce(
         print("\n".join(shlex.join(job.command) for job in all_jobs))
         return
     plan = {
-        "scale": scale,
-        "data": data,
-        "user": user,
-        "parts": parts,
-        "seeds": seeds,
-        "jobs": jobs,
+        "scale": scale, "data": data, "user": user, "parts": parts, "seeds": seeds, "jobs": jobs,
         **cells.describe_cells(planned, scale, jobs),
         "open": cells.describe_open(scale, data, user),
-    }
+    }  # fmt: skip
     print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
     with open_folder(folder, plan, planned) as lock, count_signals() as num_signals:
 
@@ -120,11 +107,10 @@ def check_prepared(cell: Planned) -> None:
 def check_length(cell: Planned) -> None:
     """Check that sequences hold a positive for the furthest offset."""
     geometry = CONTRASTIVE[cell.kind].geometry(cell.config)
-    num_latents, num_offsets = geometry.num_latents, geometry.num_offsets
-    if num_offsets >= num_latents:
+    if geometry.num_offsets >= geometry.num_latents:
         raise UserError(
-            f"the cell {cell.name} predicts {num_offsets} latents ahead in sequences of "
-            f"{num_latents}: make them longer (data.window_samples)"
+            f"the cell {cell.name} predicts {geometry.num_offsets} latents ahead in sequences of "
+            f"{geometry.num_latents}: make them longer (data.window_samples)"
         )
 
 
@@ -132,7 +118,7 @@ def check_length(cell: Planned) -> None:
 def open_folder(
     folder: pathlib.Path, plan: dict[str, Any], planned: Sequence[Planned]
 ) -> Iterator[TextIO]:
-    """Lock the folder and record the plan together with the one that it holds already."""
+    """Lock the folder and record the plan, merged with a recorded one."""
     path = folder / "sweep.json"
     with lock_folder(folder, "reproduction") as lock:
         write_sealed(path, merge_plans(read_plan(path), plan, planned, folder))
@@ -183,10 +169,8 @@ def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None:
     """Measure the bound by N of the first seed of the base, unless that is done."""
-    path, job = (
-        folder / "bound.json",
-        next(job for job in jobs if job.name.startswith(f"{cells.MIXED},")),
-    )
+    path = folder / "bound.json"
+    job = next(job for job in jobs if job.name.startswith(f"{cells.MIXED},"))
     if read_object(path, []) or not status.is_done(job.folder):
         return
     try:

@@ -59,9 +59,6 @@ def write_reproduction(folder: str | Path) -> Path:
     """Write reproduction.html, .md and .json from the cells of a folder, as far as they are.
 
     The parts of the plan in the paper's order, then what the paper lacks.
-
-    Raises:
-        UserError: the folder holds no reproduction.
     """
     reproduction = statistics.read_reproduction(folder)
     plan, results = reproduction.plan, statistics.read_results(reproduction)
@@ -70,8 +67,8 @@ def write_reproduction(folder: str | Path) -> Path:
         for task in TASKS:
             runs = (reproduction.runs.get(cell, ()) for cell in AGENTS[task.variant])
             learned.append(statistics.compare_arms(task, *map(statistics.read_curves, runs)))
-    told = [(one.task.claim, one.verdict, one.seeds) for one in learned]
-    sections = [Section("", statistics.verdict(reproduction, results, told))]
+    claims = [(one.task.claim, one.verdict, one.seeds) for one in learned]
+    sections = [Section("", statistics.verdict(reproduction, results, claims))]
     sections += [table_section(plan, result) for result in results]
     if {"table 3", "table 4"} & {*parts}:
         sections.append(Section("Images: the paper and others", tables=[imagenet_table()]))
@@ -81,14 +78,9 @@ def write_reproduction(folder: str | Path) -> Path:
     sections.append(open_section(reproduction))
     sections += [bound_section(reproduction)] if "bound" in parts else []
     sections += [Section("What is not here", ABSENT), Section("How to read the numbers", [NOTE])]
-    return write_page(
-        reproduction.folder,
-        "reproduction",
-        f"Reproduction of CPC at scale {plan['scale']}, on {plan['data']}",
-        f"{plan['size']}. {plan['hardware']}.",
-        sections=sections,
-        also=("md", "json"),
-    )
+    title = f"Reproduction of CPC at scale {plan['scale']}, on {plan['data']}"
+    lead = f"{plan['size']}. {plan['hardware']}."
+    return write_page(folder, "reproduction", title, lead, sections=sections, also=("md", "json"))
 
 
 def show_estimate(estimate: Any, style: str = ".1f", missing: str = "–") -> str:
@@ -127,14 +119,18 @@ def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section
     if measured.at_limit.any():
         names = ", ".join(measured.row[measured.at_limit])
         note += f" Ended by its number of steps, and might have improved further: {names}."
-    claims = pairs[["claim"]].rename(columns={"claim": "the paper's claim"})
-    claims["pair"] = pairs.lower + " " + pairs.relation + " " + pairs.higher
-    claims["lead"] = [*zip(pairs.value, pairs.low, pairs.high, strict=True)]
+    columns = {
+        "the paper's claim": pairs.claim,
+        "pair": pairs.lower + " " + pairs.relation + " " + pairs.higher,
+        "lead": [*zip(pairs.value, pairs.low, pairs.high, strict=True)],
+        "seeds": pairs.seeds,
+        "paired by": pairs.paired,
+        "verdict": pairs.verdict,
+    }
     formats = {"paper %": "g", "ours %": show_measured, "ours − paper": "+.1f"}
-    own = {"seeds": pairs.seeds, "paired by": pairs.paired, "verdict": pairs.verdict}
     tables = [
         Table("Rows", rows.assign(seeds=measured.seeds), note, formats),
-        Table("Claims", claims.assign(**own), "Points.", {"lead": show_lead}),
+        Table("Claims", pd.DataFrame(columns), "Points.", {"lead": show_lead}),
     ]
     title = result.table.title + (f", {result.data}" if result.data else "")
     return Section(title, [order_sentence(result.order)], tables=tables)
@@ -204,10 +200,11 @@ def same_speaker_fraction(features: np.ndarray, speaker: np.ndarray) -> tuple[fl
 def offsets_section(reproduction: Reproduction) -> Section:
     """Return the paper's Figure 3 in both readings, as curves and as a table."""
     title = "Figure 3: how often the positive wins, by offset"
-    offsets = statistics.read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
+    runs = reproduction.runs.get(FAR_OFFSETS, [])
+    offsets = statistics.read_offsets(runs)
     if offsets is None:
         return Section(title, ["Not measured."])
-    config = load_config(reproduction.runs[FAR_OFFSETS][0].config, audio.KEYS)
+    config = load_config(runs[0].config, audio.KEYS)
     frame_ms = 1000 * build_encoder(config).stride / SAMPLE_RATE_HZ
     figure = figures.offsets_figure(offsets.frame, frame_ms)
     formats = {"N": ",.0f", "log N": ".2f", "chance %": ".2g"}
@@ -239,7 +236,7 @@ def units_section(reproduction: Reproduction) -> Section:
         figure = units_figure(read_arrays(path))
     except UserError as error:
         return Section(title, [f"Left out: {error}."])
-    caption = "A row a unit of z, the patch that excites it most first."
+    caption = "A row per unit of z, the patch that excites it most first."
     return Section(title, figures=[Figure("units", figure, "Units", caption)])
 
 
@@ -248,17 +245,14 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
     if not any(curves for one in learned for curves in one.curves):
         return Section(FIGURE_6, ["Not measured."])
     areas = [f"area {arm}" for arm in figures.ARMS]
+    expected = {"<": "higher", "=": "equal"}
     rows = [
-        {
-            "task": one.task.variant.replace("_", " "),
-            **dict(zip(areas, one.areas, strict=True)),
-            "with − without": one.over,
-            "expected": "higher" if one.task.relation == "<" else "equal",
-            "seeds": one.seeds,
-            "verdict": one.verdict,
-        }
+        (one.task.variant.replace("_", " "), *one.areas, one.over, expected[one.task.relation],
+         one.seeds, one.verdict)
         for one in learned
-    ]
+    ]  # fmt: skip
+    names = ["task", *areas, "with − without", "expected", "seeds", "verdict"]
+    frame = pd.DataFrame(rows, columns=pd.Index(names))
     note = (
         "Mean return over all of training. Intervals of 95 % are Student's over seeds, of the "
         "difference paired by seed; equal is what surely differs by less than "
@@ -275,7 +269,7 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
             "notebooks/studies/hidden_ball has ten seeds, and controls."
         ],
         [Figure("agents", figures.curves_figure(learned), "Learning", caption)],
-        [Table("Area under the curve", pd.DataFrame(rows), note, formats)],
+        [Table("Area under the curve", frame, note, formats)],
     )
 
 
@@ -385,23 +379,25 @@ def show_nats(entry: tuple[float, float | None, bool] | None) -> str:
 def shards_frame(reproduction: Reproduction) -> Frame:
     """Return the runs that differ in negatives.shards alone: N, estimate, bound, and the phones."""
     rows = []
-    for cell in (MIXED, OTHER_SHARDS):
-        for run in reproduction.runs.get(cell, []):
-            own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))
-            if not len(own):
-                continue
-            entry = {
-                "cell": cell,
-                "shards": flatten(run.config).get("negatives.shards"),
-                "N": own.n.mean(),
-                "log N": own.log_n.mean(),
-                "log N − L (estimate)": own.bound.mean(),
-                "strict bound": strict.bound.mean() if len(strict) else math.nan,
-            }
-            scores = statistics.linear_scores(statistics.final_scores(run), PHONES_TABLE, "c")
-            for data, score in scores.groupby("data"):
-                entry[f"phones %, {data}"] = statistics.mean_percent(score)[:3]
-            rows.append(entry)
+    cells = [
+        (cell, run) for cell in (MIXED, OTHER_SHARDS) for run in reproduction.runs.get(cell, [])
+    ]
+    for cell, run in cells:
+        own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))
+        if not len(own):
+            continue
+        entry = {
+            "cell": cell,
+            "shards": flatten(run.config).get("negatives.shards"),
+            "N": own.n.mean(),
+            "log N": own.log_n.mean(),
+            "log N − L (estimate)": own.bound.mean(),
+            "strict bound": strict.bound.mean(),
+        }
+        scores = statistics.linear_scores(statistics.final_scores(run), PHONES_TABLE, "c")
+        for data, score in scores.groupby("data"):
+            entry[f"phones %, {data}"] = statistics.mean_percent(score)[:3]
+        rows.append(entry)
     frame = pd.DataFrame(rows, columns=None if rows else pd.Index(["cell"]))
     return frame.astype(object).where(frame.notna(), None)
 

@@ -19,7 +19,7 @@ from cpc.results.compare import UNKNOWN, mean_over_seeds
 from cpc.results.compare import lead as lead_by_seed
 from cpc.types import UserError
 from experiments.command.run_dir import read_failure
-from experiments.comparison.questions import ALIKE
+from experiments.compare.page import CEILING_TOLERANCE_NATS
 from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import CHANCE, TABLES, PaperTable, Task
 from experiments.training.supervised import AT_LIMIT
@@ -57,11 +57,7 @@ class Reproduction(NamedTuple):
 
 
 def read_reproduction(folder: str | Path) -> Reproduction:
-    """Return the plan of a folder and what its cells recorded.
-
-    Raises:
-        UserError: the folder holds no reproduction.
-    """
+    """Return the plan of a folder and what its cells recorded."""
     folder = Path(folder)
     path = folder / "sweep.json"
     recorded = read_json(path) if path.exists() else {}
@@ -99,18 +95,12 @@ def in_percent(estimate: Difference) -> Difference:
 
 
 def mean_percent(scores: Frame) -> Difference:
-    """Return the mean over seeds in percent, with an interval over seeds and items if it has one.
-
-    `cpc.results.compare.over_seeds_and_items` makes the interval; UNKNOWN without scores.
-    """
+    """Return `mean_over_seeds` in percent; UNKNOWN without scores."""
     return in_percent(mean_over_seeds([*scores.itertuples()])) if len(scores) else UNKNOWN
 
 
 def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
-    """Return `cpc.results.compare.lead` of two rows in points, and its number of seeds.
-
-    UNKNOWN and 0 if a row has no score.
-    """
+    """Return `cpc.results.compare.lead` in points, and its number of seeds; UNKNOWN, 0 if empty."""
     a, b = ({score.seed: score for score in rows.itertuples()} for rows in (ours, theirs))
     over = lead_by_seed(a, b)
     if over is None:
@@ -118,11 +108,15 @@ def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
     return in_percent(over), len(a.keys() & b.keys()) or min(len(a), len(b))
 
 
+def select(frame: Frame, **wanted: Any) -> Frame:
+    """Return the rows that have these values in these columns."""
+    return frame[(frame[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+
+
 def linear_scores(scores: Frame, table: PaperTable, features: str) -> Frame:
     """Return the scores of a table's task by a linear probe on some features."""
-    wanted = {"task": table.task, "unit": table.unit, "metric": table.metric}
-    wanted |= {"features": features, "method": "linear"}
-    return scores[(scores[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+    how = {"features": features, "method": "linear", "metric": table.metric}
+    return select(scores, task=table.task, unit=table.unit, **how)
 
 
 def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINTS) -> str:
@@ -177,8 +171,8 @@ def read_results(reproduction: Reproduction) -> list[Result]:
     scores, found = reproduction.scores, []
     for table in TABLES:
         if f"table {table.number}" in reproduction.plan["parts"]:
-            of_task = (scores.task == table.task) & (scores.unit == table.unit)
-            probed = scores[of_task & scores.cell.isin({row.cell for row in table.rows})]
+            probed = select(scores, task=table.task, unit=table.unit)
+            probed = probed[probed.cell.isin({row.cell for row in table.rows})]
             for data in sorted(probed.data.unique()) or [""]:
                 found.append(read_result(scores, table, data))
     return found
@@ -186,43 +180,27 @@ def read_results(reproduction: Reproduction) -> list[Result]:
 
 def read_result(scores: Frame, table: PaperTable, data: str) -> Result:
     """Return a table as far as it is measured."""
-    found = find_rows(scores, table, data)
-    rows = measure(table, found)
-    return Result(table, data, rows, judge(table, found), order_agreement(rows))
-
-
-def find_rows(scores: Frame, table: PaperTable, data: str) -> dict[str, Frame]:
-    """Return the scores of each row of a table by label, one for each seed."""
-    of_task = (scores.task == table.task) & (scores.data == data) & (scores.unit == table.unit)
-    found = {}
+    found, rows = {}, []
     for row in table.rows:
-        mine = scores[of_task & (scores.cell == row.cell)]
-        if row.features == CHANCE:  # whatever was probed, without an interval
+        mine = select(scores, task=table.task, data=data, unit=table.unit, cell=row.cell)
+        if row.features == CHANCE:  # of any probe, without an interval
             mine = mine[(mine.metric == "accuracy") & mine.chance.notna()].drop_duplicates("seed")
             mine = mine.assign(value=mine.chance, low=math.nan, high=math.nan, outcomes=None)
         else:
-            wanted = {"features": row.features, "method": row.method, "metric": table.metric}
-            mine = mine[(mine[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+            mine = select(mine, features=row.features, method=row.method, metric=table.metric)
         found[row.label] = mine
-    return found
-
-
-def measure(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
-    """Return the rows of a table by label, in percent, NaN if not measured."""
-    rows = []
-    for row in table.rows:
-        mine = found[row.label]
         at_limit = bool(mine.setting.str.endswith(AT_LIMIT).any())
         rows.append((row.label, row.cell, row.paper, *mean_percent(mine)[:3], len(mine), at_limit))
     names = ["row", "cell", "paper", "value", "low", "high", "seeds", "at_limit"]
-    return pd.DataFrame(rows, columns=pd.Index(names)).astype({"paper": float}).set_index("row")
+    frame = pd.DataFrame(rows, columns=pd.Index(names)).astype({"paper": float}).set_index("row")
+    return Result(table, data, frame, judge(table, found), order_agreement(frame))
 
 
 def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
     """Return each pair of each claim of a table, with its verdict; see `Result.pairs`.
 
-    By the interval of `lead`: a pair is told apart only beyond the scatter of seeds and that of
-    test items, each for itself and both together.
+    The interval of `lead` decides, so a pair differs only beyond the scatter of seeds, beyond that
+    of test items, and beyond both together.
     """
     rows = []
     for claim in table.claims:
@@ -264,9 +242,8 @@ def verdict(
         listed = [f"{c} ({', '.join(on)})" if on else c for c, on in sets_of.items()]
         sentences += [f"{words}: {'; '.join(listed)}."] if listed else []
     seeds = [n for one in tables for n in one.pairs.seeds] + [n for *_, n in more]
-    alone = [n == 1 for n in seeds if n]
-    if any(alone):
-        how_many = "All" if all(alone) else "Some"
+    if 1 in seeds:
+        how_many = "All" if {*seeds} <= {0, 1} else "Some"
         sentences.append(
             f"{how_many} of these verdicts rest on one seed, and say nothing about others."
         )
@@ -313,17 +290,6 @@ def order_agreement(rows: Frame) -> Difference | None:
     return Difference(tau, low, high, p)
 
 
-def independence(x: Any, y: Any) -> tuple[float, float]:
-    """Return Kendall's tau and the two-sided p of independence: exact for few untied pairs.
-
-    >>> tau, p = independence([1, 2, 3, 4], [1, 2, 3, 4])
-    >>> tau, round(p, 4), round(2 / 24, 4)
-    (1.0, 0.0833, 0.0833)
-    """
-    found: Any = stats.kendalltau(x, y)
-    return float(found.statistic), float(found.pvalue)
-
-
 def rank_correlation(x: Any, y: Any) -> Difference | None:
     """Return Kendall's tau of two columns with a bootstrap interval over their pairs, and p.
 
@@ -332,7 +298,8 @@ def rank_correlation(x: Any, y: Any) -> Difference | None:
     a, b = np.asarray(x, float), np.asarray(y, float)
     if len(a) < 4:
         return None
-    tau, p = independence(a, b)
+    correlate: Any = stats.kendalltau
+    tau, p = correlate(a, b)
     if not math.isfinite(tau):
         return None
     drawn = np.random.default_rng(0).integers(len(a), size=(NUM_DRAWS, len(a)))
@@ -369,26 +336,21 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
         by_offset = pd.concat(found).groupby("offset")[name].agg(list)
         means = [in_percent(results.over_seeds(by_offset.loc[k])) for k in frame.offset]
         frame[f"{name} %"] = [tuple(np.clip(mean[:3], 0, 100).tolist()) for mean in means]
-    tau, p = independence(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
-    taus = [independence(one.offset, one.acc_top1)[0] for one in found]
+    correlate: Any = stats.kendalltau
+    tau, p = correlate(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
+    taus = [correlate(one.offset, one.acc_top1)[0] for one in found]
     _, low, high, *_ = results.over_seeds(taus)
     surely = p < MAX_P and (len(found) == 1 or low > 0 or high < 0)
     surely &= all((one.state != "chance").sum() >= MIN_OFFSETS for one in found)
-    return Offsets(frame, tau, p, [HELD, REFUTED][tau > 0] if surely else UNTOLD, len(found))
+    verdict = UNTOLD if not surely else REFUTED if tau > 0 else HELD
+    return Offsets(frame, tau, p, verdict, len(found))
 
 
 def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Frame:
     """Return strict bound and linear probe on c of the runs that ended, to compare their orders.
 
-    The bound is the mean over those offsets that all runs have; runs whose bound was measured with
-    another N than most, beyond what seeds differ by, are left out.
-
-    Args:
-        runs: by cell.
-        table: the probe is of its task.
-
-    Returns:
-        The columns data, cell, nats, and percent, sorted by data.
+    The bound is the mean over the offsets that all runs have. Runs whose bound has another N than
+    most, by more than seeds differ, are left out. The columns are data, cell, nats and percent.
     """
     found = []
     for cell, run in ((cell, run) for cell, of_cell in runs.items() for run in of_cell):
@@ -397,7 +359,7 @@ def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Fra
         if len(strict) and len(scores):
             found.append((cell, strict.set_index("offset"), scores))
     ceilings = pd.Series([np.log(strict.n.max()) for _, strict, _ in found], dtype=float)
-    is_alike = (ceilings - ceilings.median()).abs() <= ALIKE
+    is_alike = (ceilings - ceilings.median()).abs() <= CEILING_TOLERANCE_NATS
     kept = [one for one, holds in zip(found, is_alike, strict=True) if holds]
     shared = set.intersection(*(set(strict.index) for _, strict, _ in kept)) if kept else set()
     points = [

@@ -29,7 +29,7 @@ import contextlib
 import functools
 import pathlib
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from absl import flags
@@ -99,7 +99,8 @@ def main(config_flag: flags.FlagHolder) -> None:
     for cell in first:
         check_cell(config, cell)
     file = config_flags.get_config_filename(flags.FLAGS["config"])
-    folder = pathlib.Path(cli.WORKDIR.value or default_workdir(file)).expanduser()
+    default = f"runs/{pathlib.Path(file).stem}-sweep"
+    folder = pathlib.Path(cli.WORKDIR.value or default).expanduser()
     jobs = make_jobs(first, folder)
     if DRY_RUN.value:
         print("\n".join(shlex.join(job.command) for job in jobs))
@@ -108,7 +109,14 @@ def main(config_flag: flags.FlagHolder) -> None:
         import_submitit()  # a machine without it gets its sentence before anything is written
     print(f"workdir: {folder}")
     with open_sweep(folder, config, first) as lock, count_signals() as num_signals:
-        begin = choose_launcher(folder, lock, num_signals)
+        # Cells hold the lock, so that none starts twice after a kill.
+        local = make_local(JOBS.value, num_signals, [lock.fileno()])
+
+        def begin(jobs):
+            if LAUNCHER.value == "slurm":
+                return make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs)
+            return local, JOBS.value
+
         has_page = config.kind in CONTRASTIVE  # others' runs have no curves in common
         for left in reversed(range(ROUNDS.value)):
             compare_all = functools.partial(compare_cells, folder, jobs)
@@ -127,15 +135,6 @@ def main(config_flag: flags.FlagHolder) -> None:
 def of_round(config: Config, cells: Sequence[Cell], rounds_left: int) -> Sequence[Cell]:
     """Return the cells as they are in a round; in a sweep without rounds, as they are."""
     return cells if ROUNDS.value == 1 else halving.shorten(config, cells, rounds_left)
-
-
-def default_workdir(config_file: str) -> str:
-    """Return the directory of a sweep without --workdir.
-
-    >>> default_workdir("configs/audio_voices.py")
-    'runs/audio_voices-sweep'
-    """
-    return f"runs/{pathlib.Path(config_file).stem}-sweep"
 
 
 def make_jobs(cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
@@ -181,25 +180,14 @@ def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path
         )
 
 
-def choose_launcher(
-    folder: pathlib.Path, lock: TextIO, num_signals: Callable[[], int]
-) -> Callable[[Sequence[Job]], Any]:
-    """Return a function of jobs that gives what launches one, and how many run at a time."""
-    if LAUNCHER.value == "slurm":
-        return lambda jobs: (make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs))
-    keep = [lock.fileno()]  # cells hold the lock, lest one starts twice after a kill
-    local = make_local(JOBS.value, num_signals, keep)
-    return lambda jobs: (local, JOBS.value)
-
-
 def compare_cells(folder: pathlib.Path, jobs: Sequence[Job]) -> None:
     """Write the page of all cells, as far as they are."""
     if not any((job.folder / "config.json").exists() for job in jobs):
         return
-    from experiments import comparison  # seconds, which a start need not wait
+    from experiments.compare.page import write_comparison  # seconds, which a start need not wait
 
     try:
-        comparison.write_comparison([(job.name, job.folder) for job in jobs], folder)
+        write_comparison([(job.name, job.folder) for job in jobs], folder)
     except (UserError, OSError) as error:
         print(f"no comparison: {error}")
 

@@ -66,11 +66,7 @@ def make_cells(
 
 
 def read_file(path: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
-    """Return the axes and the named cells of a Python file that defines GRID, CELLS or both.
-
-    Raises:
-        UserError: the file cannot be run or defines neither.
-    """
+    """Return the axes and the named cells of a Python file that defines GRID, CELLS or both."""
     try:
         found = runpy.run_path(str(pathlib.Path(path).expanduser()))
     except Exception as error:

@@ -73,24 +73,24 @@ def keep_best(
     Cells that differ in nothing but the seed are one, with the mean of their scores; so are several
     data sets and numbers of labels. A cell without all scores that others have does not go on: it
     failed before the sets on which it would be worst.
-
-    Raises:
-        UserError: no cell has a score.
     """
     recorded = [score for scores in found for score in scores]
     if not recorded:
         raise UserError(f"no cell has a score of {task} for {features}, so none can go on")
     first = min(recorded, key=lambda score: score.method != "linear")
-    groups: dict[str, list[tuple[Cell, list[float]]]] = {}
-    for cell, scores in zip(cells, found, strict=True):
+    values = {
+        cell.name: [score.value for score in scores if compared_by(score) == compared_by(first)]
+        for cell, scores in zip(cells, found, strict=True)
+    }
+    groups: dict[str, list[str]] = {}
+    for cell in cells:
         own = {key: value for key, value in cell.settings.items() if key != "seed"}
-        values = [score.value for score in scores if compared_by(score) == compared_by(first)]
-        groups.setdefault(repr(sorted(own.items())), []).append((cell, values))
-    most = max(len(values) for members in groups.values() for _, values in members)
+        groups.setdefault(repr(sorted(own.items())), []).append(cell.name)
+    most = max(map(len, values.values()))
     means = {
-        group: float(np.mean([np.mean(values) for _, values in members]))
-        for group, members in groups.items()
-        if all(len(values) == most for _, values in members)
+        group: float(np.mean([np.mean(values[name]) for name in names]))
+        for group, names in groups.items()
+        if all(len(values[name]) == most for name in names)
     }
     if not means:
         raise UserError(
@@ -100,17 +100,16 @@ def keep_best(
     ranked = sorted(means, key=means.__getitem__, reverse=first.higher_is_better)
     best = ranked[: -(-len(groups) // FACTOR)]
     lines = [
-        f"{'goes on' if group in best else 'ends'}: {groups[group][0][0].name}  "
+        f"{'goes on' if group in best else 'ends'}: {groups[group][0]}  "
         f"{task} of {features}, {first.metric} {show_value(means[group], first.metric)}"
         for group in ranked
     ]
     lines += [
-        f"ends: {cell.name}  {task} of {features}, {len(values)} of {most} scores: it failed"
-        for members in groups.values()
-        for cell, values in members
-        if 0 < len(values) < most
+        f"ends: {name}  {task} of {features}, {len(own)} of {most} scores: it failed"
+        for name, own in values.items()
+        if 0 < len(own) < most
     ]
-    kept = {cell.name for group in best for cell, _ in groups[group]}
+    kept = {name for group in best for name in groups[group]}
     return [cell for cell in cells if cell.name in kept], lines
 
 

@@ -65,7 +65,8 @@ def make_local(
     descriptors that the processes hold open, such as that of a lock.
     """
     free: queue.SimpleQueue[tuple[list[int], list[str]]] = queue.SimpleQueue()
-    cores, gpus = find_cores(), find_gpus()
+    own, gpus = psutil.Process(), find_gpus()
+    cores = sorted(own.cpu_affinity() or []) if hasattr(own, "cpu_affinity") else []
     gpus = gpus[: len(gpus) - len(gpus) % num_parallel]  # all see as many: batches divide alike
     for hand in zip(deal(cores, num_parallel), deal(gpus, num_parallel), strict=True):
         free.put(hand)
@@ -115,12 +116,6 @@ def deal(items: Sequence[Any], num_parallel: int) -> list[list[Any]]:
         return [[]] * num_parallel
     ends = [i * len(items) // num_parallel for i in range(num_parallel + 1)]
     return [[*items[a:b]] for a, b in itertools.pairwise(ends)]
-
-
-def find_cores() -> list[int]:
-    """Return the cores of this process; none if the system has no affinity."""
-    process = psutil.Process()
-    return sorted(process.cpu_affinity() or []) if hasattr(process, "cpu_affinity") else []
 
 
 def find_gpus(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:

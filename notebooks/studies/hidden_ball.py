@@ -28,10 +28,7 @@ from experiments.kinds.rl import evaluate, step
 FULL = bool(os.environ.get("FULL"))
 SEEDS, FRAMES = (range(10), 400_000) if FULL else (range(2), 20_000)
 POINT = 20  # rollouts from one point of a curve to the next
-ARMS = {
-    "none": {"cpc.weight": 0.0},
-    "CPC": {},
-}
+ARMS = {"none": {"cpc.weight": 0.0}, "CPC": {}}
 if FULL:
     ARMS["CPC, other targets"] = {"cpc.targets": "other"}
     ARMS["CPC, given actions"] = {"cpc.given_actions": True}
@@ -109,16 +106,15 @@ def estimate(values):
     return float(interquartile_mean(values[:, None])), float(low), float(high)
 
 
-rows = []
+rows, shown = [], "{:+.2f} ({:+.2f} to {:+.2f})".format
 area = {key: np.asarray(area_under_curve(frames, one)) for key, one in curves.items()}
 for (variant, arm), one in curves.items():
     last = one[:, -max(1, one.shape[1] // 10) :].mean(1)
-    row = {"variant": variant, "arm": arm}
-    row["area"] = "{:+.2f} ({:+.2f} to {:+.2f})".format(*estimate(area[variant, arm]))
-    row["last tenth"] = "{:+.2f} ({:+.2f} to {:+.2f})".format(*estimate(last))
+    row = {"variant": variant, "arm": arm, "area": shown(*estimate(area[variant, arm]))}
+    row["last tenth"] = shown(*estimate(last))
     if arm != "none":
         value, low, high = estimate(area[variant, arm] - area[variant, "none"])
-        row["over none"] = f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
+        row["over none"] = shown(value, low, high)
         row["verdict"] = "helps" if low > 0 else "harms" if high < 0 else "no difference"
         other = arm == "CPC, other targets"
         row["expected"] = "no difference" if other else EXPECTED[variant]

@@ -8,9 +8,9 @@
 # synthetic sound is trained. The results of a sweep are in `docs/negatives.md`.
 
 # %%
+import contextlib
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -22,6 +22,7 @@ import pandas as pd
 
 ROOT = pathlib.Path("../..").resolve()  # where configs and experiments are
 sys.path.insert(0, str(ROOT))
+from configs import audio_synthetic
 from cpc import negatives
 from cpc.losses import OffsetSums
 from cpc.results.scores import read_records
@@ -29,6 +30,7 @@ from cpc.train import gather_rows, restore_params
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.kinds.registry import read_contrastive
+from experiments.train import run as train
 from experiments.training import contrastive, objective
 from experiments.training.problem import model_variables
 from experiments.training.step import make_loss
@@ -42,11 +44,9 @@ if not (run / "checkpoints").exists():
         "num_steps": 60, "eval_every": 60, "save_every": 60, "loss.cosine": True,
         "negatives.temperature": 0.2, "data.window_samples": 4000, "data.batch_size": 8,
         "model.width": 16, "model.context_width": 16, "evaluate.num_windows": 128,
+        "probe.tasks": (),
     }  # fmt: skip
-    flags = [f"--config.{key}={value}" for key, value in settings.items()]
-    words = ["--config", "audio_synthetic", "--workdir", str(run), "--config.probe.tasks=()"]
-    command = [sys.executable, "-m", "experiments.train", *words, *flags]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    train(with_settings(audio_synthetic.get_config(), settings), str(run))
 
 kind, config = read_contrastive(run)
 arrays, _, step = restore_params(run / "checkpoints")
@@ -66,13 +66,12 @@ print(f"{run}, step {step:,}, {problem.plan.negatives}")
 
 # %%
 DRAWN, BUDGETS = 16, (0.2, 0.1, 0.07, 0.05)
-counts = {}
+counts, windows = {}, []
 for i in range(400 if FULL else 30):
     for name, labels in problem.label(gather_rows(problem.draw(i))).items():
         if labels.ndim == 2 and labels.shape[1] > 1:  # one of each latent, not of the sequence
             counts.setdefault(name, []).append(negatives.count_same(labels))
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-windows = []
 for name, each in counts.items():
     pairs, same = (np.sum(part, axis=0) for part in zip(*each, strict=True))
     if pairs.min() == 0:
@@ -82,11 +81,10 @@ for name, each in counts.items():
     axes.plot(chance, label=name)
     for budget in BUDGETS:
         row = {"label": name, "budget": budget, "width": None}
-        try:
+        with contextlib.suppress(UserError):  # no window attains the budget
             window = negatives.exclusion_window(chance, len(chance) // 2, DRAWN, budget * DRAWN)
-            windows.append(row | window._asdict())
-        except UserError:  # no window attains the budget
-            windows.append(row)
+            row |= window._asdict()
+        windows.append(row)
 axes.set(xlabel="steps from the positive", ylabel="p(same label)", ylim=0)
 axes.legend()
 table = pd.DataFrame(windows)
@@ -125,11 +123,10 @@ for name, margin in (("beats the positive", 0.0), ("has 1 / e of its weight", 1.
     mean = float(each.mean())
     for rate in (0.5, 0.8, 0.95):
         by_mean = negatives.min_negatives(mean, rate) if mean > 0 else None
-        try:
-            needed = negatives.min_negatives_for(each, rate)
-        except UserError:  # too many anchors have no hard negative
-            needed = None
         held = negatives.mean_hit_rate(each, by_mean) if by_mean else None
+        needed = None
+        with contextlib.suppress(UserError):  # too many anchors have no hard negative
+            needed = negatives.min_negatives_for(each, rate)
         rows.append((name, mean, (each == 0).mean(), rate, by_mean, held, needed))
 names = ["negative", "share", "anchors without", "hit rate", "K by the mean", "holds", "K needed"]
 table = pd.DataFrame(rows, columns=names)

@@ -24,7 +24,7 @@ from cpc.models import (
 from cpc.models.convolution import LEAST_WIDTH
 from cpc.train import make_mesh, put_batch
 from cpc.types import UserError
-from experiments.bench import info_nce, timing, versus
+from experiments.bench import timing, versus
 from experiments.bench.step import count_compilations, count_flop, make_step
 from experiments.bench.timing import (
     Row,
@@ -230,11 +230,11 @@ def test_a_gpu_is_compared_with_a_torch_that_drives_it(monkeypatch, tmp_path, dr
 
 @pytest.mark.slow
 def test_info_nce_is_measured_on_the_device_that_is_named():
-    measured = info_nce.measure({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
+    measured = versus.measure_info_nce({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
     assert set(measured["seconds"]) == {"info_nce", "products"}
     assert measured["bytes"] >= 4 * (2 * 32 * 8)  # two gradients come out
     with pytest.raises(UserError, match="No tpu device"):
-        info_nce.measure({"n": 32, "d": 8, "device": "tpu", "num_calls": 1})
+        versus.measure_info_nce({"n": 32, "d": 8, "device": "tpu", "num_calls": 1})
 
 
 def test_a_peak_is_the_devices_where_it_has_memory_of_its_own():
@@ -251,7 +251,7 @@ def test_our_side_times_every_part(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE_POLISHED["XLA_FLAGS"])
     sizes = {
         "width": 8, "context_width": 8, "num_offsets": 2, "batch_size": 2, "window_samples": 1600,
-        "num_shards": 1, "device": "cpu", "num_calls": 1,
+        "num_shards": 1, "device": "cpu", "num_calls": 1, "case": "step",
     }  # fmt: skip
     measured = versus.run_side(sys.executable, "versus", json.dumps(sizes))
     assert set(measured["seconds"]) == set(measured["flop"]) == {*versus.CASES, "product"}

@@ -17,11 +17,9 @@ from cpc.results import (
 )
 from cpc.types import UserError
 from experiments.command.run_dir import record_state
-from experiments.comparison import write_comparison
-from experiments.comparison.figures import curves, score_steps
-from experiments.comparison.page import best_sentences
-from experiments.comparison.questions import Question, headline
-from experiments.comparison.tables import cell_table, question_table
+from experiments.compare.figures import curves, score_steps
+from experiments.compare.page import best_sentences, write_comparison
+from experiments.compare.tables import Question, cell_table, headline, question_table
 from tests.fake_run import remove_seals
 from tests.small_run import probe_score, write_run
 
@@ -220,7 +218,7 @@ def test_estimates_and_other_ceilings_are_not_ranked(tmp_path):
     cells = cells_of(tmp_path, base=base, other=other)
     (sentence,) = best_sentences(cells, compare(cells))
     assert "other" not in sentence
-    table = cell_table(cells, compare(cells), [], {})
+    table = cell_table(cells, compare(cells), [])
     assert texts(table)[1][2] == "3.00 (estimate)"
 
 
@@ -257,15 +255,6 @@ def test_scores_over_the_training(tmp_path):
     assert values == pytest.approx([5, 10, 50])
     (figure,) = curves(cells, compare(cells))
     assert len(figure.figure.axes) == 2
-
-
-def test_the_papers_column(tmp_path):
-    run, folder = write_run(tmp_path / "run"), tmp_path / "out"
-    write_comparison([("run,seed=0", run)], folder, {"run": "higher | better"})
-    assert "| paper |" in (folder / "comparison.md").read_text()
-    assert "higher \\| better" in (folder / "comparison.md").read_text()
-    with pytest.raises(UserError, match="ruhn"):
-        write_comparison([("run,seed=0", run)], folder, {"ruhn": "up"})
 
 
 @pytest.mark.slow

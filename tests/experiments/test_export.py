@@ -14,7 +14,7 @@ from cpc.files import plain, write_json
 from cpc.results import Score, write_scores
 from cpc.train import open_checkpoints
 from cpc.types import UserError
-from experiments.export import folder as export
+from experiments.export import __main__ as export
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.image import kind as image
 from experiments.kinds.registry import read_contrastive

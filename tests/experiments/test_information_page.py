@@ -8,12 +8,14 @@ import pytest
 from cpc.report.engine import cells
 from cpc.results import read_run
 from cpc.types import UserError
-from experiments.information.figures import (
+from experiments.information.page import (
+    PARTS,
     consistency_figure,
+    read_table,
     staircase_figure,
     tasks_figure,
+    write_information_report,
 )
-from experiments.information.page import PARTS, read_table, write_information_report
 
 CLAIM = {"ceiling": 4.16, "label": "lower <bound>"}
 STAIRS = [

@@ -17,7 +17,7 @@ from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import with_settings
-from experiments.information import arrays, figures, findings, page, rotations
+from experiments.information import arrays, findings, rotations
 from experiments.information import own_arrays as study
 from experiments.information.arrays import Pairs
 from experiments.information.rotations import Interval, Reading
@@ -483,11 +483,11 @@ def test_equal_pairs_leave_nearest_neighbours_out():
 
 def test_what_diverged_is_no_score_and_no_line():
     wild = reading(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0), limit=Interval(0, 0, 0))
-    assert page.to_scores([wild], "a, b", 0, 400) == []
-    frame = page.reading_table([wild], 400).frame
+    assert findings.to_scores([wild], "a, b", 0, 400) == []
+    frame = findings.reading_table([wild], 400).frame
     assert frame.nats[0] == "diverged"
     assert frame["n / 4, n / 2, n"][0] == "0.00, 0.00, diverged"
-    (axes,) = figures.estimates_figure([wild]).axes
+    (axes,) = findings.estimates_figure([wild]).axes
     assert not axes.get_yticks().size
 
 

@@ -18,7 +18,7 @@ import pytest
 from cpc import models
 from cpc.data.recordings import bring_to_loudness
 from cpc.types import UserError
-from experiments.export.s3prl import write_expert
+from experiments.export.__main__ import write_expert
 
 
 class Tensor:

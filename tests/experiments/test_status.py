@@ -14,9 +14,10 @@ from configs.keys import make_config
 from cpc.results import Score, write_scores
 from cpc.train import Stopped, make_mesh
 from cpc.types import UserError
-from experiments import compare, status
+from experiments import status
 from experiments.command import run_dir
 from experiments.command.run_dir import record_state
+from experiments.compare import __main__ as compare
 from experiments.training.loop import StateWriter
 from tests.fake_run import remove_seals
 from tests.small_run import probe_score, write_run

@@ -16,7 +16,7 @@ from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command import run_dir
 from experiments.command.config import with_settings
-from experiments.sweep.__main__ import check_same_sweep, default_workdir
+from experiments.sweep.__main__ import check_same_sweep
 from experiments.sweep.cells import Cell, make_cells
 from experiments.sweep.halving import check_rank_by, keep_best, last_scores, shorten
 from experiments.sweep.jobs import check_cell, run_jobs
@@ -136,7 +136,6 @@ def test_names_are_fit_for_directories(config):
     assert "negatives.window=-1" in names(cells)
     assert len(cells[0].name) <= 180
     assert len(set(names(cells))) == len(cells)
-    assert default_workdir("configs/audio_voices.py") == "runs/audio_voices-sweep"
 
 
 def test_a_cells_whole_config_is_checked(config):

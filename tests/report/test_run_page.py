@@ -232,6 +232,19 @@ def test_learning_curves(images):
     assert axes.get_xticklabels()[0].get_text() == "600\n1 % of the labels"
 
 
+def test_a_score_without_a_number_of_labels_is_not_a_point_of_a_curve(images):
+    few = next(score for score in read_scores(images) if score.task == "few_labels")
+    write_scores(
+        images, [few._replace(features="pixels", method="all", num_train=None, setting="")]
+    )
+    section = scores_section(read_run(images), IMAGES)
+    curve, table = (one for one in section.tables if one.title.startswith("Few labels"))
+    assert "by number of labels" in curve.title
+    assert not any("nan" in head for head in curve.frame.columns)
+    assert [row[1] for row in cells(table)] == ["all"]
+    assert "nan" not in str(summary(read_run(images), IMAGES))
+
+
 def test_few_labels_without_an_interval_have_none_in_words(images):
     few = [score for score in read_scores(images) if score.task == "few_labels"]
     write_scores(images, [score._replace(low=None, high=None, outcomes=None) for score in few])

@@ -1,4 +1,4 @@
-"""Runs beside each other as curves over the steps, and as dots at the end."""
+"""Runs next to each other as curves over the steps, and as dots at the end."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,8 @@ from cpc.report.engine import Figure
 from cpc.report.figures import metric_title, over_steps
 from cpc.report.scores import value_axis
 from cpc.results import Cell, Frame, Run, evaluations, information
-from experiments.comparison.questions import Question, answers, headline, one_row
+from experiments.compare.tables import Question, answers, headline, one_row
+from experiments.status import cut
 
 
 def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
@@ -40,7 +41,8 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
             if len(steps):
                 name = None if place in named else cells[place].name
                 named.add(place)
-                draw_line(axes, steps, values, colors[place], name)
+                style: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 1.4}
+                axes.plot(steps, values, color=colors[place], alpha=0.85, label=name, **style)
         label(axes, "step", unit, title)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     add_shared_legend(figure, panels)
@@ -64,22 +66,16 @@ def score_steps(run: Run, question: Question) -> tuple[np.ndarray, np.ndarray]:
     return rows.step.to_numpy(float), value_axis(rows.value.to_numpy(float), question.metric)
 
 
-def draw_line(axes: Axes, steps: Any, values: Any, color: Any, name: str | None) -> None:
-    """Draw one run; later runs of the same cell have no name."""
-    axes.plot(
-        steps, values, color=color, linewidth=1.4, marker="o", markersize=3, alpha=0.85, label=name
-    )
-
-
 def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     """Return the headline scores of every cell with their intervals."""
     asked = headline(scores)
     if not asked:
         return []
     figure, panels = make_figure(len(asked), num_columns=2, row_height=1.2 + 0.27 * len(cells))
+    names = [cut(cell.name, 44) for cell in cells]
     for panel, (axes, question) in enumerate(zip(panels, asked, strict=True)):
         draw_dots(axes, cells, question, scores)
-        axes.set_yticks(range(len(cells)), [] if panel % 2 else [short(c.name) for c in cells])
+        axes.set_yticks(range(len(cells)), [] if panel % 2 else names)
         axes.set_ylim(len(cells) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
         axes.grid(axis="x", color=GRID, linewidth=0.8)
@@ -112,8 +108,3 @@ def palette(cells: Sequence[Cell]) -> list[Any]:
     if len(cells) <= 10:
         return [colormaps["tab10"](number) for number in range(len(cells))]
     return [colormaps["turbo"](0.05 + 0.9 * i / (len(cells) - 1)) for i in range(len(cells))]
-
-
-def short(name: str) -> str:
-    """Return a name of at most 44 letters; its end is what tells cells apart."""
-    return name if len(name) <= 44 else "…" + name[-43:]

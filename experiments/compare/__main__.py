@@ -3,7 +3,7 @@
     cpc compare runs/a runs/b --workdir runs/compared
     cpc compare runs/sweep
 
-A folder that is no run stands for all runs in it. Runs whose configs differ in nothing but the
+A folder that is not a run stands for all runs in it. Runs whose configs differ in nothing but the
 seed are one cell. Writes comparison.html, comparison.md (the table, for a README) and
 comparison.json, into --workdir or, of a single folder, there. Differences are from the first.
 """
@@ -12,16 +12,13 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-from absl import flags
-
-from cpc.files import read_json
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli
 
 
 def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
-    """Names and directories of all runs in the folders."""
+    """Return names and directories of all runs in the folders."""
     found: list[pathlib.Path] = []
     for path in paths:
         if not path.is_dir():
@@ -42,17 +39,7 @@ def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
     ]
 
 
-def read_paper(path: str | None) -> dict[str, str]:
-    """Texts by the name of a cell."""
-    if path is None:
-        return {}
-    content = read_json(pathlib.Path(path).expanduser())
-    if not isinstance(content, dict) or not all(isinstance(t, str) for t in content.values()):
-        raise UserError(f"--paper {path} must hold one object: name of a cell -> text")
-    return content
-
-
-def run(folders: Sequence[str], workdir: str | None, paper: str | None = None) -> None:
+def run(folders: Sequence[str], workdir: str | None) -> None:
     """Write the page of the runs in some folders, and print its table."""
     if not folders:
         raise UserError("no run is given: pass run directories, or a folder with runs")
@@ -60,20 +47,15 @@ def run(folders: Sequence[str], workdir: str | None, paper: str | None = None) -
     if workdir is None and len(paths) > 1:
         raise UserError("--workdir is required for several folders, e.g. --workdir runs/compared")
     runs = find(paths)
-    from experiments import comparison  # seconds, which a mistake in the command need not wait
+    from experiments.compare.page import write_comparison  # matplotlib takes seconds
 
     folder = pathlib.Path(workdir).expanduser() if workdir else paths[0]
-    page = comparison.write_comparison(runs, folder, read_paper(paper))
+    page = write_comparison(runs, folder)
     print(page.with_suffix(".md").read_text(), end="")
     print(f"comparison: {page}")
 
 
 if __name__ == "__main__":
-    PAPER = flags.DEFINE_string(
-        "paper", None, "json file: name of a cell -> text, for one more column."
-    )
     cli.run(
-        lambda folders: run(folders, cli.WORKDIR.value, PAPER.value),
-        takes_folders=True,
-        shared=("workdir",),
+        lambda folders: run(folders, cli.WORKDIR.value), takes_folders=True, shared=("workdir",)
     )

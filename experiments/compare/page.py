@@ -1,4 +1,4 @@
-"""The page that lays runs beside each other: comparison.html, .md and .json."""
+"""The page of several runs: comparison.html, .md and .json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,49 +6,24 @@ from typing import Any
 
 import numpy as np
 
+from cpc import results
 from cpc.files import write_json, write_text
 from cpc.report.engine import Section, markdown, write_page
-from cpc.results import (
-    Cell,
-    Frame,
-    Run,
-    compare,
-    group_by_seed,
-    last_known,
-    read_run,
-    settings,
-    stem,
-    with_unit,
-)
+from cpc.results import Cell, Frame, Run
 from cpc.types import UserError
 from experiments.command.run_dir import read_failure
-from experiments.comparison.figures import curves, dots, watched
-from experiments.comparison.questions import (
-    ALIKE,
-    answers,
-    headline,
-    lead_of,
-    other_questions,
-    show_lead,
-)
-from experiments.comparison.tables import cell_table, question_table, runs_table
+from experiments.compare import tables
+from experiments.compare.figures import curves, dots, watched
+
+#: Ceilings log N that differ by less are equal: the windows of other seeds are more or less often
+#: short, or share sound.
+CEILING_TOLERANCE_NATS = 0.1
 
 
-def write_comparison(
-    runs: Sequence[tuple[str, Path]], folder: Path, paper: Mapping[str, str] | None = None
-) -> Path:
+def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
     """Write comparison.html, comparison.md (the table of cells) and comparison.json into a folder.
 
-    Args:
-        runs: names and directories; those that differ in nothing but the seed become one cell.
-        folder: where to write.
-        paper: by name of a cell, a text to show beside its numbers.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        UserError: no directory has recorded anything, or `paper` names a cell that is not there.
+    `runs` are names and directories; runs that differ only in the seed become one cell.
     """
     found, problems = read_runs(runs)
     if not found:
@@ -56,33 +31,26 @@ def write_comparison(
             "no run has recorded anything yet"
             + "".join(f"; {name} {problem}" for name, problem in problems.items())
         )
-    cells = group_by_seed(found)
+    cells = results.group_by_seed(found)
     failed = [name for name in problems if name not in dict(found)]
-    paper, names = paper or {}, {stem(name) for name, _ in runs} | {cell.name for cell in cells}
-    for name in paper:
-        if name not in names:
-            raise UserError(
-                f"the paper's column names {name}, which is no cell: cells are "
-                f"{', '.join(sorted(names))}"
-            )
-    scores = compare(cells)
-    whole = cell_table(cells, scores, failed, paper, with_leads=True)
+    scores = results.compare(cells)
+    whole = tables.cell_table(cells, scores, failed, with_leads=True)
     write_text(folder / "comparison.md", markdown(whole))
-    write_json(folder / "comparison.json", record(cells, scores, problems, paper))
+    write_json(folder / "comparison.json", record(cells, scores, problems))
     num_cells, num_runs = len(cells) + len(failed), len(found) + len(failed)
     title = f"Comparison of {num_cells} cells"
     title += f", {num_runs} runs" if num_runs > num_cells else ""
     sections = [
         Section("", [*best_sentences(cells, scores), *(f"{n}: {p}" for n, p in problems.items())]),
-        Section("Cells", tables=[cell_table(cells, scores, failed, paper)]),
+        Section("Cells", tables=[tables.cell_table(cells, scores, failed)]),
         Section("Over the training", figures=curves(cells, scores)),
         Section(
             "Scores at the end",
             figures=dots(cells, scores),
-            tables=[question_table(one, scores) for one in headline(scores)],
-            details=[question_table(one, scores) for one in other_questions(scores)],
+            tables=[tables.question_table(one, scores) for one in tables.headline(scores)],
+            details=[tables.question_table(one, scores) for one in tables.other_questions(scores)],
         ),
-        Section("How they were made", details=[runs_table(cells)]),
+        Section("How they were made", details=[tables.runs_table(cells)]),
     ]
     return write_page(folder, "comparison", title, "Runs beside each other.", (), sections)
 
@@ -96,7 +64,7 @@ def read_runs(
         if failure := read_failure(path):
             problems[name] = failure
         if (path / "config.json").exists() or (path / "metrics.jsonl").exists():
-            run = read_run(path)
+            run = results.read_run(path)
             found.append((name, run))
             if run.problems:
                 problems.setdefault(name, " ".join(run.problems))
@@ -115,15 +83,15 @@ def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
             if obstacles
             else f"Highest bound: {best.cell}, {best.value:.2f} nats."
         )
-    for question in headline(scores):
-        rows = answers(question, scores)
+    for question in tables.headline(scores):
+        rows = tables.answers(question, scores)
         # Codes are fewest where all collapse into one, which is not best.
         if rows.cell.nunique() > 1 and question.task != "codes":
             up = rows.higher_is_better.iloc[0]
             row = rows.loc[rows.value.idxmax() if up else rows.value.idxmin()]
-            lead = lead_of(row, "over_first")
-            over = f", {show_lead(lead)} over {cells[0].name}" if lead else ""
-            value = with_unit(row.value, row.metric)
+            lead = tables.lead_of(row, "over_first")
+            over = f", {tables.show_lead(lead)} over {cells[0].name}" if lead else ""
+            value = results.with_unit(row.value, row.metric)
             sentences.append(f"Best {question.title}: {row.cell}, {value}{over}.")
     return sentences
 
@@ -136,37 +104,30 @@ def obstacles_of(cells: Sequence[Cell]) -> list[str]:
     # Over the offsets that all have: a ceiling falls with the offset where windows are short.
     shared = set(offsets[0]).intersection(*offsets) if offsets else set()
     alike = [rows[rows.offset.isin(shared)].drop_duplicates("offset") for rows in last]
+    ceilings = [rows.sort_values("offset").log_n.to_numpy(float) for rows in alike]
     found = {
         "their offsets differ": len(set(offsets)) > 1,
-        "their numbers of negatives differ": ceilings_differ(alike),
+        "their numbers of negatives differ": bool(ceilings)
+        and bool((np.ptp(ceilings, axis=0) > CEILING_TOLERANCE_NATS).any()),
         "not all are bounds": not all(rows.is_bound.all() for rows in last),
     }
     return [text for text, holds in found.items() if holds]
 
 
-def ceilings_differ(found: Sequence[Frame]) -> bool:
-    """Return whether evaluations at the same offsets have another log N at one of them."""
-    ceilings = [rows.sort_values("offset").log_n.to_numpy(float) for rows in found]
-    return bool(ceilings) and bool((np.ptp(ceilings, axis=0) > ALIKE).any())
-
-
-def record(
-    cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str], paper: Mapping[str, str]
-) -> dict[str, Any]:
+def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) -> dict[str, Any]:
     """Return every number of the comparison."""
-    keys = settings(cells)
+    keys = results.settings(cells)
     named = [
         {
             "cell": cell.name,
             "settings": keys.loc[cell.name].to_dict(),
-            **({"paper": paper.get(cell.name)} if paper else {}),
             "runs": [
                 {
                     "name": name,
                     "seed": run.config.get("seed"),
                     "step": run.step,
                     "num_steps": run.num_steps,
-                    "seconds": last_known(run.train, "seconds"),
+                    "seconds": results.last_known(run.train, "seconds"),
                     "workdir": str(run.workdir),
                     "problem": problems.get(name, ""),
                 }

@@ -1,12 +1,14 @@
-"""What evaluators asked of several runs, and how answers and leads are shown."""
+"""Runs next to each other as tables: a row per cell, and the answers to each question."""
 
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cpc.report.engine import show
+import pandas as pd
+
+from cpc.report.engine import Table, duration, show
 from cpc.report.scores import METHODS, lead_phrase
-from cpc.results import QUESTION, Frame, show_value
+from cpc.results import QUESTION, Cell, Frame, last_known, settings, show_value, unit_of
 
 NOTE = (
     "All intervals are 95 %. With one seed they are over test items; with several, over seeds "
@@ -17,9 +19,6 @@ NOTE = (
     "are, the more of them differ from the first by chance."
 )
 LEARNED = ("c", "z")
-#: Ceilings log N so near are alike, in nats: seeds draw other windows, more or fewer of which are
-#: short or share sound.
-ALIKE = 0.1
 
 
 class Question(NamedTuple):
@@ -131,3 +130,94 @@ def one_row(rows: Frame, cell: str) -> Any:
     """Return the row of a cell, the one with the most labels; None if there is none."""
     own = rows[rows.cell == cell].sort_values("num_train")
     return None if not len(own) else list(own.itertuples())[-1]
+
+
+def cell_table(
+    cells: Sequence[Cell], scores: Frame, failed: Sequence[str], with_leads: bool = False
+) -> Table:
+    """Return one row per cell: settings, information, headline scores, seeds, steps and time."""
+    names = [cell.name for cell in cells]
+    keys = settings(cells)
+    ends = [key.rsplit(".", 1)[-1] for key in keys]
+    columns: dict[str, list[Any]] = {"cell": names}
+    for key, end in zip(keys, ends, strict=True):
+        columns[end if ends.count(end) == 1 else key] = [setting(value) for value in keys[key]]
+    bounds = scores[scores.task == "information"]
+    nats = [one_row(bounds, name) for name in names]
+    columns["log N − L, nats"] = [
+        (row.value, row.low, row.high, row.method == "bound") if row else None for row in nats
+    ]
+    formats: dict[str, Any] = {"log N − L, nats": show_nats}
+    for question in headline(scores):
+        rows = [one_row(answers(question, scores), name) for name in names]
+        head = f"{question.title}, {unit_of(question.metric)}".rstrip(", ")
+        columns[head], formats[head] = [estimate(row) for row in rows], show_estimate
+        for over in ("over_untrained", "over_first") if with_leads else ():
+            head = f"{short_title(question, headline(scores))}: {over.replace('_', ' ')}"
+            columns[head], formats[head] = [lead_of(row, over) for row in rows], show_lead
+    columns["seeds"] = [seeds_text(cell) for cell in cells]
+    columns["steps"] = [steps_text(cell) for cell in cells]
+    for cell in cells:
+        seconds: Any = pd.Series([last_known(run.train, "seconds") for _, run in cell.runs])
+        time = duration(seconds.mean()) if seconds.notna().any() else "–"
+        columns.setdefault("training", []).append(time)
+    rows = [*zip(*columns.values(), strict=True)]
+    rows += [(name, *[None] * (len(columns) - 1)) for name in failed]
+    frame = pd.DataFrame(rows, columns=pd.Index(list(columns)), dtype=object)
+    return Table("One row a cell", frame, NOTE, formats)
+
+
+def setting(value: Any) -> str:
+    """Return a config's value in a table."""
+    if value is None:
+        return "–"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def seeds_text(cell: Cell) -> int | str:
+    """Return the number of seeds; of how many, where some are not at their end."""
+    ended = sum(run.num_steps is None or run.step >= run.num_steps for _, run in cell.runs)
+    return f"{ended} of {len(cell.runs)}" if 0 < ended < len(cell.runs) else len(cell.runs)
+
+
+def steps_text(cell: Cell) -> str:
+    """Return the steps made, and of how many where a run is not at its end."""
+    texts = [
+        f"{run.step:,}" + ("" if run.step >= (run.num_steps or 0) else f" of {run.num_steps:,}")
+        for _, run in cell.runs
+    ]
+    return ", ".join(dict.fromkeys(texts))
+
+
+def question_table(question: Question, scores: Frame) -> Table:
+    """Return one question of every cell, with the untrained network's and the single seeds."""
+    random = question._replace(features=f"random {question.features}")
+    untrained, has_labels = answers(random, scores), has_curve(question, scores)
+    lines = []
+    for row in answers(question, scores).itertuples():
+        beside = untrained[untrained.num_train.eq(row.num_train) | untrained.num_train.isna()]
+        line: dict[str, Any] = {"cell": row.cell}
+        if has_labels:
+            line["labels"] = row.num_train
+        line[question.metric] = estimate(row)
+        line["untrained"] = estimate(one_row(beside, str(row.cell)))
+        line["over untrained"] = lead_of(row, "over_untrained")
+        line["over the first"] = lead_of(row, "over_first")
+        seeds = [show_value(one, question.metric) for one in row.by_seed]
+        lines.append(line | {"by seed": ", ".join(seeds) if len(seeds) > 1 else ""})
+    formats: dict[str, Any] = {question.metric: show_estimate, "untrained": show_estimate}
+    formats |= {"over untrained": show_lead, "over the first": show_lead}
+    title = f"{question.title[:1].upper()}{question.title[1:]}"
+    unit = f"In {unit_of(question.metric)}." if unit_of(question.metric) else ""
+    return Table(title, pd.DataFrame(lines, dtype=object), unit, formats)
+
+
+def runs_table(cells: Sequence[Cell]) -> Table:
+    """Return directory and command of each run."""
+    rows = [
+        (name, str(run.workdir), str(run.environment.get("command", "")))
+        for cell in cells
+        for name, run in cell.runs
+    ]
+    frame = pd.DataFrame(rows, columns=pd.Index(["run", "directory", "command"]))
+    return Table(f"Directories and commands ({len(rows)})", frame)

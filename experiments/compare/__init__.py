@@ -1,0 +1,1 @@
+"""Runs next to each other on one page: `cpc compare`."""
