@@ -125,7 +125,7 @@ if __name__ == "__main__":
     def main() -> None:
         """Choose the device and go."""
         cluster.start(cli.DEVICE.value)
-        given = FEATURES, ITEMS, DISTANCE, LOSE, TOKENS, SPEAKERS, SEED
-        run(*(flag.value for flag in given))
+        sampling = TOKENS.value, SPEAKERS.value, SEED.value
+        run(FEATURES.value, ITEMS.value, DISTANCE.value, LOSE.value, *sampling)
 
     cli.run(main)

@@ -130,5 +130,10 @@ if __name__ == "__main__":
         "features", "c", "c, contexts; z, latents; layers, z1,z2,c; all, every layer; or codes."
     )
     STEP = cli.define_step()
-    given = cli.WORKDIR, INPUT, OUTPUT, LAYER, STEP, cli.DEVICE
-    cli.run(lambda: run(*(flag.value for flag in given)))
+
+    def main() -> None:
+        """Embed what the flags name."""
+        paths = cli.WORKDIR.value, INPUT.value, OUTPUT.value
+        run(*paths, LAYER.value, STEP.value, cli.DEVICE.value)
+
+    cli.run(main)

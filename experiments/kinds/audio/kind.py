@@ -91,10 +91,15 @@ def check(config: Config) -> None:
 def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
     """Return step -> this process's rows of the batch of windows."""
     check_clips(config, recordings)
-    names = ("window_samples", "batch_size", "one_speaker")
-    own = {name: config.data[name] for name in names}
-    rows = {"process": jax.process_index(), "num_processes": jax.process_count()}
-    return make_packed_batches(recordings, seed=seed, **own, **rows)
+    return make_packed_batches(
+        recordings,
+        window_samples=config.data.window_samples,
+        batch_size=config.data.batch_size,
+        seed=seed,
+        one_speaker=config.data.one_speaker,
+        process=jax.process_index(),
+        num_processes=jax.process_count(),
+    )
 
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:

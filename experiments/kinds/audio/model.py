@@ -25,8 +25,11 @@ def build_model(config: Config) -> models.Model:
     if options.segment_threshold:
         of_segments = predictor.clone(num_offsets=options.segment_offsets or 1)
         of_frames = (context.clone(), predictor) if options.segment_offsets else (None, None)
-        levels = context, of_segments, width, options.segment_threshold, *of_frames
-        return models.make_model(models.SegmentalCPC(encoder, *levels, dtype))
+        return models.make_model(
+            models.SegmentalCPC(
+                encoder, context, of_segments, width, options.segment_threshold, *of_frames, dtype
+            )
+        )
     cuts = models.module_ends(encoder.num_layers, options.modules)
     return models.make_model(
         models.CPC(encoder, context, predictor, tuple(options.directions), cuts)
@@ -36,15 +39,24 @@ def build_model(config: Config) -> models.Model:
 def build_encoder(config: Config) -> Any:
     """Return the encoder by the config's words, with its geometry."""
     options = config.model
-    how = {name: options[name] for name in ("norm", "padding", "remat")}
     encoder = models.AUDIO_ENCODERS[options.encoder](
-        options.width, dtype=jnp.dtype(options.dtype), **how
+        options.width,
+        norm=options.norm,
+        padding=options.padding,
+        dtype=jnp.dtype(options.dtype),
+        remat=options.remat,
     )
     if not options.num_codes:
         return encoder
-    how = {"decay": options.code_decay, "commitment": options.commitment}
-    how |= {"restart": options.restart_codes, "dtype": encoder.dtype}
-    return models.QuantizedEncoder(encoder, options.num_codes, options.code_width, **how)
+    return models.QuantizedEncoder(
+        encoder,
+        options.num_codes,
+        options.code_width,
+        decay=options.code_decay,
+        commitment=options.commitment,
+        restart=options.restart_codes,
+        dtype=encoder.dtype,
+    )
 
 
 def latent_width(config: Config) -> int:
