@@ -333,7 +333,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
 def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[Array, "m c d"]:
     """Return mixtures of pairs of each anchor's s keys, stretched to unit length.
 
-    z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4)
+        z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4)
 
     for keys that were gathered, such as the hardest of a queue. Returns (m, num_mixed, d); opposite
     keys that cancel give a mixture near zero, never NaN.
