@@ -1,9 +1,8 @@
 # make demo   environment, real recordings, a CPC run, probes, report
-# make test   environment, lint, types, fast tests, a small run of each experiment, the site
-# make slow   all other tests, which take most of an hour
-# make nightly  kills, damage and odd input for an hour, coverage of intervals, studies at full size
+# make test   environment, lint, types, tests, a small run of each experiment, the site
+# make nightly  long tests, kills, damage and odd input for an hour, intervals, studies at full size
 # make mutations  faults of one line each, and which of them the tests nearest to them miss
-# make fast   the tests that take seconds and no network
+# make fast   the tests without a network, and without whole runs
 # make docs   the site, in build/docs, its notebooks executed
 # Nothing needs root; what is there is reused.
 
@@ -18,20 +17,20 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Where Python is told to write no bytecode, each of the tests' commands would compile its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test slow nightly mutations fast whole lint docs clean
+.PHONY: demo test nightly mutations fast whole lint docs clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/demo
 	$(BIN)/python -m experiments.train --config configs/audio_voices.py --workdir $(DEMO_RUN)
 
-# A notebook keeps one core busy, and the site says nothing while all is well.
-test: lint fast
-	$(MAKE) -j 2 whole docs
-
-slow: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(slow or network) and not whole"
+# Types and the site keep one core busy each, and tests two.
+test: .venv/dev
+	$(MAKE) -j 2 lint docs
+	$(MAKE) fast
+	$(MAKE) whole
 
 nightly: .venv/dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m nightly
 	$(BIN)/python -m tests.estimators.coverage
 	$(BIN)/python -m tests.estimators.forty_tasks
 	mkdir -p build/studies
@@ -43,10 +42,10 @@ mutations: .venv/dev
 	$(BIN)/python -m tests.mutations --out build/mutations.jsonl
 
 whole: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m whole
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(whole or network) and not nightly"
 
 fast: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not network"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not whole and not network and not nightly"
 
 lint: .venv/dev
 	$(BIN)/ruff check

@@ -36,7 +36,7 @@ from tests.mutations.places import Mutation, choose, locate, mutate, room_of
 ROOT = Path(__file__).parents[2]
 MUTATED = ("cpc/", "experiments/")
 NOT_COPIED = (".git", ".venv", ".hypothesis", "__pycache__", "build", "dist", "runs")
-MARKS = ("not slow and not network and not whole", "(slow or whole) and not network")
+MARKS = ("not nightly and not network and not whole", "whole and not network and not nightly")
 MAX_MEMORY = 16 << 30
 
 
