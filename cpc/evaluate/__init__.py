@@ -8,6 +8,9 @@ from cpc.evaluate.abx import abx_score as abx_score
 from cpc.evaluate.abx import cell_errors as cell_errors
 from cpc.evaluate.abx import cell_weights as cell_weights
 from cpc.evaluate.abx import cut_tokens as cut_tokens
+from cpc.evaluate.abx import dtw as dtw
+from cpc.evaluate.abx import dtw_distances as dtw_distances
+from cpc.evaluate.abx import frame_distances as frame_distances
 from cpc.evaluate.abx import make_cells as make_cells
 from cpc.evaluate.accuracy import bootstrap_interval as bootstrap_interval
 from cpc.evaluate.accuracy import frame_correct as frame_correct
@@ -30,9 +33,6 @@ from cpc.evaluate.ctc import collapse as collapse
 from cpc.evaluate.ctc import count_edits as count_edits
 from cpc.evaluate.ctc import ctc_nats as ctc_nats
 from cpc.evaluate.ctc import greedy_decode as greedy_decode
-from cpc.evaluate.dtw import dtw as dtw
-from cpc.evaluate.dtw import dtw_distances as dtw_distances
-from cpc.evaluate.dtw import frame_distances as frame_distances
 from cpc.evaluate.embeddings import embed_pieces as embed_pieces
 from cpc.evaluate.embeddings import embed_utterances as embed_utterances
 from cpc.evaluate.fit import fit_probe as fit_probe

@@ -9,8 +9,7 @@ import numpy as np
 
 from cpc.data.cache import Log
 from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
-from cpc.data.image_loading import ImageFiles, check_pixels, fingerprint_files, load_images
-from cpc.data.images import Images
+from cpc.data.images import ImageFiles, Images, check_pixels, fingerprint_files, load_images
 from cpc.data.phones import UNLABELLED
 from cpc.data.skipped import Skipped
 from cpc.data.walk import COMPANIONS, find_data, is_of_runs, list_endings, printable, same_name
