@@ -10,7 +10,7 @@ from jaxtyping import Float, Num, UInt8
 from cpc.data.audio_file import MAX_RATE_HZ, MIN_RATE_HZ, MOST_BEYOND
 from cpc.data.image_file import fit_pixels
 from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
-from cpc.data.series import measure
+from cpc.data.series import UNSCALED, measure
 from cpc.types import UserError
 
 #: What was given: one array, a batch of them, or a list of arrays of any lengths.
@@ -181,13 +181,11 @@ def take_series(
             raise UserError("x contains NaN or infinity: remove or fill these steps")
     if not normalize:
         return _as_they_are(items), form
-    return [_standardize(item) if standardize else item.astype("f4") for item in items], form
-
-
-def _standardize(values: np.ndarray) -> Float[np.ndarray, "t channels"]:
-    """Return channels with mean 0 and deviation 1, as files are read; of a constant one, 0."""
-    (mean, scale), _ = measure(values, values.shape[1])
-    return ((values - mean) / scale).astype("f4")
+    scales = [measure(item, channels)[0] if standardize else UNSCALED for item in items]
+    return [
+        ((item - mean) / scale).astype("f4")
+        for item, (mean, scale) in zip(items, scales, strict=True)
+    ], form
 
 
 def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:

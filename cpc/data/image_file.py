@@ -100,7 +100,9 @@ def _fit(bitmap: Image.Image, size: int | None) -> Image.Image:
     """Return the central square at size x size pixels; the image itself for None."""
     if size is None or bitmap.size == (size, size):
         return bitmap
-    square = _central_square(*bitmap.size)
+    side = min(bitmap.size)
+    left, top = (bitmap.width - side) / 2, (bitmap.height - side) / 2
+    square = (left, top, left + side, top + side)
     return bitmap.resize((size, size), Image.Resampling.BILINEAR, square)
 
 
@@ -165,9 +167,3 @@ def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("L" if channels == 1 else "RGB")
-
-
-def _central_square(width: int, height: int) -> tuple[float, float, float, float]:
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side

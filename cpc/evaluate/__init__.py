@@ -35,8 +35,11 @@ from cpc.evaluate.ctc import ctc_nats as ctc_nats
 from cpc.evaluate.ctc import greedy_decode as greedy_decode
 from cpc.evaluate.embeddings import embed_pieces as embed_pieces
 from cpc.evaluate.embeddings import embed_utterances as embed_utterances
+from cpc.evaluate.fit import Updates as Updates
+from cpc.evaluate.fit import adam_cosine as adam_cosine
 from cpc.evaluate.fit import fit_probe as fit_probe
 from cpc.evaluate.fit import fit_probes as fit_probes
+from cpc.evaluate.fit import paper_sgd as paper_sgd
 from cpc.evaluate.images import FRACTIONS as FRACTIONS
 from cpc.evaluate.images import embed_images as embed_images
 from cpc.evaluate.images import few_label_score as few_label_score
@@ -50,10 +53,7 @@ from cpc.evaluate.neighbours import most_exciting as most_exciting
 from cpc.evaluate.neighbours import nearest as nearest
 from cpc.evaluate.probe import Probe as Probe
 from cpc.evaluate.probe import Stacked as Stacked
-from cpc.evaluate.probe import Updates as Updates
-from cpc.evaluate.probe import adam_cosine as adam_cosine
 from cpc.evaluate.probe import describe_fit as describe_fit
-from cpc.evaluate.probe import paper_sgd as paper_sgd
 from cpc.evaluate.probe import predict as predict
 from cpc.evaluate.probe import read_rows as read_rows
 from cpc.evaluate.probe import with_neighbours as with_neighbours

@@ -268,8 +268,9 @@ def _add_block(plan, shared, sums, block) -> Any:
     weighted = q if g is None else (g.reshape(-1, 1) * q).astype(q.dtype)
     sequences = (plan.num_sequences, length)
     if keys.ndim == 3:
-        given = (plan.rule, k, dkeys, sequences)
-        scores, dq, dkeys, by_sequence = score_tiles(q, weighted, keys, rows, candidates, *given)
+        scores, dq, dkeys, by_sequence = score_tiles(
+            q, weighted, keys, rows, candidates, plan.rule, k, dkeys, sequences
+        )
     else:
         key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if plan.choose else None
         scores, w, more = _score_block(q, keys, rows, candidates, key, plan, options, k)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.masking import Number, Rows, check, log_sum_exp, read_single, scale
+from cpc.losses.masking import Number, check, log_sum_exp, read_single, scale
 from cpc.types import UserError
 
 
@@ -140,7 +140,9 @@ def hard_weighted(
                 f"({positive.shape[0]}, p)"
             )
         own = extra_positives.astype(jnp.float32) / tau
-    log_noise = _log_tilted_mean(rows, concentration)
+    # log mean_j w_j e^s_j = log sum_j e^((1 + beta) s_j) - log sum_j e^(beta s_j)
+    tilted = log_sum_exp((1.0 + concentration) * rows.negatives, rows.where)
+    log_noise = tilted - log_sum_exp(concentration * rows.negatives, rows.where)
     if prior > 0:
         log_own = log_sum_exp(own, jnp.ones(own.shape, bool)) - math.log(own.shape[1])
         log_noise = _log_less_own(log_noise, math.log(prior) + log_own)
@@ -148,12 +150,6 @@ def hard_weighted(
     log_noise = jnp.maximum(log_noise, least / tau)
     gap = jnp.log(rows.num_negatives) + log_noise - rows.positive[:, 0]
     return jnp.where(rows.counted, jax.nn.softplus(gap), 0.0)
-
-
-def _log_tilted_mean(rows: Rows, concentration):
-    """Tilted mean, log mean_j w_j e^s_j = log sum_j e^((1 + beta) s_j) - log sum_j e^(beta s_j)."""
-    tilted = log_sum_exp((1.0 + concentration) * rows.negatives, rows.where)
-    return tilted - log_sum_exp(concentration * rows.negatives, rows.where)
 
 
 def _log_less_own(log_noise, log_own):

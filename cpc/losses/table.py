@@ -140,7 +140,9 @@ def describe(loss: Callable[..., Any]) -> Description:
     bound = functools.partial(loss)  # a partial of a partial is one, with the keywords of both
     for function, description in _DESCRIPTIONS:
         if function is bound.func:
-            return description if _one_critic(bound.keywords) else _two_critics(description)
+            if _one_critic(bound.keywords) or not description.has_log_n:
+                return description
+            return description._replace(optimum=None, bounds=None, has_log_n=False, posterior=None)
     name = getattr(bound.func, "__name__", type(bound.func).__name__)
     return Description(name)
 
@@ -165,9 +167,3 @@ def _one_critic(keywords):
         return not any(numbers)
     positive, negatives = map(np.float32, corrections)  # as the loss reads them
     return bool(positive == negatives)
-
-
-def _two_critics(description):
-    if not description.has_log_n:
-        return description
-    return description._replace(optimum=None, bounds=None, has_log_n=False, posterior=None)

@@ -81,7 +81,8 @@ def load_pretrained(folder: str | Path) -> Pretrained:
         )
     config = read_json(folder / CONFIG)
     described, given, about = _check_config(config, folder / CONFIG)
-    newest = _newest_step(run)
+    names = [path.name for path in run.glob("checkpoints/*")] if run else []
+    newest = max((int(name) for name in names if name.isdecimal()), default=0)
     if newest > about.get("step", newest):
         raise UserError(
             f"{folder} is of step {about['step']} and the run now at step {newest}: export it "
@@ -126,12 +127,6 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
             f"{path} lacks the kind, shape or scale of the model's input: export it again"
         )
     return config.get("model"), given, about
-
-
-def _newest_step(run: Path | None) -> int:
-    """Return the step of a run's newest checkpoint, by its folder's name; 0 if there is none."""
-    names = [path.name for path in run.glob("checkpoints/*")] if run else []
-    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def _entries(

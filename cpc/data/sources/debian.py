@@ -128,10 +128,27 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
     """Return the archive of a package, from an earlier fetch or by `apt-get download`."""
     folder.mkdir(parents=True, exist_ok=True)
     archive = find_archive(package, folder, log)
-    if archive is None:
-        log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
-        archive = _fetch(package, folder, log)
-    return archive
+    if archive is not None:
+        return archive
+    log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
+    partial = folder / f"{package.name}.part"
+    shutil.rmtree(partial, ignore_errors=True)  # an interrupted fetch
+    partial.mkdir()
+    _apt_download(package.name, partial)
+    found = list(partial.glob(f"{package.name}_*.deb"))
+    if len(found) != 1:
+        raise UserError(f"apt-get download {package.name} left no archive: run it by hand to see")
+    got = {"file": found[0].name, "size": found[0].stat().st_size, "sha256": file_sha256(found[0])}
+    if got != _known(package):
+        log(
+            f"{got['file']} is another build than the known one; apt has verified it, so its "
+            "size and sha256 are recorded beside it"
+        )
+    # The manifest comes first: a crash in between leaves an entry without a file, which is fetched.
+    write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
+    path = found[0].replace(folder / found[0].name)
+    partial.rmdir()
+    return Archive(path, got["sha256"])
 
 
 def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
@@ -157,27 +174,6 @@ def copy_licenses(unpacked: Path, folder: Path) -> None:
     folder.mkdir()
     for path in unpacked.glob("usr/share/doc/*/copyright"):
         shutil.copyfile(path, folder / f"{path.parent.name}.txt")
-
-
-def _fetch(package: Package, folder: Path, log: Log) -> Archive:
-    partial = folder / f"{package.name}.part"
-    shutil.rmtree(partial, ignore_errors=True)  # an interrupted fetch
-    partial.mkdir()
-    _apt_download(package.name, partial)
-    found = list(partial.glob(f"{package.name}_*.deb"))
-    if len(found) != 1:
-        raise UserError(f"apt-get download {package.name} left no archive: run it by hand to see")
-    got = {"file": found[0].name, "size": found[0].stat().st_size, "sha256": file_sha256(found[0])}
-    if got != _known(package):
-        log(
-            f"{got['file']} is another build than the known one; apt has verified it, so its "
-            "size and sha256 are recorded beside it"
-        )
-    # The manifest comes first: a crash in between leaves an entry without a file, which is fetched.
-    write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
-    path = found[0].replace(folder / found[0].name)
-    partial.rmdir()
-    return Archive(path, got["sha256"])
 
 
 def _apt_download(name: str, folder: Path) -> None:

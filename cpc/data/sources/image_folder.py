@@ -55,7 +55,7 @@ def read_image_folder(
     paths = [str(path) for path in found.files]
     classes = [path.relative_to(folder).parts[0] for path in found.files]
     labels = [
-        UNLABELLED if path.parent == folder else numbers[_class_name(name)]
+        UNLABELLED if path.parent == folder else numbers[printable(same_name(name))]
         for path, name in zip(found.files, classes, strict=True)
     ]
     left_out = [*found.unreadable, *found.left_out, *_list_strays(root)]
@@ -100,12 +100,8 @@ def _class_names(root: Path) -> tuple[str, ...]:
     names = set()
     for split in _folders(root):
         with contextlib.suppress(UserError):  # a folder beside the splits, such as lost+found
-            names |= {_class_name(name) for name in _folders(root / split)}
+            names |= {printable(same_name(name)) for name in _folders(root / split)}
     return tuple(sorted(names))
-
-
-def _class_name(folder: str) -> str:
-    return printable(same_name(folder))
 
 
 def _folders(folder: Path) -> list[str]:

@@ -265,11 +265,8 @@ def _index(
     index: dict[str, list] = {"names": [], "speakers": [], "lengths": []}
     for position in range(len(records)):
         example = decode(records[position])
-        index["names"].append(_text(example["id"]))
+        name = example["id"]
+        index["names"].append(name.decode("utf-8") if isinstance(name, bytes) else str(name))
         index["speakers"].append(str(int(example["speaker_id"])))
         index["lengths"].append(len(example["speech"]))
     return index
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)

@@ -75,8 +75,13 @@ def read_text_folder(
     path, out = Path(path).expanduser(), Path(out)
     found = find_texts(path)
     files = found.files
-    options = {"form": form, "lowercase": lowercase, "min_count": min_count}
-    options |= {"max_vocabulary": max_vocabulary, "max_skipped_fraction": max_skipped_fraction}
+    options = {
+        "form": form,
+        "lowercase": lowercase,
+        "min_count": min_count,
+        "max_vocabulary": max_vocabulary,
+        "max_skipped_fraction": max_skipped_fraction,
+    }
     settings = json.dumps([VERSION, str(path.resolve()), options])
     key = digest_files((file.resolve() for file in files), settings)
     folder = out / f"{path.name or 'text'}-{key[:12]}"
