@@ -20,8 +20,7 @@ from cpc.data.cache import Log, cache_dir, remember
 from cpc.data.image_file import DECODER_VERSION
 from cpc.data.phones import UNLABELLED
 from cpc.data.pipeline import rows_of_process
-from cpc.data.skipped import Skipped, check_skipped
-from cpc.data.walk import digest_files
+from cpc.data.walk import Skipped, check_skipped, digest_files
 from cpc.types import Batch, UserError
 
 #: Least correlation of two images' pixels, and of their thumbnails, for one to be a copy of the

@@ -25,9 +25,8 @@ from cpc.data.recordings import (
     sum_of_squares,
     to_int16,
 )
-from cpc.data.skipped import Skipped, check_skipped
 from cpc.data.sources.folder import read_folder
-from cpc.data.walk import digest_files, walk_files
+from cpc.data.walk import Skipped, check_skipped, digest_files, walk_files
 from cpc.files import part_folder, plain, read_sealed, read_text, replace_folder, write_sealed
 from cpc.types import UserError
 

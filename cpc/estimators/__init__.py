@@ -24,7 +24,6 @@ from cpc.estimators.estimate import smile as smile
 from cpc.estimators.estimate import tuba as tuba
 from cpc.estimators.samples import cca as cca
 from cpc.estimators.samples import ksg as ksg
-from cpc.estimators.sequences import bound_over_sequences as bound_over_sequences
 from cpc.estimators.tasks import Task as Task
 from cpc.estimators.tasks import ar1_information as ar1_information
 from cpc.estimators.tasks import binary_symmetric_task as binary_symmetric_task
@@ -34,3 +33,4 @@ from cpc.estimators.tasks import markov_task as markov_task
 from cpc.estimators.tasks import one_hot_task as one_hot_task
 from cpc.estimators.tracker import Track as Track
 from cpc.estimators.tracker import Tracker as Tracker
+from cpc.estimators.tracker import bound_over_sequences as bound_over_sequences

@@ -17,8 +17,6 @@ from cpc.evaluate.accuracy import frame_correct as frame_correct
 from cpc.evaluate.accuracy import in_best as in_best
 from cpc.evaluate.accuracy import majority_accuracy as majority_accuracy
 from cpc.evaluate.accuracy import utterance_correct as utterance_correct
-from cpc.evaluate.codes import code_entropy as code_entropy
-from cpc.evaluate.codes import code_scores as code_scores
 from cpc.evaluate.convex import fit_lbfgs_probe as fit_lbfgs_probe
 from cpc.evaluate.convex import fit_ridge_probe as fit_ridge_probe
 from cpc.evaluate.cross_validation import CrossValidated as CrossValidated
@@ -65,4 +63,6 @@ from cpc.evaluate.reliable import optimality_gap as optimality_gap
 from cpc.evaluate.reliable import performance_profile as performance_profile
 from cpc.evaluate.reliable import probability_of_improvement as probability_of_improvement
 from cpc.evaluate.reliable import stratified_interval as stratified_interval
+from cpc.evaluate.spread import code_entropy as code_entropy
+from cpc.evaluate.spread import code_scores as code_scores
 from cpc.evaluate.spread import feature_spread as feature_spread

@@ -9,11 +9,17 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from cpc.losses.noise_contrastive import info_nce, nce, negative_sampling, ranking_nce
-from cpc.losses.pairs import sigmoid, triplet
-from cpc.losses.reweighted import debiased, decoupled, hard_weighted
+from cpc.losses.noise_contrastive import (
+    debiased,
+    decoupled,
+    hard_weighted,
+    info_nce,
+    nce,
+    negative_sampling,
+    ranking_nce,
+)
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
-from cpc.losses.views import nt_xent, sup_con
+from cpc.losses.views import nt_xent, sigmoid, sup_con, triplet
 
 #: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
 AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]

@@ -83,14 +83,7 @@ def format_audit(rows: Audit) -> str:
     log_n    2.079 nats  ceiling
     anchors  1,024       with a positive
     """
-    values = [
-        f"{row.value:,}"
-        if isinstance(row.value, int)
-        else f"{row.value:.4g}"
-        if row.value is not None
-        else "unknown"
-        for row in rows
-    ]
+    values = [_format(row.value) for row in rows]
     names, numbers, units = (
         max((len(text) for text in column), default=0)
         for column in ([row.name for row in rows], values, [row.unit for row in rows])
@@ -99,6 +92,12 @@ def format_audit(rows: Audit) -> str:
         f"{row.name:<{names}}  {value:>{numbers}} {row.unit:<{units}}  {row.meaning}"
         for row, value in zip(rows, values, strict=True)
     )
+
+
+def _format(value):
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def audit(subject: Any, *data: Any, **options: Any) -> Audit:

@@ -11,8 +11,15 @@ from cpc.data.cache import Log
 from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
 from cpc.data.images import ImageFiles, Images, check_pixels, fingerprint_files, load_images
 from cpc.data.phones import UNLABELLED
-from cpc.data.skipped import Skipped
-from cpc.data.walk import COMPANIONS, find_data, is_of_runs, list_endings, printable, same_name
+from cpc.data.walk import (
+    COMPANIONS,
+    Skipped,
+    find_data,
+    is_of_runs,
+    list_endings,
+    printable,
+    same_name,
+)
 from cpc.types import UserError
 
 ADVICE = "save it as {stem}.png"
