@@ -73,8 +73,7 @@ def take_sounds(
     Args:
         x: (s,), (b, s), or a list of (s,): floats in -1..1, or integers, scaled by their type.
         sample_rate_hz: of x; None for that of the model.
-        model_rate_hz: the rate at which the model was trained.
-        rms: the loudness at which it was trained; None to keep that of x.
+        model_rate_hz, rms: at which the model was trained; an rms of None keeps that of x.
         stride: samples per frame of the model; a batch of rows that are shorter is refused.
         normalize: False if x has the model's rate and loudness; it is then returned as float32.
     """
@@ -163,9 +162,7 @@ def take_series(
 
     Args:
         x: (t, channels), (b, t, channels), or a list of (t, channels); of one channel also (t,).
-        channels: those of the model.
-        standardize: whether the channels of each training file were brought to mean 0 and
-            deviation 1.
+        standardize: whether those of each training file were brought to mean 0 and deviation 1.
         normalize: False if x has the scale of the model.
     """
     if channels == 1:  # a series of one axis is its channel

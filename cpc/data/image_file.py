@@ -59,14 +59,8 @@ def decode_image(
 
     Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparent pixels
     are blended with white, and orientation tags are followed. Animations and files of several
-    pages give their first image.
-
-    Args:
-        content: the file's bytes.
-        name: what error messages call it.
-        size: the central square, resized to size x size pixels (a smaller one is enlarged); None
-            for the whole image as it is.
-        channels: 1 or 3.
+    pages give their first image. With a `size`, the central square is resized to size x size
+    pixels (a smaller one is enlarged). Error messages call the file `name`.
     """
     try:
         data_end = _find_jpeg_end(content, name)

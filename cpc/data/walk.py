@@ -56,11 +56,8 @@ def find_data(
     else: hidden, named like a licence or read-me (`COMPANIONS`), or with one of the endings
     `others`.
 
-    Args:
-        root: the folder, of which all levels count.
-        endings: lower case, with the dot: files to read, whatever their names.
-        others: lower case, with the dot: files that hold no data of this kind.
-        advice: what to do with a file of another format; may name {name}, {stem} and {endings}.
+    Endings are in lower case, with the dot. `advice` says what to do with a file of another format;
+    it may name {name}, {stem} and {endings}.
     """
     walk = walk_files(root)
     paths = [Path(file) for file in walk.files if not file.rpartition("/")[2].startswith(".")]

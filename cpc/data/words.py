@@ -42,11 +42,7 @@ def word_stream(
         sentence_starts: where sentences begin, and the end of the last. Words of one sentence have
             one number.
         keep: chance of each word to stay.
-        seed: of the order of slices and of what is thinned out.
         steps, positions, margin: the shape of a launch; a margin of 5 shows 5 words on either side.
-
-    Raises:
-        UserError: no word would stay.
     """
     n, capacity = len(tokens), steps * positions
     grain = min(MOST_BETWEEN, max(1, capacity // 32))  # less than the twentieth that is spare

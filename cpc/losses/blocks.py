@@ -401,9 +401,8 @@ def received_weights(
     softmax weight: to first order, what sequence b adds to all other losses. The sum of log N - L
     over its own anchors, less r_b, is its whole contribution to the estimate, up to a constant.
 
-    Args:
-      weights: p_ij summed over the negatives of each sequence.
-      own: the sequence of each anchor, whose column is ignored.
+    `weights` are p_ij summed over the negatives of each sequence; the column of an anchor's own
+    sequence is ignored.
 
     >>> received_weights(jnp.array([[9.0, 0.25, 0.5], [0.5, 9.0, 0.5]]), jnp.array([0, 1]))
     Array([0.5 , 0.25, 1.  ], dtype=float32)

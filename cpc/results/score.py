@@ -90,11 +90,7 @@ STORED = Score._fields[:-1]
 
 
 def check_score(score: Score) -> Score:
-    """Return a score that was read from a file.
-
-    Raises:
-        ValueError: a field has the wrong type, or the value is not finite.
-    """
+    """Return a score that was read from a file; ValueError if it is none."""
     texts = [getattr(score, name) for name in (*QUESTION, "setting")]
     numbers = [score.value, score.low, score.high, score.chance, score.num_train, score.num_test]
     if not all(isinstance(text, str) for text in texts):

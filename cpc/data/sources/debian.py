@@ -56,11 +56,7 @@ def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
 
 @contextmanager
 def preparing(what: str, cache: Path | None, lock: str, log: Log) -> Iterator[Path]:
-    """Yield `cache`, `cache_dir()` if None, for one process at a time.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Yield `cache`, `cache_dir()` if None, for one process at a time."""
     cache = cache_dir() if cache is None else Path(cache)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -196,11 +192,7 @@ def _apt_download(name: str, folder: Path) -> None:
 def try_program(
     command: list[str], cwd: Path, variables: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program without questions and in English, and return how it ended.
-
-    Raises:
-        UserError: it does not start, or takes too long.
-    """
+    """Run a program without questions and in English, and return how it ended."""
     environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
     try:
         return subprocess.run(
