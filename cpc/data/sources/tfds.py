@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -100,9 +100,9 @@ def _command(name: str, data_dir: Path) -> str:
     return f"pip install 'cpc-jax[tf]' && tfds build {name} {options}"
 
 
-def _prepared_folder(name: str, data_dir: Path) -> Path:
+def _prepared_folder(name: str, data_dir: Path, config: str = "") -> Path:
     """The newest version. tfds itself would retry a network for minutes."""
-    folder = data_dir / name
+    folder = data_dir / name / config
     versions = [path.parent for path in folder.glob("*/dataset_info.json")]
     if versions:
         return max(versions, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
@@ -162,22 +162,14 @@ def _keys(features: Any, name: str) -> tuple[str, str | None]:
     return image_keys[0], label
 
 
-if TYPE_CHECKING:
-    from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-#: Preparing needs TensorFlow, ffmpeg, and 60 GB of downloads; reading needs none of them.
-PREPARE_COMMAND = (
-    "pip install 'cpc-jax[tf]' && tfds build librispeech --file_format=array_record --data_dir={}"
-)
-
-
 def read_librispeech_tfds(
     data_dir: str | Path, split: str, log: Log = print, *, cache: Path | None = None
 ) -> Recordings:
     """One split (`train_clean100`, `test_clean`, ...) of `DATA_DIR/librispeech/default/VERSION`.
 
     The record files hold whole utterances without their lengths, so the first use decodes all of
-    them once (3 ms each) and keeps an index in `cache` (`cache_dir()` if None).
+    them once (3 ms each) and keeps an index in `cache` (`cache_dir()` if None). Preparing needs
+    TensorFlow, ffmpeg, and 60 GB of downloads; reading needs none of them.
 
     Raises:
         UserError: not prepared (it gives the command that prepares it), no such split, or prepared
@@ -211,14 +203,7 @@ def read_librispeech_tfds(
 
 
 def _shards(data_dir: Path, split: str) -> list[Path]:
-    """The record files of a split. tfds itself would retry a network for minutes."""
-    versions = sorted((data_dir / "librispeech/default").glob("*/dataset_info.json"))
-    if not versions:
-        raise UserError(
-            f"LibriSpeech is not prepared in {data_dir}: run once "
-            f"`{PREPARE_COMMAND.format(data_dir)}`"
-        )
-    folder = versions[-1].parent
+    folder = _prepared_folder("librispeech", data_dir, config="default")
     shards = sorted(folder.glob(f"librispeech-{split}.array_record-*-of-*"))
     if not shards:
         raise UserError(_what_there_is(folder, split, data_dir))
@@ -236,7 +221,7 @@ def _what_there_is(folder: Path, split: str, data_dir: Path) -> str:
     if any(name == split for name, _ in found):
         return (
             f"{folder} holds {split} in another format than array_record: remove it and run "
-            f"`{PREPARE_COMMAND.format(data_dir)}`"
+            f"`{_command('librispeech', data_dir)}`"
         )
     there = ", ".join(name for name, _ in found) or "none"
     return f"there is no split {split!r} of LibriSpeech in {folder}: it has {there}"
@@ -258,9 +243,7 @@ def _make_decoder() -> Callable[[bytes], Any]:
     return features.deserialize_example_np
 
 
-def _index(
-    records: "ArrayRecordDataSource", decode: Callable[[bytes], Any], log: Log
-) -> dict[str, list]:
+def _index(records: Any, decode: Callable[[bytes], Any], log: Log) -> dict[str, list]:
     log(f"indexing {len(records)} utterances, once")
     index: dict[str, list] = {"names": [], "speakers": [], "lengths": []}
     for position in range(len(records)):
