@@ -53,11 +53,7 @@ def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sam
 
     def sample(rng, labels, num):
         if unique:
-            if num > (q > 0).sum():
-                raise UserError(
-                    f"{num} distinct classes are to be drawn, but only {(q > 0).sum()} can be: "
-                    "draw fewer, or with repeats"
-                )
+            check_distinct(num, int((q > 0).sum()))
             ids, tries = draw_unique(rng, table, num)
         else:
             ids, tries = draw(rng, table, (num,)), num
@@ -113,6 +109,15 @@ def expect(q: Array, tries: Array | int, unique: bool) -> Array:
     """Return Q, the expected count, from the chance of one draw."""
     tries = jnp.asarray(tries, jnp.float32)
     return -jnp.expm1(tries * jnp.log1p(-q)) if unique else tries * q
+
+
+def check_distinct(num: int, possible: int) -> None:
+    """Refuse more distinct draws than there are classes."""
+    if num > possible:
+        raise UserError(
+            f"{num} distinct classes are to be drawn, but only {possible} can be: draw fewer, or "
+            "with repeats"
+        )
 
 
 class Bigrams(NamedTuple):
