@@ -40,6 +40,10 @@ RUN_LOCK, SWEEP_LOCK = "run.lock", "sweep.lock"
 MAX_ARRAY_BYTES, MAX_INFLATION = 2**30, 20
 #: Bytes of a file that are read at a time.
 CHUNK_BYTES = 2**24
+#: The split of the record that describes the run of all others.
+RUN_SPLIT = "run"
+#: The key of a mapping's checksum.
+SEAL = "crc32"
 
 
 @contextlib.contextmanager
@@ -190,12 +194,6 @@ def write_sealed(path: str | Path, value: Any, is_durable: bool = False) -> None
     """Write a mapping as JSON with a checksum, so that `read_json` finds every changed bit."""
     with replacing(path, is_durable) as part:
         part.write_text(json.dumps(seal(value), indent=2, allow_nan=False) + "\n", "utf-8")
-
-
-#: The split of the record that describes the run of all others.
-RUN_SPLIT = "run"
-#: The key of a mapping's checksum.
-SEAL = "crc32"
 
 
 def seal(value: Any) -> dict[str, Any]:

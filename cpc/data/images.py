@@ -30,6 +30,10 @@ MIN_CORRELATION, MIN_THUMBNAIL_CORRELATION = 0.99, 0.99
 MIN_CONTRAST = 4.0
 #: Sides of a thumbnail, and images that are compared at a time.
 THUMBNAIL, BLOCK_IMAGES = 8, 1024
+#: A larger set stays where it is and is decoded each time.
+MEMORY_BYTES = 4 * 1024**3
+#: Images a thread takes at a time.
+BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -216,12 +220,6 @@ def make_image_batches(
         }
 
     return batch
-
-
-#: A larger set stays where it is and is decoded each time.
-MEMORY_BYTES = 4 * 1024**3
-#: Images a thread takes at a time.
-BLOCK = 64
 
 
 class ImageFiles(NamedTuple):

@@ -16,6 +16,10 @@ UNLABELLED = -1
 MAX_LABEL = 65_535
 #: Labels that a recording may have too many, and frames at its end that may have none.
 MOST_EXTRA, MOST_MISSING = 3, 10
+HEADER = "#file onset offset #phone prev-phone next-phone speaker"
+#: What aligners call silence: no phone, no context of one, and nothing to recognise.
+SILENCES = frozenset({"pau", "sil", "SIL", "sp", "spn", "SPN", "h#", "#", "_", "<eps>"})
+LABEL_SECONDS = 0.01
 
 
 def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -98,12 +102,6 @@ def align(
     frames = np.full(num_frames, UNLABELLED, np.int32)
     frames[: len(labels)] = labels[:num_frames]
     return frames
-
-
-HEADER = "#file onset offset #phone prev-phone next-phone speaker"
-#: What aligners call silence: no phone, no context of one, and nothing to recognise.
-SILENCES = frozenset({"pau", "sil", "SIL", "sp", "spn", "SPN", "h#", "#", "_", "<eps>"})
-LABEL_SECONDS = 0.01
 
 
 def read_items(path: str | Path) -> list[Item]:

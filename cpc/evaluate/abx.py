@@ -24,6 +24,10 @@ from cpc.types import ArrayLike, Item, UserError
 
 #: Frames by which a token may end after the features of its recording, which lack padding.
 MAX_MISSING = 10
+#: Tokens are padded to a power of two of frames, at least so many: few programs are compiled.
+MIN_LENGTH = 8
+#: Distances between frames that are computed at a time, which caches hold.
+BLOCK_ENTRIES = 2**17
 
 
 class Cell(NamedTuple):
@@ -224,12 +228,6 @@ def abx_score(
         setting=f"{distance}, {len(cells):,} cells",
         outcomes=Outcomes(sums, counts, digest(method, names, [len(cells)])),
     )  # fmt: skip
-
-
-#: Tokens are padded to a power of two of frames, at least so many: few programs are compiled.
-MIN_LENGTH = 8
-#: Distances between frames that are computed at a time, which caches hold.
-BLOCK_ENTRIES = 2**17
 
 
 def dtw_distances(

@@ -11,6 +11,11 @@ from jaxtyping import Float, Int
 
 from cpc.types import Array, ArrayLike, UserError
 
+#: (weight, bias) of each layer: one for a linear probe, two with a hidden layer.
+Layers: TypeAlias = tuple[tuple[ArrayLike, ArrayLike], ...]
+CHUNK_FRAMES = 8192
+CHUNK_VALUES = 2**27  # half a GiB, for pixels of large images
+
 
 class Stacked(NamedTuple):
     """Rows of consecutive frames, copied only when they are read.
@@ -78,13 +83,6 @@ def keep(rows: Stacked, chosen: Int[np.ndarray, " m"]) -> Stacked:
     if used.all():
         return Stacked(frames, first, num)
     return Stacked(frames[used], (np.cumsum(used, dtype=np.int32) - 1)[first], num)
-
-
-#: (weight, bias) of each layer: one for a linear probe, two with a hidden layer.
-Layers: TypeAlias = tuple[tuple[ArrayLike, ArrayLike], ...]
-
-CHUNK_FRAMES = 8192
-CHUNK_VALUES = 2**27  # half a GiB, for pixels of large images
 
 
 class Probe(NamedTuple):

@@ -30,6 +30,8 @@ from cpc.losses.masking import (
 from cpc.losses.noise_contrastive import info_nce
 from cpc.types import ArrayLike, UserError, check_type
 
+MINING = ("hard", "semi_hard", "all")
+
 
 def view_scores(
     first: Float[Array, "b d"], second: Float[Array, "b d"]
@@ -243,9 +245,6 @@ def check_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) 
     read_mask("where_positive", where_positive, (m, p))
     if where is not None:
         read_mask("where", where, (m, p, negatives.shape[1]))
-
-
-MINING = ("hard", "semi_hard", "all")
 
 
 def sigmoid(

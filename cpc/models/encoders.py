@@ -25,6 +25,11 @@ from cpc.models.layers import first_layers
 from cpc.types import PyTree, UserError
 
 EPSILON = 1e-5
+NORMS = ("none", "layer", "channel", "batch", "group")
+#: Mean and standard deviation of log energies of voices at a root mean square of 0.05.
+ENERGY_MEAN, ENERGY_SCALE = -13.0, 5.0
+#: Samples of the Fourier transform: narrow enough bins for each of 80 mel filters to have some.
+FFT_LENGTH = 2048
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -82,9 +87,6 @@ def _norm_backward(num_groups, unbiased, residuals, dy):
 
 
 channel_norm.defvjp(_norm_forward, _norm_backward)
-
-
-NORMS = ("none", "layer", "channel", "batch", "group")
 
 
 class ChannelNorm(nn.Module):
@@ -240,12 +242,6 @@ class ConvEncoder(ConvGeometry, nn.Module):
         return ChannelNorm(groups, self.norm == "channel", self.dtype, name=name)(y)
 
 
-#: Mean and standard deviation of log energies of voices at a root mean square of 0.05.
-MEAN, SCALE = -13.0, 5.0
-#: Samples of the Fourier transform: narrow enough bins for each of 80 mel filters to have some.
-FFT_LENGTH = 2048
-
-
 class LogMelEncoder(ConvGeometry, nn.Module):
     """Convolutions over log-mel energies (after van Niekerk et al. 2020, "VQ-CPC").
 
@@ -330,7 +326,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         filters = mel_filters(self.sample_rate_hz, FFT_LENGTH, self.num_mels)
         energies = log_mel(x, np.hamming(self.window_samples), self.hop_samples, filters)
         convolutions = self.make_convolutions().clone(parent=self, name="convolutions")
-        energies = (energies - MEAN) / SCALE
+        energies = (energies - ENERGY_MEAN) / ENERGY_SCALE
         if num_samples is not None:  # from here on, of energies; beyond the end they are zeros
             filled_up = jnp.maximum(num_samples, self.shortest)  # with silence, which has energies
             (number,) = output_lengths(self.layers[:1], self.pads[:1], filled_up)

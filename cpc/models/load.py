@@ -27,6 +27,12 @@ EXPORTED = "exported"
 FORMAT = "cpc 1"
 #: Collections that tell of the last batch that was trained on: no part of the model.
 OF_A_BATCH = ("penalties", "measures")
+#: Endings of files of weights.
+SUFFIXES = ".safetensors", ".npz"
+#: Entries of checkpoints that hold a model's arrays.
+STATE_DICTS = "weights", "gEncoder", "state_dict", "model_state_dict", "model"
+#: Endings of checkpoints of torch.
+TORCH_SUFFIXES = ".pt", ".pth"
 
 
 class Pretrained(NamedTuple):
@@ -146,10 +152,6 @@ def _without_batch(variables: PyTree) -> PyTree:
     return {name: tree for name, tree in variables.items() if name not in OF_A_BATCH}
 
 
-#: Endings of files of weights.
-SUFFIXES = ".safetensors", ".npz"
-
-
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
     """Write named arrays as safetensors, whole or not at all, into a folder that is made."""
     # The format is the arrays' bytes in C order, whatever the order in memory.
@@ -201,12 +203,6 @@ def check_entries(found: Mapping[str, Any], wanted: Mapping[str, Any], where: st
     ]
     if problems:
         raise UserError(f"the weights in {where} do not fit the model: {'; '.join(problems)}")
-
-
-#: Entries of checkpoints that hold a model's arrays.
-STATE_DICTS = "weights", "gEncoder", "state_dict", "model_state_dict", "model"
-#: Endings of checkpoints of torch.
-TORCH_SUFFIXES = ".pt", ".pth"
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

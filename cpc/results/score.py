@@ -23,6 +23,9 @@ from cpc.types import UserError
 Frame: TypeAlias = Any
 #: A row of a frame of scores, from `itertuples`: a `Score` with NaN for a missing number.
 Row: TypeAlias = Any
+SCORES, OUTCOMES = "scores.json", "scores.npz"
+#: Exceptions of reading a row with wrong keys or types.
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Outcomes:
@@ -231,11 +234,6 @@ def print_scores(scores: Iterable[Score]) -> None:
         rows.append((task, *probe, value, interval, score.metric, chance, score.setting))
     for line in text_table(rows):
         print(f"  {line}")  # noqa: T201
-
-
-SCORES, OUTCOMES = "scores.json", "scores.npz"
-#: Exceptions of reading a row with wrong keys or types.
-DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
