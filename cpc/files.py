@@ -40,6 +40,10 @@ RUN_LOCK, SWEEP_LOCK = "run.lock", "sweep.lock"
 MAX_ARRAY_BYTES, MAX_INFLATION = 2**30, 20
 #: Bytes of a file that are read at a time.
 CHUNK_BYTES = 2**24
+#: The split of the record that describes the run of all others.
+RUN_SPLIT = "run"
+#: The key of a mapping's checksum.
+SEAL = "crc32"
 
 
 @contextlib.contextmanager
@@ -192,12 +196,6 @@ def write_sealed(path: str | Path, value: Any, is_durable: bool = False) -> None
         part.write_text(json.dumps(seal(value), indent=2, allow_nan=False) + "\n", "utf-8")
 
 
-#: The split of the record that describes the run of all others.
-RUN_SPLIT = "run"
-#: The key of a mapping's checksum.
-SEAL = "crc32"
-
-
 def seal(value: Any) -> dict[str, Any]:
     """Return a mapping, made plain, with the checksum of its content.
 
@@ -254,10 +252,7 @@ def read_text(path: str | Path, errors: str = "strict") -> str:
 def parse_json(text: str) -> Any:
     """Parse JSON whose whole numbers fit 64 bits and whose strings are valid Unicode.
 
-    Infinity becomes NaN.
-
-    Raises:
-        ValueError: the text is something else.
+    Infinity becomes NaN; anything else is a ValueError.
     """
     content = json.loads(
         text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_float
@@ -301,11 +296,7 @@ def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file, without its checksum if it has one, which is checked.
-
-    Raises:
-        UserError: the file does not exist or is damaged.
-    """
+    """Return the content of a JSON file, without its checksum if it has one, which is checked."""
     try:
         content = parse_json(read_text(path))
         return unseal(content) if isinstance(content, dict) and SEAL in content else content
@@ -329,11 +320,7 @@ def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
 
 
 def read_sealed(path: str | Path) -> dict[str, Any]:
-    """Return a sealed mapping; a file without a checksum is damaged.
-
-    Raises:
-        UserError: the file does not exist or is damaged.
-    """
+    """Return a sealed mapping; a file without a checksum is damaged."""
     try:
         return unseal(parse_json(read_text(path)))
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -341,11 +328,7 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file, after comparing their sizes with a limit.
-
-    Raises:
-        UserError: the file does not exist, is damaged, or would take too much memory.
-    """
+    """Read the arrays of an .npz file, after comparing their sizes with a limit."""
     try:
         check_regular(path)
         _check_archive(Path(path))

@@ -20,12 +20,8 @@ def log_mel(
     """Return the log energies of mel filters over the power spectra of windows, in float32.
 
     Window t is the samples from t * hop to t * hop + w: t = (s - w) // hop + 1 of them, none beyond
-    the ends. Pad x for other frames.
-
-    Args:
-        x: waveforms in -1..1.
-        window: weights of a window's samples.
-        filters: of `mel_filters`; the Fourier transform is 2 (bins - 1) samples long, at least w.
+    the ends. Pad x for other frames. The filters are of `mel_filters`: the Fourier transform is 2
+    (bins - 1) samples long, at least w.
 
     >>> filters = mel_filters(16000, 512, 40)
     >>> log_mel(np.zeros((2, 720), np.float32), np.hamming(400), 160, filters).shape

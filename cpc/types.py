@@ -204,22 +204,14 @@ class CPCOutputs(NamedTuple):
 
 
 def check_type(name: str, value: Any, kinds: Any, fix: str) -> None:
-    """Check that an argument is of one of the types.
-
-    Raises:
-      UserError: it is of another type; the fix is part of the sentence.
-    """
+    """Check that an argument is of one of the types."""
     if not isinstance(value, kinds):
         got = repr(value) if isinstance(value, str | int | float) else type(value).__name__
         raise UserError(f"{name} has the wrong type (got {got}): {fix}")
 
 
 def check_array(name: str, value: Any, kind: Any = np.number) -> None:
-    """Check that an argument is an array of real numbers, or of one kind of them.
-
-    Raises:
-      UserError: it is no array, such as a list, or its entries are of another kind.
-    """
+    """Check that an argument is an array of real numbers, or of one kind of them."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         fix = "pass a JAX or NumPy array"
@@ -230,11 +222,7 @@ def check_array(name: str, value: Any, kind: Any = np.number) -> None:
 
 
 def check_function(name: str, value: Any, num_arguments: int, fix: str) -> None:
-    """Check that an argument is a function that can be called with so many arguments.
-
-    Raises:
-      UserError: it is not; the fix is part of the sentence.
-    """
+    """Check that an argument is a function that can be called with so many arguments."""
     check_type(name, value, Callable, fix)
     try:
         inspect.signature(value).bind(*range(num_arguments))

@@ -6,9 +6,16 @@ device. `python -m cpc.data NAME` prepares a packaged set.
 
 from cpc.data.cache import cache_dir
 from cpc.data.images import Images, LazyPixels, leave_out_shared, make_image_batches, select_images
-from cpc.data.items import SILENCES, make_items, read_items, write_items
 from cpc.data.pack import pack, pack_folder
-from cpc.data.phones import UNLABELLED, align, read_alignments
+from cpc.data.phones import (
+    SILENCES,
+    UNLABELLED,
+    align,
+    make_items,
+    read_alignments,
+    read_items,
+    write_items,
+)
 from cpc.data.pipeline import prefetch
 from cpc.data.recordings import (
     SAMPLE_RATE_HZ,
@@ -23,9 +30,8 @@ from cpc.data.recordings import (
 )
 from cpc.data.sources.folder import read_folder
 from cpc.data.sources.image_folder import read_image_folder
-from cpc.data.sources.images_tfds import locate_images_tfds, read_images_tfds
-from cpc.data.sources.librispeech_tfds import read_librispeech_tfds
 from cpc.data.sources.synthetic import Synthetic, make_synthetic, phone_chain, synthetic_information
+from cpc.data.sources.tfds import locate_images_tfds, read_images_tfds, read_librispeech_tfds
 from cpc.data.text.corpus import (
     Corpus,
     Vocabulary,

@@ -10,7 +10,7 @@ from jaxtyping import Float, Num, UInt8
 from cpc.data.audio_file import MAX_RATE_HZ, MIN_RATE_HZ, MOST_BEYOND
 from cpc.data.image_file import fit_pixels
 from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
-from cpc.data.series import measure
+from cpc.data.series import UNSCALED, measure
 from cpc.types import UserError
 
 #: What was given: one array, a batch of them, or a list of arrays of any lengths.
@@ -73,8 +73,7 @@ def take_sounds(
     Args:
         x: (s,), (b, s), or a list of (s,): floats in -1..1, or integers, scaled by their type.
         sample_rate_hz: of x; None for that of the model.
-        model_rate_hz: the rate at which the model was trained.
-        rms: the loudness at which it was trained; None to keep that of x.
+        model_rate_hz, rms: at which the model was trained; an rms of None keeps that of x.
         stride: samples per frame of the model; a batch of rows that are shorter is refused.
         normalize: False if x has the model's rate and loudness; it is then returned as float32.
     """
@@ -163,9 +162,7 @@ def take_series(
 
     Args:
         x: (t, channels), (b, t, channels), or a list of (t, channels); of one channel also (t,).
-        channels: those of the model.
-        standardize: whether the channels of each training file were brought to mean 0 and
-            deviation 1.
+        standardize: whether those of each training file were brought to mean 0 and deviation 1.
         normalize: False if x has the scale of the model.
     """
     if channels == 1:  # a series of one axis is its channel
@@ -181,13 +178,11 @@ def take_series(
             raise UserError("x contains NaN or infinity: remove or fill these steps")
     if not normalize:
         return _as_they_are(items), form
-    return [_standardize(item) if standardize else item.astype("f4") for item in items], form
-
-
-def _standardize(values: np.ndarray) -> Float[np.ndarray, "t channels"]:
-    """Return channels with mean 0 and deviation 1, as files are read; of a constant one, 0."""
-    (mean, scale), _ = measure(values, values.shape[1])
-    return ((values - mean) / scale).astype("f4")
+    scales = [measure(item, channels)[0] if standardize else UNSCALED for item in items]
+    return [
+        ((item - mean) / scale).astype("f4")
+        for item, (mean, scale) in zip(items, scales, strict=True)
+    ], form
 
 
 def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:

@@ -142,8 +142,6 @@ def augment_patches(
         out = clip((warped - m) * U(1 - contrast, 1 + contrast) + m + U(-brightness, brightness))
 
     Args:
-        rng: a key.
-        patches: in [-1, 1].
         color_drop: probability that all but one channel become grey (0); nothing if there is one.
         rotation_degrees: angles are U(-rotation_degrees, rotation_degrees).
         shear: each row is moved by U(-shear, shear) times its distance from the middle.
@@ -190,14 +188,9 @@ def warp(
     """Rotation, shear and elastic displacement in one bilinear interpolation.
 
     About the middle of the patch, out(y, x) = patch(R S (y, x) + displacement(y, x)) with
-    R = [[cos, sin], [-sin, cos]] and S = [[1, 0], [shear, 1]]; beyond the edges they continue.
-
-    Args:
-        patch: any values.
-        angle: radians, counter-clockwise as the image is seen.
-        shear: columns that a row moves, a row's distance from the middle.
-        displacement: pixels down and right on a coarse grid, brought to (p, p, 2) by cubic
-            interpolation.
+    R = [[cos, sin], [-sin, cos]] and S = [[1, 0], [shear, 1]]; beyond the edges they continue. The
+    angle is in radians, counter-clockwise as the image is seen, and the displacement in pixels down
+    and right on a coarse grid, brought to (p, p, 2) by cubic interpolation.
     """
     p = patch.shape[0]
     offsets = jnp.arange(p) - (p - 1) / 2

@@ -104,23 +104,14 @@ def augment_sound(
 ) -> Float[Array, "b s"]:
     """Return windows after each of some effects, in their order, each row with draws of its own.
 
-    What is beyond a row's `num_samples` is taken for zeros, and stays. A row of which an effect
-    makes anything but finite numbers is given back as it came.
+    What is beyond a row's `num_samples` (all of it without) is taken for zeros, and stays. A row of
+    which an effect makes anything but finite numbers is given back as it came.
 
-    Args:
-        rng: a key.
-        x: windows.
-        effects: of `EFFECTS`.
-        ranges: what is drawn.
-        speaker: whose each row is; noise is then another speaker's, where the batch has one.
-        num_samples: how much of each row is real; all of it without.
+    `speaker` says whose each row is; noise is then another speaker's, where the batch has one.
 
     >>> x = jnp.ones((2, 1600))
     >>> augment_sound(jax.random.key(0), x, ["dropout"]).shape
     (2, 1600)
-
-    Raises:
-        UserError: as `check_effects`.
     """
     check_effects(effects, ranges, x.shape[1], len(x))
     length = jnp.full(len(x), x.shape[1]) if num_samples is None else jnp.asarray(num_samples)

@@ -59,14 +59,8 @@ def decode_image(
 
     Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparent pixels
     are blended with white, and orientation tags are followed. Animations and files of several
-    pages give their first image.
-
-    Args:
-        content: the file's bytes.
-        name: what error messages call it.
-        size: the central square, resized to size x size pixels (a smaller one is enlarged); None
-            for the whole image as it is.
-        channels: 1 or 3.
+    pages give their first image. With a `size`, the central square is resized to size x size
+    pixels (a smaller one is enlarged). Error messages call the file `name`.
     """
     try:
         data_end = _find_jpeg_end(content, name)
@@ -100,7 +94,9 @@ def _fit(bitmap: Image.Image, size: int | None) -> Image.Image:
     """Return the central square at size x size pixels; the image itself for None."""
     if size is None or bitmap.size == (size, size):
         return bitmap
-    square = _central_square(*bitmap.size)
+    side = min(bitmap.size)
+    left, top = (bitmap.width - side) / 2, (bitmap.height - side) / 2
+    square = (left, top, left + side, top + side)
     return bitmap.resize((size, size), Image.Resampling.BILINEAR, square)
 
 
@@ -165,9 +161,3 @@ def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("L" if channels == 1 else "RGB")
-
-
-def _central_square(width: int, height: int) -> tuple[float, float, float, float]:
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side

@@ -25,9 +25,8 @@ from cpc.data.recordings import (
     sum_of_squares,
     to_int16,
 )
-from cpc.data.skipped import Skipped, check_skipped
 from cpc.data.sources.folder import read_folder
-from cpc.data.walk import digest_files, walk_files
+from cpc.data.walk import Skipped, check_skipped, digest_files, walk_files
 from cpc.files import part_folder, plain, read_sealed, read_text, replace_folder, write_sealed
 from cpc.types import UserError
 
@@ -296,20 +295,15 @@ def _write_pack(
             f"none of the {len(recordings)} recordings has sound that decodes: there is nothing to "
             "pack"
         )
-    sums = _sum_blocks(data)
+    with data.open("rb") as file:
+        blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
+        sums = np.asarray([zlib.crc32(block) for block in blocks], "<u4")
     sums.tofile(part / SUMS_NAME)
     index |= {"version": INDEX_VERSION, "fingerprint": fingerprint}
     index |= {"skipped": recordings.skipped, "shortened": recordings.shortened}
     index["crc32_of_sums"] = zlib.crc32(sums.tobytes())
     write_sealed(part / INDEX_NAME, index)
     return index
-
-
-def _sum_blocks(path: Path) -> UInt32[np.ndarray, " blocks"]:
-    """Return the crc32 of each block of a file."""
-    with path.open("rb") as file:
-        blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
-        return np.asarray([zlib.crc32(block) for block in blocks], "<u4")
 
 
 def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, list]:
@@ -326,7 +320,10 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, li
     began = said = time.monotonic()
     with path.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
         while stop < len(recordings):
-            lot = _next_lot(recordings.lengths, stop)
+            # The next to decode together, or one that is too long for memory alone.
+            total = np.cumsum(recordings.lengths[stop : stop + DECODED_AT_ONCE].astype(float))
+            number = max(1, int(np.searchsorted(total, SAMPLES_AT_ONCE, "right")))
+            lot = range(stop, stop + number)
             for position, decoded in zip(lot, pool.map(decode, lot), strict=True):
                 begin = file.tell()
                 try:
@@ -341,12 +338,6 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, li
                 said = time.monotonic()
                 log(_progress(recordings.lengths, stop, said - began))
     return index
-
-
-def _next_lot(lengths: np.ndarray, start: int) -> range:
-    """The next utterances to decode together, or one that is too long for memory alone."""
-    total = np.cumsum(lengths[start : start + DECODED_AT_ONCE].astype(float))
-    return range(start, start + max(1, int(np.searchsorted(total, SAMPLES_AT_ONCE, "right"))))
 
 
 def _decode(recordings: Recordings, index: int) -> Decoded:

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
 
@@ -46,19 +45,12 @@ def prefetch(
         yield from map(batches, range(start, stop))
         return
     steps = iter(range(start, stop))
-    with _pool(num_threads) as pool:
+    pool = ThreadPoolExecutor(num_threads)
+    try:
         ahead = deque(pool.submit(batches, step) for step in islice(steps, buffer))
         while ahead:
             batch = ahead.popleft().result()
             ahead.extend(pool.submit(batches, step) for step in islice(steps, 1))
             yield batch
-
-
-@contextmanager
-def _pool(num_threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that are not waited for at the end: the batch in hand may take long."""
-    pool = ThreadPoolExecutor(num_threads)
-    try:
-        yield pool
-    finally:
+    finally:  # without waiting: the batch in hand may take long
         pool.shutdown(wait=False, cancel_futures=True)

@@ -9,8 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
-from cpc.data.skipped import Skipped
-from cpc.data.walk import read_named, same_name
+from cpc.data.walk import Skipped, read_named, same_name
 from cpc.types import UserError
 
 #: Called with a sentence.

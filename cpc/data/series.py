@@ -216,8 +216,11 @@ def read_file(
     check_name(path)
     check_file(path)
     suffix = path.suffix.lower()
-    if suffix == ".npy":
-        return open_npy(path), None
+    if suffix == ".npy":  # of which only the header is read
+        mapped = np.load(path, mmap_mode="r")
+        order = "C" if mapped.flags.c_contiguous else "F"
+        shape = as_columns(mapped).shape
+        return NpyFile(path, mapped.dtype, mapped.offset, shape, order), None
     if suffix == ".npz":
         values, labels = read_npz(path, step_label)
     else:
@@ -235,14 +238,6 @@ def check_size(path: pathlib.Path, num_bytes: int) -> None:
             f"it holds {num_bytes / 1e9:.3g} GB of numbers, above the limit of {limit / 1e9:.3g} "
             "GB: save them as .npy, which stays on the disk"
         )
-
-
-def open_npy(path: pathlib.Path) -> NpyFile:
-    """Return a .npy of which only the header is read."""
-    mapped = np.load(path, mmap_mode="r")
-    shape = as_columns(mapped).shape
-    order = "C" if mapped.flags.c_contiguous else "F"
-    return NpyFile(path, mapped.dtype, mapped.offset, shape, order)
 
 
 def read_npz(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarray | None]:
@@ -281,8 +276,8 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
         known = labels[~pd.isna(labels)]
         if not len(known) or pd.api.types.infer_dtype(known) not in NUMBERS:
             # As they stand there: pandas takes names such as None, NA or null for missing.
-            how = {"usecols": [step_label], "dtype": str, "keep_default_na": False}
-            labels = read_csv(path, **how)[step_label].to_numpy()
+            texts = read_csv(path, usecols=[step_label], dtype=str, keep_default_na=False)
+            labels = texts[step_label].to_numpy()
     for name, column in frame.items():
         if not pd.api.types.is_numeric_dtype(column):
             if is_text:
@@ -367,8 +362,9 @@ def check_header(path: pathlib.Path) -> None:
     import pandas as pd
 
     # The text: a frame gives a second column 0.0 the name 0.0.1.
-    how = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
-    names = pd.read_csv(path, sep=SEPARATORS[path.suffix.lower()], **how).to_numpy()[0]
+    separator = SEPARATORS[path.suffix.lower()]
+    line = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
+    names = line.to_numpy()[0]
     numbers: Any = pd.to_numeric(names, errors="coerce")  # NaN where a name is none
     if not np.isnan(numbers).any() and names.tolist() != list(map(str, range(len(names)))):
         raise UserError(

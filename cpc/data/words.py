@@ -42,16 +42,14 @@ def word_stream(
         sentence_starts: where sentences begin, and the end of the last. Words of one sentence have
             one number.
         keep: chance of each word to stay.
-        seed: of the order of slices and of what is thinned out.
         steps, positions, margin: the shape of a launch; a margin of 5 shows 5 words on either side.
-
-    Raises:
-        UserError: no word would stay.
     """
     n, capacity = len(tokens), steps * positions
     grain = min(MOST_BETWEEN, max(1, capacity // 32))  # less than the twentieth that is spare
-    grains = _sum_each(tokens, keep, grain)
-    upto = np.cumsum(grains)
+    at_once = MOST_BETWEEN * grain
+    parts = [keep[tokens[i : i + at_once]] for i in range(0, n, at_once)]
+    grains = [np.add.reduceat(part, np.arange(0, len(part), grain)) for part in parts]
+    upto = np.cumsum(np.concatenate([np.zeros(0), *grains]))  # tokens that are expected to stay
     if not n or upto[-1] < 2:
         raise UserError(
             "the text has no two words that would be trained on: lower data.min_count, raise "
@@ -80,11 +78,3 @@ def word_stream(
         return {"tokens": words[places], "sentence": sentences[places]}
 
     return WordStream(launch, num, n / num)
-
-
-def _sum_each(tokens: Any, keep: np.ndarray, grain: int) -> np.ndarray:
-    """How many of each `grain` tokens are expected to stay."""
-    at_once = MOST_BETWEEN * grain
-    parts = [keep[tokens[i : i + at_once]] for i in range(0, len(tokens), at_once)]
-    sums = [np.add.reduceat(part, np.arange(0, len(part), grain)) for part in parts]
-    return np.concatenate(sums) if sums else np.zeros(0)

@@ -147,7 +147,12 @@ def _expectations(evaluate, label, shift):
     product = np.outer(LAW.sum(1), LAW.sum(0))
     log_ratio = np.log(LAW / product)
     information = float((LAW * log_ratio).sum())
-    critics = np.stack([log_ratio + shift, np.full(LAW.shape, shift), *_critics(log_ratio)])
+    rng = np.random.default_rng(0)
+    others = [  # the exact critic scaled, shifted and with noise, and noise alone
+        scale * log_ratio + offset + noise * rng.normal(size=LAW.shape)
+        for scale, offset, noise in itertools.product((0, 0.5, 1, 2, 5), (-1, 0, 1), (0, 1))
+    ]
+    critics = np.stack([log_ratio + shift, np.full(LAW.shape, shift), *others])
     for n in (2, 4):
         cells = np.array(list(itertools.product(range(LAW.size), repeat=n)))  # (batches, n)
         x, y = np.unravel_index(cells, LAW.shape)
@@ -173,13 +178,6 @@ def _expectations(evaluate, label, shift):
             passed = label.judge(label.sign * (measured - truth)) if is_judged else None
             expected = label.words(truth) if is_judged else f"{truth:.4g}"
             yield Row(f"{check}, N = {n}", expected, float(measured), math.nan, passed)
-
-
-def _critics(log_ratio):
-    """Yield the exact critic scaled, shifted and with noise, and noise alone."""
-    rng = np.random.default_rng(0)
-    for scale, shift, noise in itertools.product((0, 0.5, 1, 2, 5), (-1, 0, 1), (0, 1)):
-        yield scale * log_ratio + shift + noise * rng.normal(size=log_ratio.shape)
 
 
 def _info_nce_exactly(law, n):

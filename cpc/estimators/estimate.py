@@ -1,4 +1,12 @@
-"""The result of an estimator, and score matrices with the joint pairs on the diagonal."""
+"""Estimates of mutual information from the scores of a critic, and the claims of an estimate.
+
+With r(x, y) = p(x, y) / (p(x) p(y)), f the scores, joint pairs (i, i) and product pairs (i, j):
+InfoNCE, its interpolation with TUBA and ML-CPC classify pairs of a batch and have a ceiling. DV,
+MINE, TUBA, NWJ, JS, SMILE and CLUB, which take the mean exponent of a critic, have none, but a
+variance that grows as e^I: the partition of n draws from a Gaussian law varies by
+(e^(2I) - 1) / n, and a batch without the tail reads high (McAllester & Stratos 2020). All raise a
+UserError for scores that are not square, or a single pair.
+"""
 
 import dataclasses
 import functools
@@ -9,7 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Array, Float
 
+from cpc import losses
 from cpc.types import UserError
 
 
@@ -86,3 +96,248 @@ def exp(scores):
     """
     excess = jnp.maximum(scores - LARGEST_EXPONENT, 0.0)
     return jnp.exp(jnp.minimum(scores, LARGEST_EXPONENT)) * (1.0 + excess)
+
+
+def info_nce(scores: Float[Array, "n n"]) -> Estimate:
+    """Estimate I by how well x_i finds its y_i in the row (van den Oord et al. 2018).
+
+    log n + mean_i [ f_ii - log sum_j e^f_ij ]; best f = log r + any h(x).
+
+    A lower bound with the ceiling log n; it is low by 10 % at half of it.
+
+    >>> info_nce(jnp.zeros((4, 4))).value
+    Array(0., dtype=float32)
+    """
+    joint, product = split(scores)
+    n = len(joint)
+    loss = losses.info_nce(joint, product, off_diagonal(n))
+    return Estimate(math.log(n) - loss.mean(), is_bound=True, ceiling=math.log(n), side="lower")
+
+
+def interpolated(
+    scores: Float[Array, "n n"],
+    log_baseline: float | int | Float[Array, ""] | Float[Array, " n"],
+    alpha: float | int | Float[Array, ""],
+) -> Estimate:
+    """Estimate I between InfoNCE and TUBA: less bias for more variance (Poole et al. 2019, eq. 10).
+
+    1 + mean_(i != j) [ f_ii - log b_i(j) ] - mean_(i != j) e^f_ij / b_i(i), with the baseline
+    b_i(k) = alpha mean_(l != k) e^f_il + (1 - alpha) a_i; best f = log r + log a(x).
+
+    A lower bound for every a(x) that does not depend on y. alpha = 1 is InfoNCE among n - 1, with
+    the ceiling log(n - 1); alpha = 0 is TUBA, without one; between, it is 1 + log((n - 1) / alpha).
+    log a is that of each row, or one for all, and may be learned.
+
+    A critic without doubt ends at its ceiling, 1 + log 14:
+
+    >>> sure = jnp.where(jnp.eye(8, dtype=bool), 300.0, -300.0)
+    >>> estimate = interpolated(sure, 0.0, 0.5)
+    >>> round(float(estimate.value), 3), round(float(estimate.ceiling), 3)
+    (3.639, 3.639)
+    """
+    known = known_number("alpha", alpha)
+    if known is not None and not 0 <= known <= 1:
+        raise UserError(f"alpha is {alpha}: it must be from 0, TUBA, to 1, InfoNCE")
+    scores = jnp.maximum(scores.astype(jnp.float32), LOWEST)
+    joint, product = split(scores)
+    n = len(joint)
+    alpha = jnp.asarray(alpha, jnp.float32)
+    log_baseline = jnp.broadcast_to(jnp.asarray(log_baseline, jnp.float32), joint.shape)
+    without = _log_sum_without(scores) - math.log(n - 1)
+    log_b = jnp.logaddexp(
+        jnp.log(alpha) + without, jnp.log1p(-alpha) + log_baseline[:, None]
+    )  # (n, n): row i without column k
+    partition = mean_off(exp(product - jnp.diagonal(log_b)[:, None]))
+    value = 1.0 + mean_off(joint[:, None] - log_b) - partition
+    ceiling = math.log(n - 1) - jnp.log(alpha) + (alpha < 1)
+    return Estimate(value, is_bound=True, ceiling=ceiling, side="lower")
+
+
+def _log_sum_without(scores):
+    """Return the log of the sum of e^s over row i without column k, [i, k].
+
+    Only at the largest score of a row would total - own cancel; there the sum is computed directly.
+    """
+    top = jnp.argmax(scores, axis=1, keepdims=True) == jnp.arange(scores.shape[1])
+    total = jax.nn.logsumexp(scores, axis=1, keepdims=True)
+    below = jax.nn.logsumexp(jnp.where(top, -jnp.inf, scores), axis=1, keepdims=True)
+    probability = jnp.exp(jnp.where(top, -jnp.inf, scores - total))  # at most 1/2
+    return jnp.where(top, below, total + jnp.log1p(-probability))
+
+
+def ml_cpc(
+    scores: Float[Array, "n n"], alpha: float | int | Float[Array, ""] | None = None
+) -> Estimate:
+    """Estimate I by all pairs of a batch in one softmax (Song & Ermon 2020, multi-label CPC).
+
+    mean_i log [ n^2 e^f_ii / (alpha sum_j e^f_jj + (n - alpha) / (n - 1) sum_(j != k) e^f_jk) ]
+
+    A lower bound with the ceiling log(n / alpha). alpha, the weight of the joint pairs in the sum,
+    is from n / (n (n - 1) + 1), the default with the ceiling log(n (n - 1) + 1), to 1.
+
+    >>> ml_cpc(jnp.zeros((4, 4))).value + 0.0
+    Array(0., dtype=float32)
+    """
+    joint, product = split(scores)
+    n = len(joint)
+    smallest = n / (n * (n - 1) + 1)
+    alpha = smallest if alpha is None else alpha
+    known = known_number("alpha", alpha)
+    if known is not None and not np.float32(smallest) <= known <= 1:
+        raise UserError(f"alpha is {alpha}: with {n} pairs it must be from {smallest:.4g} to 1")
+    alpha = jnp.asarray(alpha, jnp.float32)
+    log_sum = jnp.logaddexp(
+        jnp.log(alpha) + jax.nn.logsumexp(joint),
+        jnp.log((n - alpha) / (n - 1)) + jax.nn.logsumexp(jnp.maximum(product, LOWEST)),
+    )
+    value = 2 * math.log(n) + joint.mean() - log_sum
+    return Estimate(value, is_bound=True, ceiling=math.log(n) - jnp.log(alpha), side="lower")
+
+
+#: Decay and lower limit of MINE's moving average.
+MINE_DECAY, MIN_MINE_AVERAGE = 0.9, 1e-4
+
+
+def donsker_varadhan(scores: Float[Array, "n n"]) -> Estimate:
+    """Estimate I by the supremum of Donsker & Varadhan.
+
+    mean f_ii - log mean_(i != j) e^f_ij; best f = log r + any constant.
+
+    A lower bound for exact means only: the logarithm of a sampled mean is biased upwards, by 15 %
+    at I = 10 nats with 64 pairs.
+
+    >>> donsker_varadhan(jnp.array([[2.0, 0.0], [0.0, 2.0]])).value
+    Array(2., dtype=float32)
+    """
+    joint, product = split(scores)
+    return Estimate(joint.mean() - log_mean_exp_off(product))
+
+
+def mine(
+    scores: Float[Array, "n n"], log_average: float | int | Float[Array, ""]
+) -> tuple[Estimate, Float[Array, ""]]:
+    """Estimate I by Donsker-Varadhan, with the gradient of MINE (Belghazi et al. 2018, eq. 12).
+
+    The value is `donsker_varadhan`. Its gradient is that of mean f_ii - u / b, where
+    u = mean_(i != j) e^f_ij and b = max(0.9 average + 0.1 u, 1e-4) is held constant: the
+    average over steps, whose log is 0 before the first, lowers the bias of the gradient, not that
+    of the value. Returns the estimate, and log b for the next step.
+
+    The average moves from 1 to 0.9 + 0.1 e:
+
+    >>> estimate, log_average = mine(jnp.ones((3, 3)), 0.0)
+    >>> estimate.value, round(float(jnp.exp(log_average)), 4)
+    (Array(0., dtype=float32), 1.1718)
+    """
+    joint, product = split(scores)
+    log_mean, log_average = log_mean_exp_off(product), jnp.asarray(log_average, jnp.float32)
+    log_average = jnp.logaddexp(
+        jnp.log(MINE_DECAY) + log_average, jnp.log1p(-MINE_DECAY) + log_mean
+    )
+    log_average = jax.lax.stop_gradient(jnp.maximum(log_average, jnp.log(MIN_MINE_AVERAGE)))
+    ratio = jnp.exp(log_mean - log_average)
+    no_value = ratio - jax.lax.stop_gradient(ratio)
+    return Estimate(joint.mean() - jax.lax.stop_gradient(log_mean) - no_value), log_average
+
+
+def tuba(
+    scores: Float[Array, "n n"], log_baseline: float | int | Float[Array, ""] | Float[Array, " n"]
+) -> Estimate:
+    """Estimate I by the bound with a baseline a(x) > 0 (Poole et al. 2019, eq. 5).
+
+    1 + mean (f_ii - log a_i) - mean_(i != j) e^f_ij / a_i; best f = log r + log a(x).
+
+    A lower bound for every a(x) that does not depend on y: one of each row, or one for all.
+
+    >>> tuba(jnp.array([[2.0, 0.0], [0.0, 2.0]]), 0.0).value
+    Array(2., dtype=float32)
+    """
+    joint, product = split(scores)
+    log_baseline = jnp.broadcast_to(jnp.asarray(log_baseline, jnp.float32), joint.shape)
+    partition = mean_off(exp(product - log_baseline[:, None]))
+    return Estimate(1.0 + (joint - log_baseline).mean() - partition, is_bound=True, side="lower")
+
+
+def nwj(scores: Float[Array, "n n"]) -> Estimate:
+    """Estimate I by the bound of Nguyen, Wainwright & Jordan (2010), or f-GAN KL, or MINE-f.
+
+    mean f_ii - mean_(i != j) e^(f_ij - 1): TUBA with a = e; best f = 1 + log r.
+
+    A lower bound, without bias at the best critic, with a large variance.
+    """
+    return tuba(scores, 1.0)
+
+
+def js(scores: Float[Array, "n n"]) -> Estimate:
+    """Estimate I with a critic that was trained on `js_objective` (Poole et al. 2019, sec. 2.3).
+
+    1 + mean f_ii - mean_(i != j) e^f_ij: NWJ at 1 + f, since that training ends at f = log r.
+
+    A lower bound. Public code returns `nwj(scores)` instead, which at f = log r is I - 1/e.
+    """
+    return tuba(scores, 0.0)
+
+
+def js_objective(scores: Float[Array, "n n"]) -> Float[Array, ""]:
+    """Return the objective of critics for `js` and `smile`, to be maximised; not an estimate.
+
+    -mean softplus(-f_ii) - mean_(i != j) softplus(f_ij); best f = log r (Hjelm et al. 2019, eq. 4).
+
+    >>> js_objective(jnp.zeros((2, 2))) + 2 * jnp.log(2.0)
+    Array(0., dtype=float32)
+    """
+    joint, product = split(scores)
+    return -jax.nn.softplus(-joint).mean() - mean_off(jax.nn.softplus(product))
+
+
+def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> Estimate:
+    """Estimate I by DV with a clipped partition (Song & Ermon 2020, eq. 13).
+
+    mean f_ii - log mean_(i != j) clip(e^f_ij, e^-clip, e^clip); the joint scores are not clipped.
+    Train with `js_objective`, whose optimum is f = log r; clip = inf gives Donsker-Varadhan.
+
+    Not a bound: little variance, but a bias of either sign. The exact critic reads up to 2 nats too
+    high; critics that fit badly hide this.
+
+    >>> smile(jnp.array([[3.0, -9.0], [-9.0, 3.0]]), clip=1.0).value
+    Array(4., dtype=float32)
+    """
+    known = known_number("clip", clip)
+    if known is not None and not known > 0:
+        raise UserError(f"clip is {clip}: it must be above 0, in nats; inf clips nothing")
+    joint, _ = split(scores)
+    clip = jnp.asarray(clip, jnp.float32)
+    _, clipped = split(jnp.clip(scores.astype(jnp.float32), -clip, clip))
+    return Estimate(joint.mean() - log_mean_exp_off(clipped))
+
+
+def flo(scores: Float[Array, "n n"], u: Float[Array, " n"]) -> Estimate:
+    """Estimate I by the Fenchel-Legendre bound (Guo et al. 2022).
+
+    1 - mean_i [ u_i + mean_(j != i) e^(f_ij - f_ii - u_i) ]; best f = log r + h(x), u = -log r.
+
+    A lower bound for every f and u, because -log z = max over u of 1 - u - z e^-u. `u` are those of
+    the joint pairs, learned together with f.
+
+    >>> flo(jnp.array([[2.0, 0.0], [0.0, 2.0]]), jnp.full(2, -2.0)).value
+    Array(2., dtype=float32)
+    """
+    joint, product = split(scores)
+    if u.shape != joint.shape:
+        raise UserError(f"u has the shape {u.shape}: one number a joint pair is {joint.shape}")
+    u = u.astype(jnp.float32)
+    partition = mean_off(exp(product - joint[:, None] - u[:, None]))
+    return Estimate(1.0 - u.mean() - partition, is_bound=True, side="lower")
+
+
+def club(log_conditional: Float[Array, "n n"]) -> Estimate:
+    """Estimate I from above by a model of the conditional (Cheng et al. 2020, eq. 7).
+
+    mean log q(y_i|x_i) - mean_(i != j) log q(y_j|x_i); an upper bound only if q = p(y|x), so that
+    `is_bound` is False. Any f = log q + h(y) gives the same.
+
+    >>> club(jnp.array([[2.0, 0.0], [1.0, 4.0]])).value
+    Array(2.5, dtype=float32)
+    """
+    joint, product = split(log_conditional)
+    return Estimate(joint.mean() - mean_off(product), side="upper")

@@ -230,7 +230,10 @@ def solve_path(
     if len(first) > num_sampled:
         first = np.sort(np.random.default_rng(0).choice(first, num_sampled, replace=False))
     sample = np.asarray(read_rows_at(rows.frames, jnp.asarray(first), rows.num), np.float64)
-    axes = sample_axes(sample)
+    if sample.shape[0] <= sample.shape[1]:
+        axes = np.linalg.svd(sample, full_matrices=False)[2].T
+    else:
+        axes = np.linalg.eigh(sample.T @ sample)[1]
     along = sample @ axes
     counts = np.bincount(rows.labels, minlength=num_classes)
     zero = np.zeros((len(axes), num_classes)), np.log(np.maximum(counts, 0.5) / counts.sum())
@@ -372,13 +375,6 @@ def add_gradient(
         wrong = jnp.where(is_right | (labels < 0)[:, None], 0.0, share)
         error = jnp.where(is_right, -wrong.sum(axis=1, keepdims=True), wrong)
         return total[0] + error.T @ x, total[1] + error.sum(axis=0)
-
-
-def sample_axes(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d a"]:
-    """Return the min(n, d) principal axes of rows, as columns, in float64."""
-    if x.shape[0] <= x.shape[1]:
-        return np.linalg.svd(x, full_matrices=False)[2].T
-    return np.linalg.eigh(x.T @ x)[1]
 
 
 def check_grid(l2s: Sequence[float | int]) -> None:

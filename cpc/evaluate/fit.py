@@ -1,14 +1,16 @@
 """Softmax regression on frozen features: linear to convergence, or by a number of updates."""
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Float, Int
 
 from cpc.evaluate.convex import (
@@ -21,26 +23,55 @@ from cpc.evaluate.convex import (
     solve_path,
 )
 from cpc.evaluate.probe import (
-    CALL_UPDATES,
     Layers,
     Probe,
     Stacked,
-    Updates,
-    adam_cosine,
     as_stacked,
-    begin_fit,
     check_finite,
     check_labels,
-    draw_rows,
-    fit_layers,
-    initial_layers,
     keep,
     predict,
+    read_rows_at,
+    score,
     standardisation,
     standardised,
-    take,
 )
 from cpc.types import Array, ArrayLike, UserError
+
+#: make(learning rate, number of updates).
+MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransformation]
+
+#: Most updates of one call of compiled code.
+CALL_UPDATES = 256
+
+
+class Updates(NamedTuple):
+    """The number of updates of a fit, their rows and their optimizer."""
+
+    num_epochs: int = 10
+    """Passes over the data; the fit goes on until there are `min_updates` updates."""
+    min_updates: int = 1000
+    batch_size: int = 1024
+    learning_rate: float = 5e-3
+    """0.1 for `paper_sgd`."""
+    optimizer: MakeOptimizer | None = None
+    """`adam_cosine` or `paper_sgd`; None for the first, and for linear probes without updates."""
+
+
+def adam_cosine(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
+    """Return Adam with a rate that falls to zero along half a cosine."""
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, num_updates))
+
+
+def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
+    """Return momentum 0.9 with a rate divided by 10 after 50/85 and 75/85 of the updates.
+
+    The paper's probe of images (section 3.2) uses learning rate 0.1, 85,000 updates, and batches of
+    2048 with one row per image.
+    """
+    steps = {num_updates * 50 // 85: 0.1, num_updates * 75 // 85: 0.1}
+    schedule = optax.piecewise_constant_schedule(learning_rate, steps)
+    return optax.sgd(schedule, momentum=0.9)
 
 
 class Frames(NamedTuple):
@@ -184,17 +215,21 @@ def fit_by_updates(
     num_updates = math.ceil(share * max(in_epochs, updates.min_updates))
     num_calls = -(-num_updates // CALL_UPDATES)
     per_call = -(-num_updates // num_calls)
-    how = {"optimizer": optimizer, "num_updates": num_calls * per_call}
+    num_updates = num_calls * per_call
     of_each = jax.tree.map(lambda w: np.stack([w] * len(weight_decays)), layers)
-    params, state = begin_fit(of_each, updates.learning_rate, **how)
-    penalty = np.array(weight_decays, np.float32), updates.learning_rate
-    first, y = frames.rows.first, frames.labels
+    params, state = begin_fit(
+        of_each, updates.learning_rate, num_updates=num_updates, optimizer=optimizer
+    )
+    decays = np.array(weight_decays, np.float32)
+    step = functools.partial(fit_layers, num_updates=num_updates, optimizer=optimizer)
     for drawn in itertools.islice(draw_rows(num_rows, per_call, size, draw), num_calls):
-        params, state = fit_layers(params, state, frames.x, first[drawn], y[drawn], *penalty, **how)
-    return [
-        Probe(take(params, number), frames.mean, frames.std, float(decay))
-        for number, decay in enumerate(weight_decays)
-    ]
+        first, y = frames.rows.first[drawn], frames.labels[drawn]
+        params, state = step(params, state, frames.x, first, y, decays, updates.learning_rate)
+    probes = []
+    for number, decay in enumerate(weight_decays):
+        layers = jax.tree.map(lambda w, i=number: jnp.asarray(np.asarray(w)[i]), params)
+        probes.append(Probe(layers, frames.mean, frames.std, float(decay)))
+    return probes
 
 
 def split_utterances(
@@ -217,3 +252,74 @@ def split_utterances(
     held = rng.choice(names, num_held, replace=False)
     is_held = np.isin(utterances[labelled], held)
     return labelled[~is_held], labelled[is_held]
+
+
+@functools.partial(jax.jit, static_argnames=("num_updates", "optimizer"))
+def begin_fit(
+    layers: Layers, learning_rate: float | Array, *, num_updates: int, optimizer: MakeOptimizer
+) -> tuple[Layers, Any]:
+    """Put layers on the device and initialise the optimizer, in one program."""
+    return layers, optimizer(learning_rate, num_updates).init(layers)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("num_updates", "optimizer"), donate_argnames=("params", "state")
+)
+def fit_layers(
+    params: Layers,
+    state: Any,
+    x: Float[Array, "n d"],
+    first: Int[ArrayLike, "updates batch"],
+    y: Int[ArrayLike, "updates batch"],
+    weight_decays: Float[ArrayLike, " g"],
+    learning_rate: float | Array,
+    *,
+    num_updates: int,
+    optimizer: MakeOptimizer,
+) -> tuple[Layers, Any]:
+    """Return layers, with a leading axis of weight decays, after some of `num_updates` updates.
+
+    `first` is the first frame of each row of each batch; the layers' width determines how many
+    follow.
+    """
+
+    def loss(params: Layers, weight_decay: Array, x: Array, y: Array) -> Array:
+        nats = optax.softmax_cross_entropy_with_integer_labels(score(params, x), y).mean()
+        return nats + weight_decay / 2 * sum(jnp.sum(weight**2) for weight, _ in params)
+
+    gradients = jax.vmap(jax.grad(loss), (0, 0, None, None))
+    transform = optimizer(learning_rate, num_updates)
+    num = params[0][0].shape[1] // x.shape[1]
+
+    def step(carry, batch):
+        params, state = carry
+        first, y = batch
+        rows = read_rows_at(x, first, num)
+        updates, state = transform.update(gradients(params, weight_decays, rows, y), state)
+        return (jax.tree.map(jnp.add, params, updates), state), None
+
+    return jax.lax.scan(step, (params, state), (first, y))[0]
+
+
+def draw_rows(
+    num_rows: int, per_call: int, batch_size: int, rng: np.random.Generator
+) -> Iterator[Int[np.ndarray, "updates batch"]]:
+    """Yield rows of batches without end, in one random order of all rows after another."""
+    left = np.zeros(0, np.int64)
+    while True:
+        while len(left) < per_call * batch_size:
+            left = np.concatenate([left, rng.permutation(num_rows)])
+        yield left[: per_call * batch_size].reshape(per_call, batch_size)
+        left = left[per_call * batch_size :]
+
+
+def initial_layers(
+    rng: np.random.Generator, width: int, hidden_width: int, num_classes: int
+) -> Layers:
+    """Return zeros for the last layer, and He's normal numbers before a ReLU."""
+    last = np.zeros((hidden_width or width, num_classes), np.float32)
+    layers = ((last, np.zeros(num_classes, np.float32)),)
+    if hidden_width:
+        weight = rng.standard_normal((width, hidden_width)) * np.sqrt(2 / width)
+        layers = ((weight.astype(np.float32), np.zeros(hidden_width, np.float32)), *layers)
+    return layers

@@ -39,7 +39,10 @@ def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array
     margin = (window - hop) // 2
     x = jnp.pad(x, ((0, 0), (margin, window - hop - margin)))
     filters = mel_filters(sample_rate_hz, fft_length, NUM_FILTERS)
-    coefficients = log_mel(x, np.hamming(window), hop, filters) @ cosine_basis().T
+    rows = np.arange(NUM_COEFFICIENTS)[:, None]  # of the orthonormal DCT-II
+    basis = np.cos(np.pi * rows * (np.arange(NUM_FILTERS) + 0.5) / NUM_FILTERS)
+    basis *= np.where(rows == 0, np.sqrt(1 / NUM_FILTERS), np.sqrt(2 / NUM_FILTERS))
+    coefficients = log_mel(x, np.hamming(window), hop, filters) @ basis.astype(np.float32).T
     delta = differences(coefficients)
     return jnp.concatenate([coefficients, delta, differences(delta)], axis=-1)
 
@@ -60,11 +63,3 @@ def differences(x: Float[Array, "b t f"]) -> Float[Array, "b t f"]:
 
     slopes = jnp.stack([r * (shifted(r) - shifted(-r)) for r in reach])
     return slopes.sum(axis=0) / (2 * sum(r * r for r in reach))
-
-
-def cosine_basis() -> Float[np.ndarray, "13 40"]:
-    """Return the first rows of the orthonormal DCT-II."""
-    rows = np.arange(NUM_COEFFICIENTS)[:, None]
-    basis = np.cos(np.pi * rows * (np.arange(NUM_FILTERS) + 0.5) / NUM_FILTERS)
-    basis *= np.where(rows == 0, np.sqrt(1 / NUM_FILTERS), np.sqrt(2 / NUM_FILTERS))
-    return basis.astype(np.float32)

@@ -1,16 +1,20 @@
-"""Probes as layers over standardised features: prediction, and fits by a number of updates."""
+"""Probes as layers over standardised features, their rows, and their predictions."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Float, Int
 
 from cpc.types import Array, ArrayLike, UserError
+
+#: (weight, bias) of each layer: one for a linear probe, two with a hidden layer.
+Layers: TypeAlias = tuple[tuple[ArrayLike, ArrayLike], ...]
+CHUNK_FRAMES = 8192
+CHUNK_VALUES = 2**27  # half a GiB, for pixels of large images
 
 
 class Stacked(NamedTuple):
@@ -81,18 +85,6 @@ def keep(rows: Stacked, chosen: Int[np.ndarray, " m"]) -> Stacked:
     return Stacked(frames[used], (np.cumsum(used, dtype=np.int32) - 1)[first], num)
 
 
-#: (weight, bias) of each layer: one for a linear probe, two with a hidden layer.
-Layers: TypeAlias = tuple[tuple[ArrayLike, ArrayLike], ...]
-
-#: make(learning rate, number of updates).
-MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransformation]
-
-#: Most updates of one call of compiled code.
-CALL_UPDATES = 256
-CHUNK_FRAMES = 8192
-CHUNK_VALUES = 2**27  # half a GiB, for pixels of large images
-
-
 class Probe(NamedTuple):
     """A fitted probe: layers over standardised features."""
 
@@ -105,19 +97,6 @@ class Probe(NamedTuple):
     """Whether the gradient reached its tolerance, if the fit has one."""
 
 
-class Updates(NamedTuple):
-    """The number of updates of a fit, their rows and their optimizer."""
-
-    num_epochs: int = 10
-    """Passes over the data; the fit goes on until there are `min_updates` updates."""
-    min_updates: int = 1000
-    batch_size: int = 1024
-    learning_rate: float = 5e-3
-    """0.1 for `paper_sgd`."""
-    optimizer: MakeOptimizer | None = None
-    """`adam_cosine` or `paper_sgd`; None for the first, and for linear probes without updates."""
-
-
 def describe_fit(probe: Probe) -> str:
     """Return the chosen weight decay, and whether the fit has not converged.
 
@@ -125,22 +104,6 @@ def describe_fit(probe: Probe) -> str:
     'l2 0.01, not converged'
     """
     return f"l2 {probe.weight_decay:g}" + ("" if probe.converged else ", not converged")
-
-
-def adam_cosine(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
-    """Return Adam with a rate that falls to zero along half a cosine."""
-    return optax.adam(optax.cosine_decay_schedule(learning_rate, num_updates))
-
-
-def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
-    """Return momentum 0.9 with a rate divided by 10 after 50/85 and 75/85 of the updates.
-
-    The paper's probe of images (section 3.2) uses learning rate 0.1, 85,000 updates, and batches of
-    2048 with one row per image.
-    """
-    steps = {num_updates * 50 // 85: 0.1, num_updates * 75 // 85: 0.1}
-    schedule = optax.piecewise_constant_schedule(learning_rate, steps)
-    return optax.sgd(schedule, momentum=0.9)
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
@@ -173,83 +136,12 @@ def score(params: Layers, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
     return x @ weight + bias
 
 
-@functools.partial(jax.jit, static_argnames=("num_updates", "optimizer"))
-def begin_fit(
-    layers: Layers, learning_rate: float | Array, *, num_updates: int, optimizer: MakeOptimizer
-) -> tuple[Layers, Any]:
-    """Put layers on the device and initialise the optimizer, in one program."""
-    return layers, optimizer(learning_rate, num_updates).init(layers)
-
-
-@functools.partial(
-    jax.jit, static_argnames=("num_updates", "optimizer"), donate_argnames=("params", "state")
-)
-def fit_layers(
-    params: Layers,
-    state: Any,
-    x: Float[Array, "n d"],
-    first: Int[ArrayLike, "updates batch"],
-    y: Int[ArrayLike, "updates batch"],
-    weight_decays: Float[ArrayLike, " g"],
-    learning_rate: float | Array,
-    *,
-    num_updates: int,
-    optimizer: MakeOptimizer,
-) -> tuple[Layers, Any]:
-    """Return layers, with a leading axis of weight decays, after some of `num_updates` updates.
-
-    `first` is the first frame of each row of each batch; the layers' width determines how many
-    follow.
-    """
-
-    def loss(params: Layers, weight_decay: Array, x: Array, y: Array) -> Array:
-        nats = optax.softmax_cross_entropy_with_integer_labels(score(params, x), y).mean()
-        return nats + weight_decay / 2 * sum(jnp.sum(weight**2) for weight, _ in params)
-
-    gradients = jax.vmap(jax.grad(loss), (0, 0, None, None))
-    transform = optimizer(learning_rate, num_updates)
-    num = params[0][0].shape[1] // x.shape[1]
-
-    def step(carry, batch):
-        params, state = carry
-        first, y = batch
-        rows = read_rows_at(x, first, num)
-        updates, state = transform.update(gradients(params, weight_decays, rows, y), state)
-        return (jax.tree.map(jnp.add, params, updates), state), None
-
-    return jax.lax.scan(step, (params, state), (first, y))[0]
-
-
 @functools.partial(jax.jit, static_argnames="num")
 def read_rows_at(x: Float[Array, "n d"], first: Int[Array, " rows"], num: int) -> Array:
     """Return rows of `num` consecutive frames, flattened, from their first frames on."""
     # Slices: gathering 17 frames one by one takes as long as their products.
     rows = jax.vmap(lambda i: jax.lax.dynamic_slice_in_dim(x, i, num))(first)
     return rows.reshape(len(first), -1)
-
-
-def draw_rows(
-    num_rows: int, per_call: int, batch_size: int, rng: np.random.Generator
-) -> Iterator[Int[np.ndarray, "updates batch"]]:
-    """Yield rows of batches without end, in one random order of all rows after another."""
-    left = np.zeros(0, np.int64)
-    while True:
-        while len(left) < per_call * batch_size:
-            left = np.concatenate([left, rng.permutation(num_rows)])
-        yield left[: per_call * batch_size].reshape(per_call, batch_size)
-        left = left[per_call * batch_size :]
-
-
-def initial_layers(
-    rng: np.random.Generator, width: int, hidden_width: int, num_classes: int
-) -> Layers:
-    """Return zeros for the last layer, and He's normal numbers before a ReLU."""
-    last = np.zeros((hidden_width or width, num_classes), np.float32)
-    layers = ((last, np.zeros(num_classes, np.float32)),)
-    if hidden_width:
-        weight = rng.standard_normal((width, hidden_width)) * np.sqrt(2 / width)
-        layers = ((weight.astype(np.float32), np.zeros(hidden_width, np.float32)), *layers)
-    return layers
 
 
 @jax.jit
@@ -285,11 +177,6 @@ def standardised(
 ) -> Float[Array, "n d"]:
     """Return frames whose dimensions have mean 0 and standard deviation 1."""
     return (x - mean) / std
-
-
-def take(params: Layers, index: int) -> Layers:
-    """Return the layers of one weight decay."""
-    return jax.tree.map(lambda w: jnp.asarray(np.asarray(w)[index]), params)
 
 
 def check_labels(labels: Int[np.ndarray, " n"], num_classes: int) -> None:

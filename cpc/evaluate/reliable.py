@@ -111,13 +111,12 @@ def stratified_interval(
     found = []
     for start in range(0, num_resamples, rows):
         number = min(rows, num_resamples - start)
-        found.append(statistic(*(_resample(rng, sample, number) for sample in samples)))
+        resampled = []
+        for sample in samples:
+            runs, tasks = sample.shape[-2:]
+            drawn = rng.integers(runs, size=(number, *(1,) * (sample.ndim - 2), runs, tasks))
+            resampled.append(np.take_along_axis(sample[None], drawn, axis=-2))
+        found.append(statistic(*resampled))
     tail = (1 - level) / 2
     low, high = np.quantile(np.concatenate(found), [tail, 1 - tail], axis=0)
     return low, high
-
-
-def _resample(rng, sample, number):
-    runs, tasks = sample.shape[-2:]
-    drawn = rng.integers(runs, size=(number, *(1,) * (sample.ndim - 2), runs, tasks))
-    return np.take_along_axis(sample[None], drawn, axis=-2)

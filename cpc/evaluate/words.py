@@ -144,5 +144,14 @@ def perplexity_scores(
             higher_is_better=False, num_test=len(log_p),
         )  # fmt: skip
     for method, value in (("mean", log_z.mean()), ("standard deviation", log_z.std())):
-        yield Score("log Z", data, "word", features, method, "nats", float(value),
-                    higher_is_better=False, num_test=len(log_z))  # fmt: skip
+        yield Score(
+            "log Z",
+            data,
+            "word",
+            features,
+            method,
+            "nats",
+            float(value),
+            higher_is_better=False,
+            num_test=len(log_z),
+        )

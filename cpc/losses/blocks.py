@@ -268,8 +268,9 @@ def _add_block(plan, shared, sums, block) -> Any:
     weighted = q if g is None else (g.reshape(-1, 1) * q).astype(q.dtype)
     sequences = (plan.num_sequences, length)
     if keys.ndim == 3:
-        given = (plan.rule, k, dkeys, sequences)
-        scores, dq, dkeys, by_sequence = score_tiles(q, weighted, keys, rows, candidates, *given)
+        scores, dq, dkeys, by_sequence = score_tiles(
+            q, weighted, keys, rows, candidates, plan.rule, k, dkeys, sequences
+        )
     else:
         key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if plan.choose else None
         scores, w, more = _score_block(q, keys, rows, candidates, key, plan, options, k)
@@ -400,9 +401,8 @@ def received_weights(
     softmax weight: to first order, what sequence b adds to all other losses. The sum of log N - L
     over its own anchors, less r_b, is its whole contribution to the estimate, up to a constant.
 
-    Args:
-      weights: p_ij summed over the negatives of each sequence.
-      own: the sequence of each anchor, whose column is ignored.
+    `weights` are p_ij summed over the negatives of each sequence; the column of an anchor's own
+    sequence is ignored.
 
     >>> received_weights(jnp.array([[9.0, 0.25, 0.5], [0.5, 9.0, 0.5]]), jnp.array([0, 1]))
     Array([0.5 , 0.25, 1.  ], dtype=float32)

@@ -322,10 +322,13 @@ def aligned_losses(
             scores, allowed, positives = compare(query, key, here, there, plan.rule, k)
             allowed &= jnp.diagonal(positives)[:, None]
             alike = find_alike(here, there) if describe(loss).uses_group_positives else None
-            given = positives, allowed, alike, rng, plan.choose
-            value, chosen = _losses_of(scores, loss, *given)
+
+            def losses_of(scores, loss):
+                return _losses_of(scores, loss, positives, allowed, alike, rng, plan.choose)
+
+            value, chosen = losses_of(scores, loss)
             found = anchor_scores(value, *chosen)
-            weights = jax.grad(lambda scores: _losses_of(scores, fixed, *given)[0].sum())(
+            weights = jax.grad(lambda scores: losses_of(scores, fixed)[0].sum())(
                 jax.lax.stop_gradient(scores)
             )
             weights = jnp.where(found.counted[:, None] > 0, weights, 0.0)

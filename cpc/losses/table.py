@@ -9,11 +9,17 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from cpc.losses.noise_contrastive import info_nce, nce, negative_sampling, ranking_nce
-from cpc.losses.pairs import sigmoid, triplet
-from cpc.losses.reweighted import debiased, decoupled, hard_weighted
+from cpc.losses.noise_contrastive import (
+    debiased,
+    decoupled,
+    hard_weighted,
+    info_nce,
+    nce,
+    negative_sampling,
+    ranking_nce,
+)
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
-from cpc.losses.views import nt_xent, sup_con
+from cpc.losses.views import nt_xent, sigmoid, sup_con, triplet
 
 #: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
 AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
@@ -140,7 +146,9 @@ def describe(loss: Callable[..., Any]) -> Description:
     bound = functools.partial(loss)  # a partial of a partial is one, with the keywords of both
     for function, description in _DESCRIPTIONS:
         if function is bound.func:
-            return description if _one_critic(bound.keywords) else _two_critics(description)
+            if _one_critic(bound.keywords) or not description.has_log_n:
+                return description
+            return description._replace(optimum=None, bounds=None, has_log_n=False, posterior=None)
     name = getattr(bound.func, "__name__", type(bound.func).__name__)
     return Description(name)
 
@@ -165,9 +173,3 @@ def _one_critic(keywords):
         return not any(numbers)
     positive, negatives = map(np.float32, corrections)  # as the loss reads them
     return bool(positive == negatives)
-
-
-def _two_critics(description):
-    if not description.has_log_n:
-        return description
-    return description._replace(optimum=None, bounds=None, has_log_n=False, posterior=None)

@@ -7,6 +7,8 @@ from cpc.models.contexts import GRU as GRU
 from cpc.models.contexts import LSTM as LSTM
 from cpc.models.contexts import CausalConv as CausalConv
 from cpc.models.contexts import CausalTransformer as CausalTransformer
+from cpc.models.contexts import MaskedRowConv as MaskedRowConv
+from cpc.models.contexts import RowGRU as RowGRU
 from cpc.models.cpc import CPC as CPC
 from cpc.models.cpc import Model as Model
 from cpc.models.cpc import make_model as make_model
@@ -21,6 +23,7 @@ from cpc.models.embedder import Embedder as Embedder
 from cpc.models.embedder import embed_with as embed_with
 from cpc.models.embedder import load as load
 from cpc.models.encoders import ConvEncoder as ConvEncoder
+from cpc.models.encoders import LogMelEncoder as LogMelEncoder
 from cpc.models.features import Layers as Layers
 from cpc.models.features import group_signals as group_signals
 from cpc.models.features import stream_contexts as stream_contexts
@@ -48,14 +51,11 @@ from cpc.models.load import WEIGHTS as WEIGHTS
 from cpc.models.load import Pretrained as Pretrained
 from cpc.models.load import load_pretrained as load_pretrained
 from cpc.models.load import save as save
-from cpc.models.log_mel import LogMelEncoder as LogMelEncoder
 from cpc.models.predictors import HiddenPredictor as HiddenPredictor
 from cpc.models.predictors import LinearPredictor as LinearPredictor
 from cpc.models.predictors import TransformerPredictor as TransformerPredictor
 from cpc.models.predictors import TransformersPredictor as TransformersPredictor
 from cpc.models.quantized import QuantizedEncoder as QuantizedEncoder
-from cpc.models.row_contexts import MaskedRowConv as MaskedRowConv
-from cpc.models.row_contexts import RowGRU as RowGRU
 from cpc.models.segmental import SegmentalCPC as SegmentalCPC
 from cpc.models.segmental import boundaries as boundaries
 from cpc.models.segmental import segment_bounds as segment_bounds

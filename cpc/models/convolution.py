@@ -182,16 +182,10 @@ def _frame_gradients(x, w, g, padding):
     dframes = pairs @ jnp.concatenate([halves[0], halves[1]], axis=-1).T
     dx = dframes.reshape(b, needed, c)[:, start : start + s]
     dx = jnp.pad(dx, ((0, 0), (0, s - dx.shape[1]), (0, 0)))
-    if stride * c < d:
-        return dx, _narrow_gradient(x, g, padding, width)
+    if stride * c < d:  # by the weights, from each output's whole input
+        x = jnp.pad(x, ((0, 0), padding, (0, 0)))
+        seen = [x[:, i : i + (num_out - 1) * stride + 1 : stride] for i in range(width)]
+        seen = jnp.stack(seen, 2).reshape(-1, width * c)
+        return dx, (seen.T @ g.reshape(-1, d)).reshape(width, c, -1)
     dw = frames.T @ pairs
     return dx, jnp.stack([dw[:, :d], dw[:, d:]]).reshape(w.shape)
-
-
-def _narrow_gradient(x, g, padding, width):
-    """By the weights, from each output's whole input."""
-    stride, num_out = width // 2, g.shape[1]
-    x = jnp.pad(x, ((0, 0), padding, (0, 0)))
-    seen = [x[:, i : i + (num_out - 1) * stride + 1 : stride] for i in range(width)]
-    seen = jnp.stack(seen, 2).reshape(-1, width * x.shape[-1])
-    return (seen.T @ g.reshape(-1, g.shape[-1])).reshape(width, x.shape[-1], -1)

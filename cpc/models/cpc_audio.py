@@ -12,16 +12,16 @@ import numpy as np
 from cpc.models.contexts import GRU, LSTM
 from cpc.models.cpc import CPC
 from cpc.models.encoders import ConvEncoder
-from cpc.models.load import Pretrained
-from cpc.models.predictors import LinearPredictor
-from cpc.models.weights import (
+from cpc.models.load import (
     SUFFIXES,
     TORCH_SUFFIXES,
+    Pretrained,
     check_entries,
     check_path,
     read_checkpoint,
     read_weights,
 )
+from cpc.models.predictors import LinearPredictor
 from cpc.types import PyTree, UserError
 
 #: How the names of encoder and context begin.

@@ -8,12 +8,11 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
+from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer, MaskedRowConv, RowGRU
 from cpc.models.cpc import CPC
-from cpc.models.encoders import ConvEncoder
+from cpc.models.encoders import ConvEncoder, LogMelEncoder
 from cpc.models.image_cpc import ImageCPC
 from cpc.models.image_encoders import ResNet, SmallConvEncoder, Stage
-from cpc.models.log_mel import LogMelEncoder
 from cpc.models.predictors import (
     HiddenPredictor,
     LinearPredictor,
@@ -21,7 +20,6 @@ from cpc.models.predictors import (
     TransformersPredictor,
 )
 from cpc.models.quantized import QuantizedEncoder
-from cpc.models.row_contexts import MaskedRowConv, RowGRU
 from cpc.models.segmental import SegmentalCPC
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.types import UserError

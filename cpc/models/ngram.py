@@ -77,7 +77,9 @@ def kneser_ney(
             _, first = np.unique(numbers[m + 1][places], return_index=True)
             counts = np.bincount(numbers[m][places[first]], minlength=len(tables[m]))
             begins = np.zeros(len(tables[m]), bool)  # whose first word is a sentence's begin
-            begins[numbers[m][shift(stream, m) == num_words]] = True
+            # The word m places before each; before the beginning, as if a sentence began.
+            earlier = np.concatenate([np.full(m, stream.max()), stream[: len(stream) - m]])
+            begins[numbers[m][earlier == num_words]] = True
             counts = np.where(begins, raw, counts)
         contexts = 1 if m == 0 else len(tables[m - 1])
         orders.append(make_order(tables[m], counts, contexts, num_words))
@@ -138,8 +140,3 @@ def pad(tokens, sentence_starts, num_words: int, order: int):
 def previous(ids):
     """Return the number of the n-gram that ended a word before."""
     return np.concatenate([ids[:1] * 0, ids[:-1]])
-
-
-def shift(stream, m: int):
-    """Return the word m places before each; before the beginning, as if a sentence began."""
-    return np.concatenate([np.full(m, stream.max()), stream[: len(stream) - m]])

@@ -68,8 +68,8 @@ def given_to_codes(
 ) -> Codebook:
     """Return the number of latents of each code, and their sums; those alone that exist."""
     rows = jnp.where(exists[:, None], z, 0).astype(jnp.float32)
-    given = exists.astype(jnp.float32), rows
-    return Codebook(*(jax.ops.segment_sum(x, codes, num_codes) for x in given))
+    counts = jax.ops.segment_sum(exists.astype(jnp.float32), codes, num_codes)
+    return Codebook(counts, jax.ops.segment_sum(rows, codes, num_codes))
 
 
 def restart_codes(
@@ -169,12 +169,12 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
             number = jnp.maximum(exists.sum(), 1) * self.width
             self._say("penalties", "commitment", self.commitment * jnp.square(error).sum() / number)
             flat = jax.lax.stop_gradient(latents).reshape(-1, self.width)
-            given = flat, codes.ravel(), exists.ravel()
-            used = given_to_codes(*given, self.num_codes).counts
+            codes, exists = codes.ravel(), exists.ravel()
+            used = given_to_codes(flat, codes, exists, self.num_codes).counts
             self._say("measures", "perplexity", perplexity(used))
-            codebook = move_codebook(codebook, *given, self.decay)
+            codebook = move_codebook(codebook, flat, codes, exists, self.decay)
             if self.restart:
-                codebook = restart_codes(codebook, flat, exists.ravel())
+                codebook = restart_codes(codebook, flat, exists)
             if not self.is_initializing():
                 counts.value, sums.value = codebook
         # The code to the last bit, and the gradient of z.

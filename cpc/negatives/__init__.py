@@ -8,10 +8,6 @@ Two kinds of results have another dtype: scores and keys that are selected keep 
 forms and noise distributions, which are made on the host, are float64.
 """
 
-from cpc.negatives.alias import AliasTable as AliasTable
-from cpc.negatives.alias import alias_table as alias_table
-from cpc.negatives.alias import draw as draw
-from cpc.negatives.alias import draw_unique as draw_unique
 from cpc.negatives.audit import Audit as Audit
 from cpc.negatives.audit import AuditRow as AuditRow
 from cpc.negatives.audit import audit as audit
@@ -47,7 +43,11 @@ from cpc.negatives.closed_forms import min_negatives_for as min_negatives_for
 from cpc.negatives.closed_forms import (
     min_negatives_without_replacement as min_negatives_without_replacement,
 )
+from cpc.negatives.noise import AliasTable as AliasTable
 from cpc.negatives.noise import accidental_hits as accidental_hits
+from cpc.negatives.noise import alias_table as alias_table
+from cpc.negatives.noise import draw as draw
+from cpc.negatives.noise import draw_unique as draw_unique
 from cpc.negatives.noise import expected_count as expected_count
 from cpc.negatives.noise import hit_rate as hit_rate
 from cpc.negatives.noise import log_uniform as log_uniform

@@ -12,8 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
-from cpc.negatives.alias import AliasTable, alias_table, draw, draw_unique
-from cpc.negatives.noise import log_uniform, probabilities, uniform, unigram
+from cpc.negatives.noise import (
+    AliasTable,
+    alias_table,
+    draw,
+    draw_unique,
+    log_uniform,
+    probabilities,
+    uniform,
+    unigram,
+)
 from cpc.negatives.samplers import draw_by_units
 from cpc.types import ArrayLike, UserError
 

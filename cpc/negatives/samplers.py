@@ -432,18 +432,15 @@ def propose(
         logits = jax.lax.stop_gradient(logits)
     if where is not None:
         logits = jnp.where(where, logits, -jnp.inf)
-    table = _log_softmax(logits.astype(jnp.float32))
+    logits = logits.astype(jnp.float32)
+    some = (logits > -jnp.inf).any(-1, keepdims=True)  # else -inf throughout, not NaN
+    log_p = jax.nn.log_softmax(jnp.where(some, logits, 0.0))
+    table = jnp.where(some, log_p, -jnp.inf)
     rows = jnp.atleast_2d(jax.lax.stop_gradient(table))
     units = jnp.floor(jnp.exp(rows) * 2.0**30 + 0.5).astype(jnp.int32)
     ids, _ = draw_by_units(rng, units, num)
     ids = ids.reshape(*logits.shape[:-1], num)
     return Proposal(ids, jnp.take_along_axis(table, ids, -1), table)
-
-
-def _log_softmax(logits):
-    """-inf throughout, not NaN, where all logits are -inf."""
-    some = (logits > -jnp.inf).any(-1, keepdims=True)
-    return jnp.where(some, jax.nn.log_softmax(jnp.where(some, logits, 0.0)), -jnp.inf)
 
 
 @jax.custom_jvp

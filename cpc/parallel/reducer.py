@@ -1,19 +1,42 @@
-"""All keys on every device, or keys that travel: the choice, and the first of the two.
+"""The loss of a batch over devices: all keys on every device, or keys that travel in a ring.
 
 Left to the compiler, the scan over blocks of anchors adds up the gradients of the keys over the
 devices once a block. Here each device scores its own anchors, and they are added up once.
+
+In the ring, the shards of the keys go round: at each of p steps a device scores its anchors against
+the shard that it holds, while the next one is on its way. Of an anchor's row only what
+`cpc.losses.tiles` collects is kept; the backward pass sends the keys round again and computes the
+scores again, and the gradients of the keys travel with them until they are home. A device holds
+O(n d / p) of keys, one tile of scores, and one number for each of its anchors and each sequence.
 """
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import LossReducer, Plan, sharded_losses, summed_losses
-from cpc.losses.tiles import AnchorScores, Latents
-from cpc.parallel.ring import check_divides, join_keys, ring_losses, split_keys
+from cpc.losses.blocks import (
+    LossReducer,
+    Plan,
+    received_weights,
+    sharded_losses,
+    sum_by_sequence,
+    summed_losses,
+)
+from cpc.losses.tiles import (
+    AnchorScores,
+    Latents,
+    Negatives,
+    add_tile,
+    compare,
+    derivatives,
+    finish,
+    no_negatives,
+    weights_of,
+)
 from cpc.types import UserError
 
 #: What the gradients of gathered keys may take of a device's memory.
@@ -111,3 +134,219 @@ def gathered_losses(
     shared = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
     losses, scores, received = of_devices(queries, shared[0], anchors, shared[1])
     return jnp.sum(losses, 0), scores, jnp.sum(received, 0)
+
+
+def split_keys(
+    keys: Float[Array, "n d"], candidates: Latents, num_own: int, num_devices: int
+) -> tuple[Float[Array, "p m d"], Latents]:
+    """Return keys (p, m, d) and their latents (p, m) for each of p devices.
+
+    The first `num_own` keys are the batch's latents in order: a device keeps those of its own
+    sequences. Further ones (of a queue) are spread evenly, with latents that do not exist as
+    padding.
+    """
+
+    def cut(x, fill):
+        own, further = x[:num_own], x[num_own:]
+        pad = -len(further) % num_devices
+        further = jnp.pad(further, [(0, pad)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
+        parts = [part.reshape(num_devices, -1, *x.shape[1:]) for part in (own, further)]
+        return jnp.concatenate(parts, 1) if len(further) else parts[0]
+
+    latents = Latents(
+        jax.tree.map(lambda x: cut(x, -1), candidates.positions), cut(candidates.exists, False)
+    )
+    return cut(keys, 0), latents
+
+
+def join_keys(shards: Array, num_own: int) -> Array:
+    """Join the gathered shards (p, m, ...) into (n, ...): first the `num_own` of each, in order."""
+    own, further = shards[:, :num_own], shards[:, num_own:]
+    parts = [x.reshape(-1, *x.shape[2:]) for x in (own, further)]
+    return jnp.concatenate(parts) if further.size else parts[0]
+
+
+def check_divides(num_sequences: int, num_devices: int) -> None:
+    """Raise UserError if the sequences of a batch cannot be split evenly over the devices."""
+    if num_sequences % num_devices:
+        raise UserError(
+            f"{num_sequences} sequences cannot be split over {num_devices} devices; make the batch "
+            f"a multiple of {num_devices}"
+        )
+
+
+class Collected(NamedTuple):
+    """Of anchors (..., m), after some of the shards."""
+
+    positive: Float[Array, "..."]
+    has_positive: Bool[Array, "..."]
+    seen: Negatives
+
+
+def ring_losses(
+    queries: Float[Array, "k b a d"],
+    keys: Float[Array, "n d"],
+    anchors: Latents,
+    candidates: Latents,
+    plan: Plan,
+    mesh: jax.sharding.Mesh,
+    axis: str,
+) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
+    """`summed_losses` of InfoNCE over a batch that is split over the axis of a mesh.
+
+    The plan's loss is taken to be InfoNCE of all negatives, and its columns are the shard's.
+
+    Keys begin with the latents of the anchors, in their order; positives are among these, so that
+    each device knows its anchors' positives after its own shard, which is the first.
+    """
+    check_divides(queries.shape[1], mesh.shape[axis])
+    num_own = anchors.exists.size // mesh.shape[axis]
+    keys, candidates = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
+    held = keys.shape[1]
+    block = min(num_own, plan._replace(columns=held).choose_block(held))
+    plan = plan._replace(block=block, num_sequences=plan.num_sequences // mesh.shape[axis])
+    return _ring(queries, keys, anchors, candidates, plan, mesh, axis)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _ring(queries, keys, anchors, candidates, plan, mesh, axis):
+    return _forward(queries, keys, anchors, candidates, plan, mesh, axis)[0]
+
+
+def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
+    rows, shards = jax.P(None, axis), jax.P(axis)
+    block = plan.block
+
+    def of_device(queries, keys, anchors, candidates):
+        tasks, join = _cut_tasks(queries, anchors, plan.offsets, block)
+        held: Any = jax.tree.map(lambda x: x[0], (keys, candidates))
+        length = queries.shape[2]
+        of_sequences = plan.num_sequences, length
+
+        def step(carry, _):
+            collected, held = carry
+            arriving = _rotate(held, mesh, axis)  # nothing below waits for it
+            collected, by_sequence = jax.lax.map(
+                lambda x: _add_shard(x[0], x[1], held, plan.rule, of_sequences), (collected, tasks)
+            )
+            return (collected, arriving), by_sequence
+
+        nothing = Collected(
+            jnp.zeros(block, jnp.float32), jnp.zeros(block, bool), no_negatives(block)
+        )
+        collected = jax.tree.map(lambda x: jnp.tile(x, (len(tasks[0]), 1)), nothing)
+        (collected, _), sums = jax.lax.scan(step, (collected, held), length=mesh.shape[axis])
+        (exp, highest), seen = sums, collected.seen
+        scores, size = jax.vmap(finish)(seen, collected.positive, collected.has_positive)
+        weights = join(_in_order(weights_of(exp, highest, seen, size), axis))
+        m = anchors.exists.size
+        weights = weights.reshape(len(weights), m, weights.shape[-1])
+        own = (jax.lax.axis_index(axis) * m + jnp.arange(m)) // length
+        received = received_weights(weights, own)
+        return *jax.tree.map(join, (scores, (seen.highest, seen.total, size))), received[None]
+
+    specs = (rows, shards, shards, shards), (rows, rows, shards)
+    scores, kept, received = _split(of_device, mesh, *specs)(queries, keys, anchors, candidates)
+    result = scores.loss.sum((1, 2)), scores, jnp.sum(received, 0)
+    return result, (queries, keys, anchors, candidates, *kept)
+
+
+def _backward(plan, mesh, axis, kept, cotangents):
+    rows, shards = jax.P(None, axis), jax.P(axis)
+    rule, block = plan.rule, plan.block
+
+    def of_device(queries, keys, anchors, candidates, highest, total, size, g):
+        tasks, join = _cut_tasks(queries, anchors, plan.offsets, block)
+        size = g[:, None, None] * size
+        kept = [_cut_rows(x.reshape(len(g), -1), block) for x in (highest, total, size)]
+
+        def step(carry, _):
+            dqueries, dkeys, held = carry
+            arriving, dkeys = _rotate(held, mesh, axis), _rotate(dkeys, mesh, axis)
+
+            def one_task(own, x):
+                dq, (highest, total, size), task = x
+                scores, where, is_positive = _compare(task, held, rule)
+                where = where & (total > 0)[:, None]  # without a positive, none was collected
+                w = derivatives(scores, where, is_positive, highest, total, size)
+                w = w.astype(held[0].dtype)
+                dq = dq + jnp.matmul(w, held[0], preferred_element_type=jnp.float32)
+                dk = jnp.matmul(w.T, task[0], preferred_element_type=jnp.float32)
+                return own + dk, dq
+
+            own = jnp.zeros(dkeys.shape, jnp.float32)
+            own, dqueries = jax.lax.scan(one_task, own, (dqueries, kept, tasks))
+            return (dqueries, dkeys + own, arriving), None
+
+        held: Any = jax.tree.map(lambda x: x[0], (keys, candidates))
+        begin = jnp.zeros(tasks[0].shape, jnp.float32), jnp.zeros(held[0].shape, jnp.float32)
+        (dqueries, dkeys, _), _ = jax.lax.scan(step, (*begin, held), length=mesh.shape[axis])
+        home = _rotate(dkeys, mesh, axis)
+        return join(dqueries).astype(queries.dtype), home[None].astype(keys.dtype)
+
+    specs = (rows, shards, shards, shards, rows, rows, rows, jax.P()), (rows, shards)
+    return *_split(of_device, mesh, *specs)(*kept, cotangents[0]), None, None
+
+
+_ring.defvjp(_forward, _backward)
+
+
+def _split(function, mesh, in_specs, out_specs) -> Any:
+    return jax.shard_map(  # the scans begin with zeros that are no device's own
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+
+
+def _rotate(tree, mesh, axis):
+    """Send each device's arrays to the next device of the ring."""
+    p = mesh.shape[axis]
+    return jax.tree.map(
+        lambda x: jax.lax.ppermute(x, axis, [(i, (i + 1) % p) for i in range(p)]), tree
+    )
+
+
+def _cut_tasks(queries, anchors, offsets, block):
+    """Tasks (queries, their anchors, their offset) of `block` anchors each, and the way back."""
+    k, b, a, d = queries.shape
+    rows = jax.tree.map(lambda x: _cut_rows(x.reshape(1, -1), block), anchors)
+    tasks = (
+        _cut_rows(queries.reshape(k, b * a, d), block),
+        jax.tree.map(lambda x: jnp.tile(x, (k, 1)), rows),
+        jnp.repeat(jnp.array(offsets), len(rows.exists)),
+    )
+
+    def join(x):  # (k blocks, block, ...) -> (k, b, a, ...)
+        joined = x.reshape(k, len(x) * x.shape[1] // k, *x.shape[2:])
+        return joined[:, : b * a].reshape(k, b, a, *x.shape[2:])
+
+    return tasks, join
+
+
+def _cut_rows(x, block):
+    """(k, rows, ...) -> (k blocks, block, ...); the padding is zeros, and latents that are not."""
+    x = jnp.pad(x, [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2))
+    return x.reshape(-1, block, *x.shape[2:])
+
+
+def _compare(task, held, rule):
+    (q, here, k), (keys, there) = task, held
+    return compare(q, keys, here, there, rule, k)
+
+
+def _add_shard(collected, task, held, rule, of_sequences):
+    """Collect one more shard; sums of e^(s - M) by its sequences, and their M."""
+    scores, where, is_positive = _compare(task, held, rule)
+    positive = collected.positive + jnp.where(is_positive, scores, 0.0).sum(-1)
+    has_positive = collected.has_positive | is_positive.any(-1)
+    where &= has_positive[:, None]
+    seen = add_tile(collected.seen, scores, positive, where)
+    exp = jnp.exp(jnp.where(where, scores - seen.highest[:, None], -jnp.inf))
+    by_sequence = sum_by_sequence(exp, *of_sequences), seen.highest
+    return Collected(positive, has_positive, seen), by_sequence
+
+
+def _in_order(x, axis):
+    """Join weights (p, tasks, block, s), by step of the ring, to (tasks, block, b), by sequence."""
+    p = len(x)
+    came = (jax.lax.axis_index(axis) - jnp.arange(p)) % p  # when each device's shard was here
+    return jnp.moveaxis(x[came], 0, 2).reshape(*x.shape[1:3], p * x.shape[-1])

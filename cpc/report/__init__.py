@@ -23,7 +23,7 @@ def write_report(
 
 
 def closing_lines(workdir: str | Path, words: Words) -> list[str]:
-    """Return the last lines of a run on the console; see `cpc.report.closing`."""
-    from cpc.report import closing
+    """Return the last lines of a run on the console; see `cpc.report.score_section`."""
+    from cpc.report import score_section
 
-    return closing.closing_lines(workdir, words)
+    return score_section.closing_lines(workdir, words)

@@ -87,10 +87,8 @@ def write_page(
     """Write a page and its figures into a folder, and return the path of the HTML file.
 
     Args:
-        folder: created if missing.
-        name: such as "report" for report.html.
-        title, lead: the heading and the line under it.
-        headline: large numbers with their meaning, (number, meaning).
+        lead: the line under the title.
+        headline: large numbers, each with its meaning.
         sections: in reading order; those without content are left out.
         also: "md" and "json" write name.md and name.json with the same tables.
     """

@@ -1,18 +1,26 @@
-"""The page of a run, report.html, from its recorded files alone, at any time of the run."""
+"""The page of a run, report.html, from its recorded files alone, at any time of the run.
+
+Functions that draw return a figure with its title and caption; [] if nothing is recorded.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cpc import results
-from cpc.report import figures
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from cpc.report import draw
 from cpc.report.engine import (
+    Figure,
     Format,
     Section,
     Table,
     duration,
-    figure_of,
+    show,
     show_interval,
     write_page,
 )
@@ -21,10 +29,22 @@ from cpc.report.score_section import scores_section
 from cpc.report.scores import Headline, headlines
 from cpc.report.sentences import summary
 from cpc.report.words import Words
-from cpc.results import Frame, Run
+from cpc.results import (
+    Frame,
+    Run,
+    evaluations,
+    information,
+    last_evaluation,
+    last_known,
+    read_run,
+    rule_title,
+    with_unit,
+)
 
 #: section(run) -> a part of the page; None if the run has nothing for it.
 SectionMaker: TypeAlias = Callable[[Run], Section | None]
+#: Colors of the evaluations.
+LINES = (draw.INK, draw.GREEN, draw.ORANGE)
 
 
 def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMaker] = ()) -> Path:
@@ -38,16 +58,16 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
     Raises:
         UserError: the directory holds no run.
     """
-    run = results.read_run(workdir)
+    run = read_run(workdir)
     found = headlines(run.scores, words)
     made = [
         Section("", summary(run, found, words)),
-        information_section(run, words),
-        accuracy_section(run, words),
+        bound_section(run, words),
+        Section("Accuracy by offset", figures=accuracy_figure(run, words)),
         audit_section(run),
         scores_section(run, words),
         *(maker(run) for maker in sections),
-        health_section(run, words),
+        Section("Health of the run", figures=[*spread_figure(run, words), *speed_figure(run)]),
         provenance_section(run, words),
     ]
     made = [section for section in made if section is not None]
@@ -70,56 +90,146 @@ def subtitle(run: Run) -> str:
 
 def headline(run: Run, found: Sequence[Headline]) -> list[tuple[str, str]]:
     """Return the most important numbers, (number, meaning)."""
-    numbers, bound = [], results.information(run)
+    numbers, bound = [], information(run)
     if bound is not None:
-        rows = results.last_evaluation(run, strict=bound.method == "bound")
+        rows = last_evaluation(run, strict=bound.method == "bound")
         kind = "bound" if bound.method == "bound" else "estimate log N − L, not a bound"
         each = "predictions" if rows.direction.nunique() > 1 else "offsets"
         meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
         ceiling = f"ceiling {rows.log_n.mean():.2f}"
         numbers.append((f"{bound.value:.2f} nats", f"{meaning} ({ceiling})"))
     for score, *_ in found:
-        value = results.with_unit(score.value, score.metric)
+        value = with_unit(score.value, score.metric)
         what = "" if score.metric == "accuracy" else f", {score.metric}"
         by = f"{score.task.replace('_', ' ')} by {score.unit}{what}"
         numbers.append((value, f"{by}, {score.method} on {score.features}, {score.data}"))
     if len(run.train):
-        seconds = results.last_known(run.train, "seconds")
+        seconds = last_known(run.train, "seconds")
         time = f" in {duration(seconds)}" if math.isfinite(seconds) else ""
         numbers.append((f"{run.step:,}", f"training steps{time}"))
     return numbers
 
 
-def information_section(run: Run, words: Words) -> Section:
+def bound_section(run: Run, words: Words) -> Section:
     """Return loss and bound over the training and by offset."""
-    curves = figure_of(
-        "curves",
-        figures.curves_figure(run),
-        "Loss and log N − L over training",
+    details = [
+        offset_table(f"{rule}, {direction}" if direction else rule, part, words)
+        for rule, rows in evaluations(run).items()
+        for direction, part in rows[rows.step == rows.step.max()].groupby("direction", sort=False)
+    ]
+    figures = [*curves_figure(run), *bound_figure(run, words)]
+    return Section("Loss and bound", figures=figures, details=details)
+
+
+def over_steps(rows: Frame, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps and values of a number, averaged over offsets, without missing ones."""
+    if key not in rows or not len(rows):
+        return np.zeros(0), np.zeros(0)
+    means = rows.groupby("step")[key].mean().dropna()
+    return means.index.to_numpy(float), means.to_numpy(float)
+
+
+def curves_figure(run: Run) -> list[Figure]:
+    """Draw loss and log N - L over the steps, averaged over offsets."""
+    train, tests = run.offsets[run.offsets.split == "train"], evaluations(run)
+    if not len(run.offsets):
+        return []
+    figure, (left, right) = draw.make_figure(2)
+    bound, name_of_bound = "bound", "train"
+    if not train.bound.notna().any():
+        bound, name_of_bound = "strict_bound", "train, strict bound"
+    for axes, key, of_train, name in (
+        (left, "offset_loss", "train", "loss"),
+        (right, "bound", name_of_bound, "log N − L"),
+    ):
+        values = over_steps(train, bound if key == "bound" else key)
+        axes.plot(*values, color=draw.BLUE, alpha=0.45, linewidth=1, label=of_train)
+        for number, (rule, rows) in enumerate(tests.items()):
+            kind = " (bound)" if rows.is_bound.all() else " (estimate)"
+            title = f"test, {rule}{kind if rows.bound.notna().any() else ''}"
+            style: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
+            color = LINES[number % 3]
+            axes.plot(*over_steps(rows, key), color=color, label=title, **style)
+        for number, (rule, rows) in enumerate(ceilings(run).items()):
+            color, values = (draw.RED, draw.ORANGE)[number % 2], over_steps(rows, "log_n")
+            axes.plot(*values, color=color, linestyle="--", linewidth=1, label=f"log N, {rule}")
+        draw.label(axes, "step", "nats, mean over offsets", name)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    draw.add_shared_legend(figure, [left, right])
+    caption = (
         "Loss and log N − L in nats, averaged over offsets. The dashed line is the "
         "ceiling log N, which is also the InfoNCE loss of guessing: while the loss stays there, "
         "nothing has been learned. Close to log N, log N − L cannot grow, whatever the model "
         "knows. Only the curve labeled as a bound is a lower bound on mutual information. If log "
-        "N − L is far lower on test than on training data, the model overfits.",
+        "N − L is far lower on test than on training data, the model overfits."
     )
-    bound = figure_of(
-        "bound",
-        figures.bound_figure(run, words),
-        "log N − L at each offset, last evaluation",
+    return [Figure("curves", figure, "Loss and log N − L over training", caption)]
+
+
+def train_rows(run: Run) -> dict[str, Frame]:
+    """Return the offsets of the training by title of its rule; empty if none is recorded."""
+    train = run.offsets[run.offsets.split == "train"]
+    return {rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
+
+
+def ceilings(run: Run) -> dict[str, Frame]:
+    """Return rows with each distinct log N: of the training, and of test rules with another N."""
+    known = evaluations(run) | train_rows(run)
+    order = [*train_rows(run), *evaluations(run)]
+    return {rule: known[rule] for rule in order if known[rule].bound.notna().any()}
+
+
+def bound_figure(run: Run, words: Words) -> list[Figure]:
+    """Draw the last log N - L at each offset with its interval, ceiling and state."""
+    panels_of = [
+        (f"{rule}, {direction}" if direction else rule, part)
+        for rule, rows in last_rows(run).items()
+        for direction, part in rows.groupby("direction", sort=False)
+        if part.bound.notna().any()
+    ]
+    if not panels_of:
+        return []
+    num_columns = 2 if any(part.direction.iloc[0] for _, part in panels_of) else 3
+    figure, panels = draw.make_figure(len(panels_of), num_columns=num_columns, row_height=3.7)
+    for axes, (rule, rows) in zip(panels, panels_of, strict=True):
+        draw_bound(axes, rows)
+        kind = "a lower bound" if rows.is_bound.all() else "an estimate, not a bound"
+        draw.label(axes, f"offset k ({words.ahead})", "log N − L, nats", f"{rule}: {kind}")
+        if run.truth is not None:
+            style = {"color": draw.GREEN, "linestyle": "-.", "marker": "_", "markersize": 9}
+            truth = run.truth.offset, run.truth.mutual_information
+            axes.plot(*truth, label="exact mutual information", **style)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    draw.add_shared_legend(figure, panels)
+    caption = (
         f"Measured on test {words.examples}, with 95 % intervals over {words.sequence}s, each an "
         "anchor and a negative of others; the dashed line is the ceiling log N. Values should fall "
-        "with the offset, because "
-        f"{words.near} is easier to predict. A point at the ceiling is saturated and shows only "
-        "that the information is at least about log N. Where there are two rules, one is the "
-        f"training's and the other takes one candidate from each {words.sequence}: these are "
-        "independent, which makes log N − L a bound.",
+        f"with the offset, because {words.near} is easier to predict. A point at the ceiling is "
+        "saturated and shows only that the information is at least about log N. Where there are "
+        "two rules, one is the training's and the other takes one candidate from each "
+        f"{words.sequence}: these are independent, which makes log N − L a bound."
     )
-    details = [
-        offset_table(f"{rule}, {direction}" if direction else rule, part, words)
-        for rule, rows in results.evaluations(run).items()
-        for direction, part in rows[rows.step == rows.step.max()].groupby("direction", sort=False)
-    ]
-    return Section("Loss and bound", figures=[*curves, *bound], details=details)
+    return [Figure("bound", figure, "log N − L at each offset, last evaluation", caption)]
+
+
+def last_rows(run: Run) -> dict[str, Frame]:
+    """Return the last evaluation by each rule, or else the last record of the training."""
+    found = evaluations(run) or train_rows(run)
+    return {rule: rows[rows.step == rows.step.max()] for rule, rows in found.items()}
+
+
+def draw_bound(axes: Axes, rows: Frame) -> None:
+    """Draw log N - L against the offset."""
+    axes.plot(rows.offset, rows.log_n, color=draw.RED, linestyle="--", linewidth=1.2, label="log N")
+    axes.plot(rows.offset, rows.bound, color=draw.GRAY, linewidth=0.8, zorder=1)
+    for state, (color, marker, words) in draw.STATES.items():
+        part = rows[(rows.state.replace("", "fine") == state) & np.isfinite(rows.bound)]
+        if len(part):
+            ends = part.bound - part.bound_low, part.bound_high - part.bound
+            style = {"color": color, "marker": marker, "markersize": 5, "linestyle": "none"}
+            style |= {"capsize": 2.5, "linewidth": 1.2, "label": words}
+            axes.errorbar(part.offset, part.bound, yerr=np.maximum(0, ends), **style)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def offset_table(rule: str, rows: Frame, words: Words) -> Table:
@@ -157,21 +267,62 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
     )
 
 
-def accuracy_section(run: Run, words: Words) -> Section:
-    """Return how often the positive scores highest, by offset."""
-    return Section(
-        "Accuracy by offset",
-        figures=figure_of(
-            "accuracy",
-            figures.accuracy_figure(run, words),
-            "Accuracy of predicting the positive, by offset (the paper's Figure 3)",
-            f"How often the true {words.target} scores highest, on test {words.examples}: in the "
-            "first panel against all negatives at once, in the second against one at a time. The "
-            "paper does not say which of the two it plots. The dotted line is chance. Accuracy "
-            "should start high and fall with the offset. Top-1 depends on N, so compare it only "
-            "between runs with the same N.",
-        ),
+def accuracy_figure(run: Run, words: Words) -> list[Figure]:
+    """Draw the top-1 and the pairwise accuracy by offset."""
+    last, strict = last_rows(run), last_evaluation(run, strict=True)
+    shown = dict(list(last.items())[:1])
+    shown |= {rule: rows for rule, rows in last.items() if len(strict) and rows.equals(strict)}
+    if not shown:
+        return []
+    figure, panels = draw.make_figure(2)
+    readings = (
+        ("acc_top1", "beats every negative (top-1)"),
+        ("acc_pairwise", "share of negatives beaten (pairwise)"),
     )
+    has_directions = any(rows.direction.nunique() > 1 for rows in shown.values())
+    for axes, (key, title) in zip(panels, readings, strict=True):
+        for number, (rule, rows) in enumerate(shown.items()):
+            parts = [part for _, part in rows.groupby("direction", sort=False)]
+            hollow = bool(number) and len(parts) > 1
+            for color, part in zip(accuracy_colors(number, len(parts)), parts, strict=True):
+                name = f"{rule}, {part.direction.iloc[0]}".removesuffix(", ")
+                count = show(part.n.mean(), ",.0f")
+                style = {"linestyle": "--" if hollow else "-", "marker": "o", "markersize": 4}
+                style["markerfacecolor"] = "white" if hollow else color
+                values = part.offset, 100 * part[key]
+                axes.plot(*values, color=color, label=f"{name}, N = {count}", **style)
+            chance, color = 100 * parts[0].chance_top1, accuracy_colors(number, 1)[0]
+            if key != "acc_top1":
+                chance, color = chance * 0 + 50, draw.MUTED
+            if key == "acc_top1" or not number:
+                name = f"chance, {show(chance.mean(), '.2g')} %"
+                style = {"color": color, "linestyle": ":", "linewidth": 1.2, "label": name}
+                axes.plot(parts[0].offset, chance, **style)
+        draw.label(axes, f"offset k ({words.ahead})", "percent", title)
+        axes.set_ylim(0, 103)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if not has_directions:
+            draw.add_legend(axes)
+    if has_directions:  # too many lines for a legend inside
+        draw.add_shared_legend(figure, panels)
+    caption = (
+        f"How often the true {words.target} scores highest, on test {words.examples}: in the "
+        "first panel against all negatives at once, in the second against one at a time. The "
+        "paper does not say which of the two it plots. The dotted line is chance. Accuracy "
+        "should start high and fall with the offset. Top-1 depends on N, so compare it only "
+        "between runs with the same N."
+    )
+    title = "Accuracy of predicting the positive, by offset (the paper's Figure 3)"
+    return [Figure("accuracy", figure, title, caption)]
+
+
+def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
+    """Return a color for each direction, or for a rule that has only one."""
+    if num_directions == 1:
+        return ((draw.BLUE, draw.GREEN)[number % 2],)
+    if num_directions <= 4:
+        return (draw.BLUE, draw.ORANGE, draw.GREEN, draw.RED)[:num_directions]
+    return [colormaps["viridis"](place) for place in np.linspace(0, 0.95, num_directions)]
 
 
 def audit_section(run: Run) -> Section | None:
@@ -193,23 +344,46 @@ def audit_section(run: Run) -> Section | None:
     return Section("Negatives", tables=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
 
 
-def health_section(run: Run, words: Words) -> Section:
-    """Return figures that show a collapse, a slow machine, or too high a learning rate."""
-    spread = figure_of(
-        "collapse",
-        figures.spread_figure(run),
-        "Spread of the representation",
+def spread_figure(run: Run, words: Words) -> list[Figure]:
+    """Draw standard deviation and effective rank of z and c over the steps."""
+    names = [name for name in ("z", "c") if {f"std_{name}", f"rank_{name}"} <= {*run.metrics}]
+    test = run.metrics[run.metrics.split == "test"]
+    if not names:
+        return []
+    figure, (left, right) = draw.make_figure(2, row_height=2.9)
+    for axes, key, title in (
+        (left, "std", "mean standard deviation"),
+        (right, "rank", "effective rank of the covariance"),
+    ):
+        for name in names:
+            steps, values = over_steps(test, f"{key}_{name}")
+            color = {"z": draw.ORANGE, "c": draw.BLUE}[name]
+            axes.plot(steps, values, color=color, marker="o", markersize=3.5, label=name)
+        draw.label(axes, "step", "", title)
+        axes.set_ylim(bottom=0)
+        draw.add_legend(axes)
+    caption = (
         f"Measured on test {words.examples}: the standard deviation, averaged over dimensions, and "
         "the effective rank, the exponential of the entropy of the covariance's normalized "
         "eigenvalues. If the deviation falls towards zero or the rank towards one, the "
-        "representation has collapsed: all inputs get nearly the same features.",
+        "representation has collapsed: all inputs get nearly the same features."
     )
-    speed = figure_of(
-        "speed",
-        figures.speed_figure(run),
-        "Speed and optimization",
+    return [Figure("collapse", figure, "Spread of the representation", caption)]
+
+
+def speed_figure(run: Run) -> list[Figure]:
+    """Draw steps a second, learning rate and gradient norm over the steps."""
+    if "steps_per_second" not in run.train:
+        return []
+    keys = ("steps_per_second", "learning_rate", "gradient_norm")
+    figure, panels = draw.make_figure(3, row_height=2.7)
+    for axes, key in zip(panels, keys, strict=True):
+        axes.plot(*over_steps(run.train, key), color=draw.BLUE, linewidth=1.2)
+        draw.label(axes, "step", "", key.replace("_", " "))
+        axes.set_ylim(bottom=0)
+    caption = (
         "Steps per second, learning rate and gradient norm during training. Dips in speed come "
         "from evaluations or from other jobs on the machine; jumps in the gradient norm suggest "
-        "that the learning rate is too high.",
+        "that the learning rate is too high."
     )
-    return Section("Health of the run", figures=[*spread, *speed])
+    return [Figure("speed", figure, "Speed and optimization", caption)]

@@ -1,11 +1,10 @@
-"""Scores as pages show them: their groups, order, names, colors and differences."""
+"""Scores as pages show them: their groups, order, names and colors."""
 
-import math
 from typing import Any, NamedTuple, TypeAlias
 
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE
 from cpc.report.words import Words
-from cpc.results import Difference, Frame, Row, in_percent, last_scores, show_value, unit_of
+from cpc.results import Frame, Row, in_percent, last_scores, unit_of
 
 #: (task, data, unit) -> its scores, from baselines to learned features.
 Groups: TypeAlias = dict[tuple[str, str, str], Frame]
@@ -131,33 +130,6 @@ def column_of(metric: str) -> str:
     return f"{metric}, {unit_of(metric)}" if unit_of(metric) not in ("", metric) else metric
 
 
-def interval_phrase(low: float | int, high: float | int, metric: str) -> str:
-    """Return an interval in words; "" if there is none."""
-    if math.isnan(low + high):
-        return ""
-    return f"{show_value(low, metric)} to {show_value(high, metric)}"
-
-
-def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
-    """Return a difference with its interval, in points for rates and accuracies.
-
-    >>> lead_phrase((0.0123, -0.004, 0.03), "accuracy")
-    '+1.2 (−0.4 to +3.0)'
-    """
-    value, low, high = (signed(one, metric) for one in lead[:3])
-    return f"{value} ({low} to {high})" if math.isfinite(lead[1] + lead[2]) else value
-
-
-def points_of(metric: str) -> str:
-    """Return the unit that follows a difference, after a space; "" if it has none."""
-    return " points" if in_percent(metric) else f" {unit_of(metric)}".rstrip()
-
-
-def signed(value: float | int, metric: str) -> str:
-    """Return a difference with its sign."""
-    return f"{'−' if value < 0 else '+'}{show_value(abs(value), metric)}"
-
-
 def color_of(features: str, words: Words) -> str:
     """Return the color of features, the same in all figures."""
     if features.startswith("random"):
@@ -168,3 +140,12 @@ def color_of(features: str, words: Words) -> str:
 def value_axis(values: Any, metric: str) -> Any:
     """Return values as an axis shows them, fractions in percent."""
     return 100 * values if in_percent(metric) else values
+
+
+def metric_title(metric: str) -> str:
+    """Return the label of an axis.
+
+    >>> metric_title("accuracy"), metric_title("nats")
+    ('accuracy, percent', 'nats')
+    """
+    return f"{metric}, percent" if in_percent(metric) else metric

@@ -11,11 +11,7 @@ from cpc.report.scores import (
     Headline,
     capitalize,
     feature_title,
-    interval_phrase,
-    lead_phrase,
     metric_groups,
-    points_of,
-    signed,
     task_phrase,
 )
 from cpc.report.words import Words
@@ -32,7 +28,9 @@ from cpc.results import (
     last_known,
     last_scores,
     rule_title,
+    show_value,
     training_rule,
+    unit_of,
     with_unit,
 )
 
@@ -401,3 +399,30 @@ def collapse_sentences(run: Run) -> list[str]:
             size = f"standard deviation {std:.2g}, effective rank {rank:.2g}"
             sentences.append(f"The representation {name} has collapsed: {size}.")
     return sentences
+
+
+def interval_phrase(low: float | int, high: float | int, metric: str) -> str:
+    """Return an interval in words; "" if there is none."""
+    if math.isnan(low + high):
+        return ""
+    return f"{show_value(low, metric)} to {show_value(high, metric)}"
+
+
+def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
+    """Return a difference with its interval, in points for rates and accuracies.
+
+    >>> lead_phrase((0.0123, -0.004, 0.03), "accuracy")
+    '+1.2 (−0.4 to +3.0)'
+    """
+    value, low, high = (signed(one, metric) for one in lead[:3])
+    return f"{value} ({low} to {high})" if math.isfinite(lead[1] + lead[2]) else value
+
+
+def points_of(metric: str) -> str:
+    """Return the unit that follows a difference, after a space; "" if it has none."""
+    return " points" if in_percent(metric) else f" {unit_of(metric)}".rstrip()
+
+
+def signed(value: float | int, metric: str) -> str:
+    """Return a difference with its sign."""
+    return f"{'−' if value < 0 else '+'}{show_value(abs(value), metric)}"

@@ -37,12 +37,14 @@ from cpc.results.score import (
     in_percent,
     name_of,
     print_scores,
+    read_scores,
+    score_frame,
     show_value,
     text_table,
     unit_of,
     with_unit,
+    write_scores,
 )
-from cpc.results.scores import read_scores, score_frame, write_scores
 
 __all__ = [
     "QUESTION", "Cell", "Difference", "Frame", "Outcomes", "Row", "Run", "Score", "at_end",

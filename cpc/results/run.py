@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpc.files import read_object
-from cpc.results.score import Frame
-from cpc.results.scores import read_records, read_scores, score_frame
+from cpc.results.score import Frame, read_records, read_scores, score_frame
 from cpc.types import UserError
 
 

@@ -1,10 +1,11 @@
-"""An environment: two pure functions and two sizes. Many of one side by side."""
+"""Environments, each two pure functions and two sizes, and rollouts of a policy in many of them."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from cpc.types import PyTree, UserError
@@ -92,3 +93,116 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
         return states, outcome._replace(observation=observation)
 
     return environment._replace(reset=reset_all, step=step_each if num_resets is None else step_few)
+
+
+class Worlds(NamedTuple):
+    """States of b environments and their agent between two rollouts."""
+
+    states: PyTree
+    observation: Float[Array, "b ..."]
+    previous: Int[Array, " b"]
+    """The action that led here."""
+    is_first: Bool[Array, " b"]
+    memory: PyTree
+    """The agent's memory of the episode."""
+    episode_return: Float[Array, " b"]
+    """Of the episode up to now."""
+    episode_length: Int[Array, " b"]
+
+
+class Rollout(NamedTuple):
+    """Steps (t, b) of b environments."""
+
+    observation: Float[Array, "t b *o"]
+    previous: Int[Array, "t b"]
+    is_first: Bool[Array, "t b"]
+    age: Int[Array, "t b"]
+    """Steps since the episode began."""
+    action: Int[Array, "t b"]
+    reward: Float[Array, "t b"]
+    is_last: Bool[Array, "t b"]
+    log_prob: Float[Array, "t b"]
+    value: Float[Array, "t b"]
+    episode_return: Float[Array, "t b"]
+    """Of the episode that ends with this step; 0 elsewhere."""
+    episode_length: Int[Array, "t b"]
+    facts: dict[str, Int[Array, "t b"]]
+    """Facts of the environments, for probes of the memory."""
+
+
+#: act(observation (1, b, *o), previous (1, b), is_first (1, b), memory) -> logits (1, b, actions),
+#: values (1, b), memory.
+Act = Callable[[Array, Array, Array, PyTree], tuple[Array, Array, PyTree]]
+
+
+def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagger: int) -> Worlds:
+    """Return `num` environments that are at different steps of their first episodes.
+
+    Environment i has taken i * stagger // num random steps: otherwise episodes of one length would
+    begin and end together forever, and all observations of a step would be from one place in them.
+    """
+    of_reset, of_steps = jax.random.split(rng)
+    states, observation = environment.reset(of_reset)
+    wanted = jnp.arange(num) * stagger // num
+
+    def step(carry, now):
+        states, observation, is_first = carry
+        i, key = now
+        of_action, of_step = jax.random.split(key)
+        action = jax.random.randint(of_action, (num,), 0, environment.num_actions, jnp.int32)
+        after, outcome = environment.step(of_step, states, action)
+        moves = i < wanted
+        pick = lambda new, old: jnp.where(  # noqa: E731
+            moves.reshape(-1, *(1,) * (old.ndim - 1)), new, old
+        )
+        found = (after, outcome.observation, outcome.is_last)
+        return jax.tree.map(pick, found, (states, observation, is_first)), None
+
+    start = states, observation, jnp.ones(num, bool)
+    steps = jnp.arange(stagger), jax.random.split(of_steps, stagger)
+    (states, observation, _), _ = lax.scan(step, start, steps)
+    zeros = jnp.zeros(num, jnp.float32)
+    is_first = jnp.ones(num, bool)  # to the agent, all of them
+    none = jnp.zeros(num, jnp.int32)
+    return Worlds(states, observation, none, is_first, memory, zeros, none)
+
+
+def roll_out(
+    environment: Environment, act: Act, worlds: Worlds, rng: Array, num_steps: int
+) -> tuple[Worlds, Rollout]:
+    """Let the policy act for `num_steps` in environments of `side_by_side`.
+
+    Actions are drawn from the softmax of its logits.
+    """
+
+    def step(worlds: Worlds, key: Array) -> tuple[Worlds, Any]:
+        of_action, of_step = jax.random.split(key)
+        logits, value, memory = act(
+            worlds.observation[None], worlds.previous[None], worlds.is_first[None], worlds.memory
+        )
+        log_probs = jax.nn.log_softmax(logits[0].astype(jnp.float32))
+        action = jax.random.categorical(of_action, log_probs).astype(jnp.int32)
+        states, outcome = environment.step(of_step, worlds.states, action)
+        total, length = worlds.episode_return + outcome.reward, worlds.episode_length + 1
+        done = Rollout(
+            worlds.observation,
+            worlds.previous,
+            worlds.is_first,
+            worlds.episode_length,
+            action,
+            outcome.reward,
+            outcome.is_last,
+            jnp.take_along_axis(log_probs, action[:, None], 1)[:, 0],
+            value[0],
+            jnp.where(outcome.is_last, total, 0.0),
+            jnp.where(outcome.is_last, length, 0),
+            jax.vmap(environment.facts)(worlds.states),
+        )
+        total, length = (
+            jnp.where(outcome.is_last, 0.0, total),
+            jnp.where(outcome.is_last, 0, length),
+        )
+        seen = outcome.observation, action, outcome.is_last
+        return Worlds(states, *seen, memory, total, length), done
+
+    return lax.scan(step, worlds, jax.random.split(rng, num_steps))

@@ -41,8 +41,14 @@ from cpc.train.metrics import (
 from cpc.train.optimizer import make_optimizer, scale_by_layer, schedule_free_average
 from cpc.train.rows import init_row_state, make_row_step
 from cpc.train.signals import Stopped, raise_if_stopped, stop_on_signals
-from cpc.train.state import TrainState, init_state
-from cpc.train.step import enable_compilation_cache, jit_step, make_train_step, scan_steps
+from cpc.train.step import (
+    TrainState,
+    enable_compilation_cache,
+    init_state,
+    jit_step,
+    make_train_step,
+    scan_steps,
+)
 
 __all__ = [
     "BATCH_AXIS", "Cadence", "Checkpoints", "FitResult", "JsonlWriter", "ProgressWriter",

@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 
 from cpc.files import advise, read_sealed, read_text, seal, unseal, write_sealed
 from cpc.train.distributed import await_verdict
-from cpc.train.state import named_leaves
+from cpc.train.step import named_leaves
 from cpc.types import PyTree, UserError
 
 #: The metric of a step, in its folder, if it was evaluated only after the state was saved.

@@ -250,13 +250,12 @@ def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
     """Return `function(*args)` of process 0, on its copies of replicated arrays; None elsewhere."""
     if jax.process_count() == 1:
         return function(*args)
-    result = function(*jax.tree.map(_own_copy, args)) if is_first() else None
+    own = jax.tree.map(
+        lambda leaf: leaf.addressable_data(0) if isinstance(leaf, jax.Array) else leaf, args
+    )
+    result = function(*own) if is_first() else None
     wait_for_all("work of process 0")
     return result
-
-
-def _own_copy(leaf: Any) -> Any:
-    return leaf.addressable_data(0) if isinstance(leaf, jax.Array) else leaf
 
 
 def gather_rows(batch: PyTree) -> PyTree:

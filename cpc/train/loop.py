@@ -21,8 +21,7 @@ from cpc.train.checkpoint import Checkpoints
 from cpc.train.distributed import report_busy, report_step
 from cpc.train.metrics import Writer
 from cpc.train.signals import Stopped
-from cpc.train.state import TrainState, named_leaves, zeros_like_metrics
-from cpc.train.step import describe_failure
+from cpc.train.step import TrainState, describe_failure, named_leaves, zeros_like_metrics
 from cpc.types import Array, PyTree, UserError
 
 #: summarize(sums of the window on the host, step) -> the numbers of a training record

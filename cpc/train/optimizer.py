@@ -235,8 +235,12 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
     def place(path: Any) -> tuple[str, tuple[int, ...]] | None:
         """The part of a variable, and its layer's numbers, none without."""
         names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
-        found = ((i, part) for i, name in enumerate(names) for part in parts
-                 if name == part or name.startswith(f"{part}_"))  # fmt: skip
+        found = (
+            (i, part)
+            for i, name in enumerate(names)
+            for part in parts
+            if name == part or name.startswith(f"{part}_")
+        )
         start, part = next(found, (0, None))
         if part is None:
             return None

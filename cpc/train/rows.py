@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from cpc.train.state import TrainState, init_state
-from cpc.train.step import brake
+from cpc.train.step import TrainState, brake, init_state
 from cpc.types import PyTree
 
 #: What the sums of squares of Adagrad begin at.

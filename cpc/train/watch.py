@@ -188,12 +188,7 @@ def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
 def connect_all(
     events: Events, host: str, port: int, own: int, number: int, seconds: float
 ) -> dict[int, Peer]:
-    """Return connections to all others (from process 0), or to process 0 (from another).
-
-    Raises:
-        Absent: not all came in time.
-        OSError: process 0 cannot listen.
-    """
+    """Return connections to all others (from process 0), or to process 0 (from another)."""
     end = time.monotonic() + seconds
     if own:
         return {0: Peer(events, connect_to_first(host, port, own, number, end))}
@@ -205,11 +200,7 @@ def connect_all(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at a loopback address, or at all interfaces for other hosts.
-
-    Raises:
-        OSError: the port is taken.
-    """
+    """Return a socket that listens at a loopback address, or at all interfaces for other hosts."""
     if is_loopback(host):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
@@ -226,12 +217,9 @@ def is_loopback(host: str) -> bool:
 def call_roll(
     events: Events, server: socket.socket, address: str, number: int, end: float
 ) -> dict[int, Peer]:
-    """Return the connections of processes 1, 2, ... by index.
+    """Return the connections of processes 1, 2, ... by index; Absent if not all came in time.
 
     A connection that sends nothing, or anything else, delays nobody and takes nobody's place.
-
-    Raises:
-        Absent: not all came before `end`.
     """
     indices = {f"here {index} {number}": index for index in range(1, number)}
     present: dict[int, Peer] = {}
@@ -325,11 +313,7 @@ def watch(
 
 
 def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: int) -> None:
-    """Do what a line from the own program or from a peer requires.
-
-    Raises:
-        Ended: the own program leaves or has died, or another process was lost.
-    """
+    """Do what a line from the own program or from a peer requires."""
     word, _, rest = line.partition(" ")
     if peer is own and line == GONE:  # the others see it
         raise Ended("")
@@ -357,11 +341,7 @@ def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: 
 
 
 def compare_identities(own: Peer, peers: Mapping[int, Peer]) -> None:
-    """Let all go on if all wait with the same identity.
-
-    Raises:
-        Ended: one of them differs.
-    """
+    """Let all go on if all wait with the same identity; Ended if one differs."""
     everyone = own, *peers.values()
     if not all(peer.identity for peer in everyone):
         return

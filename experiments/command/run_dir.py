@@ -28,7 +28,7 @@ from cpc.files import (
     write_sealed,
     write_text,
 )
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.train import Stopped, is_first, read_identity, read_metadata, wait_for_all
 from cpc.types import UserError
 from experiments.command import lock

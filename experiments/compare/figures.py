@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from cpc.report.draw import GRAY, GRID, MUTED, add_shared_legend, label, make_figure
 from cpc.report.engine import Figure
-from cpc.report.figures import metric_title, over_steps
-from cpc.report.scores import value_axis
+from cpc.report.run_page import over_steps
+from cpc.report.scores import metric_title, value_axis
 from cpc.results import Cell, Frame, Run, evaluations, information
 from experiments.compare.tables import Question, answers, headline, one_row
 from experiments.status import cut

@@ -10,7 +10,7 @@ import numpy as np
 
 from configs.information import CONSISTENCY as KEYS
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.information.estimators import claims, fit_and_read, make_row

@@ -10,7 +10,7 @@ import numpy as np
 
 from configs.information import TASKS as KEYS
 from cpc.estimators import Task, beyond_normal, cca, ksg
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.information.arrays import standardize

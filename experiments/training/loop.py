@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cpc import train
 from cpc.data import prefetch
 from cpc.files import plain, read_object
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.train.loop import Cadence, Evaluate, FitResult, Sinks, Summarize, fit
 from cpc.train.metrics import Record
 from cpc.types import UserError

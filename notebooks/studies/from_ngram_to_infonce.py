@@ -86,8 +86,10 @@ def divide(corpus, blocks):
 
 
 if FULL:  # a part of the packaged books, with 5,000 words
-    corpus = read_text_folder(prepare_texts("books") / "text", cache_dir() / "packs", print,
-                              min_count=5, max_vocabulary=5000)  # fmt: skip
+    folder = prepare_texts("books") / "text"
+    corpus = read_text_folder(
+        folder, cache_dir() / "packs", print, min_count=5, max_vocabulary=5000
+    )
     starts = corpus.sentence_starts
     starts = starts[: 1 + int(np.searchsorted(starts, 330_000))]
     documents, tokens = np.array([0, len(starts) - 1]), np.asarray(corpus.tokens[: starts[-1]])
@@ -133,8 +135,8 @@ axes.axhline(table.perplexity["likelihood"], color="k", label="likelihood")
 axes.set(xlabel="k, noise words per datum", ylabel="perplexity")
 axes.legend()
 gap = by_noise["uniform"] / by_noise["unigram"]
-check(f"1: NCE with k {ks[-1]} over likelihood",
-      by_noise["unigram"][-1] / table.perplexity["likelihood"], "=", 1, 0.1)  # fmt: skip
+ratio = by_noise["unigram"][-1] / table.perplexity["likelihood"]
+check(f"1: NCE with k {ks[-1]} over likelihood", ratio, "=", 1, 0.1)
 check(f"1: uniform over unigram, k {ks[0]}", gap[0], ">=", 1)
 check("1: the same less that of the largest k", gap[0] - gap[-1], ">=", 0)
 check(f"1: log Z, k {ks[-1]}", table["log Z"][f"NCE, unigram, k {ks[-1]}"], "=", 0, 0.25)
@@ -169,8 +171,8 @@ for k in (1, 5, 15) if FULL else (5,):
     given = {"model.name": "skip_gram", "model.bias": "none", "objective.k": k}
     tables = fit(chain, {**EXACT, **given}, 30 if FULL else 12)[0].state.params["tables"]
     scores = np.asarray(tables["input"] @ tables["output"].T)[1:, 1:][often]
-    check(f"2: distance from PMI - log k, k {k}", np.abs(scores - pmi + np.log(k)).max(), "=",
-          0, 0.2)  # fmt: skip
+    distance = np.abs(scores - pmi + np.log(k)).max()
+    check(f"2: distance from PMI - log k, k {k}", distance, "=", 0, 0.2)
 
 # %%
 passes = 20 if FULL else 10
@@ -284,8 +286,14 @@ def step_milliseconds(num_words, given):
     counts = np.append(0, np.maximum(1, 1e9 * p / p.sum())).astype(np.int64)
     vocabulary = Vocabulary(("",) * num_words, counts)
     corpus = Corpus(tokens, np.array([0, 256]), np.array([0, 1]), vocabulary, [])
-    settings = {**LANGUAGE_MODEL, "data.positions": 64, "steps_per_launch": 2,
-                "optim.rule": "sgd", "optim.learning_rate": 1e-3, **given}  # fmt: skip
+    settings = {
+        **LANGUAGE_MODEL,
+        "data.positions": 64,
+        "steps_per_launch": 2,
+        "optim.rule": "sgd",
+        "optim.learning_rate": 1e-3,
+        **given,
+    }
     made = words.make(with_settings(make_config(KEYS), settings), Text(corpus, corpus))
     state, batch, seconds = made.state, made.stream.launch(0), []
     for _ in range(4):

@@ -103,8 +103,8 @@ for k, mode in itertools.product((1, 5, 50), ("stopped", "through")):
     arrays = [jnp.asarray(x, jnp.float32) for x in (theta, theta, data)]
     value, gradient = nce_ascent(*arrays, float(k), mode)
     share = np.asarray(gradient, float) @ (data - p) / np.sum((data - p) ** 2)
-    check(f"2: share of the gradient, {mode}, k {k}", share, "=",
-          k / (k + 1) if mode == "stopped" else 0, 1e-5)  # fmt: skip
+    expected = k / (k + 1) if mode == "stopped" else 0
+    check(f"2: share of the gradient, {mode}, k {k}", share, "=", expected, 1e-5)
     if mode == "through":
         constant = -np.log1p(k) + k * np.log(k / (k + 1))
         check(f"2: objective, through, k {k}", value, "=", constant, 1e-5)
@@ -160,8 +160,10 @@ def bias(name, k):
 
 found = {name: np.array([bias(name, k) for k in ks]) for name in conventions}
 largest = {name: np.abs(one).max(1) for name, one in found.items()}
-line = {name: np.abs((ks[-1] * g[-1] - ks[-2] * g[-2]) / (ks[-1] - ks[-2])).max()
-        for name, g in found.items()}  # at 1 / K = 0, through the last two  # fmt: skip
+line = {  # at 1 / K = 0, through the last two
+    name: np.abs((ks[-1] * g[-1] - ks[-2] * g[-2]) / (ks[-1] - ks[-2])).max()
+    for name, g in found.items()
+}
 limit = np.abs(DATA - DATA * NOISE / (DATA @ NOISE)).max()
 kept = np.abs(DATA * (DATA / (1 + DATA) + (DATA / (1 + DATA)).sum() - 1)).max()
 far, removed = (DATA / NOISE).max(), largest["off negatives, removed"]

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from configs import audio_synthetic
 from cpc import negatives
 from cpc.losses import OffsetSums
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.train import gather_rows, restore_params
 from cpc.types import UserError
 from experiments.command.config import with_settings

@@ -74,8 +74,9 @@ def divide(corpus, keep):
 def read_dictionaries(file="", num_words=0):
     """WordNet's glosses and GCIDE, or one of them, and judgements of the similarity of words."""
     path = prepare_texts("words") / "text" / file
-    corpus = read_text_folder(path, cache_dir() / "packs", print, min_count=5,
-                              max_vocabulary=num_words)  # fmt: skip
+    corpus = read_text_folder(
+        path, cache_dir() / "packs", print, min_count=5, max_vocabulary=num_words
+    )
     text = divide(corpus, keep_probabilities(corpus.vocabulary.counts, 1e-4))
     return text, read_judgements().pairs
 
@@ -90,8 +91,10 @@ def make_sentences(num_tokens, num_words):
     p = np.exp(1.2 * np.cos(of_word - topic[:, None])) / np.arange(5, num_words + 4)
     upto = np.cumsum(p, 1) / p.sum(1, keepdims=True)
     topics = rng.integers(0, 32, num_tokens // 10)
-    tokens = [np.searchsorted(upto[b], x) for b, x in
-              zip(topics, rng.random((len(topics), 10)), strict=True)]  # fmt: skip
+    tokens = [
+        np.searchsorted(upto[b], x)
+        for b, x in zip(topics, rng.random((len(topics), 10)), strict=True)
+    ]
     tokens = 1 + np.minimum(np.array(tokens), num_words - 2).ravel().astype(np.int32)
     names = ("<unk>", *(f"w{i}" for i in range(1, num_words)))
     vocabulary = Vocabulary(names, np.bincount(tokens, minlength=num_words))
@@ -150,17 +153,23 @@ w, c, pmi = w[often], c[often], pmi[often]
 scores = (tables["input"][w] * tables["output"][c]).sum(1)
 target, rebuilt = pmi - np.log(made.config.objective.k), (of_word[w] * of_context[c]).sum(1)
 correlation = np.corrcoef(scores, target)[0, 1]
-print(f"{len(w):,} frequent pairs: correlation {correlation:.2f}, {(scores - target).mean():+.2f} "
-      f"nats away; PPMI rebuilt: {np.corrcoef(rebuilt, np.maximum(pmi, 0))[0, 1]:.2f}")  # fmt: skip
+print(
+    f"{len(w):,} frequent pairs: correlation {correlation:.2f}, {(scores - target).mean():+.2f} "
+    f"nats away; PPMI rebuilt: {np.corrcoef(rebuilt, np.maximum(pmi, 0))[0, 1]:.2f}"
+)
 assert correlation > 0.5
 for name, one in sets.items():
     at, judged = known_pairs(text, {name: one})
     values = [similarity(x, at, judged) for x in (tables["input"], of_word)]
     draws = np.random.default_rng(0).integers(0, len(at), (1000, len(at)))
-    gains = [similarity(tables["input"], at[i], judged[i]) - similarity(of_word, at[i], judged[i])
-             for i in draws]  # fmt: skip
-    print("{}: skip-gram {:.3f}, PPMI-SVD {:.3f},".format(name, *values),
-          "difference {:+.3f} to {:+.3f}".format(*np.percentile(gains, [2.5, 97.5])))  # fmt: skip
+    gains = [
+        similarity(tables["input"], at[i], judged[i]) - similarity(of_word, at[i], judged[i])
+        for i in draws
+    ]
+    print(
+        "{}: skip-gram {:.3f}, PPMI-SVD {:.3f},".format(name, *values),
+        "difference {:+.3f} to {:+.3f}".format(*np.percentile(gains, [2.5, 97.5])),
+    )
 shown = np.random.default_rng(0).permutation(len(w))[:1500]
 figure, axes = plt.subplots(figsize=(4, 3.4), layout="constrained")
 axes.plot(target[shown], scores[shown], ".", markersize=2)
@@ -220,8 +229,9 @@ for (model, name), rate in RATES.items():
     found[model, name] = pd.DataFrame(rows)
     print(f"{model}, {name}:", found[model, name].mean().round(3).to_dict())
 over = found["skip_gram", "negative_sampling"] - found["cbow", "negative_sampling"]
-cbow, skip_gram = (found[model, "sampled_softmax"] - found[model, "nce"]
-                   for model in ("cbow", "skip_gram"))  # fmt: skip
+cbow, skip_gram = (
+    found[model, "sampled_softmax"] - found[model, "nce"] for model in ("cbow", "skip_gram")
+)
 claims = {
     "skip-gram beats CBOW on rare words, by one word of context": over["rare context"],
     "CBOW trains faster, by the log of words per CPU second": -over["log speed"],

@@ -10,7 +10,7 @@ from packages import quiet
 from PIL import Image
 
 from cpc import data
-from cpc.data import image_loading
+from cpc.data import images
 from cpc.data.image_file import decode_image
 from cpc.files import write_sealed
 from cpc.types import UserError
@@ -294,7 +294,7 @@ def greys(images):
 @pytest.fixture
 def memory_bytes(request, tmp_path, monkeypatch):
     """How many bytes of images are decoded at once; the others have a cache."""
-    monkeypatch.setattr(image_loading, "MEMORY_BYTES", request.param)
+    monkeypatch.setattr(images, "MEMORY_BYTES", request.param)
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
     return request.param
 

@@ -80,7 +80,7 @@ def read(data_dir, name, split, **options):
 
 @pytest.mark.parametrize("memory_bytes", [10**9, 0])
 def test_reads_what_was_written(prepared, tmp_path, memory_bytes, monkeypatch):
-    monkeypatch.setattr("cpc.data.image_loading.MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr("cpc.data.images.MEMORY_BYTES", memory_bytes)
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
     images = read(prepared, "stl10", "train")
     assert isinstance(images.pixels, data.LazyPixels if memory_bytes == 0 else np.ndarray)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from tests.command_server import HUNG as STATUS_HUNG
 from tests.commands import ONE_DEVICE, run_anyhow
 from tests.endurance.tries import CRASHED, HUNG, SILENT, SURVIVED, Try

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cpc.estimators import Tracker, bound_over_sequences
-from cpc.estimators.sequences import is_new
+from cpc.estimators.tracker import is_new
 
 #: Utterance and first sample of windows of up to 3 latents of 10 samples, and how many there are.
 WINDOWS = (

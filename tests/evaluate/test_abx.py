@@ -5,8 +5,18 @@ import numpy as np
 import pytest
 
 from cpc.data import make_items, read_items, write_items
-from cpc.evaluate.abx import Cell, abx_score, cell_errors, cell_weights, cut_tokens, make_cells
-from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances, unit_frames
+from cpc.evaluate.abx import (
+    Cell,
+    abx_score,
+    cell_errors,
+    cell_weights,
+    cut_tokens,
+    dtw,
+    dtw_distances,
+    frame_distances,
+    make_cells,
+    unit_frames,
+)
 from cpc.types import Item, UserError
 from tests.goldens.goldens import load_golden
 

@@ -16,8 +16,8 @@ from cpc.evaluate import (
     with_neighbours,
 )
 from cpc.evaluate import fit_probe as fit_probe_fully
-from cpc.evaluate.fit import split_utterances
-from cpc.evaluate.probe import draw_rows, fit_layers, join
+from cpc.evaluate.fit import draw_rows, fit_layers, split_utterances
+from cpc.evaluate.probe import join
 from cpc.types import UserError
 
 QUICK = {"min_updates": 300, "batch_size": 128}

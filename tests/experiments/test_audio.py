@@ -15,7 +15,7 @@ import soundfile
 from configs import audio, audio_voices
 from cpc.data import make_synthetic, phone_chain, read_all
 from cpc.results import difference, read_scores
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.kinds.audio import data as audio_data
 from experiments.kinds.audio import probes as audio_probes

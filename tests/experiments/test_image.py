@@ -18,7 +18,7 @@ from configs import image_fashion_mnist
 from cpc.data import Images
 from cpc.files import read_arrays
 from cpc.results import read_scores
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.types import CPCOutputs, UserError
 from experiments.command.run_dir import write_latest
 from experiments.kinds.image import data as image_data
@@ -357,7 +357,7 @@ def shared(tmp_path):
 
 @pytest.mark.parametrize("memory_bytes", [10**9, 0])
 def test_copies_of_test_images_do_not_train(shared, memory_bytes, monkeypatch):
-    monkeypatch.setattr("cpc.data.image_loading.MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr("cpc.data.images.MEMORY_BYTES", memory_bytes)
     monkeypatch.setenv("CPC_DATA", str(shared / "c"))
     config, said = make_config(data__source="folder", data__path=str(shared)), []
     for _ in range(2):  # the second time from the cache

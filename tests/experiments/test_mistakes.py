@@ -20,7 +20,7 @@ from configs.keys import make_config
 from configs.words import KEYS as WORDS_KEYS
 from cpc.data import read_folder
 from cpc.files import plain, write_json
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command import cli

@@ -19,7 +19,7 @@ from cpc import train
 from cpc.data.images import Images
 from cpc.data.sources import fashion_mnist
 from cpc.estimators import gaussian_task
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.types import UserError
 from tests import commands
 

@@ -12,7 +12,7 @@ from cpc import rl
 from cpc.models.agent import Heard
 from cpc.negatives import RULES
 from cpc.results import read_run, read_scores
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import check_config, with_settings
 from experiments.kinds.rl import evaluate, run, step

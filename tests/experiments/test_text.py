@@ -345,7 +345,7 @@ def test_probes_see_what_is_there(tmp_path):
 
 
 def read_frame(workdir):
-    from cpc.results.scores import score_frame
+    from cpc.results.score import score_frame
 
     return score_frame(read_scores(workdir))
 

@@ -11,7 +11,7 @@ from configs.keys import make_config
 from configs.words import KEYS
 from cpc.data import Corpus, Vocabulary
 from cpc.negatives import unigram
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate, run

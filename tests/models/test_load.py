@@ -34,7 +34,7 @@ from cpc.models import (
     save,
 )
 from cpc.models.description import build, describe
-from cpc.models.weights import read_weights, write_weights
+from cpc.models.load import read_weights, write_weights
 from cpc.types import UserError
 
 AUDIO = {"kind": "audio", "shape": [640], "sample_rate_hz": 16000, "rms": 0.05}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cpc.models import load_cpc_audio, load_pretrained, make_model, save
-from cpc.models.weights import write_weights
+from cpc.models.load import write_weights
 from cpc.types import UserError
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))

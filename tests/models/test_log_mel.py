@@ -23,10 +23,8 @@ from cpc.models import (
     make_model,
     save,
 )
-from cpc.models import (
-    log_mel as module_of_encoder,
-)
 from cpc.models.description import build, describe
+from cpc.models.encoders import ENERGY_MEAN, ENERGY_SCALE
 from cpc.types import UserError
 
 
@@ -87,7 +85,7 @@ def test_latents_are_convolutions_of_the_energies():
     energies = log_mel(
         np.pad(x, ((0, 0), (240, 0))), np.hamming(400), 160, mel_filters(16000, 2048, 80)
     )
-    y = (np.asarray(energies) - module_of_encoder.MEAN) / module_of_encoder.SCALE
+    y = (np.asarray(energies) - ENERGY_MEAN) / ENERGY_SCALE
     params = variables["params"]["convolutions"]
     y = np.pad(y, ((0, 0), (2, 0), (0, 0)))  # mean energy before the beginning
     y = sum(y[:, i : i + 10] @ params["kernel0"][i] for i in range(3)) + params["bias0"]
@@ -101,7 +99,7 @@ def test_energies_of_voices_reach_the_convolutions_at_a_moderate_scale():
     filters = mel_filters(16000, 2048, 80)
     for x in (noise(1, 8000), np.zeros((1, 8000), "f")):
         y = np.asarray(log_mel(x, np.hamming(400), 160, filters))
-        assert np.abs((y - module_of_encoder.MEAN) / module_of_encoder.SCALE).max() < 3
+        assert np.abs((y - ENERGY_MEAN) / ENERGY_SCALE).max() < 3
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cpc.models import load_cpc_audio, make_model
-from cpc.models.weights import read_checkpoint
+from cpc.models.load import read_checkpoint
 from cpc.types import UserError
 from tests import fake_torch
 

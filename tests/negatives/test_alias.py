@@ -21,7 +21,7 @@ from cpc.negatives import (
     log_uniform,
     probabilities,
 )
-from cpc.negatives.alias import _high_product
+from cpc.negatives.noise import _high_product
 from cpc.types import UserError
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))

@@ -4,7 +4,6 @@ import copy
 import json
 import re
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,16 +15,15 @@ from cpc.files import read_json, write_json
 from cpc.report import Words, closing_lines, run_page, score_section, sentences, write_report
 from cpc.report.draw import add_shared_legend, make_figure, stack_panels
 from cpc.report.engine import Section, cells
-from cpc.report.figures import (
-    accuracy_colors,
-    accuracy_figure,
-    bound_figure,
+from cpc.report.run_page import accuracy_colors, accuracy_figure, bound_figure, curves_figure
+from cpc.report.score_section import (
     curve_figures,
-    curves_figure,
+    curve_table,
     progress_figure,
+    score_table,
     scores_figure,
+    scores_section,
 )
-from cpc.report.score_section import curve_table, score_table, scores_section
 from cpc.report.scores import headlines, score_groups
 from cpc.report.sentences import against_phrase, state_sentences
 from cpc.results import (
@@ -66,6 +64,11 @@ def summary(run, words):
 
 def headline(run, words):
     return run_page.headline(run, headlines(run.scores, words))
+
+
+def axes_of(figures):
+    (one,) = figures
+    return one.figure.axes
 
 
 def rewrite_lines(workdir, lines):
@@ -174,9 +177,8 @@ def test_without_knowledge_is_of_each_metric_and_where_they_differ_of_each_of_th
     else:
         assert (rows[0]["features"], rows[0]["F1"]) == ("chance", "0.2")
         assert rows[0]["R-value"] == "0.4"
-    figure = scores_figure(score_frame(scores), AUDIO)
-    assert figure is not None
-    lines = [len(axes.collections) for axes in figure.axes if axes.get_yticklabels()]
+    panels = axes_of(scores_figure(score_frame(scores), AUDIO))
+    lines = [len(axes.collections) for axes in panels if axes.get_yticklabels()]
     assert len({*lines}) == 1
     assert (lines[0] > 0) == own
 
@@ -215,9 +217,9 @@ def test_learning_curves(images):
     group = ("few_labels", "shapes", "image")
     rows = {row[0]: row[1:] for row in cells(curve_table(group, groups[group], IMAGES))}
     assert rows["CPC, z, frozen"][0] == "72.0 ± 2.6"
-    ((names, figure),) = curve_figures(last_scores(run.scores), IMAGES).items()
-    (axes,) = figure.axes
-    assert names == ("few_labels", "shapes", "image", "accuracy")
+    (figure,) = curve_figures(last_scores(run.scores), IMAGES)
+    (axes,) = axes_of([figure])
+    assert figure.name == "curve_few_labels_shapes_image_accuracy"
     lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
     assert list(lines) == [
         "untrained, z, frozen",
@@ -297,8 +299,8 @@ def test_each_unit_and_metric_has_a_learning_curve_of_its_own(images):
 
 
 def test_scores_figure_has_a_panel_for_each_task_and_unit(finished):
-    figure = scores_figure(last_scores(read_run(finished).scores), AUDIO)
-    widths = [[bar.get_width() for bar in axes.patches] for axes in figure.axes]
+    panels = axes_of(scores_figure(last_scores(read_run(finished).scores), AUDIO))
+    widths = [[bar.get_width() for bar in axes.patches] for axes in panels]
     np.testing.assert_allclose(widths[0], [35.1, 61.4, 44.1, 56.2, 63.4])  # baselines first
     assert len(widths) == 3
 
@@ -307,7 +309,7 @@ def test_scores_during_training(workdir):
     score = Score("phones", "festvox_ru", "frame", "c", "linear", "accuracy", 0.3, step=100)
     mfcc = score._replace(features="mfcc", value=0.6)
     write_scores(workdir, [score, mfcc, score._replace(value=0.5, step=200)])
-    (axes,) = progress_figure(read_run(workdir).scores, AUDIO).axes
+    (axes,) = axes_of(progress_figure(read_run(workdir).scores, AUDIO))
     lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
     assert lines == {"CPC, c": [[100, 30], [200, 50]]}  # of MFCC one step is no line
 
@@ -317,7 +319,7 @@ def test_curves_are_means_over_offsets_that_have_a_value(workdir):
     record = fake_record(600, "batch", False, 1024, 4.4, rng) | {"split": "train"}
     loss = [None, *record["offset_loss"][1:]]
     add_records(workdir, record | {"offset_loss": loss})
-    left, _ = curves_figure(read_run(workdir)).axes
+    left, _ = axes_of(curves_figure(read_run(workdir)))
     np.testing.assert_allclose(left.lines[0].get_ydata()[-1], np.mean(loss[1:]))
 
 
@@ -326,7 +328,7 @@ def test_bound_figure_shows_the_last_records(workdir):
     (workdir / "truth.json").write_text(json.dumps(truth))
     run = read_run(workdir)
     for axes, rule in zip(
-        bound_figure(run, AUDIO).axes, ("batch", "one_per_sequence"), strict=True
+        axes_of(bound_figure(run, AUDIO)), ("batch", "one_per_sequence"), strict=True
     ):
         rows = run.offsets[(run.offsets.rule == rule) & (run.offsets.step == 500)]
         rows = rows[rows.split == "test"]
@@ -345,7 +347,7 @@ def test_every_direction_has_a_color_of_its_own(number):
 
 def test_accuracy_figure_has_both_readings_and_chance(workdir):
     run = read_run(workdir)
-    top1, pairwise = accuracy_figure(run, AUDIO).axes
+    top1, pairwise = axes_of(accuracy_figure(run, AUDIO))
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in top1.lines}
     rows = run.offsets[(run.offsets.rule == "batch") & (run.offsets.split == "test")]
     np.testing.assert_allclose(lines["batch, N = 1,024"], 100 * rows[rows.step == 500].acc_top1)
@@ -355,13 +357,13 @@ def test_accuracy_figure_has_both_readings_and_chance(workdir):
 
 def test_directions_have_panels_and_lines_of_their_own(images):
     run = read_run(images)
-    panels = bound_figure(run, IMAGES).axes
+    panels = axes_of(bound_figure(run, IMAGES))
     assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == [
         f"{rule}, {direction}" for rule in ("batch", "one per sequence") for direction in DIRECTIONS
     ]
     (ceiling,) = [line for line in panels[0].lines if line.get_label() == "log N"]
     assert ceiling.get_xdata().tolist() == ROWS_AHEAD
-    top1, _ = accuracy_figure(run, IMAGES).axes
+    top1, _ = axes_of(accuracy_figure(run, IMAGES))
     assert "one per sequence, up, N = 128" in {line.get_label() for line in top1.lines}
     assert top1.get_xlabel() == "offset k (rows ahead)"
 
@@ -382,7 +384,7 @@ def test_parts_that_predict_unequally_are_averaged_by_prediction(workdir):
     assert "2.00 at offset 2 and 1.00 at offset 12 of frames" in said
     number, meaning = headline(run, AUDIO)[0]
     assert (number, meaning[:26]) == ("1.20 nats", "bound, mean of 8 predictio")
-    top1, _ = accuracy_figure(run, AUDIO).axes
+    top1, _ = axes_of(accuracy_figure(run, AUDIO))
     assert {"batch, frames, N = 256", "batch, segments, N = 32"} <= {
         line.get_label() for line in top1.lines
     }
@@ -516,7 +518,7 @@ def test_an_error_rate_goes_through_the_page(tmp_path):
     assert list(table.frame.columns)[2] == "word error rate, %"
     assert [row[0] for row in cells(table)] == ["untrained, c", "CPC, c"]
     assert cells(table)[1][4].startswith("−77.7")
-    (axes,) = scores_figure(last_scores(score_frame([rate])), AUDIO).axes
+    (axes,) = axes_of(scores_figure(last_scores(score_frame([rate])), AUDIO))
     assert "lower is better" in axes.get_xlabel()
     assert [line for line in axes.lines if line.get_linestyle() == ":"] == []
     (sentence,) = [one for one in summary(run, AUDIO) if "12.3" in one]
@@ -572,11 +574,11 @@ def all_of_it(tmp_path_factory):
 def test_whatever_stands_in_a_file_the_page_is_made(all_of_it, tmp_path, monkeypatch, name):
     """Without its pictures, which take long."""
     workdir = shutil.copytree(all_of_it, tmp_path / "run")
-    drawn = ("curves", "bound", "accuracy", "scores", "progress", "spread", "speed")
-    nothing = {f"{figure}_figure": lambda *args: None for figure in drawn}
-    without = SimpleNamespace(curve_figures=lambda *args: {}, **nothing)
-    for module in (run_page, score_section):
-        monkeypatch.setattr(module, "figures", without)
+    of_run = [f"{name}_figure" for name in ("curves", "bound", "accuracy", "spread", "speed")]
+    of_scores = ["scores_figure", "progress_figure", "curve_figures"]
+    for module, drawn in ((run_page, of_run), (score_section, of_scores)):
+        for function in drawn:
+            monkeypatch.setattr(module, function, lambda *args: [])
 
     def show_tables(folder, name, title, lead, headline, sections):
         for section in sections:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc import train
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.train.step import make_launch
 from cpc.types import UserError
 

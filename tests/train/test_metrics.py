@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cpc import train
 from cpc.files import read_lines
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.train import metrics
 from cpc.types import UserError
 from tests.services import fake_service

@@ -6,8 +6,7 @@ import optax
 import pytest
 
 from cpc import train
-from cpc.train.state import named_leaves
-from cpc.train.step import describe_failure
+from cpc.train.step import describe_failure, named_leaves
 
 TX = optax.adam(0.1)
 

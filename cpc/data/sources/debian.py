@@ -56,11 +56,7 @@ def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
 
 @contextmanager
 def preparing(what: str, cache: Path | None, lock: str, log: Log) -> Iterator[Path]:
-    """Yield `cache`, `cache_dir()` if None, for one process at a time.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Yield `cache`, `cache_dir()` if None, for one process at a time."""
     cache = cache_dir() if cache is None else Path(cache)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -128,10 +124,27 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
     """Return the archive of a package, from an earlier fetch or by `apt-get download`."""
     folder.mkdir(parents=True, exist_ok=True)
     archive = find_archive(package, folder, log)
-    if archive is None:
-        log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
-        archive = _fetch(package, folder, log)
-    return archive
+    if archive is not None:
+        return archive
+    log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
+    partial = folder / f"{package.name}.part"
+    shutil.rmtree(partial, ignore_errors=True)  # an interrupted fetch
+    partial.mkdir()
+    _apt_download(package.name, partial)
+    found = list(partial.glob(f"{package.name}_*.deb"))
+    if len(found) != 1:
+        raise UserError(f"apt-get download {package.name} left no archive: run it by hand to see")
+    got = {"file": found[0].name, "size": found[0].stat().st_size, "sha256": file_sha256(found[0])}
+    if got != _known(package):
+        log(
+            f"{got['file']} is another build than the known one; apt has verified it, so its "
+            "size and sha256 are recorded beside it"
+        )
+    # The manifest comes first: a crash in between leaves an entry without a file, which is fetched.
+    write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
+    path = found[0].replace(folder / found[0].name)
+    partial.rmdir()
+    return Archive(path, got["sha256"])
 
 
 def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
@@ -159,27 +172,6 @@ def copy_licenses(unpacked: Path, folder: Path) -> None:
         shutil.copyfile(path, folder / f"{path.parent.name}.txt")
 
 
-def _fetch(package: Package, folder: Path, log: Log) -> Archive:
-    partial = folder / f"{package.name}.part"
-    shutil.rmtree(partial, ignore_errors=True)  # an interrupted fetch
-    partial.mkdir()
-    _apt_download(package.name, partial)
-    found = list(partial.glob(f"{package.name}_*.deb"))
-    if len(found) != 1:
-        raise UserError(f"apt-get download {package.name} left no archive: run it by hand to see")
-    got = {"file": found[0].name, "size": found[0].stat().st_size, "sha256": file_sha256(found[0])}
-    if got != _known(package):
-        log(
-            f"{got['file']} is another build than the known one; apt has verified it, so its "
-            "size and sha256 are recorded beside it"
-        )
-    # The manifest comes first: a crash in between leaves an entry without a file, which is fetched.
-    write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
-    path = found[0].replace(folder / found[0].name)
-    partial.rmdir()
-    return Archive(path, got["sha256"])
-
-
 def _apt_download(name: str, folder: Path) -> None:
     """Run apt; when its lists do not know the package, with private lists, which need no root."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
@@ -200,11 +192,7 @@ def _apt_download(name: str, folder: Path) -> None:
 def try_program(
     command: list[str], cwd: Path, variables: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program without questions and in English, and return how it ended.
-
-    Raises:
-        UserError: it does not start, or takes too long.
-    """
+    """Run a program without questions and in English, and return how it ended."""
     environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
     try:
         return subprocess.run(

@@ -22,8 +22,16 @@ from cpc.data.audio_file import (
     stream_mono,
 )
 from cpc.data.recordings import SAMPLE_RATE_HZ, Levels, Note, Recordings, measure_levels
-from cpc.data.skipped import Skipped, check_skipped
-from cpc.data.walk import Found, digest_files, find_data, list_endings, printable, same_name
+from cpc.data.walk import (
+    Found,
+    Skipped,
+    check_skipped,
+    digest_files,
+    find_data,
+    list_endings,
+    printable,
+    same_name,
+)
 from cpc.types import UserError
 
 #: So many samples of two files of one name are compared.

@@ -11,18 +11,12 @@ NUM_TOPICS, OWN_WORDS, COMMON_WORDS = 8, 4, 8
 def make_grammar(
     num_documents: int, num_sentences: int, *, order: float = 0.9, seed: int = 0
 ) -> Corpus:
-    """Return documents whose sentences each have a topic, which the next one's follows.
+    """Return documents of so many sentences, each with a topic, which the next one's follows.
 
     The first topic is uniform. After topic s comes s + 1 (after the last the first), with the
     chance `order`; else any topic, each as likely. A sentence has 4 to 9 words; of the first three
     each is one of its topic's own words, the others are common ones, so that a sentence tells its
     topic, and nothing else of the next.
-
-    Args:
-        num_documents: of so many sentences each.
-        num_sentences: of a document.
-        order: in [0, 1].
-        seed: of all randomness.
     """
     rng = np.random.default_rng(seed)
     shape = num_documents, num_sentences

@@ -9,11 +9,17 @@ import numpy as np
 
 from cpc.data.cache import Log
 from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
-from cpc.data.image_loading import ImageFiles, check_pixels, fingerprint_files, load_images
-from cpc.data.images import Images
+from cpc.data.images import ImageFiles, Images, check_pixels, fingerprint_files, load_images
 from cpc.data.phones import UNLABELLED
-from cpc.data.skipped import Skipped
-from cpc.data.walk import COMPANIONS, find_data, is_of_runs, list_endings, printable, same_name
+from cpc.data.walk import (
+    COMPANIONS,
+    Skipped,
+    find_data,
+    is_of_runs,
+    list_endings,
+    printable,
+    same_name,
+)
 from cpc.types import UserError
 
 ADVICE = "save it as {stem}.png"
@@ -56,7 +62,7 @@ def read_image_folder(
     paths = [str(path) for path in found.files]
     classes = [path.relative_to(folder).parts[0] for path in found.files]
     labels = [
-        UNLABELLED if path.parent == folder else numbers[_class_name(name)]
+        UNLABELLED if path.parent == folder else numbers[printable(same_name(name))]
         for path, name in zip(found.files, classes, strict=True)
     ]
     left_out = [*found.unreadable, *found.left_out, *_list_strays(root)]
@@ -101,12 +107,8 @@ def _class_names(root: Path) -> tuple[str, ...]:
     names = set()
     for split in _folders(root):
         with contextlib.suppress(UserError):  # a folder beside the splits, such as lost+found
-            names |= {_class_name(name) for name in _folders(root / split)}
+            names |= {printable(same_name(name)) for name in _folders(root / split)}
     return tuple(sorted(names))
-
-
-def _class_name(folder: str) -> str:
-    return printable(same_name(folder))
 
 
 def _folders(folder: Path) -> list[str]:

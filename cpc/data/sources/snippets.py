@@ -49,11 +49,9 @@ def read_snippets(
     (inner,) = read_members(archive, lambda name: name.endswith(INNER))
     wanted = tuple(FILES.values())
     found = read_members(inner[1], lambda name: name.endswith(wanted))
-    content = {Path(name).name: text for name, text in found}
-    return {name: parse_ratings(content[file]) for name, file in FILES.items()}
-
-
-def parse_ratings(content: bytes) -> list[tuple[str, float]]:
-    """Return the sentences and ratings of lines id<TAB>rating<TAB>sentence."""
-    lines = content.decode("utf-8", "replace").splitlines()
-    return [(text, float(rating)) for _, rating, text in (line.split("\t", 2) for line in lines)]
+    content = {Path(name).name: text.decode("utf-8", "replace") for name, text in found}
+    rows = {  # id, rating, sentence
+        name: [line.split("\t", 2) for line in content[file].splitlines()]
+        for name, file in FILES.items()
+    }
+    return {name: [(text, float(rating)) for _, rating, text in own] for name, own in rows.items()}

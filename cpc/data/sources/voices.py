@@ -186,6 +186,12 @@ VOICES = (
     _fillets("nl", "v"),
     _fillets("nl", "m"),
 )
+CREDITS = (
+    *("Recordings from Debian packages, converted to 16 kHz FLAC.", ""),
+    *(f"{voice.name}: {voice.credit}, {voice.license}" for voice in VOICES),
+    *("", "Phone labels: festvox-ru as shipped with the package;"),
+    "asterisk-en by forced alignment with pocketsphinx, not by hand.",
+)
 
 
 def decode(path: Path) -> Int[np.ndarray, " s"]:
@@ -224,7 +230,7 @@ def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
     with preparing("the voices", cache, "voices.lock", log) as home:
         folder = home / FOLDER_NAME
         if not is_prepared(home):
-            described = laying_out("the voices", folder, PACKAGES, _list_credits(), {}, ADVICE, log)
+            described = laying_out("the voices", folder, PACKAGES, CREDITS, {}, ADVICE, log)
             with described as (unpacked, part):
                 log("decoding")
                 _write_layout(unpacked, part, log)
@@ -264,7 +270,9 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
                 else:
                     skipped.append(f"{source}\t{reason}")
             _write_texts(kept)
-            _write_phones(part.name, kept, folder)
+            phones = [f"{j.utterance} {' '.join(j.clip.phones)}" for j in kept if j.clip.phones]
+            if phones:
+                _write_lines(folder / f"phones_{part.name.replace('-', '_')}.txt", phones)
             for job, is_test in zip(kept, _test_mask(len(kept), number), strict=True):
                 (test if is_test else train).append(job.utterance)
             log(f"{part.name}: {len(jobs)} clips, {len(kept)} kept, {seconds / 60:.1f} min")
@@ -327,19 +335,6 @@ def _write_texts(kept: Sequence[_Job]) -> None:
     if kept:
         speaker, chapter, _ = kept[0].utterance.split("-")
         _write_lines(kept[0].path.with_name(f"{speaker}-{chapter}.trans.txt"), lines)
-
-
-def _write_phones(part: str, kept: Sequence[_Job], folder: Path) -> None:
-    lines = [f"{job.utterance} {' '.join(job.clip.phones)}" for job in kept if job.clip.phones]
-    if lines:
-        _write_lines(folder / f"phones_{part.replace('-', '_')}.txt", lines)
-
-
-def _list_credits() -> list[str]:
-    lines = ["Recordings from Debian packages, converted to 16 kHz FLAC.", ""]
-    lines += [f"{v.name}: {v.credit}, {v.license}" for v in VOICES]
-    lines += ["", "Phone labels: festvox-ru as shipped with the package;"]
-    return [*lines, "asterisk-en by forced alignment with pocketsphinx, not by hand."]
 
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:

@@ -12,12 +12,19 @@ import numpy as np
 from jaxtyping import Int, UInt64
 
 from cpc.data.cache import Log
-from cpc.data.skipped import Skipped, check_skipped, find_copies
 from cpc.data.sources.debian import one_process
 from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary, mix_bits
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
 from cpc.data.walk import DOCUMENTS as NO_DATA
-from cpc.data.walk import Found, digest_files, find_data, printable
+from cpc.data.walk import (
+    Found,
+    Skipped,
+    check_skipped,
+    digest_files,
+    find_copies,
+    find_data,
+    printable,
+)
 from cpc.files import file_crc32, read_sealed, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
 
@@ -75,8 +82,13 @@ def read_text_folder(
     path, out = Path(path).expanduser(), Path(out)
     found = find_texts(path)
     files = found.files
-    options = {"form": form, "lowercase": lowercase, "min_count": min_count}
-    options |= {"max_vocabulary": max_vocabulary, "max_skipped_fraction": max_skipped_fraction}
+    options = {
+        "form": form,
+        "lowercase": lowercase,
+        "min_count": min_count,
+        "max_vocabulary": max_vocabulary,
+        "max_skipped_fraction": max_skipped_fraction,
+    }
     settings = json.dumps([VERSION, str(path.resolve()), options])
     key = digest_files((file.resolve() for file in files), settings)
     folder = out / f"{path.name or 'text'}-{key[:12]}"

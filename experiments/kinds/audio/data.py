@@ -11,8 +11,8 @@ from cpc import data
 from cpc.data import Recordings, align, select
 from cpc.data.phones import MOST_EXTRA
 from cpc.data.recordings import explain_ids, ids_of
-from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.voices import prepare_voices
+from cpc.data.walk import Skipped, count_names
 from cpc.models import Model
 from cpc.types import Item, UserError
 from experiments.command.config import Config

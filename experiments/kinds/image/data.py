@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cpc import data
-from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
+from cpc.data.walk import Skipped, count_names
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint

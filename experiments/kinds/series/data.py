@@ -19,8 +19,7 @@ from cpc.data.series import (
     number_labels,
     read_sequences,
 )
-from cpc.data.skipped import Skipped, count_names, find_copies
-from cpc.data.walk import read_named, same_name
+from cpc.data.walk import Skipped, count_names, find_copies, read_named, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from cpc import data
-from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.grammar import make_grammar
 from cpc.data.sources.snippets import read_snippets
 from cpc.data.sources.texts import prepare_texts
+from cpc.data.walk import Skipped, count_names
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint

@@ -214,7 +214,7 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
         counts = data.count_words(context.data.train)
         nats = np.log((1 + counts.sum()) / (1 + counts))
 
-        def features(x):  # each word weighted by the nats of its occurrence
+        def features(x, /):  # each word weighted by the nats of its occurrence
             return bag_of_words([row[row >= 0] for row in x], len(counts)).multiply(nats).tocsr()
 
     else:

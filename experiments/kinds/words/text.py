@@ -8,8 +8,8 @@ import numpy as np
 
 from cpc.data import Corpus, Vocabulary, describe_corpus, read_text_folder, split_for_training
 from cpc.data.cache import cache_dir
-from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.texts import prepare_texts
+from cpc.data.walk import Skipped, count_names
 from cpc.types import UserError
 from experiments.command.run_dir import Fingerprint
 
