@@ -128,7 +128,8 @@ def check_objective(config: Config) -> None:
         (options.queue and options.shards != 1, "negatives.queue negatives.shards",
          "a shard takes none of its latents; set negatives.queue=0 or negatives.shards=1"),
         (needs_number and not options.num_sampled, "negatives.choose",
-         "it needs a number; set negatives.num_sampled"))  # fmt: skip
+         "it needs a number; set negatives.num_sampled"),
+    )  # fmt: skip
 
 
 def takes_number(options: Config) -> bool:

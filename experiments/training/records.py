@@ -50,8 +50,10 @@ def strict_sums(
             for outputs, place, exists in of_batches
         ]
         outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
-        given = outputs.z, outputs.predictions / tau, branch.offsets
-        parts.append(bound_over_sequences(*given, where=exists, sound=sound))
+        sums = bound_over_sequences(
+            outputs.z, outputs.predictions / tau, branch.offsets, where=exists, sound=sound
+        )
+        parts.append(sums)
         all_scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
 

@@ -83,9 +83,16 @@ def make_step(
 
 def optimizer_of(config: Config) -> tuple[optax.GradientTransformation, Callable]:
     """The optimizer that a config asks for, and the learning rate by step."""
-    own = ("learning_rate", "warmup_steps", "schedule", "name", "clip_norm", "weight_decay")
-    options = {name: config.optim[name] for name in own}
-    return make_optimizer(num_steps=config.num_steps, **options)
+    optim = config.optim
+    return make_optimizer(
+        learning_rate=optim.learning_rate,
+        num_steps=config.num_steps,
+        warmup_steps=optim.warmup_steps,
+        schedule=optim.schedule,
+        name=optim.name,
+        clip_norm=optim.clip_norm,
+        weight_decay=optim.weight_decay,
+    )
 
 
 def check_step(config: Config, num_devices: int = 1) -> None:
@@ -98,7 +105,8 @@ def check_step(config: Config, num_devices: int = 1) -> None:
          "another number of parts"),
         (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
          "this optimizer evaluates an average of its own; set optim.ema_decay to 0, or choose "
-         "another"))  # fmt: skip
+         "another"),
+    )  # fmt: skip
     cadence_of(config).check_multiples({"num_steps": config.num_steps})
 
 

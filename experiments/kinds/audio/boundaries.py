@@ -84,10 +84,12 @@ def boundary_scores(
     metrics = (
         ("F1", boundaries.f1, bootstrap_interval(2.0 * hits, counts),
          Outcomes(2 * hits, counts, items)),
-        ("R-value", boundaries.r_value, boundaries.r_value_interval(matches), None))  # fmt: skip
+        ("R-value", boundaries.r_value, boundaries.r_value_interval(matches), None),
+    )  # fmt: skip
     for metric, measure, interval, outcomes in metrics:
         value, luck = (float(measure(boundaries.total(one))) for one in (matches, chance))
         yield Score(
             "boundaries", name, "boundary", features.name, "peaks", metric, value, *interval, luck,
             num_train=sum(map(len, true[0])), num_test=sum(map(len, true[1])),
-            setting=f"prominence {prominence:.2f}", outcomes=outcomes)  # fmt: skip
+            setting=f"prominence {prominence:.2f}", outcomes=outcomes,
+        )  # fmt: skip

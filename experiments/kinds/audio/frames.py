@@ -113,14 +113,25 @@ def frame_scores(
     words: Any = {"task": task, "data": data, "units": labels.units}
     if features.name in TRAINED:
         print(f"the network {TRAINED[features.name]} {task} of {data}, until it stops improving:")
-        folder = context.folder_of(f"{features.name}-{task}-{data}")
-        own = parts[0], labels.each_10_ms[0], labels.num_classes
-        start = context.variables if features.name == "tuned" else None
-        answer, setting = train_supervised(config, folder, context.model, *own, start)
+        answer, setting = train_supervised(
+            config,
+            context.folder_of(f"{features.name}-{task}-{data}"),
+            context.model,
+            parts[0],
+            labels.each_10_ms[0],
+            labels.num_classes,
+            context.variables if features.name == "tuned" else None,
+        )
         words |= {"features": features.name, "setting": setting}
         return answer_scores(answer(parts[1]), *expected, **words)
     train, test = ({features.name: [by_utterance[name] for name in part.names]} for part in parts)
-    hidden, updates = config.probe.hidden_width, Updates(num_epochs=config.probe.num_epochs)
-    how: Any = {"num_classes": labels.num_classes, "updates": updates, **words}
-    widths = (0, hidden) if hidden else (0,)
-    return probe_scores(train, test, *expected, hidden_widths=widths, **how)
+    hidden = config.probe.hidden_width
+    return probe_scores(
+        train,
+        test,
+        *expected,
+        hidden_widths=(0, hidden) if hidden else (0,),
+        num_classes=labels.num_classes,
+        updates=Updates(num_epochs=config.probe.num_epochs),
+        **words,
+    )

@@ -145,9 +145,15 @@ def draw_sounds(heard: dict[str, np.ndarray]) -> Any:
             left.plot(np.arange(len(clean)) / SAMPLE_RATE_HZ, clean, color=GRAY, linewidth=0.5)
         left.plot(np.arange(len(x)) / SAMPLE_RATE_HZ, x, color=BLUE, linewidth=0.5, alpha=0.8)
         right.grid(visible=False)
-        how: Any = {"cmap": "Greys", "vmin": top - RANGE_DB, "vmax": top}
-        extent = (0, seconds, 0, SAMPLE_RATE_HZ / 2000)
-        right.imshow(level.T, origin="lower", aspect="auto", extent=extent, **how)
+        right.imshow(
+            level.T,
+            origin="lower",
+            aspect="auto",
+            cmap="Greys",
+            vmin=top - RANGE_DB,
+            vmax=top,
+            extent=(0, seconds, 0, SAMPLE_RATE_HZ / 2000),
+        )
         time = "seconds" if row == len(heard) - 1 else ""
         label(left, time, "", title)
         label(right, time, "kHz", "")

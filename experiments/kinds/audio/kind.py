@@ -85,7 +85,8 @@ def check(config: Config) -> None:
         (is_synthetic and config.data.window_samples > MAX_SYNTHETIC,
          "data.source data.window_samples",
          "synthetic recordings are as long as a window, and thousands; choose at most "
-         f"{MAX_SYNTHETIC:,}"))  # fmt: skip
+         f"{MAX_SYNTHETIC:,}"),
+    )  # fmt: skip
 
 
 def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:

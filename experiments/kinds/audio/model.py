@@ -166,7 +166,8 @@ def check_parts(config: Config) -> None:
          "second alone; set model.num_codes to 0, or augment.side to none"),
         (has_codes and config.optim.accumulate > 1, "model.num_codes optim.accumulate",
          "parts of a batch would leave the codes where they are and add no penalty; set one of "
-         "them to its default"))  # fmt: skip
+         "them to its default"),
+    )  # fmt: skip
 
 
 def split_branches(

@@ -82,7 +82,8 @@ def check_options(config: Config) -> None:
          "the latents are not quantised; set model.num_codes, or take codes out of probe.tasks"),
         ("codes" in options.tasks and not {"z", "random z"} & {*options.features},
          "probe.tasks probe.features",
-         "codes are of z; add z to probe.features, or take codes out of probe.tasks"))  # fmt: skip
+         "codes are of z; add z to probe.features, or take codes out of probe.tasks"),
+    )  # fmt: skip
 
 
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
@@ -143,11 +144,16 @@ def make_embed(
         waveforms = [read_all(*place) for place in utterances.values()]
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
-            around = {"stride": stride, "before": MFCC_BEFORE, "ahead": MFCC_AHEAD}
-            long = functools.partial(embed_pieces, mfcc, **around)
             frames = embed_utterances(
-                mfcc, waveforms, stride, shape_frames=MFCC_SHAPE_FRAMES, ahead=MFCC_AHEAD,
-                embed_long=long)  # fmt: skip
+                mfcc,
+                waveforms,
+                stride,
+                shape_frames=MFCC_SHAPE_FRAMES,
+                ahead=MFCC_AHEAD,
+                embed_long=lambda x: embed_pieces(
+                    mfcc, x, stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
+                ),
+            )
             found = dict(zip(utterances, frames, strict=True))
             made: dict[str, dict[str, Any]] = {"mfcc": found}
             if "mfcc context" in names:
@@ -199,10 +205,12 @@ def speaker_map(data: AudioData) -> ProbeTask:
                 points.append(c[start : start + PIECE_LATENTS].mean(0))
                 speakers.append(names.index(speaker))
         chosen = np.random.default_rng(0).permutation(len(points))[:MAX_POINTS]
-        path, c = context.workdir / "probes" / "speaker_map.npz", np.asarray(points, np.float32)
-        speaker = np.asarray(speakers)[chosen]
         write_latest(
-            path, context.step, features=c[chosen], speaker=speaker, names=np.asarray(names)
+            context.workdir / "probes" / "speaker_map.npz",
+            context.step,
+            features=np.asarray(points, np.float32)[chosen],
+            speaker=np.asarray(speakers)[chosen],
+            names=np.asarray(names),
         )
         return []
 

@@ -105,11 +105,21 @@ def fit_head(
         accuracy=lambda answer: quality(answer_with(answer, wanted.inputs), wanted.phones),
         loss=ctc_loss,
     )
-    labels = digest(num_phones, json.dumps([*train.phones]))
     answer, words = train_on_labels(
-        config, features, variables, draw, recipe, num_classes=num_phones + 1, rng=rng,
-        writers=(console,), folder=folder,
-        settings={"utterances": len(train.inputs), "labels": labels})  # fmt: skip
+        config,
+        features,
+        variables,
+        draw,
+        recipe,
+        num_classes=num_phones + 1,
+        rng=rng,
+        writers=(console,),
+        folder=folder,
+        settings={
+            "utterances": len(train.inputs),
+            "labels": digest(num_phones, json.dumps([*train.phones])),
+        },
+    )
     console.close()
     return functools.partial(answer_with, answer), words
 
@@ -228,8 +238,8 @@ def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
             for part in parts
         ]
         check_phones(in_order, subsets, name)
-        given = name, len(phones.names), subsets, parts, in_order
-        tasks.append(ProbeTask("ctc", functools.partial(recognise, *given), parts=parts))
+        answer = functools.partial(recognise, name, len(phones.names), subsets, parts, in_order)
+        tasks.append(ProbeTask("ctc", answer, parts=parts))
     return tasks
 
 
@@ -278,7 +288,8 @@ def recognise(
                 "CTC", data, "phone", feature, method, "phone error rate",
                 float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
                 num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
-                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items))  # fmt: skip
+                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),
+            )  # fmt: skip
 
 
 def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]) -> Network:

@@ -155,13 +155,19 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
     if options.source == "fashion_mnist":
         reject(config,
             ((options.size, options.channels) != (28, 1), "data.size data.channels",
-             "images of fashion_mnist have 28 pixels a side and 1 channel"))  # fmt: skip
+             "images of fashion_mnist have 28 pixels a side and 1 channel"),
+        )  # fmt: skip
         splits = load_fashion_mnist(log=log)
         return Reader(
             lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
         )
-    root, names = data_root(config), ("size", "channels", "max_skipped_fraction")
-    how: Any = {"log": log, **{name: options[name] for name in names}}
+    root = data_root(config)
+    how: Any = {
+        "size": options.size,
+        "channels": options.channels,
+        "log": log,
+        "max_skipped_fraction": options.max_skipped_fraction,
+    }
     if options.source == "folder":
         return Reader(
             lambda split: data.read_image_folder(root, split, **how),

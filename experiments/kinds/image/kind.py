@@ -33,8 +33,12 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
     """Return model and batches of a plan."""
     config, held_out = plan.config, None
     batch_size = config.data.batch_size
-    rows = {"process": jax.process_index(), "num_processes": jax.process_count()}
-    draw = functools.partial(make_image_batches, batch_size=batch_size, **rows)
+    draw = functools.partial(
+        make_image_batches,
+        batch_size=batch_size,
+        process=jax.process_index(),
+        num_processes=jax.process_count(),
+    )
     if config.evaluate.num_images > 0:
         draw_test = draw(data.test, seed=config.seed + 1)
         # Each image once: copies of a candidate would make N larger than what it tells apart.
@@ -59,7 +63,8 @@ def check(config: Config) -> None:
         (side_of(config) > config.data.size, "augment.crop data.size",
          "a crop is at most as large as the image"),
         (config.augment.jitter > config.model.patch, "augment.jitter model.patch",
-         "a part of a patch is at most as large as it"))  # fmt: skip
+         "a part of a patch is at most as large as it"),
+    )  # fmt: skip
     choose_offsets(config)
 
 
@@ -122,8 +127,14 @@ def build_encoder(
             "resnet18"
         )
     stages = models.resnet_stages(int(depth), options.stages or None)
-    how = {name: options[name] for name in ("norm", "pooled_stem", "remat")}
-    return models.ResNet(stages, **how, dtype=dtype), stages[-1].width
+    encoder = models.ResNet(
+        stages,
+        norm=options.norm,
+        pooled_stem=options.pooled_stem,
+        remat=options.remat,
+        dtype=dtype,
+    )
+    return encoder, stages[-1].width
 
 
 def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:

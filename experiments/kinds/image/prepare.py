@@ -9,9 +9,6 @@ from cpc.models import patch_grid
 from cpc.types import Batch
 from experiments.command.config import Config
 
-#: Keys of `augment` that change each patch by itself.
-EACH = ("color_drop", "rotation_degrees", "shear", "elastic_pixels", "brightness", "contrast")
-
 
 def side_of(config: Config) -> int:
     """Return the side in pixels of what is cut into patches."""
@@ -32,8 +29,16 @@ def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
         return {**batch, "x": augment.cut_for_evaluation(images, crop=side, **cut)}
     of_image, of_patch, of_jitter = jax.random.split(rng, 3)
     images = augment.crop_and_flip(of_image, images, side)
-    patches = augment.cut_for_evaluation(images, crop=0, **cut)
-    patches = augment.augment_patches(of_patch, patches, **{name: options[name] for name in EACH})
+    patches = augment.augment_patches(
+        of_patch,
+        augment.cut_for_evaluation(images, crop=0, **cut),
+        color_drop=options.color_drop,
+        rotation_degrees=options.rotation_degrees,
+        shear=options.shear,
+        elastic_pixels=options.elastic_pixels,
+        brightness=options.brightness,
+        contrast=options.contrast,
+    )
     if options.jitter:
         patches = augment.jitter_patches(of_jitter, patches, options.jitter)
     return {**batch, "x": patches}

@@ -154,9 +154,15 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
     own = functools.partial(prepare, config)
     answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
     print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
-    case, labels = ("supervised", "whole network"), (labelled.labels, test.labels)
-    correct, data = {case: answer(test.pixels) == test.labels}, name_of(config)
-    yield from evaluate.image_scores(correct, {case: words}, *labels, task="classes", data=data)
+    case = "supervised", "whole network"
+    yield from evaluate.image_scores(
+        {case: answer(test.pixels) == test.labels},
+        {case: words},
+        labelled.labels,
+        test.labels,
+        task="classes",
+        data=name_of(config),
+    )
 
 
 def fit_linear(
@@ -209,7 +215,8 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
         correct = np.stack([answer(subset) == test.labels for subset in subsets])
         score = evaluate.few_label_score(
             correct, test.labels, data=name_of(config), features=features.name, mode=mode,
-            fraction=fraction, num_labels=len(subsets[0]))  # fmt: skip
+            fraction=fraction, num_labels=len(subsets[0]),
+        )  # fmt: skip
         is_single = np.bincount(labelled.labels[subsets[0]]).max() == 1
         if mode == "frozen" and solver == "lbfgs" and is_single:
             score = score._replace(setting=f"l2 {MAX_L2:g}, {score.setting}")

@@ -1,7 +1,7 @@
 """What only runs on images show on their page: neighbors, units, augmentation, the paper."""
 
 from cpc.files import read_arrays
-from cpc.report.engine import Figure, Format, Section, Table
+from cpc.report.engine import Figure, Section, Table
 from cpc.report.words import Words
 from cpc.results import Run
 from cpc.types import UserError
@@ -82,9 +82,13 @@ def imagenet_table() -> Table:
 
     rows = pd.DataFrame(IMAGENET, columns=["method", "network", "top-1, %", "top-5, %"])
     strong = [number for number, row in enumerate(IMAGENET) if row[0].startswith("CPC")]
-    formats: dict[str, Format] = {"top-1, %": ".1f", "top-5, %": ".1f"}
-    title, note = "The paper's linear probes of ImageNet", "A dash is not given."
-    return Table(title, rows, f"{IMAGENET_SOURCE}. {note}", formats, strong)
+    return Table(
+        "The paper's linear probes of ImageNet",
+        rows,
+        f"{IMAGENET_SOURCE}. A dash is not given.",
+        {"top-1, %": ".1f", "top-5, %": ".1f"},
+        strong,
+    )
 
 
 SECTIONS = (paper_section, images_section)

@@ -24,14 +24,15 @@ def save_neighbours(context: ProbeContext, features: FeatureSet) -> tuple[()]:
     queries = np.arange(0, len(test), max(1, len(test) // NUM_QUERIES))[:NUM_QUERIES]
     k = min(NUM_NEIGHBOURS, len(gallery))
     rows = np.asarray(nearest(gallery, held[queries], k=k).row)
-    arrays = {
-        "queries": test.pixels[queries],
-        "neighbours": np.stack([labelled.pixels[row] for row in rows]),
-        "query_labels": test.labels[queries],
-        "neighbour_labels": labelled.labels[rows],
-        "class_names": np.asarray(test.class_names),
-    }
-    write_latest(context.workdir / "probes" / "neighbours.npz", context.step, **arrays)
+    write_latest(
+        context.workdir / "probes" / "neighbours.npz",
+        context.step,
+        queries=test.pixels[queries],
+        neighbours=np.stack([labelled.pixels[row] for row in rows]),
+        query_labels=test.labels[queries],
+        neighbour_labels=labelled.labels[rows],
+        class_names=np.asarray(test.class_names),
+    )
     return ()
 
 

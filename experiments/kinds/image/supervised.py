@@ -61,8 +61,16 @@ def train_classifier(
     recipe = Recipe(tx, num_steps, max(10, num_steps // 40), accuracy if stop_by else None)
     start = start or model.init(root, batch)
     answer, words = train_on_labels(
-        config, pooled_z, start, draw, recipe, num_classes=len(labelled.class_names), rng=root,
-        folder=folder, settings={"labels": digest(labelled.labels)})  # fmt: skip
+        config,
+        pooled_z,
+        start,
+        draw,
+        recipe,
+        num_classes=len(labelled.class_names),
+        rng=root,
+        folder=folder,
+        settings={"labels": digest(labelled.labels)},
+    )
     return functools.partial(classes, answer), words
 
 

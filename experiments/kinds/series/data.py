@@ -185,9 +185,14 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
     else:
         lists = (options.file_labels, options.train_list, options.test_list)
         others = [pathlib.Path(path).expanduser() for path in lists if path]
-        names = ("standardize", "step_label", "max_skipped_fraction")
-        how = {name: options[name] for name in names}
-        sequences = read_sequences(data_root(config), options.channels, others=others, **how)
+        sequences = read_sequences(
+            data_root(config),
+            options.channels,
+            standardize=options.standardize,
+            step_label=options.step_label,
+            max_skipped_fraction=options.max_skipped_fraction,
+            others=others,
+        )
     groups = group_files(options.group_level, sequences.names)
     train, test = split(config, sequences, groups, read_lists(config, sequences, groups))
     step_labels, step_names = number_labels(sequences.steps)

@@ -156,7 +156,8 @@ def leave_one_out_scores(
             unit="group", value=float(values.mean()), low=low, high=high,
             chance=float(np.mean(chance)), num_train=num_frames, num_test=num_frames,
             setting=f"each of {len(values)} groups held out in turn",
-            outcomes=Outcomes(values, None, digest("group", *groups)))  # fmt: skip
+            outcomes=Outcomes(values, None, digest("group", *groups)),
+        )  # fmt: skip
 
 
 def cut_folds(groups: Sequence[str]) -> list[list[str]]:

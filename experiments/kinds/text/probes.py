@@ -94,7 +94,8 @@ def make_score(
     return Score(
         task, source, "sentence", name, method, "accuracy",
         float(outcomes.sums.sum() / outcomes.counts.sum()), low, high, float(chance),
-        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes)  # fmt: skip
+        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes,
+    )  # fmt: skip
 
 
 def own_bag(sentences: tuple[str, ...]) -> Any:
@@ -148,8 +149,13 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np
     Runs (b, t, w), the sentences to compare with the next ones (b, t - 1, w), and a mask.
     """
     options = config.data
-    sizes = {name: options[name] for name in ("run_sentences", "max_words")}
-    x = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
+    x = cut_runs(
+        text.test,
+        run_sentences=options.run_sentences,
+        max_words=options.max_words,
+        most=NEXT_RUNS,
+        seed=config.seed + 2,
+    )
     # Another run's sentence, at the same place if there is one there, else at its beginning.
     before = np.roll(x, 1, axis=0)
     other = np.where((before >= 0).any(-1, keepdims=True), before, before[:, :1])[:, 1:]

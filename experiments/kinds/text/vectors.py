@@ -50,12 +50,13 @@ def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
             try:
                 word, vector = parse_line(line, width, has_header)
             except ValueError as error:
-                is_binary = any(byte < 32 and byte not in b"\t\v\f" for byte in line)
-                problem = "contains binary numbers" if is_binary else error
-                advice = "save the vectors as text" if is_binary else "correct or remove the line"
-                raise UserError(
-                    f"line {number} of the word vectors {path} {problem}: {advice}"
-                ) from error
+                what = f"line {number} of the word vectors {path}"
+                if any(byte < 32 and byte not in b"\t\v\f" for byte in line):
+                    raise UserError(
+                        f"{what} contains binary numbers: save the vectors as text, a word and "
+                        "its numbers per line, not compressed"
+                    ) from error
+                raise UserError(f"{what} {error}: correct the line or remove it") from error
             (rows if word in index else new)[index.get(word, word)] = vector
     except OSError as error:
         raise UserError(f"cannot read the word vectors {path}: {error}") from error

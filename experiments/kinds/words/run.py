@@ -74,9 +74,16 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
     keep = keep_probabilities(counts, threshold) if threshold else np.ones(len(counts))
     if not model.is_causal:  # to a language model the unknown word is one like others
         keep[0], counts = 0.0, np.where(np.arange(len(counts)) == 0, 0, counts)
-    sizes = {"steps": config.steps_per_launch, "positions": config.data.positions}
     starts = corpus.sentence_starts
-    stream = word_stream(corpus.tokens, starts, keep, seed=config.seed, margin=model.reach, **sizes)
+    stream = word_stream(
+        corpus.tokens,
+        starts,
+        keep,
+        seed=config.seed,
+        steps=config.steps_per_launch,
+        positions=config.data.positions,
+        margin=model.reach,
+    )
     is_start = np.zeros(len(corpus.tokens) + 1, bool)
     is_start[starts] = True
     # Words of the batch come as they are thinned out.

@@ -58,7 +58,8 @@ def check(config: Config) -> None:
          "the objective has no log Z; choose nce, or log_z zero"),
         (objective.unique and is_drawn, "objective.unique objective.noise",
          "this noise cannot draw each word once; choose unigram, uniform, log_uniform or "
-         "minority, or set objective.unique to False"))  # fmt: skip
+         "minority, or set objective.unique to False"),
+    )  # fmt: skip
 
 
 def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: Any) -> Any:

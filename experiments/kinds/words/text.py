@@ -75,8 +75,14 @@ def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
 
 def pack(folder: Path, data: Any, log: Callable[[str], object], form: str = "prose") -> Corpus:
     """Return a folder's text as tokens."""
-    how = {"min_count": data.min_count, "max_vocabulary": data.max_vocabulary}
-    return read_text_folder(folder, cache_dir() / "packs", log, form=form, **how)
+    return read_text_folder(
+        folder,
+        cache_dir() / "packs",
+        log,
+        form=form,
+        min_count=data.min_count,
+        max_vocabulary=data.max_vocabulary,
+    )
 
 
 def fingerprint(corpus: Corpus) -> Fingerprint:
