@@ -27,17 +27,7 @@ from experiments.training.problem import Dataset, Work
 def run(
     config: Config | None, workdir: str | None, device: str = "auto", only_audit: bool = False
 ) -> None:
-    """Run a config from its checks to its page; the same call again resumes.
-
-    Args:
-        config: of any kind.
-        workdir: directory of the run, made if it is not there.
-        device: "auto", "cpu", "gpu" or "tpu".
-        only_audit: show the negatives and train nothing.
-
-    Raises:
-        UserError: the config, the data or the directory do not allow it.
-    """
+    """Run a config from its checks to its page; the same call again resumes."""
     kind = kinds.kind_of(config)
     check_config(config, kind.KEYS)
     check_logger(config)

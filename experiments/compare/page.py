@@ -21,10 +21,7 @@ CEILING_TOLERANCE_NATS = 0.1
 
 
 def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
-    """Write comparison.html, comparison.md (the table of cells) and comparison.json into a folder.
-
-    `runs` are names and directories; runs that differ only in the seed become one cell.
-    """
+    """Write comparison.html, .md (the table of cells) and .json of named runs into a folder."""
     found, problems = read_runs(runs)
     if not found:
         raise UserError(

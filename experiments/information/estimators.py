@@ -139,10 +139,7 @@ clip_pull.defvjp(
 def apply_methods(
     methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Return objectives, nats by "critic/estimator", and MINE's averages of (x, y) by method.
-
-    JS and SMILE share their networks and are two readings.
-    """
+    """Return objectives, nats by "critic/estimator", and MINE's averages of (x, y) by method."""
     objectives, nats, averages = {}, {}, {}
     for name, method in methods.items():
         found, readings, averages[name] = method.apply(

@@ -56,10 +56,7 @@ ABSENT = (
 
 
 def write_reproduction(folder: str | Path) -> Path:
-    """Write reproduction.html, .md and .json from the cells of a folder, as far as they are.
-
-    The parts of the plan in the paper's order, then what the paper lacks.
-    """
+    """Write reproduction.html, .md and .json from the cells of a folder, as far as they are."""
     reproduction = statistics.read_reproduction(folder)
     plan, results = reproduction.plan, statistics.read_results(reproduction)
     parts, learned = plan["parts"], []
@@ -104,10 +101,7 @@ show_return = functools.partial(show_estimate, style="+.2f", missing=statistics.
 
 
 def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section:
-    """Return a table with the paper's numbers, its order, and its claims pair by pair.
-
-    At the paper's size also how far apart the paper's numbers and ours are.
-    """
+    """Return a table with the paper's numbers, its order, and its claims pair by pair."""
     measured, pairs = result.rows.reset_index(), result.pairs
     rows = measured[["row"]].assign(**{"paper %": measured.paper})
     rows["ours %"] = [*zip(measured.value, measured.low, measured.high, strict=True)]

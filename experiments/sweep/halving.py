@@ -26,10 +26,7 @@ LEARNED = ("c", "z")
 
 
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
-    """Return the task and the features whose score ranks cells.
-
-    By default the first task, and the first features that are learned.
-    """
+    """Return the task and the features whose score ranks cells."""
     probe = config.get("probe", {})
     features = probe.get("features", ())
     tasks = [task for task in probe.get("tasks", ()) if task not in UNRANKED]

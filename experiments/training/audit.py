@@ -21,10 +21,7 @@ NUM_BATCHES, NUM_ANCHORS = 2, 512
 
 
 def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
-    """Audit the negatives of a run once; print the table and write it to the run directory.
-
-    The file records whether the audit `is_all` that is done, for `cpc status`.
-    """
+    """Audit the negatives of a run once; print the table and write it to the run directory."""
     path = workdir / "audit.json"
     has_begun = read_object(path, []) is not None and (workdir / "metrics.jsonl").exists()
     wait_for_all("audit")  # all have looked before one writes

@@ -33,16 +33,24 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
     check_config(config, kind.KEYS)
     kind.check(config)
     plan = make_plan(config, kind.geometry(config))
-    every = config.probe.every
+    optim, every, batch_size = config.optim, config.probe.every, config.data.batch_size
+    num_devices = 1 if mesh is None else mesh.size
+    if mesh is not None:
+        check_batch_size(batch_size, mesh)
     reject(config,
         (every and (not config.eval_every or every % config.eval_every), "probe.every eval_every",
          "probes are fitted at evaluations; make probe.every a multiple of eval_every, or 0"),
-        (config.optim.warmup_steps > config.num_steps, "optim.warmup_steps num_steps",
+        (optim.warmup_steps > config.num_steps, "optim.warmup_steps num_steps",
          f"for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"),
+        (batch_size % (optim.accumulate * num_devices), "optim.accumulate data.batch_size",
+         f"the batch does not divide evenly into these parts on {num_devices} devices; choose "
+         "another number of parts"),
+        (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
+         "this optimizer evaluates an average of its own; set optim.ema_decay to 0, or choose "
+         "another"),
     )  # fmt: skip
-    if mesh is not None:
-        check_batch_size(config.data.batch_size, mesh)
-    training.check_step(config, 1 if mesh is None else mesh.size)
+    training.optimizer_of(config)
+    training.cadence_of(config).check_multiples({"num_steps": config.num_steps})
     return plan
 
 
@@ -150,10 +158,7 @@ def check_places(kind: Contrastive, own: Config, config: Config) -> bool:
 def probe_aside(
     config: Config, own: Config, workdir: pathlib.Path, probe: Probe, variables: Any, step: int
 ) -> None:
-    """Fit probes by a config other than the run's own, whose command fits anew what they replace.
-
-    Scores of other tasks, or of data of another name, stand beside those of the run.
-    """
+    """Fit probes by another config than the run's, whose command fits again what they replace."""
     path = workdir / PROBED
     stamp = status.read(path)
     is_changed = options(own.probe) != options(config.probe)

@@ -59,10 +59,7 @@ def strict_sums(
 
 
 def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
-    """Return the numbers of a record, by offset and, where there are several, branch.
-
-    Of a loss without a log N they are accuracies, and what the loss has instead.
-    """
+    """Return the numbers of a record, by offset and, where there are several, branch."""
     branches, about = plan.geometry.branches, plan.description
     record = describe_offsets(tracker, track, [k for _, offsets in branches for k in offsets])
     if len(branches) > 1:

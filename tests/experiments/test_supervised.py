@@ -349,7 +349,7 @@ def test_the_runs_optimizer_trains_on_labels(config, sound, tmp_path, monkeypatc
     def make(**options):
         raise Made(options["name"], options["learning_rate"])
 
-    monkeypatch.setattr("experiments.training.supervised.make_optimizer", make)
+    monkeypatch.setattr("experiments.training.supervised.train.make_optimizer", make)
     config.optim.name = own
     (question,) = audio_frames.phone_tasks(config, sound)
     model = audio.build_model(config)

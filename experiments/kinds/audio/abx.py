@@ -110,7 +110,9 @@ def abx_scores(
                 f"{name}: no ABX of {features.name} {METHODS[across]}: too few tokens have frames"
             )
             continue
-        given = {"data": name, "features": features.name, "method": METHODS[across]}
-        scores.append(abx_score(items, tokens, cells, **given))
+        score = abx_score(
+            items, tokens, cells, data=name, features=features.name, method=METHODS[across]
+        )
+        scores.append(score)
     lost = ", last frame lost" if lose_last_frame else ""
     return [score._replace(setting=f"{score.setting}{lost}") for score in scores]

@@ -6,12 +6,12 @@ effect, and after all of them.
 
 import io
 import pathlib
-import wave
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+import soundfile
 
 from cpc.data import SAMPLE_RATE_HZ, unpack
 from cpc.files import replacing
@@ -75,24 +75,17 @@ def to_wav(x: np.ndarray) -> bytes:
     60
     """
     buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE_HZ)
-        file.writeframes(np.round(32767 * np.clip(x, -1, 1)).astype("<i2").tobytes())
+    samples = np.round(32767 * np.clip(x, -1, 1)).astype(np.int16)
+    soundfile.write(buffer, samples, SAMPLE_RATE_HZ, format="WAV")
     return buffer.getvalue()
 
 
 def from_wav(content: bytes) -> np.ndarray:
-    """Return the waveform of what `to_wav` wrote; ValueError if it is something else."""
-    try:
-        with wave.open(io.BytesIO(content)) as file:
-            samples = file.readframes(file.getnframes())
-            if (file.getnchannels(), file.getsampwidth()) != (1, 2) or len(samples) < 2 * FRAME:
-                raise ValueError("no sound of ours")
-    except (wave.Error, EOFError) as error:
-        raise ValueError(str(error)) from error
-    return np.frombuffer(samples, "<i2").astype(np.float32) / 32767
+    """Return the waveform of what `to_wav` wrote; an error if it is something else."""
+    samples, _ = soundfile.read(io.BytesIO(content), dtype="int16")
+    if samples.ndim != 1 or len(samples) < FRAME:
+        raise ValueError("no sound of ours")
+    return samples.astype(np.float32) / 32767
 
 
 def augmentation_section(run: Run) -> Section | None:
@@ -105,7 +98,7 @@ def augmentation_section(run: Run) -> Section | None:
             content = path.read_bytes()
             heard[title] = from_wav(content)
             sounds.append(Sound(title, f"{FOLDER}/{path.name}", content))
-        except (OSError, ValueError):
+        except (OSError, ValueError, soundfile.LibsndfileError):
             lost.append(f"{path.name} is left out: it is damaged.")
     if not heard:
         return None

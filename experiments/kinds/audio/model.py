@@ -70,10 +70,7 @@ def num_latents(config: Config) -> int:
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the latents and predictions of a window.
-
-    Overlapping windows are no negatives of each other, unless the config asks for it.
-    """
+    """Return the latents and predictions of a window."""
     module, offsets = build_model(config).module, choose_offsets(config)
     if isinstance(module, models.SegmentalCPC):
         of_frames = module.frame_predictor

@@ -26,10 +26,7 @@ def embed_files(
     names: Sequence[str],
     skipped: list[tuple[str, str]],
 ) -> Embedding:
-    """Return layers over the grid of patches (i, j, width) of an image, or of all in a folder.
-
-    Images are prepared as in evaluation.
-    """
+    """Return layers over the grid of patches (i, j, width) of an image, or of all in a folder."""
     files = list(list_files(root, IMAGE_SUFFIXES, skipped, COMPANION_SUFFIXES).items())
 
     def embed() -> Iterator[tuple[str, dict[str, np.ndarray], float]]:

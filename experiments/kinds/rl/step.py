@@ -241,10 +241,7 @@ def make_loss(config: Config, agent: Agent) -> Callable:
 def predict(
     config: Config, agent: Agent, params: Any, z: Any, c: Any, steps: rl.Rollout, rule: Rule
 ) -> tuple[Any, OffsetSums]:
-    """Return the loss of CPC, the mean over offsets, and the sums of each.
-
-    An episode is a sequence, so that nothing is predicted across an end.
-    """
+    """Return the loss of CPC, the mean over offsets, and the sums of each."""
     cpc = config.cpc
     predictions: Any = agent.apply({"params": params}, c, steps.action, method="predict")
     outputs = CPCOutputs(*(jnp.swapaxes(x, 0, 1) for x in (z, c, predictions)))

@@ -173,11 +173,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np
 def next_scores(
     questions: Sequence[np.ndarray], context: ProbeContext, features: FeatureSet
 ) -> Iterator[Score]:
-    """Yield how often the sentence that follows scores above one from anywhere in the test text.
-
-    Scores are c's predictions of latents, or of other features cosines. Too few runs give no
-    interval.
-    """
+    """Yield how often the sentence that follows scores above one from anywhere in the test text."""
     name, (x, other, asked) = features.name, questions
     number = int(asked.any(axis=1).sum())
     is_sure = number >= FEWEST_RUNS
