@@ -75,7 +75,10 @@ def find_runs(
         names.clear()  # unless this folder holds no run
         try:
             found = folder.stat()
-            cells, holds_run = read(folder / "sweep.json").get("cells"), is_run(folder)
+            cells = read(folder / "sweep.json").get("cells")
+            holds_run = isinstance(read(folder / "config.json").get("seed"), int) or any(
+                (folder / name).is_file() for name in ("metrics.jsonl", STATE)
+            )
         except OSError as error:
             skip(error, folder)
             continue
@@ -89,12 +92,6 @@ def find_runs(
             continue
         others = [n for n in children if n not in (*cells, *NOT_RUNS) and not n.startswith(".")]
         names += sorted(others, key=lambda name: ((folder / name).is_symlink(), name))
-
-
-def is_run(folder: pathlib.Path) -> bool:
-    """Return whether a folder is the directory of a run, or of one that failed at once."""
-    has_config = isinstance(read(folder / "config.json").get("seed"), int)
-    return has_config or any((folder / name).is_file() for name in ("metrics.jsonl", STATE))
 
 
 def read(path: pathlib.Path) -> dict:

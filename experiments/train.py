@@ -15,7 +15,7 @@ from absl import flags
 
 from cpc.train import is_first, run_on_first
 from cpc.types import UserError
-from experiments.command import cli, cluster
+from experiments.command import cli, cluster, names
 from experiments.command.config import Config, check_config
 from experiments.command.keys import list_keys, list_kinds, take_section
 from experiments.command.run_dir import check_same_data, open_run, record_state, write_skipped
@@ -49,7 +49,7 @@ def run(
             return end(folder, "audited")
         reason, trained = work.train()
         if reason:
-            print(f"stopped by {reason}; to resume: {cli.command_line()}")
+            print(f"stopped by {reason}; to resume: {names.command_line()}")
             return end(folder, "stopped")
         run_on_first(finish, work, folder, trained)
 

@@ -32,9 +32,9 @@ from cpc.results.scores import read_records
 from cpc.train import Stopped, is_first, read_identity, read_metadata, wait_for_all
 from cpc.types import UserError
 from experiments.command import lock
-from experiments.command.cli import command_line
 from experiments.command.cluster import describe_version
 from experiments.command.config import Config, check_keys
+from experiments.command.names import command_line
 
 #: The state of a run, which the run itself records.
 STATE = "state.json"

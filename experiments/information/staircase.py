@@ -39,7 +39,15 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
     each = estimators.make_methods(config)
     methods = {f"{name}/{key}": method for name in config.maps for key, method in each.items()}
     loss_fn = make_loss(config, methods)
-    state = replicate(first_state(config, methods, loss_fn, tx), mesh)
+    root, pair = jax.random.key(config.seed), jnp.zeros((2, config.batch_size, config.dim))
+    # The shapes alone matter, and making networks one by one would compile for minutes.
+    initialize = jax.jit(
+        lambda rng: estimators.init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
+    )
+    params, extra = initialize(root)
+    _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, level(config, 0), root)
+    state = init_state(params, extra, tx, jax.random.fold_in(root, 1), metrics)
+    state = replicate(state, mesh)
     training = Training(
         state,
         jit_step(make_train_step(loss_fn, tx), state),
@@ -94,19 +102,6 @@ def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
             name, config, *estimators.exact_outputs(name, log_ratio)
         )[1].items()
     }
-
-
-def first_state(config: Config, methods: dict, loss_fn: Callable, tx: Any) -> Any:
-    """Return the state before the first step."""
-    root = jax.random.key(config.seed)
-    pair = jnp.zeros((2, config.batch_size, config.dim))
-    # The shapes alone matter, and making networks one by one would compile for minutes.
-    initialize = jax.jit(
-        lambda rng: estimators.init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
-    )
-    params, extra = initialize(root)
-    _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, level(config, 0), root)
-    return init_state(params, extra, tx, jax.random.fold_in(root, 1), metrics)
 
 
 def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:

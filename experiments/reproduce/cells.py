@@ -151,7 +151,7 @@ KINDS = {
             f"{c.model.width} channels, context {c.model.context_width}"
         ),
         "about 300,000 steps of 64 windows of 1.28 s, 512 and 256",
-        "configs/audio_librispeech.py",
+        "audio_librispeech",
         probes=PHONES,
     ),
     "image": Kind(
@@ -161,7 +161,7 @@ KINDS = {
             f"encoder {c.model.encoder}"
         ),
         "512 images of 256 pixels, ResNet-v2-101",
-        "configs/image_imagenet.py",
+        "image_imagenet",
     ),
     "rl": Kind(
         lambda scale, data: rl_hidden_ball,
@@ -170,7 +170,7 @@ KINDS = {
             f"of {c.model.memory_width}"
         ),
         "1e9 frames of levels of DeepMind Lab, unrolls of 100, an LSTM",
-        "configs/rl_hidden_ball.py",
+        "rl_hidden_ball",
         "num_env_steps",
     ),
 }

@@ -111,22 +111,18 @@ def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None])
 
 
 def curves_figure(learned: Sequence[Learned]) -> Figure:
-    """Draw the paper's Figure 6: learning curves, a panel for each task."""
+    """Draw the paper's Figure 6: learning curves of seeds and their mean, a panel per task."""
     drawn, panels = draw.make_figure(len(learned), row_height=3.4)
     for axes, one in zip(panels, learned, strict=True):
         for (arm, color), curves in zip(ARMS.items(), one.curves, strict=True):
-            draw_curves(axes, [*curves.values()], color, arm)
+            for frames, returns in curves.values():
+                axes.plot(frames / 1e3, returns, color=color, linewidth=0.4, alpha=0.6)
+            if curves:  # the mean of the curves that are as long as the first
+                first = next(iter(curves.values()))
+                alike = [curve for curve in curves.values() if curve.shape == first.shape]
+                frames, returns = np.mean(alike, axis=0)
+                axes.plot(frames / 1e3, returns, color=color, linewidth=1.8, label=arm)
         axes.set_ylim(-1, 1)
         draw.label(axes, "thousands of frames", "return", one.task.variant.replace("_", " "))
     draw.add_shared_legend(drawn, panels)
     return drawn
-
-
-def draw_curves(axes: Any, curves: Sequence[np.ndarray], color: str, name: str) -> None:
-    """Draw the curves of seeds, and the mean of those that are as long as the first."""
-    for frames, returns in curves:
-        axes.plot(frames / 1e3, returns, color=color, linewidth=0.4, alpha=0.6)
-    alike = [curve for curve in curves if curve.shape == curves[0].shape]
-    if alike:
-        frames, returns = np.mean(alike, axis=0)
-        axes.plot(frames / 1e3, returns, color=color, linewidth=1.8, label=name)

@@ -37,7 +37,7 @@ from ml_collections import config_flags
 
 from cpc.files import flatten, plain, write_sealed
 from cpc.types import UserError
-from experiments.command import cli, run_dir
+from experiments.command import cli, names, run_dir
 from experiments.command.config import Config
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.sweep import halving
@@ -152,7 +152,7 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
     wanted = {
         "config": plain(config),
         "rounds": [ROUNDS.value, RANK_BY.value],
-        "command": cli.command_line(),
+        "command": names.command_line(),
         "cells": {cell.name: plain(cell.settings) for cell in cells},
     }
     path = folder / "sweep.json"

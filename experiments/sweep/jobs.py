@@ -147,6 +147,6 @@ def end(folder: pathlib.Path, stopped: bool) -> None:
     if page.exists():
         print(f"comparison: {page}")
     if stopped:
-        cli.fail(f"interrupted; to resume: {cli.command_line()}", 130)
+        cli.fail(f"interrupted; to resume: {names.command_line()}", 130)
     if any(row.state != "finished" for row in rows):
         sys.exit(1)

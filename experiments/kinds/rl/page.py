@@ -1,6 +1,5 @@
 """The page of an agent: returns, what is predicted, what the memory keeps, an episode."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ def bound_figure(run: Run, name: str) -> Any:
 
 
 def episode_figure(workdir: Path, name: str) -> Any:
-    """Draw an episode of the hidden ball; None of other environments."""
+    """Draw where the ball is, is seen and is believed to be, a row per step; None of others."""
     path = workdir / "episode.npz"
     if not name.startswith("hidden_ball") or not path.exists():
         return None
@@ -105,12 +104,6 @@ def episode_figure(workdir: Path, name: str) -> Any:
     if "belief_ball" not in arrays:
         return None
     figure, (axes,) = make_figure(1, row_height=4.2)
-    draw_belief(axes, arrays)
-    return figure
-
-
-def draw_belief(axes: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Draw where the ball is, is seen and is believed to be, a row a step."""
     belief, seen = arrays["belief_ball"], arrays["observation"]
     hidden = arrays["fact_ball"]
     shown = np.where(hidden[:, None] >= 0, belief, 0.0)
@@ -126,6 +119,7 @@ def draw_belief(axes: Any, arrays: Mapping[str, np.ndarray]) -> None:
         axes.plot([paddle - 0.4, paddle + 0.4], [row + 0.38] * 2, color=ORANGE, linewidth=3)
     axes.axhline(SEEN - 0.5, color=GRAY, linewidth=0.8)
     label(axes, "column", "step", "")
+    return figure
 
 
 def memory_tables(workdir: Path) -> list[Table]:

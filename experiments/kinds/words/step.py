@@ -205,18 +205,14 @@ def negatives_that_count(objective: Any, model: WordModel, places: Places) -> An
         where = shared != places.labels[..., None]
     else:  # a word of the batch is not its own negative; others of its kind are
         at = jnp.arange(t).reshape(groups, -1).repeat(t // groups, 0)[:, None]
-        where = at != places_of_labels(model, t)[..., None]
+        places_of = jnp.arange(t)[:, None]  # which place each label is the word of, (t, p)
+        if model.predicts_neighbours:
+            reach, block = model.reach, block_size(t, model.reach)
+            near = spans(jnp.arange(-reach, t + reach), block, reach)[:, None]
+            of_block = (t // block, block, block + 2 * reach)
+            places_of = jnp.broadcast_to(near, of_block).reshape(t, -1)
+        where = at != places_of[..., None]
     return where & (shared >= 0) if objective.noise == "batch" else where
-
-
-def places_of_labels(model: WordModel, t: int) -> Any:
-    """Return which place each label is the word of, (t, p)."""
-    if not model.predicts_neighbours:
-        return jnp.arange(t)[:, None]
-    reach = model.reach
-    block = block_size(t, reach)
-    near = spans(jnp.arange(-reach, t + reach), block, reach)[:, None]
-    return jnp.broadcast_to(near, (t // block, block, block + 2 * reach)).reshape(t, -1)
 
 
 def log_p_scores(objective: Config, scores: Any, log_q: Any) -> Any:
