@@ -11,15 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cpc import evaluate
 from cpc.data import SAMPLE_RATE_HZ, Recordings, read_all
-from cpc.evaluate import (
-    code_scores,
-    embed_pieces,
-    embed_utterances,
-    mfcc,
-    read_rows,
-    with_neighbours,
-)
 from cpc.models import Model
 from cpc.results import Score
 from cpc.train import raise_if_stopped
@@ -42,9 +35,11 @@ def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         if features.name not in ("z", "random z"):
             return []
         by_utterance, stride = features.values
-        frames = [np.asarray(read_rows(by_utterance[name])) for name in data.test.names]
+        frames = [np.asarray(evaluate.read_rows(by_utterance[name])) for name in data.test.names]
         seconds = stride / SAMPLE_RATE_HZ
-        return list(code_scores(frames, seconds, data=name_of(config), features=features.name))
+        return list(
+            evaluate.code_scores(frames, seconds, data=name_of(config), features=features.name)
+        )
 
     return [ProbeTask("codes", answer, parts=(data.test,))]
 
@@ -144,21 +139,21 @@ def make_embed(
         waveforms = [read_all(*place) for place in utterances.values()]
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
-            frames = embed_utterances(
-                mfcc,
+            frames = evaluate.embed_utterances(
+                evaluate.mfcc,
                 waveforms,
                 stride,
                 shape_frames=MFCC_SHAPE_FRAMES,
                 ahead=MFCC_AHEAD,
-                embed_long=lambda x: embed_pieces(
-                    mfcc, x, stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
+                embed_long=lambda x: evaluate.embed_pieces(
+                    evaluate.mfcc, x, stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
                 ),
             )
             found = dict(zip(utterances, frames, strict=True))
             made: dict[str, dict[str, Any]] = {"mfcc": found}
             if "mfcc context" in names:
                 made["mfcc context"] = {
-                    name: with_neighbours(own, NEIGHBOURS) for name, own in found.items()
+                    name: evaluate.with_neighbours(own, NEIGHBOURS) for name, own in found.items()
                 }
             return made
         is_random = names[0].startswith("random")
@@ -168,7 +163,9 @@ def make_embed(
         function = functools.partial(side_by_side, kinds, weights)
         _, ahead = model.module.encoder.frames_around
         long = make_embed_long(model, weights, kinds)
-        frames = embed_utterances(function, waveforms, stride, ahead=ahead, embed_long=long)
+        frames = evaluate.embed_utterances(
+            function, waveforms, stride, ahead=ahead, embed_long=long
+        )
         found = dict(zip(utterances, frames, strict=True))
         columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
         delays = {"z": 0, "c": config.probe.delay}

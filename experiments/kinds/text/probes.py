@@ -9,15 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc import data
-from cpc.evaluate import (
-    bag_of_words,
-    bootstrap_interval,
-    cross_validate,
-    expand_vocabulary,
-    fit_dense,
-    fit_sparse,
-)
+from cpc import data, evaluate
 from cpc.models import Model, make_model
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
@@ -74,9 +66,13 @@ def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> I
     """Yield the accuracy of logistic regression on a feature, by cross-validation."""
     (sentences, labels), num_folds = context.data.tasks[task], context.config.probe.num_folds
     if features.name == "bag":  # of all words that two sentences have, whatever the text
-        found = cross_validate(fit_sparse, own_bag(sentences), labels, num_folds=num_folds)
+        found = evaluate.cross_validate(
+            evaluate.fit_sparse, own_bag(sentences), labels, num_folds=num_folds
+        )
     else:
-        found = cross_validate(fit_dense, features.values(sentences), labels, num_folds=num_folds)
+        found = evaluate.cross_validate(
+            evaluate.fit_dense, features.values(sentences), labels, num_folds=num_folds
+        )
     usual = max(found.l2s, key=found.l2s.count)
     outcomes = Outcomes(found.correct, items=digest(task, found.items, labels))
     stopped = found.num_unconverged
@@ -89,7 +85,7 @@ def make_score(
     task: str, source: str, name: str, outcomes: Outcomes, chance: float, setting: str
 ) -> Score:
     """Return the score of the answers to sentences, its interval over items: sentences, or runs."""
-    low, high = bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
+    low, high = evaluate.bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
     method = "logistic" if task in LABELLED else "score"
     return Score(
         task, source, "sentence", name, method, "accuracy",
@@ -106,7 +102,7 @@ def own_bag(sentences: tuple[str, ...]) -> Any:
     )
     index = {word: number for number, word in enumerate(words[counts > 1].tolist())}
     ids = [np.array([index[word] for word in one if word in index], int) for one in tokens]
-    return bag_of_words(ids, len(index))
+    return evaluate.bag_of_words(ids, len(index))
 
 
 def make_features(
@@ -217,7 +213,11 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
         nats = np.log((1 + counts.sum()) / (1 + counts))
 
         def features(x):  # each word weighted by the nats of its occurrence
-            return bag_of_words([row[row >= 0] for row in x], len(counts)).multiply(nats).tocsr()
+            return (
+                evaluate.bag_of_words([row[row >= 0] for row in x], len(counts))
+                .multiply(nats)
+                .tocsr()
+            )
 
     else:
         features = make_features(*context[:4], name)
@@ -246,7 +246,7 @@ def widen(
     params = dict(variables["params"])
     for part in [name for name, own in params.items() if "embedding" in own]:
         table = np.asarray(params[part]["embedding"])
-        new = expand_vocabulary(found.own[found.known], table[found.known], found.others)
+        new = evaluate.expand_vocabulary(found.own[found.known], table[found.known], found.others)
         wide = jnp.asarray(np.concatenate([table[: len(words)], new]), table.dtype)
         params[part] = {**params[part], "embedding": wide}
     size = len(words) + len(found.new_words)
