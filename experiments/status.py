@@ -23,7 +23,7 @@ from typing import NamedTuple
 from absl import flags
 
 from cpc.files import read_object
-from cpc.results import Row, Run, Score, information, last_scores, read_run, show_value, unit_of
+from cpc.results import Row, Score, information, last_scores, read_run, show_value, unit_of
 from cpc.results.score import text_table
 from cpc.train.metrics import duration
 from cpc.types import UserError
@@ -51,7 +51,7 @@ class Status(NamedTuple):
     information: Score | None = None
     """log N - L in nats; its method says whether it is a bound."""
     score: Row | None = None
-    """The first one of learned features."""
+    """The first one of learned features, a linear probe's before others."""
     problem: str = ""
     """The error's sentence and the command to try again."""
 
@@ -124,16 +124,11 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
     rates = run.train.get("steps_per_second", [])
     rate = [one for one in rates if isinstance(one, float) and math.isfinite(one)][-1:]
     step = run.step if len(run.train) else None
-    found = information(run), first_score(run)
-    return Status(name, state, step, run.num_steps, (*rate, None)[0], *found, problem)
-
-
-def first_score(run: Run) -> Row | None:
-    """Return the first score that was recorded of learned features, a linear one before others."""
     scores = list(last_scores(run.scores).itertuples())
     learned = [score for score in scores if score.features in ("c", "z")]
     linear = [score for score in learned if score.method == "linear"]
-    return next(iter(linear or learned or scores), None)
+    found = information(run), next(iter(linear or learned or scores), None)
+    return Status(name, state, step, run.num_steps, (*rate, None)[0], *found, problem)
 
 
 def is_done(folder: pathlib.Path) -> bool:

@@ -1,8 +1,7 @@
-"""Drawings of a reproduction: the paper's Figures 2, 3 and 6, and two that it lacks."""
+"""Drawings of a reproduction: the paper's Figures 3 and 6, and two that it lacks."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -14,21 +13,6 @@ from experiments.reproduce.statistics import Learned
 
 #: Of Figure 6: the agents that are compared, with their colors.
 ARMS = {"without": draw.GRAY, "with CPC": draw.BLUE}
-
-
-def speakers_figure(points: np.ndarray, speaker: np.ndarray, names: Sequence[str]) -> Figure:
-    """Draw points (n, 2) in the color of their speaker, whose name stands among them."""
-    figure, (axes,) = draw.make_figure(1, row_height=5.2)
-    colors = colormaps["tab10"](np.arange(10))
-    for place, number in enumerate(np.unique(speaker)):
-        mine = points[speaker == number]
-        axes.scatter(*mine.T, s=16, color=colors[place % 10], alpha=0.8, linewidths=0)
-        box = {"facecolor": "white", "alpha": 0.8, "edgecolor": colors[place % 10]}
-        center = float(np.median(mine[:, 0])), float(np.median(mine[:, 1]))
-        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "bbox": box}
-        axes.annotate(names[int(number)], center, color=draw.INK, **style)
-    axes.set_axis_off()
-    return figure
 
 
 def offsets_figure(frame: Frame, frame_ms: float) -> Figure:

@@ -10,6 +10,7 @@ from cpc import models
 from cpc.data import SAMPLE_RATE_HZ, audio_file, prefetch
 from cpc.data.arrays import scale_parts
 from cpc.data.recordings import Levels, measure_levels
+from cpc.data.skipped import Skipped
 from experiments.training.embedding import list_files, skip
 from experiments.training.problem import Embedding
 
@@ -26,10 +27,7 @@ class Recording(NamedTuple):
 
 
 def embed_files(
-    pretrained: models.Pretrained,
-    path: pathlib.Path,
-    names: Sequence[str],
-    skipped: list[tuple[str, str]],
+    pretrained: models.Pretrained, path: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
     """Return the features of a recording, or of all below a folder: max(1, s // stride) frames.
 
@@ -69,9 +67,7 @@ def embed_files(
     return Embedding(embed(), sum(map(hours, recordings)), "h audio", seconds)
 
 
-def open_recordings(
-    files: dict[str, pathlib.Path], skipped: list[tuple[str, str]]
-) -> list[Recording]:
+def open_recordings(files: dict[str, pathlib.Path], skipped: list[Skipped]) -> list[Recording]:
     """The headers of the files, without those that are no audio."""
     recordings = []
     for name, path in files.items():

@@ -1,7 +1,7 @@
 """The tasks "phones" and "speakers": a label of each frame, read off by a fitted probe."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +42,14 @@ def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         first = first_minutes(train, 60 * config.probe.hours, by_speaker=False)
         check_trained(config, first, name)
         each_10_ms = [labels[one] for one in first.names], aligned(test, phones)
-        check_labels_suffice(name, *each_10_ms)
+        number, num_tests = (sum((own >= 0).any() for own in part) for part in each_10_ms)
+        num_phones = len(np.setdiff1d(np.concatenate(each_10_ms[0]), [-1]))
+        if number < 2 or num_phones < 2 or not num_tests:
+            raise UserError(
+                f"{name} labels {number:,} training utterances with {num_phones:,} different "
+                f"phones and {num_tests:,} test utterances, and a probe takes at least 2, 2 and 1: "
+                "label more, raise probe.hours, or take phones out of probe.tasks"
+            )
         own = (first, test), Labels(len(phones.names), each_10_ms)
         answer = functools.partial(frame_scores, "phones", name, *own)
         tasks.append(ProbeTask("phones", answer, parts=own[0]))
@@ -79,21 +86,6 @@ def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     labels = Labels(len(names), (train, test), ("frame", "utterance"))
     answer = functools.partial(frame_scores, "speakers", source, parts, labels)
     return [ProbeTask("speakers", answer, parts=parts)]
-
-
-def check_labels_suffice(
-    name: str, train: Sequence[np.ndarray], test: Sequence[np.ndarray]
-) -> None:
-    """Check that a probe of phones can be fitted, choose its weight decay, and be judged."""
-    number = sum(bool((labels >= 0).any()) for labels in train)
-    distinct = {int(label) for labels in train for label in np.unique(labels) if label >= 0}
-    tests = sum(bool((labels >= 0).any()) for labels in test)
-    if number < 2 or len(distinct) < 2 or not tests:
-        raise UserError(
-            f"{name} labels {number:,} training utterances with {len(distinct):,} different phones "
-            f"and {tests:,} test utterances, and a probe takes at least 2, 2 and 1: label more, "
-            "raise probe.hours, or take phones out of probe.tasks"
-        )
 
 
 def frame_scores(

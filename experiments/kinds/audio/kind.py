@@ -76,7 +76,6 @@ def check(config: Config) -> None:
     check_shared(config)
     check_options(config)
     model.check_model(config)
-    model.check_parts(config)
     check_augmentation(config)
     is_synthetic = config.data.source == "synthetic"
     reject(config,

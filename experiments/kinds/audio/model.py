@@ -111,6 +111,8 @@ def check_model(config: Config) -> None:
     """Check that the keys of the model go together, and with those of the loss."""
     options, align_to = config.model, config.loss.align_to
     threshold = options.segment_threshold
+    is_augmented, has_codes = config.augment.side != "none", options.num_codes > 0
+    is_plain = options.modules == 1 and tuple(options.directions) == ("forward",)
     reject(config,
         (options.context_blocks > 1 and options.context != "gru",
          "model.context_blocks model.context",
@@ -129,15 +131,6 @@ def check_model(config: Config) -> None:
          "an alignment adds up log-probabilities; choose info_nce, or set loss.align_to to 0"),
         (align_to and config.negatives.queue, "loss.align_to negatives.queue",
          "an alignment takes its negatives from the batch alone; set negatives.queue=0"),
-    )  # fmt: skip
-
-
-def check_parts(config: Config) -> None:
-    """Check that segments and codes go with the other keys."""
-    options, threshold = config.model, config.model.segment_threshold
-    is_augmented, has_codes = config.augment.side != "none", options.num_codes > 0
-    is_plain = options.modules == 1 and tuple(options.directions) == ("forward",)
-    reject(config,
         (options.segment_offsets and not threshold, "model.segment_offsets model.segment_threshold",
          "there are no segments to predict; set model.segment_threshold above 0, or "
          "model.segment_offsets to 0"),

@@ -10,6 +10,7 @@ from configs.image import KEYS
 from cpc import models
 from cpc.data import prefetch
 from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
+from cpc.data.skipped import Skipped
 from cpc.data.walk import check_name
 from cpc.types import UserError
 from experiments.command.config import Config, check_config, load_config
@@ -21,10 +22,7 @@ BATCH_IMAGES = 64
 
 
 def embed_files(
-    pretrained: models.Pretrained,
-    root: pathlib.Path,
-    names: Sequence[str],
-    skipped: list[tuple[str, str]],
+    pretrained: models.Pretrained, root: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
     """Return layers over the grid of patches (i, j, width) of an image, or of all in a folder."""
     files = list(list_files(root, IMAGE_SUFFIXES, skipped, COMPANION_SUFFIXES).items())

@@ -22,6 +22,11 @@ def write_rl_report(workdir: str | Path) -> Path:
     run = read_run(workdir)
     policy, name = run.config.get("policy", {}), run.config.get("environment", {}).get("name", "")
     weight = run.config.get("cpc", {}).get("weight", 0)
+    test = run.metrics[run.metrics.split == "test"] if len(run.metrics) else run.metrics
+    found = list(test["return"].dropna()) if "return" in test else []
+    outcome = "The run has not been evaluated yet."
+    if found:
+        outcome = f"The trained policy has a mean return of {found[-1]:.2f}."
     bound, episode = bound_figure(run, name), episode_figure(workdir, name)
     figures = figure_of("returns", returns_figure(run), "Return", RETURN)
     figures += figure_of("bound", bound, "What the memory knows of what comes", BOUND)
@@ -32,7 +37,7 @@ def write_rl_report(workdir: str | Path) -> Path:
         "Agent",
         f"{policy.get('name')} on {name}, CPC at weight {weight:g}: {workdir.resolve()}",
         sections=[
-            Section("", [*lead(run), *run.problems]),
+            Section("", [outcome, *run.problems]),
             Section("Figures", figures=figures),
             Section("What the memory keeps", tables=memory_tables(workdir)),
             made_section(run.environment, run.config),
@@ -53,15 +58,6 @@ EPISODE = (
     "One row per step. Shade: the probability that a linear probe of the memory gives each column. "
     "Filled circle: the ball while it is seen; ring: the hidden ball; bar: the paddle."
 )
-
-
-def lead(run: Run) -> list[str]:
-    """Return what came out, in a sentence."""
-    test = run.metrics[run.metrics.split == "test"] if len(run.metrics) else run.metrics
-    found = list(test["return"].dropna()) if "return" in test else []
-    if not found:
-        return ["The run has not been evaluated yet."]
-    return [f"The trained policy has a mean return of {found[-1]:.2f}."]
 
 
 def returns_figure(run: Run) -> Any:

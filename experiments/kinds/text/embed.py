@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cpc import data, models
+from cpc.data.skipped import Skipped
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks
 from cpc.types import UserError
 from experiments.training.embedding import list_files, skip
@@ -16,10 +17,7 @@ LONGEST = 1024
 
 
 def embed_files(
-    pretrained: models.Pretrained,
-    root: pathlib.Path,
-    names: Sequence[str],
-    skipped: list[tuple[str, str]],
+    pretrained: models.Pretrained, root: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
     """Return the features of .txt files, one row per sentence."""
     if "words" not in pretrained.input:
