@@ -24,7 +24,7 @@ from cpc.data.sources import voices
 from experiments.kinds.audio.data import load_data
 from experiments.kinds.audio.heard import apply_each, draw_sounds
 from experiments.kinds.audio.kind import draw_windows
-from experiments.kinds.audio.prepare import prepare
+from experiments.kinds.audio.heard import prepare
 
 # %%
 config = (audio_voices if voices.is_prepared() else audio_synthetic).get_config()

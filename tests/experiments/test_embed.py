@@ -26,7 +26,7 @@ from experiments.kinds.image import embed as images_embed
 from experiments.kinds.image import kind as image
 from experiments.kinds.image.prepare import prepare
 from experiments.kinds.registry import CONTRASTIVE, check_input, read_model
-from experiments.training.embedding import list_files, make_embed_long
+from experiments.training.sequences import list_files, make_embed_long
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]

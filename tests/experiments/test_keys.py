@@ -29,16 +29,16 @@ from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
 from experiments.command.config import with_settings
-from experiments.kinds.audio import abx as audio_abx
 from experiments.kinds.audio import data as audio_data
-from experiments.kinds.audio import frames as audio_frames
-from experiments.kinds.audio import prepare as audio_prepare
+from experiments.kinds.audio import heard as audio_prepare
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import recognition as audio_recognition
+from experiments.kinds.audio import tasks as audio_abx
+from experiments.kinds.audio import tasks as audio_frames
 from experiments.kinds.audio.data import Frames
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import probes as image_probes
-from experiments.kinds.image import supervised as image_supervised
+from experiments.kinds.image import probes as image_supervised
 from experiments.kinds.image.data import split_groups
 from experiments.kinds.image.prepare import prepare
 from experiments.kinds.registry import CONTRASTIVE

@@ -20,14 +20,14 @@ from cpc.results import Score, read_scores
 from cpc.train import make_mesh, replicate
 from cpc.types import UserError
 from experiments.bench.step import count_compilations
-from experiments.kinds.audio import frames as audio_frames
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import supervised as audio_supervised
+from experiments.kinds.audio import tasks as audio_frames
 from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_samples, labels_at
 from experiments.kinds.audio.supervised import MOST_RUNS
 from experiments.kinds.image import kind as image
-from experiments.kinds.image import supervised as image_supervised
+from experiments.kinds.image import probes as image_supervised
 from experiments.kinds.image.prepare import prepare as image_prepare
 from experiments.training.checks import check_shared
 from experiments.training.contrastive import make_probe

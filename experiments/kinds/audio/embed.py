@@ -11,8 +11,8 @@ from cpc.data import SAMPLE_RATE_HZ, audio_file, prefetch
 from cpc.data.arrays import scale_parts
 from cpc.data.recordings import Levels, measure_levels
 from cpc.data.skipped import Skipped
-from experiments.training.embedding import list_files, skip
 from experiments.training.problem import Embedding
+from experiments.training.sequences import list_files, skip
 
 
 class Recording(NamedTuple):

@@ -15,9 +15,13 @@ from experiments.command.config import Config, with_settings
 from experiments.kinds.audio import model, sections
 from experiments.kinds.audio.data import AudioData, known_nats, label_frames, load_data, places_of
 from experiments.kinds.audio.embed import embed_files
-from experiments.kinds.audio.heard import augmentation_section, record_augmentation
+from experiments.kinds.audio.heard import (
+    augmentation_section,
+    check_augmentation,
+    prepare,
+    record_augmentation,
+)
 from experiments.kinds.audio.model import build_model, choose_offsets, geometry, num_latents
-from experiments.kinds.audio.prepare import check_augmentation, prepare
 from experiments.kinds.audio.probes import check_options, feature_sets, probe_tasks
 from experiments.kinds.audio.sections import WORDS
 from experiments.training.checks import check_shared, reject

@@ -18,14 +18,12 @@ from cpc.results import Score
 from cpc.train import raise_if_stopped
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
-from experiments.kinds.audio.abx import abx_tasks
-from experiments.kinds.audio.boundaries import boundary_tasks
 from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
-from experiments.kinds.audio.frames import phone_tasks, speaker_tasks
 from experiments.kinds.audio.recognition import recognition_tasks
+from experiments.kinds.audio.tasks import abx_tasks, boundary_tasks, phone_tasks, speaker_tasks
 from experiments.training.checks import check_probes, name_of, reject
-from experiments.training.embedding import make_embed_long
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
+from experiments.training.sequences import make_embed_long
 
 
 def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:

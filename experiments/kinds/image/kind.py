@@ -17,8 +17,7 @@ from experiments.kinds.image.data import ImageData, load_data
 from experiments.kinds.image.embed import embed_files
 from experiments.kinds.image.prepare import grid_of, prepare, side_of
 from experiments.kinds.image.probes import feature_sets, probe_tasks
-from experiments.kinds.image.sections import SECTIONS, WORDS
-from experiments.kinds.image.shown import save_augmented
+from experiments.kinds.image.sections import SECTIONS, WORDS, save_augmented
 from experiments.training.checks import check_shared, places_of, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs

@@ -15,7 +15,6 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.series.data import Part, SeriesData, labels_of_frames
 from experiments.training.checks import name_of
-from experiments.training.embedding import make_embed_long
 from experiments.training.probes import (
     FeatureSet,
     ProbeContext,
@@ -24,6 +23,7 @@ from experiments.training.probes import (
     count_labels,
     feature_names,
 )
+from experiments.training.sequences import make_embed_long
 
 #: Probes of one kind that `probe.leave_one_out` fits at most.
 MAX_FOLDS = 20

@@ -9,8 +9,8 @@ from cpc import data, models
 from cpc.data.skipped import Skipped
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks
 from cpc.types import UserError
-from experiments.training.embedding import list_files, skip
 from experiments.training.problem import Embedding
+from experiments.training.sequences import list_files, skip
 
 #: Sentences of a file that the context has seen when it begins anew, so that any file fits.
 LONGEST = 1024

@@ -29,7 +29,7 @@ from cpc.train import (
 from cpc.types import UserError
 from experiments.command.config import Config, check_config
 from experiments.kinds.words import step as steps
-from experiments.kinds.words.noise import Noise, make_noise
+from experiments.kinds.words.step import Noise, make_noise
 from experiments.kinds.words.text import Text, load_text
 from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.problem import Work
