@@ -219,26 +219,22 @@ def check_same_config(
         if not key.startswith(("probe.", "data.num_threads", "steps_per_launch", "logger"))
     }
     if set(differing) == {"num_steps"} and (schedule := wanted.get("optim.schedule")):
-        return check_num_steps(wanted["num_steps"], schedule, where)
+        num_steps = wanted["num_steps"]
+        steps = [int(item.name) for item in where.glob("checkpoints/*") if item.name.isdecimal()]
+        if schedule != "constant":
+            raise UserError(
+                f"{where} has a learning rate that falls to 0 at another num_steps (optim.schedule "
+                f"is {schedule}): train {num_steps:,} steps in a new --workdir"
+            )
+        if max(steps, default=0) > num_steps:
+            raise UserError(
+                f"{where} has done {max(steps):,} steps already (num_steps is {num_steps:,}): give "
+                "more, or choose another --workdir"
+            )
     # Of another kind nearly every key is another, too.
-    if differing:
+    elif differing:
         which = differing.get("kind") or "; ".join(differing.values())
         raise UserError(f"{where} holds a run of another config ({which}): {advice}")
-
-
-def check_num_steps(num_steps: int, schedule: str, path: pathlib.Path) -> None:
-    """Check that a run that was to end at another step can end at `num_steps`."""
-    steps = [int(item.name) for item in path.glob("checkpoints/*") if item.name.isdecimal()]
-    if schedule != "constant":
-        raise UserError(
-            f"{path} has a learning rate that falls to 0 at another num_steps (optim.schedule is "
-            f"{schedule}): train {num_steps:,} steps in a new --workdir"
-        )
-    if max(steps, default=0) > num_steps:
-        raise UserError(
-            f"{path} has done {max(steps):,} steps already (num_steps is {num_steps:,}): give "
-            "more, or choose another --workdir"
-        )
 
 
 class Fingerprint(NamedTuple):

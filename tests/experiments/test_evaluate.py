@@ -20,6 +20,7 @@ from cpc.types import UserError
 from experiments import evaluate
 from experiments.command.config import Config
 from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio import tasks
 from experiments.kinds.registry import CONTRASTIVE
 from tests.fake_torch import released_weights
 

@@ -61,8 +61,11 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
     )
 
 
-def check_clips(config: Config, recordings: Recordings) -> None:
-    """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
+def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
+    """Return step -> this process's rows of the batch of windows.
+
+    However short the clips are, some anchor has a latent at each offset ahead.
+    """
     longest, furthest = int(recordings.lengths.max(initial=0)), choose_offsets(config)[-1]
     number = int(model.build_encoder(config).num_existing(np.array([longest]))[0])
     further = {"loss.align_to": config.loss.align_to, "model.horizon": config.model.horizon}
@@ -73,6 +76,15 @@ def check_clips(config: Config, recordings: Recordings) -> None:
             f"({longest / SAMPLE_RATE_HZ:.2f} s), of which {number} latents are made: nothing lies "
             f"{furthest} ahead, so lower {key}, or give longer recordings"
         )
+    return make_packed_batches(
+        recordings,
+        window_samples=config.data.window_samples,
+        batch_size=config.data.batch_size,
+        seed=seed,
+        one_speaker=config.data.one_speaker,
+        process=jax.process_index(),
+        num_processes=jax.process_count(),
+    )
 
 
 def check(config: Config) -> None:
@@ -90,20 +102,6 @@ def check(config: Config) -> None:
          "synthetic recordings are as long as a window, and thousands; choose at most "
          f"{MAX_SYNTHETIC:,}"),
     )  # fmt: skip
-
-
-def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
-    """Return step -> this process's rows of the batch of windows."""
-    check_clips(config, recordings)
-    return make_packed_batches(
-        recordings,
-        window_samples=config.data.window_samples,
-        batch_size=config.data.batch_size,
-        seed=seed,
-        one_speaker=config.data.one_speaker,
-        process=jax.process_index(),
-        num_processes=jax.process_count(),
-    )
 
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
