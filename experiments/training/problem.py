@@ -85,9 +85,11 @@ class Dataset(Protocol):
     @property
     def skipped(self) -> Sequence[tuple[str, str]]:
         """What was left out, and why."""
+        ...
 
     def fingerprint(self) -> Mapping[str, Fingerprint]:
         """Return what tells each part from those of other data."""
+        ...
 
 
 class Kind(Protocol):
@@ -96,73 +98,90 @@ class Kind(Protocol):
     @property
     def NAME(self) -> str:
         """The value of `config.kind`, and the word in sentences."""
+        ...
 
     @property
     def ON_ONE_DEVICE(self) -> bool:
         """Whether its steps are too small to be shared by devices or processes."""
+        ...
 
     @property
     def KEYS(self) -> Keys:
         """Every key of a config, as `configs` describes it."""
+        ...
 
     def interpret(self, kind: Any, config: Config, mesh: Any = None, /) -> Any:
         """Return the plan of a config; with a mesh, check that it fits there, too."""
+        ...
 
     def load_data(self, config: Config, log: Callable[[str], object], /) -> Any:
         """Return the `Dataset` that a config names; None if the kind makes its own data."""
+        ...
 
     def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
         """Return what trains and finishes a run of this kind."""
+        ...
 
 
 class Contrastive(Kind, Protocol):
     """What a contrastive kind of data adds, for probes, embeddings, exports and pages."""
 
-    @property
-    def WORDS(self) -> Words:
-        """The nouns of the sentences of a page."""
+    WORDS: Words
+    """The nouns of the sentences of a page."""
 
     @property
     def SECTIONS(self) -> tuple[Callable[[Run], Section | None], ...]:
         """What only runs on this kind of data show on their page."""
+        ...
 
     def check(self, config: Config, /) -> None:
         """Raise a UserError if values of the config do not go together, whatever the data."""
+        ...
 
     def places_of(self, config: Config, /) -> dict[str, tuple[str, ...]]:
         """Return what scores call the data, and the paths by which others of the name differ."""
+        ...
 
     def geometry(self, config: Config, /) -> Geometry:
         """Return the latents and predictions of one sequence or image."""
+        ...
 
     def build_model(self, config: Config, /) -> Model:
         """Return encoder, context and predictor by the config's words."""
+        ...
 
     def make_problem(self, plan: Plan, data: Any, /) -> Problem:
         """Return what is trained."""
+        ...
 
     def probe_tasks(self, config: Config, data: Any, /) -> list[ProbeTask]:
         """Return what `probe.tasks` asks of features, if the data can feed it."""
+        ...
 
     def feature_sets(
         self, context: ProbeContext, tasks: Sequence[ProbeTask], /
     ) -> Iterator[FeatureSet]:
         """Yield the features that tasks use, one after the other."""
+        ...
 
     def record(self, config: Config, workdir: Path, data: Any, /) -> None:
         """Write what the page shows of the data themselves."""
+        ...
 
     def describe_input(self, config: Config, workdir: Path | None = None, /) -> dict[str, Any]:
         """Return what an exported model says of its input: its shape, and what its run found."""
+        ...
 
     def show_use(self, config: Config, folder: str, /) -> str:
         """Return Python that makes features with an exported model."""
+        ...
 
     def embed_files(
         self, pretrained: Pretrained, path: Path, layers: Sequence[str],
         skipped: list[tuple[str, str]], /,
     ) -> Embedding:  # fmt: skip
         """Return features of a file or of a folder's."""
+        ...
 
 
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:

@@ -208,19 +208,14 @@ def predicted_right(
 
 def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return whether a sentence is more like the next one than like the other one, by cosine."""
-    if name == "bag":
+
+    def bag(x):  # each word weighted by the nats of its occurrence
         counts = data.count_words(context.data.train)
         nats = np.log((1 + counts.sum()) / (1 + counts))
+        words = evaluate.bag_of_words([row[row >= 0] for row in x], len(counts))
+        return words.multiply(nats).tocsr()
 
-        def features(x):  # each word weighted by the nats of its occurrence
-            return (
-                evaluate.bag_of_words([row[row >= 0] for row in x], len(counts))
-                .multiply(nats)
-                .tocsr()
-            )
-
-    else:
-        features = make_features(*context[:4], name)
+    features: Any = bag if name == "bag" else make_features(*context[:4], name)
     now, after, another = (
         features(part.reshape(-1, x.shape[-1])) for part in (x[:, :-1], x[:, 1:], other)
     )
