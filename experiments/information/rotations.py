@@ -95,12 +95,7 @@ def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Re
         readings.append(reading)
     readings.sort(key=lambda one: (one.null is None, [*TITLES].index(one.estimator)))
     say("nearest neighbours and canonical correlations")
-    for name, estimate in (("ksg", functools.partial(ksg, k=config.num_neighbours)), ("cca", cca)):
-        try:  # they train nothing
-            readings.append(read_sample(name, estimate, pairs, config))
-        except UserError as error:
-            say(f"{name} is left out: {error}")
-    return readings
+    return [*readings, *read_samples(pairs, config, say)]
 
 
 class Sizes(NamedTuple):
@@ -175,6 +170,17 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
         gain=student(limit - points[0]),
         bend=student(points[1] - first * points[0] - last * points[2]),
     )
+
+
+def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
+    """Return KSG and CCA, which train nothing, or say why one of them is left out."""
+    readings = []
+    for name, estimate in (("ksg", functools.partial(ksg, k=config.num_neighbours)), ("cca", cca)):
+        try:
+            readings.append(read_sample(name, estimate, pairs, config))
+        except UserError as error:
+            say(f"{name} is left out: {error}")
+    return readings
 
 
 def read_sample(

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import psutil
@@ -131,8 +131,7 @@ def make_slurm(
 ) -> Launch:
     """Submit one array of SLURM jobs, requeued when they are preempted or run out of time.
 
-    `options` are submitit's, such as "timeout_min=240 gpus_per_node=1 slurm_partition=gpu". A
-    signal cancels the jobs that have not ended.
+    `options` are submitit's, such as "timeout_min=240 gpus_per_node=1 slurm_partition=gpu".
     """
     submitit, parsed = import_submitit(), {}
     for part in options.split():
@@ -150,6 +149,11 @@ def make_slurm(
             job.name: executor.submit(Requeued(), job.command, str(job.log)) for job in jobs
         }
     print(f"submitted {len(jobs)} jobs; this command waits for them, squeue shows them")
+    return make_waiting(submitted, num_signals)
+
+
+def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -> Launch:
+    """Wait for jobs of submitit; a signal cancels those that have not ended."""
 
     def launch(job: Job) -> int:
         one = submitted[job.name]

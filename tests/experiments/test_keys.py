@@ -544,7 +544,7 @@ def folds(config, made, model, variables):
     made = made._replace(tasks={"movies": (("a b", "b c") * 20, np.arange(40) % 2)})
     fields = {"items": np.arange(2), "correct": np.ones(2), "l2s": (1.0,), "num_unconverged": 0}
     answer = types.SimpleNamespace(**fields)
-    with calls(text_probes, cross_validate=answer) as found:
+    with calls(text_probes.evaluate, cross_validate=answer) as found:
         probed(with_settings(config, {"probe.tasks": ("movies",)}), made, model, variables)
     return found["cross_validate"][1]["num_folds"]
 
@@ -736,7 +736,7 @@ def decoders_of(config):
 
 def last_frame(config):
     config.probe.tasks, config.probe.features = ("abx",), ("mfcc",)
-    with calls(audio_abx, abx_scores=[], record=None) as found:
+    with calls(audio_abx, abx_scores=[]) as found:
         audio_fits(None)(config)
     return found["abx_scores"][0][-1]
 

@@ -56,7 +56,7 @@ def spoken(seed, num=24, late=0):
 
 def error_rate(answer, test):
     edits = [
-        sum(recognition.count_edits(own, recognition.greedy_decode(one)))
+        sum(recognition.evaluate.count_edits(own, recognition.evaluate.greedy_decode(one)))
         for own, one in zip(test.phones, answer(test.inputs), strict=True)
     ]
     return sum(edits) / sum(map(len, test.phones))
