@@ -127,8 +127,16 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
     scores = list(last_scores(run.scores).itertuples())
     learned = [score for score in scores if score.features in ("c", "z")]
     linear = [score for score in learned if score.method == "linear"]
-    found = information(run), next(iter(linear or learned or scores), None)
-    return Status(name, state, step, run.num_steps, (*rate, None)[0], *found, problem)
+    return Status(
+        name,
+        state,
+        step,
+        run.num_steps,
+        steps_per_second=(*rate, None)[0],
+        information=information(run),
+        score=next(iter(linear or learned or scores), None),
+        problem=problem,
+    )
 
 
 def is_done(folder: pathlib.Path) -> bool:

@@ -133,7 +133,7 @@ if __name__ == "__main__":
 
     def main() -> None:
         """Embed what the flags name."""
-        paths = cli.WORKDIR.value, INPUT.value, OUTPUT.value
-        run(*paths, LAYER.value, STEP.value, cli.DEVICE.value)
+        workdir, device = cli.WORKDIR.value, cli.DEVICE.value
+        run(workdir, INPUT.value, OUTPUT.value, LAYER.value, STEP.value, device)
 
     cli.run(main)

@@ -106,8 +106,8 @@ def check(config: Config) -> None:
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
     """Return phones, where they are known, and speakers of a training batch's latents (b, t)."""
-    frames = num_latents(config), model.build_encoder(config).stride
-    phones = label_frames(data, batch["utterance"], batch["start"], *frames)
+    stride = model.build_encoder(config).stride
+    phones = label_frames(data, batch["utterance"], batch["start"], num_latents(config), stride)
     known = {"phone": phones} if (phones >= 0).any() else {}
     return {**known, "speaker": batch["speaker"][:, None]}
 

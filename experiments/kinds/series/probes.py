@@ -104,8 +104,9 @@ def label_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iter
     yield from probe_scores({name: fitted}, {name: test}, own, labels[1], units=units, **how)
     if options.leave_one_out:
         groups = [data.groups[file] for part in parts for file, *_ in part.pieces]
-        whole = name, [*train, *test], [*labels[0], *labels[1]], groups
-        yield from leave_one_out_scores(*whole, **how)
+        yield from leave_one_out_scores(
+            name, [*train, *test], [*labels[0], *labels[1]], groups, **how
+        )
 
 
 def cut_single(
