@@ -105,28 +105,22 @@ def probe_once(
     config: Config, workdir: pathlib.Path, make_probe: Callable[[Config], Probe], variables: Any
 ) -> None:
     """Fit the probes of the last step that no start has fitted, or whose scores were replaced."""
-    stamp, left = status.read(workdir / PROBED), unfitted(config, workdir)
+    stamp, probe, left = status.read(workdir / PROBED), config.probe, config
+    if was_probed(workdir, config.num_steps) and options(stamp.get("probe")) == options(probe):
+        replaced = {(task, feature) for task, feature in stamp.get("replaced", ())}
+        fitted = {*itertools.product(*(stamp["probe"][name] for name in ASKED))} - replaced
+        pairs = {*itertools.product(*(probe[name] for name in ASKED))} - fitted
+        kept = {
+            f"probe.{name}": tuple(one for one in probe[name] if one in {pair[i] for pair in pairs})
+            for i, name in enumerate(ASKED)
+        }
+        left = with_settings(config, kept)
     if left.probe.tasks:
         scores = make_probe(left)(variables, config.num_steps)
         before = stamp.get("data", []) if stamp.get("step") == config.num_steps else []
         data = sorted({score.data for score in scores or ()} | {*before})
         probed = {"step": config.num_steps, "probe": plain(config.probe), "data": data}
         write_sealed(workdir / PROBED, probed)
-
-
-def unfitted(config: Config, workdir: pathlib.Path) -> Config:
-    """Return a config with the probe tasks and features of the last step that are not fitted."""
-    stamp, probe = status.read(workdir / PROBED), config.probe
-    if not was_probed(workdir, config.num_steps) or options(stamp.get("probe")) != options(probe):
-        return config
-    replaced = {(task, feature) for task, feature in stamp.get("replaced", ())}
-    fitted = {*itertools.product(*(stamp["probe"][name] for name in ASKED))} - replaced
-    left = {*itertools.product(*(probe[name] for name in ASKED))} - fitted
-    kept = {
-        f"probe.{name}": tuple(one for one in probe[name] if one in {pair[i] for pair in left})
-        for i, name in enumerate(ASKED)
-    }
-    return with_settings(config, kept)
 
 
 def options(probe: Any) -> dict[str, Any] | None:

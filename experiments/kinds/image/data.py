@@ -49,7 +49,7 @@ class ImageData(NamedTuple):
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
-    """Read the splits of `config.data`."""
+    """Read the splits of `config.data`, those to train and to probe on without test images."""
     options = config.data
     splits = (options.split, options.probe_split, options.test_split)
     reader = make_reader(config, log)
@@ -57,7 +57,16 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
         check_splits(config, reader.locate)
     sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
     read = [sets[split] for split in splits]
-    loaded = separate_test(config, ImageData(*split_groups(config, read)))
+    loaded = ImageData(*split_groups(config, read))
+    where = f"data.test_split ({options.test_split})"
+    for part, key in tested_parts(config).items():
+        images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
+        if not len(images):
+            raise UserError(
+                f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
+                f"copies of images of {where}: name a split with other images"
+            )
+        loaded = loaded._replace(**{part: images})
     num_copies = len(skipped(loaded)) - len(skipped(sets.values()))
     copies = f", {num_copies:,} of them copies of test images" if num_copies else ""
     y, x, channels = loaded.train.pixels.shape[1:]
@@ -67,21 +76,6 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
         f"{len(loaded.test):,} to test; {count_names(skipped(loaded), 'skipped')}{copies}"
     )
     return loaded
-
-
-def separate_test(config: Config, loaded: ImageData) -> ImageData:
-    """Leave images out of training and probes whose pixels the test images have, too."""
-    options, separated = config.data, loaded
-    where = f"data.test_split ({options.test_split})"
-    for part, key in tested_parts(config).items():
-        images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
-        if not len(images):
-            raise UserError(
-                f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
-                f"copies of images of {where}: name a split with other images"
-            )
-        separated = separated._replace(**{part: images})
-    return separated
 
 
 def tested_parts(config: Config) -> dict[str, str]:

@@ -76,7 +76,12 @@ def train_classifier(
     decay = 1.0 if start is None else options.layer_decay
     schedule = "constant" if stop_by else "cosine"  # the end is not known, or known
     tx = make_own_optimizer(config, num_steps, decay, ("encoder",), schedule)
-    recipe = Recipe(tx, num_steps, max(10, num_steps // 40), accuracy if stop_by else None)
+    recipe = Recipe(
+        tx,
+        num_steps,
+        evaluate_every=max(10, num_steps // 40),
+        accuracy=accuracy if stop_by else None,
+    )
     start = start or model.init(root, batch)
     answer, words = train_on_labels(
         config,
