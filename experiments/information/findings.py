@@ -162,11 +162,7 @@ def format_nats(interval: Interval) -> str:
 
 
 def write_arrays_report(
-    folder: Path,
-    lead: str,
-    readings: Sequence[Reading],
-    sentences: Sequence[str],
-    num_rows: int,
+    folder: Path, lead: str, readings: Sequence[Reading], sentences: Sequence[str], num_rows: int
 ) -> Path:
     """Write information.html, .md and .json with the readings of two arrays."""
     run, figure = read_run(folder), estimates_figure(readings)

@@ -34,11 +34,7 @@ def reproduce(
     device: str = "auto",
     dry_run: bool = False,
 ) -> None:
-    """Plan the cells, print their size, run the missing ones, and write the page.
-
-    `parts` are keys of `PARTS`, and `settings` "key=value" of all cells by kind; the rest is as the
-    flags of the command.
-    """
+    """Plan the cells, print their size, run the missing ones, and write the page."""
     data = data or cells.DEFAULT_DATA[scale]
     settings = settings or {}
     user = {

@@ -167,11 +167,9 @@ def make_sampler(options: Config) -> NegativeSampler | None:
 
 
 def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
-    """Check that at every offset up to the furthest some anchor of a window has a negative.
-
-    Rules depend only on distances and sameness: a few anchors and candidates stand for all.
-    """
+    """Check that at every offset up to the furthest some anchor of a window has a negative."""
     length = geometry.num_latents
+    # Rules depend only on distances and sameness: a few anchors and candidates stand for all.
     furthest = max(max(branch.offsets) for branch in geometry.branches)
     if length < 2:
         key = next(f"data.{name}" for name in config.data if name.startswith("window_"))

@@ -209,10 +209,7 @@ def probes_due(config: Config, step: int) -> bool:
 def make_evaluation(
     problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> Callable[[TrainState], list[dict[str, Any]]]:
-    """Return what measures the loss, the strict bound and the spread on held-out batches.
-
-    Every `probe.every` steps it also fits the probes.
-    """
+    """Return what measures loss, strict bound and spread on held-out data, and fits due probes."""
     plan, held_out = problem.plan, problem.held_out
     if held_out is None:
         return lambda state: []

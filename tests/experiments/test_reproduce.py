@@ -10,9 +10,8 @@ from cpc.files import flatten
 from cpc.types import UserError
 from experiments.reproduce import bound, folder
 from experiments.reproduce import cells as cells_
-from experiments.reproduce.cells import DATA, OPEN, PARTS
+from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
 from experiments.reproduce.claims import CHANCE, TABLES
-from experiments.reproduce.scales import SCALES
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell, make_job
 from tests.commands import run

@@ -226,10 +226,7 @@ def labels_of_frames(
 def label_frames(
     audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int, stride: int
 ) -> np.ndarray:
-    """Return phones (b, frames) of windows of training utterances, -1 without a label.
-
-    Each labelled set has numbers of its own.
-    """
+    """Return phones (b, frames) of windows of training utterances, -1 without a label."""
     labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
     for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):
         first = 0

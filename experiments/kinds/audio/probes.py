@@ -119,10 +119,7 @@ def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
 def make_embed(
     config: Config, model: Model, variables: Any
 ) -> Callable[[Sequence[str], Sequence[Recordings]], dict[str, dict[str, Any]]]:
-    """Return embed(names, parts): features of one of the `passes`, by name and utterance.
-
-    Features are (frames, width), one frame per `frame_samples`.
-    """
+    """Return embed(names, parts): features of one of the `passes`, by name and utterance."""
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
 
