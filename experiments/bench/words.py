@@ -26,7 +26,7 @@ from experiments.bench.timing import Row, Target, read_sizes
 from experiments.bench.versus import run_side
 from experiments.command import cluster
 from experiments.kinds.words import run
-from experiments.kinds.words.text import load_text
+from experiments.kinds.words.run import load_text
 
 PYTHON = "CPC_GENSIM_PYTHON"
 #: Words per second, as a fraction of gensim's.

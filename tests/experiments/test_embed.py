@@ -20,8 +20,8 @@ from cpc.data import read_all, read_folder
 from cpc.evaluate.embeddings import continue_mirrored
 from cpc.models import features
 from cpc.types import UserError
-from experiments.embed import __main__ as embed
-from experiments.embed.output import open_output
+from experiments import embed
+from experiments.embed import open_output
 from experiments.kinds.image import embed as images_embed
 from experiments.kinds.image import kind as image
 from experiments.kinds.image.prepare import prepare

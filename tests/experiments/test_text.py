@@ -28,7 +28,7 @@ from experiments.kinds.text import kind as text
 from experiments.kinds.text import probes, sections
 from experiments.kinds.text.data import TextData, cut_runs, load_data, make_runs, read_corpus
 from experiments.kinds.words import run as words_run
-from experiments.kinds.words.text import load_text as load_words
+from experiments.kinds.words.run import load_text as load_words
 from experiments.training import step as training
 from experiments.training.contrastive import interpret, make_probe
 from experiments.training.objective import init_objective, objective_loss
