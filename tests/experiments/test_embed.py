@@ -24,7 +24,7 @@ from experiments import embed
 from experiments.embed import open_output
 from experiments.kinds.image import embed as images_embed
 from experiments.kinds.image import kind as image
-from experiments.kinds.image.prepare import prepare
+from experiments.kinds.image.data import prepare
 from experiments.kinds.registry import CONTRASTIVE, check_input, read_model
 from experiments.training.sequences import list_files, make_embed_long
 from tests import commands

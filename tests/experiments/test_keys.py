@@ -39,8 +39,7 @@ from experiments.kinds.audio.data import Frames
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import probes as image_probes
 from experiments.kinds.image import probes as image_supervised
-from experiments.kinds.image.data import split_groups
-from experiments.kinds.image.prepare import prepare
+from experiments.kinds.image.data import prepare, split_groups
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.series import kind as series_modality
 from experiments.kinds.series import probes as series_probes

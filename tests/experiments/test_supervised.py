@@ -28,7 +28,7 @@ from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_sample
 from experiments.kinds.audio.supervised import MOST_RUNS
 from experiments.kinds.image import kind as image
 from experiments.kinds.image import probes as image_supervised
-from experiments.kinds.image.prepare import prepare as image_prepare
+from experiments.kinds.image.data import prepare as image_prepare
 from experiments.training.checks import check_shared
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, kept_until_done

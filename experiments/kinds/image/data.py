@@ -1,16 +1,19 @@
-"""From the data section of an image config to images."""
+"""From the data section of an image config to images, and to the patches that a model takes."""
 
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 
 from cpc import data
+from cpc.data import augment
 from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
-from cpc.types import UserError
+from cpc.models import patch_grid
+from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, group_files, reject
@@ -211,3 +214,37 @@ def fingerprint(part: data.Images) -> Fingerprint:
     """Return labels, and some pixels: parts of a set may have the same numbers of each class."""
     some = np.linspace(0, len(part) - 1, min(16, len(part))).astype(int)
     return Fingerprint(len(part), part.labels.tobytes(), part.pixels[some].tobytes())
+
+
+def side_of(config: Config) -> int:
+    """Return the side in pixels of what is cut into patches."""
+    return config.augment.crop or config.data.size
+
+
+def grid_of(config: Config) -> tuple[int, int]:
+    """Return the rows and columns of patches of an image."""
+    side = side_of(config)
+    return patch_grid((side, side), config.model.patch, config.model.stride)
+
+
+def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
+    """Return a batch of raw images (b, y, x, ch) as patches (b, i, j, y, x, ch)."""
+    options, images, side = config.augment, batch["x"], side_of(config)
+    cut = {"grey": options.grey, "patch": config.model.patch, "stride": config.model.stride}
+    if not train:
+        return {**batch, "x": augment.cut_for_evaluation(images, crop=side, **cut)}
+    of_image, of_patch, of_jitter = jax.random.split(rng, 3)
+    images = augment.crop_and_flip(of_image, images, side)
+    patches = augment.augment_patches(
+        of_patch,
+        augment.cut_for_evaluation(images, crop=0, **cut),
+        color_drop=options.color_drop,
+        rotation_degrees=options.rotation_degrees,
+        shear=options.shear,
+        elastic_pixels=options.elastic_pixels,
+        brightness=options.brightness,
+        contrast=options.contrast,
+    )
+    if options.jitter:
+        patches = augment.jitter_patches(of_jitter, patches, options.jitter)
+    return {**batch, "x": patches}

@@ -14,7 +14,7 @@ from cpc.data.skipped import Skipped
 from cpc.data.walk import check_name
 from cpc.types import UserError
 from experiments.command.config import Config, check_config, load_config
-from experiments.kinds.image.prepare import grid_of, prepare, side_of
+from experiments.kinds.image.data import grid_of, prepare, side_of
 from experiments.training.problem import Embedding
 from experiments.training.sequences import list_files, skip
 

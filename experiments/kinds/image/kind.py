@@ -13,9 +13,8 @@ from cpc import models
 from cpc.data import make_image_batches
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.kinds.image.data import ImageData, load_data
+from experiments.kinds.image.data import ImageData, grid_of, load_data, prepare, side_of
 from experiments.kinds.image.embed import embed_files
-from experiments.kinds.image.prepare import grid_of, prepare, side_of
 from experiments.kinds.image.probes import feature_sets, probe_tasks
 from experiments.kinds.image.sections import SECTIONS, WORDS, save_augmented
 from experiments.training.checks import check_shared, places_of, reject

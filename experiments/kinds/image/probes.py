@@ -20,8 +20,7 @@ from cpc.results import Score, digest
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.image.data import ImageData
-from experiments.kinds.image.prepare import grid_of, prepare
+from experiments.kinds.image.data import ImageData, grid_of, prepare
 from experiments.kinds.image.sections import save_neighbours, save_units
 from experiments.training.checks import name_of, reject
 from experiments.training.probes import (

@@ -14,7 +14,7 @@ from cpc.results import Run
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
-from experiments.kinds.image.prepare import prepare
+from experiments.kinds.image.data import prepare
 from experiments.kinds.paper import IMAGENET, IMAGENET_SOURCE
 from experiments.training.probes import FeatureSet, ProbeContext
 
