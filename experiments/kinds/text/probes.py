@@ -181,7 +181,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
     """Yield the accuracy of logistic regression on a feature, by cross-validation."""
     (sentences, labels), num_folds = context.data.tasks[task], context.config.probe.num_folds
-    if features.name == "bag":
+    if features.name == "bag":  # of all words that two sentences have, whatever the text
         found = evaluate.cross_validate(
             evaluate.fit_sparse, own_bag(sentences), labels, num_folds=num_folds
         )
