@@ -117,7 +117,7 @@ def test_dry_run(capsys, tmp_path):
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 * 2
-    assert all("-m experiments.train --config" in line for line in lines)
+    assert all("-m cpc train --config" in line for line in lines)
     assert all("--config.num_steps=70 " in line and "--device cpu" in line for line in lines)
     assert all("--config.optim.clip_norm=2.0 " in line for line in lines)
     assert not (tmp_path / "x").exists()
