@@ -7,7 +7,8 @@ KEYS = {
     "kind": Key("arrays", "of experiment", words=("arrays",)),
     **with_defaults(
         ESTIMATION, batch_size=64, learning_rate=2e-3, critics=("separable", "joint"),
-        widths=(32,), embedding=16, joint_widths=(32, 16), estimators=ESTIMATORS),
+        widths=(32,), embedding=16, joint_widths=(32, 16), estimators=ESTIMATORS,
+    ),
     **with_defaults(FIT, num_steps=800, read_every=100),
     "read_size": Key(256, "held-out pairs in a reading, at most: the ceiling is its log", low=8),
     "num_neighbours": Key(10, "of KSG", low=1),

@@ -39,13 +39,16 @@ from configs import audio
 def get_config():
     """The paper's sizes."""
     c = audio.get_config()
-    c.num_steps, c.log_every = 300_000, 200
+    c.num_steps = 300_000
+    c.log_every = 200
     c.eval_every = c.save_every = 5_000
     c.data.source = "folder"
     c.data.batch_size = 64
-    c.model.width, c.model.context_width = 512, 256
+    c.model.width = 512
+    c.model.context_width = 256
     c.negatives.shards = 8
-    c.optim.learning_rate, c.optim.warmup_steps = 2e-4, 1_000
+    c.optim.learning_rate = 2e-4
+    c.optim.warmup_steps = 1_000
     c.optim.schedule = "constant"
     c.evaluate.num_windows = 256
     c.probe.features = ("c", "z", "mfcc", "random c")

@@ -12,12 +12,15 @@ from configs import audio
 def get_config():
     """A small network of the waveform, on sound that is made up."""
     c = audio.get_config()
-    c.num_steps, c.log_every = 300, 25
+    c.num_steps = 300
+    c.log_every = 25
     c.eval_every = c.save_every = 100
     c.data.source = "synthetic"
-    c.data.window_samples, c.data.batch_size = 5120, 16
+    c.data.window_samples = 5120
+    c.data.batch_size = 16
     c.model.width = c.model.context_width = 64
     c.model.num_offsets = 8
-    c.optim.learning_rate, c.optim.warmup_steps = 4e-3, 20
+    c.optim.learning_rate = 4e-3
+    c.optim.warmup_steps = 20
     c.probe.hidden_width = 32
     return c

@@ -29,7 +29,8 @@ def get_config():
 def every_offset():
     """Twelve predictions, one of each latent ahead: what the configs of the family change."""
     c = audio.get_config()
-    c.num_steps, c.log_every = 3000, 100
+    c.num_steps = 3000
+    c.log_every = 100
     c.eval_every = c.save_every = 1000
     c.data.window_samples = 20480  # 1.28 s: 128 latents
     c.model.encoder = "log_mel"  # the paper: convolutions over the waveform

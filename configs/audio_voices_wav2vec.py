@@ -27,6 +27,7 @@ def get_config():
     c.loss.bias = -2.3  # log 1 / 10: one pair in eleven is a positive
     c.loss.learn_bias = True
     c.negatives.temperature = 0.1
-    c.negatives.rule, c.negatives.shards = "own_sequence", 1
+    c.negatives.rule = "own_sequence"
+    c.negatives.shards = 1
     c.negatives.num_sampled = 10
     return c

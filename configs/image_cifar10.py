@@ -13,16 +13,22 @@ from configs import image
 def get_config():
     """Patch augmentation after CPC v2, in two directions."""
     c = image.get_config()
-    c.num_steps, c.log_every = 40_000, 100
+    c.num_steps = 40_000
+    c.log_every = 100
     c.eval_every = c.save_every = 4000
-    c.data.source, c.data.name = "tfds", "cifar10"
-    c.data.size, c.data.channels = 32, 3
+    c.data.source = "tfds"
+    c.data.name = "cifar10"
+    c.data.size = 32
+    c.data.channels = 3
     c.data.num_threads = 4
     c.augment.crop = 32
     c.augment.color_drop = 0.25
-    c.augment.brightness, c.augment.contrast = 0.2, 0.2
-    c.model.patch, c.model.stride = 8, 4
-    c.model.encoder, c.model.stages = "resnet18", 3
+    c.augment.brightness = 0.2
+    c.augment.contrast = 0.2
+    c.model.patch = 8
+    c.model.stride = 4
+    c.model.encoder = "resnet18"
+    c.model.stages = 3
     c.model.norm = "layer"
     c.model.context_width = 256
     c.model.num_offsets = 4

@@ -12,10 +12,12 @@ from configs import image
 def get_config():
     """Four directions, 512 images a step, 200 epochs, and every probe."""
     c = image.get_config()
-    c.num_steps, c.log_every = 200 * 60_000 // 512, 100
+    c.num_steps = 200 * 60_000 // 512
+    c.log_every = 100
     c.eval_every = c.save_every = 2000
     c.data.batch_size = 512
-    c.model.width, c.model.context_width = 256, 256
+    c.model.width = 256
+    c.model.context_width = 256
     c.model.context_layers = 5
     c.model.directions = ("down", "up", "right", "left")
     c.probe.tasks = (

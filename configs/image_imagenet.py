@@ -19,14 +19,20 @@ def get_config():
     c.num_steps = 300_000  # open
     c.log_every = 100
     c.eval_every = c.save_every = 10_000
-    c.data.source, c.data.name = "tfds", "imagenet2012"
+    c.data.source = "tfds"
+    c.data.name = "imagenet2012"
     c.data.test_split = "validation"
-    c.data.size, c.data.channels = 300, 3
-    c.data.batch_size, c.data.num_threads = 512, 32
-    c.augment.crop, c.augment.grey = 256, True
+    c.data.size = 300
+    c.data.channels = 3
+    c.data.batch_size = 512
+    c.data.num_threads = 32
+    c.augment.crop = 256
+    c.augment.grey = True
     c.augment.jitter = 60
-    c.model.patch, c.model.stride = 64, 32
-    c.model.encoder, c.model.stages = "resnet101", 3
+    c.model.patch = 64
+    c.model.stride = 32
+    c.model.encoder = "resnet101"
+    c.model.stages = 3
     c.model.pooled_stem = True
     c.model.context_width = 1024  # open
     c.model.context_layers = 5  # open
@@ -34,11 +40,13 @@ def get_config():
     c.model.num_offsets = 5  # up to five rows: 2 to 6, as offset 1 shares pixels
     c.model.remat = True
     c.model.dtype = "bfloat16"
-    c.negatives.rule, c.negatives.shards = "batch", 32
+    c.negatives.rule = "batch"
+    c.negatives.shards = 32
     c.optim.learning_rate = 2e-4
     c.optim.schedule = "constant"  # open
     c.optim.warmup_steps = 1000  # open
     c.evaluate.num_images = 2048
-    c.probe.regions, c.probe.solver = 1, "sgd"
+    c.probe.regions = 1
+    c.probe.solver = "sgd"
     c.probe.features = ("z", "random z")
     return c

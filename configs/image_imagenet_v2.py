@@ -16,14 +16,19 @@ from configs import image_imagenet
 def get_config():
     """The settings as far as they are published; strengths of the augmentation are our choice."""
     c = image_imagenet.get_config()
-    c.augment.crop, c.augment.grey = 260, False
+    c.augment.crop = 260
+    c.augment.grey = False
     c.augment.jitter = 0
     c.augment.color_drop = 0.25
-    c.augment.rotation_degrees, c.augment.shear = 15.0, 0.2
+    c.augment.rotation_degrees = 15.0
+    c.augment.shear = 0.2
     c.augment.elastic_pixels = 2.0
-    c.augment.brightness, c.augment.contrast = 0.3, 0.3
-    c.model.patch, c.model.stride = 80, 36
-    c.model.encoder, c.model.stages = "resnet161", 0
+    c.augment.brightness = 0.3
+    c.augment.contrast = 0.3
+    c.model.patch = 80
+    c.model.stride = 36
+    c.model.encoder = "resnet161"
+    c.model.stages = 0
     c.model.norm = "layer"
     c.model.directions = ("down", "up", "right", "left")
     c.model.num_offsets = 3  # 3 to 5: the two that share pixels are skipped

@@ -15,20 +15,31 @@ from configs import image
 def get_config():
     """Their setting; their 5 rows are offsets 2 to 6 here, as offset 1 shares pixels."""
     c = image.get_config()
-    c.num_steps, c.log_every = 300 * 105_000 // 32, 100
+    c.num_steps = 300 * 105_000 // 32
+    c.log_every = 100
     c.eval_every = c.save_every = 10_000
-    c.data.source, c.data.name = "tfds", "stl10"
+    c.data.source = "tfds"
+    c.data.name = "stl10"
     c.data.split = "unlabelled+train"
-    c.data.size, c.data.channels = 96, 3
-    c.data.batch_size, c.data.num_threads = 32, 8
-    c.augment.crop, c.augment.grey = 64, True
-    c.model.patch, c.model.stride = 16, 8
-    c.model.encoder, c.model.stages = "resnet50", 3
-    c.model.context_width, c.model.context_layers = 256, 5
+    c.data.size = 96
+    c.data.channels = 3
+    c.data.batch_size = 32
+    c.data.num_threads = 8
+    c.augment.crop = 64
+    c.augment.grey = True
+    c.model.patch = 16
+    c.model.stride = 8
+    c.model.encoder = "resnet50"
+    c.model.stages = 3
+    c.model.context_width = 256
+    c.model.context_layers = 5
     c.model.num_offsets = 5
     c.model.directions = ("down",)
-    c.negatives.rule, c.negatives.num_sampled = "batch", 16
-    c.optim.learning_rate, c.optim.schedule = 2e-4, "constant"
+    c.negatives.rule = "batch"
+    c.negatives.num_sampled = 16
+    c.optim.learning_rate = 2e-4
+    c.optim.schedule = "constant"
     c.optim.warmup_steps = 0
-    c.probe.regions, c.probe.solver = 1, "lbfgs"
+    c.probe.regions = 1
+    c.probe.solver = "lbfgs"
     return c

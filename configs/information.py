@@ -33,7 +33,8 @@ FIT = {
 STAIRCASE = {
     "kind": Key("mi_staircase", "of experiment", words=("mi_staircase",)),
     **with_defaults(
-        ESTIMATION, learning_rate=2e-3, critics=("separable", "joint"), estimators=ESTIMATORS),
+        ESTIMATION, learning_rate=2e-3, critics=("separable", "joint"), estimators=ESTIMATORS,
+    ),
     "levels": Key((2.0, 4.0, 6.0, 8.0, 10.0), "nats", low=0),
     "dim": Key(20, "of x and of y", low=1, high=MAX_WIDTH),
     "maps": Key(
@@ -48,7 +49,8 @@ TASKS = {
     "kind": Key("mi_tasks", "of experiment", words=("mi_tasks",)),
     **with_defaults(
         ESTIMATION, batch_size=128, learning_rate=5e-3, critics=("joint",), widths=(16, 8),
-        embedding=8, joint_widths=(16, 8)),
+        embedding=8, joint_widths=(16, 8),
+    ),
     **with_defaults(FIT, num_steps=500),
     "tasks": Key((), 'beginnings of names, such as "student"; none: all forty'),
     "num_samples": Key(

@@ -15,10 +15,13 @@ class Key(NamedTuple):
     default: Any
     help: str
     low: float | None = None
-    """The least that it can be; `high` is the most, and it lies `above` and `below` the others."""
+    """The least that it can be."""
     high: float | None = None
+    """The most that it can be."""
     above: float | None = None
+    """It must be more than this."""
     below: float | None = None
+    """It must be less than this."""
     words: tuple[Any, ...] = ()
     """What it can be, if not any value."""
     is_path: bool = False

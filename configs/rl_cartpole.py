@@ -17,15 +17,19 @@ def get_config():
     """4 environments, 128 steps, 4 epochs of 4 minibatches."""
     c = rl.get_config()
     c.num_env_steps = 500_000
-    c.environment.name, c.environment.num = "gymnax:CartPole-v1", 4
+    c.environment.name = "gymnax:CartPole-v1"
+    c.environment.num = 4
     c.model.widths = (64,)
     c.model.memory = "none"
     c.model.critic_widths = (64, 64)
-    c.policy.name, c.policy.unroll = "ppo", 128
+    c.policy.name = "ppo"
+    c.policy.unroll = 128
     c.policy.epochs = c.policy.minibatches = 4
-    c.policy.discount, c.policy.gae_lambda = 0.99, 0.95
+    c.policy.discount = 0.99
+    c.policy.gae_lambda = 0.95
     c.policy.value = c.optim.clip_norm = 0.5
     c.cpc.weight = 0.0
     c.evaluate.num_steps = 1200
-    c.optim.learning_rate, c.optim.schedule = 2.5e-4, "linear"
+    c.optim.learning_rate = 2.5e-4
+    c.optim.schedule = "linear"
     return c

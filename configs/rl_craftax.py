@@ -16,16 +16,21 @@ def get_config():
     """1,024 environments, 64 steps, 4 epochs of 8 minibatches, 10^8 steps."""
     c = rl.get_config()
     c.num_env_steps = 10**8
-    c.environment.name, c.environment.num = "craftax:Craftax-Classic-Pixels-v1", 1024
-    c.environment.resets, c.environment.stagger = 64, 100
+    c.environment.name = "craftax:Craftax-Classic-Pixels-v1"
+    c.environment.num = 1024
+    c.environment.resets = 64
+    c.environment.stagger = 100
     c.model.encoder = "conv"
     c.model.channels, c.model.strides = (32, 64, 64), (2, 2, 2)
-    c.model.width, c.model.memory_width = 256, 512
-    c.policy.name, c.policy.unroll = "ppo", 64
+    c.model.width = 256
+    c.model.memory_width = 512
+    c.policy.name = "ppo"
+    c.policy.unroll = 64
     c.policy.epochs, c.policy.minibatches = 4, 8
     c.policy.discount, c.policy.gae_lambda = 0.99, 0.8
     c.policy.value = 0.5
     c.cpc.rule = "one_per_sequence"
-    c.optim.learning_rate, c.optim.schedule = 2e-4, "linear"
+    c.optim.learning_rate = 2e-4
+    c.optim.schedule = "linear"
     c.evaluate.num_steps = 0
     return c

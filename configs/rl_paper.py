@@ -17,11 +17,13 @@ def get_config():
     c = rl_craftax.get_config()
     c.environment.num, c.environment.resets = 32, 4
     c.model.memory, c.model.memory_width = "lstm", 256
-    c.policy.name, c.policy.unroll = "a2c", 100
+    c.policy.name = "a2c"
+    c.policy.unroll = 100
     c.policy.epochs = c.policy.minibatches = 1
     c.policy.gae_lambda = 1.0
     c.cpc.num_offsets = 30
     c.cpc.rule = "batch"
     c.cpc.cosine, c.cpc.temperature = False, 1.0
-    c.optim.name, c.optim.schedule = "rmsprop", "constant"
+    c.optim.name = "rmsprop"
+    c.optim.schedule = "constant"
     return c

@@ -12,7 +12,8 @@ from configs import series
 def get_config():
     """One channel, an encoder of single steps, a small GRU."""
     c = series.get_config()
-    c.num_steps, c.log_every = 400, 25
+    c.num_steps = 400
+    c.log_every = 25
     c.eval_every = c.save_every = 100
     c.data.correlation = 0.9
     c.data.standardize = False
@@ -20,5 +21,6 @@ def get_config():
     c.model.width = c.model.context_width = 32
     c.model.num_offsets = 6
     c.negatives.rule = "one_per_sequence"
-    c.optim.learning_rate, c.optim.warmup_steps = 4e-3, 20
+    c.optim.learning_rate = 4e-3
+    c.optim.warmup_steps = 20
     return c

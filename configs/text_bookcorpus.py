@@ -20,12 +20,14 @@ def get_config():
     c.num_steps = 100_000  # the paper does not say
     c.log_every = 100
     c.eval_every = c.save_every = 5000
-    c.data.source, c.data.form = "files", "lines"
+    c.data.source = "files"
+    c.data.form = "lines"
     c.data.min_count = 5
     c.data.test_fraction = 0.01
     c.data.batch_size = 512
     c.model.embedding_width = 620
-    c.model.width, c.model.context_width = 2400, 2400
+    c.model.width = 2400
+    c.model.context_width = 2400
     c.negatives.shards = 8
     c.optim.learning_rate = 2e-4
     c.probe.features = ("c", "z", "random z", "bag")

@@ -48,13 +48,28 @@ def run(
     scores = []
     for across, in_context in itertools.product((False, True), (True, False)):
         method = f"{'across' if across else 'within'}, {'in' if in_context else 'any'} context"
-        options = {"max_tokens": max_tokens, "max_speakers": max_speakers, "seed": seed}
-        cells = list(make_cells(listed, exists, across=across, in_context=in_context, **options))
+        made = make_cells(
+            listed,
+            exists,
+            across=across,
+            in_context=in_context,
+            max_tokens=max_tokens,
+            max_speakers=max_speakers,
+            seed=seed,
+        )
+        cells = list(made)
         if not cells:
             print(f"no triple of tokens is {method}")
             continue
-        words = {"data": path.stem, "features": folder.name, "method": method}
-        score = abx_score(listed, tokens, cells, distance=distance, **words)
+        score = abx_score(
+            listed,
+            tokens,
+            cells,
+            distance=distance,
+            data=path.stem,
+            features=folder.name,
+            method=method,
+        )
         print(f"{method}: {100 * score.value:.4f} % ({len(cells):,} cells)")
         scores.append(score)
     return scores
@@ -125,7 +140,9 @@ if __name__ == "__main__":
     def main() -> None:
         """Choose the device and go."""
         cluster.start(cli.DEVICE.value)
-        sampling = TOKENS.value, SPEAKERS.value, SEED.value
-        run(FEATURES.value, ITEMS.value, DISTANCE.value, LOSE.value, *sampling)
+        run(
+            FEATURES.value, ITEMS.value, DISTANCE.value, LOSE.value,
+            TOKENS.value, SPEAKERS.value, SEED.value,
+        )  # fmt: skip
 
     cli.run(main)

@@ -80,7 +80,11 @@ def run(
     config.probe.tasks = tuple(tasks) or possible(data)
     audio.check(config)
     with open_run(workdir, config, mesh) as path:
-        stamp, left = unanswered(path, config)
+        options = plain(config.probe)
+        asked_for = options.pop("tasks")
+        found = read_object(path / DONE, []) or {}
+        done = found["tasks"] if found.get("options") == options else []
+        left = tuple(task for task in asked_for if task not in done)
         asked = with_settings(config, {"probe.tasks": left})
         # Which checks the data: after a mistake nothing is there that could be mixed.
         probe = make_probe(audio, asked, path, data, models.make_model(pretrained.module))
@@ -88,7 +92,7 @@ def run(
         write_skipped(path, data.skipped)
         if left:
             probe(pretrained.variables, pretrained.about.get("step", 0))
-            write_sealed(path / DONE, stamp)
+            write_sealed(path / DONE, {"options": options, "tasks": [*done, *left]})
         else:
             print(f"{', '.join(config.probe.tasks)} are answered already")
         sections = (weights_section, *audio.SECTIONS)
@@ -179,16 +183,6 @@ def record(path: pathlib.Path, checkpoint: str, layer: str, pretrained: models.P
             "not of these weights: choose another --workdir"
         )
     write_sealed(path / RECORD, known, is_durable=True)
-
-
-def unanswered(path: pathlib.Path, config: Config) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return what is recorded when all is answered, and what is not with these options."""
-    options = plain(config.probe)
-    tasks = options.pop("tasks")
-    found = read_object(path / DONE, []) or {}
-    done = found["tasks"] if found.get("options") == options else []
-    left = tuple(task for task in tasks if task not in done)
-    return {"options": options, "tasks": [*done, *left]}, left
 
 
 def weights_section(run: Run) -> Section | None:

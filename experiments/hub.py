@@ -24,8 +24,7 @@ from cpc.results import read_run
 from cpc.types import UserError
 from experiments.command import cli, lock
 from experiments.kinds.registry import read_contrastive
-from experiments.training.contrastive import write_page
-from experiments.training.model_card import CARD
+from experiments.training.contrastive import CARD, write_page
 
 NOT_PUSHED = [lock.LOCK, "log*.txt", "state.json", "*.part", ".cache/*"]
 #: Files of a run directory. A * also matches /, so each pattern fixes a file's name or ending.

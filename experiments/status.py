@@ -23,7 +23,7 @@ from typing import NamedTuple
 from absl import flags
 
 from cpc.files import read_object
-from cpc.results import Row, Run, Score, information, last_scores, read_run, show_value, unit_of
+from cpc.results import Row, Score, information, last_scores, read_run, show_value, unit_of
 from cpc.results.score import text_table
 from cpc.train.metrics import duration
 from cpc.types import UserError
@@ -51,7 +51,7 @@ class Status(NamedTuple):
     information: Score | None = None
     """log N - L in nats; its method says whether it is a bound."""
     score: Row | None = None
-    """The first one of learned features."""
+    """The first one of learned features, a linear probe's before others."""
     problem: str = ""
     """The error's sentence and the command to try again."""
 
@@ -75,7 +75,10 @@ def find_runs(
         names.clear()  # unless this folder holds no run
         try:
             found = folder.stat()
-            cells, holds_run = read(folder / "sweep.json").get("cells"), is_run(folder)
+            cells = read(folder / "sweep.json").get("cells")
+            holds_run = isinstance(read(folder / "config.json").get("seed"), int) or any(
+                (folder / name).is_file() for name in ("metrics.jsonl", STATE)
+            )
         except OSError as error:
             skip(error, folder)
             continue
@@ -89,12 +92,6 @@ def find_runs(
             continue
         others = [n for n in children if n not in (*cells, *NOT_RUNS) and not n.startswith(".")]
         names += sorted(others, key=lambda name: ((folder / name).is_symlink(), name))
-
-
-def is_run(folder: pathlib.Path) -> bool:
-    """Return whether a folder is the directory of a run, or of one that failed at once."""
-    has_config = isinstance(read(folder / "config.json").get("seed"), int)
-    return has_config or any((folder / name).is_file() for name in ("metrics.jsonl", STATE))
 
 
 def read(path: pathlib.Path) -> dict:
@@ -127,16 +124,19 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
     rates = run.train.get("steps_per_second", [])
     rate = [one for one in rates if isinstance(one, float) and math.isfinite(one)][-1:]
     step = run.step if len(run.train) else None
-    found = information(run), first_score(run)
-    return Status(name, state, step, run.num_steps, (*rate, None)[0], *found, problem)
-
-
-def first_score(run: Run) -> Row | None:
-    """Return the first score that was recorded of learned features, a linear one before others."""
     scores = list(last_scores(run.scores).itertuples())
     learned = [score for score in scores if score.features in ("c", "z")]
     linear = [score for score in learned if score.method == "linear"]
-    return next(iter(linear or learned or scores), None)
+    return Status(
+        name,
+        state,
+        step,
+        run.num_steps,
+        steps_per_second=(*rate, None)[0],
+        information=information(run),
+        score=next(iter(linear or learned or scores), None),
+        problem=problem,
+    )
 
 
 def is_done(folder: pathlib.Path) -> bool:

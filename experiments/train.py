@@ -15,7 +15,7 @@ from absl import flags
 
 from cpc.train import is_first, run_on_first
 from cpc.types import UserError
-from experiments.command import cli, cluster
+from experiments.command import cli, cluster, names
 from experiments.command.config import Config, check_config
 from experiments.command.keys import list_keys, list_kinds, take_section
 from experiments.command.run_dir import check_same_data, open_run, record_state, write_skipped
@@ -27,17 +27,7 @@ from experiments.training.problem import Dataset, Work
 def run(
     config: Config | None, workdir: str | None, device: str = "auto", only_audit: bool = False
 ) -> None:
-    """Run a config from its checks to its page; the same call again resumes.
-
-    Args:
-        config: of any kind.
-        workdir: directory of the run, made if it is not there.
-        device: "auto", "cpu", "gpu" or "tpu".
-        only_audit: show the negatives and train nothing.
-
-    Raises:
-        UserError: the config, the data or the directory do not allow it.
-    """
+    """Run a config from its checks to its page; the same call again resumes."""
     kind = kinds.kind_of(config)
     check_config(config, kind.KEYS)
     check_logger(config)
@@ -59,7 +49,7 @@ def run(
             return end(folder, "audited")
         reason, trained = work.train()
         if reason:
-            print(f"stopped by {reason}; to resume: {cli.command_line()}")
+            print(f"stopped by {reason}; to resume: {names.command_line()}")
             return end(folder, "stopped")
         run_on_first(finish, work, folder, trained)
 

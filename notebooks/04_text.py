@@ -20,8 +20,7 @@ from cpc.models.ngram import kneser_ney, ngram_log_p
 from cpc.results import read_run
 from cpc.train import make_mesh
 from experiments.kinds.words.evaluate import tell
-from experiments.kinds.words.run import make
-from experiments.kinds.words.text import load_text
+from experiments.kinds.words.run import load_text, make
 from experiments.train import run
 
 # %% [markdown]

@@ -22,9 +22,8 @@ from cpc.data import SAMPLE_RATE_HZ
 from cpc.data.augment_sound import EFFECTS, shift_pitch
 from cpc.data.sources import voices
 from experiments.kinds.audio.data import load_data
-from experiments.kinds.audio.heard import apply_each, draw_sounds
+from experiments.kinds.audio.heard import apply_each, draw_sounds, prepare
 from experiments.kinds.audio.kind import draw_windows
-from experiments.kinds.audio.prepare import prepare
 
 # %%
 config = (audio_voices if voices.is_prepared() else audio_synthetic).get_config()

@@ -1,1 +1,1 @@
-"""How fast and how big: `python -m experiments.bench` prints a table and writes it as json."""
+"""How fast and how big: `cpc bench` prints a table and writes it as json."""

@@ -1,21 +1,21 @@
 r"""How fast training is on this machine, against what the machine can do: a table, and json.
 
-    python -m experiments.bench --config configs/audio_voices.py --json bench.json
+    cpc bench --config audio_voices --json bench.json
 
 Takes some minutes; times of a busy machine mean little, so let it run alone. `make demo` sets
 the allocator, and so should a run that is compared with it:
 
-    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python -m experiments.bench
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cpc bench
 
 `--part step --part input` measures only these; see --help. Against PyTorch, if it is importable
 here or in the Python that $CPC_TORCH_PYTHON names:
 
-    CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch --part criterion
+    CPC_TORCH_PYTHON=torchenv/bin/python cpc bench --part torch --part criterion
 
 Skip-gram is measured only with `--part text`, against gensim if it is importable here or in the
 Python that $CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
 
-    CPC_GENSIM_PYTHON=gensimenv/bin/python python -m experiments.bench --part text
+    CPC_GENSIM_PYTHON=gensimenv/bin/python cpc bench --part text
 
 The step is built as `experiments.train` builds it, from the same config, and its times are divided
 by those of a matrix product in the same round. Recordings that the config names are used if they
@@ -51,7 +51,9 @@ QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: a check that it works, 
 def main(given: Config) -> None:
     """Measure, print, write."""
     config = choose_config(given)
-    path = check_json_path(JSON.value)
+    path = pathlib.Path(JSON.value) if JSON.value else None
+    if path and not path.parent.is_dir():
+        raise UserError(f"--json names {path}, but {path.parent} is not a folder: make it first")
     # The processes that this one starts need the accelerator's memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     mesh = cluster.start(cli.DEVICE.value)
@@ -97,14 +99,6 @@ def choose_config(given: Config) -> Config:
         print("the packaged voices are not prepared here: measuring on the synthetic source")
         config = with_settings(config, {"data.source": "synthetic"})
     return config
-
-
-def check_json_path(name: str | None) -> pathlib.Path | None:
-    """Return the path of --json, if its folder exists."""
-    path = pathlib.Path(name) if name else None
-    if path and not path.parent.is_dir():
-        raise UserError(f"--json names {name}, but {path.parent} is not a folder: make it first")
-    return path
 
 
 def describe_allocator() -> dict[str, Any]:

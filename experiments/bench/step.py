@@ -1,7 +1,6 @@
 """The training step and its parts against matrix products of the same round, and its input."""
 
 import contextlib
-import copy
 import itertools
 import math
 import statistics
@@ -18,7 +17,7 @@ from cpc.models.geometry import output_lengths
 from cpc.train import TrainState, put_batch
 from cpc.types import Batch, PyTree
 from experiments.bench.timing import Row, Target, ratios, summarize, time_rounds
-from experiments.command.config import Config
+from experiments.command.config import Config, with_settings
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
 from experiments.kinds.audio.kind import draw_windows
@@ -106,30 +105,24 @@ def input_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
 ) -> list[Row]:
     """Return rows of drawing windows as in training, and of what drawing them costs the step."""
-    return [
-        *(windows_row(config, data, size, 50 * num_rounds) for size in PAPER_BATCHES),
-        fed_row(config, data, mesh, num_rounds),
-    ]
-
-
-def windows_row(config: Config, data: AudioData, batch_size: int, num_batches: int) -> Row:
-    """Return the windows drawn per second in batches of a size."""
-    config = copy.deepcopy(config)
-    config.data.batch_size = batch_size
-    draw = draw_windows(config, data.train, config.seed)
-    batches = prefetch(draw, 0, num_batches + 1, num_threads=config.data.num_threads)
-    next(batches)  # the threads have started
-    begin = time.perf_counter()
-    for _ in batches:
-        pass
-    rate = num_batches * batch_size / (time.perf_counter() - begin)
-    source = config.data.source
-    return Row(
-        f"input pipeline, batches of {batch_size}",
-        {"source": source, "windows_per_second": rate},
-        f"{rate:,.0f} windows/s of {source}, {config.data.window_samples} samples each",
-        Target("windows_per_second", 100_000) if batch_size == max(PAPER_BATCHES) else None,
-    )
+    rows, source, num_batches = [], config.data.source, 50 * num_rounds
+    for batch_size in PAPER_BATCHES:
+        own = with_settings(config, {"data.batch_size": batch_size})
+        draw = draw_windows(own, data.train, config.seed)
+        batches = prefetch(draw, 0, num_batches + 1, num_threads=config.data.num_threads)
+        next(batches)  # the threads have started
+        begin = time.perf_counter()
+        for _ in batches:
+            pass
+        rate = num_batches * batch_size / (time.perf_counter() - begin)
+        row = Row(
+            f"input pipeline, batches of {batch_size}",
+            {"source": source, "windows_per_second": rate},
+            f"{rate:,.0f} windows/s of {source}, {config.data.window_samples} samples each",
+            Target("windows_per_second", 100_000) if batch_size == max(PAPER_BATCHES) else None,
+        )
+        rows.append(row)
+    return [*rows, fed_row(config, data, mesh, num_rounds)]
 
 
 def fed_row(config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int) -> Row:

@@ -259,10 +259,7 @@ def context_part(config: Config, params):
 
 
 def measure_info_nce(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Measure value and gradient of the mean loss, and its products alone; off the CPU in bfloat16.
-
-    Returns: seconds by case, and the bytes of the loss.
-    """
+    """Measure value and gradient of the mean loss, and its products alone: seconds, bytes."""
     n, d, device = sizes["n"], sizes["d"], choose_devices(sizes["device"])[0]
     with jax.default_device(device):
         keys = jax.random.split(jax.random.key(0))

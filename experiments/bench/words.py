@@ -26,7 +26,7 @@ from experiments.bench.timing import Row, Target, read_sizes
 from experiments.bench.versus import run_side
 from experiments.command import cluster
 from experiments.kinds.words import run
-from experiments.kinds.words.text import load_text
+from experiments.kinds.words.run import load_text
 
 PYTHON = "CPC_GENSIM_PYTHON"
 #: Words per second, as a fraction of gensim's.
@@ -46,7 +46,10 @@ def word_rows(epochs: int) -> list[Row]:
     rates, found = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         sentences = pathlib.Path(folder, "sentences.txt")
-        write_sentences(sentences, text.train)
+        with sentences.open("w") as file:  # the known words by number
+            for start, stop in itertools.pairwise(text.train.sentence_starts):
+                known = text.train.tokens[start:stop]
+                file.write(" ".join(map(str, known[known > 0])) + "\n")
         for side, interpreter in sides.items():
             vectors = pathlib.Path(folder, f"{side}.npy")
             given = {
@@ -66,14 +69,6 @@ def count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def write_sentences(path: pathlib.Path, corpus: Any) -> None:
-    """Write the known words of a text by number, one sentence per line."""
-    with path.open("w") as file:
-        for start, stop in itertools.pairwise(corpus.sentence_starts):
-            known = corpus.tokens[start:stop]
-            file.write(" ".join(map(str, known[known > 0])) + "\n")
 
 
 def rate_row(rates: dict[str, float]) -> Row:

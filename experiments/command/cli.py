@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import select
-import shlex
 import signal
 import sys
 import textwrap
@@ -232,7 +231,7 @@ def fail(sentence: str, status: int = 2) -> NoReturn:
     """Say what is wrong and end."""
     sys.stdout.flush()
     with contextlib.suppress(OSError):  # nobody reads it
-        print(f"error: {names.as_started(' '.join(sentence.split()))}", file=sys.stderr)
+        print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
     leave_failing(status)
     sys.exit(status)
 
@@ -299,9 +298,4 @@ def describe_command() -> str:
         lines += textwrap.wrap(
             f"--{flag.name:<10} {text}", 100, subsequent_indent=" " * 13, break_on_hyphens=False
         )
-    return names.as_started("\n".join(lines))
-
-
-def command_line() -> str:
-    """The command that was given, to be given again."""
-    return shlex.join([*names.started_as(), *map(names.show_word, sys.argv[1:])])
+    return "\n".join(lines)

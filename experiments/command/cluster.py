@@ -14,17 +14,9 @@ from typing import Any
 import jax
 
 import cpc
+from cpc import train
 from cpc.data import cache_dir
 from cpc.files import flatten, plain
-from cpc.train import (
-    choose_devices,
-    enable_compilation_cache,
-    find_cluster,
-    is_first,
-    join_processes,
-    make_mesh,
-    wait_for_all,
-)
 from cpc.types import UserError
 
 #: Keys of a config that may differ between the processes of a run.
@@ -43,24 +35,24 @@ def start(device: str, config: Any = None, workdir: str | None = None) -> jax.sh
         own = {name: settings[name] for name in settings if name not in PER_PROCESS}
         return {"workdir": workdir, **describe_version(), **own}
 
-    join_processes(
+    train.join_processes(
         read_seconds("CPC_JOIN_SECONDS", 120),
         hang_seconds=read_seconds("CPC_HANG_SECONDS", 300),
         identify=identify,
     )
-    if not is_first():
+    if not train.is_first():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (open to the end)
     keep_freed_memory()
     compiled = cache_dir() / "compiled"
     try:
         compiled.mkdir(parents=True, exist_ok=True)
-        enable_compilation_cache(compiled)
+        train.enable_compilation_cache(compiled)
     except OSError as error:
         print(f"no cache of compiled programs: cannot write to {compiled} ({error.strerror})")
-    devices = choose_devices(device)
+    devices = train.choose_devices(device)
     if jax.process_count() == 1:
         jax.config.update("jax_default_device", devices[0])
-    return make_mesh(devices=devices)
+    return train.make_mesh(devices=devices)
 
 
 def describe_version() -> dict[str, Any]:
@@ -85,12 +77,12 @@ def git_revision() -> str | None:
 
 def start_alone(device: str, what: str) -> jax.sharding.Mesh:
     """Choose one device, for steps that are too small to be shared out; returns its mesh."""
-    if (cluster := find_cluster()) is not None:
+    if (cluster := train.find_cluster()) is not None:
         raise UserError(
             f"{what} are trained on one device, and this is one of {cluster.number} processes: "
             "start the command once, or set JAX_NUM_PROCESSES=1 to run it alone"
         )
-    return make_mesh(devices=[start(device).devices.flat[0]])
+    return train.make_mesh(devices=[start(device).devices.flat[0]])
 
 
 def read_seconds(name: str, default: float) -> float:
@@ -103,8 +95,8 @@ def read_seconds(name: str, default: float) -> float:
 
 def load_in_turn(load: Callable[[], Any]) -> Any:
     """load(), on process 0 first: what it prepares the others find."""
-    loaded = load() if is_first() else None
-    wait_for_all("data")
+    loaded = load() if train.is_first() else None
+    train.wait_for_all("data")
     return load() if loaded is None else loaded
 
 

@@ -3,7 +3,7 @@
 import difflib
 import os
 import pathlib
-import re
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -12,11 +12,6 @@ from cpc.data.walk import check_file
 from cpc.types import UserError
 
 CONFIGS = pathlib.Path(configs.__file__).resolve().parent
-
-
-def started_by_cpc() -> bool:
-    """Return whether the command `cpc` started this process, and not `python -m experiments`."""
-    return hasattr(sys.modules["__main__"], "STARTED_AS")
 
 
 def near(path: pathlib.Path | str) -> str:
@@ -76,7 +71,7 @@ def find_config(given: str) -> str:
 def show_config(path: pathlib.Path | str) -> str:
     """Return what --config is to be given for a file."""
     path = pathlib.Path(path)
-    return path.stem if started_by_cpc() and path.resolve().parent == CONFIGS else near(path)
+    return path.stem if path.resolve().parent == CONFIGS else near(path)
 
 
 def show_word(word: str) -> str:
@@ -89,25 +84,17 @@ def show_word(word: str) -> str:
 
 
 def call(name: str) -> list[str]:
-    """Return the words that start another command as this one was started."""
-    words = ["cpc", name] if started_by_cpc() else [f"experiments.{name}"]
-    return [near(sys.executable), "-m", *words]
+    """Return the words that start another command."""
+    return [near(sys.executable), "-m", "cpc", name]
 
 
-def started_as() -> list[str]:
-    """Return the words that started this command, before those that it got itself."""
+def command_line() -> str:
+    """Return the command that was given, to be given again."""
     main = sys.modules["__main__"]
-    if started_by_cpc():
-        return list(main.__dict__["STARTED_AS"])
-    module = main.__spec__
-    name = ["-m", module.name.removesuffix(".__main__")] if module else [sys.argv[0]]
-    return [near(sys.executable), *name]
-
-
-def as_started(text: str) -> str:
-    """Return a text on commands and configs of a checkout, as they are called from here."""
-    if not started_by_cpc():
-        return text
-    text = re.sub(r"python -m experiments\.", "cpc ", text)
-    text = re.sub(r"(--config[ =]|such as )configs/(\w+)\.py", r"\1\2", text)
-    return re.sub(r"(?<!no file )\bconfigs/(?=\w+\.py)", lambda _: f"{CONFIGS}/", text)
+    if "STARTED_AS" in main.__dict__:
+        words = main.__dict__["STARTED_AS"]
+    else:
+        module = main.__spec__
+        name = ["-m", module.name.removesuffix(".__main__")] if module else [sys.argv[0]]
+        words = [near(sys.executable), *name]
+    return shlex.join([*words, *map(show_word, sys.argv[1:])])

@@ -14,27 +14,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from cpc import files
 from cpc.data.walk import check_name
-from cpc.files import (
-    advise,
-    flatten,
-    plain,
-    read_arrays,
-    read_json,
-    read_object,
-    remove_parts,
-    write_arrays,
-    write_json,
-    write_sealed,
-    write_text,
-)
 from cpc.results.score import read_records
 from cpc.train import Stopped, is_first, read_identity, read_metadata, wait_for_all
 from cpc.types import UserError
 from experiments.command import lock
-from experiments.command.cli import command_line
 from experiments.command.cluster import describe_version
 from experiments.command.config import Config, check_keys
+from experiments.command.names import command_line
 
 #: The state of a run, which the run itself records.
 STATE = "state.json"
@@ -69,18 +57,18 @@ def open_run(
             resumes = is_begun and check_same_run(path, config)
             if is_first():
                 if resumes:
-                    remove_parts(path)
+                    files.remove_parts(path)
                 elif not is_begun:
                     remove_leftovers(path)
-                before = read_object(path / "environment.json", []) if resumes else None
+                before = files.read_object(path / "environment.json", []) if resumes else None
                 environment["id"] = (before or {}).get("id") or secrets.token_hex(8)
-                write_sealed(path / "config.json", config, is_durable=True)
-                write_sealed(path / "environment.json", environment)
+                files.write_sealed(path / "config.json", config, is_durable=True)
+                files.write_sealed(path / "environment.json", environment)
                 record_state(path, "running")
         except OSError as error:
             raise UserError(
                 f"cannot write to the run directory {path} ({error.strerror or error}): "
-                f"{advise(error)}, or choose another --workdir"
+                f"{files.advise(error)}, or choose another --workdir"
             ) from error
         end = {"state": "stopped"}
         try:
@@ -123,21 +111,21 @@ def remove_leftovers(path: pathlib.Path) -> None:
 
 def check_same_run(path: pathlib.Path, config: Config) -> bool:
     """Return whether there is a run; check that all of it, copied files too, is of this config."""
-    recorded, wanted = read_config(path), flatten(plain(config))
+    recorded, wanted = read_config(path), files.flatten(files.plain(config))
     if recorded is not None:
         advice = "choose another --workdir, or give that config"
-        check_same_config(flatten(recorded), wanted, path, path, advice)
+        check_same_config(files.flatten(recorded), wanted, path, path, advice)
     for where, identity in identities(path):
         if "config" in identity:
             check_same_config(
-                flatten(identity["config"]), wanted, path, where, f"move it out of {path}"
+                files.flatten(identity["config"]), wanted, path, where, f"move it out of {path}"
             )
     return recorded is not None
 
 
 def writer_of(path: pathlib.Path) -> str:
     """Return which version of cpc wrote a run, for messages."""
-    found = read_object(path / "environment.json", []) or {}
+    found = files.read_object(path / "environment.json", []) or {}
     revision, version = found.get("git_revision"), found.get("cpc")
     if revision:
         return f"revision {revision}"
@@ -146,8 +134,8 @@ def writer_of(path: pathlib.Path) -> str:
 
 def identify_run(path: pathlib.Path, config: Config) -> dict[str, Any]:
     """Return what tells a run from others, for its checkpoints and records."""
-    data = read_object(path / MEMBERS, [])
-    return {"config": plain(config), "data": data, "version": describe_version()}
+    data = files.read_object(path / MEMBERS, [])
+    return {"config": files.plain(config), "data": data, "version": describe_version()}
 
 
 def identities(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
@@ -175,12 +163,12 @@ def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
     steps = {k: v for k, v in read_state(path).items() if k in ("step", "num_steps")}
     own = {"state": state, "pid": os.getpid(), "host": platform.node(), "updated": time.time()}
     with contextlib.suppress(OSError):
-        write_json(path / STATE, {**own, **steps, "command": command_line(), **more})
+        files.write_json(path / STATE, {**own, **steps, "command": command_line(), **more})
 
 
 def read_state(path: pathlib.Path) -> dict[str, Any]:
     """Return the recorded state of a run; {} if there is none."""
-    return read_object(path / STATE, []) or {}
+    return files.read_object(path / STATE, []) or {}
 
 
 def read_failure(path: pathlib.Path) -> str:
@@ -198,7 +186,7 @@ def read_config(path: pathlib.Path) -> Any:
     """
     file, checkpoints = path / "config.json", path / "checkpoints"
     try:
-        return read_json(file)
+        return files.read_json(file)
     except UserError as error:
         found = read_metadata(checkpoints).values()
         config = next((metadata["config"] for metadata in found if "config" in metadata), None)
@@ -231,26 +219,22 @@ def check_same_config(
         if not key.startswith(("probe.", "data.num_threads", "steps_per_launch", "logger"))
     }
     if set(differing) == {"num_steps"} and (schedule := wanted.get("optim.schedule")):
-        return check_num_steps(wanted["num_steps"], schedule, where)
+        num_steps = wanted["num_steps"]
+        steps = [int(item.name) for item in where.glob("checkpoints/*") if item.name.isdecimal()]
+        if schedule != "constant":
+            raise UserError(
+                f"{where} has a learning rate that falls to 0 at another num_steps (optim.schedule "
+                f"is {schedule}): train {num_steps:,} steps in a new --workdir"
+            )
+        if max(steps, default=0) > num_steps:
+            raise UserError(
+                f"{where} has done {max(steps):,} steps already (num_steps is {num_steps:,}): give "
+                "more, or choose another --workdir"
+            )
     # Of another kind nearly every key is another, too.
-    if differing:
+    elif differing:
         which = differing.get("kind") or "; ".join(differing.values())
         raise UserError(f"{where} holds a run of another config ({which}): {advice}")
-
-
-def check_num_steps(num_steps: int, schedule: str, path: pathlib.Path) -> None:
-    """Check that a run that was to end at another step can end at `num_steps`."""
-    steps = [int(item.name) for item in path.glob("checkpoints/*") if item.name.isdecimal()]
-    if schedule != "constant":
-        raise UserError(
-            f"{path} has a learning rate that falls to 0 at another num_steps (optim.schedule is "
-            f"{schedule}): train {num_steps:,} steps in a new --workdir"
-        )
-    if max(steps, default=0) > num_steps:
-        raise UserError(
-            f"{path} has done {max(steps):,} steps already (num_steps is {num_steps:,}): give "
-            "more, or choose another --workdir"
-        )
 
 
 class Fingerprint(NamedTuple):
@@ -278,11 +262,11 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
         }
         for part, found in parts.items()
     }
-    wait_for_all("data", flatten({"data": own}))
+    wait_for_all("data", files.flatten({"data": own}))
     for described in own.values():
         described.pop("exact")
     copies = [(where, identity.get("data")) for where, identity in identities(path)]
-    recorded = [(path, read_object(path / MEMBERS, [])), *copies]
+    recorded = [(path, files.read_object(path / MEMBERS, [])), *copies]
     for where, found in recorded if has_begun(path) else ():
         if found and found != own:
             before, now = (
@@ -295,7 +279,7 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
                 "trained on: restore the data, or use a new --workdir"
             )
     if is_first():
-        write_sealed(path / MEMBERS, own, is_durable=True)
+        files.write_sealed(path / MEMBERS, own, is_durable=True)
 
 
 def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -335,14 +319,14 @@ def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> 
         # Some reasons begin with the path, for the console.
         lines = [f"{path}: {reason.removeprefix(f'{path}: ').removeprefix(f'{path} ')}\n"
                  for path, reason in skipped]  # fmt: skip
-        write_text(workdir / "skipped.txt", "".join(lines), errors="replace")
+        files.write_text(workdir / "skipped.txt", "".join(lines), errors="replace")
 
 
 def write_latest(path: pathlib.Path, step: int, **arrays: Any) -> None:
     """Write what a figure shows of a step, unless the file has that of a later one."""
     try:
-        kept = int(read_arrays(path)["step"])
+        kept = int(files.read_arrays(path)["step"])
     except (UserError, KeyError):  # there is none, or its step was not recorded
         kept = step
     if kept <= step:
-        write_arrays(path, step=np.asarray(step), **arrays)
+        files.write_arrays(path, step=np.asarray(step), **arrays)

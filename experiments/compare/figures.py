@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from cpc.report.draw import GRAY, GRID, MUTED, add_shared_legend, label, make_figure
@@ -67,14 +66,28 @@ def score_steps(run: Run, question: Question) -> tuple[np.ndarray, np.ndarray]:
 
 
 def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
-    """Return the headline scores of every cell with their intervals."""
+    """Return the headline scores of every cell with their intervals, and its single seeds."""
     asked = headline(scores)
     if not asked:
         return []
     figure, panels = make_figure(len(asked), num_columns=2, row_height=1.2 + 0.27 * len(cells))
     names = [cut(cell.name, 44) for cell in cells]
     for panel, (axes, question) in enumerate(zip(panels, asked, strict=True)):
-        draw_dots(axes, cells, question, scores)
+        random = question._replace(features=f"random {question.features}")
+        for place, (cell, color) in enumerate(zip(cells, palette(cells), strict=True)):
+            row, untrained = (one_row(answers(q, scores), cell.name) for q in (question, random))
+            if row is not None:
+                value, low, high, *single = (
+                    value_axis(one, row.metric)
+                    for one in (row.value, row.low, row.high, *row.by_seed)
+                )
+                axes.plot([low, high], [place, place], color=color, linewidth=1.6)
+                axes.plot(value, place, "o", color=color, markersize=6)
+                if len(single) > 1:
+                    axes.plot(single, [place] * len(single), "o", color=MUTED, markersize=2.5)
+            if untrained is not None:
+                value = value_axis(untrained.value, untrained.metric)
+                axes.plot(value, place, "x", color=GRAY, markersize=5)
         axes.set_yticks(range(len(cells)), [] if panel % 2 else names)
         axes.set_ylim(len(cells) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
@@ -82,25 +95,6 @@ def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
         label(axes, metric_title(question.metric), "", question.title)
     caption = "Points: scores with their intervals; small dots: single seeds; gray crosses: the "
     return [Figure("comparison_scores", figure, "Scores", f"{caption}untrained network.")]
-
-
-def draw_dots(axes: Axes, cells: Sequence[Cell], question: Question, scores: Frame) -> None:
-    """Draw one question: a point with its interval for each cell, and its single seeds."""
-    random = question._replace(features=f"random {question.features}")
-    for place, (cell, color) in enumerate(zip(cells, palette(cells), strict=True)):
-        row, untrained = (one_row(answers(q, scores), cell.name) for q in (question, random))
-        if row is not None:
-            value, low, high = (
-                value_axis(one, row.metric) for one in (row.value, row.low, row.high)
-            )
-            axes.plot([low, high], [place, place], color=color, linewidth=1.6)
-            axes.plot(value, place, "o", color=color, markersize=6)
-            single = [value_axis(one, row.metric) for one in row.by_seed]
-            if len(single) > 1:
-                axes.plot(single, [place] * len(single), "o", color=MUTED, markersize=2.5)
-        if untrained is not None:
-            value = value_axis(untrained.value, untrained.metric)
-            axes.plot(value, place, "x", color=GRAY, markersize=5)
 
 
 def palette(cells: Sequence[Cell]) -> list[Any]:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from cpc import results
 from cpc.files import write_json, write_text
-from cpc.report.engine import Section, markdown, write_page
+from cpc.report.engine import Section, Table, markdown, write_page
 from cpc.results import Cell, Frame, Run
 from cpc.types import UserError
 from experiments.command.run_dir import read_failure
@@ -21,10 +22,7 @@ CEILING_TOLERANCE_NATS = 0.1
 
 
 def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
-    """Write comparison.html, comparison.md (the table of cells) and comparison.json into a folder.
-
-    `runs` are names and directories; runs that differ only in the seed become one cell.
-    """
+    """Write comparison.html, .md (the table of cells) and .json of named runs into a folder."""
     found, problems = read_runs(runs)
     if not found:
         raise UserError(
@@ -40,6 +38,14 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
     num_cells, num_runs = len(cells) + len(failed), len(found) + len(failed)
     title = f"Comparison of {num_cells} cells"
     title += f", {num_runs} runs" if num_runs > num_cells else ""
+    first = tables.headline(scores)
+    learned = [one for one in tables.questions(scores) if one.features in tables.LEARNED]
+    commands = [
+        {"run": name, "directory": str(run.workdir), "command": run.environment.get("command", "")}
+        for cell in cells
+        for name, run in cell.runs
+    ]
+    made = Table(f"Directories and commands ({len(commands)})", pd.DataFrame(commands))
     sections = [
         Section("", [*best_sentences(cells, scores), *(f"{n}: {p}" for n, p in problems.items())]),
         Section("Cells", tables=[tables.cell_table(cells, scores, failed)]),
@@ -47,10 +53,10 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
         Section(
             "Scores at the end",
             figures=dots(cells, scores),
-            tables=[tables.question_table(one, scores) for one in tables.headline(scores)],
-            details=[tables.question_table(one, scores) for one in tables.other_questions(scores)],
+            tables=[tables.question_table(one, scores) for one in first],
+            details=[tables.question_table(one, scores) for one in learned if one not in first],
         ),
-        Section("How they were made", details=[tables.runs_table(cells)]),
+        Section("How they were made", details=[made]),
     ]
     return write_page(folder, "comparison", title, "Runs beside each other.", (), sections)
 

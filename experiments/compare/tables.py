@@ -9,7 +9,7 @@ import pandas as pd
 from cpc.report.engine import Table, duration, show
 from cpc.report.scores import METHODS
 from cpc.report.sentences import lead_phrase
-from cpc.results import QUESTION, Cell, Frame, last_known, settings, show_value, unit_of
+from cpc.results import QUESTION, Cell, Frame, Run, last_known, settings, show_value, unit_of
 
 NOTE = (
     "All intervals are 95 %. With one seed they are over test items; with several, over seeds "
@@ -60,12 +60,6 @@ def headline(scores: Frame) -> list[Question]:
 def has_curve(question: Question, scores: Frame) -> bool:
     """Return whether a question was asked with several numbers of labels."""
     return answers(question, scores).num_train.nunique() > 1
-
-
-def other_questions(scores: Frame) -> list[Question]:
-    """Return the other questions about learned features."""
-    first = headline(scores)
-    return [one for one in questions(scores) if one.features in LEARNED and one not in first]
 
 
 def answers(question: Question, scores: Frame) -> Frame:
@@ -156,12 +150,12 @@ def cell_table(
         for over in ("over_untrained", "over_first") if with_leads else ():
             head = f"{short_title(question, headline(scores))}: {over.replace('_', ' ')}"
             columns[head], formats[head] = [lead_of(row, over) for row in rows], show_lead
-    columns["seeds"] = [seeds_text(cell) for cell in cells]
-    columns["steps"] = [steps_text(cell) for cell in cells]
+    columns |= {"seeds": [seeds_text(cell) for cell in cells], "steps": [], "training": []}
     for cell in cells:
+        steps = [steps_text(run) for _, run in cell.runs]
+        columns["steps"].append(", ".join(dict.fromkeys(steps)))
         seconds: Any = pd.Series([last_known(run.train, "seconds") for _, run in cell.runs])
-        time = duration(seconds.mean()) if seconds.notna().any() else "–"
-        columns.setdefault("training", []).append(time)
+        columns["training"].append(duration(seconds.mean()) if seconds.notna().any() else "–")
     rows = [*zip(*columns.values(), strict=True)]
     rows += [(name, *[None] * (len(columns) - 1)) for name in failed]
     frame = pd.DataFrame(rows, columns=pd.Index(list(columns)), dtype=object)
@@ -181,13 +175,9 @@ def seeds_text(cell: Cell) -> int | str:
     return f"{ended} of {len(cell.runs)}" if 0 < ended < len(cell.runs) else len(cell.runs)
 
 
-def steps_text(cell: Cell) -> str:
-    """Return the steps made, and of how many where a run is not at its end."""
-    texts = [
-        f"{run.step:,}" + ("" if run.step >= (run.num_steps or 0) else f" of {run.num_steps:,}")
-        for _, run in cell.runs
-    ]
-    return ", ".join(dict.fromkeys(texts))
+def steps_text(run: Run) -> str:
+    """Return the steps made, and of how many if a run is not at its end."""
+    return f"{run.step:,}" + ("" if run.step >= (run.num_steps or 0) else f" of {run.num_steps:,}")
 
 
 def question_table(question: Question, scores: Frame) -> Table:
@@ -211,14 +201,3 @@ def question_table(question: Question, scores: Frame) -> Table:
     title = f"{question.title[:1].upper()}{question.title[1:]}"
     unit = f"In {unit_of(question.metric)}." if unit_of(question.metric) else ""
     return Table(title, pd.DataFrame(lines, dtype=object), unit, formats)
-
-
-def runs_table(cells: Sequence[Cell]) -> Table:
-    """Return directory and command of each run."""
-    rows = [
-        (name, str(run.workdir), str(run.environment.get("command", "")))
-        for cell in cells
-        for name, run in cell.runs
-    ]
-    frame = pd.DataFrame(rows, columns=pd.Index(["run", "directory", "command"]))
-    return Table(f"Directories and commands ({len(rows)})", frame)

@@ -16,7 +16,7 @@ from cpc.files import write_text
 from cpc.types import UserError
 from experiments.command import cli
 from experiments.kinds.registry import read_contrastive, take_model
-from experiments.training.model_card import CARD, share
+from experiments.training.contrastive import CARD, share
 
 EXPERT = pathlib.Path(__file__).with_name("expert_torch.py")
 HUBCONF = '''"""The entry of torch.hub, and of s3prl where this folder lies in s3prl/upstream."""

@@ -139,10 +139,7 @@ clip_pull.defvjp(
 def apply_methods(
     methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Return objectives, nats by "critic/estimator", and MINE's averages of (x, y) by method.
-
-    JS and SMILE share their networks and are two readings.
-    """
+    """Return objectives, nats by "critic/estimator", and MINE's averages of (x, y) by method."""
     objectives, nats, averages = {}, {}, {}
     for name, method in methods.items():
         found, readings, averages[name] = method.apply(
@@ -236,10 +233,7 @@ def fit_and_watch(
     held_out: Sequence[tuple[Any, Any]],
     rng: Any,
 ) -> tuple[tuple[dict[str, Any], dict[str, Any]], ...]:
-    """Train all methods on draw(rng) -> (x, y); read each held-out part every `read_every` steps.
-
-    Returns objectives by method and readings by "critic/estimator", (readings, batches) each.
-    """
+    """Train all methods on draw(rng) -> (x, y); read held-out parts every `read_every` steps."""
     methods, batch_size = make_methods(config), config.batch_size
     tx = optax.adam(config.learning_rate)
     params, averages = init_methods(methods, rng, dict.fromkeys(methods, draw(rng)))

@@ -8,17 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
 from cpc.estimators.tracker import saturation
-from cpc.report.draw import (
-    BLUE,
-    GRAY,
-    GREEN,
-    INK,
-    ORANGE,
-    RED,
-    add_shared_legend,
-    label,
-    make_figure,
-)
+from cpc.report import draw
 from cpc.report.engine import Figure, Section, Table, show, show_interval, write_page
 from cpc.report.provenance import made_section
 from cpc.results import Score, read_run
@@ -26,8 +16,8 @@ from experiments.information.estimators import DIVERGED, TITLES, show_ceiling
 from experiments.information.rotations import Interval, Reading
 
 #: Labels of readings of two arrays: their beginning, words and color.
-LABELS = (("lower", "lower bounds", BLUE), ("upper", "upper, if its model holds", GREEN),
-          ("no", "estimates, no bounds", ORANGE))  # fmt: skip
+LABELS = (("lower", "lower bounds", draw.BLUE), ("upper", "upper, if its model holds", draw.GREEN),
+          ("no", "estimates, no bounds", draw.ORANGE))  # fmt: skip
 #: How two arrays are measured, and how to read the figures.
 HOW = (
     "In each of four rotations half of the rows trains, a quarter chooses the step (early "
@@ -172,11 +162,7 @@ def format_nats(interval: Interval) -> str:
 
 
 def write_arrays_report(
-    folder: Path,
-    lead: str,
-    readings: Sequence[Reading],
-    sentences: Sequence[str],
-    num_rows: int,
+    folder: Path, lead: str, readings: Sequence[Reading], sentences: Sequence[str], num_rows: int
 ) -> Path:
     """Write information.html, .md and .json with the readings of two arrays."""
     run, figure = read_run(folder), estimates_figure(readings)
@@ -233,25 +219,29 @@ def to_scores(readings: Sequence[Reading], data: str, seed: int, num_rows: int) 
 def estimates_figure(readings: Sequence[Reading]) -> Drawing:
     """Draw every reading of two arrays with its interval, null and ceiling: one a line."""
     shown = [one for one in readings if abs(one.found.value) < DIVERGED]
-    figure, (axes,) = make_figure(1, width=8.6, row_height=1.4 + 0.27 * len(shown))
+    figure, (axes,) = draw.make_figure(1, width=8.6, row_height=1.4 + 0.27 * len(shown))
     for begin, words, color in LABELS:
         for place, one in enumerate(shown):
             if not one.label.startswith(begin):
                 continue
             if one.null is not None:
-                axes.plot(one.null[1:], [place] * 2, color=GRAY, linewidth=5, alpha=0.6, zorder=1)
+                axes.plot(
+                    one.null[1:], [place] * 2, color=draw.GRAY, linewidth=5, alpha=0.6, zorder=1
+                )
             if one.ceiling is not None:
-                axes.plot(one.ceiling, place, "|", color=RED, markersize=10)
+                axes.plot(one.ceiling, place, "|", color=draw.RED, markersize=10)
             axes.plot(one.found[1:], [place] * 2, color=color, linewidth=1.6)
             axes.plot(one.found.value, place, "o", color=color, markersize=5, label=words)
-    axes.plot([], [], color=GRAY, linewidth=5, alpha=0.6, label="y shuffled")
-    axes.axvline(0, color=INK, linewidth=0.8)
-    axes.set_yticks(range(len(shown)), [title_of(one) for one in shown], color=INK, fontsize=8.5)
+    axes.plot([], [], color=draw.GRAY, linewidth=5, alpha=0.6, label="y shuffled")
+    axes.axvline(0, color=draw.INK, linewidth=0.8)
+    axes.set_yticks(
+        range(len(shown)), [title_of(one) for one in shown], color=draw.INK, fontsize=8.5
+    )
     axes.invert_yaxis()
     seen = [value for one in shown for value in one.found if abs(value) < DIVERGED]
     low, high = min([0.0, *seen]), max([0.1, *seen])
     room = 0.12 * (high - low)
     axes.set_xlim(max(low - room, -2.0), high + room)
-    label(axes, "nats", "", "")
-    add_shared_legend(figure, [axes])
+    draw.label(axes, "nats", "", "")
+    draw.add_shared_legend(figure, [axes])
     return figure

@@ -10,7 +10,7 @@ Row i of one file belongs to row i of the other: (n, dx) and (n, dy) in .npy, .n
 value with y shuffled, and the line over 1 / n that shows what more rows would change. The folder,
 runs/information (with --quick runs/information-quick) unless --workdir names another, gets
 information.html, .md and .json, and scores.json; results of other files or settings in it are not
-overwritten. All keys are in configs/arrays.py.
+overwritten. All keys are those of the config arrays.
 """
 
 import pathlib

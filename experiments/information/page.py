@@ -169,10 +169,7 @@ def by_reading(table: Frame) -> dict[str, Frame]:
 
 
 def staircase_figure(train: Frame, here: Frame, task: str) -> Drawing | None:
-    """Draw every reading of one task over the steps: a panel per estimator, a line per critic.
-
-    Shaded: one standard deviation from batch to batch. Truth in ink, ceiling dashed.
-    """
+    """Draw every reading of one task over the steps: a panel per estimator, a line per critic."""
     names = [name for name in TITLES if name in set(here.estimator)]
     if not len(train) or not names:
         return None

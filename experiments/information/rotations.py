@@ -59,10 +59,7 @@ def student(values: np.ndarray, prediction: bool = False) -> Interval:
 
 
 def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
-    """Return the readings of all estimators, those of the chosen critic with null and line.
-
-    The critic is chosen by InfoNCE on the rows that choose the step.
-    """
+    """Return the readings of all estimators, those of the chosen critic with null and line."""
     sizes = plan(len(pairs.x), config)
     critics, full = [*config.critics], {}
     if "club" in config.estimators:

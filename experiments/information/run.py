@@ -41,14 +41,12 @@ def make_work(
     def finish(trained):
         print(f"table: {folder / 'table.json'}")
 
+    def write_page(folder: pathlib.Path) -> pathlib.Path:
+        from experiments.information.page import write_information_report  # matplotlib: seconds
+
+        return write_information_report(folder)
+
     return Work(train, finish, write_page)
-
-
-def write_page(folder: pathlib.Path) -> pathlib.Path:
-    """Write the page of a run."""
-    from experiments.information.page import write_information_report  # matplotlib takes seconds
-
-    return write_information_report(folder)
 
 
 def measure_each(

@@ -10,18 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs.information import STAIRCASE as KEYS
+from cpc import train
 from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
 from cpc.results import read_run
-from cpc.train import (
-    Cadence,
-    ProgressWriter,
-    describe_values,
-    init_state,
-    jit_step,
-    make_optimizer,
-    make_train_step,
-    replicate,
-)
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.information import estimators
@@ -35,20 +26,28 @@ MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
     """Climb all levels; return the signal that stopped it, or ""."""
     num_steps = len(config.levels) * config.steps_per_level
-    tx, _ = make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
+    tx, _ = train.make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
     each = estimators.make_methods(config)
     methods = {f"{name}/{key}": method for name in config.maps for key, method in each.items()}
     loss_fn = make_loss(config, methods)
-    state = replicate(first_state(config, methods, loss_fn, tx), mesh)
+    root, pair = jax.random.key(config.seed), jnp.zeros((2, config.batch_size, config.dim))
+    # The shapes alone matter, and making networks one by one would compile for minutes.
+    initialize = jax.jit(
+        lambda rng: estimators.init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
+    )
+    params, extra = initialize(root)
+    _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, level(config, 0), root)
+    state = train.init_state(params, extra, tx, jax.random.fold_in(root, 1), metrics)
+    state = train.replicate(state, mesh)
     training = Training(
         state,
-        jit_step(make_train_step(loss_fn, tx), state),
+        train.jit_step(train.make_train_step(loss_fn, tx), state),
         lambda first: (level(config, i) for i in range(first, num_steps)),
         num_steps=num_steps,
         summarize=make_summary(config),
-        cadence=Cadence(log_every=config.log_every, save_every=config.save_every),
+        cadence=train.Cadence(log_every=config.log_every, save_every=config.save_every),
     )
-    console = ProgressWriter(num_steps, describe_values("truth", "info_nce"))
+    console = train.ProgressWriter(num_steps, train.describe_values("truth", "info_nce"))
     return run_training(folder, config, training, console)[1]
 
 
@@ -94,19 +93,6 @@ def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
             name, config, *estimators.exact_outputs(name, log_ratio)
         )[1].items()
     }
-
-
-def first_state(config: Config, methods: dict, loss_fn: Callable, tx: Any) -> Any:
-    """Return the state before the first step."""
-    root = jax.random.key(config.seed)
-    pair = jnp.zeros((2, config.batch_size, config.dim))
-    # The shapes alone matter, and making networks one by one would compile for minutes.
-    initialize = jax.jit(
-        lambda rng: estimators.init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
-    )
-    params, extra = initialize(root)
-    _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, level(config, 0), root)
-    return init_state(params, extra, tx, jax.random.fold_in(root, 1), metrics)
 
 
 def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:

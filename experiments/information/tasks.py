@@ -5,7 +5,6 @@ import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from configs.information import TASKS as KEYS
@@ -24,7 +23,18 @@ PARTS = (0.5, 0.75)
 
 def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
     """Measure task after task; return the signal that stopped it, or ""."""
-    fit = jax.jit(functools.partial(fit_seeds, config))
+    train, chosen = (int(share * config.num_samples) for share in PARTS)
+
+    @jax.jit
+    @jax.vmap  # over the samples of all seeds
+    def fit(x, y, rng):
+        def draw(rng):
+            rows = jax.random.randint(rng, (config.batch_size,), 0, train)
+            return x[rows], y[rows]
+
+        held_out = [(x[train:chosen], y[train:chosen]), (x[chosen:], y[chosen:])]
+        return fit_and_read(config, draw, held_out, rng)
+
     one = functools.partial(measure_task, config, fit)
     return measure_each(folder, choose(config), one, ("task", "truth"))
 
@@ -58,21 +68,6 @@ def measure_task(config: Config, fit: Any, task: Task) -> dict[str, Any]:
     found["any/ksg"] = [ksg(*pair, k=config.num_neighbours).value for pair in pairs]
     found["any/cca"] = [cca(*pair).value for pair in pairs]
     return {"task": task.name, "truth": task.mutual_information, "estimates": found}
-
-
-def fit_seeds(config: Config, x: Any, y: Any, rngs: Any) -> dict[str, Any]:
-    """Train on the samples of all seeds at once; return readings (seeds,) by name."""
-    train, chosen = (int(share * config.num_samples) for share in PARTS)
-
-    def one(x, y, rng):
-        def draw(rng):
-            rows = jax.random.randint(rng, (config.batch_size,), 0, train)
-            return x[rows], y[rows]
-
-        held_out = [(x[train:chosen], y[train:chosen]), (x[chosen:], y[chosen:])]
-        return fit_and_read(config, draw, held_out, rng)
-
-    return jax.vmap(one)(jnp.asarray(x), jnp.asarray(y), rngs)
 
 
 def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from experiments.kinds.series import kind as series
 from experiments.kinds.text import kind as text
 from experiments.kinds.words import run as words
 from experiments.training import step as training
-from experiments.training.model_card import describe
+from experiments.training.contrastive import describe
 from experiments.training.problem import Contrastive, Kind
 
 #: Kinds of data that a contrastive model learns from. A new one is a folder, and a line here.

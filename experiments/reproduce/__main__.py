@@ -22,9 +22,8 @@ missing ones. The same command again resumes. While it runs: cpc status WORKDIR.
 from absl import flags
 
 from experiments.command import cli
-from experiments.reproduce.cells import DATA, KINDS
+from experiments.reproduce.cells import DATA, KINDS, SCALES
 from experiments.reproduce.folder import find_parts, reproduce
-from experiments.reproduce.scales import SCALES
 
 if __name__ == "__main__":
     TABLE = flags.DEFINE_multi_enum("table", [], ["1", "2", "3", "4", "open", "bound"], "A table.")

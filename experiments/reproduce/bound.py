@@ -144,6 +144,9 @@ def estimates(
     of_keys = np.concatenate([sequence, pool]), np.concatenate([time, order])
     candidates = Position(*of_keys, *np.zeros((2, len(keys)), int))
 
+    def is_candidate(anchor, candidate, offset):  # the positive is among the anchors' own
+        return candidate.sequence == POOL
+
     @jax.jit  # the offset moves the anchors, so that one program serves them all
     def losses(queries, moved):
         anchors = Position(sequence, moved, *np.zeros((2, b * t), int))
@@ -158,9 +161,3 @@ def estimates(
         interval = {"value": mean, "low": low, "high": high}
         rows.append({"offset": k, "n": n, **interval, "is_bound": bool(is_bound)})
     return rows
-
-
-def is_candidate(anchor: Position, candidate: Position, offset: Any) -> Any:
-    """Return whether a latent is of another recording; the positive is among the anchors' own."""
-    del anchor, offset
-    return candidate.sequence == POOL

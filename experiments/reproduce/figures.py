@@ -1,8 +1,7 @@
-"""Drawings of a reproduction: the paper's Figures 2, 3 and 6, and two that it lacks."""
+"""Drawings of a reproduction: the paper's Figures 3 and 6, and two that it lacks."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -14,21 +13,6 @@ from experiments.reproduce.statistics import Learned
 
 #: Of Figure 6: the agents that are compared, with their colors.
 ARMS = {"without": draw.GRAY, "with CPC": draw.BLUE}
-
-
-def speakers_figure(points: np.ndarray, speaker: np.ndarray, names: Sequence[str]) -> Figure:
-    """Draw points (n, 2) in the color of their speaker, whose name stands among them."""
-    figure, (axes,) = draw.make_figure(1, row_height=5.2)
-    colors = colormaps["tab10"](np.arange(10))
-    for place, number in enumerate(np.unique(speaker)):
-        mine = points[speaker == number]
-        axes.scatter(*mine.T, s=16, color=colors[place % 10], alpha=0.8, linewidths=0)
-        box = {"facecolor": "white", "alpha": 0.8, "edgecolor": colors[place % 10]}
-        center = float(np.median(mine[:, 0])), float(np.median(mine[:, 1]))
-        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "bbox": box}
-        axes.annotate(names[int(number)], center, color=draw.INK, **style)
-    axes.set_axis_off()
-    return figure
 
 
 def offsets_figure(frame: Frame, frame_ms: float) -> Figure:
@@ -111,22 +95,18 @@ def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None])
 
 
 def curves_figure(learned: Sequence[Learned]) -> Figure:
-    """Draw the paper's Figure 6: learning curves, a panel for each task."""
+    """Draw the paper's Figure 6: learning curves of seeds and their mean, a panel per task."""
     drawn, panels = draw.make_figure(len(learned), row_height=3.4)
     for axes, one in zip(panels, learned, strict=True):
         for (arm, color), curves in zip(ARMS.items(), one.curves, strict=True):
-            draw_curves(axes, [*curves.values()], color, arm)
+            for frames, returns in curves.values():
+                axes.plot(frames / 1e3, returns, color=color, linewidth=0.4, alpha=0.6)
+            if curves:  # the mean of the curves that are as long as the first
+                first = next(iter(curves.values()))
+                alike = [curve for curve in curves.values() if curve.shape == first.shape]
+                frames, returns = np.mean(alike, axis=0)
+                axes.plot(frames / 1e3, returns, color=color, linewidth=1.8, label=arm)
         axes.set_ylim(-1, 1)
         draw.label(axes, "thousands of frames", "return", one.task.variant.replace("_", " "))
     draw.add_shared_legend(drawn, panels)
     return drawn
-
-
-def draw_curves(axes: Any, curves: Sequence[np.ndarray], color: str, name: str) -> None:
-    """Draw the curves of seeds, and the mean of those that are as long as the first."""
-    for frames, returns in curves:
-        axes.plot(frames / 1e3, returns, color=color, linewidth=0.4, alpha=0.6)
-    alike = [curve for curve in curves if curve.shape == curves[0].shape]
-    if alike:
-        frames, returns = np.mean(alike, axis=0)
-        axes.plot(frames / 1e3, returns, color=color, linewidth=1.8, label=name)

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from cpc.files import flatten, plain, read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
-from experiments.command import cli
+from experiments.command import names
 from experiments.command.config import Config, with_settings
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.reproduce import cells
@@ -34,11 +34,7 @@ def reproduce(
     device: str = "auto",
     dry_run: bool = False,
 ) -> None:
-    """Plan the cells, print their size, run the missing ones, and write the page.
-
-    `parts` are keys of `PARTS`, and `settings` "key=value" of all cells by kind; the rest is as the
-    flags of the command.
-    """
+    """Plan the cells, print their size, run the missing ones, and write the page."""
     data = data or cells.DEFAULT_DATA[scale]
     settings = settings or {}
     user = {
@@ -99,8 +95,8 @@ def check_prepared(cell: Planned) -> None:
     if not (path and pathlib.Path(path).expanduser().exists()):
         raise UserError(
             f"the data of {cell.kind} are not prepared (data.path is {path or 'empty'}): give "
-            f"--{cell.kind} data.path=...; {cells.KINDS[cell.kind].card} says where the paper's "
-            "come from"
+            f"--{cell.kind} data.path=...; the config {cells.KINDS[cell.kind].card} says where the "
+            "paper's come from"
         )
 
 
@@ -130,7 +126,7 @@ def merge_plans(
 ) -> dict[str, Any]:
     """Return the plan together with a recorded one, of which it is a part or a continuation."""
     own = {cell.name: cell.settings for cell in planned}
-    wanted = {"reproduction": plan, "cells": own, "command": cli.command_line()}
+    wanted = {"reproduction": plan, "cells": own, "command": names.command_line()}
     if recorded is None:
         return wanted
     there = recorded.get("reproduction") if isinstance(recorded, dict) else None

@@ -20,7 +20,7 @@ from experiments.kinds.audio.model import build_encoder
 from experiments.kinds.audio.sections import (
     MIN_DISTINCT_POINTS,
     NO_MAP,
-    flat_points,
+    draw_speakers,
     read_speaker_map,
 )
 from experiments.kinds.image.figures import units_figure
@@ -28,7 +28,7 @@ from experiments.kinds.image.sections import imagenet_table
 from experiments.reproduce import figures, statistics
 from experiments.reproduce.cells import AGENTS, FAR_OFFSETS, IMAGE, MIXED, OTHER_SHARDS, kind_of
 from experiments.reproduce.claims import IMAGES_TABLE, PHONES_TABLE, TASKS
-from experiments.reproduce.statistics import Reproduction
+from experiments.reproduce.statistics import Reproduction, lead, mean_percent
 
 #: The largest number of speakers (the paper's Figure 2 shows ten of 251) and of points.
 MAX_SPEAKERS, MAX_POINTS = 10, 1000
@@ -56,10 +56,7 @@ ABSENT = (
 
 
 def write_reproduction(folder: str | Path) -> Path:
-    """Write reproduction.html, .md and .json from the cells of a folder, as far as they are.
-
-    The parts of the plan in the paper's order, then what the paper lacks.
-    """
+    """Write reproduction.html, .md and .json from the cells of a folder, as far as they are."""
     reproduction = statistics.read_reproduction(folder)
     plan, results = reproduction.plan, statistics.read_results(reproduction)
     parts, learned = plan["parts"], []
@@ -79,8 +76,8 @@ def write_reproduction(folder: str | Path) -> Path:
     sections += [bound_section(reproduction)] if "bound" in parts else []
     sections += [Section("What is not here", ABSENT), Section("How to read the numbers", [NOTE])]
     title = f"Reproduction of CPC at scale {plan['scale']}, on {plan['data']}"
-    lead = f"{plan['size']}. {plan['hardware']}."
-    return write_page(folder, "reproduction", title, lead, sections=sections, also=("md", "json"))
+    below = f"{plan['size']}. {plan['hardware']}."
+    return write_page(folder, "reproduction", title, below, sections=sections, also=("md", "json"))
 
 
 def show_estimate(estimate: Any, style: str = ".1f", missing: str = "–") -> str:
@@ -104,10 +101,7 @@ show_return = functools.partial(show_estimate, style="+.2f", missing=statistics.
 
 
 def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section:
-    """Return a table with the paper's numbers, its order, and its claims pair by pair.
-
-    At the paper's size also how far apart the paper's numbers and ours are.
-    """
+    """Return a table with the paper's numbers, its order, and its claims pair by pair."""
     measured, pairs = result.rows.reset_index(), result.pairs
     rows = measured[["row"]].assign(**{"paper %": measured.paper})
     rows["ours %"] = [*zip(measured.value, measured.low, measured.high, strict=True)]
@@ -160,8 +154,8 @@ def speakers_section(reproduction: Reproduction) -> Section:
     if found is None or len(found[0]) < MIN_DISTINCT_POINTS:
         return Section(title, ["Not measured."])
     features, speaker = choose_speakers(*found[:2])
-    points = flat_points(features)
-    if points is None:
+    drawn = draw_speakers(features, speaker, found[2])
+    if drawn is None:
         return Section(title, [NO_MAP.format(len(features))])
     same, chance = same_speaker_fraction(features, speaker)
     caption = (
@@ -169,8 +163,7 @@ def speakers_section(reproduction: Reproduction) -> Section:
         f"features themselves, is of the same speaker for {100 * same:.1f} % of the points "
         f"(by chance {100 * chance:.1f} %)."
     )
-    figure = figures.speakers_figure(points, speaker, found[2])
-    return Section(title, figures=[Figure("speakers", figure, "Speech by speaker", caption)])
+    return Section(title, figures=[Figure("speakers", drawn, "Speech by speaker", caption)])
 
 
 def choose_speakers(features: np.ndarray, speaker: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -287,21 +280,15 @@ def open_section(reproduction: Reproduction) -> Section:
         scores = statistics.linear_scores(reproduction.scores, table, features)
         varied = scores[scores.cell.isin([one["cell"] for one in rows])]
         for data, of_data in scores[scores.data.isin(varied.data)].groupby("data"):
-            found = [compare_with(of_data, one["cell"], base) for one in rows]
             percent, over = f"{table.task} %, {data}", f"over {base}, {data}"
-            frame[percent], frame[over] = zip(*found, strict=True)
+            each = [of_data[of_data.cell == one["cell"]] if one["cell"] else None for one in rows]
+            theirs = of_data[of_data.cell == base]
+            frame[percent] = [ours if ours is None else mean_percent(ours)[:3] for ours in each]
+            frame[over] = [ours if ours is None else lead(ours, theirs)[0][:3] for ours in each]
             formats |= {percent: show_estimate, over: show_lead}
         note = f"A linear probe on {features} by {table.unit}; points over the cell {base}."
         tables.append(Table(f"Choices for {kind}", frame, note, formats))
     return Section("What the paper leaves open", tables=tables)
-
-
-def compare_with(scores: Frame, cell: str, base: str) -> tuple[Any, Any]:
-    """Return the mean of a cell and its lead over the base; both None without a cell."""
-    if not cell:
-        return None, None
-    ours, theirs = (scores[scores.cell == name] for name in (cell, base))
-    return statistics.mean_percent(ours)[:3], statistics.lead(ours, theirs)[0][:3]
 
 
 def bound_section(reproduction: Reproduction) -> Section:
@@ -396,7 +383,7 @@ def shards_frame(reproduction: Reproduction) -> Frame:
         }
         scores = statistics.linear_scores(statistics.final_scores(run), PHONES_TABLE, "c")
         for data, score in scores.groupby("data"):
-            entry[f"phones %, {data}"] = statistics.mean_percent(score)[:3]
+            entry[f"phones %, {data}"] = mean_percent(score)[:3]
         rows.append(entry)
     frame = pd.DataFrame(rows, columns=None if rows else pd.Index(["cell"]))
     return frame.astype(object).where(frame.notna(), None)

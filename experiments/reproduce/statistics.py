@@ -207,8 +207,8 @@ def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
         for low, relation, high in claim.pairs:
             over, seeds = lead(found[high], found[low])
             verdict = judge_pair(over, relation) if seeds else MISSING
-            own = over.paired, seeds, verdict
-            rows.append((claim.sentence, low, relation, high, *over[:3], *own))
+            pair = (claim.sentence, low, relation, high)
+            rows.append((*pair, *over[:3], over.paired, seeds, verdict))
     names = ["claim", "lower", "relation", "higher", "value", "low", "high"]
     return pd.DataFrame(rows, columns=pd.Index([*names, "paired", "seeds", "verdict"]))
 

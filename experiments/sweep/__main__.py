@@ -37,11 +37,17 @@ from ml_collections import config_flags
 
 from cpc.files import flatten, plain, write_sealed
 from cpc.types import UserError
-from experiments.command import cli, run_dir
+from experiments.command import cli, names, run_dir
 from experiments.command.config import Config
 from experiments.kinds.registry import CONTRASTIVE
-from experiments.sweep import halving
-from experiments.sweep.cells import Cell, make_cells
+from experiments.sweep.cells import (
+    Cell,
+    check_rank_by,
+    keep_best,
+    last_scores,
+    make_cells,
+    shorten,
+)
 from experiments.sweep.jobs import check_cell, end, lock_folder, make_job, read_plan, run_jobs
 from experiments.sweep.launchers import (
     Job,
@@ -92,7 +98,7 @@ def main(config_flag: flags.FlagHolder) -> None:
     if config is None:
         raise UserError("--config is required, e.g. --config audio_voices")
     cells = make_cells(config, GRID.value, CELL.value, SEEDS.value)
-    rank_by = halving.check_rank_by(config, RANK_BY.value) if ROUNDS.value > 1 else ("", "")
+    rank_by = check_rank_by(config, RANK_BY.value) if ROUNDS.value > 1 else ("", "")
     if RANK_BY.value and ROUNDS.value == 1:
         raise UserError("--rank-by ranks the cells of a round: set --rounds, too")
     first = of_round(config, cells, ROUNDS.value - 1)
@@ -124,8 +130,8 @@ def main(config_flag: flags.FlagHolder) -> None:
             run_jobs(now, begin, num_signals, compare_all if has_page else lambda: None)
             if num_signals() or not left:
                 break
-            scores = [halving.last_scores(job.folder, *rank_by) for job in now]
-            cells, lines = halving.keep_best(cells, scores, *rank_by)
+            scores = [last_scores(job.folder, *rank_by) for job in now]
+            cells, lines = keep_best(cells, scores, *rank_by)
             print("\n".join(lines))
             jobs = [*jobs, *make_jobs(of_round(config, cells, left - 1), folder)]
         stopped = num_signals() > 0
@@ -134,7 +140,7 @@ def main(config_flag: flags.FlagHolder) -> None:
 
 def of_round(config: Config, cells: Sequence[Cell], rounds_left: int) -> Sequence[Cell]:
     """Return the cells as they are in a round; in a sweep without rounds, as they are."""
-    return cells if ROUNDS.value == 1 else halving.shorten(config, cells, rounds_left)
+    return cells if ROUNDS.value == 1 else shorten(config, cells, rounds_left)
 
 
 def make_jobs(cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
@@ -152,7 +158,7 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
     wanted = {
         "config": plain(config),
         "rounds": [ROUNDS.value, RANK_BY.value],
-        "command": cli.command_line(),
+        "command": names.command_line(),
         "cells": {cell.name: plain(cell.settings) for cell in cells},
     }
     path = folder / "sweep.json"

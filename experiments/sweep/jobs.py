@@ -66,10 +66,7 @@ def make_job(
 
 
 def read_plan(path: pathlib.Path) -> dict[str, Any] | None:
-    """Return the recorded plan of a folder of cells; None, and a printed word, if it is damaged.
-
-    It is written again then: each cell has its own config to be compared with.
-    """
+    """Return the recorded plan of a folder of cells; None, and a printed word, if it is damaged."""
     problems: list[str] = []
     recorded = read_object(path, problems)
     print(*(f"{problem}\n" for problem in problems), sep="", end="")
@@ -147,6 +144,6 @@ def end(folder: pathlib.Path, stopped: bool) -> None:
     if page.exists():
         print(f"comparison: {page}")
     if stopped:
-        cli.fail(f"interrupted; to resume: {cli.command_line()}", 130)
+        cli.fail(f"interrupted; to resume: {names.command_line()}", 130)
     if any(row.state != "finished" for row in rows):
         sys.exit(1)

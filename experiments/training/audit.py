@@ -2,7 +2,6 @@
 
 import math
 import pathlib
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +21,7 @@ NUM_BATCHES, NUM_ANCHORS = 2, 512
 
 
 def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
-    """Audit the negatives of a run once; print the table and write it to the run directory.
-
-    The file records whether the audit `is_all` that is done, for `cpc status`.
-    """
+    """Audit the negatives of a run once; print the table and write it to the run directory."""
     path = workdir / "audit.json"
     has_begun = read_object(path, []) is not None and (workdir / "metrics.jsonl").exists()
     wait_for_all("audit")  # all have looked before one writes
@@ -97,12 +93,17 @@ def audit_problem(problem: Problem) -> Audit:
         labels.append(label)
         utterances.append(utterance)
 
-    how: Any = {"utterances": utterances, "choose": plan.choose, "rng": root}
     rows = []
     for name in [name for name in labels[0] if all(name in label for label in labels)]:
-        own = [label[name] for label in labels]
         found = negatives.audit_rule(
-            plan.rule, positions, branch.offsets, labels=own, num_anchors=NUM_ANCHORS, **how
+            plan.rule,
+            positions,
+            branch.offsets,
+            labels=[label[name] for label in labels],
+            utterances=utterances,
+            choose=plan.choose,
+            rng=root,
+            num_anchors=NUM_ANCHORS,
         )
         rows += _named(name, found, only_false=bool(rows))
     if queue := plan.config.negatives.queue:

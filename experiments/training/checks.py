@@ -46,7 +46,8 @@ def check_shared(config: Config) -> None:
          "data.train_list data.test_list", "set both, or neither"),
         (probe.every and trained, " ".join(["probe.every", *trained]),
          "the supervised network would be trained anew each time, with the same result; set "
-         "probe.every to 0, or leave supervised out"))  # fmt: skip
+         "probe.every to 0, or leave supervised out"),
+    )  # fmt: skip
 
 
 def check_probes(config: Config) -> None:
@@ -57,13 +58,15 @@ def check_probes(config: Config) -> None:
          "name one or more, or set probe.tasks to ()"),
         (has_tasks and config.model.get("padding") == "valid", "model.padding",
          "there are fewer latents than labels; probe with causal or same padding, or set "
-         "probe.tasks to ()"))  # fmt: skip
+         "probe.tasks to ()"),
+    )  # fmt: skip
 
 
 def data_root(config: Config) -> pathlib.Path:
     """Return the file or folder that `data.path` names."""
     reject(config,
-        (not config.data.path, "data.source data.path", "set data.path to its files"))  # fmt: skip
+        (not config.data.path, "data.source data.path", "set data.path to its files"),
+    )  # fmt: skip
     return pathlib.Path(config.data.path).expanduser()
 
 

@@ -1,4 +1,4 @@
-"""The run of every contrastive kind: its plan, its audit, training, probes and export."""
+"""The run of every contrastive kind: its plan, its audit, training, probes, export and card."""
 
 import functools
 import itertools
@@ -7,19 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from cpc import models, report
-from cpc.files import plain, write_sealed
-from cpc.results import Score
+from cpc.files import flatten, plain, write_sealed, write_text
+from cpc.report.engine import Table, markdown
+from cpc.results import QUESTION, Run, Score, last_scores, read_run, with_unit
 from cpc.train import check_batch_size, run_on_first
 from cpc.types import UserError
 from experiments import status
-from experiments.command.config import Config, check_config, with_settings
+from experiments.command.config import Config, check_config, load_config, with_settings
 from experiments.status import PROBED, was_probed
 from experiments.training import step as training
 from experiments.training.audit import audit_run
 from experiments.training.checks import reject
-from experiments.training.model_card import describe, share
 from experiments.training.plan import Plan, make_plan
 from experiments.training.probes import ProbeContext, kept_until_done, run_probes
 from experiments.training.problem import Contrastive, Probe, Work
@@ -33,16 +34,24 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
     check_config(config, kind.KEYS)
     kind.check(config)
     plan = make_plan(config, kind.geometry(config))
-    every = config.probe.every
+    optim, every, batch_size = config.optim, config.probe.every, config.data.batch_size
+    num_devices = 1 if mesh is None else mesh.size
+    if mesh is not None:
+        check_batch_size(batch_size, mesh)
     reject(config,
         (every and (not config.eval_every or every % config.eval_every), "probe.every eval_every",
          "probes are fitted at evaluations; make probe.every a multiple of eval_every, or 0"),
-        (config.optim.warmup_steps > config.num_steps, "optim.warmup_steps num_steps",
+        (optim.warmup_steps > config.num_steps, "optim.warmup_steps num_steps",
          f"for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"),
+        (batch_size % (optim.accumulate * num_devices), "optim.accumulate data.batch_size",
+         f"the batch does not divide evenly into these parts on {num_devices} devices; choose "
+         "another number of parts"),
+        (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
+         "this optimizer evaluates an average of its own; set optim.ema_decay to 0, or choose "
+         "another"),
     )  # fmt: skip
-    if mesh is not None:
-        check_batch_size(config.data.batch_size, mesh)
-    training.check_step(config, 1 if mesh is None else mesh.size)
+    training.optimizer_of(config)
+    training.cadence_of(config).check_multiples({"num_steps": config.num_steps})
     return plan
 
 
@@ -97,28 +106,22 @@ def probe_once(
     config: Config, workdir: pathlib.Path, make_probe: Callable[[Config], Probe], variables: Any
 ) -> None:
     """Fit the probes of the last step that no start has fitted, or whose scores were replaced."""
-    stamp, left = status.read(workdir / PROBED), unfitted(config, workdir)
+    stamp, probe, left = status.read(workdir / PROBED), config.probe, config
+    if was_probed(workdir, config.num_steps) and options(stamp.get("probe")) == options(probe):
+        replaced = {(task, feature) for task, feature in stamp.get("replaced", ())}
+        fitted = {*itertools.product(*(stamp["probe"][name] for name in ASKED))} - replaced
+        pairs = {*itertools.product(*(probe[name] for name in ASKED))} - fitted
+        kept = {
+            f"probe.{name}": tuple(one for one in probe[name] if one in {pair[i] for pair in pairs})
+            for i, name in enumerate(ASKED)
+        }
+        left = with_settings(config, kept)
     if left.probe.tasks:
         scores = make_probe(left)(variables, config.num_steps)
         before = stamp.get("data", []) if stamp.get("step") == config.num_steps else []
         data = sorted({score.data for score in scores or ()} | {*before})
         probed = {"step": config.num_steps, "probe": plain(config.probe), "data": data}
         write_sealed(workdir / PROBED, probed)
-
-
-def unfitted(config: Config, workdir: pathlib.Path) -> Config:
-    """Return a config with the probe tasks and features of the last step that are not fitted."""
-    stamp, probe = status.read(workdir / PROBED), config.probe
-    if not was_probed(workdir, config.num_steps) or options(stamp.get("probe")) != options(probe):
-        return config
-    replaced = {(task, feature) for task, feature in stamp.get("replaced", ())}
-    fitted = {*itertools.product(*(stamp["probe"][name] for name in ASKED))} - replaced
-    left = {*itertools.product(*(probe[name] for name in ASKED))} - fitted
-    kept = {
-        f"probe.{name}": tuple(one for one in probe[name] if one in {pair[i] for pair in left})
-        for i, name in enumerate(ASKED)
-    }
-    return with_settings(config, kept)
 
 
 def options(probe: Any) -> dict[str, Any] | None:
@@ -150,10 +153,7 @@ def check_places(kind: Contrastive, own: Config, config: Config) -> bool:
 def probe_aside(
     config: Config, own: Config, workdir: pathlib.Path, probe: Probe, variables: Any, step: int
 ) -> None:
-    """Fit probes by a config other than the run's own, whose command fits anew what they replace.
-
-    Scores of other tasks, or of data of another name, stand beside those of the run.
-    """
+    """Fit probes by another config than the run's, whose command fits again what they replace."""
     path = workdir / PROBED
     stamp = status.read(path)
     is_changed = options(own.probe) != options(config.probe)
@@ -165,3 +165,105 @@ def probe_aside(
     scores = probe(variables, step)
     if stamp.get("data") and not {*stamp["data"]} & {score.data for score in scores}:
         write_sealed(path, stamp)
+
+
+CARD = "README.md"
+
+
+def share(
+    kind: Contrastive, workdir: pathlib.Path, folder: pathlib.Path, pretrained: models.Pretrained
+) -> None:
+    """Write weights, description and card; the card is made first, so that all or none is there."""
+    card = write_card(kind, workdir, folder.resolve().name, pretrained)
+    models.save(folder, pretrained)
+    write_text(folder / CARD, card)
+
+
+def describe(
+    kind: Contrastive,
+    workdir: pathlib.Path,
+    config: Config,
+    model: models.Model,
+    variables: Any,
+    step: int,
+) -> models.Pretrained:
+    """Return the model of a run, with what its input is; of paths, only the last part is shared."""
+    own, keys = flatten(config), flatten(kind.KEYS).items()
+    names = {name: pathlib.Path(own[name]).name for name, key in keys if key.is_path}
+    about = {"step": step, "config": plain(with_settings(config, names))}
+    given = kind.describe_input(config, workdir)
+    return models.Pretrained(model.module, variables, given, about)
+
+
+def write_card(
+    kind: Contrastive, workdir: pathlib.Path, folder: str, pretrained: models.Pretrained
+) -> str:
+    """Return the model card: what it was trained on, what was measured, how it is loaded."""
+    config, step = pretrained.about["config"], pretrained.about["step"]
+    run = read_run(workdir)
+    usual = {name: key.default for name, key in kind.KEYS["data"].items()}
+    shown = [
+        f"{name} {value}"
+        for name, value in config["data"].items()
+        if name == "source" or value != usual.get(name)
+    ]
+    return f"""# {workdir.resolve().name}
+
+Contrastive predictive coding (van den Oord et al. 2018) of {kind.NAME}: encoder,
+context and predictor after {step:,} of {config["num_steps"]:,} steps.
+
+## Data
+
+{"; ".join(shown)}. Batches of {config["data"]["batch_size"]}, seed {config["seed"]}, negatives by
+the rule {config["negatives"]["rule"]}, loss {config["loss"]["name"]}.
+
+## Mutual information
+
+{describe_bound(run, step)}
+
+## Scores
+
+{describe_scores(run, step)}
+
+## Use
+
+```python
+{kind.show_use(load_config(config, kind.KEYS), folder)}
+```
+
+`model.safetensors` holds the arrays; `config.json` the modules with all their fields, and the
+config of the run. Neither holds code.
+"""
+
+
+def describe_bound(run: Run, step: int) -> str:
+    """Return the last held-out bound up to this step, in nats, in words."""
+    rows = run.offsets[(run.offsets.series == "strict") & (run.offsets.step <= step)]
+    # Of what was not finite, a number is missing: that evaluation is passed over.
+    bad = rows[rows[["bound", "n", "log_n"]].isna().any(axis=1)].step
+    rows = rows[~rows.step.isin(bad)]
+    rows = rows[rows.step == rows.step.max()]
+    if not len(rows):
+        return "No bound was measured on held-out data."
+    offsets = ", ".join(str(k) for k in sorted(rows.offset.unique()))
+    return (
+        f"On held-out data, by InfoNCE against one latent of each independent sequence: at least "
+        f"{rows.bound.mean():.2f} nats,\nthe mean over offsets "
+        f"{offsets} (step {rows.step.iloc[0]:,}, N {rows.n.max():.0f}, ceiling "
+        f"{rows.log_n.max():.2f} nats)."
+    )
+
+
+def describe_scores(run: Run, step: int) -> str:
+    """Return a table of the last scores up to this step."""
+    import pandas as pd
+
+    scores = last_scores(run.scores[run.scores.step <= step])
+    if not len(scores):
+        return "Nothing was measured."
+    rows = pd.DataFrame(scores[[*QUESTION]])
+    for name in ("value", "low", "high", "chance"):
+        rows[name] = list(map(with_unit, scores[name], scores.metric))
+    rows["better"] = np.where(scores.higher_is_better, "higher", "lower")
+    rows["step"] = scores.step
+    return markdown(Table("", rows)).rstrip()

@@ -101,8 +101,10 @@ def open_training(
             if config.get("logger"):
                 service = importlib.import_module(config.logger)
                 own = (read_object(folder / "environment.json", []) or {}).get("id", "")
-                given = (service, folder.name, plain(config))
-                writers.append(train.ServiceWriter(*given, say=console.say, run_id=own))
+                writer = train.ServiceWriter(
+                    service, folder.name, plain(config), say=console.say, run_id=own
+                )
+                writers.append(writer)
         with contextlib.ExitStack() as stack:
             for writer in writers:
                 stack.callback(writer.close)

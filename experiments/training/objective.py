@@ -100,7 +100,8 @@ def objective_loss(
         if plan.geometry.is_aligned:
             value, sums, of_each = acpc_loss(
                 outputs, positions, plan.rule,
-                num_frames=offsets[-1], best=of_loss.align_by == "best", **shared)  # fmt: skip
+                num_frames=offsets[-1], best=of_loss.align_by == "best", **shared,
+            )  # fmt: skip
             frames.append(of_each)
         else:
             value, sums = cpc_loss(
@@ -108,7 +109,8 @@ def objective_loss(
                 maps=None if of_loss.cosine else maps, loss=plan.loss,
                 bias=params.get("bias", of_loss.bias), offsets=offsets,
                 memory=None if queue is None else _memory(queue, positions),
-                reducer=reducer, **shared)  # fmt: skip
+                reducer=reducer, **shared,
+            )  # fmt: skip
         total, parts = total + value, [*parts, sums]
     sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
     if frames:
@@ -132,7 +134,8 @@ def _hold_entropy(plan, state, branch, rng):
     )
     return negatives.hold_entropy(
         tau, tau * scores, where, options.target_entropy,
-        options.temperature_low, options.temperature_high)  # fmt: skip
+        options.temperature_low, options.temperature_high,
+    )  # fmt: skip
 
 
 def temperature(plan: Plan, params: PyTree, state: PyTree) -> jax.Array:

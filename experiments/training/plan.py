@@ -128,7 +128,8 @@ def check_objective(config: Config) -> None:
         (options.queue and options.shards != 1, "negatives.queue negatives.shards",
          "a shard takes none of its latents; set negatives.queue=0 or negatives.shards=1"),
         (needs_number and not options.num_sampled, "negatives.choose",
-         "it needs a number; set negatives.num_sampled"))  # fmt: skip
+         "it needs a number; set negatives.num_sampled"),
+    )  # fmt: skip
 
 
 def takes_number(options: Config) -> bool:
@@ -166,11 +167,9 @@ def make_sampler(options: Config) -> NegativeSampler | None:
 
 
 def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
-    """Check that at every offset up to the furthest some anchor of a window has a negative.
-
-    Rules depend only on distances and sameness: a few anchors and candidates stand for all.
-    """
+    """Check that at every offset up to the furthest some anchor of a window has a negative."""
     length = geometry.num_latents
+    # Rules depend only on distances and sameness: a few anchors and candidates stand for all.
     furthest = max(max(branch.offsets) for branch in geometry.branches)
     if length < 2:
         key = next(f"data.{name}" for name in config.data if name.startswith("window_"))

@@ -127,10 +127,7 @@ def count_labels(labels: np.ndarray, names: Sequence[str]) -> np.ndarray:
 def check_known(
     train: np.ndarray, test: np.ndarray, names: Sequence[str], items: str, advice: str
 ) -> None:
-    """Check that labels of test items are among those trained on, and print how many are not.
-
-    `train` and `test` are how many items have each label; `items` is what these are called.
-    """
+    """Check that test labels, counted, are among those trained on, and print how many are not."""
     unknown = np.where(train > 0, 0, test)
     number, total = int(unknown.sum()), int(test.sum())
     if number == total:

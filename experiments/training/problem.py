@@ -126,10 +126,8 @@ class Kind(Protocol):
 class Contrastive(Kind, Protocol):
     """What a contrastive kind of data adds, for probes, embeddings, exports and pages."""
 
-    @property
-    def WORDS(self) -> Words:
-        """The nouns of the sentences of a page."""
-        ...
+    WORDS: Words
+    """The nouns of the sentences of a page."""
 
     @property
     def SECTIONS(self) -> tuple[Callable[[Run], Section | None], ...]:

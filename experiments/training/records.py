@@ -50,17 +50,16 @@ def strict_sums(
             for outputs, place, exists in of_batches
         ]
         outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
-        given = outputs.z, outputs.predictions / tau, branch.offsets
-        parts.append(bound_over_sequences(*given, where=exists, sound=sound))
+        sums = bound_over_sequences(
+            outputs.z, outputs.predictions / tau, branch.offsets, where=exists, sound=sound
+        )
+        parts.append(sums)
         all_scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
 
 
 def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
-    """Return the numbers of a record, by offset and, where there are several, branch.
-
-    Of a loss without a log N they are accuracies, and what the loss has instead.
-    """
+    """Return the numbers of a record, by offset and, where there are several, branch."""
     branches, about = plan.geometry.branches, plan.description
     record = describe_offsets(tracker, track, [k for _, offsets in branches for k in offsets])
     if len(branches) > 1:
@@ -210,10 +209,7 @@ def probes_due(config: Config, step: int) -> bool:
 def make_evaluation(
     problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> Callable[[TrainState], list[dict[str, Any]]]:
-    """Return what measures the loss, the strict bound and the spread on held-out batches.
-
-    Every `probe.every` steps it also fits the probes.
-    """
+    """Return what measures loss, strict bound and spread on held-out data, and fits due probes."""
     plan, held_out = problem.plan, problem.held_out
     if held_out is None:
         return lambda state: []

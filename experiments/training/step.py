@@ -25,7 +25,6 @@ from cpc.train import (
 from cpc.train.step import make_launch
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.training.checks import reject
 from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.objective import init_objective, objective_loss, reducer_of
 from experiments.training.problem import Probe, Problem, model_variables
@@ -68,10 +67,7 @@ def cadence_of(config: Config) -> Cadence:
 def make_step(
     problem: Problem, mesh: jax.sharding.Mesh
 ) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState], Callable]:
-    """Return the state before the first step, the compiled step, and the learning rate by step.
-
-    With `steps_per_launch` above 1 the step takes a tuple of that many batches.
-    """
+    """Return the state before the first step, the compiled step, and the learning rate by step."""
     config = problem.plan.config
     tx, schedule = optimizer_of(config)
     loss_fn = make_loss(problem, mesh)
@@ -83,23 +79,16 @@ def make_step(
 
 def optimizer_of(config: Config) -> tuple[optax.GradientTransformation, Callable]:
     """The optimizer that a config asks for, and the learning rate by step."""
-    own = ("learning_rate", "warmup_steps", "schedule", "name", "clip_norm", "weight_decay")
-    options = {name: config.optim[name] for name in own}
-    return make_optimizer(num_steps=config.num_steps, **options)
-
-
-def check_step(config: Config, num_devices: int = 1) -> None:
-    """Check that optimizer, accumulation and launches go together, and divide the batch."""
-    optim, batch_size = config.optim, config.data.batch_size
-    optimizer_of(config)
-    reject(config,
-        (batch_size % (optim.accumulate * num_devices), "optim.accumulate data.batch_size",
-         f"the batch does not divide evenly into these parts on {num_devices} devices; choose "
-         "another number of parts"),
-        (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
-         "this optimizer evaluates an average of its own; set optim.ema_decay to 0, or choose "
-         "another"))  # fmt: skip
-    cadence_of(config).check_multiples({"num_steps": config.num_steps})
+    optim = config.optim
+    return make_optimizer(
+        learning_rate=optim.learning_rate,
+        num_steps=config.num_steps,
+        warmup_steps=optim.warmup_steps,
+        schedule=optim.schedule,
+        name=optim.name,
+        clip_norm=optim.clip_norm,
+        weight_decay=optim.weight_decay,
+    )
 
 
 def apply_in_parts(
@@ -130,10 +119,7 @@ def apply_in_parts(
 
 
 def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callable:
-    """Return loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)) of the global batch.
-
-    Parameters and what else is carried are {"model": ..., "objective": ...}.
-    """
+    """Return loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)) of the global batch."""
     plan, reducer = problem.plan, reducer_of(mesh)
     num_parts, momentum = plan.config.optim.accumulate, plan.config.negatives.momentum
 

@@ -16,24 +16,9 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int
 
+from cpc import train
 from cpc.data import prefetch
 from cpc.files import plain, read_object, write_sealed
-from cpc.train import (
-    Cadence,
-    Checkpoints,
-    Sinks,
-    Stopped,
-    TrainState,
-    Writer,
-    fit,
-    init_state,
-    jit_step,
-    make_optimizer,
-    make_train_step,
-    open_checkpoints,
-    scale_by_layer,
-    stop_on_signals,
-)
 from cpc.types import Array, Batch
 from experiments.command.config import Config
 
@@ -78,15 +63,18 @@ def make_own_optimizer(
     schedule: str = "constant",
 ) -> optax.GradientTransformation:
     """Return the run's own optimizer, whose rate falls from layer to layer down the `parts`."""
-    own = ("name", "learning_rate", "clip_norm", "weight_decay")
-    of_run = {name: config.optim[name] for name in own}
-    if of_run["name"] == "schedule_free":  # it would have to be evaluated by its average
-        of_run["name"] = "adam"
-    warmup_steps = min(config.optim.warmup_steps, num_steps // 10)  # few labels: few steps
-    tx, _ = make_optimizer(
-        num_steps=num_steps, warmup_steps=warmup_steps, schedule=schedule, **of_run
+    optim = config.optim
+    tx, _ = train.make_optimizer(
+        learning_rate=optim.learning_rate,
+        num_steps=num_steps,
+        warmup_steps=min(optim.warmup_steps, num_steps // 10),  # few labels: few steps
+        schedule=schedule,
+        # schedule_free would have to be evaluated by its average.
+        name="adam" if optim.name == "schedule_free" else optim.name,
+        clip_norm=optim.clip_norm,
+        weight_decay=optim.weight_decay,
     )
-    return optax.chain(tx, scale_by_layer(layer_decay, parts))
+    return optax.chain(tx, train.scale_by_layer(layer_decay, parts))
 
 
 class Recipe(NamedTuple):
@@ -112,7 +100,7 @@ def train_on_labels(
     *,
     num_classes: int,
     rng: Array,
-    writers: Sequence[Writer] = (),
+    writers: Sequence[train.Writer] = (),
     folder: pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Answer, str]:
@@ -122,12 +110,9 @@ def train_on_labels(
     zero from where it was highest, and the best parameters count.
 
     Args:
-        config: of the run, whose intervals and threads these are.
         features: of a batch under "x", one row of features for each label.
         variables: where the network starts: "params", and what else it keeps.
         draw: index of a step -> its batch: "x" and what the loss asks for.
-        recipe: the optimizer, the length and what is minimised.
-        writers: get a record of the loss every `log_every` steps, and of the accuracy.
         folder: for checkpoints, from which the same call resumes, or answers at once.
         settings: json of what the training depends on besides the config; checkpoints of other
             settings are deleted.
@@ -138,13 +123,13 @@ def train_on_labels(
     score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
     state, step = make_step(score, params, extra, recipe, rng)
     due, cooldown = plan_evaluations(recipe)
-    cadence = Cadence(config.log_every, save_every=config.save_every)
+    cadence = train.Cadence(config.log_every, save_every=config.save_every)
 
     @jax.jit
     def answer(params, extra, x):
         return jax.nn.log_softmax(score(params, extra, {"x": x}, rng, False)[0])
 
-    def measure(state: TrainState) -> float:
+    def measure(state: train.TrainState) -> float:
         """How good its parameters are; where nothing says so, the later the better."""
         number = int(state.step)
         if recipe.accuracy is None:
@@ -163,14 +148,16 @@ def train_on_labels(
             batches = functools.partial(
                 prefetch, draw, stop=end, num_threads=config.data.num_threads
             )
-            sinks = Sinks(checkpoint, writers)
-            return fit(state, step, batches, num_steps=end, cadence=cadence, sinks=sinks, stop=stop)
+            sinks = train.Sinks(checkpoint, writers)
+            return train.fit(
+                state, step, batches, num_steps=end, cadence=cadence, sinks=sinks, stop=stop
+            )
 
         state, reason = train_until_best(state, advance, measure, due, cooldown)
         reason = reason or stop()
     best, number = state.extra["best"], int(state.step)
     if reason:
-        raise Stopped(
+        raise train.Stopped(
             f"the training on labels was stopped by {reason} at step {number:,}: the same command "
             "resumes it"
         )
@@ -181,7 +168,7 @@ def train_on_labels(
 
 def make_step(
     score: Callable[..., tuple[Array, Any]], params: Any, extra: Any, recipe: Recipe, rng: Array
-) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState]]:
+) -> tuple[train.TrainState, Callable[[train.TrainState, Batch], train.TrainState]]:
     """Return the state before the first step, and the compiled step."""
 
     def loss_fn(params, extra, batch, rng):
@@ -191,25 +178,22 @@ def make_step(
     # The best so far is part of the state, so that a checkpoint holds all that an end depends on.
     best = {"params": params, "extra": extra, "step": jnp.int32(0), "accuracy": jnp.float32(-1)}
     tx = optax.chain(recipe.tx, cool_down())
-    state = init_state(params, {"own": extra, "best": best}, tx, rng, {})
-    return state, jit_step(make_train_step(loss_fn, tx), state)
+    state = train.init_state(params, {"own": extra, "best": best}, tx, rng, {})
+    return state, train.jit_step(train.make_train_step(loss_fn, tx), state)
 
 
 def put_head(
     features: Features, variables: Any, x: Any, num_classes: int, rng: Array
 ) -> tuple[Callable[..., tuple[Array, Any]], dict[str, Any], dict[str, Any]]:
-    """Return (score, params, extra) of a network with a linear layer, from zero, on its features.
-
-    score(params, extra, batch, rng, train) -> (scores (..., classes) in float32, extra).
-    """
+    """Return score, params and extra of a network with a linear layer, from zero, on top."""
     # Wherever it was trained, it is trained on here.
     extra = jax.tree.map(jnp.asarray, dict(jax.device_get(variables)))
     model = extra.pop("params")
     found, _ = jax.eval_shape(lambda p, e, x: features(p, e, {"x": x}, rng, False), model, extra, x)
     weights = jnp.zeros((found.shape[-1], num_classes)), jnp.zeros(num_classes)
 
-    def score(params, extra, batch, rng, train):
-        found, extra = features(params["model"], extra, batch, rng, train)
+    def score(params, extra, batch, rng, is_training):
+        found, extra = features(params["model"], extra, batch, rng, is_training)
         weight, bias = params["head"]
         return found.astype(jnp.float32) @ weight + bias, extra
 
@@ -267,12 +251,12 @@ def cool_down() -> optax.GradientTransformation:
 
 
 def train_until_best(
-    state: TrainState,
-    advance: Callable[[TrainState, int], tuple[TrainState, str]],
-    measure: Callable[[TrainState], float],
+    state: train.TrainState,
+    advance: Callable[[train.TrainState, int], tuple[train.TrainState, str]],
+    measure: Callable[[train.TrainState], float],
     due: Sequence[int],
     cooldown: float,
-) -> tuple[TrainState, str]:
+) -> tuple[train.TrainState, str]:
     """Return the last state, the best kept in it, and why it ended before it was done, or "".
 
     The state is measured at steps that are due, until `PATIENCE` in a row are no better, and once
@@ -297,7 +281,7 @@ def train_until_best(
             return state, reason
 
 
-def begin_cooldown(state: TrainState, end: int) -> TrainState:
+def begin_cooldown(state: train.TrainState, end: int) -> train.TrainState:
     """Return the state with the best parameters so far, from which updates fall to zero."""
     best, (*own, last) = state.extra["best"], state.opt_state
     cooling = last._replace(
@@ -310,7 +294,7 @@ def begin_cooldown(state: TrainState, end: int) -> TrainState:
     )
 
 
-def keep_best(state: TrainState, found: float) -> TrainState:
+def keep_best(state: train.TrainState, found: float) -> train.TrainState:
     """Return the state, with its own parameters for the best if they are better than those."""
     own, former = state.extra["own"], state.extra["best"]
     if not np.float32(found) > former["accuracy"]:  # NaN is not better
@@ -326,8 +310,8 @@ def copy_like(old: Array, new: Any) -> Array:
 
 @contextlib.contextmanager
 def resumed(
-    folder: pathlib.Path | None, settings: Mapping[str, Any], state: TrainState
-) -> Iterator[tuple[Checkpoints | None, TrainState, Callable[[], str]]]:
+    folder: pathlib.Path | None, settings: Mapping[str, Any], state: train.TrainState
+) -> Iterator[tuple[train.Checkpoints | None, train.TrainState, Callable[[], str]]]:
     """The checkpoints of a folder, the newest state among them or else this one, and `stop`."""
     if folder is None or jax.process_count() > 1:
         yield None, state, lambda: ""
@@ -337,7 +321,10 @@ def resumed(
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_sealed(stamp, dict(settings))
-    with open_checkpoints(folder / "checkpoints") as checkpoint, stop_on_signals() as stop:
+    with (
+        train.open_checkpoints(folder / "checkpoints") as checkpoint,
+        train.stop_on_signals() as stop,
+    ):
         restored = checkpoint.restore(state)
         yield checkpoint, restored[0] if restored else state, stop
 

@@ -34,7 +34,7 @@ from cpc.models.ngram import kneser_ney, ngram_log_p
 from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate
 from experiments.kinds.words import run as words
-from experiments.kinds.words.text import Text, synthetic
+from experiments.kinds.words.run import Text, synthetic
 
 FULL = bool(os.environ.get("FULL"))
 checks = []

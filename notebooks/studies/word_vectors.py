@@ -38,7 +38,7 @@ from cpc.negatives import unigram
 from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate
 from experiments.kinds.words import run as words
-from experiments.kinds.words.text import Text
+from experiments.kinds.words.run import Text
 
 FULL = bool(os.environ.get("FULL"))
 SMALL = {"data.positions": 256, "data.subsample": 0.0, "steps_per_launch": 16, "model.width": 20}

@@ -158,7 +158,7 @@ def test_stop_and_resume_equals_never_stopped(never_stopped, tmp_path, how):
     output, _ = process.communicate(timeout=120)
     if how != signal.SIGKILL:
         assert f"stopped by {how.name}; to resume: " in output
-        assert "-m experiments.train --config configs/audio_synthetic.py" in output
+        assert "-m experiments.train --config audio_synthetic" in output
         assert process.returncode == 0
     run(*STOPPED, "--workdir", parts)
     assert records(parts, *CLOCK) == never_stopped

@@ -7,8 +7,8 @@ import pytest
 
 from cpc.data import make_synthetic, phone_chain, split_by_utterance
 from cpc.types import UserError
-from experiments.kinds.audio.boundaries import boundaries_of, boundary_tasks
 from experiments.kinds.audio.data import AudioData, Frames, Phones
+from experiments.kinds.audio.tasks import boundaries_of, boundary_tasks
 from experiments.training.probes import FeatureSet, ProbeContext
 
 #: Of a run, of which boundaries ask nothing but features.

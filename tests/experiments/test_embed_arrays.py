@@ -12,8 +12,8 @@ from configs import image_fashion_mnist
 from cpc import models
 from cpc.models import features
 from cpc.types import UserError
-from experiments.embed import __main__ as embed
-from experiments.embed.output import open_output
+from experiments import embed
+from experiments.embed import open_output
 from experiments.kinds.image import kind as image
 from experiments.kinds.registry import CONTRASTIVE
 

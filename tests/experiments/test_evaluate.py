@@ -19,8 +19,8 @@ from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import evaluate
 from experiments.command.config import Config
-from experiments.kinds.audio import abx
 from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio import tasks
 from experiments.kinds.registry import CONTRASTIVE
 from tests.fake_torch import released_weights
 
@@ -129,7 +129,7 @@ def embedded(monkeypatch, folder, checkpoint, workdir, **options):
         found[feature.name] = feature.values.by_utterance
         return []
 
-    monkeypatch.setattr(abx, "abx_scores", take)
+    monkeypatch.setattr(tasks, "abx_scores", take)
     run(checkpoint, folder, workdir, items=str(folder / "toy.item"), **options)
     return found
 

@@ -19,7 +19,7 @@ from experiments.kinds.audio import kind as audio
 from experiments.kinds.image import kind as image
 from experiments.kinds.registry import read_contrastive
 from experiments.training import contrastive
-from experiments.training import model_card as share
+from experiments.training import contrastive as share
 from tests.plans import plan_of
 
 

@@ -24,7 +24,7 @@ from experiments.command.run_dir import write_latest
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import kind as image
 from experiments.kinds.image import probes as image_probes
-from experiments.kinds.image import shown
+from experiments.kinds.image import sections
 from experiments.kinds.image.data import ImageData, cut_split
 from experiments.training.contrastive import interpret, make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
@@ -551,10 +551,10 @@ def test_the_last_images_are_among_those_that_excite_a_unit(tmp_path, monkeypatc
     def embed(variables, patches):
         return patches.mean((3, 4)), None
 
-    monkeypatch.setattr(shown, "prepare", prepare)
+    monkeypatch.setattr(sections, "prepare", prepare)
     model: Any = types.SimpleNamespace(embed=embed)
     context = ProbeContext(None, None, model, {}, tmp_path, 1, tmp_path.joinpath)
-    shown.save_units(context, FeatureSet("z", (None, test, None)))
+    sections.save_units(context, FeatureSet("z", (None, test, None)))
     assert read_arrays(tmp_path / "probes" / "units.npz")["patches"][0, 0].max() == 250
 
 

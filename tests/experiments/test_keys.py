@@ -29,18 +29,17 @@ from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
 from experiments.command.config import with_settings
-from experiments.kinds.audio import abx as audio_abx
 from experiments.kinds.audio import data as audio_data
-from experiments.kinds.audio import frames as audio_frames
-from experiments.kinds.audio import prepare as audio_prepare
+from experiments.kinds.audio import heard as audio_prepare
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import recognition as audio_recognition
+from experiments.kinds.audio import tasks as audio_abx
+from experiments.kinds.audio import tasks as audio_frames
 from experiments.kinds.audio.data import Frames
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import probes as image_probes
-from experiments.kinds.image import supervised as image_supervised
-from experiments.kinds.image.data import split_groups
-from experiments.kinds.image.prepare import prepare
+from experiments.kinds.image import probes as image_supervised
+from experiments.kinds.image.data import prepare, split_groups
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.series import kind as series_modality
 from experiments.kinds.series import probes as series_probes
@@ -544,7 +543,7 @@ def folds(config, made, model, variables):
     made = made._replace(tasks={"movies": (("a b", "b c") * 20, np.arange(40) % 2)})
     fields = {"items": np.arange(2), "correct": np.ones(2), "l2s": (1.0,), "num_unconverged": 0}
     answer = types.SimpleNamespace(**fields)
-    with calls(text_probes, cross_validate=answer) as found:
+    with calls(text_probes.evaluate, cross_validate=answer) as found:
         probed(with_settings(config, {"probe.tasks": ("movies",)}), made, model, variables)
     return found["cross_validate"][1]["num_folds"]
 
@@ -736,7 +735,7 @@ def decoders_of(config):
 
 def last_frame(config):
     config.probe.tasks, config.probe.features = ("abx",), ("mfcc",)
-    with calls(audio_abx, abx_scores=[], record=None) as found:
+    with calls(audio_abx, abx_scores=[]) as found:
         audio_fits(None)(config)
     return found["abx_scores"][0][-1]
 

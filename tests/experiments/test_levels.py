@@ -58,7 +58,7 @@ def test_segments_are_no_negatives_of_windows_that_hold_their_sound(lengths):
     batch = batch_of(lengths) | {"sample": jnp.array([0, 3200, 10**6, 2 * 10**6])}
     plan, levels = made(config, batch)
     frames, segments = levels
-    begins = np.asarray(audio.boundaries(frames.outputs.z, 0.05, frames.exists))
+    begins = np.asarray(audio.models.boundaries(frames.outputs.z, 0.05, frames.exists))
     place = jax.tree.map(
         lambda p: jnp.broadcast_to(p, segments.exists.shape).ravel(), segments.positions
     )
@@ -144,14 +144,14 @@ def test_what_padding_holds_changes_neither_level():
 )
 def test_keys_that_do_not_go_together_are_refused(keys, said):
     with pytest.raises(UserError, match=said):
-        audio.check_parts(small(**keys))
+        audio.check_model(small(**keys))
 
 
 def test_a_slow_encoder_has_no_segments_of_its_own():
     config = small()
     config.negatives.momentum = 0.9
     with pytest.raises(UserError, match=r"set negatives\.momentum to 0"):
-        audio.check_parts(config)
+        audio.check_model(config)
 
 
 def test_the_memory_of_the_loss_counts_the_predictions_of_both_levels():

@@ -12,7 +12,7 @@ import pytest
 from configs import audio_synthetic, image_fashion_mnist
 from cpc.types import Position, UserError
 from experiments.kinds.image import kind as image
-from experiments.kinds.image.prepare import prepare
+from experiments.kinds.image.data import prepare
 from experiments.training.plan import Branch, Geometry, check_window, make_rule
 from tests.commands import ROOT
 from tests.plans import plan_of

@@ -56,7 +56,7 @@ def spoken(seed, num=24, late=0):
 
 def error_rate(answer, test):
     edits = [
-        sum(recognition.count_edits(own, recognition.greedy_decode(one)))
+        sum(recognition.evaluate.count_edits(own, recognition.evaluate.greedy_decode(one)))
         for own, one in zip(test.phones, answer(test.inputs), strict=True)
     ]
     return sum(edits) / sum(map(len, test.phones))
@@ -177,7 +177,7 @@ def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
         decays.append(decay)
         return recognition.optax.identity()
 
-    for module, of_rates in ((supervised, labelled), (recognition, recognition)):
+    for module, of_rates in ((supervised, labelled.train), (recognition, recognition)):
         monkeypatch.setattr(module, "train_on_labels", end)
         monkeypatch.setattr(of_rates, "scale_by_layer", record)
     make_probe(audio, config, tmp_path, data, model)(variables, 3)

@@ -10,9 +10,8 @@ from cpc.files import flatten
 from cpc.types import UserError
 from experiments.reproduce import bound, folder
 from experiments.reproduce import cells as cells_
-from experiments.reproduce.cells import DATA, OPEN, PARTS
+from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
 from experiments.reproduce.claims import CHANCE, TABLES
-from experiments.reproduce.scales import SCALES
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell, make_job
 from tests.commands import run
@@ -118,7 +117,7 @@ def test_dry_run(capsys, tmp_path):
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 * 2
-    assert all("-m experiments.train --config" in line for line in lines)
+    assert all("-m cpc train --config" in line for line in lines)
     assert all("--config.num_steps=70 " in line and "--device cpu" in line for line in lines)
     assert all("--config.optim.clip_norm=2.0 " in line for line in lines)
     assert not (tmp_path / "x").exists()

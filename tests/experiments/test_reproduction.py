@@ -530,12 +530,7 @@ def test_points_are_not_laid_out_twice(monkeypatch):
     assert not np.array_equal(first, other)
 
 
-def test_every_speaker_has_a_name_among_its_points():
-    points = np.array([[0.0, 0.0], [5.0, 5.0], [9.0, 9.0]])
-    (axes,) = figures.speakers_figure(points, np.array([0, 1, 1]), ["a$_", "b"]).axes
-    assert {text.get_text(): text.xy for text in axes.texts} == {
-        "a$_": pytest.approx([0, 0]), "b": pytest.approx([7, 7]),
-    }  # fmt: skip
+def test_ten_speakers_are_shown():
     _, speaker = page.choose_speakers(np.zeros((60, 2)), np.arange(60) % 12)
     assert len(np.unique(speaker)) == 10
 

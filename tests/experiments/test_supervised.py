@@ -20,15 +20,15 @@ from cpc.results import Score, read_scores
 from cpc.train import make_mesh, replicate
 from cpc.types import UserError
 from experiments.bench.step import count_compilations
-from experiments.kinds.audio import frames as audio_frames
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import supervised as audio_supervised
+from experiments.kinds.audio import tasks as audio_frames
 from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_samples, labels_at
 from experiments.kinds.audio.supervised import MOST_RUNS
 from experiments.kinds.image import kind as image
-from experiments.kinds.image import supervised as image_supervised
-from experiments.kinds.image.prepare import prepare as image_prepare
+from experiments.kinds.image import probes as image_supervised
+from experiments.kinds.image.data import prepare as image_prepare
 from experiments.training.checks import check_shared
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, kept_until_done
@@ -349,7 +349,7 @@ def test_the_runs_optimizer_trains_on_labels(config, sound, tmp_path, monkeypatc
     def make(**options):
         raise Made(options["name"], options["learning_rate"])
 
-    monkeypatch.setattr("experiments.training.supervised.make_optimizer", make)
+    monkeypatch.setattr("experiments.training.supervised.train.make_optimizer", make)
     config.optim.name = own
     (question,) = audio_frames.phone_tasks(config, sound)
     model = audio.build_model(config)

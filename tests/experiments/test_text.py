@@ -25,10 +25,10 @@ from experiments.command.config import with_settings
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.text import embed as text_embed
 from experiments.kinds.text import kind as text
-from experiments.kinds.text import probes, sections, vectors
+from experiments.kinds.text import probes, sections
 from experiments.kinds.text.data import TextData, cut_runs, load_data, make_runs, read_corpus
 from experiments.kinds.words import run as words_run
-from experiments.kinds.words.text import load_text as load_words
+from experiments.kinds.words.run import load_text as load_words
 from experiments.training import step as training
 from experiments.training.contrastive import interpret, make_probe
 from experiments.training.objective import init_objective, objective_loss
@@ -476,7 +476,7 @@ KNOWN = data.Vocabulary(("<unk>", "one", "two", "three"), np.array([0, 3, 2, 1])
 ])  # fmt: skip
 def test_word_vectors_in_every_form_of_text(tmp_path, content):
     (tmp_path / "v.txt").write_bytes(content)
-    found = vectors.read_vectors(tmp_path / "v.txt", KNOWN)
+    found = probes.read_vectors(tmp_path / "v.txt", KNOWN)
     assert found.own.tolist() == [[0, 0], [1, 2], [3, 4], [0, 0]]
     assert found.known.tolist() == [1, 2]
     assert found.new_words == ("new york",)
@@ -485,7 +485,7 @@ def test_word_vectors_in_every_form_of_text(tmp_path, content):
 
 def test_words_of_vectors_may_be_numbers_and_hold_any_blank(tmp_path):
     (tmp_path / "v.txt").write_text("4 2\none 1 2\ntwo 3 4\n1990 5 6\nroute 66 7 8\na\u00a0b 9 9\n")
-    found = vectors.read_vectors(tmp_path / "v.txt", KNOWN)
+    found = probes.read_vectors(tmp_path / "v.txt", KNOWN)
     assert found.new_words == ("1990", "route 66", "a\u00a0b")
     assert found.others.tolist() == [[5, 6], [7, 8], [9, 9]]
 
@@ -509,7 +509,7 @@ def test_words_of_vectors_may_be_numbers_and_hold_any_blank(tmp_path):
 def test_word_vectors_of_another_form_are_one_sentence(tmp_path, content, said):
     (tmp_path / "v.txt").write_bytes(content)
     with pytest.raises(UserError, match=said) as caught:
-        vectors.read_vectors(tmp_path / "v.txt", KNOWN)
+        probes.read_vectors(tmp_path / "v.txt", KNOWN)
     assert str(caught.value).isprintable()
 
 

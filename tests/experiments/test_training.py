@@ -27,7 +27,7 @@ from experiments import status
 from experiments.command.config import with_settings
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
-from experiments.kinds.audio.model import check_parts
+from experiments.kinds.audio.model import check_model
 from experiments.train import run
 from experiments.training import loop
 from experiments.training import step as training
@@ -345,9 +345,9 @@ def test_the_penalty_reaches_the_parameters(made):
     ],
 )
 def test_codes_of_a_part_or_a_copy_are_one_sentence(keys, said):
-    check_parts(make_config(**QUANTIZED))
+    check_model(make_config(**QUANTIZED))
     with pytest.raises(UserError, match=said):
-        check_parts(make_config(**QUANTIZED, **keys))
+        check_model(make_config(**QUANTIZED, **keys))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate, run
-from experiments.kinds.words.text import Text, load_text, synthetic
+from experiments.kinds.words.run import Text, load_text, synthetic
 from experiments.train import run as run_config
 from experiments.training import loop
 

@@ -110,10 +110,13 @@ def _pack(options, root, speaker_level, log):
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     path = data.cache_dir() / "packs" / f"{root.name}-{key}"
-    how: dict[str, Any] = {"max_skipped_fraction": options.max_skipped_fraction}
+    allowed = options.max_skipped_fraction
     if options.source == "librispeech_tfds":
-        return data.pack(data.read_librispeech_tfds(root, options.split, log), path, log, **how)
-    return data.pack_folder(root, path, log, speaker_level=speaker_level, **how)
+        recordings = data.read_librispeech_tfds(root, options.split, log)
+        return data.pack(recordings, path, log, max_skipped_fraction=allowed)
+    return data.pack_folder(
+        root, path, log, speaker_level=speaker_level, max_skipped_fraction=allowed
+    )
 
 
 def describe_labels(
@@ -160,11 +163,14 @@ def without_lost(
 
 
 def _synthetic(config: Config) -> AudioData:
-    # One window an utterance, or where frames begin in a window would be information, too.
-    seconds = config.data.window_samples / data.SAMPLE_RATE_HZ
     made = data.make_synthetic(
-        num_speakers=SYNTHETIC_SPEAKERS, utterances_per_speaker=SYNTHETIC_UTTERANCES,
-        seconds=seconds, chain=data.phone_chain(SYNTHETIC_PHONES), seed=config.seed)  # fmt: skip
+        num_speakers=SYNTHETIC_SPEAKERS,
+        utterances_per_speaker=SYNTHETIC_UTTERANCES,
+        # One window an utterance, or where frames begin in a window would be information, too.
+        seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
+        chain=data.phone_chain(SYNTHETIC_PHONES),
+        seed=config.seed,
+    )
     train, test = data.split_by_utterance(made.recordings, config.data.test_fraction, config.seed)
     return AudioData(train, test, {"synthetic": Phones(made.labels, made.label_names)})
 
@@ -220,10 +226,7 @@ def labels_of_frames(
 def label_frames(
     audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int, stride: int
 ) -> np.ndarray:
-    """Return phones (b, frames) of windows of training utterances, -1 without a label.
-
-    Each labelled set has numbers of its own.
-    """
+    """Return phones (b, frames) of windows of training utterances, -1 without a label."""
     labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
     for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):
         first = 0

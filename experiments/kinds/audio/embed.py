@@ -7,26 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc import models
-from cpc.data import SAMPLE_RATE_HZ, prefetch
+from cpc.data import SAMPLE_RATE_HZ, audio_file, prefetch
 from cpc.data.arrays import scale_parts
-from cpc.data.audio_file import (
-    AUDIO_SUFFIXES,
-    COMPANION_SUFFIXES,
-    AudioFile,
-    choose_channel,
-    open_audio,
-    stream_mono,
-)
 from cpc.data.recordings import Levels, measure_levels
-from experiments.training.embedding import list_files, skip
+from cpc.data.walk import Skipped
 from experiments.training.problem import Embedding
+from experiments.training.sequences import list_files, skip
 
 
 class Recording(NamedTuple):
     """A file and the name that its features get."""
 
     name: str
-    file: AudioFile
+    file: audio_file.AudioFile
 
     def note(self, sentence: str) -> None:
         """Print a sentence on the recording."""
@@ -34,17 +27,14 @@ class Recording(NamedTuple):
 
 
 def embed_files(
-    pretrained: models.Pretrained,
-    path: pathlib.Path,
-    names: Sequence[str],
-    skipped: list[tuple[str, str]],
+    pretrained: models.Pretrained, path: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
     """Return the features of a recording, or of all below a folder: max(1, s // stride) frames.
 
     Past its end a recording is continued by its mirror image.
     """
     layers = models.Layers(pretrained.module, pretrained.variables, names)
-    files = list_files(path, AUDIO_SUFFIXES, skipped, COMPANION_SUFFIXES)
+    files = list_files(path, audio_file.AUDIO_SUFFIXES, skipped, audio_file.COMPANION_SUFFIXES)
     recordings = open_recordings(files, skipped)
     rate_hz, rms = pretrained.input["sample_rate_hz"], pretrained.input["rms"]
 
@@ -57,7 +47,7 @@ def embed_files(
             kept, failed = [], []
             for recording in (recordings[index] for index in groups[number][1]):
                 with skip(recording.name, failed):
-                    parts = list(stream_mono(recording.file, recording.note))
+                    parts = list(audio_file.stream_mono(recording.file, recording.note))
                     levels = measure_levels(parts)
                     report_levels(recording, levels)
                     kept.append((recording, scale_parts(parts, levels, rms)))
@@ -77,14 +67,12 @@ def embed_files(
     return Embedding(embed(), sum(map(hours, recordings)), "h audio", seconds)
 
 
-def open_recordings(
-    files: dict[str, pathlib.Path], skipped: list[tuple[str, str]]
-) -> list[Recording]:
+def open_recordings(files: dict[str, pathlib.Path], skipped: list[Skipped]) -> list[Recording]:
     """The headers of the files, without those that are no audio."""
     recordings = []
     for name, path in files.items():
         with skip(name, skipped):
-            recordings.append(Recording(name, open_audio(path)))
+            recordings.append(Recording(name, audio_file.open_audio(path)))
             if what := recordings[-1].file.missing:
                 recordings[-1].note(what)
     return recordings
@@ -99,12 +87,12 @@ def embed_long(
     layers: models.Layers, recording: Recording, rms: float | None
 ) -> dict[str, np.ndarray]:
     """Return the features of a recording that is read a chunk at a time."""
-    file = choose_channel(recording.file)
-    levels = measure_levels(stream_mono(file, recording.note))
+    file = audio_file.choose_channel(recording.file)
+    levels = measure_levels(audio_file.stream_mono(file, recording.note))
     report_levels(recording, levels)
 
     def stream() -> Iterator[np.ndarray]:
-        parts = stream_mono(file, lambda sentence: None)
+        parts = audio_file.stream_mono(file, lambda sentence: None)
         return (scale_parts([part], levels, rms) for part in parts)
 
     return layers.embed_long(read_in_order(stream), levels.num_samples)

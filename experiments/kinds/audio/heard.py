@@ -1,4 +1,4 @@
-"""What augmentation makes of the sound of a run: files to listen to, and a section that draws them.
+"""From windows of the pack to what a model takes, augmented in training; and how that sounds.
 
 A run with augmentation has augmentation/*.wav: a window of its training before and after each
 effect, and after all of them.
@@ -6,20 +6,63 @@ effect, and after all of them.
 
 import io
 import pathlib
-import wave
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+import soundfile
 
 from cpc.data import SAMPLE_RATE_HZ, unpack
+from cpc.data.augment_sound import Ranges, augment_sound, check_effects
 from cpc.files import replacing
 from cpc.report.engine import Figure, Section, Sound
 from cpc.results import Run
-from cpc.types import Batch
+from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.prepare import augment
+
+
+def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
+    """Return a batch of waveforms; in training, augmented on the sides that the config names.
+
+    Contexts are made of "x", latents of "target". Past and future have draws of their own.
+    """
+    batch, side = unpack(batch), config.augment.side
+    if not train or side == "none":
+        return batch
+    of_past, of_future = jax.random.split(rng)
+    past = batch["x"] if side == "future" else augment(config, batch, of_past)
+    future = batch["x"] if side == "past" else augment(config, batch, of_future)
+    return {**batch, "x": past, "target": future}
+
+
+def augment(config: Config, batch: Batch, rng: Any, effects: Sequence[str] = ()) -> Any:
+    """Return waveforms after the effects of a config, or after these."""
+    return augment_sound(
+        rng,
+        batch["x"],
+        effects or config.augment.effects,
+        ranges_of(config),
+        speaker=batch["speaker"],
+        num_samples=batch.get("num_samples"),
+    )
+
+
+def ranges_of(config: Config) -> Ranges:
+    """Return what a config says of the draws of each effect."""
+    return Ranges(**{name: config.augment[name] for name in Ranges._fields})
+
+
+def check_augmentation(config: Config) -> None:
+    """Check that windows can be augmented as a config says, if it asks for it."""
+    if config.augment.side == "none":
+        return
+    sizes = config.data.window_samples, config.data.batch_size
+    try:
+        check_effects(config.augment.effects, ranges_of(config), *sizes)
+    except UserError as error:
+        raise UserError(f"augment.side is {config.augment.side}, and {error}") from None
+
 
 FOLDER, CLEAN = "augmentation", "clean"
 TITLES = {
@@ -75,24 +118,17 @@ def to_wav(x: np.ndarray) -> bytes:
     60
     """
     buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE_HZ)
-        file.writeframes(np.round(32767 * np.clip(x, -1, 1)).astype("<i2").tobytes())
+    samples = np.round(32767 * np.clip(x, -1, 1)).astype(np.int16)
+    soundfile.write(buffer, samples, SAMPLE_RATE_HZ, format="WAV")
     return buffer.getvalue()
 
 
 def from_wav(content: bytes) -> np.ndarray:
-    """Return the waveform of what `to_wav` wrote; ValueError if it is something else."""
-    try:
-        with wave.open(io.BytesIO(content)) as file:
-            samples = file.readframes(file.getnframes())
-            if (file.getnchannels(), file.getsampwidth()) != (1, 2) or len(samples) < 2 * FRAME:
-                raise ValueError("no sound of ours")
-    except (wave.Error, EOFError) as error:
-        raise ValueError(str(error)) from error
-    return np.frombuffer(samples, "<i2").astype(np.float32) / 32767
+    """Return the waveform of what `to_wav` wrote; an error if it is something else."""
+    samples, _ = soundfile.read(io.BytesIO(content), dtype="int16")
+    if samples.ndim != 1 or len(samples) < FRAME:
+        raise ValueError("no sound of ours")
+    return samples.astype(np.float32) / 32767
 
 
 def augmentation_section(run: Run) -> Section | None:
@@ -105,7 +141,7 @@ def augmentation_section(run: Run) -> Section | None:
             content = path.read_bytes()
             heard[title] = from_wav(content)
             sounds.append(Sound(title, f"{FOLDER}/{path.name}", content))
-        except (OSError, ValueError):
+        except (OSError, ValueError, soundfile.LibsndfileError):
             lost.append(f"{path.name} is left out: it is damaged.")
     if not heard:
         return None
@@ -145,9 +181,15 @@ def draw_sounds(heard: dict[str, np.ndarray]) -> Any:
             left.plot(np.arange(len(clean)) / SAMPLE_RATE_HZ, clean, color=GRAY, linewidth=0.5)
         left.plot(np.arange(len(x)) / SAMPLE_RATE_HZ, x, color=BLUE, linewidth=0.5, alpha=0.8)
         right.grid(visible=False)
-        how: Any = {"cmap": "Greys", "vmin": top - RANGE_DB, "vmax": top}
-        extent = (0, seconds, 0, SAMPLE_RATE_HZ / 2000)
-        right.imshow(level.T, origin="lower", aspect="auto", extent=extent, **how)
+        right.imshow(
+            level.T,
+            origin="lower",
+            aspect="auto",
+            cmap="Greys",
+            vmin=top - RANGE_DB,
+            vmax=top,
+            extent=(0, seconds, 0, SAMPLE_RATE_HZ / 2000),
+        )
         time = "seconds" if row == len(heard) - 1 else ""
         label(left, time, "", title)
         label(right, time, "kHz", "")

@@ -15,9 +15,13 @@ from experiments.command.config import Config, with_settings
 from experiments.kinds.audio import model, sections
 from experiments.kinds.audio.data import AudioData, known_nats, label_frames, load_data, places_of
 from experiments.kinds.audio.embed import embed_files
-from experiments.kinds.audio.heard import augmentation_section, record_augmentation
+from experiments.kinds.audio.heard import (
+    augmentation_section,
+    check_augmentation,
+    prepare,
+    record_augmentation,
+)
 from experiments.kinds.audio.model import build_model, choose_offsets, geometry, num_latents
-from experiments.kinds.audio.prepare import check_augmentation, prepare
 from experiments.kinds.audio.probes import check_options, feature_sets, probe_tasks
 from experiments.kinds.audio.sections import WORDS
 from experiments.training.checks import check_shared, reject
@@ -57,8 +61,11 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
     )
 
 
-def check_clips(config: Config, recordings: Recordings) -> None:
-    """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
+def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
+    """Return step -> this process's rows of the batch of windows.
+
+    However short the clips are, some anchor has a latent at each offset ahead.
+    """
     longest, furthest = int(recordings.lengths.max(initial=0)), choose_offsets(config)[-1]
     number = int(model.build_encoder(config).num_existing(np.array([longest]))[0])
     further = {"loss.align_to": config.loss.align_to, "model.horizon": config.model.horizon}
@@ -69,28 +76,6 @@ def check_clips(config: Config, recordings: Recordings) -> None:
             f"({longest / SAMPLE_RATE_HZ:.2f} s), of which {number} latents are made: nothing lies "
             f"{furthest} ahead, so lower {key}, or give longer recordings"
         )
-
-
-def check(config: Config) -> None:
-    """Check that the values of a config go together."""
-    check_shared(config)
-    check_options(config)
-    model.check_model(config)
-    model.check_parts(config)
-    check_augmentation(config)
-    is_synthetic = config.data.source == "synthetic"
-    reject(config,
-        (config.loss.name == "sup_con" and config.data.one_speaker, "loss.name data.one_speaker",
-         "all candidates are of the positive's group; set data.one_speaker=False"),
-        (is_synthetic and config.data.window_samples > MAX_SYNTHETIC,
-         "data.source data.window_samples",
-         "synthetic recordings are as long as a window, and thousands; choose at most "
-         f"{MAX_SYNTHETIC:,}"))  # fmt: skip
-
-
-def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
-    """Return step -> this process's rows of the batch of windows."""
-    check_clips(config, recordings)
     return make_packed_batches(
         recordings,
         window_samples=config.data.window_samples,
@@ -102,10 +87,27 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
     )
 
 
+def check(config: Config) -> None:
+    """Check that the values of a config go together."""
+    check_shared(config)
+    check_options(config)
+    model.check_model(config)
+    check_augmentation(config)
+    is_synthetic = config.data.source == "synthetic"
+    reject(config,
+        (config.loss.name == "sup_con" and config.data.one_speaker, "loss.name data.one_speaker",
+         "all candidates are of the positive's group; set data.one_speaker=False"),
+        (is_synthetic and config.data.window_samples > MAX_SYNTHETIC,
+         "data.source data.window_samples",
+         "synthetic recordings are as long as a window, and thousands; choose at most "
+         f"{MAX_SYNTHETIC:,}"),
+    )  # fmt: skip
+
+
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
     """Return phones, where they are known, and speakers of a training batch's latents (b, t)."""
-    frames = num_latents(config), model.build_encoder(config).stride
-    phones = label_frames(data, batch["utterance"], batch["start"], *frames)
+    stride = model.build_encoder(config).stride
+    phones = label_frames(data, batch["utterance"], batch["start"], num_latents(config), stride)
     known = {"phone": phones} if (phones >= 0).any() else {}
     return {**known, "speaker": batch["speaker"][:, None]}
 

@@ -70,10 +70,7 @@ def num_latents(config: Config) -> int:
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the latents and predictions of a window.
-
-    Overlapping windows are no negatives of each other, unless the config asks for it.
-    """
+    """Return the latents and predictions of a window."""
     module, offsets = build_model(config).module, choose_offsets(config)
     if isinstance(module, models.SegmentalCPC):
         of_frames = module.frame_predictor
@@ -114,6 +111,8 @@ def check_model(config: Config) -> None:
     """Check that the keys of the model go together, and with those of the loss."""
     options, align_to = config.model, config.loss.align_to
     threshold = options.segment_threshold
+    is_augmented, has_codes = config.augment.side != "none", options.num_codes > 0
+    is_plain = options.modules == 1 and tuple(options.directions) == ("forward",)
     reject(config,
         (options.context_blocks > 1 and options.context != "gru",
          "model.context_blocks model.context",
@@ -132,15 +131,6 @@ def check_model(config: Config) -> None:
          "an alignment adds up log-probabilities; choose info_nce, or set loss.align_to to 0"),
         (align_to and config.negatives.queue, "loss.align_to negatives.queue",
          "an alignment takes its negatives from the batch alone; set negatives.queue=0"),
-    )  # fmt: skip
-
-
-def check_parts(config: Config) -> None:
-    """Check that segments and codes go with the other keys."""
-    options, threshold = config.model, config.model.segment_threshold
-    is_augmented, has_codes = config.augment.side != "none", options.num_codes > 0
-    is_plain = options.modules == 1 and tuple(options.directions) == ("forward",)
-    reject(config,
         (options.segment_offsets and not threshold, "model.segment_offsets model.segment_threshold",
          "there are no segments to predict; set model.segment_threshold above 0, or "
          "model.segment_offsets to 0"),
@@ -166,7 +156,8 @@ def check_parts(config: Config) -> None:
          "second alone; set model.num_codes to 0, or augment.side to none"),
         (has_codes and config.optim.accumulate > 1, "model.num_codes optim.accumulate",
          "parts of a batch would leave the codes where they are and add no penalty; set one of "
-         "them to its default"))  # fmt: skip
+         "them to its default"),
+    )  # fmt: skip
 
 
 def split_branches(

@@ -11,28 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cpc import evaluate
 from cpc.data import SAMPLE_RATE_HZ, Recordings, read_all
-from cpc.evaluate import (
-    code_scores,
-    embed_pieces,
-    embed_utterances,
-    mfcc,
-    read_rows,
-    with_neighbours,
-)
 from cpc.models import Model
 from cpc.results import Score
 from cpc.train import raise_if_stopped
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
-from experiments.kinds.audio.abx import abx_tasks
-from experiments.kinds.audio.boundaries import boundary_tasks
 from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
-from experiments.kinds.audio.frames import phone_tasks, speaker_tasks
 from experiments.kinds.audio.recognition import recognition_tasks
+from experiments.kinds.audio.tasks import abx_tasks, boundary_tasks, phone_tasks, speaker_tasks
 from experiments.training.checks import check_probes, name_of, reject
-from experiments.training.embedding import make_embed_long
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
+from experiments.training.sequences import make_embed_long
 
 
 def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
@@ -42,9 +33,11 @@ def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         if features.name not in ("z", "random z"):
             return []
         by_utterance, stride = features.values
-        frames = [np.asarray(read_rows(by_utterance[name])) for name in data.test.names]
+        frames = [np.asarray(evaluate.read_rows(by_utterance[name])) for name in data.test.names]
         seconds = stride / SAMPLE_RATE_HZ
-        return list(code_scores(frames, seconds, data=name_of(config), features=features.name))
+        return list(
+            evaluate.code_scores(frames, seconds, data=name_of(config), features=features.name)
+        )
 
     return [ProbeTask("codes", answer, parts=(data.test,))]
 
@@ -82,7 +75,8 @@ def check_options(config: Config) -> None:
          "the latents are not quantised; set model.num_codes, or take codes out of probe.tasks"),
         ("codes" in options.tasks and not {"z", "random z"} & {*options.features},
          "probe.tasks probe.features",
-         "codes are of z; add z to probe.features, or take codes out of probe.tasks"))  # fmt: skip
+         "codes are of z; add z to probe.features, or take codes out of probe.tasks"),
+    )  # fmt: skip
 
 
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
@@ -125,10 +119,7 @@ def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
 def make_embed(
     config: Config, model: Model, variables: Any
 ) -> Callable[[Sequence[str], Sequence[Recordings]], dict[str, dict[str, Any]]]:
-    """Return embed(names, parts): features of one of the `passes`, by name and utterance.
-
-    Features are (frames, width), one frame per `frame_samples`.
-    """
+    """Return embed(names, parts): features of one of the `passes`, by name and utterance."""
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
 
@@ -143,16 +134,21 @@ def make_embed(
         waveforms = [read_all(*place) for place in utterances.values()]
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
-            around = {"stride": stride, "before": MFCC_BEFORE, "ahead": MFCC_AHEAD}
-            long = functools.partial(embed_pieces, mfcc, **around)
-            frames = embed_utterances(
-                mfcc, waveforms, stride, shape_frames=MFCC_SHAPE_FRAMES, ahead=MFCC_AHEAD,
-                embed_long=long)  # fmt: skip
+            frames = evaluate.embed_utterances(
+                evaluate.mfcc,
+                waveforms,
+                stride,
+                shape_frames=MFCC_SHAPE_FRAMES,
+                ahead=MFCC_AHEAD,
+                embed_long=lambda x: evaluate.embed_pieces(
+                    evaluate.mfcc, x, stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
+                ),
+            )
             found = dict(zip(utterances, frames, strict=True))
             made: dict[str, dict[str, Any]] = {"mfcc": found}
             if "mfcc context" in names:
                 made["mfcc context"] = {
-                    name: with_neighbours(own, NEIGHBOURS) for name, own in found.items()
+                    name: evaluate.with_neighbours(own, NEIGHBOURS) for name, own in found.items()
                 }
             return made
         is_random = names[0].startswith("random")
@@ -162,7 +158,9 @@ def make_embed(
         function = functools.partial(side_by_side, kinds, weights)
         _, ahead = model.module.encoder.frames_around
         long = make_embed_long(model, weights, kinds)
-        frames = embed_utterances(function, waveforms, stride, ahead=ahead, embed_long=long)
+        frames = evaluate.embed_utterances(
+            function, waveforms, stride, ahead=ahead, embed_long=long
+        )
         found = dict(zip(utterances, frames, strict=True))
         columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
         delays = {"z": 0, "c": config.probe.delay}
@@ -199,10 +197,12 @@ def speaker_map(data: AudioData) -> ProbeTask:
                 points.append(c[start : start + PIECE_LATENTS].mean(0))
                 speakers.append(names.index(speaker))
         chosen = np.random.default_rng(0).permutation(len(points))[:MAX_POINTS]
-        path, c = context.workdir / "probes" / "speaker_map.npz", np.asarray(points, np.float32)
-        speaker = np.asarray(speakers)[chosen]
         write_latest(
-            path, context.step, features=c[chosen], speaker=speaker, names=np.asarray(names)
+            context.workdir / "probes" / "speaker_map.npz",
+            context.step,
+            features=np.asarray(points, np.float32)[chosen],
+            speaker=np.asarray(speakers)[chosen],
+            names=np.asarray(names),
         )
         return []
 

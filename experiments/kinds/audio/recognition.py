@@ -15,17 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from cpc import evaluate
 from cpc.data import SAMPLE_RATE_HZ, SILENCES, Recordings, read_all
-from cpc.evaluate import (
-    Edits,
-    beam_decode,
-    bootstrap_interval,
-    count_edits,
-    ctc_nats,
-    embed_utterances,
-    greedy_decode,
-    read_rows,
-)
 from cpc.evaluate.embeddings import continue_mirrored
 from cpc.models import LSTM
 from cpc.results import Outcomes, Score, digest
@@ -93,7 +84,7 @@ def fit_head(
     features, variables = under_head(config, network, draw(0), rng)
 
     def answer_with(answer, inputs):
-        return embed_utterances(answer, inputs, network.stride * STRIDE, ahead=ahead)
+        return evaluate.embed_utterances(answer, inputs, network.stride * STRIDE, ahead=ahead)
 
     wanted = pick(train, held)
     console = ProgressWriter(config.probe.ctc_steps)
@@ -105,18 +96,28 @@ def fit_head(
         accuracy=lambda answer: quality(answer_with(answer, wanted.inputs), wanted.phones),
         loss=ctc_loss,
     )
-    labels = digest(num_phones, json.dumps([*train.phones]))
     answer, words = train_on_labels(
-        config, features, variables, draw, recipe, num_classes=num_phones + 1, rng=rng,
-        writers=(console,), folder=folder,
-        settings={"utterances": len(train.inputs), "labels": labels})  # fmt: skip
+        config,
+        features,
+        variables,
+        draw,
+        recipe,
+        num_classes=num_phones + 1,
+        rng=rng,
+        writers=(console,),
+        folder=folder,
+        settings={
+            "utterances": len(train.inputs),
+            "labels": digest(num_phones, json.dumps([*train.phones])),
+        },
+    )
     console.close()
     return functools.partial(answer_with, answer), words
 
 
 def ctc_loss(scores: Array, batch: Batch) -> Array:
     """Return the mean nats per utterance of the phones of a batch."""
-    nats, count = ctc_nats(scores, batch["num_frames"], batch["phones"])
+    nats, count = evaluate.ctc_nats(scores, batch["num_frames"], batch["phones"])
     return nats / jnp.maximum(count, 1)
 
 
@@ -174,8 +175,11 @@ def under_head(
 
 def quality(given: Sequence[np.ndarray], wanted: Sequence[Sequence[int]]) -> float:
     """What is right of the likeliest paths, and, where they tell nothing, of the likelihood."""
-    edits = [count_edits(own, greedy_decode(one)) for own, one in zip(wanted, given, strict=True)]
-    nats, count = jax.jit(ctc_nats)(
+    edits = [
+        evaluate.count_edits(own, evaluate.greedy_decode(one))
+        for own, one in zip(wanted, given, strict=True)
+    ]
+    nats, count = jax.jit(evaluate.ctc_nats)(
         fill_up(given, 0.0), np.array([len(one) for one in given]), fill_up(wanted, -1)
     )
     likelihood = float(jnp.exp(-nats / count)) if count else 0.0
@@ -228,8 +232,8 @@ def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
             for part in parts
         ]
         check_phones(in_order, subsets, name)
-        given = name, len(phones.names), subsets, parts, in_order
-        tasks.append(ProbeTask("ctc", functools.partial(recognise, *given), parts=parts))
+        answer = functools.partial(recognise, name, len(phones.names), subsets, parts, in_order)
+        tasks.append(ProbeTask("ctc", answer, parts=parts))
     return tasks
 
 
@@ -237,7 +241,7 @@ def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
     """Return the frames of utterances, or their samples for networks that take these."""
     if features.name in TRAINED:
         return [read_all(part, i) for i in range(len(part))]
-    return [read_rows(features.values.by_utterance[name]) for name in part.names]
+    return [evaluate.read_rows(features.values.by_utterance[name]) for name in part.names]
 
 
 def recognise(
@@ -257,9 +261,9 @@ def recognise(
     counts = np.array([len(phones) for phones in test.phones])
     items = digest("ctc", np.concatenate(test.phones), counts)
     head, width = config.probe.ctc_head, config.probe.ctc_beam
-    decoders = {head: greedy_decode}
+    decoders = {head: evaluate.greedy_decode}
     if width > 1:
-        decoders[f"{head}, beam {width}"] = functools.partial(beam_decode, width=width)
+        decoders[f"{head}, beam {width}"] = functools.partial(evaluate.beam_decode, width=width)
     for length, subset in subsets.items():
         part = pick(train, subset)
         print(f"CTC on {feature} of {data}, {length} in {len(subset)} utterances:")
@@ -269,16 +273,20 @@ def recognise(
         given = answer(test.inputs)
         for method, decode in decoders.items():
             edits = np.array(
-                [count_edits(own, decode(one)) for own, one in zip(test.phones, given, strict=True)]
+                [
+                    evaluate.count_edits(own, decode(one))
+                    for own, one in zip(test.phones, given, strict=True)
+                ]
             )
-            kinds = zip(Edits._fields, edits.sum(axis=0) / counts.sum(), strict=True)
+            kinds = zip(evaluate.Edits._fields, edits.sum(axis=0) / counts.sum(), strict=True)
             print(f"{method}, {words}: " + ", ".join(f"{rate:.1%} {kind}" for kind, rate in kinds))
-            low, high = bootstrap_interval(edits.sum(axis=1).astype(float), counts)
+            low, high = evaluate.bootstrap_interval(edits.sum(axis=1).astype(float), counts)
             yield Score(
                 "CTC", data, "phone", feature, method, "phone error rate",
                 float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
                 num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
-                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items))  # fmt: skip
+                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),
+            )  # fmt: skip
 
 
 def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]) -> Network:

@@ -54,9 +54,9 @@ def paper_section(run: Run) -> Section | None:
                     "paper, %": [one.accuracy for one in entries],
                 }
             )
-            title, note = f"{task.capitalize()} by frame, {data}", f"{NUM_CLASSES[task]} classes."
+            title, note = f"{task.capitalize()} by frame, {data}", NUM_CLASSES[task]
             formats = {"accuracy, %": ".1f", "paper, %": "g"}
-            tables.append(Table(title, rows, f"Paper: {note}", formats))
+            tables.append(Table(title, rows, f"Paper: {note} classes.", formats))
     if not tables:
         return None
     note = (
@@ -106,8 +106,16 @@ def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -
     colors = colormaps["tab10"].colors  # pyright: ignore[reportAttributeAccessIssue]
     for number in np.unique(speaker):
         x, y = points[speaker == number].T
-        how: Any = {"color": colors[number % 10], "marker": "o^sDvP*X"[number // 10 % 8]}
-        axes.scatter(x, y, s=14, alpha=0.8, linewidths=0, label=names[number], **how)
+        axes.scatter(
+            x,
+            y,
+            s=14,
+            color=colors[number % 10],
+            marker="o^sDvP*X"[number // 10 % 8],
+            alpha=0.8,
+            linewidths=0,
+            label=names[number],
+        )
     axes.set_axis_off()
     add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.6)
     return figure

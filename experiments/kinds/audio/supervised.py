@@ -37,8 +37,15 @@ def contexts_of(model: Model) -> Features:
         if not train:
             return model.embed(variables, batch["x"])[1], extra
         number = [batch["num_samples"]] if "num_samples" in batch else []
-        how: Any = {"method": "embed", "mutable": list(extra), "rngs": {"dropout": rng}}
-        (_, c), extra = model.module.apply(variables, batch["x"], True, *number, **how)
+        (_, c), extra = model.module.apply(
+            variables,
+            batch["x"],
+            True,
+            *number,
+            method="embed",
+            mutable=list(extra),
+            rngs={"dropout": rng},
+        )
         return c, extra
 
     return contexts
@@ -77,11 +84,21 @@ def train_supervised(
         window = np.zeros((1, options.window_samples), np.float32)
         start = model.init(rng, {"x": window})
     draw = draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept])
-    own = digest(num_classes, np.concatenate(labels))
     answer, words = train_on_labels(
-        config, contexts_of(model), start, draw, recipe, num_classes=num_classes, rng=rng,
-        writers=(console,), folder=folder,
-        settings={"recordings": list(recordings.names), "labels": own})  # fmt: skip
+        config,
+        contexts_of(model),
+        start,
+        draw,
+        recipe,
+        num_classes=num_classes,
+        rng=rng,
+        writers=(console,),
+        folder=folder,
+        settings={
+            "recordings": list(recordings.names),
+            "labels": digest(num_classes, np.concatenate(labels)),
+        },
+    )
     console.close()
     print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
     setting = f"l2 {config.optim.weight_decay:g}, {words}"
@@ -93,8 +110,12 @@ def draw_labelled(
 ) -> Callable[[int], Batch]:
     """Return the windows that a step draws, as the run's own do, with a label of each latent."""
     options = config.data
-    sizes = {name: options[name] for name in ("window_samples", "batch_size")}
-    draw = make_batches(recordings, **sizes, seed=config.seed)
+    draw = make_batches(
+        recordings,
+        window_samples=options.window_samples,
+        batch_size=options.batch_size,
+        seed=config.seed,
+    )
     length = encoder.num_latents(options.window_samples)
 
     def draw_with_labels(step):

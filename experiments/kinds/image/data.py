@@ -1,16 +1,19 @@
-"""From the data section of an image config to images."""
+"""From the data section of an image config to images, and to the patches that a model takes."""
 
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 
 from cpc import data
+from cpc.data import augment
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
 from cpc.data.walk import Skipped, count_names
-from cpc.types import UserError
+from cpc.models import patch_grid
+from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, group_files, reject
@@ -49,7 +52,7 @@ class ImageData(NamedTuple):
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
-    """Read the splits of `config.data`."""
+    """Read the splits of `config.data`, those to train and to probe on without test images."""
     options = config.data
     splits = (options.split, options.probe_split, options.test_split)
     reader = make_reader(config, log)
@@ -57,7 +60,16 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
         check_splits(config, reader.locate)
     sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
     read = [sets[split] for split in splits]
-    loaded = separate_test(config, ImageData(*split_groups(config, read)))
+    loaded = ImageData(*split_groups(config, read))
+    where = f"data.test_split ({options.test_split})"
+    for part, key in tested_parts(config).items():
+        images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
+        if not len(images):
+            raise UserError(
+                f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
+                f"copies of images of {where}: name a split with other images"
+            )
+        loaded = loaded._replace(**{part: images})
     num_copies = len(skipped(loaded)) - len(skipped(sets.values()))
     copies = f", {num_copies:,} of them copies of test images" if num_copies else ""
     y, x, channels = loaded.train.pixels.shape[1:]
@@ -67,21 +79,6 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
         f"{len(loaded.test):,} to test; {count_names(skipped(loaded), 'skipped')}{copies}"
     )
     return loaded
-
-
-def separate_test(config: Config, loaded: ImageData) -> ImageData:
-    """Leave images out of training and probes whose pixels the test images have, too."""
-    options, separated = config.data, loaded
-    where = f"data.test_split ({options.test_split})"
-    for part, key in tested_parts(config).items():
-        images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
-        if not len(images):
-            raise UserError(
-                f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
-                f"copies of images of {where}: name a split with other images"
-            )
-        separated = separated._replace(**{part: images})
-    return separated
 
 
 def tested_parts(config: Config) -> dict[str, str]:
@@ -155,13 +152,19 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
     if options.source == "fashion_mnist":
         reject(config,
             ((options.size, options.channels) != (28, 1), "data.size data.channels",
-             "images of fashion_mnist have 28 pixels a side and 1 channel"))  # fmt: skip
+             "images of fashion_mnist have 28 pixels a side and 1 channel"),
+        )  # fmt: skip
         splits = load_fashion_mnist(log=log)
         return Reader(
             lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
         )
-    root, names = data_root(config), ("size", "channels", "max_skipped_fraction")
-    how: Any = {"log": log, **{name: options[name] for name in names}}
+    root = data_root(config)
+    how: Any = {
+        "size": options.size,
+        "channels": options.channels,
+        "log": log,
+        "max_skipped_fraction": options.max_skipped_fraction,
+    }
     if options.source == "folder":
         return Reader(
             lambda split: data.read_image_folder(root, split, **how),
@@ -211,3 +214,37 @@ def fingerprint(part: data.Images) -> Fingerprint:
     """Return labels, and some pixels: parts of a set may have the same numbers of each class."""
     some = np.linspace(0, len(part) - 1, min(16, len(part))).astype(int)
     return Fingerprint(len(part), part.labels.tobytes(), part.pixels[some].tobytes())
+
+
+def side_of(config: Config) -> int:
+    """Return the side in pixels of what is cut into patches."""
+    return config.augment.crop or config.data.size
+
+
+def grid_of(config: Config) -> tuple[int, int]:
+    """Return the rows and columns of patches of an image."""
+    side = side_of(config)
+    return patch_grid((side, side), config.model.patch, config.model.stride)
+
+
+def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
+    """Return a batch of raw images (b, y, x, ch) as patches (b, i, j, y, x, ch)."""
+    options, images, side = config.augment, batch["x"], side_of(config)
+    cut = {"grey": options.grey, "patch": config.model.patch, "stride": config.model.stride}
+    if not train:
+        return {**batch, "x": augment.cut_for_evaluation(images, crop=side, **cut)}
+    of_image, of_patch, of_jitter = jax.random.split(rng, 3)
+    images = augment.crop_and_flip(of_image, images, side)
+    patches = augment.augment_patches(
+        of_patch,
+        augment.cut_for_evaluation(images, crop=0, **cut),
+        color_drop=options.color_drop,
+        rotation_degrees=options.rotation_degrees,
+        shear=options.shear,
+        elastic_pixels=options.elastic_pixels,
+        brightness=options.brightness,
+        contrast=options.contrast,
+    )
+    if options.jitter:
+        patches = augment.jitter_patches(of_jitter, patches, options.jitter)
+    return {**batch, "x": patches}

@@ -10,26 +10,20 @@ from configs.image import KEYS
 from cpc import models
 from cpc.data import prefetch
 from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
-from cpc.data.walk import check_name
+from cpc.data.walk import Skipped, check_name
 from cpc.types import UserError
 from experiments.command.config import Config, check_config, load_config
-from experiments.kinds.image.prepare import grid_of, prepare, side_of
-from experiments.training.embedding import list_files, skip
+from experiments.kinds.image.data import grid_of, prepare, side_of
 from experiments.training.problem import Embedding
+from experiments.training.sequences import list_files, skip
 
 BATCH_IMAGES = 64
 
 
 def embed_files(
-    pretrained: models.Pretrained,
-    root: pathlib.Path,
-    names: Sequence[str],
-    skipped: list[tuple[str, str]],
+    pretrained: models.Pretrained, root: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
-    """Return layers over the grid of patches (i, j, width) of an image, or of all in a folder.
-
-    Images are prepared as in evaluation.
-    """
+    """Return layers over the grid of patches (i, j, width) of an image, or of all in a folder."""
     files = list(list_files(root, IMAGE_SUFFIXES, skipped, COMPANION_SUFFIXES).items())
 
     def embed() -> Iterator[tuple[str, dict[str, np.ndarray], float]]:

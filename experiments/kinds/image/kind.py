@@ -13,12 +13,10 @@ from cpc import models
 from cpc.data import make_image_batches
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.kinds.image.data import ImageData, load_data
+from experiments.kinds.image.data import ImageData, grid_of, load_data, prepare, side_of
 from experiments.kinds.image.embed import embed_files
-from experiments.kinds.image.prepare import grid_of, prepare, side_of
 from experiments.kinds.image.probes import feature_sets, probe_tasks
-from experiments.kinds.image.sections import SECTIONS, WORDS
-from experiments.kinds.image.shown import save_augmented
+from experiments.kinds.image.sections import SECTIONS, WORDS, save_augmented
 from experiments.training.checks import check_shared, places_of, reject
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
@@ -33,8 +31,12 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
     """Return model and batches of a plan."""
     config, held_out = plan.config, None
     batch_size = config.data.batch_size
-    rows = {"process": jax.process_index(), "num_processes": jax.process_count()}
-    draw = functools.partial(make_image_batches, batch_size=batch_size, **rows)
+    draw = functools.partial(
+        make_image_batches,
+        batch_size=batch_size,
+        process=jax.process_index(),
+        num_processes=jax.process_count(),
+    )
     if config.evaluate.num_images > 0:
         draw_test = draw(data.test, seed=config.seed + 1)
         # Each image once: copies of a candidate would make N larger than what it tells apart.
@@ -59,7 +61,8 @@ def check(config: Config) -> None:
         (side_of(config) > config.data.size, "augment.crop data.size",
          "a crop is at most as large as the image"),
         (config.augment.jitter > config.model.patch, "augment.jitter model.patch",
-         "a part of a patch is at most as large as it"))  # fmt: skip
+         "a part of a patch is at most as large as it"),
+    )  # fmt: skip
     choose_offsets(config)
 
 
@@ -122,8 +125,14 @@ def build_encoder(
             "resnet18"
         )
     stages = models.resnet_stages(int(depth), options.stages or None)
-    how = {name: options[name] for name in ("norm", "pooled_stem", "remat")}
-    return models.ResNet(stages, **how, dtype=dtype), stages[-1].width
+    encoder = models.ResNet(
+        stages,
+        norm=options.norm,
+        pooled_stem=options.pooled_stem,
+        remat=options.remat,
+        dtype=dtype,
+    )
+    return encoder, stages[-1].width
 
 
 def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:

@@ -1,6 +1,10 @@
-"""Probes of image features: classes from z, c, an untrained network, pixels, and few labels."""
+"""Probes of image features: classes from z, c, an untrained network, pixels, and few labels.
+
+The network itself is also trained whole on the classes (CPC v2's fine-tuning).
+"""
 
 import functools
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,16 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc import evaluate
-from cpc.data import Images, select_images
+from cpc.data import Images, make_image_batches, select_images
+from cpc.evaluate import embed_images
 from cpc.models import Model
-from cpc.results import Score
+from cpc.results import Score, digest
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.image.data import ImageData
-from experiments.kinds.image.prepare import grid_of, prepare
-from experiments.kinds.image.shown import save_neighbours, save_units
-from experiments.kinds.image.supervised import pool, train_classifier
+from experiments.kinds.image.data import ImageData, grid_of, prepare
+from experiments.kinds.image.sections import save_neighbours, save_units
 from experiments.training.checks import name_of, reject
 from experiments.training.probes import (
     FeatureSet,
@@ -28,7 +31,80 @@ from experiments.training.probes import (
     count_labels,
     feature_names,
 )
-from experiments.training.supervised import hold_out
+from experiments.training.supervised import Recipe, hold_out, make_own_optimizer, train_on_labels
+
+#: Images to classes.
+Classify = Callable[[Any], np.ndarray]
+
+
+def train_classifier(
+    config: Config,
+    labelled: Images,
+    model: Model,
+    prepare: Callable,
+    start: Any,
+    stop_by: Images | None = None,
+    folder: pathlib.Path | None = None,
+) -> tuple[Classify, str]:
+    """Train the network with a softmax on its pooled z on labels; return it, and how long it took.
+
+    It begins at `start`, if that is given, whose lower layers then learn less, and may end before
+    `probe.num_epochs` if images to stop by improve no more. The folder is for checkpoints.
+    """
+    options = config.probe
+    batch_size = min(config.data.batch_size, len(labelled))
+    draw = make_image_batches(labelled, batch_size=batch_size, seed=config.seed)
+    num_steps = max(100, options.num_epochs * len(labelled) // batch_size)
+    root = jax.random.key(config.seed + 2)
+    batch = prepare({"x": jnp.asarray(labelled.pixels[:1])}, root, False)
+
+    def pooled_z(params, extra, batch, rng, train):
+        variables, x = {"params": params, **extra}, prepare(batch, rng, train)["x"]
+        if train and extra:  # batch norm sees the batch
+            z, extra = model.module.apply(variables, x, True, method="encode", mutable=list(extra))
+        else:
+            z, _ = model.embed(variables, x)
+        return pool(z, options.regions), extra
+
+    def classes(answer, pixels):
+        return embed_images(answer, pixels).argmax(1)
+
+    def accuracy(answer, held: Any = stop_by):
+        return (classes(answer, held.pixels) == held.labels).mean()
+
+    decay = 1.0 if start is None else options.layer_decay
+    schedule = "constant" if stop_by else "cosine"  # the end is not known, or known
+    tx = make_own_optimizer(config, num_steps, decay, ("encoder",), schedule)
+    recipe = Recipe(
+        tx,
+        num_steps,
+        evaluate_every=max(10, num_steps // 40),
+        accuracy=accuracy if stop_by else None,
+    )
+    start = start or model.init(root, batch)
+    answer, words = train_on_labels(
+        config,
+        pooled_z,
+        start,
+        draw,
+        recipe,
+        num_classes=len(labelled.class_names),
+        rng=root,
+        folder=folder,
+        settings={"labels": digest(labelled.labels)},
+    )
+    return functools.partial(classes, answer), words
+
+
+def pool(grid: jax.Array, regions: int) -> jax.Array:
+    """Means of (b, i, j, d) over regions x regions parts of the grid, side by side: (b, f)."""
+    parts = [
+        part.mean((1, 2))
+        for rows in jnp.array_split(grid, regions, axis=1)
+        for part in jnp.array_split(rows, regions, axis=2)
+    ]
+    return jnp.concatenate(parts, -1)
+
 
 #: The strongest l2 that lbfgs tries, for a fit that has no label to choose its l2 by.
 MAX_L2 = 1.0
@@ -154,9 +230,15 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
     own = functools.partial(prepare, config)
     answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
     print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
-    case, labels = ("supervised", "whole network"), (labelled.labels, test.labels)
-    correct, data = {case: answer(test.pixels) == test.labels}, name_of(config)
-    yield from evaluate.image_scores(correct, {case: words}, *labels, task="classes", data=data)
+    case = "supervised", "whole network"
+    yield from evaluate.image_scores(
+        {case: answer(test.pixels) == test.labels},
+        {case: words},
+        labelled.labels,
+        test.labels,
+        task="classes",
+        data=name_of(config),
+    )
 
 
 def fit_linear(
@@ -209,7 +291,8 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
         correct = np.stack([answer(subset) == test.labels for subset in subsets])
         score = evaluate.few_label_score(
             correct, test.labels, data=name_of(config), features=features.name, mode=mode,
-            fraction=fraction, num_labels=len(subsets[0]))  # fmt: skip
+            fraction=fraction, num_labels=len(subsets[0]),
+        )  # fmt: skip
         is_single = np.bincount(labelled.labels[subsets[0]]).max() == 1
         if mode == "frozen" and solver == "lbfgs" and is_single:
             score = score._replace(setting=f"l2 {MAX_L2:g}, {score.setting}")

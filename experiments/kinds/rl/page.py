@@ -1,6 +1,5 @@
 """The page of an agent: returns, what is predicted, what the memory keeps, an episode."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,11 @@ def write_rl_report(workdir: str | Path) -> Path:
     run = read_run(workdir)
     policy, name = run.config.get("policy", {}), run.config.get("environment", {}).get("name", "")
     weight = run.config.get("cpc", {}).get("weight", 0)
+    test = run.metrics[run.metrics.split == "test"] if len(run.metrics) else run.metrics
+    found = list(test["return"].dropna()) if "return" in test else []
+    outcome = "The run has not been evaluated yet."
+    if found:
+        outcome = f"The trained policy has a mean return of {found[-1]:.2f}."
     bound, episode = bound_figure(run, name), episode_figure(workdir, name)
     figures = figure_of("returns", returns_figure(run), "Return", RETURN)
     figures += figure_of("bound", bound, "What the memory knows of what comes", BOUND)
@@ -33,7 +37,7 @@ def write_rl_report(workdir: str | Path) -> Path:
         "Agent",
         f"{policy.get('name')} on {name}, CPC at weight {weight:g}: {workdir.resolve()}",
         sections=[
-            Section("", [*lead(run), *run.problems]),
+            Section("", [outcome, *run.problems]),
             Section("Figures", figures=figures),
             Section("What the memory keeps", tables=memory_tables(workdir)),
             made_section(run.environment, run.config),
@@ -54,15 +58,6 @@ EPISODE = (
     "One row per step. Shade: the probability that a linear probe of the memory gives each column. "
     "Filled circle: the ball while it is seen; ring: the hidden ball; bar: the paddle."
 )
-
-
-def lead(run: Run) -> list[str]:
-    """Return what came out, in a sentence."""
-    test = run.metrics[run.metrics.split == "test"] if len(run.metrics) else run.metrics
-    found = list(test["return"].dropna()) if "return" in test else []
-    if not found:
-        return ["The run has not been evaluated yet."]
-    return [f"The trained policy has a mean return of {found[-1]:.2f}."]
 
 
 def returns_figure(run: Run) -> Any:
@@ -97,7 +92,7 @@ def bound_figure(run: Run, name: str) -> Any:
 
 
 def episode_figure(workdir: Path, name: str) -> Any:
-    """Draw an episode of the hidden ball; None of other environments."""
+    """Draw where the ball is, is seen and is believed to be, a row per step; None of others."""
     path = workdir / "episode.npz"
     if not name.startswith("hidden_ball") or not path.exists():
         return None
@@ -105,12 +100,6 @@ def episode_figure(workdir: Path, name: str) -> Any:
     if "belief_ball" not in arrays:
         return None
     figure, (axes,) = make_figure(1, row_height=4.2)
-    draw_belief(axes, arrays)
-    return figure
-
-
-def draw_belief(axes: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Draw where the ball is, is seen and is believed to be, a row a step."""
     belief, seen = arrays["belief_ball"], arrays["observation"]
     hidden = arrays["fact_ball"]
     shown = np.where(hidden[:, None] >= 0, belief, 0.0)
@@ -126,6 +115,7 @@ def draw_belief(axes: Any, arrays: Mapping[str, np.ndarray]) -> None:
         axes.plot([paddle - 0.4, paddle + 0.4], [row + 0.38] * 2, color=ORANGE, linewidth=3)
     axes.axhline(SEEN - 0.5, color=GRAY, linewidth=0.8)
     label(axes, "column", "step", "")
+    return figure
 
 
 def memory_tables(workdir: Path) -> list[Table]:

@@ -125,12 +125,7 @@ def finish(config: Config, watch: Watch, folder: pathlib.Path, state: TrainState
     scores = [score._replace(step=int(state.step)) for score, _ in probed]
     write_scores(folder, scores)
     print_scores(scores)
-    keep_episode(folder, watched, probed)
-
-
-def keep_episode(folder: pathlib.Path, watched: evaluate.Watched, probed: Any) -> None:
-    """Write an episode that no probe was fitted on, and what the memory believes in it."""
-    own = evaluate.NUM // 2
+    own = evaluate.NUM // 2  # no probe was fitted on the others
     rollout = jax.tree.map(lambda x: np.asarray(x)[:, own:], watched.rollout)
     ends = np.cumsum(rollout.is_last, 0) - rollout.is_last
     whole = np.flatnonzero(ends[-1] > 1)  # the first episode was not begun here

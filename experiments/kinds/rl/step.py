@@ -78,7 +78,8 @@ def check(config: Config) -> None:
         (not config.model.widths, "model.widths",
          "give the width of at least one layer"),
         (len(config.model.channels) != len(config.model.strides), "model.channels model.strides",
-         "give as many of one as of the other"))  # fmt: skip
+         "give as many of one as of the other"),
+    )  # fmt: skip
 
 
 def make_agent(config: Config, environment: rl.Environment) -> Agent:
@@ -92,10 +93,15 @@ def make_agent(config: Config, environment: rl.Environment) -> Agent:
     encoder = DenseEncoder(tuple(model.widths))
     if model.encoder == "conv":
         encoder = PixelEncoder(tuple(model.channels), tuple(model.strides), model.width)
-    memory = model.memory, model.memory_width
-    predicted = config.cpc.num_offsets, config.cpc.given_actions
-    critic = tuple(model.critic_widths)
-    return Agent(environment.num_actions, encoder, *memory, *predicted, critic)
+    return Agent(
+        environment.num_actions,
+        encoder,
+        model.memory,
+        model.memory_width,
+        config.cpc.num_offsets,
+        config.cpc.given_actions,
+        tuple(model.critic_widths),
+    )
 
 
 def make_task(config: Config) -> Task:
@@ -110,7 +116,13 @@ def make_task(config: Config) -> Task:
     agent = make_agent(config, environment)
     per_launch = policy.epochs * policy.minibatches
     num_launches = config.num_env_steps // (num * policy.unroll)
-    tx, schedule = make_optimizer(num_steps=num_launches * per_launch, **config.optim)
+    tx, schedule = make_optimizer(
+        learning_rate=config.optim.learning_rate,
+        num_steps=num_launches * per_launch,
+        schedule=config.optim.schedule,
+        name=config.optim.name,
+        clip_norm=config.optim.clip_norm,
+    )
     loss_fn = make_loss(config, agent)
     train_step = make_train_step(loss_fn, tx)
     collect = make_collect(config, agent, together)
@@ -151,8 +163,14 @@ def make_collect(config: Config, agent: Agent, together: rl.Environment) -> Call
         )
         seen, came, is_first = worlds.observation, worlds.previous, worlds.is_first
         _, values, _ = act(params, seen[None], came[None], is_first[None], worlds.memory)
-        found = rollout.reward, rollout.value, rollout.is_last, values[0]
-        advantages, targets = rl.gae(*found, policy.discount, policy.gae_lambda)
+        advantages, targets = rl.gae(
+            rollout.reward,
+            rollout.value,
+            rollout.is_last,
+            values[0],
+            policy.discount,
+            policy.gae_lambda,
+        )
         whole = {"steps": rollout, "advantages": advantages, "targets": targets}
         if num_minibatches == 1:
             return worlds, jax.tree.map(lambda x: x[None], {**whole, "memory": before})
@@ -223,10 +241,7 @@ def make_loss(config: Config, agent: Agent) -> Callable:
 def predict(
     config: Config, agent: Agent, params: Any, z: Any, c: Any, steps: rl.Rollout, rule: Rule
 ) -> tuple[Any, OffsetSums]:
-    """Return the loss of CPC, the mean over offsets, and the sums of each.
-
-    An episode is a sequence, so that nothing is predicted across an end.
-    """
+    """Return the loss of CPC, the mean over offsets, and the sums of each."""
     cpc = config.cpc
     predictions: Any = agent.apply({"params": params}, c, steps.action, method="predict")
     outputs = CPCOutputs(*(jnp.swapaxes(x, 0, 1) for x in (z, c, predictions)))

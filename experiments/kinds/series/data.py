@@ -9,16 +9,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from cpc.data import uniform_windows
+from cpc.data import series, uniform_windows
 from cpc.data.recordings import read_list
-from cpc.data.series import (
-    SUFFIXES,
-    UNSCALED,
-    Sequences,
-    measure,
-    number_labels,
-    read_sequences,
-)
 from cpc.data.walk import Skipped, count_names, find_copies, read_named, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
@@ -29,7 +21,7 @@ from experiments.training.checks import data_root, group_files
 class Part(NamedTuple):
     """Pieces of sequences, to train or to test on."""
 
-    sequences: Sequences
+    sequences: series.Sequences
     pieces: tuple[tuple[int, int, int], ...]
     """(file, first step, steps) of each."""
 
@@ -42,7 +34,7 @@ class Part(NamedTuple):
 
 def split(
     config: Config,
-    sequences: Sequences,
+    sequences: series.Sequences,
     groups: Sequence[str] = (),
     listed: tuple[list[int], list[int]] | None = None,
 ) -> tuple[Part, Part]:
@@ -62,9 +54,9 @@ def split(
     elif len(kept) == 1:
         file, cut = kept[0], round((1 - fraction) * lengths[kept[0]])
         parts = [(file, 0, cut)], [(file, cut, lengths[file] - cut)]
-        if cut and sequences.scales[file] != UNSCALED:
+        if cut and sequences.scales[file] != series.UNSCALED:
             values, scales = sequences.values[file], list(sequences.scales)
-            scales[file], _ = measure(values, values.shape[1], cut)
+            scales[file], _ = series.measure(values, values.shape[1], cut)
             sequences = sequences._replace(scales=tuple(scales))
     elif len(names) == 1:
         raise UserError(
@@ -90,7 +82,9 @@ def split(
     return train, test
 
 
-def leave_out_copies(sequences: Sequences, chosen: Sequence[int]) -> tuple[Sequences, list[int]]:
+def leave_out_copies(
+    sequences: series.Sequences, chosen: Sequence[int]
+) -> tuple[series.Sequences, list[int]]:
     """Return sequences with copies among the chosen ones in `skipped`, and the chosen without them.
 
     Of several sequences with equal values, one with labels of steps is kept if there is any.
@@ -107,7 +101,7 @@ def leave_out_copies(sequences: Sequences, chosen: Sequence[int]) -> tuple[Seque
 
 
 def read_lists(
-    config: Config, sequences: Sequences, groups: Sequence[str]
+    config: Config, sequences: series.Sequences, groups: Sequence[str]
 ) -> tuple[list[int], list[int]] | None:
     """Return the sequences that `data.train_list` and `data.test_list` name; None without lists.
 
@@ -149,7 +143,7 @@ def without_ending(name: str) -> str:
     ('a/b', 'a.1')
     """
     path = pathlib.PurePosixPath(name)
-    return str(path.with_suffix("")) if path.suffix.lower() in SUFFIXES else name
+    return str(path.with_suffix("")) if path.suffix.lower() in series.SUFFIXES else name
 
 
 class SeriesData(NamedTuple):
@@ -184,12 +178,17 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
     else:
         lists = (options.file_labels, options.train_list, options.test_list)
         others = [pathlib.Path(path).expanduser() for path in lists if path]
-        names = ("standardize", "step_label", "max_skipped_fraction")
-        how = {name: options[name] for name in names}
-        sequences = read_sequences(data_root(config), options.channels, others=others, **how)
+        sequences = series.read_sequences(
+            data_root(config),
+            options.channels,
+            standardize=options.standardize,
+            step_label=options.step_label,
+            max_skipped_fraction=options.max_skipped_fraction,
+            others=others,
+        )
     groups = group_files(options.group_level, sequences.names)
     train, test = split(config, sequences, groups, read_lists(config, sequences, groups))
-    step_labels, step_names = number_labels(sequences.steps)
+    step_labels, step_names = series.number_labels(sequences.steps)
     labels = label_files(config, sequences.names)
     file_names = np.unique(labels[labels != ""])
     files = np.where(labels == "", -1, np.searchsorted(file_names, labels)).astype(np.int32)
@@ -199,7 +198,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
     return data
 
 
-def describe_data(config: Config, sequences: Sequences, data: SeriesData) -> str:
+def describe_data(config: Config, sequences: series.Sequences, data: SeriesData) -> str:
     """Return a line on the files that were read, how they are split, and which are left out."""
     options, train, test = config.data, data.train, data.test
     num_short = sum(steps < options.window_steps for _, _, steps in train.pieces)
@@ -291,7 +290,7 @@ def make_windows(
     return draw
 
 
-def make_ar1(config: Config) -> Sequences:
+def make_ar1(config: Config) -> series.Sequences:
     """Make sequences of x_t = r x_(t-1) + sqrt(1 - r^2) e_t, each channel by itself, e normal.
 
     Each is as long as a window. A step's label is the sign of its first channel.
@@ -304,10 +303,10 @@ def make_ar1(config: Config) -> Sequences:
     for t in range(1, len(values)):
         values[t] = r * values[t - 1] + np.sqrt(1 - r**2) * noise[t]
     files = tuple(np.ascontiguousarray(values.swapaxes(0, 1)))
-    return Sequences(
+    return series.Sequences(
         names=tuple(f"{number:05d}" for number in range(len(files))),
         values=files,
-        scales=(UNSCALED,) * len(files),
+        scales=(series.UNSCALED,) * len(files),
         steps=tuple(np.where(one[:, 0] > 0, "above", "below") for one in files),
         skipped=(),
     )

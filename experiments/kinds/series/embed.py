@@ -8,6 +8,7 @@ import numpy as np
 
 from cpc import models
 from cpc.data.series import read_sequences
+from cpc.data.walk import Skipped
 from experiments.training.problem import Embedding
 
 #: Files that share a batch are read together.
@@ -15,18 +16,19 @@ BATCH_FILES = 64
 
 
 def embed_files(
-    pretrained: models.Pretrained,
-    path: pathlib.Path,
-    names: Sequence[str],
-    skipped: list[tuple[str, str]],
+    pretrained: models.Pretrained, path: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
     """Return the features of a series, or of all below a folder: max(1, s // stride) frames each.
 
     Past the end of a file a frame sees the file's mirror image.
     """
     given, rate_hz = pretrained.input, pretrained.input["rate_hz"]
-    how = {name: given[name] for name in ("standardize", "step_label")}
-    sequences = read_sequences(path, given["shape"][1], **how)
+    sequences = read_sequences(
+        path,
+        given["shape"][1],
+        standardize=given["standardize"],
+        step_label=given["step_label"],
+    )
     skipped += sequences.skipped
     layers = models.Layers(pretrained.module, pretrained.variables, names)
     seconds = {name: stride / rate_hz for name, stride in layers.strides.items()} if rate_hz else {}
@@ -43,10 +45,7 @@ def embed_files(
                     yield sequences.names[number], features, lengths[number] / 1e6
         for number in long:
             read = functools.partial(sequences.read, number)
-            yield (
-                sequences.names[number],
-                layers.embed_long(read, lengths[number]),
-                lengths[number] / 1e6,
-            )
+            features = layers.embed_long(read, lengths[number])
+            yield sequences.names[number], features, lengths[number] / 1e6
 
     return Embedding(embed(), sum(lengths) / 1e6, "M steps", seconds or None)

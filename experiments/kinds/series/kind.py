@@ -52,7 +52,8 @@ def check(config: Config) -> None:
     reject(config,
         (options.file_label == "table" and not options.file_labels,
          "data.file_label data.file_labels",
-         "set data.file_labels to a csv of name,label"))  # fmt: skip
+         "set data.file_labels to a csv of name,label"),
+    )  # fmt: skip
 
 
 def build_model(config: Config) -> Model:
@@ -63,9 +64,16 @@ def build_model(config: Config) -> Model:
 def build_encoder(config: Config) -> ConvEncoder:
     """Return the encoder of a config, with its geometry."""
     options = config.model
-    how = {name: options[name] for name in ("norm", "padding", "remat")}
-    how |= {"dtype": jnp.dtype(options.dtype), "channels": config.data.channels}
-    return ConvEncoder(options.width, tuple(options.kernels), tuple(options.strides), **how)
+    return ConvEncoder(
+        options.width,
+        tuple(options.kernels),
+        tuple(options.strides),
+        norm=options.norm,
+        padding=options.padding,
+        dtype=jnp.dtype(options.dtype),
+        remat=options.remat,
+        channels=config.data.channels,
+    )
 
 
 def geometry(config: Config) -> Geometry:
@@ -150,12 +158,13 @@ def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, n
     if data.file_names:
         labels["file_label"] = data.file_labels[files][:, None]
     if data.step_names:
-        frames = encoder.num_latents(config.data.window_steps), encoder.stride
-        none = np.full(1, -1, np.int32)
+        number, none = encoder.num_latents(config.data.window_steps), np.full(1, -1, np.int32)
         each = [none if own is None else own for own in data.step_labels]
-        starts = zip(files, batch["start"], strict=True)
         labels["step_label"] = np.stack(
-            [labels_of_frames(each[file], int(start), *frames) for file, start in starts]
+            [
+                labels_of_frames(each[file], int(start), number, encoder.stride)
+                for file, start in zip(files, batch["start"], strict=True)
+            ]
         )
     return labels
 

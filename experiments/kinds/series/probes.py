@@ -15,7 +15,6 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.series.data import Part, SeriesData, labels_of_frames
 from experiments.training.checks import name_of
-from experiments.training.embedding import make_embed_long
 from experiments.training.probes import (
     FeatureSet,
     ProbeContext,
@@ -24,6 +23,7 @@ from experiments.training.probes import (
     count_labels,
     feature_names,
 )
+from experiments.training.sequences import make_embed_long
 
 #: Probes of one kind that `probe.leave_one_out` fits at most.
 MAX_FOLDS = 20
@@ -104,8 +104,9 @@ def label_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iter
     yield from probe_scores({name: fitted}, {name: test}, own, labels[1], units=units, **how)
     if options.leave_one_out:
         groups = [data.groups[file] for part in parts for file, *_ in part.pieces]
-        whole = name, [*train, *test], [*labels[0], *labels[1]], groups
-        yield from leave_one_out_scores(*whole, **how)
+        yield from leave_one_out_scores(
+            name, [*train, *test], [*labels[0], *labels[1]], groups, **how
+        )
 
 
 def cut_single(
@@ -156,7 +157,8 @@ def leave_one_out_scores(
             unit="group", value=float(values.mean()), low=low, high=high,
             chance=float(np.mean(chance)), num_train=num_frames, num_test=num_frames,
             setting=f"each of {len(values)} groups held out in turn",
-            outcomes=Outcomes(values, None, digest("group", *groups)))  # fmt: skip
+            outcomes=Outcomes(values, None, digest("group", *groups)),
+        )  # fmt: skip
 
 
 def cut_folds(groups: Sequence[str]) -> list[list[str]]:

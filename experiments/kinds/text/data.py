@@ -46,8 +46,12 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
     """Read, pack and split the text of `config.data`, and read what the probes ask about."""
     options = config.data
     corpus = read_corpus(config, log)
-    own = {"test": options.test_fraction, "block_sentences": options.block_sentences}
-    train, test, num_tested = data.split_for_training(corpus, seed=config.seed, **own)
+    train, test, num_tested = data.split_for_training(
+        corpus,
+        test=options.test_fraction,
+        seed=config.seed,
+        block_sentences=options.block_sentences,
+    )
     unused = find_unused(corpus, options.max_words)
     if num_tested:
         why = f"{num_tested:,} sentences to train on are left out, as the test text has them too"
@@ -98,9 +102,16 @@ def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
         path = data_root(config)
     else:
         path = prepare_texts(options.source, log=log) / "text"
-    names = ("form", "lowercase", "min_count", "max_vocabulary", "max_skipped_fraction")
-    how = {name: options[name] for name in names}
-    return data.read_text_folder(path, data.cache_dir() / "packs", log, **how)
+    return data.read_text_folder(
+        path,
+        data.cache_dir() / "packs",
+        log,
+        form=options.form,
+        lowercase=options.lowercase,
+        min_count=options.min_count,
+        max_vocabulary=options.max_vocabulary,
+        max_skipped_fraction=options.max_skipped_fraction,
+    )
 
 
 def read_tasks(

@@ -7,19 +7,17 @@ import numpy as np
 
 from cpc import data, models
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks
+from cpc.data.walk import Skipped
 from cpc.types import UserError
-from experiments.training.embedding import list_files, skip
 from experiments.training.problem import Embedding
+from experiments.training.sequences import list_files, skip
 
 #: Sentences of a file that the context has seen when it begins anew, so that any file fits.
 LONGEST = 1024
 
 
 def embed_files(
-    pretrained: models.Pretrained,
-    root: pathlib.Path,
-    names: Sequence[str],
-    skipped: list[tuple[str, str]],
+    pretrained: models.Pretrained, root: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
     """Return the features of .txt files, one row per sentence."""
     if "words" not in pretrained.input:

@@ -40,7 +40,8 @@ def check(config: Config) -> None:
         (is_cpc and config.data.run_sentences <= config.model.num_offsets,
          "data.run_sentences model.num_offsets",
          "a run has no sentence that far ahead; raise data.run_sentences, or lower "
-         "model.num_offsets"))  # fmt: skip
+         "model.num_offsets"),
+    )  # fmt: skip
 
 
 def build_model(config: Config) -> Model:
@@ -53,9 +54,14 @@ def build_model(config: Config) -> Model:
 
 def build_encoder(config: Config) -> SentenceEncoder:
     """Return the encoder of a config; its embeddings are of `<unk>` and the words."""
-    options, num_words = config.model, config.data.max_vocabulary
-    widths = options.embedding_width, options.width, options.kernel
-    return SentenceEncoder(num_words + 1, *widths, dtype=jnp.dtype(options.dtype))
+    options = config.model
+    return SentenceEncoder(
+        config.data.max_vocabulary + 1,
+        options.embedding_width,
+        options.width,
+        options.kernel,
+        dtype=jnp.dtype(options.dtype),
+    )
 
 
 def geometry(config: Config) -> Geometry:
@@ -70,8 +76,12 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
     """Return model and batches of a plan."""
     config, held_out = plan.config, None
     options = config.data
-    sizes = {name: options[name] for name in ("run_sentences", "max_words", "batch_size")}
-    draw = functools.partial(make_runs, **sizes)
+    draw = functools.partial(
+        make_runs,
+        run_sentences=options.run_sentences,
+        max_words=options.max_words,
+        batch_size=options.batch_size,
+    )
     if config.evaluate.num_runs > 0:
         draw_test = draw(text.test, seed=config.seed + 1)
         number = -(-config.evaluate.num_runs // options.batch_size)

@@ -1,31 +1,139 @@
-"""Probes of sentences: the sign of reviews, genre, and which sentence comes next."""
+"""Probes of sentences: the sign of reviews, genre, and which sentence comes next.
 
+Word vectors are read as word2vec, GloVe and fastText write them in text.
+"""
+
+import codecs
 import functools
+import itertools
 import pathlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc import data
-from cpc.evaluate import (
-    bag_of_words,
-    bootstrap_interval,
-    cross_validate,
-    expand_vocabulary,
-    fit_dense,
-    fit_sparse,
-)
+from cpc import data, evaluate
+from cpc.data import Vocabulary, index_of
+from cpc.files import check_regular
 from cpc.models import Model, make_model
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
-from experiments.kinds.text.vectors import Vectors, read_vectors
 from experiments.training.checks import name_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
+
+#: Lines that decide the width if there is no header.
+NUM_FIRST_LINES = 100
+MAX_LINE_BYTES = 1 << 20
+
+
+class Vectors(NamedTuple):
+    """Vectors of the words of a vocabulary, and of further words."""
+
+    own: np.ndarray
+    """(words, width), zero where there is none."""
+    known: np.ndarray
+    """Ids of the words that have one."""
+    new_words: tuple[str, ...]
+    others: np.ndarray
+    """(new words, width)."""
+
+
+def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
+    """Read the word vectors of a file: lines of a word and its numbers, with spaces or tabs.
+
+    A first line of two whole numbers is word2vec's header, how many words and how wide; without one
+    the width is that of most of the first lines. Words may contain spaces, as some of GloVe's do.
+    """
+    index, rows, new = index_of(vocabulary), {}, {}
+    try:
+        check_regular(path)
+        lines = read_lines(path)
+        first = [*itertools.islice(lines, NUM_FIRST_LINES)]
+        header = first[0].split() if first else []
+        has_header = len(header) == 2 and b"".join(header).isdigit()
+        width = int(header[1]) if has_header else find_width(first)
+        for number, line in enumerate(itertools.chain(first, lines), start=1):
+            if not line or (number == 1 and has_header):
+                continue
+            try:
+                word, vector = parse_line(line, width, has_header)
+            except ValueError as error:
+                what = f"line {number} of the word vectors {path}"
+                if any(byte < 32 and byte not in b"\t\v\f" for byte in line):
+                    raise UserError(
+                        f"{what} contains binary numbers: save the vectors as text, a word and "
+                        "its numbers per line, not compressed"
+                    ) from error
+                raise UserError(f"{what} {error}: correct the line or remove it") from error
+            (rows if word in index else new)[index.get(word, word)] = vector
+    except OSError as error:
+        raise UserError(f"cannot read the word vectors {path}: {error}") from error
+    if len(rows) < 2:
+        raise UserError(f"the word vectors {path} are of {len(rows)} words of the text: too few")
+    own = np.zeros((len(vocabulary.words), width), np.float32)
+    own[list(rows)] = list(rows.values())
+    others = np.array(list(new.values()), np.float32).reshape(len(new), width)
+    return Vectors(own, np.array(sorted(rows)), tuple(map(str, new)), others)
+
+
+def read_lines(path: pathlib.Path) -> Iterator[bytes]:
+    """Yield the lines of a file without ends and byte order mark, longer ones in parts."""
+    with path.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        while line := file.readline(MAX_LINE_BYTES):
+            yield line.rstrip()
+
+
+def find_width(lines: Sequence[bytes]) -> int:
+    """Return how many numbers most of the lines end with, of equally many lines the first's.
+
+    >>> find_width([b". . . 3 4", b"1990 5 6", b"x 1"])
+    2
+    """
+    counts = Counter()
+    for line in lines:
+        numbers = itertools.takewhile(is_number, reversed(line.split()[1:]))
+        counts[sum(1 for _ in numbers)] += 1
+    return max(counts, key=lambda width: counts[width], default=0)
+
+
+def is_number(text: bytes) -> bool:
+    """Return whether text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_line(line: bytes, width: int, has_header: bool) -> tuple[str, np.ndarray]:
+    """Return word and vector of a line; ValueError says what it does instead.
+
+    A word that ends with a number has too many numbers, unless that is whole and a header exists.
+    """
+    fields = line.split()
+    if not 0 < width < len(fields):
+        raise ValueError(f"is not a word and {width} numbers (got {len(fields)} fields)")
+    rest = fields[1:-width]
+    if rest and is_number(rest[-1]) and not (has_header and rest[-1].isdigit()):
+        raise ValueError(f"has more than {width} numbers")
+    try:
+        vector = np.array(fields[-width:]).astype(np.float32)
+    except ValueError:
+        vector = np.array([np.nan])
+    if not np.isfinite(vector).all():
+        raise ValueError(f"does not end with {width} finite numbers")
+    try:
+        return line.rsplit(None, width)[0].decode(), vector
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 (byte {error.start + 1})") from None
+
 
 #: Sentences that are embedded at a time.
 BATCH = 512
@@ -74,9 +182,13 @@ def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> I
     """Yield the accuracy of logistic regression on a feature, by cross-validation."""
     (sentences, labels), num_folds = context.data.tasks[task], context.config.probe.num_folds
     if features.name == "bag":  # of all words that two sentences have, whatever the text
-        found = cross_validate(fit_sparse, own_bag(sentences), labels, num_folds=num_folds)
+        found = evaluate.cross_validate(
+            evaluate.fit_sparse, own_bag(sentences), labels, num_folds=num_folds
+        )
     else:
-        found = cross_validate(fit_dense, features.values(sentences), labels, num_folds=num_folds)
+        found = evaluate.cross_validate(
+            evaluate.fit_dense, features.values(sentences), labels, num_folds=num_folds
+        )
     usual = max(found.l2s, key=found.l2s.count)
     outcomes = Outcomes(found.correct, items=digest(task, found.items, labels))
     stopped = found.num_unconverged
@@ -89,12 +201,13 @@ def make_score(
     task: str, source: str, name: str, outcomes: Outcomes, chance: float, setting: str
 ) -> Score:
     """Return the score of the answers to sentences, its interval over items: sentences, or runs."""
-    low, high = bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
+    low, high = evaluate.bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
     method = "logistic" if task in LABELLED else "score"
     return Score(
         task, source, "sentence", name, method, "accuracy",
         float(outcomes.sums.sum() / outcomes.counts.sum()), low, high, float(chance),
-        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes)  # fmt: skip
+        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes,
+    )  # fmt: skip
 
 
 def own_bag(sentences: tuple[str, ...]) -> Any:
@@ -105,7 +218,7 @@ def own_bag(sentences: tuple[str, ...]) -> Any:
     )
     index = {word: number for number, word in enumerate(words[counts > 1].tolist())}
     ids = [np.array([index[word] for word in one if word in index], int) for one in tokens]
-    return bag_of_words(ids, len(index))
+    return evaluate.bag_of_words(ids, len(index))
 
 
 def make_features(
@@ -148,8 +261,13 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np
     Runs (b, t, w), the sentences to compare with the next ones (b, t - 1, w), and a mask.
     """
     options = config.data
-    sizes = {name: options[name] for name in ("run_sentences", "max_words")}
-    x = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
+    x = cut_runs(
+        text.test,
+        run_sentences=options.run_sentences,
+        max_words=options.max_words,
+        most=NEXT_RUNS,
+        seed=config.seed + 2,
+    )
     # Another run's sentence, at the same place if there is one there, else at its beginning.
     before = np.roll(x, 1, axis=0)
     other = np.where((before >= 0).any(-1, keepdims=True), before, before[:, :1])[:, 1:]
@@ -167,11 +285,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np
 def next_scores(
     questions: Sequence[np.ndarray], context: ProbeContext, features: FeatureSet
 ) -> Iterator[Score]:
-    """Yield how often the sentence that follows scores above one from anywhere in the test text.
-
-    Scores are c's predictions of latents, or of other features cosines. Too few runs give no
-    interval.
-    """
+    """Yield how often the sentence that follows scores above one from anywhere in the test text."""
     name, (x, other, asked) = features.name, questions
     number = int(asked.any(axis=1).sum())
     is_sure = number >= FEWEST_RUNS
@@ -210,15 +324,14 @@ def predicted_right(
 
 def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return whether a sentence is more like the next one than like the other one, by cosine."""
-    if name == "bag":
+
+    def bag(x):  # each word weighted by the nats of its occurrence
         counts = data.count_words(context.data.train)
         nats = np.log((1 + counts.sum()) / (1 + counts))
+        words = evaluate.bag_of_words([row[row >= 0] for row in x], len(counts))
+        return words.multiply(nats).tocsr()
 
-        def features(x, /):  # each word weighted by the nats of its occurrence
-            return bag_of_words([row[row >= 0] for row in x], len(counts)).multiply(nats).tocsr()
-
-    else:
-        features = make_features(*context[:4], name)
+    features: Any = bag if name == "bag" else make_features(*context[:4], name)
     now, after, another = (
         features(part.reshape(-1, x.shape[-1])) for part in (x[:, :-1], x[:, 1:], other)
     )
@@ -244,7 +357,7 @@ def widen(
     params = dict(variables["params"])
     for part in [name for name, own in params.items() if "embedding" in own]:
         table = np.asarray(params[part]["embedding"])
-        new = expand_vocabulary(found.own[found.known], table[found.known], found.others)
+        new = evaluate.expand_vocabulary(found.own[found.known], table[found.known], found.others)
         wide = jnp.asarray(np.concatenate([table[: len(words)], new]), table.dtype)
         params[part] = {**params[part], "embedding": wide}
     size = len(words) + len(found.new_words)

@@ -107,10 +107,7 @@ def log_noise(trained: Any, params: Any, context: Any) -> Any:
 
 
 def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
-    """Write vectors, neighbours and a picture of the most frequent words, for the page and users.
-
-    `vectors.txt` has them in word2vec's form, as `probe.word_vectors` of sentences takes them.
-    """
+    """Write vectors, also as `probe.word_vectors` takes them, and what the page shows of them."""
     vectors = np.asarray(trained.state.params["tables"]["input"])
     words = trained.text.train.vocabulary.words
     write_arrays(folder / "vectors.npz", vectors=vectors)

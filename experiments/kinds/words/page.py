@@ -21,7 +21,10 @@ def write_words_report(workdir: str | Path) -> Path:
     figures = figure_of("loss", loss_figure(run.train), "Loss", LOSS)
     figures += figure_of("map", drawn, "The 300 most frequent words", MAP)
     is_flat = not drawn and (workdir / "vectors.npz").exists()
-    tables = [table for table in (score_table(scores), neighbour_table(workdir)) if table]
+    tables = [score_table(scores)] if scores else []
+    if found := read_object(workdir / "neighbours.json", []):
+        rows = [{"word": word, "nearest": ", ".join(near)} for word, near in found.items()]
+        tables.append(Table("Nearest words by cosine", pd.DataFrame(rows)))
     lead = f"{model.get('name')} by {objective.get('name')}, noise {objective.get('noise')}"
     return write_page(
         workdir,
@@ -78,7 +81,7 @@ def score_table(scores):
         }
         for score in scores
     ]  # fmt: skip
-    return Table("Scores", pd.DataFrame(rows)) if rows else None
+    return Table("Scores", pd.DataFrame(rows))
 
 
 def digits(value: float) -> str:
@@ -88,12 +91,3 @@ def digits(value: float) -> str:
     ('0.583', '11,920')
     """
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def neighbour_table(workdir):
-    """Return the nearest words of a few."""
-    found = read_object(workdir / "neighbours.json", [])
-    if not found:
-        return None
-    rows = [{"word": word, "nearest": ", ".join(near)} for word, near in found.items()]
-    return Table("Nearest words by cosine", pd.DataFrame(rows))

@@ -1,1 +1,0 @@
-"""Features of a folder of files: `cpc embed`."""
