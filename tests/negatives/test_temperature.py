@@ -57,17 +57,15 @@ def test_goldens_are_covered():
     assert all(inputs["tau"] == TAU for _, inputs, _ in ROWS.values())
 
 
-@pytest.mark.parametrize("i", range(len(TAU)))
-def test_entropy_equals_golden(i):
-    """In float32, to its rounding of the greatest entropy, log n."""
-    value = entropies(SCORES, TAU[i], WHERE)
-    np.testing.assert_allclose(value, expected_of("H")[:, i], rtol=2e-6, atol=2e-6)
+def test_entropy_and_its_slope_equal_golden():
+    """In float32, to its rounding of the greatest entropy, log n.
 
-
-def test_slope_equals_golden():
-    """dH/dtau by autodiff is Var_p(s) / tau^3; float32 loses what is small beside H / tau."""
+    dH/dtau by autodiff is Var_p(s) / tau^3; float32 loses digits that are small next to H / tau.
+    """
     differentiate = jax.jit(jax.jacfwd(lambda tau: entropy(SCORES, tau, WHERE)))
     for i, tau in enumerate(TAU):
+        value = entropies(SCORES, tau, WHERE)
+        np.testing.assert_allclose(value, expected_of("H")[:, i], rtol=2e-6, atol=2e-6)
         atol = 2e-6 * math.log(WIDTH) / tau
         np.testing.assert_allclose(differentiate(tau), expected_of("dH")[:, i], 2e-5, atol)
 
@@ -82,13 +80,6 @@ def test_solved_temperature_equals_golden(i):
     tau = solve_rows(SCORES[chosen], targets, WHERE[chosen])
     want = [expected["tau_solved"][i] for _, _, expected in cases]
     np.testing.assert_allclose(tau, want, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_solved_temperature_by_hand():
-    scores = jnp.array([[0.5, 0.3, 0.1]])
-    for target, tau in ((0.25, 0.072529), (0.5, 0.109703), (0.75, 0.167722), (1.0, 0.353809)):
-        assert float(solve_temperature(scores, target)) == pytest.approx(tau, rel=2e-5)
 
 
 @pytest.mark.parametrize("i", range(len(TAU)))
@@ -109,15 +100,15 @@ def test_negative_weights_by_hand():
     _, inputs, expected = GOLDEN["negative_weights_three"]
     scores = jnp.array([inputs["negative_scores"]])
     for tau, want in zip(inputs["tau"], expected["negative_weights"], strict=True):
-        np.testing.assert_allclose(negative_weights(scores, tau)[0], want, rtol=2e-6)
+        np.testing.assert_allclose(weights(scores, tau)[0], want, rtol=2e-6)
     printed = [[0.402, 0.329, 0.269], [0.472, 0.316, 0.212], [0.867, 0.117, 0.016]]
     np.testing.assert_allclose(expected["negative_weights"][:3], printed, atol=5e-4)
 
 
 def test_weights_are_the_gradient_on_the_negatives():
     scores = jnp.array([[0.5, -0.3, 0.1]])
-    pull = jax.grad(lambda s: 0.2 * jax.nn.logsumexp(s / 0.2))(scores)
-    np.testing.assert_allclose(negative_weights(scores, 0.2), pull, rtol=1e-6)
+    pull = jax.jit(jax.grad(lambda s: 0.2 * jax.nn.logsumexp(s / 0.2)))(scores)
+    np.testing.assert_allclose(weights(scores, 0.2), pull, rtol=1e-6)
 
 
 def random_scores(seed, spread, clustered):
@@ -157,7 +148,7 @@ def test_solved_temperature_has_the_mean_entropy(seed, fraction, spread, cluster
     assert mean_entropy(scores, tau, where) == pytest.approx(target, abs=2e-5)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), FRACTIONS, SPREADS, st.booleans(), st.floats(-4, 4))
 def test_held_entropy_arrives_and_stays(seed, fraction, spread, clustered, start):
     """From any start within 10,000 times the scores' spread."""
@@ -174,16 +165,17 @@ def test_held_entropy_arrives_and_stays(seed, fraction, spread, clustered, start
 def test_held_temperature_stays_within_bounds():
     scores = jnp.array([[3.0, 1.0, 0.0]])
     tau = jnp.float32(1.0)
+    bounded = jax.jit(lambda tau, fraction: hold_entropy(tau, scores, None, fraction, 0.5, 2.0))
     for fraction, end in ((0.999, 2.0), (0.001, 0.5)):
         for _ in range(20):
-            tau = hold_entropy(tau, scores, None, fraction, 0.5, 2.0)
+            tau = bounded(tau, fraction)
             assert 0.5 <= float(tau) <= 2.0
         assert float(tau) == pytest.approx(end, rel=1e-3)
     for low in np.float32([0.05, 0.07, 0.1, 0.3]).tolist():  # not even by rounding
         assert float(hold_entropy(low, scores, None, 1e-9, low, 2.0)) >= low
-    inside = hold_entropy(2.0, scores, None, 0.5, 0.5, 2.0)
+    inside = bounded(2.0, 0.5)
     assert 0.5 < float(inside) < 2.0
-    assert float(hold_entropy(1e9, scores, None, 0.5, 0.5, 2.0)) == float(inside)
+    assert float(bounded(1e9, 0.5)) == float(inside)
 
 
 @pytest.mark.parametrize("start", [1e4, 1e-4])
@@ -205,7 +197,7 @@ def test_temperatures_found_have_no_gradient():
         lambda s: solve_temperature(s, 0.5),
         lambda s: hold_entropy(1.0, s, None, 0.5, 0.01, 10.0),
     ):
-        np.testing.assert_array_equal(jax.grad(find)(scores), 0.0)
+        np.testing.assert_array_equal(jax.jit(jax.grad(find))(scores), 0.0)
 
 
 def test_target_out_of_reach():
@@ -222,7 +214,6 @@ def test_target_out_of_reach():
         solve_temperature(equal, float(entropy(equal)[0]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("measure", [
     lambda s, where: entropy(s, 0.5, where).sum(),
     lambda s, where: (negative_weights(s, 0.5, where) * jnp.arange(4.0)).sum(),
@@ -230,22 +221,21 @@ def test_target_out_of_reach():
 def test_masked_scores_have_no_gradient(measure):
     where = jnp.array([[True, True, False, True], [False] * 4, [False, True, False, False]])
     scores = jnp.where(where, jnp.array([0.3, -0.2, 0.0, 0.9]), jnp.nan)
-    value, gradient = jax.value_and_grad(measure)(scores, where)
+    value, gradient = jax.jit(jax.value_and_grad(measure))(scores, where)
     assert np.isfinite(value)
     np.testing.assert_array_equal(np.asarray(gradient)[~np.asarray(where)], 0.0)
     assert (np.asarray(gradient)[0, [0, 1, 3]] != 0).all()
     np.testing.assert_array_equal(np.asarray(gradient)[1:], 0.0)  # none, or one candidate: 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_huge_scores_are_finite(dtype):
     scores = jnp.array([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]], dtype)
-    value, gradient = jax.value_and_grad(lambda s: entropy(s, 0.01).sum())(scores)
+    value, gradient = jax.jit(jax.value_and_grad(lambda s: entropy(s, 0.01).sum()))(scores)
     assert value.dtype == jnp.float32
     assert float(value) == pytest.approx(math.log(3), rel=1e-6)
     np.testing.assert_array_equal(np.asarray(gradient, np.float32), 0.0)
-    share = negative_weights(scores, 0.01)
+    share = weights(scores, 0.01)
     np.testing.assert_allclose(share, [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
     assert float(solve(scores[:1], 0.5)) > 100.0
     assert jnp.isfinite(hold(1.0, scores, jnp.ones((2, 3), bool), 0.5))
@@ -259,14 +249,12 @@ def test_half_precision_is_not_used():
     )
 
 
-@pytest.mark.parametrize("tau", [0.0101, 0.07, 0.1, 0.9, 0.999])
-def test_bounded_temperature_is_inverted(tau):
-    raw = raw_temperature(tau, 0.01, 1.0)
-    assert float(bounded_temperature(raw, 0.01, 1.0)) == pytest.approx(tau, rel=1e-5)
-    assert float(jax.grad(bounded_temperature)(raw, 0.01, 1.0)) > 0.0
-
-
-def test_bounded_temperature_stays_within_bounds():
+def test_bounded_temperature_is_inverted_and_stays_within_bounds():
+    bounded = jax.jit(jax.value_and_grad(lambda raw: bounded_temperature(raw, 0.01, 1.0)))
+    for tau in (0.0101, 0.1, 0.999):
+        value, slope = bounded(raw_temperature(tau, 0.01, 1.0))
+        assert float(value) == pytest.approx(tau, rel=1e-5)
+        assert float(slope) > 0.0
     values = [float(bounded_temperature(raw, 0.01, 1.0)) for raw in (-1e4, -3.0, 0.0, 3.0, 1e4)]
     assert values == sorted(values)
     assert values[0] == pytest.approx(0.01, rel=1e-6)
@@ -275,12 +263,10 @@ def test_bounded_temperature_stays_within_bounds():
 
 
 @pytest.mark.parametrize("measure", [entropy, negative_weights])
-@pytest.mark.parametrize(
-    "temperature", [0, -1.0, float("nan"), jnp.float32(-1), jnp.array([1.0, 0.0])], ids=str
-)
-def test_temperature_must_be_positive(measure, temperature):
-    with pytest.raises(UserError, match="temperature is"):
-        measure(jnp.zeros((2, 2)), temperature)
+def test_temperature_must_be_positive(measure):
+    for temperature in (0, -1.0, float("nan"), jnp.float32(-1), jnp.array([1.0, 0.0])):
+        with pytest.raises(UserError, match="temperature is"):
+            measure(jnp.zeros((2, 2)), temperature)
 
 
 def test_a_temperature_may_be_an_array_that_jit_closes_over():
