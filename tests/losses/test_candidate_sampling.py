@@ -1,8 +1,5 @@
 """Sampled losses, one by one and as TensorFlow's users call them, against TensorFlow's numbers."""
 
-import pathlib
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,9 +15,7 @@ from cpc.losses import (
     sampled_softmax,
 )
 from cpc.types import UserError
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 META, CASES = load_golden("tf_sampled_losses.npz")
 NAMES = {"nce": sampled_logistic, "ssm": sampled_softmax}
@@ -32,7 +27,7 @@ M, V, S, D = 16, 201, 32, 8  # to which all cases are padded; the last class sco
 
 @jax.jit
 def sampled_losses(arrays, labels, sample, hits, real):
-    """Losses by TensorFlow's name, and gradients of their sums; the last three are of no sampler."""
+    """Losses by TensorFlow's name, and gradients of their sums; the last three are called alone."""
     ids, true, sampled = sample
 
     def losses(arrays):

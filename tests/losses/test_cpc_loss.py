@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +21,8 @@ from cpc.losses import (
     sup_con,
 )
 from cpc.types import CPCOutputs, Position, Rule, UserError
+from tests.goldens.goldens import load_golden
 from tests.losses.any_rule import any_rule, with_index
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
 
 META, CASES = load_golden("cpc_loss.npz")
 RULES = {
@@ -171,9 +167,8 @@ SHARDS = negatives.within_shards(2, 4)
         {"block": 8, "columns": 5, "offsets": (2, 4), "memory": 6,
          "where": jnp.arange(6)[None] < jnp.array([6, 4, 5, 6])[:, None]},
         {"rule": SHARDS, "loss": sigmoid, "bias": -1.0, "temperature": 0.5},
-        {"choose": negatives.uniform_subset(5), "rng": jax.random.key(7)},
     ],
-    ids=["cut", "shards", "choose"],
+    ids=["cut", "shards"],
 )  # fmt: skip
 def test_projected_candidates_give_the_same(options):
     num_memory = options.get("memory", 0)
@@ -186,10 +181,7 @@ def test_projected_candidates_give_the_same(options):
         loss = functools.partial(linear_loss, with_maps=with_maps, **rest)
         return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays)
 
-    found = both(True)
-    assert_same(found, both(False), atol=2e-5)
-    if "choose" in options:
-        np.testing.assert_array_equal(found[0][1].n / found[0][1].anchors, 1 + 5)
+    assert_same(both(True), both(False), atol=2e-5)
 
 
 def flop_and_program(with_maps, *shapes, rule=negatives.batch):
@@ -279,9 +271,9 @@ def test_equal_scores_give_log_n():
     np.testing.assert_allclose(sums.pairwise / sums.anchors, 0.5)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_huge_scores_keep_their_gradient(dtype):
+def test_huge_scores_keep_their_gradient():
     """A positive 100 below must still pull with full strength (log(softmax + eps) would not)."""
+    dtype = jnp.bfloat16
     predictions = jnp.zeros((2, 2, 1, 1), dtype).at[0, 0].set(1.0)
 
     @jax.jit
@@ -368,7 +360,8 @@ def whole_matrices(z, predictions, tau, bias):
             scores = predictions[:, :, k - 1].reshape(-1, 5) @ z.reshape(-1, 5).T / tau + bias
             here = np.flatnonzero(np.asarray(flat.time) + k < 5)
             positive = scores[here, here + k]
-            chosen, where = scores[here], negatives.batch(anchors, flat, k)[here]
+            chosen = scores[here]
+            where = jnp.asarray(negatives.batch(anchors, flat, k)[here])
             if choose is not None:
                 chosen, where = choose(None, positive, chosen, where)
             total += loss(positive, chosen, where).sum() / where.any(-1).sum()
@@ -398,16 +391,9 @@ def test_any_loss_and_choice_by_blocks_equal_the_whole_matrix(name):
     assert_same(blocks(*args), whole_matrices(*args)[name], rtol=3e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        functools.partial(debiased, prior=0.3),
-        functools.partial(hard_weighted, prior=0.3, concentration=0.5),
-    ],
-    ids=["debiased", "hard_weighted"],
-)
-def test_floor_of_cosines_is_that_of_the_temperature(loss):
+def test_floor_of_cosines_is_that_of_the_temperature():
     """e^(-1 / tau), also if learned; half of the anchors have all of their noise taken away."""
+    loss = functools.partial(hard_weighted, prior=0.3, concentration=0.5)
     outputs = random_outputs(3, 5, 5, 1)
     unit = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), outputs)
     moved = 2 * jnp.roll(unit.z, -1, axis=1)[:2, :, None]  # towards their positives
@@ -466,7 +452,7 @@ STRUCTURES = {
     ),
     "aligned, a floor": (
         negatives.one_per_sequence,
-        bind(hard_weighted, "concentration", prior=0.1),
+        lambda option: {"loss": functools.partial(debiased, prior=0.5), "temperature": option},
     ),
     "shards, several positives": (SHARDS, bind(sup_con, "temperature")),
     "shards, any cost": (SHARDS, bind(cost_of_all, "size")),
@@ -474,51 +460,33 @@ STRUCTURES = {
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_a_structure_saves_work_alone(name):
+def test_a_structure_saves_work_and_nothing_else(name):
     """Rows and columns, padding, offsets that skip, an option of the loss that is learned."""
     rule, bind_option = STRUCTURES[name]
-    outputs = random_outputs(4, 4, 5, 2, lanes=(3,))
-    positions = LANES._replace(group=np.array([0, 0, 1, 1])[:, None, None])
+    outputs = random_outputs(4, 4, 64, 2, lanes=(3,))
+    unit = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), outputs)
+    positions = LANES._replace(group=np.array([0, 1, 0, 0])[:, None, None])
     exists = jnp.arange(48).reshape(4, 4, 3) % 7 > 0
+    args = unit.z, unit.predictions, jnp.float32(0.7)
 
     def compile_loss(rule):
         @functools.partial(jax.value_and_grad, argnums=(0, 1, 2), has_aux=True)
         def loss(z, predictions, option):
-            options = {"offsets": (2, 3), "where": exists, "block": 8, **bind_option(option)}
+            options = {"offsets": (2, 3), "where": exists, "block": 48, **bind_option(option)}
             return cpc_loss(CPCOutputs(z, z, predictions), positions, rule, **options)
 
-        return jax.jit(loss)
+        lowered = jax.jit(loss).lower(*args)
+        return lowered.compile(), lowered.cost_analysis()["flops"]
 
-    args = outputs.z, outputs.predictions, jnp.float32(0.7)
-    structured = compile_loss(rule)
-    general = compile_loss(dataclasses.replace(rule, aligned=False, shard_size=None))
+    structured, flop = compile_loss(rule)
+    general, flop_of_pairs = compile_loss(dataclasses.replace(rule, aligned=False, shard_size=None))
+    assert flop < (0.5 if rule.aligned else 0.7) * flop_of_pairs
     found = structured(*args)
     assert_same(found, general(*args))
     low, high = (general(*args[:2], jnp.float32(x))[0][0] for x in (0.69, 0.71))
     slope = float(found[1][2])
     assert slope == pytest.approx(float(high - low) / 0.02, rel=1e-2)
     assert abs(slope) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("rule", "share"),
-    [
-        (negatives.within_shards(4, 8), 0.5),
-        (negatives.same_group & negatives.one_per_sequence, 0.3),
-    ],
-    ids=["shards", "aligned"],
-)
-def test_pairs_that_a_structure_excludes_are_not_scored(rule, share):
-    outputs = random_outputs(8, 12, 64, 2)
-
-    def flop(rule):
-        def loss(outputs):
-            return cpc_loss(outputs, positions_of(8, 12), rule, block=96)
-
-        lowered = jax.jit(jax.value_and_grad(loss, has_aux=True)).lower(outputs)
-        return lowered.cost_analysis()["flops"]
-
-    assert flop(rule) < share * flop(dataclasses.replace(rule, aligned=False, shard_size=None))
 
 
 @pytest.mark.parametrize("columns", [None, 5])

@@ -1,8 +1,6 @@
 """InfoNCE of score matrices: closed forms and another implementation."""
 
 import itertools
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +8,7 @@ import numpy as np
 import pytest
 
 from cpc.losses import info_nce
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 META, CASES = load_golden("infonce_explicit.npz")
 #: Queries, negatives and width to which the cases of a mode are padded.

@@ -1,8 +1,6 @@
 """Retrieval against TensorFlow's numbers; NCE and sampled losses by enumeration, in the limit."""
 
 import itertools
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +19,7 @@ from cpc.losses import (
     sampled_softmax,
 )
 from cpc.types import UserError
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 META, RETRIEVAL = load_golden("tfrs_retrieval.npz")
 _, NCE_GRADIENTS = load_golden("nce_mle_gradient.json")

@@ -2,8 +2,6 @@
 
 import functools
 import itertools
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +17,13 @@ from cpc.losses import (
     view_scores,
 )
 from cpc.types import UserError
+from tests.goldens.goldens import load_golden
 from tests.losses import naive_losses as naive
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
 
 META, CASES = load_golden("dcl.npz")
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="sigma")
 def decoupled_losses(first, second, temperature, sigma):
     """The decoupled loss, plain and weighted, with gradients; widths may be padded."""
 
@@ -46,7 +42,7 @@ def test_decoupled_equals_lightly(name):
     params, inputs, expected = CASES[name]
     d = params["D"]
     arrays = [np.pad(np.float32(inputs[f"out{i}"]), ((0, 0), (0, 16 - d))) for i in (0, 1)]
-    value, *slopes = decoupled_losses(*arrays, params["temperature"], params["sigma"])
+    value, *slopes = decoupled_losses(*arrays, params["temperature"], sigma=params["sigma"])
     tolerance = META["tolerance"]
     for i, key in enumerate(("dcl", "dclw")):
         found = {"": value[i], "_grad0": slopes[0][i][:, :d], "_grad1": slopes[1][i][:, :d]}

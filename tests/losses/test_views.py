@@ -1,8 +1,6 @@
 """NT-Xent, SupCon and triplets against pytorch-metric-learning and lightly, and reductions."""
 
 import functools
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +9,7 @@ import pytest
 
 from cpc.losses import info_nce, nt_xent, sup_con, triplet, view_scores
 from cpc.types import UserError
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 META, CASES = load_golden("metric_learning.npz")
 RTOL, ATOL = META["tolerance"]["f32_rtol"], META["tolerance"]["f32_atol"]

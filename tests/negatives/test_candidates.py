@@ -1,8 +1,5 @@
 """Samplers and noise that follow a word: what is expected, what is drawn, what log q says."""
 
-import pathlib
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +8,7 @@ import pytest
 from cpc import negatives
 from cpc.negatives.candidates import expect
 from cpc.types import UserError
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 META, CASES = load_golden("tf_samplers.json")
 DRAWN = [name for name, (_, _, out) in CASES.items() if "prob_float64" in out]

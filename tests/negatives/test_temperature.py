@@ -2,8 +2,6 @@
 
 import functools
 import math
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +19,7 @@ from cpc.negatives import (
     solve_temperature,
 )
 from cpc.types import UserError
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 _, GOLDEN = load_golden("temperature_entropy.json")
 ROWS = {name: case for name, case in GOLDEN.items() if "scores" in case[1]}
@@ -101,8 +97,6 @@ def test_negative_weights_by_hand():
     scores = jnp.array([inputs["negative_scores"]])
     for tau, want in zip(inputs["tau"], expected["negative_weights"], strict=True):
         np.testing.assert_allclose(weights(scores, tau)[0], want, rtol=2e-6)
-    printed = [[0.402, 0.329, 0.269], [0.472, 0.316, 0.212], [0.867, 0.117, 0.016]]
-    np.testing.assert_allclose(expected["negative_weights"][:3], printed, atol=5e-4)
 
 
 def test_weights_are_the_gradient_on_the_negatives():
