@@ -192,17 +192,6 @@ def test_rows_are_alone(name):
 
 
 @EVERY
-def test_order_of_negatives_is_nothing(name):
-    positive, negatives, where = scores_of(5, 3, 6)
-    order = np.array([3, 1, 5, 0, 2, 4])
-    values, (to_positive, to_negatives) = run_loss(name, positive, negatives, where)
-    shuffled, (again, to_shuffled) = run_loss(name, positive, negatives[:, order], where[:, order])
-    np.testing.assert_allclose(shuffled, values, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(again, to_positive, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(to_shuffled, to_negatives[:, order], rtol=1e-5, atol=1e-6)
-
-
-@EVERY
 def test_shapes_that_do_not_match_are_a_sentence(name, unchecked):
     loss = LOSSES[name][0]
     two, mask = jnp.zeros(2), jnp.ones((2, 3), bool)

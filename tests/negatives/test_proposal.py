@@ -75,43 +75,6 @@ def test_fixed_noise_must_not_follow_a_trained_array(transform):
         jax.eval_shape(jax.grad(transform(loss)), jnp.zeros(4))
 
 
-GRID = jnp.linspace(-6.0, 6.0, 121)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def learned_mean(data, mode, steps):
-    """A Gaussian's mean by noise-contrastive estimation, 5 draws of noise each step and datum."""
-    start, k = 0.3, 5
-
-    def log_p(mean):
-        return jax.nn.log_softmax(-0.5 * (GRID - mean) ** 2)
-
-    def step(mean, rng):
-        def objective(mean):
-            noise = propose(
-                rng, log_p(jnp.array(start) if mode == "fixed" else mean), k * data.size, mode
-            )
-            to_data = log_p(mean)[data] - noise.log_q_of(data) - jnp.log(k)
-            to_noise = log_p(mean)[noise.ids] - noise.log_q - jnp.log(k)
-            value = jax.nn.log_sigmoid(to_data).sum() + jax.nn.log_sigmoid(-to_noise).sum()
-            return value / data.size
-
-        return mean + jax.grad(objective)(mean), None
-
-    return jax.lax.scan(step, jnp.array(start), jax.random.split(RNG, steps))[0]
-
-
-@pytest.mark.parametrize("mode", ["fixed", "stopped", "through"])
-def test_learning_a_mean(mode):
-    """Fixed and stopped find the mean of the data, 0; through never leaves its start, 0.3."""
-    draw = jax.jit(lambda rng: propose(rng, -0.5 * GRID**2, 4000, "fixed").ids)
-    data = draw(jax.random.key(8))
-    mean = float(learned_mean(data, mode, 30))
-    assert mean == pytest.approx(0.3 if mode == "through" else 0.0, abs=0.04 + 1e-6)
-    if mode == "through":
-        assert mean == pytest.approx(0.3, abs=1e-5)
-
-
 def test_draws_follow_q():
     """Chi-square with 4 degrees of freedom; no impossible or masked class is ever drawn."""
     logits = jnp.array([-jnp.inf, 0.0, 1.0, jnp.nan, 2.0, -1.0, 0.5, -jnp.inf])
