@@ -44,7 +44,7 @@ OPTIONS = {
 def test_log_n_is_the_loss_at_chance_and_nothing_is_it_at_best(name):
     """Decoupled has no floor; SupCon has both, but with one positive alone."""
     loss = bind(getattr(losses, name), **OPTIONS.get(name, {}))
-    chance, best = jax.jit(loss)(jnp.array([0.0, 50.0]), jnp.zeros((2, 9)))
+    chance, best = jax.jit(lambda *scores: loss(*scores))(jnp.array([0.0, 50.0]), jnp.zeros((2, 9)))
     has_both = np.isclose(chance, np.log(10)) and np.isclose(best, 0, atol=1e-5)
     assert describe(loss).has_log_n == (has_both and name != "sup_con")
 
