@@ -47,7 +47,7 @@ def align(costs, best):
 
 @both_forms
 def test_cost_and_weights_are_those_of_all_paths(best):
-    for size in [(1, 1), (4, 4), (5, 2), (7, 4)]:
+    for size in [(1, 1), (4, 4), (7, 3)]:
         costs = np.random.default_rng(0).normal(size=(3, *size), scale=3.0)
         found, total, slope, weights = align(jnp.float32(costs), best)
         want = [naive_cost(one, best) for one in costs]
