@@ -194,7 +194,7 @@ def naive(f, log_a, u):
     }
 
 
-@pytest.mark.parametrize(("n", "scale"), itertools.product((2, 5), (0.1, 1.0, 3.0)))
+@pytest.mark.parametrize(("n", "scale"), [*itertools.product((2, 5), (0.1, 1.0, 3.0))])
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_naive_twin(n, seed, scale):
     rng = np.random.default_rng(seed)
