@@ -37,7 +37,7 @@ GRADIENTS = ("infonce", "nwj", "dv", "tuba", "js")
 
 
 #: Sizes with a program of their own; the cases of other sizes are run each night.
-SIZES = (2, 5, 6, 8, 9, 16)
+SIZES = (2, 5, 6, 8)
 golden_cases = pytest.mark.parametrize(
     "name",
     [

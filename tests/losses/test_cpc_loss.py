@@ -552,6 +552,13 @@ def test_gaps_in_the_padding_are_allowed():
     assert float(found) == float(expected)
 
 
+def test_lanes_that_are_padding_everywhere_are_allowed():
+    outputs, where = random_outputs(4, 4, 3, 2, lanes=(3,)), jnp.arange(48).reshape(4, 4, 3) % 3 < 1
+    rule = negatives.one_per_sequence
+    loss, _ = jax.eval_shape(lambda: cpc_loss(outputs, LANES, rule, where=where))
+    assert loss.shape == ()
+
+
 def test_memory_is_further_candidates_without_a_gradient():
     """Two batches as one, against one batch with 9 latents of the other as its memory."""
     both, positions = random_outputs(4, 6, 5, 2), positions_of(4, 6)
