@@ -2,16 +2,13 @@
 
 import functools
 import inspect
+import itertools
 import math
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cpc.estimators import (
     club,
@@ -28,9 +25,7 @@ from cpc.estimators import (
     tuba,
 )
 from cpc.types import UserError
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 META, CASES = load_golden("mi_bounds.npz")
 RTOL, ATOL = META["tolerance"]["f32_rtol"], META["tolerance"]["f32_atol"]
@@ -39,6 +34,17 @@ CLIPS = np.array([1.0, 5.0, np.inf])
 #: Beyond this float32 has no number; values there are continued by a line and must be finite.
 LARGEST = 3e37
 GRADIENTS = ("infonce", "nwj", "dv", "tuba", "js")
+
+
+#: Sizes with a program of their own; the cases of other sizes are run each night.
+SIZES = (2, 5, 6, 8)
+golden_cases = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (params["N"] not in SIZES))
+        for name, (params, _, _) in CASES.items()
+    ],
+)
 
 
 # Compiled for a dozen shapes and run a few times each: the compiler need not try hard.
@@ -98,8 +104,7 @@ def assert_close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=atol)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@golden_cases
 def test_goldens(name):
     _, inputs, expected = CASES[name]
     scores = inputs["scores"]
@@ -118,8 +123,7 @@ def test_goldens(name):
         assert_close(out["interpolated"][-1], expected["interpolated_alpha1" + suffix])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@golden_cases
 def test_golden_gradients(name):
     _, inputs, expected = CASES[name]
     out = run(inputs["scores"], inputs["log_baseline"])
@@ -190,9 +194,8 @@ def naive(f, log_a, u):
     }
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.sampled_from([2, 5, 7]), st.integers(0, 10**6), st.floats(0.1, 3.0))
+@pytest.mark.parametrize(("n", "scale"), [*itertools.product((2, 5), (0.1, 1.0, 3.0))])
+@pytest.mark.parametrize("seed", range(3))
 def test_equal_naive_twin(n, seed, scale):
     rng = np.random.default_rng(seed)
     scores, log_baseline, u = (
@@ -250,7 +253,6 @@ def test_estimates_pass_vmap():
     np.testing.assert_allclose(batch.ceiling, [1 + math.log(4 / 0.1)] * 3, rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_labels():
     inf = math.inf
     labels = {
@@ -271,55 +273,33 @@ def test_labels():
         "club": (False, "upper", inf),
     }
     ends = jax.vmap(lambda alpha: interpolated(jnp.zeros((5, 5)), 0.0, alpha).ceiling)
-    np.testing.assert_allclose(ends(jnp.array([0.0, 1.0])), [inf, math.log(4)], rtol=1e-6)
+    ends = jax.jit(ends)(jnp.array([0.0, 1.0]))
+    np.testing.assert_allclose(ends, [inf, math.log(4)], rtol=1e-6)
 
 
-def test_interpolated_ends():
-    """Weight 1 is InfoNCE among n - 1, weight 0 is TUBA, not the other way round."""
-    rng = np.random.default_rng(3)
-    scores, log_baseline = rng.normal(size=(5, 5)), rng.normal(size=5)
-    out = run(scores, log_baseline)
-    among = [
-        scores[i, i] - np.log(np.mean(np.exp(np.delete(scores[i], j))))
-        for i in range(5)
-        for j in range(5)
-        if i != j
-    ]
-    assert out["interpolated"][-1] == pytest.approx(np.mean(among), abs=1e-5)
-    assert out["interpolated"][-2] == pytest.approx(out["tuba"], abs=1e-5)
-
-
-@pytest.mark.slow
-def test_sure_critic_ends_at_the_ceiling_of_the_interpolation():
-    """1 + log(7 / alpha) below alpha = 1, where it is log 7; no other digits are lost at 300."""
-    scores = jnp.where(jnp.eye(8, dtype=bool), 300.0, -300.0)
-    alphas = jnp.array([1.0, 0.5, 0.1, 0.01])
-    estimate = jax.vmap(lambda alpha: interpolated(scores, 0.0, alpha))(alphas)
-    expected = [1.9459, 3.6391, 5.2485, 7.5511]
-    np.testing.assert_allclose(estimate.value, expected, atol=2e-4)
-    np.testing.assert_allclose(estimate.ceiling, expected, atol=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("symbols", [(0, 0, 1, 1, 2, 3), (0, 1, 2, 3, 4, 5)])
-def test_impossible_pairs_are_as_good_as_pairs_of_a_very_low_score(symbols):
-    """The exact critic of a code without noise is -inf off its own symbol, and no NaN comes."""
-    same = jnp.array(symbols)[:, None] == jnp.array(symbols)
+@jax.jit
+def values_and_slopes(scores):
     possible = {name: ESTIMATORS[name] for name in ESTIMATORS if name != "club"}  # inf, rightly
     bind = functools.partial
     ends = {f"{a:g}": bind(interpolated, log_baseline=0.0, alpha=a) for a in (0.0, 1.0)}
 
-    @jax.jit
     def values(scores):
         return {name: one(scores).value for name, one in (possible | ends).items()}
 
+    return values(scores), jax.jacobian(values)(scores)
+
+
+@pytest.mark.parametrize("symbols", [(0, 0, 1, 1, 2, 3), (0, 1, 2, 3, 4, 5)])
+def test_impossible_pairs_are_as_good_as_pairs_of_a_very_low_score(symbols):
+    """The exact critic of a code without noise is -inf off its own symbol, and no NaN comes."""
+    same = jnp.array(symbols)[:, None] == jnp.array(symbols)
     exact, low = (jnp.where(same, math.log(6), floor) for floor in (-math.inf, -1e4))
-    got, want = values(exact), values(low)
+    (got, slopes), (want, _) = values_and_slopes(exact), values_and_slopes(low)
     if len(set(symbols)) == 6:  # there the one kind of bound has nothing to average
         assert min(got.pop(name) for name in ("donsker_varadhan", "mine")) > 1e4
     for name, value in got.items():
         assert float(value) == pytest.approx(float(want[name]), rel=1e-5), name
-    for name, slope in jax.jit(jax.jacobian(values))(exact).items():
+    for name, slope in slopes.items():
         assert np.isfinite(slope).all(), name
 
 
@@ -328,16 +308,8 @@ def test_mine_average_has_a_floor():
     assert float(log_average) == pytest.approx(math.log(1e-4))
 
 
-def test_nwj_of_ones_is_0_in_both_forms():
-    ones = jnp.ones((6, 6))
-    assert float(nwj(ones).value) == pytest.approx(0.0, abs=1e-6)
-    assert float(tuba(ones, jnp.ones(6)).value) == pytest.approx(0.0, abs=1e-6)
-    assert float(js(jnp.zeros((6, 6))).value) == pytest.approx(0.0, abs=1e-6)
-
-
 @pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"nwj", "js"}))  # which are TUBA
-@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (4,), (0, 0)])
-def test_scores_must_be_square(name, shape):
+def test_scores_must_be_square(name):
     """Without the shape checks of the test session, which would speak first."""
     bare = {
         "mine": lambda scores: inspect.unwrap(mine)(scores, 0.0),
@@ -346,26 +318,24 @@ def test_scores_must_be_square(name, shape):
         "interpolated": lambda scores: inspect.unwrap(interpolated)(scores, 0.0, 0.5),
         "flo": lambda scores: inspect.unwrap(flo)(scores, jnp.zeros(1)),
     }.get(name) or inspect.unwrap(ESTIMATORS[name])
-    with pytest.raises(UserError, match="scores has the shape"):
-        bare(jnp.zeros(shape))
+    for shape in ((1, 1), (2, 3), (4,), (0, 0)):
+        with pytest.raises(UserError, match="scores has the shape"):
+            bare(jnp.zeros(shape))
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda s: smile(s, 0), "clip is 0"),
-        (lambda s: smile(s, -1.0), "clip is -1.0"),
         (lambda s: smile(s, math.nan), "clip is nan"),
         (lambda s: smile(s, jnp.float32(0)), "clip is 0.0"),
         (lambda s: inspect.unwrap(smile)(s, jnp.ones(4)), r"clip has the shape \(4,\): it must be"),
         (lambda s: inspect.unwrap(interpolated)(s, 0.0, jnp.ones(4)), "alpha has the shape"),
         (lambda s: inspect.unwrap(ml_cpc)(s, jnp.ones(4)), "alpha has the shape"),
         (lambda s: interpolated(s, 0.0, 1.5), "alpha is 1.5"),
-        (lambda s: interpolated(s, 0.0, -0.1), "alpha is -0.1"),
         (lambda s: interpolated(s, 0.0, jnp.float32(2)), "alpha is 2.0"),
         (lambda s: ml_cpc(s, 0.2), "alpha is 0.2: with 4 pairs it must be from 0.3077 to 1"),
         (lambda s: ml_cpc(s, 1.1), "alpha is 1.1"),
-        (lambda s: ml_cpc(s, jnp.float32(1.5)), "alpha is 1.5"),
         (lambda s: inspect.unwrap(flo)(s, jnp.zeros(3)), "u has the shape"),
     ],
 )

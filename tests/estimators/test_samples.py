@@ -41,6 +41,7 @@ def test_ksg_equals_naive_twin(n, dx, dy, k, seed):
     estimate = ksg(x, y, k)
     assert estimate.value == pytest.approx(naive_ksg(x, y, k), abs=1e-12)
     assert estimate.value <= estimate.ceiling == pytest.approx(digamma(n) - digamma(k))
+    assert (estimate.is_bound, estimate.side) == (False, "")
 
 
 def correlated(rho, n, dim=1, seed=0):
@@ -82,17 +83,13 @@ def test_cca_of_the_sample_covariance():
     covariance = np.cov(np.concatenate([x, y], axis=1).T)
     logdet = [np.linalg.slogdet(c)[1] for c in (covariance[:2, :2], covariance[2:, 2:], covariance)]
     expected = 0.5 * (logdet[0] + logdet[1] - logdet[2])
-    assert cca(x, y).value == pytest.approx(expected, abs=1e-10)
+    found = cca(x, y)
+    assert found.value == pytest.approx(expected, abs=1e-10)
+    assert (found.is_bound, found.side, found.ceiling) == (False, "", math.inf)
     doubled = np.concatenate([y, y[:, :1] * 2], axis=1)  # a column that says nothing new
     assert cca(x, doubled).value == pytest.approx(expected, abs=1e-8)
     assert cca(x, np.ones((50, 1))).value == 0.0
     assert cca(x, x @ np.ones((2, 1))).value == math.inf
-
-
-def test_labels():
-    for estimate in (ksg(*correlated(0.5, 50)), cca(*correlated(0.5, 50))):
-        assert (estimate.is_bound, estimate.side) == (False, "")
-    assert cca(*correlated(0.5, 50)).ceiling == math.inf
 
 
 X = np.random.default_rng(0).normal(size=(6, 1))

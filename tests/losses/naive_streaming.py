@@ -24,6 +24,9 @@ def streaming(q, k, anchors, candidates, rule, offset, g, temperature=1.0, where
     where = where or (np.ones(len(q), bool), np.ones(len(k), bool))
     loss, num, rank, wins, counted = (np.zeros(len(q)) for _ in range(5))
     dq, dk = np.zeros_like(q), np.zeros_like(k)
+    rows = Position(*(np.asarray(p)[:, None] for p in anchors))
+    columns = Position(*(np.asarray(p)[None] for p in candidates))
+    allowed = np.broadcast_to(np.asarray(rule(rows, columns, offset)), (len(q), len(k)))
     for i in np.flatnonzero(where[0]):
         here = Position(*(np.asarray(p)[i] for p in anchors))
         positive, negatives = None, []
@@ -31,7 +34,7 @@ def streaming(q, k, anchors, candidates, rule, offset, g, temperature=1.0, where
             there = Position(*(np.asarray(p)[j] for p in candidates))
             if there[:3] == (here.sequence, here.time + offset, here.lane):
                 positive = j
-            elif rule(here, there, offset):
+            elif allowed[i, j]:
                 negatives.append(j)
         if positive is None or not negatives:
             continue

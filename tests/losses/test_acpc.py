@@ -11,7 +11,10 @@ import pytest
 
 from cpc import negatives
 from cpc.losses import acpc_loss, cpc_loss, path_cost, path_weights
-from cpc.types import CPCOutputs, Position, UserError
+from cpc.types import CPCOutputs, Position, Rule, UserError
+from tests.losses.any_rule import any_rule, every_pair, flatten, with_index
+
+both_forms = pytest.mark.parametrize("best", [False, True])
 
 
 def paths(num_frames, num):
@@ -25,259 +28,218 @@ def naive_cost(costs, best):
     return min(each) if best else -np.logaddexp.reduce([-one for one in each])
 
 
-SIZES = [(1, 1), (4, 1), (4, 4), (5, 2), (6, 3), (7, 4)]
-
-
-@pytest.mark.parametrize("best", [False, True])
-@pytest.mark.parametrize("size", SIZES)
-def test_the_cost_is_that_of_all_paths(size, best):
-    costs = np.random.default_rng(0).normal(size=(3, *size), scale=3.0)
-    found = path_cost(jnp.float32(costs), best)
-    np.testing.assert_allclose(found, [naive_cost(one, best) for one in costs], rtol=1e-5)
-
-
-@pytest.mark.parametrize("best", [False, True])
-def test_weights_are_the_share_of_paths_and_the_gradient(best):
-    costs = np.random.default_rng(1).normal(size=(6, 3))
-    every = list(paths(6, 3))
+def naive_weights(costs, best):
+    """The share of the paths in which each frame is each prediction's."""
+    every = list(paths(*costs.shape))
     each = np.array([sum(costs[f, k] for f, k in enumerate(path)) for path in every])
-    chance = (each == each.min()) * 1.0 if best else np.exp(-each) / np.exp(-each).sum()
-    want = np.zeros((6, 3))
-    for path, p in zip(every, chance, strict=True):
-        want[range(6), path] += p
-    np.testing.assert_allclose(path_weights(jnp.float32(costs), best), want, atol=1e-6)
-    slope = jax.grad(lambda x: path_cost(x, best))(jnp.float32(costs))
-    np.testing.assert_allclose(slope, want, atol=1e-6)
+    chance = (each == each.min()) * 1.0 if best else np.exp(each.min() - each)
+    want = np.zeros(costs.shape)
+    for path, p in zip(every, chance / chance.sum(), strict=True):
+        want[range(len(costs)), path] += p
+    return want
 
 
-@pytest.mark.slow
-def test_costs_of_any_size_have_finite_gradients():
-    costs = jnp.array([[0.0, 1e4], [1e4, 0.0], [3e4, 3e4]])
-    for best in (False, True):
-        assert float(path_cost(costs, best)) == 3e4
-        assert jnp.isfinite(jax.grad(lambda x: path_cost(x, best))(costs)).all()  # noqa: B023
+@functools.partial(jax.jit, static_argnums=1)
+def align(costs, best):
+    cost, slope = jax.value_and_grad(lambda x: path_cost(x, best).sum())(costs)
+    return path_cost(costs, best), cost, slope, path_weights(costs, best)
 
 
-B, T, D, K, F = 4, 9, 5, 2, 4
+@both_forms
+def test_cost_and_weights_are_those_of_all_paths(best):
+    for size in [(1, 1), (4, 4), (7, 3)]:
+        costs = np.random.default_rng(0).normal(size=(3, *size), scale=3.0)
+        found, total, slope, weights = align(jnp.float32(costs), best)
+        want = [naive_cost(one, best) for one in costs]
+        np.testing.assert_allclose(found, want, rtol=1e-5)
+        assert float(total) == pytest.approx(sum(want), rel=1e-5)
+        want = [naive_weights(one, best) for one in costs]
+        np.testing.assert_allclose(weights, want, atol=1e-5)
+        np.testing.assert_allclose(slope, want, atol=1e-5)
+    huge = jnp.array([[0.0, 1e4], [1e4, 0.0], [3e4, 3e4]])
+    found, _, slope, _ = align(huge, best)
+    assert float(found) == 3e4
+    assert jnp.isfinite(slope).all()
 
 
-def sound(num=K, seed=0, dtype=jnp.float32):
-    rng = np.random.default_rng(seed)
-    z, p = rng.normal(size=(B, T, D)), rng.normal(size=(B, T, num, D))
-    outputs = CPCOutputs(jnp.asarray(z, dtype), jnp.zeros((B, T, 3)), jnp.asarray(p, dtype))
-    row = np.arange(B, dtype=np.int32)[:, None]
-    time = np.arange(T, dtype=np.int32)[None]
-    return outputs, Position(row, time, np.zeros((1, 1), np.int32), row // 2)
-
-
-def allowed(rule, positions, exists, anchor, f):
-    """Indices of the negatives of an anchor's frame."""
-    here = jax.tree.map(lambda x: np.broadcast_to(x, (B, T))[anchor], positions)
-    there = jax.tree.map(lambda x: np.broadcast_to(x, (B, T)), positions)
-    return np.argwhere(np.asarray(rule(here, there, f)) & exists)
-
-
-def naive_loss(outputs, positions, rule, num_frames, best, exists, temperature=1.0):
-    """Mean over anchors, and the costs of each."""
-    z, _, p = (np.asarray(x, np.float64) for x in outputs)
-    num, found = p.shape[2], {}
-    for i, t in np.ndindex(B, T - num_frames):
-        costs = np.zeros((num_frames, num))
-        if not exists[i, t] or not exists[i, t + 1 : t + 1 + num_frames].all():
-            continue
-        for f, k in np.ndindex(num_frames, num):
-            target = z[i, t + 1 + f]
-            own = allowed(rule, positions, exists, (i, t), f + 1)
-            scores = np.array([target, *(z[tuple(j)] for j in own)]) @ p[i, t, k] / temperature
-            costs[f, k] = np.logaddexp.reduce(scores) - scores[0]
-        found[i, t] = costs
-    return num / num_frames * np.mean([naive_cost(one, best) for one in found.values()]), found
-
-
-RULES = {
+B, T, D, K, F, TAU = 4, 7, 5, 2, 4, 0.5
+ROW = np.arange(B, dtype=np.int32)[:, None]
+POSITIONS = Position(ROW, np.arange(T, dtype=np.int32)[None], np.zeros((1, 1), np.int32), ROW // 2)
+PLAIN = {
     "batch": negatives.batch,
     "others": negatives.excluding_sequence,
     "group": negatives.same_group & negatives.excluding_sequence,
     "window": negatives.batch & negatives.outside_window(1),
+}
+ANY = any_rule(list(PLAIN.values()))
+RULES = PLAIN | {
     "shards": negatives.within_shards(2, B) & negatives.batch,
     "aligned": negatives.one_per_sequence,
 }
-PADDED = np.arange(T)[None] < np.array([T, 6, 4, 9])[:, None]
+ALL, PADDED = np.ones((B, T), bool), np.arange(T)[None] < np.array([T, 6, 4, 7])[:, None]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("best", [False, True])
-@pytest.mark.parametrize("rule", RULES)
-def test_the_loss_is_that_of_every_path_of_every_anchor(rule, best):
-    outputs, positions = sound()
-    want, found = naive_loss(outputs, positions, RULES[rule], F, best, np.ones((B, T), bool), 0.5)
-    loss = functools.partial(acpc_loss, num_frames=F, best=best, temperature=0.5)
-    value, sums, frames = jax.jit(lambda o: loss(o, positions, RULES[rule]))(outputs)
-    assert float(value) == pytest.approx(want, rel=2e-5)
-    assert sums.anchors.tolist() == [len(found)] * K
-    assert float((sums.loss / sums.anchors).sum()) == pytest.approx(want, rel=2e-5)
-    assert (sums.chance >= sums.anchors**2 / sums.n * (1 - 1e-5)).all()  # Jensen
-    assert (sums.chance <= sums.anchors / 2).all()
-    assert float(frames.sum()) == pytest.approx(F, rel=1e-5)
-    assert (frames >= 1 - 1e-5).all()
+def make_outputs(num=K, seed=0):
+    rng = np.random.default_rng(seed)
+    return tuple(np.float32(rng.normal(size=s)) for s in ((B, T, D), (B, T, num, D)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("best", [False, True])
-def test_padding_counts_for_nothing(best):
-    outputs, positions = sound()
-    want, found = naive_loss(outputs, positions, negatives.batch, F, best, PADDED)
+def place(name):
+    """Return the rule of the program that serves a rule, and its positions."""
+    if name in PLAIN:
+        return ANY, with_index(POSITIONS, list(PLAIN).index(name))
+    return RULES[name], jax.tree.map(jnp.asarray, POSITIONS)
+
+
+@functools.partial(jax.jit, static_argnames=("rule", "best", "options"))
+def run(z, p, positions, where, *, rule, best=False, options=(("block", 8),)):
+    """Value, sums and frames, and the gradients; latents outside the mask are NaN."""
 
     def loss(z, p):
-        filled = outputs._replace(
-            z=jnp.where(PADDED[..., None], z, jnp.nan),
-            predictions=jnp.where(PADDED[..., None, None], p, jnp.nan),
-        )
-        value, sums, _ = acpc_loss(
-            filled, positions, negatives.batch, num_frames=F, best=best, where=jnp.array(PADDED)
-        )
-        return value, sums
+        z = jnp.where(where[..., None], z, jnp.nan)
+        p = jnp.where(where[..., None, None], p, jnp.nan)
+        value, sums, frames = acpc_loss(
+            CPCOutputs(z, z, p), positions, rule, num_frames=F, best=best, temperature=TAU,
+            where=where, **dict(options),
+        )  # fmt: skip
+        return value, (sums, frames)
 
-    both = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
-    (value, sums), (dz, dp) = both(outputs.z, outputs.predictions)
-    assert float(value) == pytest.approx(want, rel=2e-5)
-    assert sums.anchors.tolist() == [len(found)] * K
-    assert jnp.isfinite(dz).all()
-    assert (dz[~PADDED] == 0).all()
-    assert (dp[~PADDED] == 0).all()
-    counted = np.zeros((B, T), bool)
-    counted[tuple(np.array(list(found)).T)] = True
-    assert (np.asarray(dp != 0).any((2, 3)) == counted).all()
+    return jax.value_and_grad(loss, (0, 1), has_aux=True)(z, p)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["others", "shards"])
-def test_as_many_frames_as_predictions_is_cpc(rule):
-    """Of the anchors that have all latents ahead."""
-    outputs, positions = sound(3)
-    early = negatives.Rule("early", lambda anchor, candidate, k: anchor.time < T - 3)
-
-    def plain(z, p):
-        offsets = [
-            cpc_loss(
-                CPCOutputs(z, outputs.c, p[:, :, k - 1 : k]),
-                positions,
-                RULES[rule] & early,
-                offsets=(k,),
-            )[0]
-            for k in (1, 2, 3)
-        ]
-        return sum(offsets)
-
-    def aligned(z, p):
-        return acpc_loss(
-            CPCOutputs(z, outputs.c, p), positions, RULES[rule], num_frames=3
-        )[0]  # fmt: skip
-
-    found, want = (
-        jax.jit(jax.value_and_grad(loss, (0, 1)))(outputs.z, outputs.predictions)
-        for loss in (aligned, plain)
-    )
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+def naive_loss(z, p, rule, best, exists):
+    """Return the mean over anchors, and the costs of each."""
+    z, p = np.asarray(z, np.float64), np.asarray(p, np.float64)
+    flat, found = flatten(POSITIONS, (B, T)), {}
+    allowed = [every_pair(flat, rule, f + 1) & exists.ravel() for f in range(F)]
+    for i, t in np.ndindex(B, T - F):
+        if not exists[i, t : t + 1 + F].all():
+            continue
+        costs = np.zeros((F, K))
+        for f, k in np.ndindex(F, K):
+            own = z.reshape(-1, D)[allowed[f][i * T + t]]
+            scores = np.stack([z[i, t + 1 + f], *own]) @ p[i, t, k] / TAU
+            costs[f, k] = np.logaddexp.reduce(scores) - scores[0]
+        found[i, t] = costs
+    return K / F * np.mean([naive_cost(one, best) for one in found.values()]), found
 
 
-@pytest.mark.slow
-def test_equal_scores_cost_log_n_less_the_paths():
-    outputs, positions = sound(3)
-    outputs = outputs._replace(predictions=jnp.zeros_like(outputs.predictions))
-    for best, number in ((False, math.comb(5, 2)), (True, 1)):
-        value, sums, _ = acpc_loss(outputs, positions, negatives.batch, num_frames=6, best=best)
-        assert float(value) == pytest.approx(3 / 6 * (6 * math.log(B * T) - math.log(number)))
-        assert float(sums.n[0] / sums.anchors[0]) == pytest.approx(B * T)
-    np.testing.assert_allclose(sums.top1, 0)
+@pytest.mark.parametrize(
+    ("name", "best"),
+    [*itertools.product(PLAIN, [False, True]), ("shards", False), ("aligned", False)],
+)
+def test_loss_is_that_of_every_path_of_every_anchor(name, best):
+    """Padding included, which is neither seen nor counted."""
+    z, p = make_outputs()
+    rule, positions = place(name)
+    for where in (ALL, PADDED):
+        want, found = naive_loss(z, p, RULES[name], best, where)
+        (value, (sums, frames)), (dz, dp) = run(z, p, positions, where, rule=rule, best=best)
+        assert float(value) == pytest.approx(want, rel=2e-5)
+        assert sums.anchors.tolist() == [len(found)] * K
+        assert float((sums.loss / sums.anchors).sum()) == pytest.approx(want, rel=2e-5)
+        assert (sums.chance >= sums.anchors**2 / sums.n * (1 - 1e-5)).all()  # Jensen
+        assert (sums.chance <= sums.anchors / 2).all()
+        assert float(frames.sum()) == pytest.approx(F, rel=1e-5)
+        assert (frames >= 1 - 1e-5).all()
+        assert jnp.isfinite(dz).all()
+        assert not dz[~where].any()
+        counted = np.zeros((B, T), bool)
+        counted[tuple(np.array(list(found)).T)] = True
+        assert (np.asarray(dp != 0).any((2, 3)) == counted).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("best", [False, True])
-def test_the_gradient_is_the_difference_quotient(best):
-    outputs, positions = sound()
-    exists = np.ones((B, T), bool)
-    loss = functools.partial(
-        acpc_loss, positions=positions, rule=negatives.batch, num_frames=F, best=best, block=8
-    )
-
-    def value(z, p):
-        return loss(outputs._replace(z=z, predictions=p))[0]
-
-    gradients = jax.jit(jax.grad(value, (0, 1)))(outputs.z, outputs.predictions)
+@both_forms
+def test_gradient_is_the_difference_quotient(best):
+    arrays = make_outputs()
+    rule, positions = place("batch")
+    _, gradients = run(*arrays, positions, PADDED, rule=rule, best=best)
     rng = np.random.default_rng(3)
-    for index, name in enumerate(("z", "predictions")):
-        x = np.asarray(getattr(outputs, name), np.float64)
-        direction = rng.normal(size=x.shape)
-        ends = [
-            naive_loss(outputs._replace(**{name: x + h * direction}), positions, negatives.batch,
-                       F, best, exists)[0]
-            for h in (1e-5, -1e-5)
-        ]  # fmt: skip
+    for index in (0, 1):
+        direction = rng.normal(size=arrays[index].shape)
+        ends = []
+        for h in (1e-5, -1e-5):
+            moved = [np.float64(x) for x in arrays]
+            moved[index] += h * direction
+            ends.append(naive_loss(*moved, negatives.batch, best, PADDED)[0])
         want = (ends[0] - ends[1]) / 2e-5
         assert float((gradients[index] * direction).sum()) == pytest.approx(want, rel=1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["window", "shards"])
-def test_blocks_change_nothing(rule):
-    outputs, positions = sound()
-
-    def loss(z, p, block):
-        value, sums, frames = acpc_loss(
-            outputs._replace(z=z, predictions=p), positions, RULES[rule], num_frames=F, block=block
-        )
-        return value, (sums, frames)
-
-    both = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True), static_argnums=2)
-    found = [both(outputs.z, outputs.predictions, block) for block in (8, 512)]
-    for other in found[1:]:
-        for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(other), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+def assert_same(found, want, **tolerance):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(one, other, **{"rtol": 2e-5, "atol": 2e-6} | tolerance)
 
 
-@pytest.mark.slow
-def test_drawn_negatives_are_as_many_as_asked_for():
-    outputs, positions = sound()
-    _, sums, _ = acpc_loss(
-        outputs,
-        positions,
-        negatives.batch,
-        num_frames=F,
-        choose=negatives.uniform_subset(5),
-        rng=jax.random.key(0),
-    )
-    np.testing.assert_allclose(sums.n / sums.anchors, 6, rtol=1e-6)
+def test_as_many_frames_as_predictions_is_cpc():
+    """For the anchors that have all latents ahead."""
+    arrays = make_outputs(3)
+    early = Rule("early", lambda anchor, candidate, k: anchor.time < T - 3)
+    rule = negatives.excluding_sequence
+
+    def plain(z, p):
+        return cpc_loss(CPCOutputs(z, z, p), POSITIONS, rule & early)[0]
+
+    def aligned(z, p):
+        return acpc_loss(CPCOutputs(z, z, p), POSITIONS, rule, num_frames=3)[0]
+
+    found, want = (jax.jit(jax.value_and_grad(loss, (0, 1)))(*arrays) for loss in (aligned, plain))
+    assert_same(found, want)
 
 
-@pytest.mark.slow
-def test_it_does_not_matter_in_which_order_sequences_come():
-    outputs, positions = sound()
+@both_forms
+def test_equal_scores_cost_log_n_less_the_paths(best):
+    z, p = make_outputs()
+    rule, positions = place("batch")
+    (value, (sums, _)), _ = run(z, 0 * p, positions, ALL, rule=rule, best=best)
+    number = 1 if best else math.comb(F - 1, K - 1)
+    assert float(value) == pytest.approx(K / F * (F * math.log(B * T) - math.log(number)))
+    assert float(sums.n[0] / sums.anchors[0]) == pytest.approx(B * T)
+    np.testing.assert_allclose(sums.top1, 0)
+
+
+def test_blocks_and_the_order_of_sequences_change_nothing():
+    z, p = make_outputs()
+    rule, positions = place("shards")
+    one = run(z, p, positions, PADDED, rule=rule)
+    assert_same(run(z, p, positions, PADDED, rule=rule, options=()), one)
+    rule, positions = place("group")
     order = np.array([2, 0, 3, 1])
-    moved = jax.tree.map(lambda x: x[order] if len(x) == B else x, (outputs, positions))
-    found = [
-        acpc_loss(*each, negatives.batch, num_frames=F) for each in ((outputs, positions), moved)
-    ]
-    for x, y in zip(*map(jax.tree.leaves, found), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5)
+    moved = jax.tree.map(lambda x: x[order] if len(x) == B else x, (z, p, positions, PADDED))
+    (value, aux), gradients = run(z, p, positions, PADDED, rule=rule)
+    want = (value, aux), [x[order] for x in gradients]
+    assert_same(run(*moved, rule=rule), want, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_half_precision_adds_up_in_single():
-    half, positions = sound(dtype=jnp.bfloat16)
-    same = jax.tree.map(lambda x: x.astype(jnp.float32), half)
-    values = [acpc_loss(o, positions, negatives.batch, num_frames=F)[0] for o in (half, same)]
-    assert values[0].dtype == jnp.float32
-    assert float(values[0]) == pytest.approx(float(values[1]), rel=1e-5)
+def test_drawn_negatives_are_as_many_as_requested():
+    options = (("choose", negatives.uniform_subset(5)), ("rng", jax.random.PRNGKey(0)))
+    z, p = make_outputs()
+
+    @jax.jit
+    def sums(z, p):
+        outputs = CPCOutputs(z, z, p)
+        return acpc_loss(outputs, POSITIONS, negatives.batch, num_frames=F, **dict(options))[1]
+
+    found = sums(z, p)
+    np.testing.assert_allclose(found.n / found.anchors, 6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("options", "words"), [
+def test_half_precision_is_summed_in_float32():
+    half = [jnp.asarray(x, jnp.bfloat16) for x in make_outputs()]
+    rule, positions = place("batch")
+    (value, _), _ = run(*half, positions, ALL, rule=rule)
+    (want, _), _ = run(*(x.astype(jnp.float32) for x in half), positions, ALL, rule=rule)
+    assert value.dtype == jnp.float32
+    assert float(value) == pytest.approx(float(want), rel=1e-5)
+
+
+@pytest.mark.parametrize(("options", "match"), [
     ({"num_frames": 1}, "2 predictions are aligned to 1 frames"),
-    ({"num_frames": T}, "sequences of 9 latents"),
+    ({"num_frames": T}, "sequences of 7 latents"),
     ({"num_frames": F, "temperature": 0.0}, "temperature is 0.0"),
     ({"num_frames": F, "block": 0}, "block is 0"),
 ])  # fmt: skip
-def test_a_mistake_is_said(options, words):
-    with pytest.raises(UserError, match=words):
-        acpc_loss(*sound(), negatives.batch, **options)
+def test_mistakes_are_named(options, match):
+    z, p = make_outputs()
+    with pytest.raises(UserError, match=match):
+        acpc_loss(CPCOutputs(z, z, p), POSITIONS, negatives.batch, **options)

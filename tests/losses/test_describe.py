@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,15 +21,14 @@ CONTRASTED = (
 BOUNDS = {"info_nce", "ranking_nce", "sampled_softmax"}
 
 
-@pytest.mark.parametrize("name", CONTRASTED)
-def test_every_loss_is_in_the_table(name):
-    description = describe(getattr(losses, name))
-    assert description != losses.Description(description.name)
-    others = [describe(getattr(losses, other)).name for other in CONTRASTED if other != name]
-    assert description.name not in others
-    assert description.bounds == ("I(x; c)" if name in BOUNDS else None)
-    assert description.is_bound(independent_negatives=True) == (name in BOUNDS)
-    assert not description.is_bound(independent_negatives=False)
+def test_every_loss_is_in_the_table():
+    described = {name: describe(getattr(losses, name)) for name in CONTRASTED}
+    assert len({one.name for one in described.values()}) == len(CONTRASTED)
+    for name, description in described.items():
+        assert description != losses.Description(description.name)
+        assert description.bounds == ("I(x; c)" if name in BOUNDS else None)
+        assert description.is_bound(independent_negatives=True) == (name in BOUNDS)
+        assert not description.is_bound(independent_negatives=False)
 
 
 OPTIONS = {
@@ -44,9 +44,7 @@ OPTIONS = {
 def test_log_n_is_the_loss_at_chance_and_nothing_is_it_at_best(name):
     """Decoupled has no floor; SupCon has both, but with one positive alone."""
     loss = bind(getattr(losses, name), **OPTIONS.get(name, {}))
-    chance, best = (
-        float(loss(jnp.full((1,), score), jnp.zeros((1, 9)))[0]) for score in (0.0, 50.0)
-    )
+    chance, best = jax.jit(lambda *scores: loss(*scores))(jnp.array([0.0, 50.0]), jnp.zeros((2, 9)))
     has_both = np.isclose(chance, np.log(10)) and np.isclose(best, 0, atol=1e-5)
     assert describe(loss).has_log_n == (has_both and name != "sup_con")
 
@@ -66,9 +64,7 @@ def test_a_correction_is_part_of_the_critic_on_every_candidate_or_none(loss, pre
         {},
         {positive: -3.0, negatives: -3.0},
         {positive: LOG_Q, negatives: LOG_Q},
-        {positive: 0, negatives: 0.0},
         {positive: np.float32(-0.1), negatives: jnp.float32(-0.1)},
-        {positive: np.float32(-0.1), negatives: -0.1},
     ):
         assert describe(bind(loss, **keywords)).bounds == "I(x; c)", keywords
     for keywords in (
@@ -76,8 +72,6 @@ def test_a_correction_is_part_of_the_critic_on_every_candidate_or_none(loss, pre
         {positive: LOG_Q},
         {negatives: -3.0},
         {positive: -1.0, negatives: -3.0},
-        {positive: -1.0, negatives: LOG_Q},
-        {positive: np.float32(-1), negatives: np.float32(-3)},
         {positive: jnp.float32(-1), negatives: -3.0},
     ):
         description = describe(bind(loss, **keywords))
@@ -91,13 +85,6 @@ def test_a_correction_is_part_of_the_critic_on_every_candidate_or_none(loss, pre
 def test_noise_corrections_leave_other_losses_as_they_are():
     bound = bind(losses.nce, log_noise_positive=-1.0, log_noise_negatives=LOG_Q)
     assert describe(bound) == describe(losses.nce)
-
-
-def test_two_critics_can_pass_the_information():
-    """Nothing is shared, I = 0, and yet log N - L is above it if only negatives are corrected."""
-    positive, negatives = jnp.zeros(1), jnp.zeros((1, 9))
-    loss = losses.sampled_softmax(positive, negatives, log_q_negatives=2.0)
-    assert np.log(10) - float(loss[0]) > 1.0
 
 
 class Unhashable:

@@ -10,41 +10,58 @@ import pytest
 from cpc import negatives
 from cpc.losses import cpc_loss, info_nce, sup_con
 from cpc.types import CPCOutputs, Position
+from tests.losses.any_rule import any_rule, every_pair, flatten, with_index
 
-B, T, K, D = 6, 7, 2, 5
+B, T, K, D = 6, 5, 2, 5
 GROUP = np.array([0, 1, 0, -1, 1, -1])  # below 0: unknown, and no group
-
-
-def make_outputs(seed=0):
-    rng = np.random.default_rng(seed)
-    z, predictions = rng.normal(size=(B, T, D)), rng.normal(size=(B, T, K, D))
-    return CPCOutputs(*(jnp.asarray(x, jnp.float32) for x in (z, z, predictions)))
-
-
 POSITIONS = Position(
     np.arange(B)[:, None], np.arange(T)[None], np.zeros((1, 1), int), GROUP[:, None]
 )
+PLAIN = {"blocks": negatives.batch, "other sequences": negatives.excluding_sequence}
+RULES = PLAIN | {
+    "shards": negatives.batch & negatives.within_shards(2, B),
+    "aligned": negatives.one_per_sequence,
+}
+ANY = any_rule(list(PLAIN.values()))
+LENGTHS = np.array([T, T - 2, T, T - 1, T, 3])
 
 
-def naive_loss(outputs, rule, tau, inside, lengths):
+def make_arrays(seed=0):
+    rng = np.random.default_rng(seed)
+    return np.float32(rng.normal(size=(B, T, D))), np.float32(rng.normal(size=(B, T, K, D)))
+
+
+@functools.partial(jax.jit, static_argnames=("rule", "inside"))
+@functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+def run(z, predictions, positions, where, tau, *, rule, inside=False):
+    z = jnp.where(where[..., None], z, jnp.nan)  # padding may hold anything
+    options = {"temperature": tau, "where": where, "block": 8}
+    loss = functools.partial(sup_con, inside=inside)
+    return cpc_loss(CPCOutputs(z, z, predictions), positions, rule, loss=loss, **options)
+
+
+def run_named(name, arrays, tau=0.7, positions=POSITIONS, lengths=LENGTHS, **options):
+    index = list(PLAIN).index(name) if name in PLAIN else 0
+    where = np.arange(T) < lengths[:, None]
+    rule = ANY if name in PLAIN else RULES[name]
+    return run(*arrays, with_index(positions, index), where, tau, rule=rule, **options)
+
+
+def naive_loss(z, predictions, rule, inside, tau=0.7, lengths=LENGTHS):
     """The sum over offsets of the mean over anchors, one candidate after the other, float64."""
-    z, predictions = (np.asarray(x, np.float64) for x in (outputs.z, outputs.predictions))
-    total = 0.0
+    z, predictions = (np.asarray(x, np.float64) for x in (z, predictions))
+    total, flat = 0.0, flatten(POSITIONS, (B, T))
     for k in range(1, K + 1):
-        losses = []
+        losses, allowed = [], every_pair(flat, rule, k).reshape(B, T, B, T)
         for b in range(B):
             for t in range(lengths[b] - k):
                 positives, others = [], []
                 for i in range(B):
                     for j in range(lengths[i]):
                         s = predictions[b, t, k - 1] @ z[i, j] / tau
-                        here, there = (
-                            Position(np.int32(p), np.int32(q), np.int32(0), GROUP[p])
-                            for p, q in ((b, t), (i, j))
-                        )
                         if (i, j) == (b, t + k):
                             positives.append(s)
-                        elif rule(here, there, k):
+                        elif allowed[b, t, i, j]:
                             is_alike = GROUP[i] == GROUP[b] >= 0
                             (positives if is_alike else others).append(s)
                 if not others:
@@ -58,65 +75,42 @@ def naive_loss(outputs, rule, tau, inside, lengths):
     return total
 
 
-RULES = {
-    "blocks": negatives.batch,
-    "other sequences": negatives.excluding_sequence,
-    "shards": negatives.batch & negatives.within_shards(2, B),
-    "aligned": negatives.one_per_sequence,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [*((name, False) for name in RULES), ("blocks", True), ("aligned", True)],
+)
 def test_equals_the_naive_twin(name, inside):
-    outputs, rule = make_outputs(), RULES[name]
-    lengths = [T] * B if name == "aligned" else [T, T - 2, T, T - 1, T, 3]
-    where = None if name == "aligned" else jnp.arange(T) < jnp.array(lengths)[:, None]
-    if where is not None:  # what does not exist may hold anything
-        z = jnp.where(where[..., None], outputs.z, jnp.nan)
-        outputs = outputs._replace(z=z, c=z)
-    loss = functools.partial(sup_con, inside=inside)
-    value, sums = cpc_loss(
-        outputs, POSITIONS, rule, loss=loss, temperature=0.7, where=where, block=8
-    )
-    np.testing.assert_allclose(value, naive_loss(outputs, rule, 0.7, inside, lengths), rtol=2e-5)
+    """Values, and gradients along a random direction."""
+    arrays, rule = make_arrays(), RULES[name]
+    (value, sums), gradients = run_named(name, arrays, inside=inside)
+    np.testing.assert_allclose(value, naive_loss(*arrays, rule, inside), rtol=2e-5)
     assert np.isfinite(sums.loss).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RULES)
-def test_gradients_are_those_of_finite_differences(name):
-    outputs, rule = make_outputs(1), RULES[name]
     rng = np.random.default_rng(2)
-    directions = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), outputs)
-
-    def along(step):
-        moved = jax.tree.map(lambda x, d: x + step * d, outputs, directions)
-        return cpc_loss(moved, POSITIONS, rule, loss=sup_con, block=8)[0]
-
-    slope = jax.grad(along)(0.0)
-    moved = [jax.tree.map(lambda x, d, s=s: x + s * d, outputs, directions) for s in (-1e-4, 1e-4)]
-    low, high = (naive_loss(one, rule, 1.0, False, [T] * B) for one in moved)
+    directions = [rng.normal(size=x.shape) for x in arrays]
+    slope = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+    low, high = (
+        naive_loss(*(x + s * d for x, d in zip(arrays, directions, strict=True)), rule, inside)
+        for s in (-1e-4, 1e-4)
+    )
     np.testing.assert_allclose(slope, (high - low) / 2e-4, rtol=2e-3)
 
 
-@pytest.mark.slow
 def test_without_groups_it_is_info_nce():
-    outputs = make_outputs()
+    z, predictions = make_arrays()
     unknown = POSITIONS._replace(group=np.full((B, 1), -1))
-    losses = (
-        cpc_loss(outputs, unknown, negatives.batch, loss=one)[0] for one in (sup_con, info_nce)
+    whole = np.full(B, T)
+    (value, _), _ = run_named("blocks", (z, predictions), 1.0, unknown, whole)
+    plain = jax.jit(
+        lambda z, p: cpc_loss(CPCOutputs(z, z, p), unknown, negatives.batch, loss=info_nce)
     )
-    np.testing.assert_allclose(*losses, rtol=1e-6)
+    np.testing.assert_allclose(value, plain(z, predictions)[0], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_metrics_are_of_the_predicted_latent_among_other_groups():
     """The predicted latent wins against all of other groups, whatever others of its own score."""
     z = jnp.zeros((B, T, D)).at[:, :, 0].set(jnp.where(GROUP[:, None] == 0, 2.0, 0.0))
     predictions = jnp.zeros((B, T, K, D)).at[:, :, :, 0].set(1.0)
-    _, sums = cpc_loss(CPCOutputs(z, z, predictions), POSITIONS, negatives.batch, loss=sup_con)
+    (_, sums), _ = run_named("blocks", (z, predictions), lengths=np.full(B, T))
     num_first = 2 * np.array([T - 1, T - 2])  # anchors of the two sequences of group 0
     np.testing.assert_array_equal(sums.top1, num_first)
     others = 4 * T * num_first  # of a sequence without a group all but the positive count

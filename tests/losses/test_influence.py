@@ -13,7 +13,7 @@ from cpc.parallel import make_reducer
 from cpc.train import BATCH_AXIS, batch_sharding, make_mesh
 from cpc.types import CPCOutputs, Position
 
-B, T, D, OFFSETS, FURTHER = 8, 6, 5, (1, 3), 5
+B, T, D, OFFSETS, FURTHER = 8, 5, 4, (1, 3), 5
 TAU, PRIOR = 0.2, 0.1
 FLOOR = np.exp(-1 / TAU)
 
@@ -64,14 +64,14 @@ def naive_moments(rule, loss=None, choose=None, where=None, memory=None):
         keys = np.concatenate([keys, np.asarray(memory.keys, np.float64)])
         exists = np.concatenate([exists, memory.exists])
         place = np.concatenate([place, np.stack(memory.positions)], 1)
-    there, sequence = Position(*place), np.arange(len(keys)) // T  # beyond B: of the memory
+    sequence = np.arange(len(keys)) // T  # beyond B: of the memory
     moments = []
     for row, k in enumerate(OFFSETS):
         values, received, anchors = np.zeros((3, len(keys) // T + 1))
+        pairs = rule(Position(*place[:, : B * T, None]), Position(*place[:, None]), k)
         for i in range(B * T):
             target, b = i + k, i // T
-            here = Position(*place[:, i])
-            allowed = np.asarray(rule(here, there, k)) & exists
+            allowed = np.asarray(pairs)[i] & exists
             if i % T + k >= T or not (exists[i] and exists[target] and allowed.any()):
                 continue
             scores = keys @ predictions.reshape(-1, 2, D)[i, row] / TAU
@@ -93,27 +93,22 @@ RULES = {
     "shards": negatives.excluding_sequence & negatives.within_shards(4, B),
 }
 PATHS = {
-    "whole rows": ("batch", {"block": 16}),
-    "of a group": ("group", {"block": 16}),
-    "padding": ("other", {"where": True}),
-    "memory": ("batch", {"memory": True}),
-    "columns across sequences": ("batch", {"columns": 10, "memory": True, "where": True}),
+    "whole rows": ("group", {"block": 16, "memory": True, "where": True}),
+    "columns across sequences": ("batch", {"columns": 7, "memory": True, "where": True}),
     "columns within a sequence": ("group", {"columns": 4}),
     "shards": ("shards", {}),
-    "aligned": ("aligned", {}),
-    "aligned with padding": ("aligned", {"where": True}),
     "a choice": ("other", {"choose": hardest}),
     "aligned with a choice": ("aligned", {"choose": hardest}),
     "another loss": ("batch", {"loss": True}),
     "aligned with another loss": ("aligned", {"loss": True, "where": True}),
     "a mesh of the compiler": ("other", {"where": True, "devices": 8}),
-    "gathered keys": ("other", {"where": True, "memory": True, "devices": 8, "reduced": True}),
-    "a ring": ("group", {"memory": True, "devices": 8, "reduced": True, "ring": True}),
-    "a ring of four": ("batch", {"where": True, "devices": 4, "reduced": True, "ring": True}),
-}
+    "gathered keys": ("other", {"where": True, "memory": True, "devices": 4, "reduced": True}),
+    "a ring": ("group", {"where": True, "memory": True, "devices": 4, "ring": True}),
+}  # fmt: skip
+#: The program without a gradient is another one on these.
+WITHOUT_GRADIENT = ("whole rows", "columns across sequences", "a ring")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_moments_equal_the_naive_twin(path, monkeypatch):
     name, options = PATHS[path]
@@ -121,12 +116,13 @@ def test_moments_equal_the_naive_twin(path, monkeypatch):
     outputs, positions, where, memory = make_problem()
     devices, loss = options.pop("devices", 1), options.pop("loss", None)
     mesh = make_mesh(devices)
-    if options.pop("ring", False):
+    if options.get("ring"):
         monkeypatch.setattr("cpc.parallel.reducer.GATHERED_BYTES", 100)
-    if options.pop("reduced", False):
+    if options.pop("reduced", False) or options.pop("ring", False):
         options["reducer"] = make_reducer(mesh, BATCH_AXIS)
-    of_arrays = {key: {"where": where, "memory": memory}[key] for key in options if key in (
-        "where", "memory")}  # fmt: skip
+    of_arrays = {
+        key: value for key, value in (("where", where), ("memory", memory)) if key in options
+    }
     options |= of_arrays
     if loss:
         options["loss"] = functools.partial(debiased, prior=PRIOR)
@@ -141,5 +137,6 @@ def test_moments_equal_the_naive_twin(path, monkeypatch):
     (_, sums), _ = jax.jit(jax.value_and_grad(value, has_aux=True))(outputs)
     got = np.stack([sums.projection, sums.value_squared, sums.value_anchors])
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * np.abs(want).max())
-    _, again = jax.jit(value)(outputs)  # without a gradient
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), again, sums)
+    if path in WITHOUT_GRADIENT:
+        _, again = jax.jit(value)(outputs)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), again, sums)

@@ -18,15 +18,11 @@ from cpc.losses import (
 from cpc.train import BATCH_AXIS, make_mesh
 from cpc.types import CPCOutputs, Position
 
-T, D = 6, 5
-
-
-def streaming(q, k, here, there, **cut):
-    return streaming_info_nce(q, k, here, there, negatives.batch, 1, **cut)[0].sum()
+T, D = 5, 4
 
 
 def tiles(*args):
-    return streaming(*args, block=7, columns=5)
+    return streaming_info_nce(*args, negatives.batch, 1, block=7, columns=5)[0].sum()
 
 
 def symmetric(q, k, here, there):
@@ -53,8 +49,7 @@ def learned(*args):
     return several_offsets(*args, loss=functools.partial(cpc_loss, loss=loss))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", [streaming, tiles, symmetric, several_offsets, aligned, learned])
+@pytest.mark.parametrize("loss", [tiles, symmetric, aligned, learned])
 def test_two_devices_add_up_what_each_share_gives(loss):
     """Queries are split; the keys are whole on each device, so that their gradient is a sum."""
     rng = np.random.default_rng(0)
@@ -75,8 +70,9 @@ def test_two_devices_add_up_what_each_share_gives(loss):
     )
 
     def by_shares(q, k):
-        shares = zip(q.reshape(2, -1, D), *(p.reshape(2, -1) for p in there), strict=True)
-        return sum(loss(x, k, Position(*here), there) for x, *here in shares)
+        shares = q.reshape(2, -1, D), *(p.reshape(2, -1) for p in there)
+        of_share = jax.lax.map(lambda x: loss(x[0], k, Position(*x[1:]), there), shares)
+        return of_share.sum()
 
     want = jax.jit(jax.value_and_grad(by_shares, (0, 1)))(q, k)
     got = jax.jit(two)(q, k, there, there)

@@ -1,8 +1,6 @@
 """Alias tables: exact by rebuilding, draws by chi-square."""
 
 import functools
-import pathlib
-import sys
 from fractions import Fraction
 
 import jax
@@ -23,9 +21,7 @@ from cpc.negatives import (
 )
 from cpc.negatives.noise import _high_product
 from cpc.types import UserError
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 META, CASES = load_golden("alias_tables.json")
 
@@ -49,54 +45,35 @@ def check(table, weights, atol):
     np.testing.assert_array_equal(rebuilt[q == 0], 0.0)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_rebuilds_golden(name):
-    _, inputs, expected = CASES[name]
-    table = alias_table(np.array(inputs["weights"]))
-    np.testing.assert_allclose(
-        rebuild(table), expected["q"], rtol=0, atol=META["tolerance"]["reconstruction_atol"]
-    )
-
-
-@pytest.mark.parametrize("weights", [
-    np.random.default_rng(0).random(1000),
-    np.random.default_rng(1).exponential(size=1000) ** 4,
-    np.where(np.random.default_rng(2).random(1000) < 0.5, 0, 1.0),
-    log_uniform(1000),
-    np.r_[1e6, np.full(998, 1e-3), 1e6],
-])  # fmt: skip
-def test_rebuilds_a_thousand_classes(weights):
-    check(alias_table(weights), weights, atol=4e-16)
-
-
-@pytest.mark.slow
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12).filter(any))
 def test_rebuilds_ties_and_zeros(weights):
     """Small integers: columns that fill up exactly, and rounding on either side of it."""
     check(alias_table(np.array(weights)), np.array(weights), atol=1e-15)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(1, 300), st.integers(0, 10**6), st.floats(0, 30))
 def test_rebuilds_any_spread(size, seed, spread):
     weights = np.exp(spread * np.random.default_rng(seed).normal(size=size))
     check(alias_table(weights), weights, atol=1e-15)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 49, 98, 1000])
-def test_equal_classes_need_no_alias(size):
+def test_equal_classes_need_no_alias():
     """49 / 49 is below 1 in floating point."""
-    table = alias_table(np.full(size, 0.1))
-    np.testing.assert_array_equal(table.alias, np.arange(size))
-    np.testing.assert_array_equal(table.threshold, 1.0)
+    for size in (1, 2, 49, 98):
+        table = alias_table(np.full(size, 0.1))
+        np.testing.assert_array_equal(table.alias, np.arange(size))
+        np.testing.assert_array_equal(table.threshold, 1.0)
 
 
-def test_a_million_classes():
-    weights = np.random.default_rng(3).exponential(size=10**6)
-    table = alias_table(weights)
-    rest = np.bincount(table.alias, 1 - table.threshold, 10**6)
-    np.testing.assert_allclose((table.threshold + rest) / 1e6, probabilities(weights), atol=1e-15)
+def test_many_classes():
+    spread = np.random.default_rng(3).exponential(size=10**5) ** 4
+    for weights in (spread, log_uniform(10**5), np.r_[1e6, np.full(998, 1e-3), 1e6]):
+        table, size = alias_table(weights), len(weights)
+        rest = np.bincount(table.alias, 1 - table.threshold, size)
+        found = (table.threshold + rest) / size
+        np.testing.assert_allclose(found, probabilities(weights), atol=1e-15)
 
 
 draw_many = jax.jit(functools.partial(draw, shape=(100_000,)))
@@ -119,10 +96,12 @@ def statistic(counts, q, num_bins):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_draws_have_the_distribution(name):
+def test_tables_and_draws_have_the_distribution(name):
     _, inputs, expected = CASES[name]
-    q = np.array(expected["q"])
-    classes = draw_many(jax.random.key(7), alias_table(np.array(inputs["weights"])))
+    q, table = np.array(expected["q"]), alias_table(np.array(inputs["weights"]))
+    atol = META["tolerance"]["reconstruction_atol"]
+    np.testing.assert_allclose(rebuild(table), q, rtol=0, atol=atol)
+    classes = draw_many(jax.random.key(7), table)
     assert classes.dtype == jnp.int32
     assert classes.min() >= 0
     counts = np.bincount(np.asarray(classes), minlength=len(q))
@@ -142,8 +121,7 @@ def test_draws_are_independent():
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3, 4)])
 def test_shapes(shape):
     table = alias_table(np.array([1.0, 2.0, 3.0]))
-    classes = jax.jit(draw, static_argnums=2)(jax.random.key(0), table, shape)
-    assert classes.shape == shape
+    assert jax.eval_shape(lambda: draw(jax.random.key(0), table, shape)).shape == shape
 
 
 def test_keys_matter():
@@ -160,7 +138,6 @@ def test_a_threshold_next_to_one_does_not_overflow():
     assert classes.mean() == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.slow
 def test_rare_classes_are_not_rounded_up():
     """A threshold below the steps of float32 random numbers, 2^-23, must not become one step."""
     table = AliasTable(np.array([2.0**-30]), np.array([1], np.int32))
@@ -168,13 +145,13 @@ def test_rare_classes_are_not_rounded_up():
     assert int((classes == 0).sum()) == 0, "0.016 are expected of this table, 2 of a rounded one"
 
 
-@pytest.mark.parametrize("factor", [1, 3, 65_535, 65_536, 10**6, 2**31 - 1])
-def test_the_upper_half_of_a_product_is_exact(factor):
-    x = np.r_[
-        0, 1, 2**16 - 1, 2**16, 2**31, 2**32 - 1, np.random.default_rng(0).integers(2**32, size=9)
-    ]
-    found = _high_product(jnp.asarray(x, jnp.uint32), factor)
-    assert found.tolist() == [int(value) * factor >> 32 for value in x]
+def test_the_upper_half_of_a_product_is_exact():
+    random = np.random.default_rng(0).integers(2**32, size=9)
+    x = np.r_[0, 1, 2**16 - 1, 2**16, 2**31, 2**32 - 1, random]
+    factors = (1, 3, 65_535, 65_536, 10**6, 2**31 - 1)
+    found = jax.jit(lambda x: [_high_product(x, factor) for factor in factors])(np.uint32(x))
+    for product, factor in zip(found, factors, strict=True):
+        assert product.tolist() == [int(value) * factor >> 32 for value in x]
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
@@ -186,28 +163,30 @@ def test_all_columns_are_as_likely(impl):
     assert statistic(counts, np.full(7, 1 / 7), 7) < 38.26  # chi-square, 6 degrees, 1 - 1e-6
 
 
+draw_some = jax.jit(draw, static_argnums=2)
+
+
 def until_distinct(rng, table, num):
     """Draw by draw, from the same stream of turns."""
     seen, num_draws = [], 0
     while True:
-        for class_ in np.asarray(draw(jax.random.fold_in(rng, num_draws), table, (num,))).tolist():
+        turn = jax.random.fold_in(rng, num_draws)
+        for class_ in np.asarray(draw_some(turn, table, (num,))).tolist():
             num_draws += 1
             seen += [class_] * (class_ not in seen)
             if len(seen) == num:
                 return seen, num_draws
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("size", "num"), [(50, 1), (50, 7), (50, 50), (1000, 200)])
+@pytest.mark.parametrize(("size", "num"), [(50, 7), (50, 50)])
 def test_unique_draws_are_the_first_distinct_ones(size, num):
     table = alias_table(log_uniform(size))
-    for seed in range(5):
+    for seed in range(3):
         rng = jax.random.key(seed)
         ids, num_draws = jax.jit(draw_unique, static_argnums=2)(rng, table, num)
         assert (ids.tolist(), int(num_draws)) == until_distinct(rng, table, num)
 
 
-@pytest.mark.slow
 def test_unique_draws_have_the_expected_count():
     """Of so many draws as it took, a class is in the sample with probability 1 - (1 - q)^draws."""
     q = log_uniform(40)
@@ -221,20 +200,17 @@ def test_unique_draws_have_the_expected_count():
     assert np.abs(12 * q - found).max() > 0.2, "with repeats it would be another number"
 
 
-@pytest.mark.parametrize("weights", [[1.0, 1.0], [0.0, 1.0, 2.0]])
-def test_more_distinct_classes_than_there_are(weights):
-    table = alias_table(np.array(weights))
-    with pytest.raises(UserError, match="only 2 can be drawn"):
-        draw_unique(jax.random.key(0), table, 3)
-
-
-def test_a_traced_table_without_enough_classes_ends():
-    table = alias_table(np.array([0.0, 1.0, 2.0]))
+def test_more_distinct_classes_than_there_are():
+    """A traced table ends with classes that are none."""
+    for weights in ([1.0, 1.0], [0.0, 1.0, 2.0]):
+        table = alias_table(np.array(weights))
+        with pytest.raises(UserError, match="only 2 can be drawn"):
+            draw_unique(jax.random.key(0), table, 3)
     ids, _ = jax.jit(draw_unique, static_argnums=2)(jax.random.key(0), table, 3)
     assert sorted(ids.tolist()) == [-1, 1, 2]
 
 
-@pytest.mark.parametrize("weights", [[1.0, -1.0], [np.nan], [0.0, 0.0], []])
-def test_bad_weights_are_a_sentence(weights):
-    with pytest.raises(UserError, match="weight"):
-        alias_table(np.array(weights))
+def test_bad_weights_are_named():
+    """By the function that `test_noise` covers."""
+    with pytest.raises(UserError, match="class 1 is -1"):
+        alias_table(np.array([1.0, -1.0]))

@@ -1,18 +1,12 @@
 """Accidental hits: against other implementations' masks, and predicted against observed."""
 
-import pathlib
-import sys
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.losses import info_nce
 from cpc.negatives import accidental_hits, hit_rate, is_positive
 from cpc.types import Position, UserError
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 MASKS = {n: c for n, c in load_golden("tf_samplers.json")[1].items() if n.startswith("accidental")}
 
@@ -25,8 +19,7 @@ def test_equals_golden(name):
     np.testing.assert_array_equal(hits, np.array(want, bool))
 
 
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("several", "own"), [(False, False), (True, True)])
 def test_equals_naive_twin(several, own):
     rng = np.random.default_rng(0)
     targets = rng.integers(0, 5, (4, 2) if several else 4)
@@ -39,29 +32,13 @@ def test_equals_naive_twin(several, own):
         assert hits[i, j] == (candidate in np.atleast_1d(targets[i]))
 
 
-@pytest.mark.slow
-def test_removal_leaves_the_loss_of_the_others():
-    """Drawn with replacement, so that copies are there: the two switches are independent."""
-    targets, candidates = jnp.array([3, 5]), jnp.array([3, 5, 3, 2, 2])
-    positive, negative = jnp.array([0.3, 0.1]), jnp.arange(10.0).reshape(2, 5) / 7
-    hits = accidental_hits(targets, candidates)
-    loss = info_nce(positive, jnp.where(hits, jnp.nan, negative), ~hits)
-    for i, others in enumerate(([1, 3, 4], [0, 2, 3, 4])):
-        kept = info_nce(positive[i : i + 1], negative[i : i + 1, jnp.array(others)])
-        assert float(loss[i]) == pytest.approx(float(kept[0]), rel=1e-6)
+def test_other_shapes_are_named():
+    for targets, candidates in (((3,), (2, 4)), ((3, 2, 1), (4,)), ((3,), (3, 4, 1))):
+        with pytest.raises(UserError, match="do not fit"):
+            accidental_hits(jnp.zeros(targets, int), jnp.zeros(candidates, int))
 
 
-@pytest.mark.parametrize(("targets", "candidates"), [
-    ((3,), (2, 4)), ((3, 2), (2, 4)), ((3, 2, 1), (4,)), ((3,), (3, 4, 1)),
-])  # fmt: skip
-def test_other_shapes_are_a_sentence(targets, candidates):
-    with pytest.raises(UserError, match="do not fit"):
-        accidental_hits(jnp.zeros(targets, int), jnp.zeros(candidates, int))
-
-
-@pytest.mark.parametrize(
-    ("batch", "printed"), [(8, 0.1184), (16, 0.0611), (32, 0.0310), (64, 0.0156)]
-)
+@pytest.mark.parametrize(("batch", "printed"), [(8, 0.1184), (64, 0.0156)])
 def test_own_positive_drawn(batch, printed):
     """A public rule leaves out the latents at the anchor's own time, not the target."""
     length, num_negatives, offset, num_anchors = 128, 128, 3, 4000
@@ -89,12 +66,9 @@ def test_hit_rate_at_its_ends():
     assert hit_rate(1, 3) == 1.0
 
 
-@pytest.mark.parametrize("density", [-0.1, 1.1, float("nan"), np.array([0.5, 2.0])])
-def test_a_density_that_is_none_is_a_sentence(density):
-    with pytest.raises(UserError, match="in one draw is"):
-        hit_rate(density, 3)
-
-
-def test_negative_draws_are_a_sentence():
+def test_numbers_out_of_range_are_named():
+    for density in (-0.1, float("nan"), np.array([0.5, 2.0])):
+        with pytest.raises(UserError, match="in one draw is"):
+            hit_rate(density, 3)
     with pytest.raises(UserError, match="num_draws is -1"):
         hit_rate(0.1, -1)

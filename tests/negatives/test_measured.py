@@ -20,19 +20,6 @@ def test_pairs_are_counted_by_lag():
     np.testing.assert_array_equal(counted.same, same)
 
 
-def test_a_markov_chain_has_the_chance_that_theory_gives():
-    """A label stays with probability 0.8, else it is drawn anew: p(same | lag) is known."""
-    rng, stays, num_labels = np.random.default_rng(0), 0.8, 4
-    labels = rng.integers(0, num_labels, (3000, 12))
-    for t in range(1, labels.shape[1]):
-        labels[:, t] = np.where(rng.random(3000) < stays, labels[:, t - 1], labels[:, t])
-    pairs, same = negatives.count_same(labels)
-    lag = np.arange(12)
-    np.testing.assert_allclose(
-        same / pairs, 1 / num_labels + (1 - 1 / num_labels) * stays**lag, atol=0.02
-    )
-
-
 def test_hard_ones_are_counted_among_those_allowed():
     positive, scores = np.array([0.0, 1.0, 2.0]), np.array([[0.5, -2.0, 9.0]] * 3)
     allowed = np.array([[True, True, False], [True, True, True], [False] * 3])

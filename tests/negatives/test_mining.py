@@ -32,14 +32,12 @@ def many_rows():
 
 
 def run(choose, positive, negatives, where):
-    poisoned = np.where(where, negatives, np.nan)
-    result = jax.jit(choose)(
-        RNG,
-        jnp.asarray(positive, jnp.float32),
-        jnp.asarray(poisoned, jnp.float32),
-        jnp.asarray(where),
-    )
+    poisoned = jnp.asarray(np.where(where, negatives, np.nan), jnp.float32)
+    result = jax.jit(choose)(RNG, jnp.asarray(positive, jnp.float32), poisoned, jnp.asarray(where))
     return tuple(np.asarray(x) for x in result)
+
+
+compiled_mix = jax.jit(mix_keys, static_argnums=2)
 
 
 def test_hardest_is_the_head_of_the_sorted_row():
@@ -60,7 +58,8 @@ def test_hardest_sends_the_gradient_where_the_scores_came_from():
         scores, chosen = hardest(3)(RNG, jnp.zeros(1), x, where)
         return (jnp.where(chosen, scores, 0.0) * jnp.array([10.0, 20.0, 30.0])).sum()
 
-    np.testing.assert_array_equal(jax.grad(weighted)(negatives), [[30.0, 10.0, 20.0, 0.0]])
+    slopes = jax.jit(jax.grad(weighted))(negatives)
+    np.testing.assert_array_equal(slopes, [[30.0, 10.0, 20.0, 0.0]])
 
 
 def semi_hard_of(positive, scores, margin):
@@ -121,13 +120,7 @@ def test_miners_of_metric_learning(case):
     np.testing.assert_allclose(-scores[rows, 0], want, rtol=1e-6)
 
 
-@pytest.mark.parametrize("margin", [0, -1.0, float("nan")])
-def test_margin_must_be_positive(margin):
-    with pytest.raises(UserError, match="margin of semi_hard"):
-        semi_hard(margin)
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 100), (50, 100), (30, 70), (99, 100), (0, 7)])
+@pytest.mark.parametrize(("low", "high"), [(0, 100), (30, 70), (99, 100)])
 def test_ring_by_exact_fractions(low, high):
     """Row i is allowed i of 100 different scores."""
     rng = np.random.default_rng(3)
@@ -151,26 +144,36 @@ def test_ring_takes_all_that_tie_with_its_ends():
     assert chosen[0].tolist() == [False, True, False, False, False, True, False, True]
 
 
-@pytest.mark.parametrize(("low", "high"), [(-1, 50), (50, 50), (60, 50), (0, 101)])
-def test_ring_percentiles_rise(low, high):
-    with pytest.raises(UserError, match="percentiles rise between 0 and 100"):
-        percentile_ring(low, high)
+def test_numbers_out_of_range_are_named():
+    for margin in (0, -1.0, float("nan")):
+        with pytest.raises(UserError, match="margin of semi_hard"):
+            semi_hard(margin)
+    for ends in ((-1, 50), (50, 50), (60, 50), (0, 101)):
+        with pytest.raises(UserError, match="percentiles rise between 0 and 100"):
+            percentile_ring(*ends)
+    with pytest.raises(UserError, match="mix_keys got no keys"):
+        mix_keys(RNG, jnp.zeros((2, 0, 3)), 1)
+    with pytest.raises(UserError, match="mix_keys is asked for 0"):
+        mix_keys(RNG, jnp.zeros((2, 1, 3)), 0)
 
 
-@pytest.mark.slow
 def test_mixtures_are_convex_pairs_of_the_hardest():
-    positive, negatives, where = many_rows()
+    _, negatives, where = many_rows()
     negatives = negatives + np.arange(N) / 100  # no two equal
-    scores, chosen = run(mixed(4, 6), positive, negatives, where)
+
+    @jax.jit
+    def mixtures(x):
+        def total(x):
+            scores, chosen = mixed(4, 6)(RNG, jnp.zeros(M), x, jnp.asarray(where))
+            return jnp.where(chosen, scores, 0.0).sum(0), (scores, chosen)
+
+        jacobian, found = jax.jacrev(total, has_aux=True)(jnp.where(where, x, jnp.nan))
+        return jacobian, *found
+
+    jacobian, scores, chosen = map(np.asarray, mixtures(jnp.asarray(negatives, jnp.float32)))
     np.testing.assert_array_equal(chosen[:, :N], where)
     np.testing.assert_array_equal(chosen[:, N:], np.repeat(where.any(-1)[:, None], 6, 1))
     np.testing.assert_allclose(scores[:, :N][where], negatives[where], rtol=1e-6)
-
-    jacobian = jax.jacrev(
-        lambda x: jnp.where(*mixed(4, 6)(RNG, jnp.zeros(M), x, jnp.asarray(where))[::-1], 0.0).sum(
-            0
-        )
-    )(jnp.asarray(negatives, jnp.float32))
     weights = np.moveaxis(np.asarray(jacobian), 0, 1)[:, N:]  # (m, 6, n)
     mixtures = (weights @ negatives[..., None])[..., 0]
     some = where.any(-1)
@@ -185,12 +188,11 @@ def test_mixtures_are_convex_pairs_of_the_hardest():
             assert (used.sum(-1) == 2).all()
 
 
-@pytest.mark.slow
 def test_pairs_and_shares_are_uniform():
     """The scores 0, 1, 10 tell the pair of each mixture: 6 ordered pairs, 5 degrees of freedom."""
     negatives = np.array([[0.0, 1.0, 10.0]])
     keys = jnp.eye(3)[None]
-    weights = np.asarray(mix_keys(RNG, keys, 12_000))[0]
+    weights = np.asarray(compiled_mix(RNG, keys, 12_000))[0]
     shares = weights / weights.sum(-1, keepdims=True)
     pairs = (shares > 0) @ [1, 2, 4]
     counts = np.bincount(pairs, minlength=7)[[3, 5, 6]]
@@ -204,39 +206,24 @@ def test_pairs_and_shares_are_uniform():
     assert scores[0, 3:].max() <= 10
 
 
-@pytest.mark.slow
 def test_mixture_of_scores_is_the_score_of_the_mixture_before_its_length():
     """Same key, same pairs: s = q . y, and the paper's key is y / |y|."""
-    rng = np.random.default_rng(5)
-    keys = rng.normal(size=(1, 4, 8))
-    keys = jnp.asarray(keys / np.linalg.norm(keys, axis=-1, keepdims=True), jnp.float32)
-    scores = jnp.sort(keys @ jnp.ones(8), -1)[:, ::-1]
-    order = jnp.argsort(-(keys @ jnp.ones(8)), -1)
-    keys = jnp.take_along_axis(keys, order[..., None], 1)
-    mixtures = mix_keys(RNG, keys, 50)
+    keys = np.random.default_rng(5).normal(size=(1, 4, 8))
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    keys = np.float32(keys[:, np.argsort(-keys[0].sum(-1))])
+    mixtures = np.asarray(compiled_mix(RNG, keys, 50))
     np.testing.assert_allclose(np.linalg.norm(mixtures, axis=-1), 1.0, rtol=1e-5)
-    got, _ = mixed(4, 50)(RNG, jnp.zeros(1), scores, jnp.ones((1, 4), bool))
-    lengths = np.asarray(got[:, 4:] / (mixtures @ jnp.ones(8)))
+    got, _ = run(mixed(4, 50), np.zeros(1), keys.sum(-1), np.ones((1, 4), bool))
+    lengths = got[:, 4:] / mixtures.sum(-1)
     assert (lengths > 0).all()
     assert (lengths <= 1 + 1e-5).all()
 
 
-@pytest.mark.slow
 def test_keys_that_cancel_are_not_nan():
     keys = jnp.array([[[1.0, 0.0], [-1.0, 0.0]]])
-
-    def total(keys):
-        return mix_keys(RNG, keys, 3).sum()
-
-    assert np.isfinite(jax.grad(total)(0 * keys)).all()
-    assert np.isfinite(mix_keys(RNG, keys, 3)).all()
-
-
-def test_keys_to_mix():
-    with pytest.raises(UserError, match="mix_keys got no keys"):
-        mix_keys(RNG, jnp.zeros((2, 0, 3)), 1)
-    with pytest.raises(UserError, match="mix_keys is asked for 0"):
-        mix_keys(RNG, jnp.zeros((2, 1, 3)), 0)
+    mix = jax.jit(jax.value_and_grad(lambda keys: mix_keys(RNG, keys, 3).sum()))
+    assert np.isfinite(mix(0 * keys)[1]).all()
+    assert np.isfinite(mix(keys)[0])
 
 
 def test_nth_lowest_is_that_of_a_sort():
@@ -248,4 +235,4 @@ def test_nth_lowest_is_that_of_a_sort():
         x[row, :: 2 + row] = value
     ranks = np.stack([rng.integers(0, 40, 60), np.zeros(60, int), np.full(60, 39)])
     want = np.take_along_axis(np.sort(x, -1), ranks.T, -1).T
-    np.testing.assert_array_equal(nth_lowest(jnp.asarray(x), jnp.asarray(ranks)), want)
+    np.testing.assert_array_equal(jax.jit(nth_lowest)(jnp.asarray(x), jnp.asarray(ranks)), want)

@@ -1,8 +1,5 @@
 """Noise distributions against other implementations' and closed forms."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,9 +7,7 @@ from hypothesis import strategies as st
 
 from cpc import negatives
 from cpc.types import UserError
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
+from tests.goldens.goldens import load_golden
 
 SAMPLER_META, SAMPLERS = load_golden("tf_samplers.json")
 DRAWN = [name for name, (_, _, out) in SAMPLERS.items() if "prob_float64" in out]
@@ -49,11 +44,6 @@ def test_equals_other_samplers(name):
     )
 
 
-def test_log_uniform_by_hand():
-    printed = [0.289, 0.169, 0.120, 0.093, 0.076, 0.064, 0.056, 0.049, 0.044, 0.040]
-    np.testing.assert_allclose(negatives.log_uniform(10), printed, atol=5e-4)
-
-
 def test_expected_count_is_what_samples_hold():
     rng = np.random.default_rng(0)
     q = negatives.probabilities(np.array([5.0, 3.0, 1.0, 1.0]))
@@ -66,20 +56,14 @@ def test_expected_count_is_what_samples_hold():
 
 
 @pytest.mark.parametrize("name", ALPHAS)
-def test_mass_of_the_minority(name):
-    _, inputs, expected = ALPHAS[name]
-    counts, minority = np.array(inputs["freq"]), inputs["minority"]
-    for alpha, mass in zip(inputs["alpha_grid"], expected["mass_grid"], strict=True):
-        q = negatives.unigram(counts, alpha)
-        assert q[minority].sum() == pytest.approx(mass, rel=ALPHA_META["tolerance"]["mass_rtol"])
-
-
-@pytest.mark.parametrize("name", ALPHAS)
 def test_alpha_of_a_mass(name):
     _, inputs, expected = ALPHAS[name]
     counts, minority = np.array(inputs["freq"]), np.array(inputs["minority"])
     mask = np.isin(np.arange(len(counts)), minority)
     close = {"abs": ALPHA_META["tolerance"]["alpha_atol"], "rel": 0}
+    for alpha, mass in zip(inputs["alpha_grid"], expected["mass_grid"], strict=True):
+        found = negatives.unigram(counts, alpha)[minority].sum()
+        assert found == pytest.approx(mass, rel=ALPHA_META["tolerance"]["mass_rtol"])
     refused = 0
     for i, target in enumerate(inputs["t"]):
         free = negatives.solve_alpha(counts, mask, target, low=-2, high=3)
@@ -94,12 +78,6 @@ def test_alpha_of_a_mass(name):
     assert refused > 0
 
 
-def test_the_refusal_names_the_interval():
-    with pytest.raises(UserError, match=r"0\.6 is out of reach: .* gives 0\.1 to 0\.5"):
-        negatives.solve_alpha(np.array([9, 1]), np.array([1]), 0.6)
-
-
-@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 10**6), min_size=2, max_size=30),
@@ -131,45 +109,37 @@ def test_scale_of_the_weights_does_not_matter(scale):
     np.testing.assert_allclose(negatives.probabilities(weights), expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("weights", "sentence"), [
+@pytest.mark.parametrize(("weights", "match"), [
     ([1.0, -2.0], "class 1 is -2.0"),
     ([np.nan, 1.0], "class 0 is nan"),
-    ([1.0, np.inf], "class 1 is inf"),
     ([0.0, 0.0], "all weights are 0"),
-    ([], "shape"),
     ([[1.0, 2.0]], "shape"),
 ])  # fmt: skip
-def test_bad_weights_are_a_sentence(weights, sentence):
-    with pytest.raises(UserError, match=sentence):
-        negatives.probabilities(np.array(weights))
-    with pytest.raises(UserError, match=sentence):
-        negatives.unigram(np.array(weights), 1.0)
+def test_bad_weights_are_named(weights, match):
+    for make in (negatives.probabilities, lambda weights: negatives.unigram(weights, 1.0)):
+        with pytest.raises(UserError, match=match):
+            make(np.array(weights))
 
 
-@pytest.mark.parametrize("make", [negatives.uniform, negatives.log_uniform])
-@pytest.mark.parametrize("num_classes", [0, -1])
-def test_no_classes_are_a_sentence(make, num_classes):
-    with pytest.raises(UserError, match="one number a class"):
-        make(num_classes)
-
-
-@pytest.mark.parametrize(("minority", "sentence"), [
-    (np.array([], int), "0 of 3 classes"),
-    (np.array([0, 1, 2]), "3 of 3 classes"),
-    (np.array([0]), "count 4 and another class only 1"),
-])  # fmt: skip
-def test_a_bad_minority_is_a_sentence(minority, sentence):
-    with pytest.raises(UserError, match=sentence):
-        negatives.solve_alpha(np.array([4, 2, 1]), minority, 0.3)
-
-
-def test_bad_numbers_are_a_sentence():
+def test_bad_numbers_are_named():
+    for make in (negatives.uniform, negatives.log_uniform):
+        with pytest.raises(UserError, match="one number a class"):
+            make(0)
+    for minority, match in (
+        (np.array([], int), "0 of 3 classes"),
+        (np.array([0, 1, 2]), "3 of 3 classes"),
+        (np.array([0]), "count 4 and another class only 1"),
+    ):
+        with pytest.raises(UserError, match=match):
+            negatives.solve_alpha(np.array([4, 2, 1]), minority, 0.3)
     with pytest.raises(UserError, match="alpha is nan"):
         negatives.unigram(np.array([1, 2]), float("nan"))
     with pytest.raises(UserError, match="one draw is 1"):
         negatives.expected_count(1.5, 3, unique=False)
     with pytest.raises(UserError, match="num_draws is -1"):
         negatives.expected_count(0.5, -1, unique=True)
+    with pytest.raises(UserError, match=r"0\.6 is out of reach: .* gives 0\.1 to 0\.5"):
+        negatives.solve_alpha(np.array([9, 1]), np.array([1]), 0.6)
 
 
 def test_the_ends_of_the_interval_are_attained_but_for_rounding():
