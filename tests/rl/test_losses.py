@@ -84,7 +84,6 @@ def test_the_gradient_of_values():
     np.testing.assert_allclose(gradient, [0, -1.5, -0.9], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_entropy():
     probs = np.asarray(PI, np.float64)
     np.testing.assert_allclose(entropy(LOGITS), -(probs * np.log(probs)).sum(-1), rtol=1e-5)

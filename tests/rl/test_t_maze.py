@@ -45,7 +45,6 @@ class Twin:
         return reward, self.time == self.max_steps
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seen_again", [False, True])
 @pytest.mark.parametrize(("length", "max_steps"), [(1, 5), (3, 12)])
 def test_equals_its_twin(length, max_steps, seen_again):
@@ -53,7 +52,7 @@ def test_equals_its_twin(length, max_steps, seen_again):
     step = jax.jit(environment.step)
     rng = np.random.default_rng(0)
     seen = set()
-    for seed in range(50):
+    for seed in range(40):
         state, picture = environment.reset(jax.random.key(seed))
         twin = Twin("up" if int(state.cue) == -1 else "down", length, max_steps, seen_again)
         is_last = False
@@ -73,9 +72,9 @@ def test_equals_its_twin(length, max_steps, seen_again):
 def play(environment, choose, seed):
     """Return of an episode, and its pictures, of a policy of the first picture and the last."""
     state, picture = environment.reset(jax.random.key(seed))
-    first, pictures, total = picture, [picture], 0.0
+    first, pictures, total, step = picture, [picture], 0.0, jax.jit(environment.step)
     for _ in range(100):
-        state, outcome = environment.step(jax.random.key(0), state, choose(first, picture))
+        state, outcome = step(jax.random.key(0), state, choose(first, picture))
         picture = outcome.observation
         pictures.append(picture)
         total += float(outcome.reward)
@@ -109,7 +108,6 @@ def test_what_memory_is_worth(seen_again):
     assert differ == [True, False, False, False, seen_again, seen_again]
 
 
-@pytest.mark.slow
 def test_many_at_once_begin_again():
     environment = auto_reset(make_t_maze(2, max_steps=5))
     keys = jax.random.split(jax.random.key(0), 8)

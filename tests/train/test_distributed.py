@@ -309,7 +309,6 @@ def test_who_is_busy_has_longer(heartbeats, sentence):
     assert bool(sentence) == bool(found)
 
 
-@pytest.mark.slow
 def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
     """Before and after it has a batch, and how often it has waited for the mark of 8 steps."""
     said = []
@@ -344,7 +343,6 @@ while True:
 """
 
 
-@pytest.mark.slow
 def test_watchdogs_end_a_program_that_hangs(tmp_path):
     """Process 1 has no batch for step 102: both watchdogs say so, and end programs that do not.
 
@@ -430,7 +428,6 @@ watchdog.wait({})
 """
 
 
-@pytest.mark.slow
 def test_a_process_whose_watchdog_ends_does_not_wait_for_ever():
     address = f"127.0.0.1:{free_port()}"
     processes = [

@@ -105,7 +105,7 @@ def test_jsonl_on_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 
 
 def test_jsonl_in_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").touch()
     with pytest.raises(UserError, match="failed"):
         train.JsonlWriter(tmp_path / "file" / "metrics.jsonl")
 
@@ -243,7 +243,6 @@ except UserError as error:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["JsonlWriter", "TensorBoardWriter"])
 def test_after_the_sentence_on_a_full_disk_nothing_else_is_said(tmp_path, kind):
     """By no thread, and by nothing that Python closes at its end."""
