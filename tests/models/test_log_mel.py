@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.fft
 from random_variables import noise as unit_noise
 from random_variables import random_variables
 
-from cpc.evaluate import mfcc
 from cpc.mel import log_mel, mel_filters
 from cpc.models import (
     CPC,
@@ -60,16 +58,6 @@ def test_energies_equal_plain_loops():
     found = log_mel(x, window, 160, filters)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_cepstra_of_the_energies_are_the_mfcc():
-    """With its filters, window, centring and pre-emphasis: one bank of filters serves both."""
-    x = noise(1, 1600)
-    emphasised = x - 0.97 * np.pad(x, ((0, 0), (1, 0)))[:, :-1]
-    centred = np.pad(emphasised, ((0, 0), (120, 120)))
-    energies = log_mel(centred, np.hamming(400), 160, mel_filters(16000, 512, 40))
-    cepstra = scipy.fft.dct(np.asarray(energies), norm="ortho")[..., :13]
-    np.testing.assert_allclose(cepstra, mfcc(x)[..., :13], rtol=1e-4, atol=1e-4)
 
 
 def test_latents_are_convolutions_of_the_energies():

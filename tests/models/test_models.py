@@ -1,18 +1,16 @@
-"""Encoders of signals, and contexts against goldens: fast forms, causality, padding."""
+"""Encoders of signals: fast forms of convolutions, causality, padding, geometry."""
 
 import functools
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_variables import noise, random_variables
 
 from cpc.models import (
     CPC,
     GRU,
-    LSTM,
     ConvEncoder,
     LinearPredictor,
     LogMelEncoder,
@@ -20,71 +18,7 @@ from cpc.models import (
 from cpc.models.convolution import LEAST_WIDTH, convolve_signal
 from cpc.types import UserError
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
-from random_variables import noise, random_variables
-
-META, CASES = load_golden("encoder_forward.npz")
-WEIGHTS = CASES["weights"][1]
 SHORT = ConvEncoder(8, (50, 8), (40, 4), padding="same")
-
-
-def array(name):
-    return jnp.asarray(WEIGHTS[name], jnp.float32)
-
-
-def encoder_variables(norm):
-    params, stats = {}, {}
-    for i in range(5):
-        params[f"kernel{i}"] = array(f"conv{i}.weight").transpose(2, 1, 0)
-        bias = array(f"conv{i}.bias")
-        scale = {"scale": array(f"norm{i}.weight"), "bias": array(f"norm{i}.bias")}
-        if norm == "batch":  # which makes the convolution's bias a shift of the mean
-            params[f"norm{i}"] = scale
-            mean = array(f"norm{i}.running_mean") - bias
-            stats[f"norm{i}"] = {"mean": mean, "var": array(f"norm{i}.running_var")}
-        else:
-            params[f"bias{i}"] = bias
-            if norm != "none":
-                params[f"norm{i}"] = scale
-    return {"params": params, **({"batch_stats": stats} if stats else {})}
-
-
-def recurrent_params(kind, layers):
-    params = {}
-    for i in range(layers):
-        w_in, w_h, b_in, b_h = (
-            array(f"{kind}{i}.{name}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
-        width = w_h.shape[1]
-        if kind == "gru":  # torch's second bias of r and z adds to the first; that of n cannot
-            b_in = b_in + b_h.at[2 * width :].set(0.0)
-            params[f"bias{i}"] = b_h[2 * width :]
-        else:
-            b_in = b_in + b_h
-        params[f"input{i}"] = {"kernel": w_in.T, "bias": b_in}
-        params[f"recurrent{i}"] = w_h.T
-    return {"params": params}
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name != "weights"])
-def test_equals_golden(name):
-    params, inputs, expected = CASES[name]
-    norm = params["norm"].removesuffix("_eval").removesuffix("_train")
-    encoder = ConvEncoder(params["channels"], norm=norm, padding=tuple(params["padding"]))
-    train = params["norm"] == "batch_train"
-    mutable = ["batch_stats"] if train else False
-    apply = jax.jit(functools.partial(encoder.apply, train=train, mutable=mutable))
-    z = apply(encoder_variables(norm), jnp.asarray(inputs["x"][:, 0]))
-    z = z[0] if train else z
-    tolerance = {"rtol": META["tolerance"]["f32_rtol"], "atol": META["tolerance"]["f32_atol"]}
-    np.testing.assert_allclose(z, expected["z"], **tolerance)
-    kind, layers = params["context"], params["layers"]
-    context = (GRU if kind == "gru" else LSTM)(params["hidden"], layers)
-    start = (jnp.asarray(inputs["h0"]).reshape(z.shape[0], -1),) if "h0" in inputs else None
-    advance = jax.jit(functools.partial(context.apply, method="advance"))
-    c, _ = advance(recurrent_params(kind, layers), z, start)
-    np.testing.assert_allclose(c, expected["c"], **tolerance)
 
 
 #: Kernels of two strides share products in pairs from LEAST_WIDTH channels on, with an even and an

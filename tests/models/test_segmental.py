@@ -58,10 +58,11 @@ def test_boundaries_and_means_are_those_of_the_paper():
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(threshold):
-        begins = boundaries(filled, threshold, jnp.asarray(exists))
+        mask = jnp.asarray(exists)
+        begins = boundaries(filled, threshold, mask)
 
         def half_square(z):
-            means, there = means_of(jnp.where(exists[..., None], z, jnp.nan), begins, jnp.asarray(exists))
+            means, there = means_of(jnp.where(mask[..., None], z, jnp.nan), begins, mask)
             return (jnp.where(there[..., None], means, 0) ** 2).sum() / 2, (means, there)
 
         slope, rest = jax.grad(half_square, has_aux=True)(filled)
