@@ -214,14 +214,11 @@ def test_dtype_and_state_reach_all_parts():
     (lambda: check_offsets([2, 7], (7, 9), ["down"]), "offset 7 .* has 7"),
     (lambda: check_offsets([2, 3], (7, 3), ["down", "left"]), "left.* has 3"),
     (lambda: check_offsets([0, 1], (7, 7), ["down"]), "from 1 upwards"),
-    (lambda: check_offsets([2, 2], (7, 7), ["down"]), "give different ones"),
     (lambda: build(("down", "sideways")), "sideways"),
-    (lambda: build(("up", "up")), "directions are"),
     (lambda: build(()), "directions are"),
     (lambda: run(build(), patches(channels=3)), "3 channels.* 1"),
     (lambda: run(build(), patches()[..., :4, :]), "square, not 6 by 4"),
     (lambda: run(build(), patches(i=1)), "one patch going down"),
-    (lambda: run(build(("left",)), patches(j=1)), "one patch going left"),
     (lambda: run(build().clone(target_width=5), patches()), "8 wide.* 5"),
 ])  # fmt: skip
 def test_mistakes_are_reported(make, words):
