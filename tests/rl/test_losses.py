@@ -33,7 +33,7 @@ def test_what_ppo_clips(ratio, advantage, loss, slope):
     def total(ratio):
         return ppo_loss(old + jnp.log(ratio), old, jnp.array([advantage]), 0.2).sum()
 
-    value, gradient = jax.value_and_grad(total)(jnp.array([ratio]))
+    value, gradient = jax.jit(jax.value_and_grad(total))(jnp.array([ratio]))
     np.testing.assert_allclose([value, gradient[0]], [loss, slope], rtol=1e-5, atol=1e-6)
 
 
@@ -48,7 +48,7 @@ def test_clipped_values_as_in_purejaxrl():
 
 def test_the_gradient_of_values():
     values, targets = ADVANTAGES, 2 * ADVANTAGES[::-1]
-    gradient = jax.grad(lambda values: value_loss(values, targets).sum())(values)
+    gradient = jax.jit(jax.grad(lambda values: value_loss(values, targets).sum()))(values)
     np.testing.assert_allclose(gradient, values - targets, rtol=1e-6)
     # Clipped: flat once a value has gone its way, and open where it went the other.
     old, targets = jnp.zeros(3), jnp.array([1.0, 1.0, 1.0])
@@ -56,7 +56,7 @@ def test_the_gradient_of_values():
     def total(values):
         return value_loss(values, targets, old_values=old, clip=0.2).sum()
 
-    gradient = jax.grad(total)(jnp.array([0.5, -0.5, 0.1]))
+    gradient = jax.jit(jax.grad(total))(jnp.array([0.5, -0.5, 0.1]))
     np.testing.assert_allclose(gradient, [0, -1.5, -0.9], rtol=1e-6)
 
 
@@ -65,14 +65,14 @@ def test_entropy():
     np.testing.assert_allclose(entropy(LOGITS), -(probs * np.log(probs)).sum(-1), rtol=1e-5)
     np.testing.assert_allclose(entropy(jnp.full((2, 7), 3.0)), np.log(7), rtol=1e-6)
     # dH / dl = -pi (log pi + H)
-    gradient = jax.grad(lambda logits: entropy(logits).sum())(LOGITS)
+    gradient = jax.jit(jax.grad(lambda logits: entropy(logits).sum()))(LOGITS)
     expected = -PI * (jnp.log(PI) + entropy(LOGITS)[..., None])
     np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_an_action_that_is_not_leaves_finite_gradients():
     logits = jnp.array([[0.0, 1.0, -jnp.inf]])
-    value, gradient = jax.value_and_grad(lambda logits: entropy(logits).sum())(logits)
+    value, gradient = jax.jit(jax.value_and_grad(lambda logits: entropy(logits).sum()))(logits)
     np.testing.assert_allclose(value, entropy(logits[:, :2])[0], rtol=1e-6)
     assert np.isfinite(gradient).all()
 

@@ -1,9 +1,6 @@
-import os
-import pathlib
 import re
 import subprocess
 import sys
-import textwrap
 from typing import NamedTuple
 
 import jax
@@ -272,33 +269,31 @@ def test_an_older_step_is_left_alone(tmp_path):
     assert restore(tmp_path)[0][1] == {"value": 5}
 
 
+#: Saves a state, and one that does not fit.
+FILLS = """
+import resource, sys
+import jax, jax.numpy as jnp
+from cpc import train
+from cpc.types import UserError
+noise = lambda seed: {"params": jax.random.normal(jax.random.key(seed), (512, 1024))}
+try:
+    with train.open_checkpoints(sys.argv[1]) as checkpoint:
+        checkpoint.save(1, noise(1), {"value": 1})
+        checkpoint.wait()
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+        checkpoint.save(2, noise(2), {"value": 2})
+        checkpoint.wait()
+except UserError as error:
+    sys.stdout.write(str(error))
+    sys.exit(2)
+"""
+
+
 def test_a_full_disk_is_one_sentence_and_costs_nothing(tmp_path):
     """A limit on the size of files acts as the disk."""
-    script = """
-        import resource, sys
-        import jax, jax.numpy as jnp
-        from cpc import train
-        from cpc.types import UserError
-        noise = lambda seed: {"params": jax.random.normal(jax.random.key(seed), (512, 1024))}
-        try:
-            with train.open_checkpoints(sys.argv[1]) as checkpoint:
-                checkpoint.save(1, noise(1), {"value": 1})
-                checkpoint.wait()
-                hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-                resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
-                checkpoint.save(2, noise(2), {"value": 2})
-                checkpoint.wait()
-        except UserError as error:
-            sys.stdout.write(str(error))
-            sys.exit(2)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        cwd=pathlib.Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": "."},
-    )
+    words = [sys.executable, "-c", FILLS, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert str(tmp_path) in done.stdout
     assert "resumes from step 1" in done.stdout
