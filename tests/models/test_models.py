@@ -108,10 +108,6 @@ def test_an_encoder_of_other_channels_is_named():
             shape(x)
 
 
-def test_encoder_states_its_geometry():
-    assert (ConvEncoder().stride, ConvEncoder().receptive_field) == (160, 465)
-
-
 def test_bfloat16_computes_what_float32_does():
     x, model = noise(2, 200), CPC(ConvEncoder(8, (10, 4), (5, 2)), GRU(6), LinearPredictor(2, 8))
     variables = random_variables(model, x)

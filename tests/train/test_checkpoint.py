@@ -61,10 +61,6 @@ def test_round_trip_of_a_whole_state(tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
-def test_nothing_saved_is_none(tmp_path):
-    assert restore(tmp_path / "new")[0] is None
-
-
 @pytest.mark.parametrize(
     ("metrics", "kept"),
     [
@@ -237,6 +233,7 @@ def test_a_metric_is_sealed_with_its_step(tmp_path):
 
 def test_metadata_of_damaged_checkpoints_is_left_out(tmp_path):
     assert train.read_metadata(tmp_path) == {}
+    assert restore(tmp_path / "new")[0] is None
     save_all(tmp_path, [1.0, 2.0])
     assert train.read_metadata(tmp_path) == {2: {"value": 2.0}, 1: {"value": 1.0}}
     (tmp_path / "2" / "meta" / "metadata").write_bytes(b"")
