@@ -90,10 +90,13 @@ def test_any_length_embeds(padding):
             lambda x: encoder.init_with_output(jax.random.key(0), x)[0], jnp.zeros((1, samples))
         )
         assert z.shape[1] == encoder.num_latents(samples) >= 1
+        exist = int(encoder.num_existing(jnp.array([samples]))[0])
         if padding == "causal":
-            assert z.shape[1] == max(1, samples // 160)
+            assert z.shape[1] == exist == max(1, samples // 160)
         if padding == "valid":
-            assert z.shape[1] == max(1, (samples - 465) // 160 + 1)
+            assert z.shape[1] == exist == max(1, (samples - 465) // 160 + 1)
+    if padding == "same":  # the lookahead is 152 samples
+        assert encoder.pads == [(3, 3), (2, 2), (1, 1), (1, 1), (1, 1)]
 
 
 def test_an_encoder_of_other_channels_is_named():

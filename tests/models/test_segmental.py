@@ -86,10 +86,7 @@ def test_boundaries_and_means_are_those_of_the_paper():
         assert 3 < begins.sum(1).mean() < 15
 
 
-def test_boundaries_have_no_gradient():
-    z = jnp.asarray(latents(4)[None])
-    slope = jax.jit(jax.grad(lambda z: jnp.where(boundaries(z, 0.05), 2.0, 1.0).sum()))(z)
-    np.testing.assert_array_equal(slope, 0)
+def test_a_single_latent_is_a_segment():
     assert boundaries(jnp.ones((2, 1, 3)), 0.1).tolist() == [[False], [False]]
 
 
