@@ -103,10 +103,11 @@ def test_what_is_loaded_embeds_the_same_to_the_last_bit(tmp_path, name, given):
     first, x = pretrained(MODULES[name], given), noise(2, *given["shape"])
     wanted = jax.jit(make_model(first.module).embed)(first.variables, x)
     save(tmp_path / "run" / "exported", first)
-    again = load_pretrained(tmp_path / "run" / "exported")
-    assert (again.input, again.about) == (given, {"step": 7})
-    jax.tree.map(np.testing.assert_array_equal, again.variables, first.variables)
-    found = load(tmp_path / "run")(x)  # as the run's export
+    for folder in (tmp_path / "run" / "exported", tmp_path / "run"):
+        again = load_pretrained(folder)
+        assert (again.input, again.about) == (given, {"step": 7})
+        jax.tree.map(np.testing.assert_array_equal, again.variables, first.variables)
+    found = jax.jit(make_model(again.module).embed)(again.variables, x)
     jax.tree.map(np.testing.assert_array_equal, tuple(found), tuple(wanted))
 
 

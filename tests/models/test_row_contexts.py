@@ -10,7 +10,6 @@ from cpc.models import MaskedRowConv, RowGRU
 
 #: Context, and the columns to each side that it sees `rows` rows up, or None for nothing there.
 CONTEXTS = {
-    "conv1": (MaskedRowConv(16, 1), lambda rows: 1 if rows <= 1 else None),
     "conv3": (MaskedRowConv(16, 3), lambda rows: 3 if rows <= 3 else None),
     "gru2": (RowGRU(8, 2), lambda rows: rows + 2),
 }
