@@ -1,4 +1,4 @@
-"""Variables for tests of a module: random, of the right scale, without compiling an `init`."""
+"""Random inputs and variables for tests of a module, without compiling an `init`."""
 
 import math
 
@@ -7,16 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def random_variables(module, x, seed=0):
-    """What `module.init` gives for x in shape, every entry drawn; also where it starts at zero."""
+def noise(*shape, seed=0):
+    """Return normal float32 numbers."""
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def random_variables(module, *inputs, seed=0):
+    """Return variables shaped as by `module.init`, all drawn at the scale of their inputs."""
     rng = np.random.default_rng(seed)
 
     def draw(path, leaf):
-        noise = rng.normal(size=leaf.shape).astype("f")
-        if len(leaf.shape) > 1:  # a matrix or kernel keeps the scale of its input
-            noise /= math.sqrt(math.prod(leaf.shape[:-1]))
+        values = rng.normal(size=leaf.shape).astype("f")
+        if len(leaf.shape) > 1:
+            values /= math.sqrt(math.prod(leaf.shape[:-1]))
         else:
-            noise = 0.1 * noise + (path[-1].key in ("scale", "var"))
-        return jnp.asarray(noise)
+            values = 0.1 * values + (path[-1].key in ("scale", "var"))
+        return jnp.asarray(values)
 
-    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(module.init, jax.random.key(0), x))
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
+    return jax.tree_util.tree_map_with_path(draw, shapes)

@@ -16,8 +16,7 @@ def channel_norm_plain(x, scale, bias, num_groups, unbiased):
     return (n / jnp.sqrt(variance + EPSILON)).reshape(x.shape) * scale + bias
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("num_groups", "unbiased"), [(1, False), (1, True), (3, False)])
+@pytest.mark.parametrize(("num_groups", "unbiased"), [(1, True), (3, False)])
 def test_values_and_gradients_are_those_of_the_plain_form(num_groups, unbiased):
     rng = np.random.default_rng(0)
     x, weight = (jnp.asarray(3 * rng.normal(size=(2, 5, 12)) + 1, jnp.float32) for _ in range(2))
@@ -30,22 +29,20 @@ def test_values_and_gradients_are_those_of_the_plain_form(num_groups, unbiased):
         value = norm(x, scale, bias, num_groups, unbiased)
         return value, jax.grad(weighted, (0, 1, 2))(x, scale, bias)
 
-    own, plain = both(channel_norm), both(channel_norm_plain)
+    own, plain = jax.jit(lambda: (both(channel_norm), both(channel_norm_plain)))()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), own, plain)
 
 
-@pytest.mark.slow
 def test_statistics_are_taken_in_float32():
-    """In bfloat16 a mean of 300 would leave nothing of differences of 1."""
-    x = jnp.asarray([[[300.0, 302.0, 304.0, 306.0]]], jnp.bfloat16)
-    y = channel_norm(x, jnp.ones(4), jnp.zeros(4), 1, False)
+    """In bfloat16 a mean of 300 would leave nothing of differences of 1; equal channels are 0."""
+    x = jnp.asarray([[[300.0, 302.0, 304.0, 306.0], [1.0] * 4]], jnp.bfloat16)
+
+    def norm(x):
+        return channel_norm(x, jnp.ones(4), jnp.zeros(4), 1, False)
+
+    y, gradient = jax.jit(lambda x: (norm(x), jax.grad(lambda x: norm(x)[0, :, 0].sum())(x)))(x)
     assert y.dtype == jnp.float32
     np.testing.assert_allclose(y[0, 0], (np.arange(4) - 1.5) / np.sqrt(1.25), rtol=1e-4)
-    gradient = jax.grad(lambda x: channel_norm(x, jnp.ones(4), jnp.zeros(4), 1, False)[0, 0, 0])(x)
+    np.testing.assert_array_equal(y[0, 1], 0)
     assert gradient.dtype == jnp.bfloat16
-
-
-def test_equal_channels_have_a_finite_gradient():
-    x = jnp.ones((1, 1, 4))
-    gradient = jax.grad(lambda x: channel_norm(x, jnp.ones(4), jnp.zeros(4), 1, True).sum())(x)
-    np.testing.assert_allclose(gradient, 0, atol=1e-6)
+    assert np.isfinite(gradient.astype("f")).all()

@@ -1,17 +1,29 @@
 """Segmental CPC: boundaries and means against a loop over the paper's formulas."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from random_variables import random_variables
+from random_variables import noise, random_variables
 
-from cpc.models import GRU, LinearPredictor, LogMelEncoder, SegmentalCPC, boundaries, make_model
+from cpc.models import (
+    GRU,
+    CausalConv,
+    ConvEncoder,
+    LinearPredictor,
+    SegmentalCPC,
+    boundaries,
+    make_model,
+)
 from cpc.models import segment_means as means_of
+
+THRESHOLDS = (0.05, 0.4)
+CONTEXT = CausalConv(6, 1)
 
 
 def latents(seed, t=40, d=6):
-    """Frames that jump every few, and wobble between."""
+    """Return frames that jump every few, and wobble between."""
     rng = np.random.default_rng(seed)
     places = np.cumsum(rng.integers(3, 8, 12))
     frames = rng.normal(size=(13, d))[np.searchsorted(places, np.arange(t), "right")]
@@ -37,153 +49,112 @@ def naive_boundaries(z, threshold):
     return np.array(found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("threshold", [0.05, 0.4])
-def test_boundaries_are_those_of_the_paper(threshold):
+def test_boundaries_and_means_are_those_of_the_paper():
+    """Rows of 29 frames have padding, which may hold anything, and in the means NaN."""
     z = np.stack([latents(seed) for seed in range(8)])
-    found = np.asarray(boundaries(jnp.asarray(z), threshold))
-    np.testing.assert_array_equal(found, [naive_boundaries(one, threshold) for one in z])
-    assert 3 < found.sum(1).mean() < 15
-    assert not (found[:, 1:] & found[:, :-1]).any()  # no two next to each other
+    length = np.array([40, 29, 40, 29, 40, 40, 40, 40])
+    exists = np.arange(40) < length[:, None]
+    filled = jnp.where(exists[..., None], z, noise(*z.shape))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(threshold):
+        mask = jnp.asarray(exists)
+        begins = boundaries(filled, threshold, mask)
+
+        def half_square(z):
+            means, there = means_of(jnp.where(mask[..., None], z, jnp.nan), begins, mask)
+            return (jnp.where(there[..., None], means, 0) ** 2).sum() / 2, (means, there)
+
+        slope, rest = jax.grad(half_square, has_aux=True)(filled)
+        return begins, slope, *rest
+
+    for threshold in THRESHOLDS:
+        begins, slope, means, there = map(np.asarray, run(threshold))
+        for row, number in enumerate(length):
+            one = z[row, :number]
+            wanted = naive_boundaries(one, threshold)
+            np.testing.assert_array_equal(begins[row, :number], wanted)
+            assert not begins[row, number:].any()
+            parts = np.split(one, np.flatnonzero(wanted))
+            assert there[row].tolist() == [True] * len(parts) + [False] * (21 - len(parts))
+            for mean, part in zip(means[row], parts, strict=False):
+                np.testing.assert_allclose(mean, part.mean(0), atol=1e-6)
+            assert not means[row, len(parts) :].any()
+            segment = np.cumsum(wanted)
+            size = np.bincount(segment)[segment, None]
+            np.testing.assert_allclose(slope[row, :number], means[row][segment] / size, atol=1e-6)
+        assert 3 < begins.sum(1).mean() < 15
 
 
-@pytest.mark.slow
-def test_padding_changes_nothing():
-    z, length = np.stack([latents(0), latents(1)]), 29
-    filled = z.copy()
-    filled[:, length:] = np.random.default_rng(0).normal(size=filled[:, length:].shape)
-    exists = jnp.asarray(np.arange(40) < length)[None].repeat(2, 0)
-    short, long = z[:, :length], jnp.where(exists[..., None], filled, jnp.nan)
-    begins = boundaries(jnp.asarray(filled), 0.05, exists)
-    np.testing.assert_array_equal(begins[:, :length], boundaries(jnp.asarray(short), 0.05))
-    assert not begins[:, length:].any()
-    wanted, whole = means_of(jnp.asarray(short), begins[:, :length])
-    found, there = means_of(long, begins, exists)
-    number = wanted.shape[1]
-    np.testing.assert_allclose(found[:, :number], wanted, atol=1e-6)
-    np.testing.assert_array_equal(there[:, :number], whole)
-    assert not there[:, number:].any()
+def test_a_single_latent_is_a_segment():
+    found = jax.jit(lambda z: boundaries(z, 0.1))(jnp.ones((2, 1, 3)))
+    assert found.tolist() == [[False], [False]]
 
 
-@pytest.mark.slow
-def test_means_are_of_the_frames_between_boundaries():
-    z = latents(3)
-    begins = np.asarray(boundaries(jnp.asarray(z[None]), 0.05))[0]
-    found, there = (
-        np.asarray(x[0]) for x in means_of(jnp.asarray(z[None]), jnp.asarray(begins)[None])
-    )
-    parts = np.split(z, np.flatnonzero(begins))
-    assert there.tolist() == [True] * len(parts) + [False] * (21 - len(parts))
-    for mean, part in zip(found, parts, strict=False):
-        np.testing.assert_allclose(mean, part.mean(0), atol=1e-6)
-    assert not found[len(parts) :].any()
+def make(**frames):
+    encoder = ConvEncoder(8, (4,), (2,))
+    module = SegmentalCPC(encoder, CONTEXT, LinearPredictor(2, 8), 8, 0.05, **frames)
+    x = noise(2, 80)
+    return module, random_variables(module, x), x
 
 
-@pytest.mark.slow
-def test_places_have_no_gradient_and_means_have():
-    z = jnp.asarray(latents(4)[None])
-
-    def loss(z):
-        begins = boundaries(z, 0.05)
-        return (means_of(z, begins)[0] ** 2).sum() / 2
-
-    begins = boundaries(z, 0.05)
-    means, _ = means_of(z, begins)
-    number = np.cumsum(np.asarray(begins[0]))
-    size = np.bincount(number)[number]
-    np.testing.assert_allclose(
-        jax.grad(loss)(z)[0], np.asarray(means)[0][number] / size[:, None], atol=1e-6
-    )
-
-
-def make(padding="same"):
-    encoder = LogMelEncoder(8, padding=padding)
-    module = SegmentalCPC(encoder, GRU(6), LinearPredictor(1, 8), 8, 0.05)
-    x = np.random.default_rng(0).normal(size=(2, 6400)).astype(np.float32)
-    return module, random_variables(module, x), jnp.asarray(x)
-
-
-@pytest.mark.slow
-def test_outputs_are_frames_and_segments_that_predict_the_next():
-    module, variables, x = make()
-    frames, segments = module.apply(variables, x)
-    np.testing.assert_array_equal(frames.predictions[:, :, 0], frames.z)
-    begins = boundaries(frames.z, 0.05)
-    means, _ = means_of(frames.z, begins)
+def test_outputs_are_of_frames_and_of_segments():
+    frame = CausalConv(5, 2)
+    module, variables, x = make(frame_context=frame, frame_predictor=LinearPredictor(3, 8))
+    plain = module.clone(frame_context=None, frame_predictor=None)
     params = variables["params"]
-    hidden = means @ params["hidden"]["kernel"] + params["hidden"]["bias"]
-    s = jax.nn.relu(hidden) @ params["output"]["kernel"] + params["output"]["bias"]
+
+    @jax.jit
+    def run(x):
+        frames, segments = module.apply(variables, x)
+        begins = boundaries(frames.z, 0.05)
+        means, _ = means_of(frames.z, begins)
+        s = means @ params["hidden"]["kernel"] + params["hidden"]["bias"]
+        s = jax.nn.relu(s) @ params["output"]["kernel"] + params["output"]["bias"]
+        c = CONTEXT.apply({"params": params["context"]}, s)
+        of_frames = frame.apply({"params": params["frame_context"]}, frames.z)
+        wanted = {
+            "frames": (of_frames, params["frame_predictor"]["W"]["kernel"], frames),
+            "segments": (c, params["predictor"]["W"]["kernel"], segments),
+        }
+        embedded = make_model(module).embed(variables, x), make_model(plain).embed(variables, x)
+        return begins, s, wanted, plain.apply(variables, x), embedded
+
+    begins, s, wanted, (bare, same), (with_context, without) = run(x)
+    _, _, frames = wanted["frames"]
+    _, _, segments = wanted["segments"]
     np.testing.assert_allclose(segments.z, s, rtol=1e-4, atol=1e-4)
-    c = GRU(6).apply({"params": params["context"]}, s)
-    np.testing.assert_allclose(segments.c, c, rtol=1e-4, atol=1e-4)
-    wanted = LinearPredictor(1, 8).apply({"params": params["predictor"]}, c)
-    np.testing.assert_allclose(segments.predictions, wanted, rtol=1e-4, atol=1e-4)
-    z, by_frame = make_model(module).embed(variables, jnp.asarray(x))
-    np.testing.assert_array_equal(z, frames.z)
-    number = np.cumsum(np.asarray(begins), 1).astype(int)
-    for row in range(2):
-        np.testing.assert_array_equal(by_frame[row], np.asarray(segments.c)[row][number[row]])
+    for c, kernel, found in wanted.values():
+        np.testing.assert_allclose(found.c, c, rtol=1e-4, atol=1e-4)
+        predictions = np.einsum("bth,hkd->btkd", c, kernel)
+        np.testing.assert_allclose(found.predictions, predictions, rtol=1e-4, atol=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), same, segments)
+    for found in (bare.c, bare.predictions[:, :, 0], with_context[0], without[0]):
+        np.testing.assert_allclose(found, frames.z, atol=1e-6)
+    np.testing.assert_allclose(with_context[1], frames.c, atol=1e-6)
+    for row, number in enumerate(np.cumsum(np.asarray(begins), 1)):
+        np.testing.assert_allclose(without[1][row], np.asarray(segments.c)[row][number], atol=1e-6)
 
 
-@pytest.mark.slow
 def test_short_signals_are_as_they_would_be_alone():
-    module, variables, x = make("causal")
-    length = 4000
-    alone = module.apply(variables, x[:1, :length])
-    together = module.apply(variables, x, False, jnp.array([length, 6400]))
+    module, variables, x = make()
+    alone = jax.jit(module.apply)(variables, x[:1, :50])
+    apply = jax.jit(module.apply, static_argnums=2)
+    together = apply(variables, x, False, jnp.array([50, 80]))
     number = 1 + int(boundaries(alone[0].z, 0.05).sum())
+    assert number > 2
     for ours, wanted, stop in zip(together, alone, (25, number), strict=True):
         np.testing.assert_allclose(ours.c[0, :stop], wanted.c[0, :stop], atol=1e-5)
 
 
-@pytest.mark.slow
-def test_upto_ends_encoder_or_context():
-    module, variables, x = make()
-    shorter, own = module.upto("z", 2, variables)
-    assert shorter.num_layers == {"z": 2, "c": 1}
-    assert shorter.apply(own, x, method="encode").shape == (2, 40, 8)
-
-
-def make_levels():
-    """Frames with contexts of their own, of which 3 predictions are made, and of segments 2."""
-    encoder, linear = LogMelEncoder(8, padding="same"), LinearPredictor(3, 8)
-    module = SegmentalCPC(encoder, GRU(6), LinearPredictor(2, 8), 8, 0.05, GRU(5), linear)
-    x = np.random.default_rng(0).normal(size=(2, 6400)).astype(np.float32)
-    return module, random_variables(module, x), jnp.asarray(x)
-
-
-@pytest.mark.slow
-def test_frames_with_contexts_predict_by_them_and_change_no_segment():
-    module, variables, x = make_levels()
-    params = variables["params"]
-    frames, segments = module.apply(variables, x)
-    c = GRU(5).apply({"params": params["frame_context"]}, frames.z)
-    np.testing.assert_allclose(frames.c, c, rtol=1e-4, atol=1e-5)
-    wanted = LinearPredictor(3, 8).apply({"params": params["frame_predictor"]}, c)
-    np.testing.assert_allclose(frames.predictions, wanted, rtol=1e-4, atol=1e-5)
-    without = {k: v for k, v in params.items() if not k.startswith("frame")}
-    plain = module.clone(frame_context=None, frame_predictor=None)
-    _, alone = plain.apply({"params": without}, x)
-    jax.tree.map(np.testing.assert_array_equal, alone, segments)
-    assert segments.predictions.shape[-2] == 2
-
-
-@pytest.mark.slow
-def test_c_is_the_context_of_frames_where_they_have_one():
-    module, variables, x = make_levels()
-    frames, _ = module.apply(variables, x)
-    z, c = make_model(module).embed(variables, x)
-    np.testing.assert_array_equal(z, frames.z)
-    np.testing.assert_array_equal(c, frames.c)
-    deep = module.clone(frame_context=GRU(5, num_layers=3))
-    assert deep.num_layers == {"z": 5, "c": 3}
-    variables = random_variables(deep, np.asarray(x))
-    shorter, own = deep.upto("c", 1, variables)
-    first = GRU(5, num_layers=3).upto(1, {"params": variables["params"]["frame_context"]})[1]
-    wanted = GRU(5).apply(first, shorter.apply(own, x, method="encode"))
-    np.testing.assert_allclose(shorter.apply(own, x, method="embed")[1], wanted, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_single_latent_is_a_segment():
-    assert boundaries(jnp.ones((2, 1, 3)), 0.1).tolist() == [[False], [False]]
+def test_layers_are_of_the_encoder_and_of_the_context_that_c_is_of():
+    both = {"frame_context": GRU(5, 3), "frame_predictor": LinearPredictor(3, 8)}
+    for frames, name in ((both, "frame_context"), ({}, "context")):
+        module, _, _ = make(**frames)
+        module = module.clone(context=GRU(6, 2))
+        variables = random_variables(module, noise(1, 80))
+        assert module.num_layers == {"z": 1, "c": 3 if frames else 2}
+        shorter, own = module.upto("c", 1, variables)
+        assert shorter == module.clone(**{name: getattr(module, name).clone(num_layers=1)})
+        assert sorted(own["params"][name]) == ["bias0", "input0", "recurrent0"]
+        assert own["params"].keys() == variables["params"].keys()

@@ -40,7 +40,7 @@ def test_encode_equals_a_loop(name):
         lambda x: jax.random.normal(jax.random.key(x.size), x.shape), params["dense"]
     )
     sees = look(jnp.asarray(words), jnp.asarray(sentence), R)
-    got = model.encode(jnp.asarray(table[np.maximum(words, 0)]), sees, dense)
+    got = jax.jit(model.encode)(jnp.asarray(table[np.maximum(words, 0)]), sees, dense)
     dense = jax.tree.map(np.asarray, dense)
     for i in range(T):
         seen = naive_context(words, sentence, R + i, model.is_causal)
@@ -58,7 +58,7 @@ def test_encode_equals_a_loop(name):
         np.testing.assert_allclose(got[i], want, atol=1e-5)
 
 
-@pytest.mark.parametrize("block", [2, 3, 4, 6, 12])
+@pytest.mark.parametrize("block", [2, 3, 12])
 def test_band_and_spans_lay_each_word_at_its_place(block):
     sees = np.random.default_rng(0).random((T, 2 * R + 1)) < 0.5
     laid = np.asarray(band(jnp.asarray(sees), block))
@@ -73,7 +73,6 @@ def test_band_and_spans_lay_each_word_at_its_place(block):
     np.testing.assert_allclose(total, want, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_language_model_sees_nothing_of_what_comes():
     words, sentence = text()
     for name in ("vlbl", "lbl", "nplm"):
@@ -84,7 +83,7 @@ def test_a_language_model_sees_nothing_of_what_comes():
         def of_place(rows, model=model, params=params, sees=sees):
             return model.encode(rows, sees, params["dense"])[5].sum()
 
-        slope = jax.grad(of_place)(jnp.ones((T + 2 * R, D)))
+        slope = jax.jit(jax.grad(of_place))(jnp.ones((T + 2 * R, D)))
         assert not slope[R + 5 :].any()
 
 

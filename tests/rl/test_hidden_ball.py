@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.rl import auto_reset, ball_information, make_hidden_ball
+from cpc.rl import ball_information, make_hidden_ball
 from cpc.rl.hidden_ball import COLUMNS, ROWS, VARIANTS, Fall
 from cpc.types import UserError
 
@@ -39,7 +39,7 @@ def state_of(column, velocity, paddle):
 def test_an_episode_is_what_one_would_walk(variant):
     step = jax.jit(make_hidden_ball(variant).step)
     rng = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(12):
         column, velocity = int(rng.integers(COLUMNS)), int(rng.integers(-1, 2))
         paddle = int(rng.integers(COLUMNS))
         path, state = path_of(column, velocity), state_of(column, velocity, paddle)
@@ -56,7 +56,6 @@ def test_an_episode_is_what_one_would_walk(variant):
             assert (outcome.observation == picture(variant, row, path[row], paddle)).all()
 
 
-@pytest.mark.slow
 def test_balls_and_paddles_begin_anywhere():
     _, seen = jax.vmap(make_hidden_ball().reset)(jax.random.split(jax.random.key(0), 2000))
     first_row, paddles = np.asarray(seen)[:, :COLUMNS], np.asarray(seen)[:, -COLUMNS:]
@@ -65,7 +64,6 @@ def test_balls_and_paddles_begin_anywhere():
         assert np.abs(places.mean(0) - 1 / COLUMNS).max() < 0.03
 
 
-@pytest.mark.slow
 def test_facts_are_what_cannot_be_seen():
     environment = make_hidden_ball("seen_again")
     state = state_of(3, 1, 0)
@@ -84,7 +82,7 @@ def entropy(items):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("offset", [1, 2, 7, 8, 9])
+@pytest.mark.parametrize("offset", [1, 7, 9])
 def test_information_is_that_of_the_histories_of_pictures(variant, offset):
     """What the past tells is what all pictures up to now tell, whatever they say of a state."""
     pairs = []
@@ -96,25 +94,6 @@ def test_information_is_that_of_the_histories_of_pictures(variant, offset):
     histories, targets = zip(*pairs, strict=True)
     wanted = entropy(histories) + entropy(targets) - entropy(pairs)
     assert math.isclose(ball_information(variant, offset), wanted, abs_tol=1e-9)
-
-
-@pytest.mark.slow
-def test_chance_is_what_the_docstring_says():
-    environment = auto_reset(make_hidden_ball())
-
-    def play(key):
-        state, _ = environment.reset(key)
-        keys = jax.random.split(key, ROWS)
-
-        def step(state, key):
-            action = jax.random.randint(key, (), 0, 3)
-            state, outcome = environment.step(key, state, action)
-            return state, outcome.reward
-
-        return jax.lax.scan(step, state, keys)[1].sum()
-
-    returns = jax.vmap(play)(jax.random.split(jax.random.key(1), 4000))
-    assert abs(float(returns.mean()) + 7 / 9) < 0.04
 
 
 def test_mistakes_are_said():

@@ -1,4 +1,4 @@
-"""Environments by name: of stand-ins for the libraries, and of the libraries, where installed."""
+"""Environments by name, with fakes of the libraries."""
 
 import sys
 import types
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.rl import auto_reset
 from cpc.rl.outside import OUTSIDE, OWN, make_environment
 from cpc.types import UserError
 
@@ -80,7 +79,7 @@ def fake_craftax(asked):
 
 
 def play(environment, actions):
-    """Rewards and ends of the actions, after the first observation and with the others."""
+    """Return the first observation, and the later ones with rewards and ends."""
     state, first = environment.reset(jax.random.key(0))
     found = []
     for action in actions:
@@ -157,12 +156,11 @@ def test_a_library_that_is_not_there(monkeypatch, library):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("t_mase", "did you mean t_maze"),
-        ("gymnaks:CartPole-v1", "did you mean gymnax:CartPole-v1"),
-        ("atari", "known are .*t_maze, .*gymnax:ID, navix:ID, craftax:ID"),
-        ("gymnax:Wolk-v1", "gymnax has no environment Wolk-v1; did you mean Walk-v1"),
+        ("t_mase", "mean t_maze"),
+        ("gymnaks:CartPole-v1", "mean gymnax:CartPole-v1"),
+        ("atari", "t_maze, .*gymnax:ID, navix:ID, craftax:ID"),
+        ("gymnax:Wolk-v1", "mean Walk-v1"),
         ("gymnax:xyz", "known are Walk-v1"),
-        ("craftax:Craftax-Classic-v1", "did you mean Craftax-Classic-Pixels-v1"),
     ],
 )
 def test_an_unknown_name(monkeypatch, name, hint):
@@ -171,50 +169,3 @@ def test_an_unknown_name(monkeypatch, name, hint):
     monkeypatch.setitem(sys.modules, "craftax.craftax_env", types.ModuleType("craftax_env"))
     with pytest.raises(UserError, match=hint):
         make_environment(name)
-
-
-def test_gymnax_itself():
-    """Where it is installed: the same numbers as of its own resets, key by key."""
-    gymnax = pytest.importorskip("gymnax")
-    theirs, params = gymnax.make("CartPole-v1")
-    ours = auto_reset(make_environment("gymnax:CartPole-v1"))
-    key = jax.random.key(0)
-    observation, their_state = theirs.reset_env(key, params)
-    state, first = ours.reset(key)
-    np.testing.assert_array_equal(first, observation)
-    step, ends = jax.jit(ours.step), 0
-    for time in range(60):
-        key = jax.random.fold_in(key, time)
-        action = jax.random.randint(key, (), 0, 2)
-        observation, their_state, reward, *done, _ = theirs.step(key, their_state, action, params)
-        state, outcome = step(key, state, action)
-        np.testing.assert_allclose(outcome.observation, observation, rtol=1e-4, atol=1e-6)
-        assert (outcome.reward, outcome.is_last) == (reward, done[0] | done[1])
-        ends += int(outcome.is_last)
-    assert ends
-
-
-def test_navix_itself():
-    """Where it is installed: an episode has its observations and rewards, and is begun anew."""
-    navix = pytest.importorskip("navix")
-    name = "Navix-Empty-5x5-v0"
-    theirs = navix.make(name, observation_fn=navix.observations.symbolic_first_person)
-    environment = make_environment(f"navix:{name}")
-    timestep = theirs.reset(jax.random.key(0))
-    state, first = environment.reset(jax.random.key(0))
-    np.testing.assert_array_equal(first, timestep.observation)
-    step, their_step, total = jax.jit(environment.step), jax.jit(theirs.step), 0.0
-    for action in [2, 2, 1, 2, 2]:  # to the wall, right, to the goal
-        timestep = their_step(timestep, action)
-        state, outcome = step(jax.random.key(0), state, jnp.int32(action))
-        np.testing.assert_array_equal(outcome.observation, timestep.observation)
-        assert (outcome.reward, outcome.is_last) == (timestep.reward, timestep.is_done())
-        total += float(outcome.reward)
-    assert outcome.is_last
-    assert total > 0
-    many = auto_reset(environment)
-    state, _ = many.reset(jax.random.key(0))
-    for action in [2, 2, 1, 2, 2]:
-        state, outcome = jax.jit(many.step)(jax.random.key(0), state, jnp.int32(action))
-    assert outcome.is_last
-    np.testing.assert_array_equal(outcome.observation, first)

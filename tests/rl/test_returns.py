@@ -39,32 +39,6 @@ def test_equals_a_double_loop(discount, lambda_):
     np.testing.assert_allclose(targets, expected + arrays[1], rtol=1e-5, atol=1e-5)
 
 
-def test_lambda_one_is_the_return_less_the_value():
-    rewards, values, is_last, last_value = draw(ends=0)
-    advantages, targets = gae(*map(jnp.asarray, (rewards, values, is_last, last_value)), 0.9, 1.0)
-    powers = 0.9 ** np.arange(len(rewards) + 1)
-    returns = powers @ np.concatenate([rewards, last_value[None]])
-    np.testing.assert_allclose(targets[0], returns, rtol=1e-5)
-    np.testing.assert_allclose(advantages[0], returns - values[0], rtol=1e-5, atol=1e-6)
-
-
-def test_lambda_zero_is_one_temporal_difference():
-    rewards, values, is_last, last_value = draw(ends=0)
-    advantages, _ = gae(*map(jnp.asarray, (rewards, values, is_last, last_value)), 0.9, 0.0)
-    expected = rewards[:-1] + 0.9 * values[1:] - values[:-1]
-    np.testing.assert_allclose(advantages[:-1], expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(advantages[-1], rewards[-1] + 0.9 * last_value - values[-1], 1e-5)
-
-
-@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
-def test_values_that_are_right_leave_no_advantage(lambda_):
-    """Reward 1 for ever is worth 1 / (1 - discount)."""
-    ones, no_end = jnp.ones((20, 2)), jnp.zeros((20, 2), bool)
-    advantages, targets = gae(ones, 10 * ones, no_end, 10 * ones[0], 0.9, lambda_)
-    np.testing.assert_allclose(advantages, 0, atol=1e-5)
-    np.testing.assert_allclose(targets, 10, rtol=1e-6)
-
-
 def test_nothing_comes_back_over_a_reset():
     rewards, values, _, last_value = draw()
     is_last = np.zeros(rewards.shape, bool)

@@ -22,29 +22,38 @@ def lottery():
     return Environment(reset, step, 2, (2,))
 
 
-@pytest.mark.slow
 def test_by_default_it_is_auto_reset():
     environment = make_t_maze(2, max_steps=5)
     many = side_by_side(environment, 6)
     states, pictures = many.reset(jax.random.key(0))
     assert pictures.shape == (6, *environment.observation_shape)
     one = auto_reset(environment)
+
+    @jax.jit
+    def both(key, states, actions):
+        expected = jax.vmap(one.step)(jax.random.split(key, 6), states, actions)
+        return many.step(key, states, actions), expected
+
     for time in range(12):
         key = jax.random.key(time)
         actions = jax.random.randint(key, (6,), 0, 4)
-        expected = jax.vmap(one.step)(jax.random.split(key, 6), states, actions)
-        states, outcome = jax.jit(many.step)(key, states, actions)
+        (states, outcome), expected = both(key, states, actions)
         jax.tree.map(np.testing.assert_array_equal, (states, outcome), expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ends", [[], [1], [0, 4], [1, 2, 4], [0, 1, 2, 3, 4, 5]])
-def test_who_ends_takes_a_start_in_turn(ends):
+@pytest.fixture(scope="module")
+def six():
     many = side_by_side(lottery(), 6, num_resets=2)
+    return many._replace(step=jax.jit(many.step))
+
+
+@pytest.mark.parametrize("ends", [[], [1], [0, 4], [1, 2, 4], [0, 1, 2, 3, 4, 5]])
+def test_who_ends_takes_a_start_in_turn(ends, six):
+    many = six
     (before, _), _ = many.reset(jax.random.key(0))
     actions = jnp.zeros(6, jnp.int32).at[jnp.array(ends, jnp.int32)].set(1)
     states = (before, jax.vmap(jax.random.key)(before))
-    (after, keys), outcome = jax.jit(many.step)(jax.random.key(1), states, actions)
+    (after, keys), outcome = many.step(jax.random.key(1), states, actions)
     np.testing.assert_array_equal(outcome.is_last, actions == 1)
     np.testing.assert_array_equal(outcome.reward, actions)
     np.testing.assert_array_equal(outcome.observation, jnp.stack([after, after], -1))
@@ -60,14 +69,10 @@ def test_who_ends_takes_a_start_in_turn(ends):
     assert starts[1::2] == starts[1:2] * len(starts[1::2])
 
 
-@pytest.mark.slow
-def test_starts_are_of_the_key():
-    many = side_by_side(lottery(), 3, num_resets=1)
-    states, _ = many.reset(jax.random.key(0))
-    found = [
-        int(many.step(jax.random.key(seed), states, jnp.ones(3, jnp.int32))[0][0][0])
-        for seed in (1, 1, 2)
-    ]
+def test_starts_are_of_the_key(six):
+    states, _ = six.reset(jax.random.key(0))
+    ends = jnp.ones(6, jnp.int32)
+    found = [int(six.step(jax.random.key(seed), states, ends)[0][0][0]) for seed in (1, 1, 2)]
     assert found[0] == found[1] != found[2]
 
 

@@ -1,6 +1,7 @@
-"""A whole experiment around a linear model: what the tests of the loop run, also as a command."""
+"""A whole experiment around a linear model, for the tests of the loop, also as a command."""
 
 import argparse
+import functools
 import pathlib
 import sys
 import time
@@ -56,12 +57,22 @@ def evaluate(state):
     return [{"loss": float(jnp.mean(jnp.square(batch["x"] @ kernel + bias - batch["y"])))}]
 
 
+@functools.cache
+def make_step(loss, num_devices, steps_per_launch):
+    """Return the optimizer and the compiled step, which all runs of a test process share."""
+    tx, _ = train.make_optimizer(learning_rate=0.05, warmup_steps=3, num_steps=100, clip_norm=10.0)
+    step = train.make_train_step(loss, tx, ema_decay=0.9)
+    state = train.replicate(new_state(tx), train.make_mesh(num_devices))
+    return tx, train.jit_step(make_launch(step) if steps_per_launch > 1 else step, state)
+
+
 def run(
     workdir,
     num_steps,
     *,
     stop=lambda: "",
     evaluate=evaluate,
+    loss=loss_fn,
     num_devices=1,
     log=print,
     console=None,
@@ -73,10 +84,8 @@ def run(
 ):
     workdir = pathlib.Path(workdir)
     mesh = train.make_mesh(num_devices)
-    tx, _ = train.make_optimizer(learning_rate=0.05, warmup_steps=3, num_steps=100, clip_norm=10.0)
-    state = train.replicate(new_state(tx), mesh)
-    step, made = train.make_train_step(loss_fn, tx, ema_decay=0.9), batches(mesh, **data)
-    step = train.jit_step(make_launch(step) if steps_per_launch > 1 else step, state)
+    tx, step = make_step(loss, num_devices, steps_per_launch)
+    state, made = train.replicate(new_state(tx), mesh), batches(mesh, **data)
     with train.open_checkpoints(workdir / "checkpoints", log=log) as checkpoint:
         restored = checkpoint.restore(state)
         state = restored[0] if restored else state
@@ -100,7 +109,7 @@ def run(
 
 
 def records(workdir):
-    """The records of metrics.jsonl without the speed, the one thing that no two runs share."""
+    """Return the records of metrics.jsonl without the speed, which no two runs share."""
     return [
         {name: value for name, value in record.items() if name != "steps_per_second"}
         for record in read_records(pathlib.Path(workdir), [])
@@ -108,7 +117,7 @@ def records(workdir):
 
 
 def host(state):
-    """The state as numpy arrays by path."""
+    """Return the state as numpy arrays by path."""
     plain = state._replace(rng=jax.random.key_data(state.rng))
     leaves = jax.tree_util.tree_flatten_with_path(plain)[0]
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}

@@ -1,10 +1,6 @@
-import json
-import os
-import pathlib
 import re
 import subprocess
 import sys
-import textwrap
 from typing import NamedTuple
 
 import jax
@@ -65,22 +61,18 @@ def test_round_trip_of_a_whole_state(tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
-def test_nothing_saved_is_none(tmp_path):
-    assert restore(tmp_path / "new")[0] is None
-
-
 @pytest.mark.parametrize(
     ("metrics", "kept"),
-    [([3.0, 1.0, 9.0, 5.0, 4.0], [2, 4, 5]), ([5.0, 4.0, 3.0], [2, 3]), (None, [4, 5])],
+    [
+        ([3.0, 1.0, 9.0, 5.0, 4.0], [2, 4, 5]),
+        ([5.0, 4.0, 3.0], [2, 3]),
+        (None, [4, 5]),
+        ([float("nan"), 7.0, 8.0, 9.0], [2, 3, 4]),
+    ],
 )
 def test_newest_two_and_best_are_kept(tmp_path, metrics, kept):
     save_all(tmp_path, [1.0] * (len(metrics) if metrics else 5), metrics)
     assert steps_on_disk(tmp_path) == kept
-
-
-def test_a_metric_that_is_not_finite_is_never_the_best(tmp_path):
-    save_all(tmp_path, [1.0] * 4, [float("nan"), 7.0, 8.0, 9.0])
-    assert steps_on_disk(tmp_path) == [2, 3, 4]
 
 
 def truncate(directory):
@@ -199,7 +191,7 @@ def test_the_best_is_read_by_that_name(tmp_path):
         train.restore_params(tmp_path, "best")
 
 
-@pytest.mark.parametrize("text", [b"", b'{"metric": 0.1}', b"\xff", b"[]", b"null"])
+@pytest.mark.parametrize("text", [b"", b'{"metric": 0.1}', b"\xff", b"[]"])
 def test_a_damaged_metric_costs_only_itself(tmp_path, text):
     save_all(tmp_path, [1.0, 2.0], [0.5, None])
     (tmp_path / "2" / "late-metric.json").write_bytes(text)
@@ -241,6 +233,7 @@ def test_a_metric_is_sealed_with_its_step(tmp_path):
 
 def test_metadata_of_damaged_checkpoints_is_left_out(tmp_path):
     assert train.read_metadata(tmp_path) == {}
+    assert restore(tmp_path / "new")[0] is None
     save_all(tmp_path, [1.0, 2.0])
     assert train.read_metadata(tmp_path) == {2: {"value": 2.0}, 1: {"value": 1.0}}
     (tmp_path / "2" / "meta" / "metadata").write_bytes(b"")
@@ -273,34 +266,31 @@ def test_an_older_step_is_left_alone(tmp_path):
     assert restore(tmp_path)[0][1] == {"value": 5}
 
 
-@pytest.mark.slow
+#: Saves a state, and one that does not fit.
+FILLS = """
+import resource, sys
+import jax, jax.numpy as jnp
+from cpc import train
+from cpc.types import UserError
+noise = lambda seed: {"params": jax.random.normal(jax.random.key(seed), (512, 1024))}
+try:
+    with train.open_checkpoints(sys.argv[1]) as checkpoint:
+        checkpoint.save(1, noise(1), {"value": 1})
+        checkpoint.wait()
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+        checkpoint.save(2, noise(2), {"value": 2})
+        checkpoint.wait()
+except UserError as error:
+    sys.stdout.write(str(error))
+    sys.exit(2)
+"""
+
+
 def test_a_full_disk_is_one_sentence_and_costs_nothing(tmp_path):
-    """A limit on the size of files stands in for the disk."""
-    script = """
-        import resource, sys
-        import jax, jax.numpy as jnp
-        from cpc import train
-        from cpc.types import UserError
-        noise = lambda seed: {"params": jax.random.normal(jax.random.key(seed), (512, 1024))}
-        try:
-            with train.open_checkpoints(sys.argv[1]) as checkpoint:
-                checkpoint.save(1, noise(1), {"value": 1})
-                checkpoint.wait()
-                hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-                resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
-                checkpoint.save(2, noise(2), {"value": 2})
-                checkpoint.wait()
-        except UserError as error:
-            sys.stdout.write(str(error))
-            sys.exit(2)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        cwd=pathlib.Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": "."},
-    )
+    """A limit on the size of files acts as the disk."""
+    words = [sys.executable, "-c", FILLS, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert str(tmp_path) in done.stdout
     assert "resumes from step 1" in done.stdout
@@ -327,13 +317,6 @@ def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be made"):
         train.open_checkpoints(tmp_path / "file" / "checkpoints")
-
-
-def test_every_leaf_has_its_checksum_in_the_same_commit(tmp_path):
-    save_all(tmp_path, [1.0])
-    meta = json.loads((tmp_path / "1" / "meta" / "metadata").read_text())
-    assert len(meta["leaves"]) == len(jax.tree.leaves(make_state()))
-    assert all(isinstance(leaf["crc32"], int) for leaf in meta["leaves"].values())
 
 
 class Pair(NamedTuple):

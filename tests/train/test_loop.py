@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any, NamedTuple
 
 import linear_run
 import numpy as np
@@ -16,6 +17,7 @@ from cpc.types import UserError
 
 SCRIPT = pathlib.Path(linear_run.__file__)
 ROOT = SCRIPT.parents[2]
+STEPS = 30
 
 
 def stop_at(step):
@@ -30,37 +32,38 @@ def assert_same_state(a, b):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stopped_at", [7, 10, 15])
-def test_resume_equals_never_stopped(tmp_path, stopped_at):
-    whole = linear_run.run(tmp_path / "whole", 33)
-    first = linear_run.run(tmp_path / "parts", 33, stop=stop_at(stopped_at))
-    assert first.reason == "SIGTERM"
-    assert int(first.state.step) == stopped_at
-    second = linear_run.run(tmp_path / "parts", 33)
-    assert (second.reason, int(second.state.step)) == ("", 33)
-    assert_same_state(whole.state, second.state)
-    assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
+class Run(NamedTuple):
+    state: Any
+    records: list
 
 
-@pytest.mark.slow
-def test_same_command_again_after_the_end_does_nothing(tmp_path):
-    once = linear_run.run(tmp_path, 12)
-    before = linear_run.records(tmp_path)
-    again = linear_run.run(tmp_path, 12)
-    assert_same_state(once.state, again.state)
-    assert linear_run.records(tmp_path) == before
-    assert int(linear_run.run(tmp_path, 9).state.step) == 12  # fewer steps than are done
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of STEPS that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    return Run(linear_run.run(folder, STEPS).state, linear_run.records(folder))
+
+
+def test_resume_equals_never_stopped(tmp_path, whole):
+    """Stopped between saves, at a save that evaluates, and again between."""
+    for stopped_at, num_calls in ((7, 7), (10, 3), (15, 5)):
+        first = linear_run.run(tmp_path, STEPS, stop=stop_at(num_calls))
+        assert (first.reason, int(first.state.step)) == ("SIGTERM", stopped_at)
+    for num_steps in (STEPS, STEPS, 9):  # the same command after the end does nothing
+        last = linear_run.run(tmp_path, num_steps)
+        assert (last.reason, int(last.state.step)) == ("", STEPS)
+        assert_same_state(whole.state, last.state)
+        assert linear_run.records(tmp_path) == whole.records
 
 
 def test_records_hold_the_sums_of_their_window(tmp_path):
     linear_run.run(tmp_path, 23)
-    kinds = [(record["split"], record["step"]) for record in linear_run.records(tmp_path)]
-    assert kinds == [
+    records = linear_run.records(tmp_path)
+    assert [(record["split"], record["step"]) for record in records] == [
         *[("train", 5), ("train", 10), ("test", 10), ("train", 15)],
         *[("train", 20), ("test", 20), ("train", 23), ("test", 23)],
     ]
-    for record in linear_run.records(tmp_path):
+    for record in records:
         if record["split"] == "train":
             assert record["seen"] == 16
             np.testing.assert_allclose(record["per_k"], [record["loss"], 2 * record["loss"]], 1e-6)
@@ -85,79 +88,62 @@ def wait_until(condition, process, seconds=60.0):
         time.sleep(0.001)
 
 
-@pytest.mark.slow
-def test_kill_in_mid_save_then_resume_equals_never_stopped(tmp_path):
-    killed = tmp_path / "killed"
-    process = start(killed, "--steps", "1000000", "--save-every", "10")
+def test_killed_and_stopped_processes_resume_as_if_never_stopped(tmp_path):
+    """Killed in the middle of a save, then stopped by a signal."""
+    parts = tmp_path / "parts"
+    process = start(parts, "--steps", "1000000", "--save-every", "10")
 
     def is_saving_a_later_one():
-        names = [path.name for path in (killed / "checkpoints").glob("*")]
+        names = [path.name for path in (parts / "checkpoints").glob("*")]
         return len([n for n in names if n.isdecimal()]) and any("tmp" in name for name in names)
 
     wait_until(is_saving_a_later_one, process)
     process.kill()
     process.communicate()
-    steps = [int(p.name) for p in (killed / "checkpoints").glob("*") if p.name.isdecimal()]
-    num_steps = max(steps) + 25  # the million would be too long for a test
-    resumed = linear_run.run(killed, num_steps)
-    whole = linear_run.run(tmp_path / "whole", num_steps)
-    assert_same_state(whole.state, resumed.state)
-    assert linear_run.records(tmp_path / "whole") == linear_run.records(killed)
-    assert not list((killed / "checkpoints").glob("*tmp*"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_ends(tmp_path, number):
-    process = start(tmp_path / "parts", "--steps", "100000", "--pause-seconds", "0.02")
-    wait_until(lambda: (tmp_path / "parts" / "metrics.jsonl").exists(), process)
-    wait_until(lambda: linear_run.records(tmp_path / "parts"), process)
-    process.send_signal(number)
+    written = (parts / "metrics.jsonl").stat().st_mtime_ns
+    process = start(parts, "--steps", "1000000", "--pause-seconds", "0.02")
+    wait_until(lambda: (parts / "metrics.jsonl").stat().st_mtime_ns > written, process)
+    process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
-    stopped_at = int(output.split("stopped at ")[1].split()[0])
-    assert f"because of '{number.name}'" in output
-    resumed = linear_run.run(tmp_path / "parts", stopped_at + 7)
-    whole = linear_run.run(tmp_path / "whole", stopped_at + 7)
+    assert "because of 'SIGTERM'" in output
+    num_steps = int(output.split("stopped at ")[1].split()[0]) + 7
+    resumed = linear_run.run(parts, num_steps)
+    whole = linear_run.run(tmp_path / "whole", num_steps)
     assert_same_state(whole.state, resumed.state)
-    assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
+    assert linear_run.records(tmp_path / "whole") == linear_run.records(parts)
+    assert not list((parts / "checkpoints").glob("*tmp*"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stopped_at", [10, 25])
-def test_an_evaluation_that_a_signal_cuts_short_loses_no_step_and_is_made_when_resumed(
-    tmp_path, stopped_at
-):
+def cut_short_at(step, evaluate):
     def cut_short(state):
-        if int(state.step) == stopped_at:
+        if int(state.step) == step:
             raise train.Stopped("a probe was stopped by SIGINT")
-        return linear_run.evaluate(state)
+        return evaluate(state)
 
+    return cut_short
+
+
+def test_an_evaluation_that_a_signal_cuts_short_is_made_when_resumed(tmp_path):
+    """At a step that is not saved otherwise, and no step is lost."""
     steps = {"num_steps": 25, "eval_every": 5, "save_every": 20}
+    cut_short = cut_short_at(10, linear_run.evaluate)
     stopped = linear_run.run(tmp_path / "parts", evaluate=cut_short, **steps)
-    assert int(stopped.state.step) == stopped_at
+    assert int(stopped.state.step) == 10
     assert "SIGINT" in stopped.reason
-    resumed = linear_run.run(tmp_path / "parts", **steps)
     whole = linear_run.run(tmp_path / "whole", **steps)
-    assert_same_state(whole.state, resumed.state)
-    assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
-    again = linear_run.run(tmp_path / "parts", **steps)  # nothing is owed any more
-    assert_same_state(whole.state, again.state)
-    assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
+    for _ in range(2):  # nothing is owed the second time
+        resumed = linear_run.run(tmp_path / "parts", **steps)
+        assert_same_state(whole.state, resumed.state)
+        assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("stopped_at", "best"), [(10, 10), (40, 40), (40, 10), (30, 20)])
+@pytest.mark.parametrize(("stopped_at", "best"), [(10, 10), (40, 40), (30, 20)])
 def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
     tmp_path, stopped_at, best
 ):
     def evaluate(state):
         return [{"loss": 0.1 if int(state.step) == best else 1.0 + int(state.step)}]
-
-    def cut_short(state):
-        if int(state.step) == stopped_at:
-            raise train.Stopped("a probe was stopped by SIGINT")
-        return evaluate(state)
 
     def kept(name):
         folder = tmp_path / name / "checkpoints"
@@ -165,39 +151,33 @@ def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
         return steps, train.best_step(folder)
 
     linear_run.run(tmp_path / "whole", 40, evaluate=evaluate)
-    linear_run.run(tmp_path / "parts", 40, evaluate=cut_short)
+    linear_run.run(tmp_path / "parts", 40, evaluate=cut_short_at(stopped_at, evaluate))
     linear_run.run(tmp_path / "parts", 40, evaluate=evaluate)
     assert kept("whole") == (sorted({best, 30, 40}), best)
     assert kept("parts") == kept("whole")
     assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
 
 
-def test_what_runs_within_a_training_stops_at_the_same_signal():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_runs_within_a_training_stops_at_the_same_signal(number):
     """The second Ctrl-C is immediate."""
     # A shell that starts the tests in the background has told them to ignore it.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    inherited = signal.signal(number, signal.default_int_handler)
     try:
         with train.stop_on_signals() as outer:
             with train.stop_on_signals() as inner:
                 assert (outer(), inner()) == ("", "")
-                signal.raise_signal(signal.SIGINT)
-                assert (outer(), inner()) == ("SIGINT", "SIGINT")
+                signal.raise_signal(number)
+                assert (outer(), inner()) == (number.name, number.name)
             with train.stop_on_signals() as later:
-                assert later() == "SIGINT"
+                assert later() == number.name
                 with pytest.raises(KeyboardInterrupt):
-                    signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+                    signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.default_int_handler
         with train.stop_on_signals() as next_one:
             assert next_one() == ""
     finally:
-        signal.signal(signal.SIGINT, inherited)
-
-
-def test_a_window_without_a_finite_step_has_no_loss(tmp_path):
-    with pytest.raises(UserError, match="not finite"):
-        linear_run.run(tmp_path, 33, nan_at=10, log_every=5)
-    last = linear_run.records(tmp_path)[-1]
-    assert (last["step"], last["loss"], last["gradient_norm"]) == (15, None, None)
+        signal.signal(number, inherited)
 
 
 def test_parameters_that_an_update_makes_infinite_are_not_saved(tmp_path):
@@ -213,51 +193,45 @@ def test_parameters_that_an_update_makes_infinite_are_not_saved(tmp_path):
         assert checkpoint.latest_step is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("nan_at", [0, 9, 10, 13])
-def test_a_non_finite_loss_stops_and_leaves_the_last_good_checkpoint(tmp_path, nan_at):
+@pytest.mark.parametrize(("nan_at", "kept"), [(9, "nothing was saved"), (10, "that of step 10")])
+def test_a_non_finite_loss_stops_and_leaves_the_last_good_checkpoint(tmp_path, nan_at, kept, whole):
     where = rf"step {nan_at + 1} \(batch {nan_at}\): the gradient of layer/bias"
-    kept = "that of step 10" if nan_at >= 10 else "nothing was saved"
     with pytest.raises(UserError, match=f"{where}.*{kept}"):
-        linear_run.run(tmp_path, 33, nan_at=nan_at)
-    good = linear_run.run(tmp_path, 33)  # the same command, with the data repaired
-    assert_same_state(good.state, linear_run.run(tmp_path / "whole", 33).state)
+        linear_run.run(tmp_path, STEPS, nan_at=nan_at)
+    last = linear_run.records(tmp_path)[-1]
+    if nan_at == 10:  # a window without a finite step has no loss
+        assert (last["step"], last["loss"], last["gradient_norm"]) == (15, None, None)
+    good = linear_run.run(tmp_path, STEPS)  # the same command, with the data repaired
+    assert_same_state(good.state, whole.state)
 
 
 def test_the_save_before_the_next_log_does_not_keep_what_is_bad(tmp_path):
     with pytest.raises(UserError, match="step 8"):
-        linear_run.run(tmp_path, 33, nan_at=7, log_every=100, save_every=10)
+        linear_run.run(tmp_path, STEPS, nan_at=7, log_every=100, save_every=10)
     assert not [p for p in (tmp_path / "checkpoints").glob("*") if p.name.isdecimal()]
 
 
-@pytest.mark.slow
-def test_one_and_eight_devices_give_the_same_records(tmp_path):
-    one = linear_run.run(tmp_path / "one", 20, num_devices=1)
-    eight = linear_run.run(tmp_path / "eight", 20, num_devices=8)
-    for a, b in zip(*(linear_run.records(tmp_path / n) for n in ("one", "eight")), strict=True):
-        np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)
-        if a["split"] == "train":
-            np.testing.assert_allclose(a["gradient_norm"], b["gradient_norm"], rtol=1e-5)
-    np.testing.assert_allclose(
-        one.state.params["layer"]["kernel"], eight.state.params["layer"]["kernel"], rtol=1e-4
-    )
-    assert eight.state.params["layer"]["kernel"].sharding == train.replicated(train.make_mesh(8))
-
-
-@pytest.mark.slow
-def test_the_step_is_traced_once_also_after_logs_saves_and_a_resume(tmp_path, monkeypatch):
+def test_eight_devices_give_the_same_records_and_trace_the_step_once(tmp_path, whole):
+    """Also after logs, saves and a resume."""
     traces = []
-    original = linear_run.loss_fn
 
     def counting(*arguments):
         traces.append(1)
-        return original(*arguments)
+        return linear_run.loss_fn(*arguments)
 
-    monkeypatch.setattr(linear_run, "loss_fn", counting)
-    linear_run.run(tmp_path, 23, num_devices=8)
+    for num_steps in (23, STEPS):
+        eight = linear_run.run(tmp_path, num_steps, num_devices=8, loss=counting).state
     assert len(traces) == 1
-    linear_run.run(tmp_path, 43, num_devices=8)
-    assert len(traces) == 2
+    records = {(record["split"], record["step"]): record for record in linear_run.records(tmp_path)}
+    for one in whole.records:
+        other = records[one["split"], one["step"]]
+        if one["step"] != 25:  # the window that the stop at 23 cut
+            np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-5)
+            for name in {"gradient_norm"} & one.keys():
+                np.testing.assert_allclose(one[name], other[name], rtol=1e-5)
+    kernel = eight.params["layer"]["kernel"]
+    np.testing.assert_allclose(whole.state.params["layer"]["kernel"], kernel, rtol=1e-4)
+    assert kernel.sharding == train.replicated(train.make_mesh(8))
 
 
 def test_data_that_ends_early(tmp_path):
@@ -310,45 +284,35 @@ def test_metrics_are_written_while_the_next_step_runs():
     ]
 
 
-def launches(workdir, steps_per_launch, num_steps=20, **options):
-    """The linear run by launches of several steps."""
-    options = {"log": lambda _: None, "steps_per_launch": steps_per_launch, **options}
-    result = linear_run.run(workdir, num_steps, **options)
-    return linear_run.host(result.state), linear_run.records(workdir)
+def launch(workdir, num_steps=STEPS, **options):
+    """Do the linear run by launches of five steps."""
+    result = linear_run.run(workdir, num_steps, steps_per_launch=5, log=lambda _: None, **options)
+    return Run(result.state, linear_run.records(workdir))
 
 
-@pytest.mark.slow
-def test_launches_of_several_steps_are_the_same_training(tmp_path):
-    one, records = launches(tmp_path / "one", 1)
-    five, of_five = launches(tmp_path / "five", 5)
-    assert [(r["step"], r["split"]) for r in of_five] == [(r["step"], r["split"]) for r in records]
-    for a, b in zip(records, of_five, strict=True):
-        assert a.keys() == b.keys()
-        np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)
-    for name, value in one.items():
-        np.testing.assert_allclose(value, five[name], rtol=1e-4, atol=1e-6, err_msg=name)
-
-
-@pytest.mark.slow
-def test_launches_stopped_and_resumed_are_bit_for_bit_those_never_stopped(tmp_path):
-    whole, records = launches(tmp_path / "whole", 5)
+def test_launches_of_several_steps_are_the_same_training_also_resumed(tmp_path, whole):
     asked = iter(["", "", "SIGTERM"])
-    halted, _ = launches(tmp_path / "parts", 5, stop=lambda: next(asked))
-    assert int(halted[".step"]) == 10
-    parts, of_parts = launches(tmp_path / "parts", 5)
-    assert of_parts == records
-    for name, value in whole.items():
-        np.testing.assert_array_equal(value, parts[name], err_msg=name)
+    halted = launch(tmp_path / "parts", stop=lambda: next(asked))
+    assert int(halted.state.step) == 10
+    parts, five = launch(tmp_path / "parts"), launch(tmp_path / "five")
+    assert_same_state(five.state, parts.state)
+    assert five.records == parts.records
+    for a, b in zip(whole.records, five.records, strict=True):
+        assert (a["step"], a["split"], a.keys()) == (b["step"], b["split"], b.keys())
+        np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)
+    one, of_five = linear_run.host(whole.state), linear_run.host(five.state)
+    for name, value in one.items():
+        np.testing.assert_allclose(value, of_five[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_a_failure_inside_a_launch_names_its_step(tmp_path):
     with pytest.raises(UserError, match=r"step 8 \(batch 7\)"):
-        launches(tmp_path, 5, nan_at=7)
+        launch(tmp_path, nan_at=7)
 
 
 def test_what_is_due_within_a_launch_is_refused(tmp_path):
     for name in ("log_every", "eval_every", "save_every"):
         with pytest.raises(UserError, match=f"{name} is 4, which is no multiple of the 5"):
-            launches(tmp_path, 5, **{name: 4})
+            launch(tmp_path, **{name: 4})
     with pytest.raises(UserError, match="num_steps is 21"):
-        launches(tmp_path, 5, num_steps=21)
+        launch(tmp_path, num_steps=21)

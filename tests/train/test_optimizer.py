@@ -8,19 +8,34 @@ from cpc import train
 from cpc.types import UserError
 
 
-def updates_of(tx, gradients, params, steps=3):
-    state = tx.init(params)
-    for _ in range(steps):
-        updates, state = tx.update(gradients, state, params)
-        params = optax.apply_updates(params, updates)
-    return params
+def updates_of(tx, gradients, params, *scales):
+    """Return the parameters after a step per scale of the gradients, in one program."""
+
+    @jax.jit
+    def run(params):
+        state = tx.init(params)
+        for scale in scales or (1,):
+            scaled = jax.tree.map(lambda leaf, scale=scale: scale * leaf, gradients)
+            updates, state = tx.update(scaled, state, params)
+            params = optax.apply_updates(params, updates)
+        return params
+
+    return run(params)
 
 
-def test_equals_plain_adam_without_extras():
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("adam", {"b1": 0.8, "b2": 0.95, "eps": 1e-6}, optax.adam(0.1, 0.8, 0.95, 1e-6)),
+        ("lion", {"b1": 0.5, "b2": 0.25}, optax.lion(0.1, 0.5, 0.25, weight_decay=0.0)),
+        ("rmsprop", {"b2": 0.5, "eps": 0.04}, optax.rmsprop(0.1, 0.5, 0.04)),
+    ],
+)
+def test_equals_the_plain_optimizer_of_its_numbers(name, options, expected):
     params, gradients = {"w": jnp.array([1.0, -2.0])}, {"w": jnp.array([0.3, 7.0])}
-    tx, rate = train.make_optimizer(learning_rate=0.1, num_steps=10, b1=0.8, b2=0.95, eps=1e-6)
-    expected = updates_of(optax.adam(0.1, 0.8, 0.95, 1e-6), gradients, params)
-    np.testing.assert_allclose(updates_of(tx, gradients, params)["w"], expected["w"], rtol=1e-6)
+    tx, rate = train.make_optimizer(learning_rate=0.1, num_steps=10, name=name, **options)
+    found, wanted = (updates_of(one, gradients, params, 1, -0.4, 0.2) for one in (tx, expected))
+    np.testing.assert_allclose(found["w"], wanted["w"], rtol=1e-6)
     assert float(rate(0)) == pytest.approx(0.1)
 
 
@@ -42,7 +57,7 @@ def test_the_schedule_inside_is_the_one_that_is_returned():
     """Adam's update is the rate, whatever the (constant) gradient."""
     tx, rate = train.make_optimizer(learning_rate=1.0, warmup_steps=4, num_steps=8)
     params = {"w": jnp.zeros(())}
-    moved = updates_of(tx, {"w": jnp.ones(())}, params, steps=3)["w"]
+    moved = updates_of(tx, {"w": jnp.ones(())}, params, 1, 1, 1)["w"]
     assert float(moved) == pytest.approx(-float(rate(0) + rate(1) + rate(2)), rel=1e-5)
 
 
@@ -51,9 +66,9 @@ def test_clipping_is_by_global_norm():
     numbers = {"learning_rate": 1.0, "num_steps": 1, "eps": 1e6}
     gradients = {"a": jnp.array([30.0]), "b": jnp.array([40.0])}
     params = jax.tree.map(jnp.zeros_like, gradients)
-    free = updates_of(train.make_optimizer(**numbers)[0], gradients, params, 1)
+    free = updates_of(train.make_optimizer(**numbers)[0], gradients, params)
     tx, _ = train.make_optimizer(**numbers, clip_norm=5.0)
-    clipped = updates_of(tx, gradients, params, 1)
+    clipped = updates_of(tx, gradients, params)
     np.testing.assert_allclose(clipped["a"], free["a"] / 10, rtol=1e-3)
     np.testing.assert_allclose(clipped["b"], free["b"] / 10, rtol=1e-3)
 
@@ -75,7 +90,7 @@ def test_muon_moves_along_orthogonal_matrices_and_all_else_as_nadam():
     }  # fmt: skip
     params = jax.tree.map(jnp.zeros_like, gradients)
     muon, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, name="muon")
-    moved = updates_of(muon, gradients, params, 1)
+    moved = updates_of(muon, gradients, params)
     matrices = {
         "a convolution": moved["encoder"]["kernel0"].reshape(15, 8),
         "one of pictures": moved["encoder"]["conv"].reshape(18, 8),
@@ -87,7 +102,7 @@ def test_muon_moves_along_orthogonal_matrices_and_all_else_as_nadam():
     for name, matrix in matrices.items():
         sizes = np.linalg.svd(matrix, compute_uv=False) / (0.1 * 0.2 * max(matrix.shape) ** 0.5)
         assert 0.6 < sizes.min() < sizes.max() < 1.3, name
-    nadam = updates_of(optax.nadam(0.1), gradients, params, 1)
+    nadam = updates_of(optax.nadam(0.1), gradients, params)
     for part in (
         lambda tree: tree["encoder"]["bias0"],
         lambda tree: tree["predictor"]["W"]["bias"],
@@ -97,45 +112,9 @@ def test_muon_moves_along_orthogonal_matrices_and_all_else_as_nadam():
         np.testing.assert_allclose(part(moved), part(nadam), rtol=1e-4)
 
 
-def test_lion_uses_its_momenta():
-    """The sign of b1 m + (1 - b1) g, then m <- b2 m + (1 - b2) g (Chen et al. 2023)."""
-    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=3, name="lion", b1=0.5, b2=0.25)
-    w, m = jnp.zeros(3), np.zeros(3)
-    state = tx.init(w)
-    for g in ([1.0, -2.0, 0.5], [-0.3, 0.4, -1.0], [0.2, -0.1, 0.1]):
-        update, state = tx.update(jnp.array(g), state, w)
-        np.testing.assert_allclose(update, -0.1 * np.sign(0.5 * m + 0.5 * np.array(g)), rtol=1e-6)
-        m = 0.25 * m + 0.75 * np.array(g)
-
-
-def test_rmsprop_uses_its_numbers():
-    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=2, name="rmsprop", b2=0.5, eps=0.04)
-    w, square = jnp.zeros(2), np.zeros(2)
-    state = tx.init(w)
-    for g in ([0.3, -0.1], [0.2, 0.4]):
-        update, state = tx.update(jnp.array(g), state, w)
-        square = 0.5 * square + 0.5 * np.square(g)
-        np.testing.assert_allclose(update, -0.1 * np.array(g) / np.sqrt(square + 0.04), rtol=1e-5)
-
-
-def test_muon_gives_eps_to_its_adam():
-    """Two steps by hand: averages corrected for their start, Nesterov's a step ahead."""
-    b1, b2, eps = 0.9, 0.99, 1e-2
-    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=2, name="muon", b1=b1, b2=b2, eps=eps)
-    w = jnp.zeros(2)
-    state, first, second = tx.init(w), np.zeros(2), np.zeros(2)
-    for n, g in enumerate(np.array([[0.01, -0.03], [0.02, 0.05]]), start=1):
-        update, state = tx.update(jnp.asarray(g, jnp.float32), state, w)
-        first, second = b1 * first + (1 - b1) * g, b2 * second + (1 - b2) * g**2
-        ahead = b1 * first / (1 - b1 ** (n + 1)) + (1 - b1) * g / (1 - b1**n)
-        want = -0.1 * ahead / (np.sqrt(second / (1 - b2**n)) + eps)
-        np.testing.assert_allclose(update, want, rtol=1e-4)
-
-
-@pytest.mark.slow
 def test_schedule_free_averages_the_steps_of_adam():
     """Against the method as it is written, Defazio et al. 2024, in float64."""
-    goal, b1, b2, eps = np.array([[1.0, -2.0], [0.5, 3.0]]), 0.9, 0.99, 1e-8
+    steps, goal, b1, b2, eps = 6, np.array([[1.0, -2.0], [0.5, 3.0]]), 0.9, 0.99, 1e-8
     tx, rate = train.make_optimizer(
         learning_rate=0.3, warmup_steps=3, num_steps=20, name="schedule_free", b1=b1, b2=b2
     )
@@ -143,16 +122,21 @@ def test_schedule_free_averages_the_steps_of_adam():
     state = tx.init(params)
     z = x = y = second = np.zeros((2, 2))
     weights = largest = 0.0
-    for n in range(12):
+
+    @jax.jit
+    def step(state, params):
         updates, state = tx.update({"w": params["w"] - goal}, state, params)
         params = optax.apply_updates(params, updates)
+        return state, params, train.schedule_free_average(state, params)
+
+    for n in range(steps):
+        state, params, average = step(state, params)
         second = b2 * second + (1 - b2) * (y - goal) ** 2
         z = z - float(rate(n)) * (y - goal) / (np.sqrt(second / (1 - b2 ** (n + 1))) + eps)
         largest = max(largest, float(rate(n)))  # of the step that was just taken
         weights += largest**2
         x = x + largest**2 / weights * (z - x)
         y = b1 * x + (1 - b1) * z
-        average = train.schedule_free_average(state, params)
         np.testing.assert_allclose(params["w"], y, rtol=2e-4, atol=1e-5)
         np.testing.assert_allclose(average["w"], x, rtol=2e-4, atol=1e-5)
     assert train.schedule_free_average(optax.adam(0.1).init(params), params) is None
@@ -170,7 +154,7 @@ def test_every_optimizer_decays_weights_alone(name):
         "bias": jnp.ones((4, 2)),
         "scale": jnp.ones((4, 2)),
     }
-    after = updates_of(tx, jax.tree.map(jnp.zeros_like, params), params, 1)
+    after = updates_of(tx, jax.tree.map(jnp.zeros_like, params), params)
     np.testing.assert_allclose(after["matrix"], 1 - 0.05 * 0.5, rtol=1e-6)
     np.testing.assert_allclose(after["kernel3"], 1 - 0.05 * 0.5, rtol=1e-6)
     np.testing.assert_array_equal(after["bias"], 1.0)
@@ -180,19 +164,18 @@ def test_every_optimizer_decays_weights_alone(name):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"schedule": "step"}, "'step'; choose 'constant', 'cosine' or 'linear'"),
-        ({"name": "sgd"}, "'sgd'.*'adam', 'lion', 'muon', 'rmsprop', 'schedule_free'"),
+        ({"schedule": "step"}, "'step'.*'cosine'"),
+        ({"name": "sgd"}, "'sgd'.*'muon'"),
         ({"name": "lion", "eps": 1e-6}, "lion does not use eps"),
-        ({"name": "rmsprop", "b1": 0.9}, "rmsprop does not use b1"),
-        ({"name": "schedule_free", "schedule": "cosine"}, "set it to 'constant'"),
-        ({"name": "rmsprop", "weight_decay": 0.1}, "set weight_decay to 0"),
-        ({"learning_rate": 0.0}, "must be above zero"),
-        ({"learning_rate": float("nan")}, "must be above zero"),
-        ({"warmup_steps": 11}, "warmup_steps is 11, but the run has 10 steps"),
-        ({"clip_norm": -1.0}, "must not be negative"),
+        ({"name": "schedule_free", "schedule": "cosine"}, "'constant'"),
+        ({"name": "rmsprop", "weight_decay": 0.1}, "weight_decay"),
+        ({"learning_rate": 0.0}, "learning rate|learning_rate"),
+        ({"learning_rate": float("nan")}, "learning rate|learning_rate"),
+        ({"warmup_steps": 11}, "warmup_steps is 11.* 10"),
+        ({"clip_norm": -1.0}, "clip_norm|clip"),
     ],
 )
-def test_numbers_that_cannot_be_meant(wrong, message):
+def test_mistakes_are_reported(wrong, message):
     with pytest.raises(UserError, match=message):
         train.make_optimizer(**{"learning_rate": 0.1, "num_steps": 10, **wrong})
 

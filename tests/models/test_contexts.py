@@ -1,0 +1,136 @@
+"""Contexts of latents: what each sees, in chunks and at once, and fast against plain forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from random_variables import noise, random_variables
+
+from cpc.models import GRU, LSTM, CausalConv, CausalTransformer
+from cpc.models.contexts import gru_scan
+from cpc.types import UserError
+
+CONTEXTS = {
+    "gru": GRU(6, 2),
+    "gru_blocks": GRU(6, blocks=3),
+    "lstm": LSTM(6, 2),
+    "conv": CausalConv(24, 3),
+    "undilated": CausalConv(24, 3, dilated=False),
+    "transformer": CausalTransformer(8, 2, num_heads=2, span=4),
+}
+LENGTH, AT = 20, 16
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_a_context_sees_its_reach_in_chunks_and_at_once(name):
+    """Row t of the batch differs from the last in latent t; the first chunk is below the reach."""
+    context = CONTEXTS[name]
+    z = jnp.tile(noise(LENGTH, 8), (LENGTH + 1, 1, 1))
+    z = z + jnp.pad(jnp.eye(LENGTH), ((0, 1), (0, 0)))[..., None] * noise(LENGTH, 8, seed=1)
+    variables = random_variables(context, z)
+
+    @jax.jit
+    def run(z):
+        parts, state = [], None
+        for start, stop in ((0, 9), (9, 20)):
+            c, state = context.apply(variables, z[-1:, start:stop], state, method="advance")
+            parts.append(c)
+        return context.apply(variables, z), jnp.concatenate(parts, axis=1)
+
+    c, streamed = run(z)
+    np.testing.assert_allclose(streamed, c[-1:], rtol=1e-5, atol=1e-5)
+    seen = np.flatnonzero(np.asarray(c[:-1, AT] != c[-1, AT]).any(1))
+    first = 0 if context.reach is None else AT - context.reach
+    np.testing.assert_array_equal(seen, np.arange(first, AT + 1))
+    half = jax.eval_shape(context.clone(dtype=jnp.bfloat16).apply, variables, z)
+    assert half.dtype == jnp.bfloat16
+
+
+def gru_scan_plain(x, w, bias, start):
+    """gru_scan, left to automatic differentiation."""
+    width = start.shape[-1]
+
+    def step(h, x):
+        p = h @ w
+        r = jax.nn.sigmoid(x[:, :width] + p[:, :width])
+        u = jax.nn.sigmoid(x[:, width : 2 * width] + p[:, width : 2 * width])
+        n = jnp.tanh(x[:, 2 * width :] + r * (p[:, 2 * width :] + bias))
+        h = n + u * (h - n)
+        return h, h
+
+    return jax.lax.scan(step, start, x)[1]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("blocks", [(), (3,)])
+def test_fast_gru_equals_plain(blocks, backend, monkeypatch):
+    """Step by step, and as an accelerator does it: 8 steps in one turn, gates made again."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    shapes = (11, *blocks, 2, 12), (*blocks, 4, 12), (*blocks, 4), (*blocks, 2, 4)
+    arrays = [noise(*shape, seed=n) for n, shape in enumerate(shapes)]
+    cotangent = noise(11, *blocks, 2, 4, seed=9)
+    plain = jax.vmap(gru_scan_plain, (1, 0, 0, 0), 1) if blocks else gru_scan_plain
+
+    def differentiate(scan, arrays):
+        value, pull = jax.vjp(scan, *arrays)
+        return value, *pull(cotangent)
+
+    def both(*arrays):
+        return differentiate(gru_scan, arrays), differentiate(plain, arrays)
+
+    traced = jax.jit(both).trace(*arrays)
+    assert str(traced.jaxpr).count("unroll=8") == (2 if backend == "gpu" else 0)
+    for a, b in zip(*traced.lower().compile()(*arrays), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_of_a_gru_are_as_many_grus_of_the_same_latents():
+    z, whole = noise(2, 7, 5), GRU(12, blocks=3)
+    variables = random_variables(whole, z)
+    params = variables["params"]
+
+    def split(i):
+        gates = slice(12 * i, 12 * (i + 1))
+        return {
+            "input0": jax.tree.map(lambda w: w[..., gates], params["input0"]),
+            "recurrent0": params["recurrent0"][i],
+            "bias0": params["bias0"][4 * i : 4 * (i + 1)],
+        }
+
+    @jax.jit
+    def both(z):
+        parts = [GRU(4).apply({"params": split(i)}, z) for i in range(3)]
+        return whole.apply(variables, z), jnp.concatenate(parts, axis=-1)
+
+    np.testing.assert_allclose(*both(z), rtol=1e-5, atol=1e-6)
+    with pytest.raises(UserError, match="GRU of 3 blocks"):
+        GRU(8, blocks=3)
+
+
+def test_a_transformer_sees_in_a_long_sequence_its_span_alone():
+    """Windows of 6 latents, at lengths below, at and between multiples of the span."""
+    context, z = CausalTransformer(8, 1, num_heads=2, span=6), noise(1, 20, 8)
+    variables = random_variables(context, z)
+    apply = jax.jit(context.apply)
+    windows = apply(variables, jnp.stack([z[0, t - 5 : t + 1] for t in range(5, 20)]))
+    alone = np.concatenate([windows[0, :5], windows[:, -1]])
+    for length in (0, 5, 12, 20):
+        found = apply(variables, z[:, :length])
+        assert found.shape == (1, length, 8)
+        np.testing.assert_allclose(found[0], alone[:length], rtol=1e-4, atol=1e-5)
+
+
+def test_a_transformers_work_is_linear_in_the_length():
+    context = CausalTransformer(8, 1, num_heads=2, span=6)
+    variables = random_variables(context, jnp.zeros((1, 6, 8)))
+    costs = [
+        jax.jit(context.apply).lower(variables, jnp.zeros((1, length, 8))).cost_analysis()
+        for length in (60, 600)
+    ]
+    for key in ("flops", "bytes accessed"):
+        assert costs[1][key] < 12 * costs[0][key]
+
+
+def test_transformer_heads_are_pairs():
+    with pytest.raises(UserError, match="multiple of 16, not 20"):
+        CausalTransformer(20)
