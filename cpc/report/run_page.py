@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cpc import results
 from cpc.report import figures
 from cpc.report.engine import (
     Format,
@@ -20,7 +21,7 @@ from cpc.report.score_section import scores_section
 from cpc.report.scores import Headline, headlines
 from cpc.report.sentences import summary
 from cpc.report.words import Words
-from cpc.results import Frame, Run, read_run
+from cpc.results import Frame, Run
 
 #: section(run) -> a part of the page; None if the run has nothing for it.
 SectionMaker: TypeAlias = Callable[[Run], Section | None]
@@ -37,7 +38,7 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
     Raises:
         UserError: the directory holds no run.
     """
-    run = read_run(workdir)
+    run = results.read_run(workdir)
     found = headlines(run.scores, words)
     made = [
         Section("", summary(run, found, words)),
