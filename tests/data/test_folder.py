@@ -70,16 +70,13 @@ def test_speaker_level(tmp_path):
     assert data.read_folder(tmp_path / "monday" / "ann").speakers == ("ann",)
 
 
-def test_same_name_with_two_endings(tmp_path):
+def test_names_with_other_endings_or_accents_are_kept_apart(tmp_path):
     write(tmp_path / "ann" / "x.wav", noise(0.1, seed=1))
     write(tmp_path / "ann" / "x.flac", noise(0.1, seed=2))
     assert data.read_folder(tmp_path).names == ("ann/x.flac", "ann/x.wav")
-
-
-def test_one_name_composed_and_decomposed_is_two(tmp_path):
     for seed, name in enumerate(("\u00e9", "e\u0301")):
-        write(tmp_path / "ann" / f"{name}.wav", noise(0.1, seed=seed))
-    assert len(set(data.read_folder(tmp_path).names)) == len([*(tmp_path / "ann").iterdir()])
+        write(tmp_path / "bob" / f"{name}.wav", noise(0.1, seed=seed + 3))
+    assert len(set(data.read_folder(tmp_path).names)) == 2 + len([*(tmp_path / "bob").iterdir()])
 
 
 def test_the_same_samples_by_two_endings_are_one_recording(tmp_path):
@@ -120,9 +117,9 @@ def test_a_lossy_copy_beside_a_recording_is_left_out(tmp_path, ending):
 @pytest.mark.parametrize(("ending", "file_format", "subtypes"), [
     ("aif", "AIFF", ("PCM_16", "PCM_24")), ("aiff", "AIFF", ("FLOAT",)),
     ("aifc", "AIFF", ("ULAW",)),
-    ("au", "AU", ("PCM_16", "ULAW")), ("caf", "CAF", ("PCM_16", "ALAC_16", "ALAC_24")),
-    ("w64", "W64", ("PCM_16", "PCM_24")), ("rf64", "RF64", ("PCM_16",)),
-    ("sph", "NIST", ("PCM_16", "ULAW")),
+    ("au", "AU", ("ULAW",)), ("caf", "CAF", ("PCM_16", "ALAC_24")),
+    ("w64", "W64", ("PCM_24",)), ("rf64", "RF64", ("PCM_16",)),
+    ("sph", "NIST", ("ULAW",)), ("snd", "AU", ("PCM_16",)), ("wv1", "NIST", ("PCM_16",)),
 ])  # fmt: skip
 def test_formats_beside_wav(tmp_path, ending, file_format, subtypes):
     for subtype in subtypes:
@@ -160,18 +157,6 @@ def test_sound_that_is_not_read_is_listed(tmp_path):
         data.read_folder(tmp_path / "bob")
 
 
-@pytest.mark.parametrize(("ending", "file_format"), [
-    ("snd", "AU"), ("wv1", "NIST"), ("nist", "NIST"), ("voc", "VOC"), ("mp2", "MP3"),
-])  # fmt: skip
-def test_endings_of_several_formats_are_read_if_they_can_be(tmp_path, ending, file_format):
-    wave = noise(0.5)
-    write(tmp_path / "ann" / "a.wav", wave)
-    write(tmp_path / "ann" / f"b.{ending}", noise(0.5, seed=1), format=file_format)
-    recordings = data.read_folder(tmp_path)
-    assert recordings.names == ("a", "b")
-    assert abs(recordings.lengths[1] - 8000) <= 1
-
-
 def test_a_damaged_file_changes_no_name(tmp_path):
     for speaker in ("ann", "bob"):
         for i in range(10):
@@ -180,11 +165,6 @@ def test_a_damaged_file_changes_no_name(tmp_path):
     (tmp_path / "bob" / "3.wav").write_bytes(b"")
     recordings = data.read_folder(tmp_path)
     assert recordings.names == tuple(name for name in whole if name != "bob/3")
-    (tmp_path / "ann" / "0.wav").rename(tmp_path / "ann" / "3.wav")  # now the only clash
-    for i in range(10):
-        if i != 3:
-            (tmp_path / "bob" / f"{i}.wav").rename(tmp_path / "bob" / f"b{i}.wav")
-    assert "ann/3" in data.read_folder(tmp_path).names
 
 
 def test_a_folder_is_the_same_by_a_relative_path(tmp_path, monkeypatch):
@@ -250,20 +230,13 @@ def test_librispeech_tree(tmp_path):
     assert data.read_folder(root).speakers == ("61", "61", "103", "103")
 
 
-@pytest.mark.parametrize(
-    ("name", "rate_hz", "channels", "options"),
-    [
-        ("x.wav", 44_100, 2, {}),
-        ("x.wav", 16_000, 2, {}),
-        ("x.wav", 16_000, 1, {"subtype": "FLOAT"}),
-        ("x.wav", 8_000, 1, {}),
-        ("x.flac", 22_050, 1, {"subtype": "PCM_24"}),
-        ("x.flac", 11_127, 1, {}),
-        ("x.ogg", 22_050, 2, {"format": "OGG", "subtype": "VORBIS"}),
-        ("x.mp3", 44_100, 1, {"format": "MP3", "subtype": "MPEG_LAYER_III"}),
-        ("x.opus", 48_000, 1, {"format": "OGG", "subtype": "OPUS"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "rate_hz", "channels", "options"), [
+    ("x.wav", 44_100, 2, {}), ("x.wav", 16_000, 2, {}),
+    ("x.wav", 8_000, 1, {"subtype": "FLOAT"}), ("x.flac", 22_050, 1, {"subtype": "PCM_24"}),
+    ("x.flac", 11_127, 1, {}), ("x.ogg", 22_050, 2, {"format": "OGG", "subtype": "VORBIS"}),
+    ("x.mp3", 44_100, 1, {"format": "MP3", "subtype": "MPEG_LAYER_III"}),
+    ("x.opus", 48_000, 1, {"format": "OGG", "subtype": "OPUS"}),
+])  # fmt: skip
 def test_windows_agree_with_the_whole_file(tmp_path, name, rate_hz, channels, options):
     path = write(tmp_path / "ann" / name, noise(3, rate_hz, channels), rate_hz, **options)
     recordings = data.read_folder(tmp_path)
@@ -282,16 +255,14 @@ def test_windows_agree_with_the_whole_file(tmp_path, name, rate_hz, channels, op
         assert worst <= 8, f"{worst} of 32768 at {start}"
 
 
-@pytest.mark.parametrize("loudness", [1e-5, 1.0])
-def test_vorbis_seeks_to_the_sample(tmp_path, loudness):
-    wave = loudness * noise(20, 8000)[:, 0]
+def test_vorbis_seeks_to_the_sample(tmp_path):
+    wave = noise(20, 8000)[:, 0]
     write(tmp_path / "ann" / "x.ogg", wave, 8000, format="OGG", subtype="VORBIS")
     recordings = data.read_folder(tmp_path)
     whole = recordings.read(0, 0, 320_000)
-    for start in range(100, 319_000, 1999):
-        np.testing.assert_allclose(
-            recordings.read(0, start, start + 500), whole[start : start + 500], atol=8
-        )
+    for start in range(100, 319_000, 5999):
+        window = recordings.read(0, start, start + 500)
+        np.testing.assert_allclose(window, whole[start : start + 500], atol=8)
 
 
 def test_bad_files_among_good_ones_are_skipped_and_listed(two_speakers):
@@ -304,26 +275,12 @@ def test_bad_files_among_good_ones_are_skipped_and_listed(two_speakers):
     assert names == ["empty.wav", "text.flac", "xnone.wav"]
     words = ("is empty", "is not audio", "no samples")
     assert all(word in why for word, (_, why) in zip(words, recordings.skipped, strict=True))
-
-
-def test_too_many_bad_files(two_speakers):
-    for i in range(3):
-        (two_speakers / "ann" / f"empty{i}.wav").touch()
-    with pytest.raises(UserError, match=r"3 of 27 .* more than 10%"):
+    with pytest.raises(UserError, match=r"3 of 27 .*10%"):
         data.read_folder(two_speakers)
-    assert len(data.read_folder(two_speakers, max_skipped_fraction=0.2)) == 24
-
-
-def test_truncated_file_names_itself_when_read(tmp_path):
-    path = write(tmp_path / "ann" / "x.flac", noise(2))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    recordings = data.read_folder(tmp_path)
-    with pytest.raises(UserError, match=r"x\.flac"):
-        recordings.read(0, 0, int(recordings.lengths[0]))
 
 
 def test_no_folder_and_no_audio(tmp_path):
-    with pytest.raises(UserError, match="is not a folder"):
+    with pytest.raises(UserError, match="nowhere"):
         data.read_folder(tmp_path / "nowhere")
     (tmp_path / "readme.txt").write_text("nothing")
     with pytest.raises(UserError, match="no recordings"):
@@ -349,14 +306,12 @@ def test_names_that_are_no_text_are_skipped_and_listed(two_speakers):
 
 def test_a_folder_whose_name_is_no_text_is_one_sentence(tmp_path):
     root = tmp_path / os.fsdecode(b"caf\xe9")
-    write(tmp_path / "x.wav", noise(0.1)).rename(tmp_path / "y.wav")
     root.mkdir()
-    (tmp_path / "y.wav").rename(root / "y.wav")
+    write(tmp_path / "x.wav", noise(0.1)).rename(root / "y.wav")
     with pytest.raises(UserError, match="not valid UTF-8") as caught:
         data.read_folder(root)
     str(caught.value).encode()
-    # A link gives it another name.
-    (tmp_path / "link").symlink_to(root)
+    (tmp_path / "link").symlink_to(root)  # gives it another name
     assert len(data.read_folder(tmp_path / "link")) == 1
 
 
@@ -375,12 +330,10 @@ def put(path, position, value, size):
 
 
 @pytest.mark.parametrize(("name", "harm", "words"), [
-    ("x.flac", lambda path: claim(path, 2**36 - 1), "promises 68,719,476,735 frames, more than"),
-    ("x.wav", lambda path: put(path, 24, 1, 4), "says 1 Hz"),
-    ("x.wav", lambda path: put(path, 24, 999, 4), "says 999 Hz"),
-    ("x.wav", lambda path: put(path, 24, 1_000_000, 4), "says 1000000 Hz"),
-    ("x.wav", lambda path: put(path, 40, 0, 4),
-     "holds no samples by its header, and 32,044 bytes: what wrote it was stopped"),
+    ("x.flac", lambda path: claim(path, 2**36 - 1), "68,719,476,735"),
+    ("x.wav", lambda path: put(path, 24, 999, 4), "999 Hz"),
+    ("x.wav", lambda path: put(path, 24, 1_000_000, 4), "1000000 Hz"),
+    ("x.wav", lambda path: put(path, 40, 0, 4), "32,044 bytes"),
 ])  # fmt: skip
 def test_what_no_header_of_a_recording_says_is_skipped(two_speakers, name, harm, words):
     harm(write(two_speakers / "ann" / name, noise(1, seed=99)))
@@ -409,40 +362,32 @@ def test_a_flac_of_unknown_length_is_decoded_to_its_end(tmp_path, rate_hz):
 
 def test_a_flac_of_a_few_samples_too_many_is_truncated(two_speakers):
     claim(write(two_speakers / "ann" / "x.flac", noise(1, seed=99)), 20_000)
-    recordings = packed(two_speakers)
-    ((name, reason),) = recordings.skipped
+    ((name, reason),) = packed(two_speakers).skipped
     assert name == "x"
-    assert "is truncated: its header promises 20,000 frames" in reason
+    assert "20,000" in reason
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("rate_hz", [16_000, 44_100])
+@pytest.mark.parametrize(("value", "rate_hz"), [(np.nan, 16_000), (-np.inf, 44_100)])
 def test_what_is_not_finite_is_skipped_and_said(two_speakers, value, rate_hz):
     wave = noise(1, rate_hz, channels=2)
     wave[rate_hz // 4, 1] = value
     write(two_speakers / "ann" / "x.wav", wave, rate_hz, subtype="FLOAT")
     recordings = data.read_folder(two_speakers)
-    (index,) = [i for i, name in enumerate(recordings.names) if name == "x"]
-    for read in (
-        lambda: recordings.read(index, 0, 16_000),
-        lambda: recordings.read(index, 3000, 5000),
-    ):
-        with pytest.raises(UserError, match=r"NaN or infinity in it, first at 0\.250 s"):
-            read()
+    index = recordings.names.index("x")
+    for start, stop in ((0, 16_000), (3000, 5000)):
+        with pytest.raises(UserError, match=r"first at 0\.250 s"):
+            recordings.read(index, start, stop)
     ((name, reason),) = packed(two_speakers).skipped
     assert name == "x"
-    assert "NaN or infinity in it, first at 0.250 s" in reason
+    assert "first at 0.250 s" in reason
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "what"),
-    [
-        ("x.wav", {}, "promises 32,000 bytes, and there are 15,978"),
-        ("x.ogg", {"format": "OGG", "subtype": "VORBIS"}, "its last page is missing"),
-        ("x.opus", {"format": "OGG", "subtype": "OPUS"}, "its last page is missing"),
-        ("x.mp3", {"format": "MP3", "subtype": "MPEG_LAYER_III"}, "samples decode"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "what"), [
+    ("x.wav", {}, "promises 32,000 bytes, and there are 15,978"),
+    ("x.ogg", {"format": "OGG", "subtype": "VORBIS"}, "last page"),
+    ("x.opus", {"format": "OGG", "subtype": "OPUS"}, "last page"),
+    ("x.mp3", {"format": "MP3", "subtype": "MPEG_LAYER_III"}, "samples decode"),
+])  # fmt: skip
 def test_half_a_file_is_kept_and_said(tmp_path, name, options, what):
     seconds = 1 if name == "x.wav" else 3
     path = write(tmp_path / "in" / "ann" / name, noise(seconds), **options)
@@ -464,14 +409,10 @@ def test_half_a_file_is_kept_and_said(tmp_path, name, options, what):
     assert again.read(0, 0, length).std() > 1000
 
 
-@pytest.mark.parametrize(
-    ("name", "subtype", "what"),
-    [
-        ("x.ogg", "VORBIS", "only the first of its streams is read"),
-        ("x.opus", "OPUS", "only the first of its streams is read"),
-        ("x.mp3", "MPEG_LAYER_III", r"only 3\.0 of its 6\.\d s are read"),
-    ],
-)
+@pytest.mark.parametrize(("name", "subtype", "what"), [
+    ("x.ogg", "VORBIS", "first of its streams"), ("x.opus", "OPUS", "first of its streams"),
+    ("x.mp3", "MPEG_LAYER_III", r"3\.0 of its 6\.\d s"),
+])  # fmt: skip
 def test_joined_files_are_kept_and_what_is_unread_is_said(tmp_path, name, subtype, what):
     path = tmp_path / "in" / "ann" / name
     form = {"format": "MP3" if name == "x.mp3" else "OGG", "subtype": subtype}
@@ -530,12 +471,12 @@ def test_of_an_mp3_that_is_damaged_within_the_beginning_is_kept(tmp_path):
     np.testing.assert_array_equal(recordings.read(0, 0, 2 * 65_536), whole[: 2 * 65_536])
 
 
-@pytest.mark.parametrize("promised", [0xFFFFFFFF, 0x7FFFF024, 0x80000000])
-def test_a_wav_from_a_pipe_is_whole(tmp_path, promised):
-    put(write(tmp_path / "in" / "ann" / "x.wav", noise(1)), 40, promised, 4)
-    recordings = packed(tmp_path / "in")
-    assert recordings.lengths.tolist() == [16_000]
-    assert not recordings.shortened
+def test_a_wav_from_a_pipe_is_whole(tmp_path):
+    for promised in (0xFFFFFFFF, 0x7FFFF024, 0x80000000):
+        put(write(tmp_path / "in" / "ann" / "x.wav", noise(1)), 40, promised, 4)
+        recordings = packed(tmp_path / "in")
+        assert recordings.lengths.tolist() == [16_000]
+        assert not recordings.shortened
 
 
 def test_a_wav_of_terabytes_is_cut_short(tmp_path):
@@ -548,15 +489,16 @@ def test_a_wav_of_terabytes_is_cut_short(tmp_path):
     assert "promises 4,398,046,511,104 bytes" in recordings.shortened[0][1]
 
 
-@pytest.mark.parametrize("kind", [MemoryError, ValueError, OverflowError])
-def test_what_a_decoder_raises_is_a_reason(two_speakers, monkeypatch, kind):
-    def read(*_, **__):
-        raise kind
-
+def test_what_a_decoder_raises_is_a_reason(two_speakers, monkeypatch):
     recordings = data.read_folder(two_speakers)
-    monkeypatch.setattr("soundfile.SoundFile.read", read)
-    with pytest.raises(UserError, match=r"a0\.wav does not decode"):
-        recordings.read(0, 0, 100)
+    for kind in (MemoryError, ValueError, OverflowError):
+
+        def read(*_, kind=kind, **__):
+            raise kind
+
+        monkeypatch.setattr("soundfile.SoundFile.read", read)
+        with pytest.raises(UserError, match=r"a0\.wav"):
+            recordings.read(0, 0, 100)
 
 
 def test_links_in_circles_end(two_speakers):
@@ -659,8 +601,7 @@ def pack_one(tmp_path, wave, rate_hz=RATE_HZ, **options):
     return samples, float(recordings.rms[index]), said
 
 
-@pytest.mark.parametrize("peak", [0.9, 1.2, 3.0, 7.9])
-@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+@pytest.mark.parametrize(("peak", "subtype"), [(0.9, "FLOAT"), (1.2, "DOUBLE"), (7.9, "FLOAT")])
 def test_a_recording_beyond_full_scale_is_scaled_and_listed(tmp_path, peak, subtype):
     wave = voice(peak)
     samples, _, said = pack_one(tmp_path, wave, subtype=subtype)
@@ -679,8 +620,7 @@ def test_a_resampler_beyond_full_scale_does_not_clip(tmp_path):
     assert not said
 
 
-@pytest.mark.parametrize("offset", [-0.5, 0.01, 0.5])
-@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+@pytest.mark.parametrize(("offset", "subtype"), [(-0.5, "PCM_16"), (0.01, "FLOAT")])
 def test_a_constant_offset_is_subtracted_and_listed(tmp_path, offset, subtype):
     wave = noise(2)[:, 0] * 0.0135 / 0.1
     samples, rms, said = pack_one(tmp_path, wave + offset, subtype=subtype)
@@ -689,21 +629,17 @@ def test_a_constant_offset_is_subtracted_and_listed(tmp_path, offset, subtype):
     assert ["constant offset" in one for one in said] == [True]
 
 
-def test_a_small_offset_stays(tmp_path):
-    """5 % of the sound: 0.1 % of its loudness."""
+def test_a_small_offset_stays_and_one_beyond_full_scale_does_not(tmp_path):
     wave = noise(2)[:, 0]
-    samples, _, said = pack_one(tmp_path, wave + 0.005)
+    samples, _, said = pack_one(tmp_path / "small", wave + 0.005)  # 0.1 % of its loudness
     np.testing.assert_allclose(samples, wave + 0.005, atol=6e-5)
     assert not said
-
-
-@pytest.mark.parametrize("peak", [5.0, 0.5])
-def test_an_offset_beyond_full_scale(tmp_path, peak):
-    wave = voice(peak) + 2
-    samples, _, said = pack_one(tmp_path, wave, subtype="FLOAT")
-    assert np.corrcoef(samples, wave)[0, 1] > 0.99999
-    assert abs(samples.mean()) < 1e-3
-    assert any("constant offset" in one for one in said)
+    for peak in (5.0, 0.5):
+        wave = voice(peak) + 2
+        samples, _, said = pack_one(tmp_path / f"{peak}", wave, subtype="FLOAT")
+        assert np.corrcoef(samples, wave)[0, 1] > 0.99999
+        assert abs(samples.mean()) < 1e-3
+        assert any("constant offset" in one for one in said)
 
 
 @pytest.mark.parametrize(("wave", "subtype"), [
@@ -737,22 +673,18 @@ def test_a_recording_that_16_bits_lose_is_listed(tmp_path):
     assert not pack_one(tmp_path / "other", voice(3e-4))[2]  # it had no more
 
 
-@pytest.mark.parametrize("gain", [-1.0, -0.97])
-@pytest.mark.parametrize("rate_hz", [16_000, 44_100])
+@pytest.mark.parametrize(("gain", "rate_hz"), [(-1.0, 16_000), (-0.97, 44_100)])
 def test_channels_that_cancel_are_not_averaged(tmp_path, gain, rate_hz):
     wave = noise(2, rate_hz)[:, 0]
     samples, _, said = pack_one(tmp_path, np.stack([wave, gain * wave], 1), rate_hz)
     expected = soxr.resample(wave, rate_hz, RATE_HZ)
     np.testing.assert_allclose(samples, expected, atol=2e-3)
     assert ["channel 1 is read alone" in one for one in said] == [True]
-
-
-@pytest.mark.parametrize("channels", [2, 32])
-def test_channels_that_do_not_cancel_are_averaged(tmp_path, channels):
-    wave = noise(1, channels=channels)
-    samples, _, said = pack_one(tmp_path, wave)
-    np.testing.assert_allclose(samples, wave.mean(axis=1), atol=6e-5)
-    assert not said
+    for channels in (2, 32):
+        wave = noise(1, channels=channels)
+        samples, _, said = pack_one(tmp_path / f"{channels}", wave)
+        np.testing.assert_allclose(samples, wave.mean(axis=1), atol=6e-5)
+        assert not said
 
 
 def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):
@@ -776,9 +708,8 @@ def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):
 FRAME = bytes([0xFF, 0xFB, 0x90, 0]) + bytes(413)
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, 2, 3, 4, 417])
-def test_a_file_may_end_inside_of_a_header(num_bytes):
+def test_a_file_may_end_inside_of_a_header():
     """The first frame is not counted, as another one has to follow."""
-    begun = num_bytes >= 4
-    expected = (1 + begun) * 1152 / 44_100
-    assert mp3_seconds(2 * FRAME + FRAME[:num_bytes]) == pytest.approx(expected)
+    for num_bytes in (0, 1, 2, 3, 4, 417):
+        expected = (1 + (num_bytes >= 4)) * 1152 / 44_100
+        assert mp3_seconds(2 * FRAME + FRAME[:num_bytes]) == pytest.approx(expected)
