@@ -62,7 +62,8 @@ def test_commands_that_are_shown_parse(monkeypatch, capsys):
             continue
         if first == "cpc":
             name, *words = words
-            assert (name := program.ALIASES.get(name, name)) in commands, page
+            name = program.ALIASES.get(name, name)
+            assert name in commands, page
             first = f"experiments.{name}"
         try:
             rest = parse(monkeypatch, first, words)

@@ -33,4 +33,4 @@ def test_an_attempt_has_its_outcome(use, outcome, monkeypatch):
 def test_a_campaign_tries_what_it_is_given():
     assert {*CAMPAIGNS} == {"configs", "folders", "commands", "kills", "damage", "exports"}
     tried = [*campaign(1e-9, 16, ["folders"])]
-    assert [(name, one.outcome) for name, one in tried] == [("folders", SURVIVED)] * 2
+    assert [(name, one.outcome) for name, one in tried] == [("folders", SURVIVED)]

@@ -54,7 +54,6 @@ def campaign(seconds: float, seed: int, only: list[str]) -> Iterator[tuple[str, 
 
 
 def table(found: dict[str, collections.Counter]) -> str:
-    """Return the outcomes by campaign, as text."""
     lines = [f"{'campaign':10}{'tried':>8}" + "".join(f"{name:>16}" for name in OUTCOMES)]
     for name, count in found.items():
         cells = "".join(f"{count[outcome]:16,}" for outcome in OUTCOMES)
@@ -63,13 +62,11 @@ def table(found: dict[str, collections.Counter]) -> str:
 
 
 def write(text: str) -> None:
-    """Show text at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def main(argv: list[str]) -> None:
-    """Go on until the time is over, and print the table."""
     logging.set_verbosity(logging.ERROR)  # JAX tells of each platform that is not there
     found: dict[str, collections.Counter] = {}
     failures = 0

@@ -48,7 +48,6 @@ CLOCK = ("steps_per_second", "seconds")
 
 @functools.cache
 def finished_run() -> tuple[Path, Path]:
-    """Return a run on packed files, with probes, and its sounds; made once a campaign."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     sounds, run = write_sounds(folder / "sounds"), folder / "run"
@@ -105,7 +104,6 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 
 def run_once(flags: Sequence[str], workdir: Path, cache: Path, signals: Sequence):
-    """Run the command; returns what it left, if it came to its end, and how it ended."""
     how = {**ONE_DEVICE, "CPC_DATA": str(cache)}
     done = run_anyhow(
         "experiments.train", *flags, f"--workdir={workdir}", how=how, signals=signals, limit=120.0
@@ -124,7 +122,6 @@ def judge(done, outcome: str, said: str) -> tuple[str, str]:
 
 
 def read_end(workdir: Path) -> tuple:
-    """Return the records without what a clock says, and the sums of the last state."""
     records = [
         {name: value for name, value in record.items() if name not in CLOCK}
         for record in read_records(workdir, [])
@@ -137,7 +134,6 @@ def read_end(workdir: Path) -> tuple:
 
 
 def write_sounds(folder: Path) -> Path:
-    """Write two speakers' noise, a few seconds each."""
     rng = np.random.default_rng(0)
     for speaker in "ab":
         (folder / speaker).mkdir(parents=True)

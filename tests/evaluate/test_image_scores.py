@@ -49,7 +49,7 @@ def test_paired_interval_covers_and_is_narrower_than_two_intervals():
     covered, rejected = [], []
     for trial in range(400):
         ours, theirs = outcomes(rng, 300)
-        found = paired_difference(ours, theirs, num_resamples=300, seed=trial)
+        found = paired_difference(ours, theirs, num_resamples=500, seed=trial)
         covered.append(found.low <= 0.07 <= found.high)
         rejected.append(
             paired_difference(*outcomes(rng, 300, 0.6, 0.6), num_resamples=1).p_value < 0.05
