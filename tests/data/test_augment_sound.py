@@ -200,14 +200,14 @@ def test_an_effect_draws_the_same_beside_others_in_one_trace():
         traces.append(x)
         return sound.augment_sound(rng, x, effects)
 
-    x, key = windows(), jax.random.key(5)
+    x, key = windows(size=2048), jax.random.key(5)
     alone = count(key, count(key, x, ("reverb",)), ("dropout",))
     together = count(key, x, ("reverb", "dropout"))
     np.testing.assert_allclose(together, alone, atol=1e-6)
     assert not np.allclose(count(key, x, ("dropout", "reverb")), together, atol=1e-4)
     assert len(traces) == 4
     for seed in range(3):
-        count(jax.random.key(seed), windows(seed=seed), ("reverb",))
+        count(jax.random.key(seed), windows(size=2048, seed=seed), ("reverb",))
     assert len(traces) == 4
 
 

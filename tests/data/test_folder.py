@@ -76,10 +76,10 @@ def test_names_with_other_endings_or_accents(tmp_path):
     assert data.read_folder(tmp_path).names == ("ann/x.flac", "ann/x.wav")
     write(tmp_path / "bob" / "cafe\u0301.wav", noise(0.1, seed=3))
     recordings = data.read_folder(tmp_path)
-    assert recordings.names[2] == "bob/caf\u00e9"  # is compared with its accents composed
-    (tmp_path / "list.txt").write_text("bob/cafe\u0301\n", encoding="utf-8-sig")
+    assert recordings.names[2] == "bob/caf\u00e9.wav"  # is compared with its accents composed
+    (tmp_path / "list.txt").write_text("bob/cafe\u0301.wav\n", encoding="utf-8-sig")
     listed = data.read_list(tmp_path / "list.txt")
-    assert data.split_by_lists(recordings, listed, ["ann/x.wav"])[0].names == ("bob/caf\u00e9",)
+    assert data.split_by_lists(recordings, listed, ["ann/x.wav"])[0].names == ("bob/caf\u00e9.wav",)
     write(tmp_path / "bob" / "caf\u00e9.wav", noise(0.1, seed=4))
     assert len(set(data.read_folder(tmp_path).names)) == 2 + len([*(tmp_path / "bob").iterdir()])
 

@@ -27,15 +27,10 @@ def prepared(tmp_path):
     folder = tmp_path / "data" / "librispeech" / "default" / "2.1.1"
     folder.mkdir(parents=True)
     (folder / "dataset_info.json").write_text("{}")
-    features = tfds.features.FeaturesDict(
-        {
-            "speech": tfds.features.Tensor(shape=(None,), dtype=np.int16),
-            "text": tfds.features.Text(),
-            "speaker_id": np.int64,
-            "chapter_id": np.int64,
-            "id": np.str_,
-        }
-    )
+    speech = tfds.features.Tensor(shape=(None,), dtype=np.int16)
+    numbers = {"speaker_id": np.int64, "chapter_id": np.int64, "id": np.str_}
+    features = {"speech": speech, "text": tfds.features.Text(), **numbers}
+    features = tfds.features.FeaturesDict(features)
     for shard in range(2):
         name = f"librispeech-test_clean.array_record-0000{shard}-of-00002"
         writer = ArrayRecordWriter(str(folder / name), "group_size:1")

@@ -371,9 +371,8 @@ def test_line_ends_of_old_macs(tmp_path):
     assert sentences(found) == [["one two three", "four five"]]
 
 
-def novel(seed, sentences=60):
-    """Sentences of 7 words of its own, and the same text wrapped in other places."""
-    draw = np.random.default_rng(seed).integers(0, 300, (sentences, 7))
+def novel(seed, sentences=60, words=7):
+    draw = np.random.default_rng(seed).integers(0, 300, (sentences, words))
     return " ".join(" ".join(f"w{n}" for n in row) + "." for row in draw)
 
 
@@ -427,7 +426,7 @@ def test_texts_without_copies_are_as_if_no_copy_had_been_there(tmp_path):
 
 
 def test_sentences_of_the_test_text_do_not_train(tmp_path):
-    text = novel(0, 100)
+    text = novel(0, 100, 9)
     folder = write(tmp_path / "t", twice=f"{text}\n\nShort one.\n\n{text}")
     corpus = read_text_folder(folder, tmp_path / "p", quiet)
     train, _, test = split_sentences(corpus, valid=0, test=0.3, block_sentences=10)
@@ -442,7 +441,7 @@ def test_sentences_of_the_test_text_do_not_train(tmp_path):
 
 
 def test_words_of_the_test_text_alone_are_unknown(tmp_path):
-    corpus = read_text_folder(write(tmp_path / "t", one=novel(0, 200)), tmp_path / "p", quiet)
+    corpus = read_text_folder(write(tmp_path / "t", one=novel(0, 200, 9)), tmp_path / "p", quiet)
     train, test, _ = split_for_training(corpus, test=0.3, seed=0, block_sentences=10)
     words = [word for document in sentences(train) for one in document for word in one.split()]
     vocabulary = train.vocabulary

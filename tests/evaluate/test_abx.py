@@ -1,11 +1,10 @@
 import itertools
-import json
 
 import numpy as np
 import pytest
 
 from cpc.data import make_items, read_items, write_items
-from cpc.evaluate.abx import Cell, abx_score, cell_errors, cell_weights, cut_tokens, make_cells
+from cpc.evaluate.abx import abx_score, cell_errors, cell_weights, cut_tokens, make_cells
 from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances, unit_frames
 from cpc.types import Item, UserError
 from tests.goldens.goldens import load_golden
@@ -146,19 +145,6 @@ def test_identical_tokens_have_no_error_and_tokens_of_no_phone_half():
     items, tokens = toy(50)
     cells = list(make_cells(items, [True] * len(items), max_tokens=50))
     assert abs(average(cells, cell_errors(tokens, cells)) - 0.5) < 0.05
-
-
-def test_cells_that_were_read_from_a_file_have_the_errors_of_those_that_were_made():
-    items, tokens = toy()
-    cells = list(make_cells(items, [True] * len(items)))
-    read = [
-        Cell(tuple(pair), speaker, *map(tuple, own))
-        for pair, speaker, *own in json.loads(json.dumps(cells))
-    ]
-    both = zip(cell_errors(tokens, cells), cell_errors(tokens, read), strict=True)
-    assert all(np.array_equal(*pair) for pair in both)
-    same = [np.eye(4, dtype=np.float32)[: 1 + (item.phone == "a")] for item in items]
-    assert average(read, cell_errors(same, read)) == average(cells, cell_errors(same, cells))
 
 
 def test_averages_are_of_contexts_then_speakers_then_phones():
