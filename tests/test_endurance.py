@@ -30,7 +30,8 @@ def test_an_attempt_has_its_outcome(use, outcome, monkeypatch):
     assert attempt("it", use, lambda found: found == 3).outcome == outcome
 
 
-def test_a_campaign_tries_what_it_is_given():
+def test_a_campaign_tries_what_it_is_given(monkeypatch):
+    monkeypatch.setenv("CPC_DATA", "")  # which a campaign sets
     assert {*CAMPAIGNS} == {"configs", "folders", "commands", "kills", "damage", "exports"}
     tried = [*campaign(1e-9, 16, ["folders"])]
     assert [(name, one.outcome) for name, one in tried] == [("folders", SURVIVED)]

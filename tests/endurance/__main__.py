@@ -61,11 +61,6 @@ def table(found: dict[str, collections.Counter]) -> str:
     return "\n".join(lines)
 
 
-def write(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)  # JAX tells of each platform that is not there
     found: dict[str, collections.Counter] = {}
@@ -74,8 +69,8 @@ def main(argv: list[str]) -> None:
         found.setdefault(name, collections.Counter())[one.outcome] += 1
         if one.outcome != SURVIVED:
             failures += 1
-            write(f"{one.outcome}: {name}: {one.what}\n    {one.said}")
-    write(table(found))
+            print(f"{one.outcome}: {name}: {one.what}\n    {one.said}", flush=True)  # noqa: T201
+    print(table(found))  # noqa: T201
     sys.exit(1 if failures else 0)
 
 

@@ -57,6 +57,7 @@ def draw_value(rng: np.random.Generator, key: Key) -> Any:
 
 
 def run_apart(context: Any, what: str, kind: str, settings: dict[str, Any]) -> Try:
+    """Check a config in a process of its own, with a limit of time and of memory."""
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=answer, args=(theirs, kind, settings), daemon=True)
     process.start()

@@ -34,14 +34,12 @@ CONFIGS = {
     "queue and average": ("--config.negatives.queue=64", "--config.optim.ema_decay=0.9"),
     "launches and batch norm": ("--config.steps_per_launch=2", "--config.model.norm=batch"),
     "parts, momentum, learned temperature": (
-        "--config.optim.accumulate=2",
-        "--config.negatives.momentum=0.9",
-        "--config.negatives.queue=64",
-        "--config.negatives.temperature=0.2",
+        "--config.optim.accumulate=2", "--config.negatives.momentum=0.9",
+        "--config.negatives.queue=64", "--config.negatives.temperature=0.2",
         "--config.negatives.temperature_rule=learned",
     ),
     "packed files": ("--config.data.source=folder",),
-}
+}  # fmt: skip
 #: What two runs of one config cannot share.
 CLOCK = ("steps_per_second", "seconds")
 
@@ -126,10 +124,10 @@ def read_end(workdir: Path) -> tuple:
         {name: value for name, value in record.items() if name not in CLOCK}
         for record in read_records(workdir, [])
     ]
-    steps = sorted(
-        int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdecimal()
+    last = max(
+        (p for p in workdir.glob("checkpoints/*") if p.name.isdecimal()), key=lambda p: int(p.name)
     )
-    meta = json.loads((workdir / "checkpoints" / str(steps[-1]) / "meta" / "metadata").read_text())
+    meta = json.loads((last / "meta" / "metadata").read_text())
     return records, meta["leaves"]
 
 

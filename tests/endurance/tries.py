@@ -61,10 +61,7 @@ def attempt(what: str, use: Callable[[list[str]], Any], is_right: Callable[[Any]
     except TooLongError:
         return Try(what, HUNG)
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return Try(
-            what, CRASHED, f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
-        )
+        return Try(what, CRASHED, describe(error))
     return Try(what, SURVIVED if said or is_right(found) else SILENT, " ".join(said))
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from cpc.data import make_items, read_items, write_items
 from cpc.evaluate.abx import abx_score, cell_errors, cell_weights, cut_tokens, make_cells
-from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances, unit_frames
+from cpc.evaluate.dtw import dtw, dtw_distances
 from cpc.types import Item, UserError
 from tests.goldens.goldens import load_golden
 
@@ -60,14 +60,6 @@ def test_pairs_of_any_lengths_are_each_compared():
         d = np.arccos(np.clip(unit[i] @ unit[j].T, -1, 1)) / np.pi
         np.testing.assert_allclose(own, naive_dtw(d), atol=1e-4 if i == j else 1e-6)
     assert dtw_distances(tokens, np.zeros((0, 2), int)).shape == (0, 2)
-
-
-def test_distances_between_frames():
-    x = unit_frames(np.array([[2.0, 0], [0, 3], [-1, 0], [0, 0]]))[None]
-    angular = [[0, 0.5, 1, 1], [0.5, 0, 0.5, 1], [1, 0.5, 0, 1], [1, 1, 1, 0]]
-    np.testing.assert_allclose(frame_distances(x, x)[0], angular, atol=1e-6)
-    euclidean = np.sqrt([[0, 2, 4], [2, 0, 2], [4, 2, 0]])
-    np.testing.assert_allclose(frame_distances(x, x, "euclidean")[0, :3, :3], euclidean, atol=1e-6)
 
 
 def read_case(tmp_path, which):
@@ -131,20 +123,6 @@ def toy(count=6, speakers=("s", "t")):
     rng = np.random.default_rng(0)
     items = [Item("u", 0.0, 0.1, phone, "x", "y", s) for s in speakers for phone in "ab" * count]
     return items, [rng.normal(size=(8, 4)).astype(np.float32) for _ in items]
-
-
-def test_identical_tokens_have_no_error_and_tokens_of_no_phone_half():
-    items, tokens = toy()
-    same = [np.full((n % 5 + 1, 4), 1 + np.arange(4) * (item.phone == "a"), np.float32)
-            for n, item in enumerate(items)]  # fmt: skip
-    for across in (False, True):
-        cells = list(make_cells(items, [True] * len(items), across=across))
-        assert average(cells, cell_errors(same, cells)) == 0
-        # All tokens alike: every triple is a tie.
-        assert average(cells, cell_errors([same[0]] * len(items), cells)) == 0.5
-    items, tokens = toy(50)
-    cells = list(make_cells(items, [True] * len(items), max_tokens=50))
-    assert abs(average(cells, cell_errors(tokens, cells)) - 0.5) < 0.05
 
 
 def test_averages_are_of_contexts_then_speakers_then_phones():

@@ -43,23 +43,6 @@ def test_intervals_are_near_those_of_rliable(name):
     np.testing.assert_allclose(found, outputs["interval_of_probability"], atol=atol)
 
 
-@pytest.mark.parametrize(("runs", "tasks"), [(1, 1), (3, 1), (10, 1), (5, 3)])
-def test_naive_twins(runs, tasks):
-    rng = np.random.default_rng(runs)
-    x, y = rng.integers(4, size=(2, 6, runs, tasks)).astype(float)
-    mean, chance = interquartile_mean(x), probability_of_improvement(x, y)
-    for row in range(6):
-        np.testing.assert_allclose(mean[row], stats.trim_mean(x[row], 0.25, axis=None))
-        wins = [
-            (a > b) + 0.5 * (a == b)
-            for task in range(tasks)
-            for a in x[row, :, task]
-            for b in y[row, :, task]
-        ]
-        np.testing.assert_allclose(chance[row], np.mean(wins))
-    np.testing.assert_allclose(chance + probability_of_improvement(y, x), 1)
-
-
 def test_failed_and_extreme_runs():
     whole, failed = np.array([[1.0], [2.0]]), np.array([[1.0], [np.nan]])
     assert np.isnan(probability_of_improvement(whole, failed))
