@@ -101,7 +101,7 @@ def test_a_run_and_its_child_processes_need_no_checkout(installed, call, tmp_pat
         installed / "bin" / "cpc", "sweep", "--config", "series_files", "--cell", "one:",
         "--config.data.path=nowhere", "--workdir", "runs", status=1,
     )  # fmt: skip
-    assert "there is no nowhere" in said
+    assert "there is no" in said
     recorded = json.loads((tmp_path / "runs" / "one" / "environment.json").read_text())
     assert recorded["cpc"] == "0.1.0.dev0"
     assert recorded["git_revision"] is None

@@ -38,9 +38,8 @@ def shown_commands():
 def parse(monkeypatch, module, words):
     """Return the words that remain when a command has parsed its flags; its main does not run."""
     known, rest = flags.FLAGS, []
-    others = {
-        one: known[one] for one in known if known.find_module_defining_flag(one)[:5] == "tests"
-    }
+    own = ("absl.", "experiments.command.")  # other modules' flags may have a command's names
+    others = {n: known[n] for n in known if not known.find_module_defining_flag(n).startswith(own)}
     for name in others:
         delattr(known, name)
     before = {*known}
