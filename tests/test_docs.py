@@ -39,7 +39,8 @@ def parse(monkeypatch, module, words):
     """Return the words that remain when a command has parsed its flags; its main does not run."""
     known, rest = flags.FLAGS, []
     own = ("absl.", "experiments.command.")  # other modules' flags may have a command's names
-    others = {n: known[n] for n in known if not known.find_module_defining_flag(n).startswith(own)}
+    homes = {name: known.find_module_defining_flag(name) or "" for name in known}
+    others = {name: known[name] for name, home in homes.items() if not home.startswith(own)}
     for name in others:
         delattr(known, name)
     before = {*known}
