@@ -19,14 +19,9 @@ def draw_images(labels, rng, size=28):
     shift = rng.uniform(-0.15, 0.15, (2, len(labels), 1, 1))
     wide = rng.uniform(5, 9, (len(labels), 1, 1))
     radius = np.hypot(y + shift[0], x + shift[1])
-    shapes = np.stack(
-        [
-            np.sin(wide * 4 * (x + shift[0])) > 0,
-            np.sin(wide * 3 * (x + shift[0])) * np.sin(wide * 3 * (y + shift[1])) > 0,
-            radius < 0.3,
-            np.abs(radius - 0.28) < 0.07,
-        ]
-    )
+    checks = np.sin(wide * 3 * (x + shift[0])) * np.sin(wide * 3 * (y + shift[1])) > 0
+    stripes = np.sin(wide * 4 * (x + shift[0])) > 0
+    shapes = np.stack([stripes, checks, radius < 0.3, np.abs(radius - 0.28) < 0.07])
     pixels = 200 * shapes[labels, np.arange(len(labels))] + rng.uniform(0, 55, (1, size, size))
     return pixels[..., None].astype(np.uint8)
 
@@ -56,10 +51,8 @@ def write_metrics(workdir, rng):
     for step in range(100, 501, 100):
         record = image_record(step, "batch", False, rng) | {"split": "train"}
         record |= {"per_step": 128, "per_step_unit": "images", "steps_per_second": 3.5}
-        records.append(
-            record
-            | {"seconds": step / 3.5, "num_steps": 500, "learning_rate": 1e-3, "gradient_norm": 1}
-        )
+        record |= {"seconds": step / 3.5, "num_steps": 500}
+        records.append(record | {"learning_rate": 1e-3, "gradient_norm": 1})
     for step in (0, 250, 500):
         records.append(image_record(step, "batch", False, rng))
         records.append(image_record(step, "one_per_sequence", True, rng))
@@ -84,21 +77,18 @@ def early_scores():
 def class_scores(rng):
     """Of 10,000 images, each network answered the same ones."""
     accuracies = {
-        ("random z", "linear"): 0.741,
-        ("random c", "linear"): 0.752,
-        ("pixels", "linear"): 0.823,
-        ("c", "linear"): 0.846,
-        ("z", "linear"): 0.855,
-        ("random z", "knn"): 0.70,
-        ("z", "knn"): 0.81,
-        ("supervised", "whole network"): 0.912,
-    }
+        ("random z", "linear"): 0.741, ("random c", "linear"): 0.752, ("pixels", "linear"): 0.823,
+        ("c", "linear"): 0.846, ("z", "linear"): 0.855, ("random z", "knn"): 0.70,
+        ("z", "knn"): 0.81, ("supervised", "whole network"): 0.912,
+    }  # fmt: skip
+    score = Score(
+        "classes", "shapes", "image", "", "linear", "accuracy", 0.0, chance=0.25, step=500,
+        num_train=60_000, num_test=10_000,
+    )  # fmt: skip
     return [
-        Score(
-            "classes", "shapes", "image", features, method, "accuracy", accuracy,
-            low=accuracy - 0.007, high=accuracy + 0.007, chance=0.25, step=500,
-            num_train=60_000, num_test=10_000,
-            setting="lbfgs, l2 0.001" if method == "linear" else "",
+        score._replace(
+            features=features, method=method, value=accuracy, low=accuracy - 0.007,
+            high=accuracy + 0.007, setting="lbfgs, l2 0.001" if method == "linear" else "",
             outcomes=outcomes(accuracy, rng),
         )
         for (features, method), accuracy in accuracies.items()
@@ -108,24 +98,20 @@ def class_scores(rng):
 def few_label_scores():
     """Curves over the share of the labels."""
     curves = {
-        ("z", "frozen"): (0.72, 0.85),
-        ("z", "fine-tuned"): (0.74, 0.915),
-        ("pixels", "frozen"): (0.66, 0.82),
-        ("random z", "frozen"): (0.58, 0.74),
+        ("z", "frozen"): (0.72, 0.85), ("z", "fine-tuned"): (0.74, 0.915),
+        ("pixels", "frozen"): (0.66, 0.82), ("random z", "frozen"): (0.58, 0.74),
         ("supervised", "fine-tuned"): (0.62, 0.912),
-    }
-    scores = []
+    }  # fmt: skip
+    score, scores = Score("few_labels", "shapes", "image", "", "", "accuracy", 0.0, step=500), []
     for (features, mode), (first, last) in curves.items():
         for fraction in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0):
             accuracy = first + (last - first) * (1 + np.log10(fraction) / 2)
             reach = 0.006 + 0.02 * (fraction < 0.03)
-            score = Score(
-                "few_labels", "shapes", "image", features, mode, "accuracy", accuracy,
-                low=accuracy - reach, high=accuracy + reach, step=500,
-                num_train=round(60_000 * fraction), num_test=10_000,
+            scores.append(score._replace(
+                features=features, method=mode, value=accuracy, low=accuracy - reach,
+                high=accuracy + reach, num_train=round(60_000 * fraction), num_test=10_000,
                 setting=f"{100 * fraction:g} % of the labels",
-            )  # fmt: skip
-            scores.append(score)
+            ))  # fmt: skip
     return scores
 
 
@@ -134,20 +120,13 @@ def write_images(folder, rng):
     found = np.where(rng.uniform(size=(8, 8)) < 0.8, labels[:, None], (labels[:, None] + 1) % 4)
     queries, pictures = draw_images(labels, rng), draw_images(found.ravel(), rng)
     write_arrays(
-        folder / "neighbours.npz",
-        queries=queries,
-        neighbours=pictures.reshape(8, 8, 28, 28, 1),
-        query_labels=labels,
-        neighbour_labels=found,
-        class_names=np.asarray(CLASSES),
-    )
+        folder / "neighbours.npz", queries=queries, neighbours=pictures.reshape(8, 8, 28, 28, 1),
+        query_labels=labels, neighbour_labels=found, class_names=np.asarray(CLASSES),
+    )  # fmt: skip
     patches = cut(pictures).reshape(-1, 8, 8, 1)
     brightest = np.argsort(-patches.reshape(len(patches), -1).mean(1))[: 8 * 12]
-    write_arrays(
-        folder / "units.npz",
-        units=np.arange(3, 11),
-        patches=patches[brightest].reshape(8, 12, 8, 8, 1),
-    )
+    parts = patches[brightest].reshape(8, 12, 8, 8, 1)
+    write_arrays(folder / "units.npz", units=np.arange(3, 11), patches=parts)
     plain = cut(queries)
     augmented = np.clip(plain * rng.uniform(0.4, 1.3, (*plain.shape[:3], 1, 1, 1)), 0, 255)
     write_arrays(folder / "augmented.npz", plain=plain, augmented=augmented.astype(np.uint8))
@@ -164,20 +143,9 @@ def write_fake_image_run(workdir: pathlib.Path) -> pathlib.Path:
     write_scores(workdir, [*early_scores(), *class_scores(rng), *few_label_scores()])
     write_sealed(folder / "done.json", {"step": 500})
     write_images(folder, rng)
-    audit = [
-        {
-            "name": "negatives_mean",
-            "value": 127.0,
-            "unit": "negatives",
-            "meaning": "of an anchor, on average",
-        },
-        {
-            "name": "false_negatives_by_class",
-            "value": None,
-            "unit": "share",
-            "meaning": "same <class>",
-        },
-    ]
+    mean = {"name": "negatives_mean", "value": 127.0, "unit": "negatives"}
+    false = {"name": "false_negatives_by_class", "value": None, "unit": "share"}
+    audit = [mean | {"meaning": "of an anchor, on average"}, false | {"meaning": "same <class>"}]
     content = {"rule": "batch", "title": "batch, 2 batches", "rows": audit}
     write_sealed(workdir / "audit.json", content)
     return workdir

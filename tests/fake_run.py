@@ -24,29 +24,18 @@ def fake_record(step, rule, is_bound, candidates, information, rng):
     state = np.select(
         [np.full(12, chance), share > 0.97, share > 0.85], ["chance", "saturated", "warn"], "fine"
     )
+    grown = 1 - np.exp(-step / 500)
     return {
-        "step": step,
-        "split": "test",
-        "rule": rule,
-        "is_bound": is_bound,
-        "loss": float((log_n - bound).sum()),
-        "offsets": OFFSETS,
-        "n": [candidates] * 12,
-        "log_n": log_n.tolist(),
-        "offset_loss": (log_n - bound).tolist(),
-        "bound": bound.tolist(),
-        "bound_low": (bound - 0.12).tolist(),
-        "bound_high": (bound + 0.12).tolist(),
+        "step": step, "split": "test", "rule": rule, "is_bound": is_bound,
+        "loss": float((log_n - bound).sum()), "offsets": OFFSETS, "n": [candidates] * 12,
+        "log_n": log_n.tolist(), "offset_loss": (log_n - bound).tolist(), "bound": bound.tolist(),
+        "bound_low": (bound - 0.12).tolist(), "bound_high": (bound + 0.12).tolist(),
         "acc_top1": np.clip(0.9 * np.exp(bound - log_n) + 1 / candidates, 0, 1).tolist(),
-        "chance_top1": [1 / candidates] * 12,
-        "acc_pairwise": (1 - 0.5 * np.exp(-bound)).tolist(),
-        "state": state.tolist(),
-        "std_z": 0.4 + 0.2 * (1 - np.exp(-step / 500)),
-        "rank_z": 30 + 20 * (1 - np.exp(-step / 500)),
-        "std_c": 0.2 + 0.2 * (1 - np.exp(-step / 500)),
-        "rank_c": 10 + 50 * (1 - np.exp(-step / 900)),
+        "chance_top1": [1 / candidates] * 12, "acc_pairwise": (1 - 0.5 * np.exp(-bound)).tolist(),
+        "state": state.tolist(), "std_z": 0.4 + 0.2 * grown, "rank_z": 30 + 20 * grown,
+        "std_c": 0.2 + 0.2 * grown, "rank_c": 10 + 50 * (1 - np.exp(-step / 900)),
         "another_key": "ignored",
-    }
+    }  # fmt: skip
 
 
 def write_records(workdir, records):
@@ -88,24 +77,18 @@ def probe_scores():
         step=2000, num_train=502_446, num_test=93_926, setting="l2 1e-05",
     )  # fmt: skip
     speakers = phones._replace(task="speakers", data="voices", chance=0.26)
+    by_frame = {("c", "linear"): 0.562, ("c", "hidden"): 0.634, ("z", "linear"): 0.441,
+                ("mfcc", "linear"): 0.614, ("random c", "linear"): 0.351}  # fmt: skip
     scores = [
         phones._replace(features=features, method=method, value=accuracy)
-        for features, method, accuracy in (
-            ("c", "linear", 0.562),
-            ("c", "hidden", 0.634),
-            ("z", "linear", 0.441),
-            ("mfcc", "linear", 0.614),
-            ("random c", "linear", 0.351),
-        )
+        for (features, method), accuracy in by_frame.items()
     ]
-    for features, by_frame, by_utterance in (
-        ("c", 0.871, 0.992),
-        ("mfcc", 0.713, 0.961),
-        ("random c", 0.311, 0.452),
-    ):
+    of_speakers = {"c": (0.871, 0.992), "mfcc": (0.713, 0.961), "random c": (0.311, 0.452)}
+    for features, (frame, utterance) in of_speakers.items():
+        one = speakers._replace(features=features)
         scores += [
-            speakers._replace(features=features, value=by_frame),
-            speakers._replace(features=features, value=by_utterance, unit="utterance", num_test=93),
+            one._replace(value=frame),
+            one._replace(value=utterance, unit="utterance", num_test=93),
         ]
     return [s._replace(low=s.value - 0.012, high=min(1.0, s.value + 0.012)) for s in scores]
 
@@ -114,12 +97,9 @@ def write_speaker_map(folder, rng):
     speaker = np.arange(NUM_POINTS) % 10
     features = 2 * rng.standard_normal((10, 64))[speaker] + rng.standard_normal((NUM_POINTS, 64))
     write_arrays(
-        folder / "speaker_map.npz",
-        step=np.asarray(2000),
-        features=features.astype(np.float32),
-        speaker=speaker.astype(np.int32),
-        names=np.array([f"voice-{number}" for number in range(10)]),
-    )
+        folder / "speaker_map.npz", step=np.asarray(2000), features=features.astype(np.float32),
+        speaker=speaker.astype(np.int32), names=np.array([f"voice-{n}" for n in range(10)]),
+    )  # fmt: skip
 
 
 def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path:
@@ -135,17 +115,12 @@ def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path
         "negatives": {"rule": "batch", "shards": 1},
     }
     environment = {
-        "python": "3.11.2",
-        "jax": "0.10.2",
-        "jaxlib": "0.10.2",
-        "flax": "0.12.8",
-        "devices": ["TFRT_CPU_0"],
-        "git_revision": "74d1b99c0ffee0123456789",
-        "platform": "Linux-6.1-x86_64",
-        "cpu_count": 2,
+        "python": "3.11.2", "jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8",
+        "devices": ["TFRT_CPU_0"], "git_revision": "74d1b99c0ffee0123456789",
+        "platform": "Linux-6.1-x86_64", "cpu_count": 2,
         "command": "python -m experiments.train --config configs/audio_voices.py "
         "--workdir runs/voices",
-    }
+    }  # fmt: skip
     write_sealed(workdir / "config.json", config)
     write_sealed(workdir / "environment.json", environment)
     (workdir / "skipped.txt").write_text("1004/is.flac: no samples\n1009/<b>.flac: no samples\n")

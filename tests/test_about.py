@@ -62,7 +62,6 @@ def test_extras_say_their_versions_or_what_would_install_them(tmp_path, monkeypa
     ]
 
 
-@pytest.mark.slow
 def test_devices_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "data"))
@@ -77,14 +76,12 @@ def test_devices_are_named(tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.slow
 def test_a_platform_without_its_plug_in_is_said(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     devices = about.ask_child(60.0)[1]
     assert devices == "no devices: jax has no plug-in here for JAX_PLATFORMS=cuda"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -116,10 +113,7 @@ def test_every_command_is_listed_by_what_its_file_says_first(monkeypatch, capsys
     for name, said in listed.items():
         assert importlib.util.find_spec(f"experiments.{program.ALIASES.get(name, name)}")
         assert said.endswith((".", "?")), name
-    assert (
-        listed["status"]
-        == "Show the state of all runs in a folder: a table, once or every few seconds."
-    )
+    assert "state of all runs" in listed["status"]
 
 
 def test_alone_it_says_what_is_here_and_then_the_commands(monkeypatch, capsys):
@@ -139,25 +133,24 @@ def test_a_command_that_is_not_there_is_one_sentence(monkeypatch, capsys, given,
     assert capsys.readouterr().err == f"error: cpc has no command '{given}'; {hint}\n"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ["models", "data", "train", "evaluate", "results"])
-def test_parts_that_need_locks_say_so_in_windows(part):
+def test_parts_that_need_locks_say_so_in_windows():
     """Where there is no fcntl, what computes alone can still be imported."""
-    code = f"""
-import sys
+    code = """
+import importlib, sys
 sys.modules["fcntl"] = None
 import cpc.losses, cpc.negatives, cpc.estimators
-try:
-    import cpc.{part}
-except ImportError as error:
-    print(error)
+for part in ("models", "data", "train", "evaluate", "results"):
+    try:
+        importlib.import_module(f"cpc.{part}")
+    except ImportError as error:
+        print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.startswith("this part of cpc needs Linux or macOS"), done.stderr
-    assert done.stdout.count("\n") == 1
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5, done.stderr
+    assert all("needs Linux or macOS" in line for line in lines)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", ["cpc", "experiments.status"])
 def test_a_reader_that_has_seen_enough_is_no_error(module):
     reading, writing = os.pipe()
@@ -169,10 +162,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(module):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_windows_is_told_in_one_sentence():
+def test_commands_end_in_windows():
     code = "import os; os.name = 'nt'; import experiments"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == (
-        "error: commands of cpc need Linux or macOS: on Windows give them in WSL\n"
-    )
+    assert "on Windows" in done.stderr
+    assert done.stderr.count("\n") == 1

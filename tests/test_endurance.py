@@ -1,27 +1,9 @@
-"""A minute of the campaign against the whole; `python -m tests.endurance` goes on for an hour."""
-
-import os
-import subprocess
-import sys
+"""Outcomes of a try; `python -m tests.endurance` runs the campaign, for an hour by default."""
 
 import pytest
 
-from tests.commands import ONE_DEVICE, ROOT
-from tests.endurance.__main__ import CAMPAIGNS
+from tests.endurance.__main__ import CAMPAIGNS, campaign
 from tests.endurance.tries import CRASHED, HUNG, SILENT, SURVIVED, attempt
-
-
-@pytest.mark.slow
-def test_a_minute_of_it(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.endurance", "--seconds=60", "--seed=16"],
-        cwd=ROOT,
-        env={**os.environ, **ONE_DEVICE},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["campaign", *CAMPAIGNS]
 
 
 def raise_(error):
@@ -43,6 +25,13 @@ def spin():
         (lambda said: spin(), HUNG),
     ],
 )
-def test_what_comes_of_a_try_is_told(use, outcome, monkeypatch):
+def test_an_attempt_has_its_outcome(use, outcome, monkeypatch):
     monkeypatch.setattr("tests.endurance.tries.LIMIT_SECONDS", 0.2)
     assert attempt("it", use, lambda found: found == 3).outcome == outcome
+
+
+def test_a_campaign_tries_what_it_is_given(monkeypatch):
+    monkeypatch.setenv("CPC_DATA", "")  # which a campaign sets
+    assert {*CAMPAIGNS} == {"configs", "folders", "commands", "kills", "damage", "exports"}
+    tried = [*campaign(1e-9, 16, ["folders"])]
+    assert [(name, one.outcome) for name, one in tried] == [("folders", SURVIVED)]

@@ -42,27 +42,24 @@ def test_scale_and_grey():
     np.testing.assert_array_equal(augment.to_grey(jnp.asarray(grey)), grey)
 
 
-@pytest.mark.parametrize(("patch", "stride", "ch"), [(4, 2, 3), (5, 3, 1), (10, 1, 1), (3, 4, 3)])
+@pytest.mark.parametrize(("patch", "stride", "ch"), [(5, 3, 1), (10, 1, 1), (3, 4, 3)])
 def test_patches_are_windows(patch, stride, ch):
     pixels = raw(ch=ch)
     cut = np.asarray(jax.jit(augment.cut_patches, static_argnums=(1, 2))(pixels, patch, stride))
     rows, columns = (12 - patch) // stride + 1, (10 - patch) // stride + 1
     assert cut.shape == (3, rows, columns, patch, patch, ch)
     assert cut.dtype == np.uint8
-    for i in range(rows):
-        for j in range(columns):
-            top, left = i * stride, j * stride
-            window = pixels[:, top : top + patch, left : left + patch]
-            np.testing.assert_array_equal(cut[:, i, j], window)
+    for i, j in np.ndindex(rows, columns):
+        top, left = i * stride, j * stride
+        window = pixels[:, top : top + patch, left : left + patch]
+        np.testing.assert_array_equal(cut[:, i, j], window)
 
 
-@pytest.mark.parametrize(
-    ("pixels", "patch", "stride", "grid"), [(256, 64, 32, 7), (260, 80, 36, 6), (28, 8, 4, 6)]
-)
-def test_the_papers_grids(pixels, patch, stride, grid):
-    shape = jax.ShapeDtypeStruct((2, pixels, pixels, 1), jnp.uint8)
-    cut = jax.eval_shape(partial(augment.cut_patches, patch=patch, stride=stride), shape)
-    assert cut.shape == (2, grid, grid, patch, patch, 1)
+def test_the_papers_grids():
+    for pixels, patch, stride, grid in ((256, 64, 32, 7), (260, 80, 36, 6), (28, 8, 4, 6)):
+        shape = jax.ShapeDtypeStruct((2, pixels, pixels, 1), jnp.uint8)
+        cut = jax.eval_shape(partial(augment.cut_patches, patch=patch, stride=stride), shape)
+        assert cut.shape == (2, grid, grid, patch, patch, 1)
 
 
 def find(crop, image):
@@ -93,7 +90,6 @@ def test_crops_and_flips_are_uniform():
     assert np.abs(counts - 200).max() < 5 * 13.5
 
 
-@pytest.mark.slow
 def test_each_image_by_itself():
     """What an image becomes depends on key and row, not on the batch it is in."""
     pixels = jnp.asarray(raw(b=5))
@@ -108,7 +104,6 @@ def test_centre_crop():
     np.testing.assert_array_equal(augment.centre_crop(jnp.asarray(raw()), 6), raw()[:, 3:9, 2:8])
 
 
-@pytest.mark.slow
 def test_jitter_keeps_a_crop_in_a_grey_frame():
     many = patches(b=40, i=2, j=2, p=6, ch=1)
     jittered = np.asarray(augment.jitter_patches(jax.random.key(0), many, 3))
@@ -132,93 +127,75 @@ def test_all_off_is_the_identity():
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_each_switch_changes_every_patch_and_stays_in_range(name):
-    before = patches()
-    after = augment_patches(jax.random.key(0), before, **{name: SWITCHES[name]})
+    before, keys = patches(), jax.random.split(jax.random.key(0), 12)
+    change = partial(augment.augment_patches, **{name: SWITCHES[name]})
+    after = np.asarray(jax.jit(jax.vmap(change, (0, None)))(keys, before)).reshape(12, 24, -1, 3)
+    before = np.asarray(before).reshape(24, -1, 3)
     assert np.abs(after).max() <= 1
-    change = np.abs(after - before).reshape(24, -1).max(-1)
-    assert (change > 1e-4).all()
-    again = augment_patches(jax.random.key(0), before, **{name: SWITCHES[name]})
-    np.testing.assert_array_equal(again, after)
-    other = augment_patches(jax.random.key(1), before, **{name: SWITCHES[name]})
-    assert not np.array_equal(other, after)
+    assert (np.abs(after[0] - before).max((-1, -2)) > 1e-4).all()
+    assert len({one.tobytes() for one in after}) == 12
+    if name == "brightness":  # U(-0.5, 0.5), which clips nothing
+        change = partial(augment.augment_patches, brightness=0.5)
+        after = np.asarray(jax.jit(jax.vmap(change, (0, None)))(keys, patches()))
+        added = after.reshape(12, 24, -1) - before.reshape(24, -1)
+        assert np.ptp(added, -1).max() < 1e-6
+        assert np.abs(added).max() <= 0.5
+        assert 0.25 < added[..., 0].std() < 0.33  # 0.289
+    if name == "contrast":
+        mean = before.mean((-1, -2), keepdims=True)
+        np.testing.assert_allclose(
+            after.mean((-1, -2)), np.tile(mean[..., 0, 0], (12, 1)), atol=1e-6
+        )
+        factor = after.std((-1, -2), keepdims=True) / before.std((-1, -2), keepdims=True)
+        np.testing.assert_allclose(after, mean + factor * (before - mean), atol=1e-5)
+        assert 0.5 <= factor.min() < 0.55
+        assert 1.45 < factor.max() <= 1.5
 
 
 def test_color_drop_keeps_one_channel():
     before = patches(b=50)
-    dropped = np.asarray(augment_patches(jax.random.key(0), before, color_drop=0.75)).reshape(
-        300, -1, 3
-    )
+    dropped = np.asarray(augment_patches(jax.random.key(0), before, color_drop=0.75))
+    dropped, before = dropped.reshape(300, -1, 3), np.asarray(before).reshape(300, -1, 3)
     is_zero = (dropped == 0).all(1)
     number = is_zero.sum(-1)
     assert set(number) == {0, 2}
     assert abs((number == 2).mean() - 0.75) < 0.1  # four standard deviations
     kept = np.argmin(is_zero[number == 2], -1)
     assert np.bincount(kept, minlength=3).min() > 50  # of about 75
-    np.testing.assert_array_equal(
-        dropped[~is_zero.any(-1)], np.asarray(before).reshape(300, -1, 3)[~is_zero.any(-1)]
-    )
+    np.testing.assert_array_equal(dropped[number == 0], before[number == 0])
     grey = patches(ch=1)
     np.testing.assert_array_equal(augment_patches(jax.random.key(0), grey, color_drop=1), grey)
 
 
-@pytest.mark.parametrize("name", ["brightness", "contrast"])
-def test_brightness_and_contrast_are_affine(name):
-    """Over 12 keys, that is, 288 patches."""
-    before = np.asarray(patches()).reshape(24, -1)
-    after = np.stack(
-        [
-            np.asarray(augment_patches(jax.random.key(key), patches(), **{name: 0.5}))
-            for key in range(12)
-        ]
-    ).reshape(12, 24, -1)
-    mean = before.mean(-1)
-    if name == "brightness":
-        added = after - before
-        assert np.ptp(added, -1).max() < 1e-6
-        assert np.abs(added).max() <= 0.5
-        assert 0.25 < added[..., 0].std() < 0.33  # U(-0.5, 0.5) has 0.289
-    else:
-        np.testing.assert_allclose(after.mean(-1), np.tile(mean, (12, 1)), atol=1e-6)
-        factor = (after.std(-1) / before.std(-1))[..., None]
-        expected = mean[:, None] + factor * (before - mean[:, None])
-        np.testing.assert_allclose(after, expected, atol=1e-5)
-        assert 0.5 <= factor.min() < 0.55
-        assert 1.45 < factor.max() <= 1.5
+WARP = jax.jit(augment.warp)
+PATCH = patches(p=9)[0, 0, 1]
 
 
-def warped(patch, angle=0.0, shear=0.0, displacement=None):
+def warped(angle=0.0, shear=0.0, displacement=None):
     displacement = jnp.zeros((3, 3, 2)) if displacement is None else displacement
-    return np.asarray(augment.warp(patch, jnp.float32(angle), jnp.float32(shear), displacement))
+    return np.asarray(WARP(PATCH, jnp.float32(angle), jnp.float32(shear), displacement))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("degrees", [0, 13, -40, 90])
-def test_rotation_is_scipys(degrees):
-    patch = patches(p=9)[0, 0, 1]
-    expected = scipy.ndimage.rotate(
-        np.asarray(patch, np.float64), degrees, reshape=False, order=1, mode="nearest"
-    )
-    np.testing.assert_allclose(warped(patch, np.deg2rad(degrees)), expected, atol=2e-6)
-    if degrees == 90:
-        np.testing.assert_allclose(expected, np.rot90(patch), atol=1e-6)
+def test_rotation_is_scipys():
+    for degrees in (0, 13, -40, 90):
+        given = np.asarray(PATCH, np.float64)
+        expected = scipy.ndimage.rotate(given, degrees, reshape=False, order=1, mode="nearest")
+        np.testing.assert_allclose(warped(np.deg2rad(degrees)), expected, atol=2e-6)
+    np.testing.assert_allclose(expected, np.rot90(PATCH), atol=1e-6)
 
 
-def test_shear_moves_rows():
-    patch = patches(p=7, ch=1)[0, 0, 1]
+def test_shear_moves_rows_and_displacement_pixels():
+    columns = np.arange(9)
     expected = [
-        np.interp(np.arange(7) + 0.4 * (row - 3), np.arange(7), np.asarray(patch[row, :, 0]))
-        for row in range(7)
+        np.interp(columns + 0.4 * (row - 4), columns, np.asarray(PATCH[row, :, 0]))
+        for row in columns
     ]
-    np.testing.assert_allclose(warped(patch, shear=0.4)[..., 0], expected, atol=1e-6)
-
-
-def test_displacement_moves_pixels():
-    patch = patches(p=7)[0, 0, 1]
-    moved = warped(patch, displacement=jnp.broadcast_to(jnp.array([1.0, 2.0]), (3, 3, 2)))
-    np.testing.assert_allclose(moved[:-1, :-2], patch[1:, 2:], atol=1e-6)
-    np.testing.assert_allclose(moved[-1, -1], patch[-1, -1], atol=1e-6)
+    np.testing.assert_allclose(warped(shear=0.4)[..., 0], expected, atol=1e-6)
+    moved = warped(displacement=jnp.broadcast_to(jnp.array([1.0, 2.0]), (3, 3, 2)))
+    np.testing.assert_allclose(moved[:-1, :-2], PATCH[1:, 2:], atol=1e-6)
+    np.testing.assert_allclose(moved[-1, -1], PATCH[-1, -1], atol=1e-6)
     corner = jnp.zeros((3, 3, 2)).at[0, 0].set(2.0)
-    local = np.abs(warped(patch, displacement=corner) - patch).max(-1)
+    local = np.abs(warped(displacement=corner) - PATCH).max(-1)
     assert local[0, 0] > 1e-3
     assert local[-2:].max() < local[:2, :2].max() / 4
 
@@ -237,7 +214,6 @@ def version_2(rng, images):
     return augment.augment_patches(rng_patch, augment.cut_patches(cropped, 4, 2), **SWITCHES)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", [version_1, version_2])
 def test_compiled_once_and_a_function_of_seed_and_step(version):
     traces = []
@@ -257,7 +233,6 @@ def test_compiled_once_and_a_function_of_seed_and_step(version):
     assert np.abs(first).max() <= 1
 
 
-@pytest.mark.slow
 def test_half_precision_stays():
     half = patches().astype(jnp.bfloat16)
     out = augment_patches(jax.random.key(0), half, **SWITCHES)
@@ -270,16 +245,14 @@ KEY, IMAGES = jax.random.key(0), jnp.asarray(raw())
 
 
 @pytest.mark.parametrize(("name", "given", "options", "message"), [
-    ("cut_patches", (IMAGES, 11, 2), {}, "12x10 pixels are smaller than a p"),
-    ("cut_patches", (IMAGES, 0, 2), {}, "a patch of 0 pixels"),
+    ("cut_patches", (IMAGES, 11, 2), {}, "12x10"), ("cut_patches", (IMAGES, 0, 2), {}, "0 pixels"),
     ("cut_patches", (IMAGES, 4, 0), {}, "stride of patches is 0"),
-    ("crop_and_flip", (KEY, IMAGES, 11), {}, "smaller than a crop of 11x11"),
-    ("centre_crop", (IMAGES, 11), {}, "smaller than a crop of 11x11"),
+    ("crop_and_flip", (KEY, IMAGES, 11), {}, "11x11"), ("centre_crop", (IMAGES, 11), {}, "11x11"),
     ("jitter_patches", (KEY, patches(), 9), {}, "inner is 9: choose 1 to 8"),
     ("to_grey", (jnp.zeros((2, 4)),), {}, "4 channels"),
     ("augment_patches", (KEY, patches(ch=2)), {"shear": 0.1}, "2 channels"),
-    ("augment_patches", (KEY, patches()), {"color_drop": 1.5}, "color_drop is 1.5: choose 0 to 1"),
-    ("augment_patches", (KEY, patches()), {"elastic_pixels": -1}, "elastic_pixels is -1: choose a"),
+    ("augment_patches", (KEY, patches()), {"color_drop": 1.5}, "color_drop is 1.5"),
+    ("augment_patches", (KEY, patches()), {"elastic_pixels": -1}, "elastic_pixels is -1"),
 ])  # fmt: skip
 def test_impossible_arguments(name, given, options, message):
     with pytest.raises(UserError, match=message):

@@ -15,6 +15,7 @@ SIZE = 8192
 RANGES = sound.Ranges()
 augment = jax.jit(sound.augment_sound, static_argnames=("effects", "ranges"))
 shift = jax.jit(sound.shift_pitch)
+shift_each = jax.jit(jax.vmap(sound.shift_pitch))
 
 
 def sine(hz, size=SIZE):
@@ -33,23 +34,21 @@ def peak_hz(x):
     return spectrum.argmax() * RATE / 2**19
 
 
-@pytest.mark.parametrize("cents", [-300, -120, 0, 75, 300, 1200])
-@pytest.mark.parametrize("hz", [220, 1000, 3100])
-def test_pitch_moves_by_the_cents_asked_and_length_and_tempo_stay(hz, cents):
-    x = sine(hz)
-    x[: SIZE // 2] = 0  # where the sound begins is where it began
-    y = np.asarray(shift(x, jnp.float32(cents)))
-    assert y.shape == x.shape
+def test_pitch_moves_by_the_cents_asked_and_length_and_tempo_stay():
+    given = [(hz, cents) for hz in (220, 1000, 3100) for cents in (-300, 0, 75, 1200)]
+    tones = np.stack([sine(hz) for hz, _ in given])
+    tones[:, : SIZE // 2] = 0  # where the sound begins is where it began
+    moved = np.asarray(shift_each(tones, jnp.float32([cents for _, cents in given])))
+    assert moved.shape == tones.shape
     later = slice(SIZE // 2 + sound.FRAME, -sound.FRAME)
-    assert 1200 * np.log2(peak_hz(y[later]) / hz) == pytest.approx(cents, abs=3)
-    assert y[later].std() == pytest.approx(x[later].std(), rel=0.1)
-    assert np.abs(y[: SIZE // 2 - sound.FRAME]).max() < 1e-3
-
-
-def test_no_shift_is_no_change():
-    for x in (windows(1)[0], sine(220), np.where(np.arange(SIZE) > 3000, sine(1001.7), 0)):
-        atol = 2e-3 * float(np.abs(x).max())
-        np.testing.assert_allclose(shift(x, jnp.float32(0)), x, atol=atol)
+    for (hz, cents), x, y in zip(given, tones, moved, strict=True):
+        assert 1200 * np.log2(peak_hz(y[later]) / hz) == pytest.approx(cents, abs=3)
+        assert y[later].std() == pytest.approx(x[later].std(), rel=0.1)
+        assert np.abs(y[: SIZE // 2 - sound.FRAME]).max() < 1e-3
+        if not cents:
+            np.testing.assert_allclose(y, x, atol=2e-3 * float(np.abs(x).max()))
+    x = windows(1)[0]
+    np.testing.assert_allclose(shift(x, jnp.float32(0)), x, atol=2e-3 * float(np.abs(x).max()))
 
 
 def test_pitch_looks_no_further_ahead_than_it_says():
@@ -122,11 +121,10 @@ def test_reverberation_keeps_the_energy_and_says_nothing_of_the_future(number):
     assert (y[0, number:] == 0).all()
 
 
-@pytest.mark.slow
 def test_a_room_decays_by_60_db_in_its_time():
-    x = jnp.zeros(16_000).at[0].set(1)
-    tails = [sound.reverberate(jax.random.key(i), x, jnp.float32(0.4), 0.5) for i in range(40)]
-    energy = np.square(np.asarray(tails)[:, 1:]).mean(0)
+    x, keys = jnp.zeros(SIZE).at[0].set(1), jax.random.split(jax.random.key(0), 40)
+    rooms = jax.jit(jax.vmap(sound.reverberate, (0, None, None, None)), static_argnums=3)
+    energy = np.square(np.asarray(rooms(keys, x, jnp.float32(0.4), 0.5))[:, 1:]).mean(0)
     assert energy.sum() == pytest.approx(0.8, rel=1e-3)  # of 1 in the largest room
     early, late = energy[:400].mean(), energy[3200:3600].mean()
     assert 10 * np.log10(early / late) == pytest.approx(60 * 0.2 / 0.4, abs=1.5)
@@ -174,39 +172,43 @@ def test_dropout_is_one_silence_no_longer_than_asked_in_what_is_real():
         assert np.mean(half) == pytest.approx(400, rel=0.15)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("effect", sound.EFFECTS)
-def test_the_key_decides_and_a_draw_is_of_its_row_alone(effect):
-    x, key = windows(), jax.random.key(5)
-    y = augment(key, x, (effect,), RANGES)
+def test_the_key_decides_a_draw_is_of_its_row_alone_and_padding_changes_nothing(effect):
+    x, key, number = windows(), jax.random.key(5), jnp.array([SIZE, 700, 5000, 90])
+    whole = jnp.full(4, SIZE)
+    y = augment(key, x, (effect,), RANGES, num_samples=whole)
     assert y.dtype == jnp.float32
-    np.testing.assert_array_equal(y, augment(key, x, (effect,), RANGES))
-    other = augment(jax.random.key(6), x, (effect,), RANGES)
+    np.testing.assert_array_equal(y, augment(key, x, (effect,), RANGES, num_samples=whole))
+    other = augment(jax.random.key(6), x, (effect,), RANGES, num_samples=whole)
     assert not np.isclose(y, other).all(axis=1).any()
     assert not np.isclose(y, x).all(axis=1).any()
     if effect != "noise":  # whose sound is another row's
         fewer = augment(key, x[:2], (effect,), RANGES)
         np.testing.assert_allclose(fewer, y[:2], atol=1e-6)
-
-
-@pytest.mark.slow
-def test_an_effect_draws_the_same_beside_others():
-    x, key = windows(), jax.random.key(5)
-    alone = augment(key, augment(key, x, ("reverb",), RANGES), ("dropout",), RANGES)
-    together = augment(key, x, ("reverb", "dropout"), RANGES)
-    np.testing.assert_allclose(together, alone, atol=1e-6)
-    assert not np.allclose(augment(key, x, ("dropout", "reverb"), RANGES), together, atol=1e-4)
-
-
-@pytest.mark.parametrize("effect", sound.EFFECTS)
-def test_padding_is_zero_and_changes_nothing(effect):
-    x, number = windows(), jnp.array([SIZE, 700, 5000, 90])
     given = jnp.where(jnp.arange(SIZE) < number[:, None], x, jnp.nan)
-    y = np.asarray(augment(jax.random.key(2), given, (effect,), RANGES, num_samples=number))
+    y = np.asarray(augment(key, given, (effect,), RANGES, num_samples=number))
     assert (y[np.arange(SIZE) >= np.asarray(number)[:, None]] == 0).all()
-    zeros = jnp.nan_to_num(given)
-    same = augment(jax.random.key(2), zeros, (effect,), RANGES, num_samples=number)
+    same = augment(key, jnp.nan_to_num(given), (effect,), RANGES, num_samples=number)
     np.testing.assert_array_equal(y, same)
+
+
+def test_an_effect_draws_the_same_beside_others_in_one_trace():
+    traces = []
+
+    @partial(jax.jit, static_argnames="effects")
+    def count(rng, x, effects):
+        traces.append(x)
+        return sound.augment_sound(rng, x, effects)
+
+    x, key = windows(size=2048), jax.random.key(5)
+    alone = count(key, count(key, x, ("reverb",)), ("dropout",))
+    together = count(key, x, ("reverb", "dropout"))
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    assert not np.allclose(count(key, x, ("dropout", "reverb")), together, atol=1e-4)
+    assert len(traces) == 4
+    for seed in range(3):
+        count(jax.random.key(seed), windows(size=2048, seed=seed), ("reverb",))
+    assert len(traces) == 4
 
 
 def test_what_is_not_finite_is_given_back_clean():
@@ -217,38 +219,19 @@ def test_what_is_not_finite_is_given_back_clean():
     assert np.isfinite(y).all()
 
 
-@pytest.mark.slow
-def test_one_trace_for_all_draws():
-    traces = []
-
-    @jax.jit
-    def count(rng, x):
-        traces.append(x)
-        return sound.augment_sound(rng, x, sound.EFFECTS)
-
-    for seed in range(3):
-        count(jax.random.key(seed), windows(seed=seed))
-    assert len(traces) == 1
-
-
 CHECK = partial(sound.check_effects, ranges=RANGES, window_samples=20480, batch_size=8)
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"effects": ["echo"]}, "no effect 'echo': choose from pitch, noise"),
-        ({"effects": ["pitch", "pitch"]}, "pitch, pitch: name each once"),
-        ({"effects": []}, "the effects are none"),
-        ({"effects": ["noise"], "batch_size": 1}, "a batch of 1 has no other"),
-        ({"effects": ["pitch"], "window_samples": 500}, "dropout_ms is 50|heard over 512"),
-        ({"ranges": RANGES._replace(snr_low_db=30)}, "30 to 20 dB .* must ascend"),
-        ({"ranges": RANGES._replace(pitch_cents=1300)}, "at most 1200"),
-        ({"ranges": RANGES._replace(band_hz=9000)}, "band_hz is 9000"),
-        ({"ranges": RANGES._replace(dropout_ms=2000)}, "dropout_ms is 2000.*at most 1280"),
-        ({"ranges": RANGES._replace(reverb_seconds=0)}, "reverb_seconds is 0"),
-    ],
-)
+@pytest.mark.parametrize(("given", "sentence"), [
+    ({"effects": ["echo"]}, "'echo'"), ({"effects": ["pitch", "pitch"]}, "pitch, pitch"),
+    ({"effects": []}, "none"), ({"effects": ["noise"], "batch_size": 1}, "batch of 1"),
+    ({"effects": ["pitch"], "window_samples": 500}, "dropout_ms is 50|heard over 512"),
+    ({"ranges": RANGES._replace(snr_low_db=30)}, "30 to 20 dB"),
+    ({"ranges": RANGES._replace(pitch_cents=1300)}, "at most 1200"),
+    ({"ranges": RANGES._replace(band_hz=9000)}, "band_hz is 9000"),
+    ({"ranges": RANGES._replace(dropout_ms=2000)}, "dropout_ms is 2000.*at most 1280"),
+    ({"ranges": RANGES._replace(reverb_seconds=0)}, "reverb_seconds is 0"),
+])  # fmt: skip
 def test_what_cannot_be_applied_is_refused_in_a_sentence(given, sentence):
     CHECK(["pitch", "noise"])
     with pytest.raises(UserError, match=sentence):

@@ -94,19 +94,16 @@ def test_another_build_counts_as_apt_verified_it(mirror, package, tmp_path, monk
     assert find_archive(known, tmp_path / "debs", quiet) is None
 
 
-def test_without_apt_or_network(mirror, package, tmp_path, monkeypatch):
-    packages.fake_apt(mirror, monkeypatch, "offline")
+def test_without_apt_network_or_such_a_package(mirror, package, tmp_path, monkeypatch):
+    mode = packages.fake_apt(mirror, monkeypatch)
+    with pytest.raises(UserError, match="Unable to locate package nothing"):
+        fetch_archive(package._replace(name="nothing"), tmp_path / "debs", quiet)
+    mode.write_text("offline")
     with pytest.raises(UserError, match="no network"):
         fetch_archive(package, tmp_path / "debs", quiet)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no apt-get"):
         fetch_archive(package, tmp_path / "debs", quiet)
-
-
-def test_unknown_package(mirror, package, tmp_path, monkeypatch):
-    packages.fake_apt(mirror, monkeypatch)
-    with pytest.raises(UserError, match="Unable to locate package nothing"):
-        fetch_archive(package._replace(name="nothing"), tmp_path / "debs", quiet)
 
 
 def test_archive_that_does_not_unpack(mirror, package, tmp_path, monkeypatch):
@@ -139,8 +136,5 @@ def test_a_manifest_of_something_else_is_none(mirror, package, tmp_path, content
     assert find_archive(package, folder, quiet) is None
     assert not copy.exists()
     assert (tmp_path / "precious_1_all.deb").read_text() == "mine"
-
-
-def test_a_folder_in_the_place_of_an_archive_is_none(package, tmp_path):
-    (tmp_path / "sounds_1-1_all.deb").mkdir()
-    assert find_archive(package, tmp_path, quiet) is None
+    copy.mkdir()  # in the place of the archive
+    assert find_archive(package, folder, quiet) is None

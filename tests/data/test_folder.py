@@ -2,6 +2,7 @@ import os
 import re
 import struct
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -51,17 +52,16 @@ def two_speakers(tmp_path):
 def test_any_tree_with_speakers(two_speakers):
     (two_speakers / "ann" / "notes.txt").write_text("no audio by its name: not looked at")
     recordings = data.read_folder(two_speakers)
-    assert len(recordings) == 24
     assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
     assert recordings.skipped == ()
-    assert (recordings.lengths == 8000).all()
+    assert recordings.lengths.tolist() == [8000] * 24
     expected, _ = soundfile.read(two_speakers / "ann" / "a0.wav", dtype="int16")
     np.testing.assert_array_equal(recordings.read(0, 100, 300), expected[100:300])
 
 
 def test_speaker_level(tmp_path):
-    write(tmp_path / "monday" / "ann" / "x.wav", noise(0.1, seed=1))
-    write(tmp_path / "monday" / "bob" / "x.wav", noise(0.1, seed=2))
+    for seed, name in enumerate(("ann", "bob")):
+        write(tmp_path / "monday" / name / "x.wav", noise(0.1, seed=seed))
     recordings = data.read_folder(tmp_path, speaker_level=2)
     assert recordings.speakers == ("ann", "bob")
     assert recordings.names == ("monday/ann/x", "monday/bob/x")  # names repeat: paths
@@ -70,16 +70,18 @@ def test_speaker_level(tmp_path):
     assert data.read_folder(tmp_path / "monday" / "ann").speakers == ("ann",)
 
 
-def test_same_name_with_two_endings(tmp_path):
+def test_names_with_other_endings_or_accents(tmp_path):
     write(tmp_path / "ann" / "x.wav", noise(0.1, seed=1))
     write(tmp_path / "ann" / "x.flac", noise(0.1, seed=2))
     assert data.read_folder(tmp_path).names == ("ann/x.flac", "ann/x.wav")
-
-
-def test_one_name_composed_and_decomposed_is_two(tmp_path):
-    for seed, name in enumerate(("\u00e9", "e\u0301")):
-        write(tmp_path / "ann" / f"{name}.wav", noise(0.1, seed=seed))
-    assert len(set(data.read_folder(tmp_path).names)) == len([*(tmp_path / "ann").iterdir()])
+    write(tmp_path / "bob" / "cafe\u0301.wav", noise(0.1, seed=3))
+    recordings = data.read_folder(tmp_path)
+    assert recordings.names[2] == "bob/caf\u00e9.wav"  # is compared with its accents composed
+    (tmp_path / "list.txt").write_text("bob/cafe\u0301.wav\n", encoding="utf-8-sig")
+    listed = data.read_list(tmp_path / "list.txt")
+    assert data.split_by_lists(recordings, listed, ["ann/x.wav"])[0].names == ("bob/caf\u00e9.wav",)
+    write(tmp_path / "bob" / "caf\u00e9.wav", noise(0.1, seed=4))
+    assert len(set(data.read_folder(tmp_path).names)) == 2 + len([*(tmp_path / "bob").iterdir()])
 
 
 def test_the_same_samples_by_two_endings_are_one_recording(tmp_path):
@@ -97,32 +99,28 @@ def test_the_same_samples_by_two_endings_are_one_recording(tmp_path):
 def test_a_lossy_copy_beside_a_recording_is_left_out(tmp_path, ending):
     """Encoded at another rate, too, and by encoders that delay: apart, one would test the other."""
     opus = {"format": "OGG", "subtype": "OPUS"} if ending == "opus" else {}
+    folder = tmp_path / "ann"
     for i, (seconds, delay, rate_hz) in enumerate([(0.5, 0, 16_000), (3, 0.07, 48_000)]):
         wave = noise(seconds, seed=i)
-        write(tmp_path / "ann" / f"{i}.wav", wave)
+        write(folder / f"{i}.wav", wave)
         late = np.concatenate([np.zeros((round(delay * RATE_HZ), 1)), wave])
-        resampled = soxr.resample(late, RATE_HZ, rate_hz)
-        write(tmp_path / "ann" / f"{i}.{ending}", resampled, rate_hz, **opus)
-    write(tmp_path / "ann" / "2.wav", noise(1, seed=2))
-    write(tmp_path / "ann" / f"2.{ending}", noise(1, seed=3), **opus)  # another recording
-    write(tmp_path / "ann" / "3.wav", noise(1, seed=4))
-    write(tmp_path / "ann" / f"3.{ending}", noise(1, seed=4)[:12_000], **opus)  # a part of it
+        write(folder / f"{i}.{ending}", soxr.resample(late, RATE_HZ, rate_hz), rate_hz, **opus)
+    write(folder / "2.wav", noise(1, seed=2))
+    write(folder / f"2.{ending}", noise(1, seed=3), **opus)  # another recording
+    write(folder / "3.wav", noise(1, seed=4))
+    write(folder / f"3.{ending}", noise(1, seed=4)[:12_000], **opus)  # a part of it
     recordings = data.read_folder(tmp_path)
     both = {f"ann/{i}.{end}" for i in "23" for end in ("wav", ending)}
     assert set(recordings.names) == {"ann/0.wav", "ann/1.wav"} | both
-    folder = tmp_path / "ann"
-    assert recordings.skipped == tuple(
-        (f"{folder}/{i}.{ending}", f"{folder}/{i}.{ending} has the sound of {folder}/{i}.wav")
-        for i in "01"
-    )
+    pairs = [(f"{folder}/{i}.{ending}", f"{folder}/{i}.wav") for i in "01"]
+    assert recordings.skipped == tuple((a, f"{a} has the sound of {b}") for a, b in pairs)
 
 
 @pytest.mark.parametrize(("ending", "file_format", "subtypes"), [
     ("aif", "AIFF", ("PCM_16", "PCM_24")), ("aiff", "AIFF", ("FLOAT",)),
-    ("aifc", "AIFF", ("ULAW",)),
-    ("au", "AU", ("PCM_16", "ULAW")), ("caf", "CAF", ("PCM_16", "ALAC_16", "ALAC_24")),
-    ("w64", "W64", ("PCM_16", "PCM_24")), ("rf64", "RF64", ("PCM_16",)),
-    ("sph", "NIST", ("PCM_16", "ULAW")),
+    ("aifc", "AIFF", ("ULAW",)), ("au", "AU", ("ULAW",)), ("caf", "CAF", ("PCM_16", "ALAC_24")),
+    ("w64", "W64", ("PCM_24",)), ("rf64", "RF64", ("PCM_16",)), ("sph", "NIST", ("ULAW",)),
+    ("snd", "AU", ("PCM_16",)), ("wv1", "NIST", ("PCM_16",)),
 ])  # fmt: skip
 def test_formats_beside_wav(tmp_path, ending, file_format, subtypes):
     for subtype in subtypes:
@@ -138,10 +136,9 @@ def test_formats_beside_wav(tmp_path, ending, file_format, subtypes):
             np.testing.assert_allclose(whole, other, atol=600 if subtype == "ULAW" else 2)
             np.testing.assert_array_equal(recordings.read(0, 300, 9000), whole[300:9000])
             np.testing.assert_allclose(streamed(recordings)[0], whole, atol=1)
-            said = (*recordings.skipped, *recordings.shortened)
-            assert [(name, "short" in why or "malformed" in why) for name, why in said] == [
-                (str(part), True)
-            ]
+            ((name, why),) = (*recordings.skipped, *recordings.shortened)
+            assert name == str(part)
+            assert "short" in why or "malformed" in why
 
 
 def test_sound_that_is_not_read_is_listed(tmp_path):
@@ -152,90 +149,34 @@ def test_sound_that_is_not_read_is_listed(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"?" * 99)
     recordings = data.read_folder(tmp_path, max_skipped_fraction=0.0)
-    assert {name.removeprefix(f"{tmp_path}/") for name, _ in recordings.skipped} == {*listed}
     reasons = dict(recordings.skipped)
+    assert {name.removeprefix(f"{tmp_path}/") for name in reasons} == {*listed}
     assert "ffmpeg -i b.M4A b.flac" in reasons[f"{tmp_path}/b.M4A"]
     assert "a.wav" in reasons[f"{tmp_path}/a.m4a"]
-    with pytest.raises(UserError, match=r"no recordings in .* ffmpeg -i c\.wma c\.flac"):
+    with pytest.raises(UserError, match=r"ffmpeg -i c\.wma c\.flac"):
         data.read_folder(tmp_path / "bob")
 
 
-@pytest.mark.parametrize(("ending", "file_format"), [
-    ("snd", "AU"), ("wv1", "NIST"), ("nist", "NIST"), ("voc", "VOC"), ("mp2", "MP3"),
-])  # fmt: skip
-def test_endings_of_several_formats_are_read_if_they_can_be(tmp_path, ending, file_format):
-    wave = noise(0.5)
-    write(tmp_path / "ann" / "a.wav", wave)
-    write(tmp_path / "ann" / f"b.{ending}", noise(0.5, seed=1), format=file_format)
-    recordings = data.read_folder(tmp_path)
-    assert recordings.names == ("a", "b")
-    assert abs(recordings.lengths[1] - 8000) <= 1
-
-
 def test_a_damaged_file_changes_no_name(tmp_path):
-    for speaker in ("ann", "bob"):
-        for i in range(10):
-            write(tmp_path / speaker / f"{i}.wav", noise(0.1, seed=i + 10 * (speaker == "bob")))
+    for i in range(20):
+        write(tmp_path / ("ann", "bob")[i // 10] / f"{i % 10}.wav", noise(0.1, seed=i))
     whole = data.read_folder(tmp_path).names
     (tmp_path / "bob" / "3.wav").write_bytes(b"")
-    recordings = data.read_folder(tmp_path)
-    assert recordings.names == tuple(name for name in whole if name != "bob/3")
-    (tmp_path / "ann" / "0.wav").rename(tmp_path / "ann" / "3.wav")  # now the only clash
-    for i in range(10):
-        if i != 3:
-            (tmp_path / "bob" / f"{i}.wav").rename(tmp_path / "bob" / f"b{i}.wav")
-    assert "ann/3" in data.read_folder(tmp_path).names
+    assert data.read_folder(tmp_path).names == tuple(name for name in whole if name != "bob/3")
 
 
-def test_a_folder_is_the_same_by_a_relative_path(tmp_path, monkeypatch):
-    for speaker in ("26", "84"):
-        chapter = tmp_path / "train" / speaker / "100"
-        write(chapter / f"{speaker}-100-0000.flac", noise(0.1, seed=int(speaker)))
-        (chapter / f"{speaker}-100.trans.txt").write_text(f"{speaker}-100-0000 A\n")
-    (tmp_path / "SPEAKERS.TXT").write_text("26 | F | train | 1 | Ann\n84 | F | train | 1 | Eve\n")
-    for below, speakers in (("train", ("Ann", "Eve")), ("train/84", ("84",))):
-        monkeypatch.chdir(tmp_path / below)
-        assert data.read_folder(".").speakers == speakers
-        assert data.read_folder(tmp_path / below).speakers == speakers
+def write_chapter(chapter, speaker, number=2):
+    """Recordings of a chapter of LibriSpeech, with their transcripts."""
+    for i in range(number):
+        write(chapter / f"{speaker}-{chapter.name}-000{i}.flac", noise(0.2, seed=int(speaker) + i))
+    lines = f"{speaker}-{chapter.name}-0000 CHAPTER ONE\n{speaker}-{chapter.name}-0001 UNKNOWN\n"
+    (chapter / f"{speaker}-{chapter.name}.trans.txt").write_text(lines)
 
 
-def test_a_chapter_of_librispeech_leaves_other_files_their_speakers(tmp_path):
-    chapter = tmp_path / "84" / "100"
-    for i in range(2):
-        write(chapter / f"84-100-000{i}.flac", noise(0.1, seed=i))
-    (chapter / "84-100.trans.txt").write_text("84-100-0000 A\n")
-    write(tmp_path / "84" / "101" / "84-101-0000.flac", noise(0.1, seed=5))  # without transcript
-    for i, name in enumerate(("bob", "eve")):
-        write(tmp_path / name / "x" / f"{name}.wav", noise(0.1, seed=7 + i))
-    assert data.read_folder(tmp_path).speakers == ("84", "84", "84", "bob", "eve")
-
-
-def test_names_are_compared_with_their_accents_composed(tmp_path):
-    write(tmp_path / "ann" / "cafe\u0301.wav", noise(0.1))
-    write(tmp_path / "ann" / "x.wav", noise(0.1, seed=1))
-    recordings = data.read_folder(tmp_path)
-    assert recordings.names == ("caf\u00e9", "x")
-    (tmp_path / "list.txt").write_text("cafe\u0301\n", encoding="utf-8-sig")
-    train, _ = data.split_by_lists(recordings, data.read_list(tmp_path / "list.txt"), ["x"])
-    assert train.names == ("caf\u00e9",)
-
-
-def test_samples_on_another_scale_are_no_square_wave(tmp_path):
-    write(tmp_path / "ann" / "x.wav", 3e4 * noise(0.1), subtype="FLOAT")
-    recordings = data.read_folder(tmp_path)
-    with pytest.raises(UserError, match=r"x\.wav has samples of up to [\d,]+, and full scale is 1"):
-        recordings.read(0, 0, 100)
-
-
-def test_librispeech_tree(tmp_path):
+def test_librispeech_tree(tmp_path, monkeypatch):
     root = tmp_path / "LibriSpeech"
     for subset, speaker in (("train-clean-100", "103"), ("test-clean", "61")):
-        chapter = root / subset / speaker / "1240"
-        for i in range(2):
-            write(chapter / f"{speaker}-1240-000{i}.flac", noise(0.2, seed=int(speaker) + i))
-        (chapter / f"{speaker}-1240.trans.txt").write_text(
-            f"{speaker}-1240-0000 CHAPTER ONE\n{speaker}-1240-0001 UNKNOWN\n"
-        )
+        write_chapter(root / subset / speaker / "1240", speaker)
     (root / "SPEAKERS.TXT").write_text(
         ";ID |SEX| SUBSET |MINUTES| NAME\n103 | F | train-clean-100 | 20 | Karen Savage\n"
         "61 | M | test-clean | 8 | Karen Savage\n60 | M | x | 8 | |CBW|Simon\n"
@@ -244,26 +185,29 @@ def test_librispeech_tree(tmp_path):
     # Two readers of one name keep their ids.
     assert recordings.speakers == ("Karen Savage (61)",) * 2 + ("Karen Savage (103)",) * 2
     assert recordings.names[-1] == "103-1240-0001"
-    one_subset = data.read_folder(root / "train-clean-100")
-    assert one_subset.speakers == ("Karen Savage (103)",) * 2
+    for below, speaker in (("train-clean-100", "Karen Savage (103)"), ("test-clean/61", "61")):
+        monkeypatch.chdir(root / below)
+        for path in (".", root / below):
+            assert data.read_folder(path).speakers == (speaker,) * 2
     (root / "SPEAKERS.TXT").unlink()
     assert data.read_folder(root).speakers == ("61", "61", "103", "103")
 
 
-@pytest.mark.parametrize(
-    ("name", "rate_hz", "channels", "options"),
-    [
-        ("x.wav", 44_100, 2, {}),
-        ("x.wav", 16_000, 2, {}),
-        ("x.wav", 16_000, 1, {"subtype": "FLOAT"}),
-        ("x.wav", 8_000, 1, {}),
-        ("x.flac", 22_050, 1, {"subtype": "PCM_24"}),
-        ("x.flac", 11_127, 1, {}),
-        ("x.ogg", 22_050, 2, {"format": "OGG", "subtype": "VORBIS"}),
-        ("x.mp3", 44_100, 1, {"format": "MP3", "subtype": "MPEG_LAYER_III"}),
-        ("x.opus", 48_000, 1, {"format": "OGG", "subtype": "OPUS"}),
-    ],
-)
+def test_a_chapter_of_librispeech_leaves_other_files_their_speakers(tmp_path):
+    write_chapter(tmp_path / "84" / "100", "84")
+    write(tmp_path / "84" / "101" / "84-101-0000.flac", noise(0.1, seed=5))  # without transcript
+    for i, name in enumerate(("bob", "eve")):
+        write(tmp_path / name / "x" / f"{name}.wav", noise(0.1, seed=7 + i))
+    assert data.read_folder(tmp_path).speakers == ("84", "84", "84", "bob", "eve")
+
+
+@pytest.mark.parametrize(("name", "rate_hz", "channels", "options"), [
+    ("x.wav", 44_100, 2, {}), ("x.wav", 16_000, 2, {}),
+    ("x.wav", 8_000, 1, {"subtype": "FLOAT"}), ("x.flac", 22_050, 1, {"subtype": "PCM_24"}),
+    ("x.flac", 11_127, 1, {}), ("x.ogg", 22_050, 2, {"format": "OGG", "subtype": "VORBIS"}),
+    ("x.mp3", 44_100, 1, {"format": "MP3", "subtype": "MPEG_LAYER_III"}),
+    ("x.opus", 48_000, 1, {"format": "OGG", "subtype": "OPUS"}),
+])  # fmt: skip
 def test_windows_agree_with_the_whole_file(tmp_path, name, rate_hz, channels, options):
     path = write(tmp_path / "ann" / name, noise(3, rate_hz, channels), rate_hz, **options)
     recordings = data.read_folder(tmp_path)
@@ -278,20 +222,17 @@ def test_windows_agree_with_the_whole_file(tmp_path, name, rate_hz, channels, op
     for start, stop in ((0, 999), (7001, 20_001), (length - 1501, length), (30_000, 30_001)):
         window = recordings.read(0, start, stop)
         assert window.shape == (stop - start,)
-        worst = np.abs(window.astype(int) - whole[start:stop]).max()
-        assert worst <= 8, f"{worst} of 32768 at {start}"
+        np.testing.assert_allclose(window.astype(int), whole[start:stop], atol=8, rtol=0)
 
 
-@pytest.mark.parametrize("loudness", [1e-5, 1.0])
-def test_vorbis_seeks_to_the_sample(tmp_path, loudness):
-    wave = loudness * noise(20, 8000)[:, 0]
+def test_vorbis_seeks_to_the_sample(tmp_path):
+    wave = noise(20, 8000)[:, 0]
     write(tmp_path / "ann" / "x.ogg", wave, 8000, format="OGG", subtype="VORBIS")
     recordings = data.read_folder(tmp_path)
     whole = recordings.read(0, 0, 320_000)
-    for start in range(100, 319_000, 1999):
-        np.testing.assert_allclose(
-            recordings.read(0, start, start + 500), whole[start : start + 500], atol=8
-        )
+    for start in range(100, 319_000, 5999):
+        window = recordings.read(0, start, start + 500)
+        np.testing.assert_allclose(window, whole[start : start + 500], atol=8)
 
 
 def test_bad_files_among_good_ones_are_skipped_and_listed(two_speakers):
@@ -304,26 +245,12 @@ def test_bad_files_among_good_ones_are_skipped_and_listed(two_speakers):
     assert names == ["empty.wav", "text.flac", "xnone.wav"]
     words = ("is empty", "is not audio", "no samples")
     assert all(word in why for word, (_, why) in zip(words, recordings.skipped, strict=True))
-
-
-def test_too_many_bad_files(two_speakers):
-    for i in range(3):
-        (two_speakers / "ann" / f"empty{i}.wav").touch()
-    with pytest.raises(UserError, match=r"3 of 27 .* more than 10%"):
+    with pytest.raises(UserError, match=r"3 of 27 .*10%"):
         data.read_folder(two_speakers)
-    assert len(data.read_folder(two_speakers, max_skipped_fraction=0.2)) == 24
-
-
-def test_truncated_file_names_itself_when_read(tmp_path):
-    path = write(tmp_path / "ann" / "x.flac", noise(2))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    recordings = data.read_folder(tmp_path)
-    with pytest.raises(UserError, match=r"x\.flac"):
-        recordings.read(0, 0, int(recordings.lengths[0]))
 
 
 def test_no_folder_and_no_audio(tmp_path):
-    with pytest.raises(UserError, match="is not a folder"):
+    with pytest.raises(UserError, match="nowhere"):
         data.read_folder(tmp_path / "nowhere")
     (tmp_path / "readme.txt").write_text("nothing")
     with pytest.raises(UserError, match="no recordings"):
@@ -333,30 +260,26 @@ def test_no_folder_and_no_audio(tmp_path):
 def test_names_that_are_no_text_are_skipped_and_listed(two_speakers):
     sound = (two_speakers / "ann" / "a0.wav").read_bytes()
     names = [b"caf\xe9.wav", b"two\nlines.wav", "gr\u00fcn.wav".encode()]
-    for number, name in enumerate(names):
-        path = two_speakers / "ann" / os.fsdecode(name)
-        path.write_bytes((sound, b"", sound + b"\0")[number])
+    for name, content in zip(names, (sound, b"", sound + b"\0"), strict=True):
+        (two_speakers / "ann" / os.fsdecode(name)).write_bytes(content)
     recordings = data.read_folder(two_speakers)
     assert len(recordings) == 25
+    assert "grün" in recordings.names
     (path, reason), (empty, _) = recordings.skipped
     assert path.endswith(r"caf\udce9.wav")
     assert "not valid UTF-8" in reason
     assert empty.endswith(r"two\nlines.wav")
-    assert "grün" in recordings.names
-    "".join(text for pair in recordings.skipped for text in pair).encode()
-    assert all("\n" not in text for pair in recordings.skipped for text in pair)
+    assert "\n" not in "".join(text for pair in recordings.skipped for text in pair)
 
 
 def test_a_folder_whose_name_is_no_text_is_one_sentence(tmp_path):
     root = tmp_path / os.fsdecode(b"caf\xe9")
-    write(tmp_path / "x.wav", noise(0.1)).rename(tmp_path / "y.wav")
     root.mkdir()
-    (tmp_path / "y.wav").rename(root / "y.wav")
+    write(tmp_path / "x.wav", noise(0.1)).rename(root / "y.wav")
     with pytest.raises(UserError, match="not valid UTF-8") as caught:
         data.read_folder(root)
     str(caught.value).encode()
-    # A link gives it another name.
-    (tmp_path / "link").symlink_to(root)
+    (tmp_path / "link").symlink_to(root)  # gives it another name
     assert len(data.read_folder(tmp_path / "link")) == 1
 
 
@@ -368,19 +291,21 @@ def claim(path, num_frames):
     path.write_bytes(content)
 
 
-def put(path, position, value, size):
-    content = bytearray(path.read_bytes())
-    content[position : position + size] = value.to_bytes(size, "little")
-    path.write_bytes(content)
+def put(path, position, content):
+    """Overwrite bytes of a file."""
+    old = path.read_bytes()
+    path.write_bytes(old[:position] + content + old[position + len(content) :])
+
+
+def int32(value):
+    return value.to_bytes(4, "little")
 
 
 @pytest.mark.parametrize(("name", "harm", "words"), [
-    ("x.flac", lambda path: claim(path, 2**36 - 1), "promises 68,719,476,735 frames, more than"),
-    ("x.wav", lambda path: put(path, 24, 1, 4), "says 1 Hz"),
-    ("x.wav", lambda path: put(path, 24, 999, 4), "says 999 Hz"),
-    ("x.wav", lambda path: put(path, 24, 1_000_000, 4), "says 1000000 Hz"),
-    ("x.wav", lambda path: put(path, 40, 0, 4),
-     "holds no samples by its header, and 32,044 bytes: what wrote it was stopped"),
+    ("x.flac", lambda path: claim(path, 2**36 - 1), "68,719,476,735"),
+    ("x.wav", lambda path: put(path, 24, int32(999)), "999 Hz"),
+    ("x.wav", lambda path: put(path, 24, int32(1_000_000)), "1000000 Hz"),
+    ("x.wav", lambda path: put(path, 40, int32(0)), "32,044 bytes"),
 ])  # fmt: skip
 def test_what_no_header_of_a_recording_says_is_skipped(two_speakers, name, harm, words):
     harm(write(two_speakers / "ann" / name, noise(1, seed=99)))
@@ -409,51 +334,41 @@ def test_a_flac_of_unknown_length_is_decoded_to_its_end(tmp_path, rate_hz):
 
 def test_a_flac_of_a_few_samples_too_many_is_truncated(two_speakers):
     claim(write(two_speakers / "ann" / "x.flac", noise(1, seed=99)), 20_000)
-    recordings = packed(two_speakers)
-    ((name, reason),) = recordings.skipped
+    ((name, reason),) = packed(two_speakers).skipped
     assert name == "x"
-    assert "is truncated: its header promises 20,000 frames" in reason
+    assert "20,000" in reason
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("rate_hz", [16_000, 44_100])
+@pytest.mark.parametrize(("value", "rate_hz"), [(np.nan, 16_000), (-np.inf, 44_100)])
 def test_what_is_not_finite_is_skipped_and_said(two_speakers, value, rate_hz):
     wave = noise(1, rate_hz, channels=2)
     wave[rate_hz // 4, 1] = value
     write(two_speakers / "ann" / "x.wav", wave, rate_hz, subtype="FLOAT")
     recordings = data.read_folder(two_speakers)
-    (index,) = [i for i, name in enumerate(recordings.names) if name == "x"]
-    for read in (
-        lambda: recordings.read(index, 0, 16_000),
-        lambda: recordings.read(index, 3000, 5000),
-    ):
-        with pytest.raises(UserError, match=r"NaN or infinity in it, first at 0\.250 s"):
-            read()
+    index = recordings.names.index("x")
+    for start, stop in ((0, 16_000), (3000, 5000)):
+        with pytest.raises(UserError, match=r"first at 0\.250 s"):
+            recordings.read(index, start, stop)
     ((name, reason),) = packed(two_speakers).skipped
     assert name == "x"
-    assert "NaN or infinity in it, first at 0.250 s" in reason
+    assert "first at 0.250 s" in reason
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "what"),
-    [
-        ("x.wav", {}, "promises 32,000 bytes, and there are 15,978"),
-        ("x.ogg", {"format": "OGG", "subtype": "VORBIS"}, "its last page is missing"),
-        ("x.opus", {"format": "OGG", "subtype": "OPUS"}, "its last page is missing"),
-        ("x.mp3", {"format": "MP3", "subtype": "MPEG_LAYER_III"}, "samples decode"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "what"), [
+    ("x.wav", {}, "promises 32,000 bytes, and there are 15,978"),
+    ("x.ogg", {"format": "OGG", "subtype": "VORBIS"}, "last page"),
+    ("x.opus", {"format": "OGG", "subtype": "OPUS"}, "last page"),
+    ("x.mp3", {"format": "MP3", "subtype": "MPEG_LAYER_III"}, "samples decode"),
+])  # fmt: skip
 def test_half_a_file_is_kept_and_said(tmp_path, name, options, what):
     seconds = 1 if name == "x.wav" else 3
     path = write(tmp_path / "in" / "ann" / name, noise(seconds), **options)
-    content = path.read_bytes()
+    content, said = path.read_bytes(), []
     assert not packed(tmp_path / "in").shortened
     path.write_bytes(content[: len(content) // 2])
-    said = []
     recordings = packed(tmp_path / "in", said)
     ((file, missing),) = recordings.shortened
     assert file.rsplit("/", 1)[-1] in (name, "x")
-    assert missing.startswith("kept, but ")
     assert what in missing
     assert any(missing in line for line in said)
     assert not recordings.skipped
@@ -464,14 +379,10 @@ def test_half_a_file_is_kept_and_said(tmp_path, name, options, what):
     assert again.read(0, 0, length).std() > 1000
 
 
-@pytest.mark.parametrize(
-    ("name", "subtype", "what"),
-    [
-        ("x.ogg", "VORBIS", "only the first of its streams is read"),
-        ("x.opus", "OPUS", "only the first of its streams is read"),
-        ("x.mp3", "MPEG_LAYER_III", r"only 3\.0 of its 6\.\d s are read"),
-    ],
-)
+@pytest.mark.parametrize(("name", "subtype", "what"), [
+    ("x.ogg", "VORBIS", "first of its streams"), ("x.opus", "OPUS", "first of its streams"),
+    ("x.mp3", "MPEG_LAYER_III", r"3\.0 of its 6\.\d s"),
+])  # fmt: skip
 def test_joined_files_are_kept_and_what_is_unread_is_said(tmp_path, name, subtype, what):
     path = tmp_path / "in" / "ann" / name
     form = {"format": "MP3" if name == "x.mp3" else "OGG", "subtype": subtype}
@@ -489,9 +400,8 @@ def test_an_mp3_of_several_rates_without_their_sum_is_said_to_be_read_in_part(tm
     path, wave = tmp_path / "in" / "ann" / "x.mp3", noise(20, 48_000)
     wave[48_000:] *= 1e-4
     path.parent.mkdir(parents=True)
-    with soundfile.SoundFile(
-        path, "w", 48_000, 1, format="MP3", subtype="MPEG_LAYER_III", bitrate_mode="VARIABLE"
-    ) as sound:
+    form = {"format": "MP3", "subtype": "MPEG_LAYER_III", "bitrate_mode": "VARIABLE"}
+    with soundfile.SoundFile(path, "w", 48_000, 1, **form) as sound:
         sound.write(wave[::-1])
     content = path.read_bytes()
     assert not data.read_folder(tmp_path / "in").shortened
@@ -500,63 +410,47 @@ def test_an_mp3_of_several_rates_without_their_sum_is_said_to_be_read_in_part(tm
     assert re.search(r"only \d+\.\d of its 20\.\d s are read", missing)
 
 
-def test_a_damaged_ogg_is_kept_and_said(tmp_path):
-    path = write(tmp_path / "in" / "ann" / "x.ogg", noise(3), format="OGG", subtype="VORBIS")
-    content = bytearray(path.read_bytes())
-    for position, what in (
-        (len(content) // 3, "pages? or more are missing|page or more are missing"),
-        (len(content) // 2, "samples decode"),
-    ):
-        damaged = content.copy()
-        damaged[position : position + 20] = bytes(20)
-        path.write_bytes(damaged)
+def test_what_is_damaged_within_is_kept_and_said(tmp_path):
+    folder = tmp_path / "in" / "ann"
+    path = write(folder / "x.ogg", noise(3), format="OGG", subtype="VORBIS")
+    content = path.read_bytes()
+    for part, what in ((3, "pages? or more are missing|page or more are missing"), (2, "decode")):
+        path.write_bytes(content)
+        put(path, len(content) // part, bytes(20))
         recordings = packed(tmp_path / "in")
         ((_, missing),) = recordings.shortened
         assert re.search(what, missing)
         assert recordings.lengths[0] < 48_000
-
-
-def test_of_an_mp3_that_is_damaged_within_the_beginning_is_kept(tmp_path):
-    path = tmp_path / "in" / "ann" / "x.mp3"
-    write(path, noise(20), format="MP3", subtype="MPEG_LAYER_III")
+    path.unlink()
+    path = write(folder / "x.mp3", noise(20), format="MP3", subtype="MPEG_LAYER_III")
     whole = packed(tmp_path / "in").read(0, 0, 3 * 65_536)
-    content = bytearray(path.read_bytes())
-    half = len(content) // 2
-    content[half : half + 3000] = bytes(3000)
-    path.write_bytes(content)
+    put(path, path.stat().st_size // 2, bytes(3000))
     recordings = packed(tmp_path / "in")
     assert recordings.lengths.tolist() == [2 * 65_536]
     assert "131,072 of 320,000 samples decode" in recordings.shortened[0][1]
     np.testing.assert_array_equal(recordings.read(0, 0, 2 * 65_536), whole[: 2 * 65_536])
 
 
-@pytest.mark.parametrize("promised", [0xFFFFFFFF, 0x7FFFF024, 0x80000000])
-def test_a_wav_from_a_pipe_is_whole(tmp_path, promised):
-    put(write(tmp_path / "in" / "ann" / "x.wav", noise(1)), 40, promised, 4)
-    recordings = packed(tmp_path / "in")
-    assert recordings.lengths.tolist() == [16_000]
-    assert not recordings.shortened
-
-
-def test_a_wav_of_terabytes_is_cut_short(tmp_path):
+def test_a_wav_from_a_pipe_is_whole_and_one_of_terabytes_cut_short(tmp_path):
+    for promised in (0xFFFFFFFF, 0x7FFFF024, 0x80000000):
+        put(write(tmp_path / "in" / "ann" / "x.wav", noise(1)), 40, int32(promised))
+        recordings = packed(tmp_path / "in")
+        assert recordings.lengths.tolist() == [16_000]
+        assert not recordings.shortened
     path = write(tmp_path / "in" / "ann" / "x.wav", noise(1), format="RF64")
-    content = bytearray(path.read_bytes())
-    content[20:44] = struct.pack("<3Q", 4 << 40, 4 << 40, 2 << 40)
-    path.write_bytes(content)
+    put(path, 20, struct.pack("<3Q", 4 << 40, 4 << 40, 2 << 40))
     recordings = packed(tmp_path / "in")
     assert recordings.lengths.tolist() == [16_000]
-    assert "promises 4,398,046,511,104 bytes" in recordings.shortened[0][1]
+    assert "4,398,046,511,104 bytes" in recordings.shortened[0][1]
 
 
-@pytest.mark.parametrize("kind", [MemoryError, ValueError, OverflowError])
-def test_what_a_decoder_raises_is_a_reason(two_speakers, monkeypatch, kind):
-    def read(*_, **__):
-        raise kind
-
+def test_what_a_decoder_raises_is_a_reason(two_speakers, monkeypatch):
     recordings = data.read_folder(two_speakers)
-    monkeypatch.setattr("soundfile.SoundFile.read", read)
-    with pytest.raises(UserError, match=r"a0\.wav does not decode"):
-        recordings.read(0, 0, 100)
+    for kind in (MemoryError, ValueError, OverflowError):
+        fails = mock.Mock(side_effect=kind)
+        monkeypatch.setattr("soundfile.SoundFile.read", fails)
+        with pytest.raises(UserError, match=r"a0\.wav"):
+            recordings.read(0, 0, 100)
 
 
 def test_links_in_circles_end(two_speakers):
@@ -567,14 +461,13 @@ def test_links_in_circles_end(two_speakers):
             (two_speakers / folder / f"up{i}").symlink_to(two_speakers)
     (two_speakers / "self").symlink_to("self")
     recordings = data.read_folder(two_speakers)
-    assert len(recordings) == 24
     assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
     reasons = [reason for _, reason in recordings.skipped]
     assert sum("links to a folder that is read already" in reason for reason in reasons) == 8
     assert len(reasons) == 9  # and the link to itself, which is no folder
 
 
-def test_hidden_folders_are_passed_over(two_speakers):
+def test_hidden_folders_are_passed_over_and_links_lead_out(two_speakers, tmp_path_factory):
     """DataLad keeps recordings in .git and has links to them where they are seen."""
     kept = two_speakers / ".git" / "annex" / "objects" / "a0.wav"
     kept.parent.mkdir(parents=True)
@@ -583,11 +476,6 @@ def test_hidden_folders_are_passed_over(two_speakers):
     recordings = data.read_folder(two_speakers)
     assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
     assert recordings.skipped == ()
-    two_speakers.rename(two_speakers.with_name(".cache"))  # the folder asked for is looked into
-    assert len(data.read_folder(two_speakers.with_name(".cache"))) == 24
-
-
-def test_links_lead_out_of_the_folder(two_speakers, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     write(other / "c.wav", noise(0.1, seed=77))
     for name in ("cyd", "dan"):
@@ -595,9 +483,13 @@ def test_links_lead_out_of_the_folder(two_speakers, tmp_path_factory):
     recordings = data.read_folder(two_speakers)
     assert recordings.speakers[-1] == "cyd"
     assert recordings.skipped[0][0].endswith("dan")
+    two_speakers.rename(two_speakers.with_name(".cache"))  # the folder asked for is looked into
+    assert len(data.read_folder(two_speakers.with_name(".cache"))) == 25
 
 
-def test_a_folder_that_may_not_be_read_is_counted(two_speakers, monkeypatch):
+def test_what_may_not_be_read_is_counted_and_what_is_no_file_never_opened(
+    two_speakers, monkeypatch
+):
     write(two_speakers / "cyd" / "c.wav", noise(0.1, seed=77))
     scan = os.scandir
 
@@ -607,15 +499,12 @@ def test_a_folder_that_may_not_be_read_is_counted(two_speakers, monkeypatch):
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    recordings = data.read_folder(two_speakers)
-    ((folder, reason),) = recordings.skipped
+    ((folder, reason),) = data.read_folder(two_speakers).skipped
     assert folder.endswith("cyd")
-    assert "cyd cannot be read: Permission denied" in reason
+    assert "Permission denied" in reason
     with pytest.raises(UserError, match="1 of 25 recordings"):
         data.read_folder(two_speakers, max_skipped_fraction=0.0)
-
-
-def test_what_is_no_file_is_never_opened(two_speakers):
+    monkeypatch.undo()
     os.mkfifo(two_speakers / "ann" / "fifo.wav")
     (two_speakers / "ann" / "zero.wav").symlink_to("/dev/zero")
     (two_speakers / "ann" / "gone.wav").symlink_to("nowhere")
@@ -630,7 +519,6 @@ def test_a_stream_has_the_samples_of_the_whole_file(tmp_path, monkeypatch, rate_
     write(tmp_path / "ann" / "x.wav", noise(2, rate_hz, 2), rate_hz)
     recordings = data.read_folder(tmp_path)
     whole = recordings.read(0, 0, int(recordings.lengths[0]))
-    assert recordings.stream is not None
     for values in (2**20, 2 * 4999, 4 * rate_hz, rate_hz):
         monkeypatch.setattr("cpc.data.audio_file.BLOCK_VALUES", values)
         samples, num_parts = streamed(recordings)
@@ -659,8 +547,7 @@ def pack_one(tmp_path, wave, rate_hz=RATE_HZ, **options):
     return samples, float(recordings.rms[index]), said
 
 
-@pytest.mark.parametrize("peak", [0.9, 1.2, 3.0, 7.9])
-@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+@pytest.mark.parametrize(("peak", "subtype"), [(0.9, "FLOAT"), (1.2, "DOUBLE"), (7.9, "FLOAT")])
 def test_a_recording_beyond_full_scale_is_scaled_and_listed(tmp_path, peak, subtype):
     wave = voice(peak)
     samples, _, said = pack_one(tmp_path, wave, subtype=subtype)
@@ -679,8 +566,7 @@ def test_a_resampler_beyond_full_scale_does_not_clip(tmp_path):
     assert not said
 
 
-@pytest.mark.parametrize("offset", [-0.5, 0.01, 0.5])
-@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+@pytest.mark.parametrize(("offset", "subtype"), [(-0.5, "PCM_16"), (0.01, "FLOAT")])
 def test_a_constant_offset_is_subtracted_and_listed(tmp_path, offset, subtype):
     wave = noise(2)[:, 0] * 0.0135 / 0.1
     samples, rms, said = pack_one(tmp_path, wave + offset, subtype=subtype)
@@ -689,21 +575,17 @@ def test_a_constant_offset_is_subtracted_and_listed(tmp_path, offset, subtype):
     assert ["constant offset" in one for one in said] == [True]
 
 
-def test_a_small_offset_stays(tmp_path):
-    """5 % of the sound: 0.1 % of its loudness."""
+def test_a_small_offset_stays_and_one_beyond_full_scale_does_not(tmp_path):
     wave = noise(2)[:, 0]
-    samples, _, said = pack_one(tmp_path, wave + 0.005)
+    samples, _, said = pack_one(tmp_path / "small", wave + 0.005)  # 0.1 % of its loudness
     np.testing.assert_allclose(samples, wave + 0.005, atol=6e-5)
     assert not said
-
-
-@pytest.mark.parametrize("peak", [5.0, 0.5])
-def test_an_offset_beyond_full_scale(tmp_path, peak):
-    wave = voice(peak) + 2
-    samples, _, said = pack_one(tmp_path, wave, subtype="FLOAT")
-    assert np.corrcoef(samples, wave)[0, 1] > 0.99999
-    assert abs(samples.mean()) < 1e-3
-    assert any("constant offset" in one for one in said)
+    for peak in (5.0, 0.5):
+        wave = voice(peak) + 2
+        samples, _, said = pack_one(tmp_path / f"{peak}", wave, subtype="FLOAT")
+        assert np.corrcoef(samples, wave)[0, 1] > 0.99999
+        assert abs(samples.mean()) < 1e-3
+        assert any("constant offset" in one for one in said)
 
 
 @pytest.mark.parametrize(("wave", "subtype"), [
@@ -735,24 +617,23 @@ def test_a_recording_that_16_bits_lose_is_listed(tmp_path):
     assert samples is not None
     assert ["16 bits" in one for one in said] == [True]
     assert not pack_one(tmp_path / "other", voice(3e-4))[2]  # it had no more
+    write(tmp_path / "far" / "x.wav", 3e4 * noise(0.1), subtype="FLOAT")  # is no square wave
+    with pytest.raises(UserError, match=r"x\.wav has samples of up to [\d,]+, and full scale is 1"):
+        data.read_folder(tmp_path / "far").read(0, 0, 100)
 
 
-@pytest.mark.parametrize("gain", [-1.0, -0.97])
-@pytest.mark.parametrize("rate_hz", [16_000, 44_100])
+@pytest.mark.parametrize(("gain", "rate_hz"), [(-1.0, 16_000), (-0.97, 44_100)])
 def test_channels_that_cancel_are_not_averaged(tmp_path, gain, rate_hz):
     wave = noise(2, rate_hz)[:, 0]
     samples, _, said = pack_one(tmp_path, np.stack([wave, gain * wave], 1), rate_hz)
     expected = soxr.resample(wave, rate_hz, RATE_HZ)
     np.testing.assert_allclose(samples, expected, atol=2e-3)
     assert ["channel 1 is read alone" in one for one in said] == [True]
-
-
-@pytest.mark.parametrize("channels", [2, 32])
-def test_channels_that_do_not_cancel_are_averaged(tmp_path, channels):
-    wave = noise(1, channels=channels)
-    samples, _, said = pack_one(tmp_path, wave)
-    np.testing.assert_allclose(samples, wave.mean(axis=1), atol=6e-5)
-    assert not said
+    for channels in (2, 32):
+        wave = noise(1, channels=channels)
+        samples, _, said = pack_one(tmp_path / f"{channels}", wave)
+        np.testing.assert_allclose(samples, wave.mean(axis=1), atol=6e-5)
+        assert not said
 
 
 def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):
@@ -776,9 +657,8 @@ def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):
 FRAME = bytes([0xFF, 0xFB, 0x90, 0]) + bytes(413)
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, 2, 3, 4, 417])
-def test_a_file_may_end_inside_of_a_header(num_bytes):
+def test_a_file_may_end_inside_of_a_header():
     """The first frame is not counted, as another one has to follow."""
-    begun = num_bytes >= 4
-    expected = (1 + begun) * 1152 / 44_100
-    assert mp3_seconds(2 * FRAME + FRAME[:num_bytes]) == pytest.approx(expected)
+    for num_bytes in (0, 1, 2, 3, 4, 417):
+        expected = (1 + (num_bytes >= 4)) * 1152 / 44_100
+        assert mp3_seconds(2 * FRAME + FRAME[:num_bytes]) == pytest.approx(expected)

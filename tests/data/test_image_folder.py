@@ -2,7 +2,6 @@ import io
 import os
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,14 +74,14 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("channels", [1, 3])
-def test_every_format_is_brought_to_8_bits(name, channels):
+def test_every_format_is_brought_to_8_bits(name):
     make, tolerance, has_colors = FORMATS[name]
-    pixels = decode_image(make(), name, size=None, channels=channels)
-    assert pixels.dtype == np.uint8
-    assert pixels.shape == (24, 32, channels)
-    expected = smooth() if has_colors and channels == 3 else grey()[..., None]
-    assert np.abs(pixels.astype(int) - expected).max() <= tolerance
+    for channels in (1, 3):
+        pixels = decode_image(make(), name, size=None, channels=channels)
+        assert pixels.dtype == np.uint8
+        assert pixels.shape == (24, 32, channels)
+        expected = smooth() if has_colors and channels == 3 else grey()[..., None]
+        assert np.abs(pixels.astype(int) - expected).max() <= tolerance
 
 
 def with_alpha(mode, hidden):
@@ -120,18 +119,16 @@ def of_palette():
     return image
 
 
-@pytest.mark.parametrize("make", [
-    lambda: encode(of_palette(), "png", transparency=3),
-    lambda: encode(of_palette(), "png", transparency=bytes([255, 255, 255, 0])),
-    lambda: encode(of_palette(), "gif", transparency=3),
-    lambda: encode(Image.new("L", (4, 4), 7), "png", transparency=7),
-    lambda: encode(Image.new("RGB", (4, 4), (1, 2, 3)), "png", transparency=(1, 2, 3)),
-    lambda: encode(Image.new("1", (4, 4), 0), "png", transparency=0),
-    lambda: encode(Image.new("I;16", (4, 4), 700), "png", transparency=700),
+@pytest.mark.parametrize(("image", "form", "transparency"), [
+    (of_palette(), "png", 3), (of_palette(), "png", bytes([255, 255, 255, 0])),
+    (of_palette(), "gif", 3), (Image.new("L", (4, 4), 7), "png", 7),
+    (Image.new("RGB", (4, 4), (1, 2, 3)), "png", (1, 2, 3)), (Image.new("1", (4, 4), 0), "png", 0),
+    (Image.new("I;16", (4, 4), 700), "png", 700),
 ])  # fmt: skip
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_transparent_color_is_white(make, channels):
-    assert (decode_image(make(), "x", size=4, channels=channels) == 255).all()
+def test_a_transparent_color_is_white(image, form, transparency):
+    content = encode(image, form, transparency=transparency)
+    for channels in (1, 3):
+        assert (decode_image(content, "x", size=4, channels=channels) == 255).all()
 
 
 @pytest.mark.parametrize("form", ["jpeg", "png", "webp", "tiff"])
@@ -159,32 +156,26 @@ def test_orientation_is_followed(form):
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 @pytest.mark.parametrize("exif", [b"Exif\0\0rubbish", b"Exif\0\0II*\0\xff\xff\xff\xff"])
 def test_damaged_tags_are_no_damaged_image(exif):
-    assert decode_image(encode(color(), "jpeg", exif=exif), "x", size=None, channels=3).shape == (
-        24, 32, 3,
-    )  # fmt: skip
+    content = encode(color(), "jpeg", exif=exif)
+    assert decode_image(content, "x", size=None, channels=3).shape == (24, 32, 3)
 
 
 @pytest.mark.parametrize("progressive", [False, True])
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("left", [0.3, 0.6, 0.9])
-def test_a_jpeg_that_lacks_data_before_its_end_is_damaged(progressive, channels, left):
-    image = NOISE.resize((200, 150), Image.Resampling.NEAREST)
-    image = image if channels == 3 else image.convert("L")
-    whole = encode(image, "jpeg", progressive=progressive)
-    start = whole.index(b"\xff\xda")
-    stop = start + int(left * (len(whole) - start))
-    assert decode_image(whole, "x", size=30, channels=channels).shape == (30, 30, channels)
-    for content in (whole[:stop] + b"\xff\xd9", whole[:stop] + bytes(len(whole) - stop)):
-        for size in (None, 30):
-            with pytest.raises(UserError, match=r"^x does not decode"):
-                decode_image(content, "x", size=size, channels=channels)
-
-
-@pytest.mark.parametrize("progressive", [False, True])
-def test_a_grey_jpeg_and_what_cameras_append_are_no_damage(progressive):
+def test_a_jpeg_that_lacks_data_before_its_end_is_damaged(progressive):
+    noise = NOISE.resize((200, 150), Image.Resampling.NEAREST)
+    for channels, left in ((1, 0.3), (3, 0.3), (3, 0.9)):
+        image = noise if channels == 3 else noise.convert("L")
+        whole = encode(image, "jpeg", progressive=progressive)
+        start = whole.index(b"\xff\xda")
+        stop = start + int(left * (len(whole) - start))
+        assert decode_image(whole, "x", size=30, channels=channels).shape == (30, 30, channels)
+        for content in (whole[:stop] + b"\xff\xd9", whole[:stop] + bytes(len(whole) - stop)):
+            for size in (None, 30):
+                with pytest.raises(UserError, match=r"^x does not decode"):
+                    decode_image(content, "x", size=size, channels=channels)
     content = encode(Image.new("RGB", (40, 40), (128, 128, 128)), "jpeg", progressive=progressive)
     film = np.random.default_rng(0).bytes(10**6) + 200 * b"\xff\xda\xff\xd9"
-    for whole in (content, content + film):
+    for whole in (content, content + film):  # as some cameras append
         assert abs(decode_image(whole, "x", size=20, channels=3).astype(int) - 128).max() <= 1
 
 
@@ -196,14 +187,11 @@ def test_a_jpeg_of_thousands_of_scans_is_refused_at_once():
         decode_image(many[: 10**7] + b"\xff\xd9", "x", size=8, channels=3)
 
 
-@pytest.mark.parametrize("mode", ["F", "I"])
-def test_pixels_that_are_no_colors_are_refused(mode):
-    values = np.full((4, 4), 70_000, np.float32 if mode == "F" else np.int32)
-    with pytest.raises(UserError, match="colors"):
-        decode_image(encode(Image.fromarray(values), "tiff"), "x", size=4, channels=1)
-
-
-def test_one_bit():
+def test_pixels_that_are_no_colors_are_refused():
+    for dtype in (np.float32, np.int32):
+        content = encode(Image.fromarray(np.full((4, 4), 70_000, dtype)), "tiff")
+        with pytest.raises(UserError, match="colors"):
+            decode_image(content, "x", size=4, channels=1)
     pixels = decode_image(encode(color().convert("1"), "png"), "x", size=None, channels=1)
     assert set(np.unique(pixels)) == {0, 255}
 
@@ -257,7 +245,7 @@ def test_damaged_files_are_one_sentence(name):
 
 def test_just_too_large(monkeypatch):
     monkeypatch.setattr("cpc.data.image_file.MAX_PIXELS", 24 * 32 - 1)
-    with pytest.raises(UserError, match="32x24 pixels, more than 767"):
+    with pytest.raises(UserError, match=r"32x24 .*767"):
         decode_image(encode(color(), "png"), "x", size=8, channels=3)
 
 
@@ -377,20 +365,18 @@ def test_several_sizes(folder):
 
 
 def test_what_is_not_there(folder, tmp_path):
-    with pytest.raises(UserError, match="is not a folder"):
-        data.read_image_folder(tmp_path / "none", "train")
-    with pytest.raises(UserError, match=r"no split 'test' in .*: it has train, val"):
-        data.read_image_folder(folder, "test")
     (folder / "test/cat").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"no images in .*test: looked for .* jpeg"):
-        data.read_image_folder(folder, "test")
+    for root, split, options, words in (
+        (tmp_path / "none", "train", {}, "none"), (folder, "dev", {}, "'dev' .* test, train, val"),
+        (folder, "test", {}, "no images in .*test"), (folder, "train", {"channels": 4}, "4"),
+        (folder, "train", {"size": 0}, "size is 0"), (folder, "train/cat", {}, "test, train, val"),
+        (folder, "", {}, "test, train, val"), (folder, "..", {}, "test, train, val"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            data.read_image_folder(root, split, log=quiet, **options)
     (folder / "test/cat/1.png").write_bytes(b"")
     with pytest.raises(UserError, match="none of the 1 images"):
         data.read_image_folder(folder, "test")
-    with pytest.raises(UserError, match="channels is 4"):
-        data.read_image_folder(folder, "train", channels=4)
-    with pytest.raises(UserError, match="size is 0"):
-        data.read_image_folder(folder, "train", size=0)
 
 
 def text_bomb():
@@ -402,22 +388,16 @@ def text_bomb():
     return content[:33] + chunk + content[33:]
 
 
-@pytest.mark.parametrize("form", ["eps", "ico", "tga", "pcx", "pdf"])
-def test_what_is_called_an_image_and_is_of_another_format_is_never_decoded(form, monkeypatch):
+def test_what_is_called_an_image_and_is_of_another_format_is_never_decoded(monkeypatch):
     """Pillow would run Ghostscript for an EPS."""
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was run"))
     monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was run"))
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    with pytest.raises(UserError, match=r"^cat\.png does not decode"):
-        decode_image(encode(color(), form), "cat.png", size=8, channels=3)
+    others = [encode(color(), form) for form in ("eps", "ico", "tga", "pcx", "pdf")]
+    for content in (*others, text_bomb()):
+        with pytest.raises(UserError, match=r"^cat\.png does not decode"):
+            decode_image(content, "cat.png", size=8, channels=3)
 
-
-def test_a_bomb_of_text_is_one_sentence():
-    with pytest.raises(UserError, match=r"^cat\.png does not decode"):
-        decode_image(text_bomb(), "cat.png", size=8, channels=3)
-
-
-def test_memory_that_is_not_there_is_one_sentence(monkeypatch):
     def load(_):
         raise MemoryError
 
@@ -427,37 +407,39 @@ def test_memory_that_is_not_there_is_one_sentence(monkeypatch):
 
 
 def read_all_but(folder):
-    return data.read_image_folder(folder, "train", log=quiet, max_skipped_fraction=0.9)
+    return data.read_image_folder(folder, "train", size=8, log=quiet, max_skipped_fraction=0.9)
 
 
-def test_what_is_no_file_is_never_opened(folder):
+def test_every_file_is_read_listed_or_known_and_opened_if_it_is_one(folder):
+    for ending, form in {"jfif": "jpeg", "jpe": "jpeg", "TIF": "tiff", "bmp": "bmp"}.items():
+        (folder / f"train/cat/a.{ending}").write_bytes(encode(color(), form))
+    listed = {"train/cat/b.heic", "train/x.avif", "train/dog/1.svg", "train/cat/c", "stray.png",
+              "test.tar.gz", "more.zip", "images.npz", "noend"}  # fmt: skip
+    known = (
+        "train/cat/labels.csv",
+        "train/LICENSE",
+        "readme.md",
+        "README",
+        "labels.csv",
+        ".hidden",
+    )
+    for name in (*listed, *known):
+        (folder / name).write_bytes(b"?")
     os.mkfifo(folder / "train/cat/fifo.png")
     (folder / "train/cat/zero.png").symlink_to("/dev/zero")
     (folder / "train/gone.png").symlink_to("nowhere")
-    images = read_all_but(folder)
-    assert len(images) == 5
-    reasons = [reason for _, reason in images.skipped]
-    assert ["is no file" in reason for reason in reasons] == [True, True, False]
-    assert "No such file" in reasons[2]
-
-
-def test_every_file_is_read_listed_or_known(folder):
-    for ending, form in {"jfif": "jpeg", "jpe": "jpeg", "TIF": "tiff", "bmp": "bmp"}.items():
-        (folder / f"train/cat/a.{ending}").write_bytes(encode(color(), form))
-    listed = ("train/cat/b.heic", "train/x.avif", "train/dog/1.svg", "train/cat/c", "stray.png")
-    for name in (*listed, "train/cat/labels.csv", "train/LICENSE", "readme.md"):
-        (folder / name).write_bytes(b"?")
-    images = data.read_image_folder(folder, "train", size=8, log=quiet)
-    assert len(images) == 9
-    assert {name.removeprefix(f"{folder}/") for name, _ in images.skipped} == {*listed}
-
-
-def test_a_link_to_itself_is_no_folder(folder):
     for path in ("self", "train/self", "train/cat/self", "train/self.png"):
         (folder / path).symlink_to(folder / path)
     images = read_all_but(folder)
-    assert sorted(greys(images)) == [10, 20, 30, 40, 50]
-    assert len(images.skipped) == 4
+    assert len(images) == 9
+    why = {name.removeprefix(f"{folder}/"): reason for name, reason in images.skipped}
+    links = {"self", "train/self", "train/cat/self", "train/self.png"}
+    odd = {"train/cat/fifo.png", "train/cat/zero.png", "train/gone.png"}
+    assert set(why) == listed | odd | links
+    beside = {"stray.png", "test.tar.gz", "more.zip", "images.npz", "noend"}
+    assert beside <= {name for name, reason in why.items() if "in no split" in reason}
+    assert ["is no file" in why[name] for name in sorted(odd)] == [True, True, False]
+    assert "No such file" in why["train/gone.png"]
 
 
 def test_a_class_is_one_however_its_accents_are_written(folder):
@@ -494,12 +476,6 @@ def test_folders_that_may_not_be_read_are_listed(folder, monkeypatch):
         read_all_but(folder)
 
 
-@pytest.mark.parametrize("split", ["", ".", "..", "train/cat"])
-def test_a_split_is_a_name(folder, split):
-    with pytest.raises(UserError, match=r"no split .* it has train, val"):
-        data.read_image_folder(folder, split, log=quiet)
-
-
 @LARGE
 def test_a_cache_of_another_form_is_decoded_again(folder, tmp_path, memory_bytes):
     (folder / "train/cat/2.webp").write_bytes(BAD["cut webp"])
@@ -517,13 +493,3 @@ def test_a_cache_of_another_form_is_decoded_again(folder, tmp_path, memory_bytes
     assert "2.webp" in images.skipped[0][0]
     assert "decoded again" in said[1]
     assert path.read_bytes() == content
-
-
-def test_what_lies_next_to_the_splits_is_listed_unless_it_is_no_data(folder):
-    data_files = ["a.png", "test.tar.gz", "more.zip", "images.npz", "noend"]
-    for name in (*data_files, "README", "LICENSE.txt", "labels.csv", ".hidden", "notes.md"):
-        (folder / name).write_bytes(b"0")
-    skipped = data.read_image_folder(folder, "train", log=quiet).skipped
-    assert sorted(Path(name).name for name, why in skipped if "in no split" in why) == sorted(
-        data_files
-    )

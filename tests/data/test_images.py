@@ -87,14 +87,10 @@ def test_processes_share_the_global_batch():
         np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), whole[key])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": 0}, "a batch of 0 images"),
-        ({"batch_size": 11}, "more than the 10 images"),
-        ({"batch_size": 9, "num_processes": 2}, "multiple of 2"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"batch_size": 0}, "0"), ({"batch_size": 11}, "the 10 images"),
+    ({"batch_size": 9, "num_processes": 2}, "multiple of 2"),
+])  # fmt: skip
 def test_impossible_batches(arguments, message):
     with pytest.raises(UserError, match=message):
         data.make_image_batches(images(), seed=0, **arguments)

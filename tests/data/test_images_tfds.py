@@ -12,6 +12,7 @@ from cpc import data
 from cpc.types import UserError
 
 SPLITS = {"train": (3, 3), "unlabelled": (2,)}
+IMAGE = tfds.features.Image(shape=(8, 8, 3))
 
 
 def image(i):
@@ -40,20 +41,13 @@ def write(folder, features, example, splits=SPLITS, form="array_record"):
                 writer.write(features.serialize_example(encoded))
                 number += 1
             writer.close()
-    described = {
-        "name": name,
-        "version": folder.name,
-        "fileFormat": form,
-        "splits": [
-            {
-                "name": split,
-                "shardLengths": [str(n) for n in shards],
-                "numBytes": "1",
-                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-            }
-            for split, shards in splits.items()
-        ],
-    }
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    listed = [
+        {"name": split, "shardLengths": [*map(str, shards)], "numBytes": "1"}
+        | {"filepathTemplate": template}
+        for split, shards in splits.items()
+    ]
+    described = {"name": name, "version": folder.name, "fileFormat": form, "splits": listed}
     (folder / "dataset_info.json").write_text(json.dumps(described))
     return folder.parent.parent
 
@@ -61,12 +55,8 @@ def write(folder, features, example, splits=SPLITS, form="array_record"):
 @pytest.fixture
 def prepared(tmp_path):
     """As stl10 is: no label in one of its splits."""
-    features = tfds.features.FeaturesDict(
-        {
-            "image": tfds.features.Image(shape=(8, 8, 3)),
-            "label": tfds.features.ClassLabel(names=["airplane", "bird"]),
-        }
-    )
+    label = tfds.features.ClassLabel(names=["airplane", "bird"])
+    features = tfds.features.FeaturesDict({"image": IMAGE, "label": label})
 
     def example(split, i):
         return {"image": png(image(i)), "label": i % 2 if split == "train" else -1}
@@ -95,15 +85,12 @@ def test_reads_what_was_written(prepared, tmp_path, memory_bytes, monkeypatch):
     assert grey.pixels.shape == (6, 4, 4, 1)
 
 
-@pytest.mark.parametrize(
-    ("split", "shards"),
-    [
-        ("train", {"train-00000": range(3), "train-00001": range(3)}),
-        ("train[:50%]", {"train-00000": range(3)}),
-        ("train[2:-1]", {"train-00000": range(2, 3), "train-00001": range(2)}),
-        ("unlabelled+train[5:]", {"unlabelled-00000": range(2), "train-00001": range(2, 3)}),
-    ],
-)
+@pytest.mark.parametrize(("split", "shards"), [
+    ("train", {"train-00000": range(3), "train-00001": range(3)}),
+    ("train[:50%]", {"train-00000": range(3)}),
+    ("train[2:-1]", {"train-00000": range(2, 3), "train-00001": range(2)}),
+    ("unlabelled+train[5:]", {"unlabelled-00000": range(2), "train-00001": range(2, 3)}),
+])  # fmt: skip
 def test_where_the_images_of_a_split_lie(prepared, split, shards):
     found = data.locate_images_tfds(prepared, "stl10", split)
     names = [path.rpartition("/")[2].replace(".array_record", "")[6:-9] for path, _ in found]
@@ -113,7 +100,7 @@ def test_where_the_images_of_a_split_lie(prepared, split, shards):
 
 
 def test_damaged_record(tmp_path):
-    features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(8, 8, 3))})
+    features = tfds.features.FeaturesDict({"image": IMAGE})
 
     def example(_, i):
         return {"image": io.BytesIO(png(image(i)).getvalue()[: -99 if i == 4 else None])}
@@ -142,7 +129,7 @@ def test_not_prepared_says_the_command_at_once(tmp_path):
 
 
 def test_the_newest_version_and_configs(prepared):
-    features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(8, 8, 3))})
+    features = tfds.features.FeaturesDict({"image": IMAGE})
 
     def example(_, i):
         return {"image": png(image(100 + i))}
@@ -171,16 +158,17 @@ def test_unknown_split_missing_shard_other_format(prepared):
 
 
 def test_several_classes_and_images(tmp_path):
-    one = tfds.features.Image(shape=(8, 8, 3))
     classes = tfds.features.ClassLabel(num_classes=3)
-    features = tfds.features.FeaturesDict({"image": one, "coarse_label": classes, "label": classes})
+    features = tfds.features.FeaturesDict(
+        {"image": IMAGE, "coarse_label": classes, "label": classes}
+    )
 
     def example(_, i):
         return {"image": png(image(i)), "coarse_label": 0, "label": 2}
 
     data_dir = write(tmp_path / "sets/cifar100/1.0.0", features, example)
     assert set(read(data_dir, "cifar100", "train").labels) == {2}
-    features = tfds.features.FeaturesDict({"left": one, "right": one})
+    features = tfds.features.FeaturesDict({"left": IMAGE, "right": IMAGE})
 
     def pair(_, i):
         return {"left": png(image(i)), "right": png(image(i))}

@@ -143,16 +143,19 @@ def test_a_short_clip_is_drawn_whole_and_filled_up(with_short):
     assert np.bincount(all_short["utterance"]).min() > 60  # of 100 each
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("one_speaker", [False, True])
 def test_every_recording_is_heard_in_proportion_to_its_time(one_speaker):
     """Also one that is just as long as a window: it had counted for 1, and those shorter for 7."""
     recordings = numbered([80, 4, 9, 10, 11, 15, 7, 1, 40], [*"cabcacabb"])
     make = data.make_packed_batches(
-        recordings, window_samples=10, batch_size=16, seed=1, one_speaker=one_speaker
+        recordings,
+        window_samples=10,
+        batch_size=200 if not one_speaker else 16,
+        seed=1,
+        one_speaker=one_speaker,
     )
     heard = np.zeros(9)
-    for step in range(6000):
+    for step in range(2000 if one_speaker else 480):
         batch = make(step)
         np.add.at(heard, batch["utterance"], batch["num_samples"])
     rate = heard / recordings.lengths
@@ -174,20 +177,15 @@ def test_the_line_tells_what_overlaps(with_short):
     assert not overlaps[~same].any()
 
 
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [
-        ({"batch_size": 0}, "a batch of 0 windows holds nothing"),
-        ({"batch_size": -4, "num_processes": 2}, "a batch of -4 windows holds nothing"),
-        ({"num_processes": 3}, "batch of 2 does not divide among 3 processes"),
-        ({"window_samples": 0}, "a window of 0 samples holds nothing"),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "words"), [
+    ({"batch_size": 0}, "0 windows"), ({"batch_size": -4, "num_processes": 2}, "-4 windows"),
+    ({"num_processes": 3}, "3 processes"), ({"window_samples": 0}, "0 samples"),
+])  # fmt: skip
 def test_impossible_batches(five, sizes, words):
     options = {"window_samples": 10, "batch_size": 2, "seed": 0}
     with pytest.raises(UserError, match=words):
         data.make_batches(five, **(options | sizes))
-    with pytest.raises(UserError, match="there are no recordings"):
+    with pytest.raises(UserError, match="no recordings"):
         data.make_batches(numbered([], []), **options)
     with pytest.raises(UserError, match="pack them"):
         data.make_batches(dataclasses.replace(five, rms=None), **options)

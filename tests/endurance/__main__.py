@@ -54,7 +54,6 @@ def campaign(seconds: float, seed: int, only: list[str]) -> Iterator[tuple[str, 
 
 
 def table(found: dict[str, collections.Counter]) -> str:
-    """Return the outcomes by campaign, as text."""
     lines = [f"{'campaign':10}{'tried':>8}" + "".join(f"{name:>16}" for name in OUTCOMES)]
     for name, count in found.items():
         cells = "".join(f"{count[outcome]:16,}" for outcome in OUTCOMES)
@@ -62,14 +61,7 @@ def table(found: dict[str, collections.Counter]) -> str:
     return "\n".join(lines)
 
 
-def write(text: str) -> None:
-    """Show text at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 def main(argv: list[str]) -> None:
-    """Go on until the time is over, and print the table."""
     logging.set_verbosity(logging.ERROR)  # JAX tells of each platform that is not there
     found: dict[str, collections.Counter] = {}
     failures = 0
@@ -77,8 +69,8 @@ def main(argv: list[str]) -> None:
         found.setdefault(name, collections.Counter())[one.outcome] += 1
         if one.outcome != SURVIVED:
             failures += 1
-            write(f"{one.outcome}: {name}: {one.what}\n    {one.said}")
-    write(table(found))
+            print(f"{one.outcome}: {name}: {one.what}\n    {one.said}", flush=True)  # noqa: T201
+    print(table(found))  # noqa: T201
     sys.exit(1 if failures else 0)
 
 

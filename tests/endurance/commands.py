@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,73 +17,61 @@ from tests.endurance.kills import TINY, finished_run, judge, read_end
 from tests.endurance.tries import CRASHED, HUNG, LIMIT_SECONDS, SILENT, SURVIVED, Try
 
 
-class Command(NamedTuple):
-    """What is killed: its words, where it writes, and what it has written."""
-
-    words: Callable[[Path], Sequence[object]]
-    read: Callable[[Path], Any]
-
-
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     """Yield kills of embed, export, sweep, reproduce, and of one of two that make one pack."""
     run, sounds = finished_run()
-    commands = {
-        "embed": Command(
-            lambda to: (
-                "experiments.embed",
-                f"--workdir={run}",
-                f"--input={sounds}",
-                f"--output={to}/",
-            ),
+    embed = ("experiments.embed", f"--workdir={run}", f"--input={sounds}")
+    exported = ("model.safetensors", "config.json")
+    #: What is killed: its words, and what it has written.
+    commands: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path], Any]]] = {
+        "embed": (
+            lambda to: (*embed, f"--output={to}/"),
             lambda to: {path.name: path.read_bytes() for path in to.glob("**/*.npy")},
         ),
-        "export": Command(
+        "export": (
             lambda to: ("experiments.export", f"--workdir={run}", f"--output={to}"),
-            lambda to: {
-                name: (to / name).read_bytes() for name in ("model.safetensors", "config.json")
-            },
+            lambda to: {name: (to / name).read_bytes() for name in exported},
         ),
-        "sweep": Command(
+        "sweep": (
             lambda to: ("experiments.sweep", *TINY, f"--workdir={to}", "--grid=seed=0,1"),
             lambda to: [read_end(to / name) for name in ("seed=0", "seed=1")],
         ),
+        "reproduce": (
+            lambda to: ("experiments.reproduce", "--figure=3", "--scale=smoke", f"--workdir={to}"),
+            lambda to: [read_end(path.parent) for path in sorted(to.glob("*/metrics.jsonl"))],
+        ),
     }
-    commands["reproduce"] = Command(
-        lambda to: ("experiments.reproduce", "--figure=3", "--scale=smoke", f"--workdir={to}"),
-        lambda to: [read_end(path.parent) for path in sorted(to.glob("*/metrics.jsonl"))],
-    )
     wholes: dict[str, tuple[Any, float]] = {}
     order = [str(name) for name in rng.permutation([*commands, "pack"])]
     for number, name in enumerate(itertools.cycle(order)):
         if name == "pack":
             yield kill_one_of_two(rng, sounds, folder / f"pack-{number}")
             continue
-        command = commands[name]
+        words, read_back = commands[name]
         if name not in wholes:
             began = time.monotonic()
-            done = run_anyhow(*command.words(folder / f"{name}-whole"))
+            done = run_anyhow(*words(folder / f"{name}-whole"))
             assert done.returncode == 0, done.stdout + done.stderr
-            wholes[name] = command.read(folder / f"{name}-whole"), time.monotonic() - began
+            wholes[name] = read_back(folder / f"{name}-whole"), time.monotonic() - began
         want, seconds = wholes[name]
         moment = round(float(rng.uniform(0, seconds)), 3)
         to = folder / f"{name}-{number}"
         signals = [(moment, signal.SIGKILL)]
-        done = run_anyhow(*command.words(to), signals=signals, limit=240.0)
+        done = run_anyhow(*words(to), signals=signals, limit=240.0)
         outcome, said = judge(done, SURVIVED, "")
         for _ in range(30):  # cells of a sweep outlive it, and are waited for
-            done = run_anyhow(*command.words(to), limit=240.0)
+            done = run_anyhow(*words(to), limit=240.0)
             if done.returncode != 2 or "still runs" not in done.stderr:
                 break
             time.sleep(1.0)
         outcome, said = judge(done, outcome, said)
-        if outcome == SURVIVED and (done.returncode or command.read(to) != want):
+        if outcome == SURVIVED and (done.returncode or read_back(to) != want):
             outcome, said = SILENT, f"status {done.returncode}: {done.stderr[-300:]}"
         yield Try(f"{name} killed after {moment} s", outcome, said)
         shutil.rmtree(to, ignore_errors=True)
 
 
 def kill_one_of_two(rng: np.random.Generator, sounds: Path, path: Path) -> Try:
-    """Let two processes make one pack, and kill one: the other ends with a whole one."""
     children = [fork(sounds, path) for _ in range(2)]
     moment = float(rng.uniform(0, 0.1))
     time.sleep(moment)
@@ -108,7 +96,6 @@ def kill_one_of_two(rng: np.random.Generator, sounds: Path, path: Path) -> Try:
 
 
 def fork(sounds: Path, path: Path) -> int:
-    """Return a process that makes a pack."""
     child = os.fork()
     if child == 0:
         try:
@@ -120,6 +107,5 @@ def fork(sounds: Path, path: Path) -> int:
 
 
 def read(sounds: Path, path: Path) -> list:
-    """Return what a pack holds."""
     packed = pack_folder(sounds, path, lambda text: None)
     return [(packed.names[i], read_all(packed, i).tobytes()) for i in range(len(packed))]

@@ -34,14 +34,12 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 
 def draw(rng: np.random.Generator, kind: str) -> dict[str, Any]:
-    """Return keys of a kind and values for them, of the right type most of the time."""
     keys = {name: key for name, key in flatten(CONTRASTIVE[kind].KEYS).items() if name != "kind"}
     names = rng.choice(list(keys), int(rng.integers(1, 4)), replace=False)
     return {str(name): draw_value(rng, keys[str(name)]) for name in names}
 
 
 def draw_value(rng: np.random.Generator, key: Key) -> Any:
-    """Return a value that somebody might give, or that nobody would."""
     if key.words and rng.random() < 0.7:
         word = key.words[rng.integers(len(key.words))]
         return (word,) if isinstance(key.default, tuple) else word
@@ -77,7 +75,6 @@ def run_apart(context: Any, what: str, kind: str, settings: dict[str, Any]) -> T
 
 
 def answer(pipe: Any, kind: str, settings: dict[str, Any]) -> None:
-    """Send what becomes of a config."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: PTH123, SIM115
     try:
@@ -90,7 +87,6 @@ def answer(pipe: Any, kind: str, settings: dict[str, Any]) -> None:
 
 
 def check(kind: str, settings: dict[str, Any]) -> None:
-    """Do what a start does with a config before the first step is compiled."""
     import importlib
 
     from cpc.train import check_batch_size, make_mesh

@@ -24,19 +24,11 @@ from tests.endurance.kills import NUM_STEPS, finished_run
 from tests.endurance.tries import Try, attempt
 
 #: Files that nothing reads, or whose damage the system itself finds.
-UNREAD = (
-    "report.html",
-    "README.md",
-    "run.lock",
-    "state.json",
-    "log.txt",
-    "skipped.txt",
-    "labels.tsv",
-)
+UNREAD = ("report.html", "README.md", "run.lock", "state.json", "log.txt", "skipped.txt",
+          "labels.tsv")  # fmt: skip
 
 
 def harm(rng: np.random.Generator, path: Path) -> str:
-    """Damage a file in place, and return how."""
     content = bytearray(path.read_bytes())
     kind = rng.choice(["flip", "flip", "flip", "flip", "cut", "empty", "longer", "noise", "gone"])
     where = int(rng.integers(max(1, len(content))))
@@ -84,7 +76,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
         before = path.stat()
         said = harm(rng, path)
         if path.exists() and rng.random() < 0.7:
-            keep_times(path, before)
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         what = f"{name}: {path.relative_to(copy)} {said}"
         yield attempt(what, partial(use, copy), is_same(rights[name], path))
         if name == "records" and number % 5 == 0:
@@ -93,23 +85,14 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 
 def choose_file(rng: np.random.Generator, name: str, copy: Path) -> Path:
-    """Return a file of a copy that this use reads."""
-    below = {
-        "checkpoints": "checkpoints/**/*",
-        "best": "checkpoints/*/meta/*",
-        "config": "config.json",
-    }
+    below = {"best": "checkpoints/*/meta/*", "config": "config.json"}
+    below["checkpoints"] = "checkpoints/**/*"
     found = [path for path in sorted(copy.glob(below.get(name, "**/*"))) if path.is_file()]
     if name == "records":
         found = [p for p in found if p.parent.name not in ("exported", "tensorboard", "figures")]
         found = [p for p in found if "checkpoints" not in p.parts]
     found = [path for path in found if path.name not in UNREAD]
     return found[int(rng.integers(len(found)))]
-
-
-def keep_times(path: Path, before: Any) -> None:
-    """Give a file its times of before."""
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 #: What a page lacks when a file is deleted; that it does, nobody needs to say.
@@ -124,7 +107,6 @@ LACKS = {
 
 
 def is_same(right: Any, harmed: Path) -> Callable[[Any], bool]:
-    """Return whether a value is the right one, but for what was in a file that is gone."""
     lacking = () if harmed.exists() else LACKS.get(harmed.name, ())
 
     def compare(found: Any) -> bool:
@@ -136,7 +118,6 @@ def is_same(right: Any, harmed: Path) -> Callable[[Any], bool]:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Return whether two trees of arrays, numbers and texts are the same to the last bit."""
     if jax.tree.structure(a) != jax.tree.structure(b):
         return False
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
@@ -144,12 +125,10 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def use_checkpoints(path: Path, said: list[str]) -> Any:
-    """Return the newest state."""
     return restore_params(path / "checkpoints", log=said.append)[0]
 
 
 def use_best(path: Path, said: list[str]) -> Any:
-    """Return which step is the best; that of a damaged one is not known, and it is not the best."""
     best = best_step(path / "checkpoints")
     restore_params(path / "checkpoints", log=said.append)
     if not said:
@@ -162,13 +141,11 @@ def use_best(path: Path, said: list[str]) -> Any:
 
 
 def use_config(path: Path, said: list[str]) -> Any:
-    """Return the recorded config, without keys that nothing reads: a seal whose name is hit."""
     config = flatten(read_config(path))
     return json.dumps({name: config[name] for name in flatten(audio.KEYS)}, sort_keys=True)
 
 
 def use_records(path: Path, said: list[str]) -> Any:
-    """Return all that the page and the tables have of a run, as text by part."""
     run = read_run(path)
     said += run.problems
     if run.step < NUM_STEPS:
@@ -183,18 +160,15 @@ def use_records(path: Path, said: list[str]) -> Any:
 
 
 def show(path: Path, said: list[str]) -> Any:
-    """Write the page."""
     write_page(read_contrastive(path)[0], path)
 
 
 def use_export(path: Path, said: list[str]) -> Any:
-    """Return what the exported model makes of a sound."""
     x = np.random.default_rng(0).normal(size=(1, 2560)).astype(np.float32)
     return models.load(path)(x)
 
 
 def use_pack(sounds: Path, path: Path, said: list[str]) -> Any:
-    """Return all that a pack holds; where it is packed again, that is right too."""
     recordings = pack_folder(sounds, path, lambda text: None)
     samples = [read_all(recordings, i).tobytes() for i in range(len(recordings))]
     return list(recordings.names), list(recordings.speakers), [hash(one) for one in samples]

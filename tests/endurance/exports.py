@@ -42,7 +42,6 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 
 def change(rng: np.random.Generator, config: dict[str, Any]) -> tuple[str, Any]:
-    """Give one entry, at any depth, another value, or take it away."""
     places = list(entries(config, "", config))
     path, holder, name = places[rng.integers(len(places))]
     if rng.random() < 0.15:
@@ -54,7 +53,6 @@ def change(rng: np.random.Generator, config: dict[str, Any]) -> tuple[str, Any]:
 
 
 def entries(value: Any, path: str, root: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each entry of nested dicts and lists: its path, what holds it, its name there."""
     names = value.keys() if isinstance(value, dict) else range(len(value))
     for name in names:
         here = f"{path}.{name}" if path else str(name)

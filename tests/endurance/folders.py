@@ -17,12 +17,10 @@ Make = Callable[[np.random.Generator, Path], None]
 
 
 def sound(rng: np.random.Generator, seconds: float = 0.3) -> np.ndarray:
-    """Return noise at 16 kHz."""
     return rng.normal(0, 0.1, int(16000 * seconds)).clip(-1, 1).astype(np.float32)
 
 
 def cut(rng: np.random.Generator, path: Path, suffix: str) -> None:
-    """Write a recording, and keep a part of its bytes."""
     path = path.with_suffix(suffix)
     soundfile.write(path, sound(rng, 2), 16000)
     content = path.read_bytes()
@@ -30,7 +28,6 @@ def cut(rng: np.random.Generator, path: Path, suffix: str) -> None:
 
 
 def flip(rng: np.random.Generator, path: Path, suffix: str) -> None:
-    """Write a recording with some flipped bits."""
     path = path.with_suffix(suffix)
     soundfile.write(path, sound(rng, 2), 16000)
     content = bytearray(path.read_bytes())
@@ -40,7 +37,6 @@ def flip(rng: np.random.Generator, path: Path, suffix: str) -> None:
 
 
 def with_header(rng: np.random.Generator, path: Path, rate: int, num_bytes: int) -> None:
-    """Write a wav file whose header claims a rate and a length."""
     data = (sound(rng) * 32767).astype("<i2").tobytes()
     head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 1, 1,
                        rate, 2 * rate, 2, 16, b"data", num_bytes)  # fmt: skip
@@ -48,7 +44,6 @@ def with_header(rng: np.random.Generator, path: Path, rate: int, num_bytes: int)
 
 
 def flac_that_claims(rng: np.random.Generator, path: Path, num_samples: int) -> None:
-    """Write a FLAC whose header claims a number of samples; 0 is "not known"."""
     path = path.with_suffix(".flac")
     soundfile.write(path, sound(rng), 16000)
     content = bytearray(path.read_bytes())
@@ -58,7 +53,6 @@ def flac_that_claims(rng: np.random.Generator, path: Path, num_samples: int) -> 
 
 
 def with_value(rng: np.random.Generator, path: Path, value: float) -> None:
-    """Write a float file with a value that is no number."""
     x = sound(rng)
     x[int(rng.integers(len(x)))] = value
     soundfile.write(path.with_suffix(".wav"), x, 16000, subtype="FLOAT")
@@ -96,12 +90,10 @@ ODD_SOUNDS: dict[str, Make] = {
 
 
 def image_file(rng: np.random.Generator, path: Path, kind: str, size: int = 12) -> None:
-    """Write an image of noise."""
     Image.fromarray(rng.integers(0, 256, (size, size), np.uint8)).save(path, format=kind)
 
 
 def half_image(rng: np.random.Generator, path: Path) -> None:
-    """Write a part of a PNG."""
     image_file(rng, path.with_suffix(".png"), "PNG")
     content = path.with_suffix(".png").read_bytes()
     path.with_suffix(".png").write_bytes(content[: int(rng.integers(len(content) - 12))])
@@ -110,15 +102,11 @@ def half_image(rng: np.random.Generator, path: Path) -> None:
 #: Of these something is lost where they are kept; then they are named.
 ALTERED = ("half wav", "half ogg", "half mp3", "NaN", "infinity")
 
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 12\n%%EndComments\n%%EOF\n"
 ODD_IMAGES: dict[str, Make] = {
     "empty": lambda rng, p: p.with_suffix(".png").write_bytes(b"") and None,
     "half": half_image,
-    "EPS": lambda rng, p: (
-        p.with_suffix(".png").write_bytes(
-            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 12\n%%EndComments\n%%EOF\n"
-        )
-        and None
-    ),
+    "EPS": lambda rng, p: p.with_suffix(".png").write_bytes(EPS) and None,
     "ICO": lambda rng, p: image_file(rng, p.with_suffix(".png"), "ICO", 16),
     "TGA": lambda rng, p: image_file(rng, p.with_suffix(".png"), "TGA"),
     "fifo": lambda rng, p: os.mkfifo(p.with_suffix(".png")),
@@ -135,9 +123,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
         root = folder / f"folder-{number}"
         is_sound = rng.random() < 0.7
         odd = ODD_SOUNDS if is_sound else ODD_IMAGES
-        names = [
-            str(name) for name in rng.choice(list(odd), int(rng.integers(1, 4)), replace=False)
-        ]
+        names = [*map(str, rng.choice(list(odd), int(rng.integers(1, 4)), replace=False))]
         good = write_sounds(rng, root) if is_sound else write_images(rng, root)
         for i, name in enumerate(names):
             odd[name](rng, root / "ab"[int(rng.integers(2))] / f"odd{i}")
@@ -151,28 +137,24 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 
 def keeps(good: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndarray]], bool]:
-    """Return whether all of the good files are there as they are."""
     return lambda found: all(
         name in found and np.array_equal(found[name], x) for name, x in good.items()
     )
 
 
 def write_sounds(rng: np.random.Generator, root: Path) -> dict[str, np.ndarray]:
-    """Write good recordings of two speakers."""
     good = {}
     for speaker in "ab":
         (root / speaker).mkdir(parents=True)
         for i in range(12):
             x = sound(rng)
             soundfile.write(root / speaker / f"{speaker}{i}.flac", x, 16000)
-            good[f"{speaker}{i}"], _ = soundfile.read(
-                root / speaker / f"{speaker}{i}.flac", dtype="int16"
-            )
+            path = root / speaker / f"{speaker}{i}.flac"
+            good[path.stem], _ = soundfile.read(path, dtype="int16")
     return good
 
 
 def read_sounds(root: Path, odd: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return what a pack has of a folder; nothing, if it keeps what is altered without a word."""
     words: list[str] = []
     packed = pack_folder(
         root, root.with_name(f"{root.name}-pack"), words.append, max_skipped_fraction=0.5
@@ -188,7 +170,6 @@ def read_sounds(root: Path, odd: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def write_images(rng: np.random.Generator, root: Path) -> dict[str, np.ndarray]:
-    """Write good images of two classes; their pixels by their bytes."""
     good = {}
     for name in "ab":
         (root / name).mkdir(parents=True)
@@ -200,7 +181,6 @@ def write_images(rng: np.random.Generator, root: Path) -> dict[str, np.ndarray]:
 
 
 def read_images(root: Path) -> dict[str, np.ndarray]:
-    """Return the images of a folder by their bytes."""
     images = read_image_folder(
         root.parent, root.name, size=12, channels=1, log=lambda text: None, max_skipped_fraction=0.5
     )

@@ -34,21 +34,18 @@ CONFIGS = {
     "queue and average": ("--config.negatives.queue=64", "--config.optim.ema_decay=0.9"),
     "launches and batch norm": ("--config.steps_per_launch=2", "--config.model.norm=batch"),
     "parts, momentum, learned temperature": (
-        "--config.optim.accumulate=2",
-        "--config.negatives.momentum=0.9",
-        "--config.negatives.queue=64",
-        "--config.negatives.temperature=0.2",
+        "--config.optim.accumulate=2", "--config.negatives.momentum=0.9",
+        "--config.negatives.queue=64", "--config.negatives.temperature=0.2",
         "--config.negatives.temperature_rule=learned",
     ),
     "packed files": ("--config.data.source=folder",),
-}
+}  # fmt: skip
 #: What two runs of one config cannot share.
 CLOCK = ("steps_per_second", "seconds")
 
 
 @functools.cache
 def finished_run() -> tuple[Path, Path]:
-    """Return a run on packed files, with probes, and its sounds; made once a campaign."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     sounds, run = write_sounds(folder / "sounds"), folder / "run"
@@ -105,7 +102,6 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 
 def run_once(flags: Sequence[str], workdir: Path, cache: Path, signals: Sequence):
-    """Run the command; returns what it left, if it came to its end, and how it ended."""
     how = {**ONE_DEVICE, "CPC_DATA": str(cache)}
     done = run_anyhow(
         "experiments.train", *flags, f"--workdir={workdir}", how=how, signals=signals, limit=120.0
@@ -124,20 +120,18 @@ def judge(done, outcome: str, said: str) -> tuple[str, str]:
 
 
 def read_end(workdir: Path) -> tuple:
-    """Return the records without what a clock says, and the sums of the last state."""
     records = [
         {name: value for name, value in record.items() if name not in CLOCK}
         for record in read_records(workdir, [])
     ]
-    steps = sorted(
-        int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdecimal()
+    last = max(
+        (p for p in workdir.glob("checkpoints/*") if p.name.isdecimal()), key=lambda p: int(p.name)
     )
-    meta = json.loads((workdir / "checkpoints" / str(steps[-1]) / "meta" / "metadata").read_text())
+    meta = json.loads((last / "meta" / "metadata").read_text())
     return records, meta["leaves"]
 
 
 def write_sounds(folder: Path) -> Path:
-    """Write two speakers' noise, a few seconds each."""
     rng = np.random.default_rng(0)
     for speaker in "ab":
         (folder / speaker).mkdir(parents=True)

@@ -32,8 +32,6 @@ class TooLongError(BaseException):
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TooLongError in the block when its time is over."""
-
     def end(*_: object) -> None:
         raise TooLongError
 
@@ -63,14 +61,10 @@ def attempt(what: str, use: Callable[[list[str]], Any], is_right: Callable[[Any]
     except TooLongError:
         return Try(what, HUNG)
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return Try(
-            what, CRASHED, f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
-        )
+        return Try(what, CRASHED, describe(error))
     return Try(what, SURVIVED if said or is_right(found) else SILENT, " ".join(said))
 
 
 def describe(error: BaseException) -> str:
-    """Return an error's kind and words, and where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {str(error)[:500]} ({last.filename}:{last.lineno})"

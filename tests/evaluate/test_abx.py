@@ -1,21 +1,17 @@
 import itertools
-import json
 
 import numpy as np
 import pytest
 
 from cpc.data import make_items, read_items, write_items
 from cpc.evaluate.abx import (
-    Cell,
     abx_score,
     cell_errors,
     cell_weights,
     cut_tokens,
     dtw,
     dtw_distances,
-    frame_distances,
     make_cells,
-    unit_frames,
 )
 from cpc.types import Item, UserError
 from tests.goldens.goldens import load_golden
@@ -47,39 +43,30 @@ def naive_dtw(d):
     return cost[-1, -1] / np.float32(length)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_warping_is_the_naive_one(tied):
+def test_warping_is_the_naive_one():
     rng = np.random.default_rng(0)
     d = rng.uniform(size=(300, 9, 7)).astype(np.float32)
-    d = np.round(2 * d) / 2 if tied else d
+    d[150:] = np.round(2 * d[150:]) / 2  # ties
     lengths = np.stack([rng.integers(1, 10, 300), rng.integers(1, 8, 300)], axis=1)
     found = np.asarray(dtw(d, lengths))
     cut = [x[:n, :m] for x, (n, m) in zip(d, lengths, strict=True)]
     np.testing.assert_allclose(found[:, 0], [naive_dtw(x) for x in cut], rtol=1e-6)
     np.testing.assert_allclose(found[:, 1], [naive_dtw(x.T) for x in cut], rtol=1e-6)
-    # Where paths of different length tie, the two directions differ.
-    assert (found[:, 0] != found[:, 1]).any() == tied
+    # If paths of different length tie, the two directions differ.
+    differs = found[:, 0] != found[:, 1]
+    assert (differs[:150].any(), differs[150:].any()) == (False, True)
 
 
-@pytest.mark.slow
 def test_pairs_of_any_lengths_are_each_compared():
     rng = np.random.default_rng(0)
-    tokens = [rng.normal(size=(n, 5)).astype(np.float32) for n in (1, 2, 7, 9, 17, 40, 70)]
-    pairs = np.array(list(itertools.product(range(7), repeat=2)))
+    tokens = [rng.normal(size=(n, 5)).astype(np.float32) for n in (1, 2, 9, 17, 40)]
+    pairs = np.array(list(itertools.product(range(5), repeat=2)))
     found = dtw_distances(tokens, pairs)
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in tokens]
     for (i, j), own in zip(pairs, found, strict=True):
         d = np.arccos(np.clip(unit[i] @ unit[j].T, -1, 1)) / np.pi
         np.testing.assert_allclose(own, naive_dtw(d), atol=1e-4 if i == j else 1e-6)
     assert dtw_distances(tokens, np.zeros((0, 2), int)).shape == (0, 2)
-
-
-def test_distances_between_frames():
-    x = unit_frames(np.array([[2.0, 0], [0, 3], [-1, 0], [0, 0]]))[None]
-    angular = [[0, 0.5, 1, 1], [0.5, 0, 0.5, 1], [1, 0.5, 0, 1], [1, 1, 1, 0]]
-    np.testing.assert_allclose(frame_distances(x, x)[0], angular, atol=1e-6)
-    euclidean = np.sqrt([[0, 2, 4], [2, 0, 2], [4, 2, 0]])
-    np.testing.assert_allclose(frame_distances(x, x, "euclidean")[0, :3, :3], euclidean, atol=1e-6)
 
 
 def read_case(tmp_path, which):
@@ -108,16 +95,9 @@ def test_errors_are_those_of_zerospeech(tmp_path, which, how):
     distance, speakers, contexts, max_tokens, max_speakers = how.split()
     items, features = read_case(tmp_path, which)
     tokens = cut_tokens(items, features, 0.01, lose_last_frame=True)
-    cells = list(
-        make_cells(
-            items,
-            [len(token) > 0 for token in tokens],
-            across=speakers == "across",
-            in_context=contexts == "within",
-            max_tokens=int(max_tokens),
-            max_speakers=int(max_speakers),
-        )
-    )
+    options = {"across": speakers == "across", "in_context": contexts == "within"}
+    limits = {"max_tokens": int(max_tokens), "max_speakers": int(max_speakers)}
+    cells = list(make_cells(items, [len(token) > 0 for token in tokens], **options, **limits))
     errors = cell_errors(tokens, cells, "angular" if distance == "cosine" else "euclidean")
     assert average(cells, errors) == pytest.approx(CASES[which][0][how], abs=1e-5)
 
@@ -134,19 +114,13 @@ def test_the_last_frame_is_a_switch(tmp_path):
     np.testing.assert_array_equal(token, np.eye(3)[:2])
 
 
-@pytest.mark.parametrize(
-    ("onset", "offset", "frame_seconds", "first", "stop"),
-    [
-        (0.275, 0.5, 0.01, 28, 50),  # 100 * 0.275 - 0.5 is above 27
-        (0.215, 0.235, 0.01, 21, 24),  # 100 * 0.235 - 0.5 is not below 23
-        (0.55, 1.0, 0.02, 28, 50),
-        (0.43, 0.59, 0.02, 21, 30),
-        (0.00625, 0.01875, 0.0125, 0, 2),
-    ],
-)
-def test_times_on_the_middle_of_a_frame_round_as_the_reference(
-    onset, offset, frame_seconds, first, stop
-):
+@pytest.mark.parametrize(("onset", "offset", "frame_seconds", "first", "stop"), [
+    (0.275, 0.5, 0.01, 28, 50),  # 100 * 0.275 - 0.5 is above 27
+    (0.215, 0.235, 0.01, 21, 24),  # 100 * 0.235 - 0.5 is not below 23
+    (0.43, 0.59, 0.02, 21, 30),
+    (0.00625, 0.01875, 0.0125, 0, 2),
+])  # fmt: skip
+def test_middles_of_frames_round_as_the_reference(onset, offset, frame_seconds, first, stop):
     items, features = [Item("u", onset, offset, *"abcd")], {"u": np.arange(60.0)[:, None]}
     (token,) = cut_tokens(items, features, frame_seconds)
     assert (token[0, 0], token[-1, 0] + 1) == (first, stop)
@@ -156,33 +130,6 @@ def toy(count=6, speakers=("s", "t")):
     rng = np.random.default_rng(0)
     items = [Item("u", 0.0, 0.1, phone, "x", "y", s) for s in speakers for phone in "ab" * count]
     return items, [rng.normal(size=(8, 4)).astype(np.float32) for _ in items]
-
-
-def test_identical_tokens_have_no_error_and_tokens_of_no_phone_half():
-    items, tokens = toy()
-    same = [np.full((n % 5 + 1, 4), 1 + np.arange(4) * (item.phone == "a"), np.float32)
-            for n, item in enumerate(items)]  # fmt: skip
-    for across in (False, True):
-        cells = list(make_cells(items, [True] * len(items), across=across))
-        assert average(cells, cell_errors(same, cells)) == 0
-        # All tokens alike: every triple is a tie.
-        assert average(cells, cell_errors([same[0]] * len(items), cells)) == 0.5
-    items, tokens = toy(50)
-    cells = list(make_cells(items, [True] * len(items), max_tokens=50))
-    assert abs(average(cells, cell_errors(tokens, cells)) - 0.5) < 0.05
-
-
-def test_cells_that_were_read_from_a_file_have_the_errors_of_those_that_were_made():
-    items, tokens = toy()
-    cells = list(make_cells(items, [True] * len(items)))
-    read = [
-        Cell(tuple(pair), speaker, *map(tuple, own))
-        for pair, speaker, *own in json.loads(json.dumps(cells))
-    ]
-    both = zip(cell_errors(tokens, cells), cell_errors(tokens, read), strict=True)
-    assert all(np.array_equal(*pair) for pair in both)
-    same = [np.eye(4, dtype=np.float32)[: 1 + (item.phone == "a")] for item in items]
-    assert average(read, cell_errors(same, read)) == average(cells, cell_errors(same, cells))
 
 
 def test_averages_are_of_contexts_then_speakers_then_phones():
@@ -227,15 +174,8 @@ def test_a_score_holds_what_each_utterance_gave():
     assert (score.chance, score.num_test) == (0.5, 2)
 
 
-def test_items_of_names_with_spaces_are_still_seven_fields(tmp_path):
-    """SPEAKERS.TXT of LibriSpeech has first and last names."""
-    write_items(tmp_path / "u.item", [Item("u", 0.0, 0.1, "b", "a", "c", "Bob  Ray")])
-    assert read_items(tmp_path / "u.item")[0].speaker == "Bob_Ray"
-    with pytest.raises(UserError, match="cannot name the recording 'my file'"):
-        write_items(tmp_path / "u.item", [Item("my file", 0.0, 0.1, "b", "a", "c", "bob")])
-
-
 def test_items_are_read_as_they_are_written(tmp_path):
+    path = tmp_path / "u.item"
     labels = {"u": np.array([0, 0, 1, 2, 2, 3, 1, -1, 1, 2, 0])}
     names = ["a", "b", "c", "sil"]
     items = list(make_items(labels, names, {"u": "s"}))
@@ -244,56 +184,48 @@ def test_items_are_read_as_they_are_written(tmp_path):
     ]  # fmt: skip
     alone = list(make_items(labels, names, {"u": "s"}, triphones=False))
     assert [(i.onset, i.offset) for i in alone] == [(0.02, 0.03), (0.09, 0.1)]
-    write_items(tmp_path / "u.item", items)
-    assert read_items(tmp_path / "u.item") == items
-    first, second = (tmp_path / "u.item").read_text().splitlines()[:2]
+    write_items(path, items)
+    assert read_items(path) == items
+    first, second = path.read_text().splitlines()[:2]
     assert first == "#file onset offset #phone prev-phone next-phone speaker"
     assert second == "u 0.0000 0.0500 b a c s"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("u 0.1 0.2 a b c", "line 2: 6 fields"),
-        ("u 0.1 x a b c s", "line 2: 0.1 and x are to be an onset and an offset"),
-        ("u 0.2 0.2 a b c s", "line 2: from 0.2 s to 0.2 s is no stretch"),
-        ("u -1 0.2 a b c s", "line 2: from -1 s"),
-        ("u nan 0.2 a b c s", "line 2: from nan s"),
-        ("u 0.1 inf a b c s", "line 2: from 0.1 s to inf s"),
-        ("\nu 0.1", "line 3: 2 fields"),
-    ],
-)
-def test_a_line_that_is_no_item_is_named(tmp_path, line, message):
-    path = tmp_path / "x.item"
-    path.write_text(f"#file onset offset #phone prev-phone next-phone speaker\n{line}\n")
-    with pytest.raises(UserError, match=rf"x\.item, {message}"):
-        read_items(path)
-
-
-def test_blank_lines_are_no_items(tmp_path):
-    path = tmp_path / "x.item"
+    # SPEAKERS.TXT of LibriSpeech has first and last names.
+    write_items(path, [Item("u", 0.0, 0.1, "b", "a", "c", "Bob  Ray")])
+    assert read_items(path)[0].speaker == "Bob_Ray"
+    with pytest.raises(UserError, match="my file"):
+        write_items(path, [Item("my file", 0.0, 0.1, "b", "a", "c", "bob")])
     path.write_text("\n#file ...\nu 0 1 a b c s\n\nu 1 2 a b c s\n \n")
     assert [item.onset for item in read_items(path)] == [0, 1]
 
 
-def test_an_item_file_without_items(tmp_path):
+@pytest.mark.parametrize(("line", "message"), [
+    ("u 0.1 0.2 a b c", "line 2: 6 fields"),
+    ("u 0.1 x a b c s", "line 2: 0.1 and x"),
+    ("u 0.2 0.2 a b c s", "line 2: from 0.2 s to 0.2 s"),
+    ("u -1 0.2 a b c s", "line 2: from -1 s"),
+    ("u nan 0.2 a b c s", "line 2: from nan s"),
+    ("u 0.1 inf a b c s", "line 2: from 0.1 s to inf s"),
+    ("\nu 0.1", "line 3: 2 fields"),
+    ("", "lists no items"),
+])  # fmt: skip
+def test_lines_that_are_no_items_are_named(tmp_path, line, message):
     path = tmp_path / "x.item"
-    path.write_text("#file onset offset #phone prev-phone next-phone speaker\n")
-    with pytest.raises(UserError, match="lists no items"):
+    path.write_text(f"#file onset offset #phone prev-phone next-phone speaker\n{line}\n")
+    with pytest.raises(UserError, match=rf"x\.item.* {message}"):
         read_items(path)
-    with pytest.raises(UserError, match=r"none\.item cannot be read"):
+    with pytest.raises(UserError, match=r"none\.item"):
         read_items(tmp_path / "none.item")
 
 
 def test_an_item_of_another_recording_is_named():
     items = [Item("u", 0.0, 0.1, *"abcs"), Item("v", 0.5, 0.6, *"abcs")]
     features = {"u": np.zeros((10, 2))}
-    with pytest.raises(UserError, match=r"x\.item: v from 0\.5 s has no features"):
+    with pytest.raises(UserError, match=r"x\.item: v from 0\.5 s"):
         cut_tokens(items, features, 0.01, source="x.item")
     features["v"] = np.zeros((50, 2))
-    with pytest.raises(UserError, match=r"items: v from 0\.5 s to 0\.6 s lies outside of its 50"):
+    with pytest.raises(UserError, match=r"v from 0\.5 s to 0\.6 s .* 50"):
         cut_tokens(items, features, 0.01)
     features["v"] = np.zeros((49, 2))
-    with pytest.raises(UserError, match="lies outside"):
+    with pytest.raises(UserError, match="49"):
         cut_tokens([Item("v", 0.2, 0.7, *"abcs")], features, 0.01)
     assert len(cut_tokens([Item("v", 0.2, 0.55, *"abcs")], features, 0.01)[0]) == 29

@@ -99,6 +99,6 @@ def test_the_interval_of_few_utterances_covers_the_truth():
         return [Matches(int(own), 20, 20) for own in hits]
 
     truth = float(r_value(total(draw(100_000))))
-    intervals = [r_value_interval(draw(6)) for _ in range(400)]
+    intervals = [r_value_interval(draw(6)) for _ in range(300)]
     covered = np.mean([low <= truth <= high for low, high in intervals])
     assert 0.92 <= covered <= 0.98

