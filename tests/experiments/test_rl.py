@@ -355,7 +355,8 @@ def test_every_config_is_sound():
     check_config(rl_paper.get_config(), configs_rl.KEYS)
 
 
-@pytest.mark.parametrize("memory", ["gru", pytest.param("none", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("memory", ["gru", "none"])
 def test_memory_is_worth_a_half(monkeypatch, memory):
     monkeypatch.setattr(rl, "make_environment", lambda name: rl.make_t_maze(2, max_steps=9))
     given = {"policy.unroll": 10, "optim.learning_rate": 5e-3, "cpc.weight": 0.0}

@@ -378,7 +378,8 @@ def test_copies_of_content_do_not_train_and_test(tmp_path):
     assert "float32" in skipped["huge.npy"]
     assert "12 copies" in logged[0]
     assert "1 flat files kept (flat)" in logged[0]
-    assert len(files.read_sequences(tmp_path, 2).names) == 19, "all of them can be embedded"
+    embedded = files.read_sequences(tmp_path, 2, step_label="stage").names
+    assert len(embedded) == 19, "all of them can be embedded"
     with pytest.raises(UserError, match=r"1 of 20 files .* huge\.npy"):
         data.load_data(of_files(tmp_path, **settings, **{"data.max_skipped_fraction": 0.01}), str)
 
@@ -544,7 +545,8 @@ def test_labels_that_no_item_to_train_on_has_are_refused(tmp_path, task, labels,
     for name, numbers in lists.items():
         (tmp_path / f"{name}.lst").write_text("\n".join(numbers))
     settings = {f"data.{name}_list": str(tmp_path / f"{name}.lst") for name in lists} | {
-        "data.file_label": "table", "data.file_labels": str(tmp_path / "labels.txt"),
+        "data.file_label": "none" if task == "steps" else "table",
+        "data.file_labels": str(tmp_path / "labels.txt"),
         "data.step_label": "stage", "probe.tasks": (task,)}  # fmt: skip
     config = of_files(tmp_path, **settings)
     made, accepted = data.load_data(config, str), contextlib.nullcontext()
@@ -564,7 +566,8 @@ def test_test_labels_that_are_not_trained_on_are_counted(capsys):
 
 @pytest.mark.parametrize(("settings", "words"), [
     ({"model.kernels": (4, 2)}, "2 kernels but 1 strides"), ({"data.source": "wav"}, "wav"),
-    ({"data.file_label": "table"}, "data.file_labels"), ({"data.train_list": "x"}, "test_list"),
+    ({"data.file_label": "table"}, "data.file_labels"), 
+    ({"data.source": "files", "data.path": "x", "data.train_list": "x"}, "data.test_list"),
     ({"probe.features": ()}, r"probe.features is \(\)"),
     ({"negatives.rule": "excluding_sequence", "data.batch_size": 1}, "offset 1"),
 ])  # fmt: skip
