@@ -54,3 +54,15 @@ def fields(made, path="") -> dict[str, Any]:
         return {path: made}
     parts = [fields(value, f"{path}.{name}".lstrip(".")) for name, value in made.items()]
     return dict(itertools.chain.from_iterable(part.items() for part in parts))
+
+
+if __name__ == "__main__":  # of the configs of these names, in a process that has no device yet
+    import importlib
+    import sys
+
+    from jax._src import xla_bridge
+
+    for config_name in sys.argv[1:]:
+        named = importlib.import_module(f"configs.{config_name}").get_config()
+        sys.stdout.write(f"{plan_of(named)}\n")
+    assert not xla_bridge._backends, xla_bridge._backends

@@ -37,18 +37,11 @@ TASKS = [
     for name, value in (("ksg", 0.41), ("cca", None), ("info_nce", 1.4))
 ]  # fmt: skip
 LAWS = [
-    {
-        "law": law,
-        "rows": rows,
-        "critic": "joint",
-        "estimator": "nwj",
-        "value": value,
-        "ratio": value,
-        **CLAIM,
-    }
+    {"law": law, "rows": rows, "critic": "joint", "estimator": "nwj", "value": value,
+     "ratio": value, **CLAIM}
     for law in ("rows", "processing", "independence")
     for rows, value in ((7, 1.0), (28, None))
-]
+]  # fmt: skip
 
 
 def write(folder, kind, records, table):
@@ -102,8 +95,7 @@ def test_a_line_that_diverged_leaves_the_others_readable(tmp_path):
 
 
 def test_nothing_recorded_is_no_figure():
-    columns = ["task", "critic", "estimator", "law"]
-    nothing = pd.DataFrame(columns=columns)
+    nothing = pd.DataFrame(columns=["task", "critic", "estimator", "law"])
     assert staircase_figure(nothing, nothing, "gaussian") is None
     assert tasks_figure(nothing) is None
     assert consistency_figure(nothing) is None

@@ -1,14 +1,14 @@
-"""Every key of every config changes what it names: a count, a shape, a value, or a call.
+"""Every key of a config changes what it names: a plan, a module, a count, a value or a call.
 
-Nothing is trained. A key without a case, or whose case does not change, fails: so does a key that
-nothing reads. The keys of models are in `test_model_keys`, of losses and negatives in
-`test_objective`.
+Nothing is trained or compiled. A key without a case, or whose case does not change, fails: so does
+a key that nothing reads. Keys of data without a case are set by the tests of their kind.
 """
 
 import contextlib
 import functools
 import importlib
 import importlib.util
+import json
 import pathlib
 import types
 from typing import Any, NamedTuple
@@ -21,58 +21,73 @@ import pytest
 import soundfile
 from PIL import Image
 
-from configs import audio, image, series, text
-from cpc import rl
+from configs import (
+    audio,
+    audio_synthetic,
+    audio_voices_paper,
+    image,
+    image_fashion_mnist,
+    series,
+    text,
+)
+from configs import rl as configs_rl
+from cpc import losses, negatives, rl
 from cpc.data import Images, augment, make_synthetic, phone_chain
 from cpc.files import flatten
+from cpc.losses import OffsetSums
+from cpc.models import resnet_stages
+from cpc.models.description import build, describe
 from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
 from experiments.command.config import with_settings
 from experiments.kinds.audio import data as audio_data
 from experiments.kinds.audio import heard as audio_prepare
+from experiments.kinds.audio import kind as audio_kind
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import recognition as audio_recognition
-from experiments.kinds.audio import tasks as audio_abx
 from experiments.kinds.audio import tasks as audio_frames
-from experiments.kinds.audio.data import Frames
+from experiments.kinds.audio.data import AudioData, Phones
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import probes as image_probes
 from experiments.kinds.image import probes as image_supervised
-from experiments.kinds.image.data import prepare, split_groups
+from experiments.kinds.image.data import prepare
 from experiments.kinds.registry import CONTRASTIVE
-from experiments.kinds.series import kind as series_modality
+from experiments.kinds.rl import run as rl_run
+from experiments.kinds.rl import step as rl_step
+from experiments.kinds.series import kind as series_kind
 from experiments.kinds.series import probes as series_probes
 from experiments.kinds.text import data as text_data
-from experiments.kinds.text import kind as text_modality
+from experiments.kinds.text import kind as text_kind
 from experiments.kinds.text import probes as text_probes
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
+from experiments.train import run as run_config
 from experiments.training import loop, objective
 from experiments.training import probes as training_probes
 from experiments.training import step as training
 from experiments.training.contrastive import interpret, make_probe
-from experiments.training.objective import BranchOutputs
-from experiments.training.probes import FeatureSet, ProbeContext
+from experiments.training.objective import BranchOutputs, init_objective, objective_loss
+from experiments.training.probes import ProbeContext
 from experiments.training.records import probes_due
 from tests import services
-from tests.experiments.test_model_keys import OTHERS
-from tests.experiments.test_model_keys import TABLES as MODELS
-from tests.experiments.test_objective import COVERED
-from tests.plans import plan_of, problem_of
+from tests.plans import fields, meaning, plan_of, plan_of_offsets, problem_of
 
+CONFIGS = {"audio": audio, "image": image, "series": series, "text": text, "rl": configs_rl}
 CHANGES = object()
+#: Nothing is written.
+FOLDER = pathlib.Path("nowhere")
 
 
 class Case(NamedTuple):
-    """What is so of a config, with and without a value of a key."""
+    """An effect of a config, with and without a value of a key."""
 
     value: Any
     effect: Any
     """effect(config) -> what the key names."""
     want: Any = CHANGES
-    """What it is with the value; by default another than without."""
-    beside: Any = types.MappingProxyType({})
+    """The effect with the value; by default another than without."""
+    others: Any = types.MappingProxyType({})
     """Keys that are set both times."""
 
 
@@ -84,7 +99,7 @@ def same(a, b):
 
 
 def check(case, config, key):
-    config = with_settings(config, case.beside)
+    config = with_settings(config, case.others)
     before, after = case.effect(config), case.effect(with_settings(config, {key: case.value}))
     assert not same(before, after)
     assert case.want is CHANGES or same(after, case.want), after
@@ -108,7 +123,328 @@ def calls(module, **answers):
         yield found
 
 
-# What all kinds share, shown of a series.
+def loaded(load, get):
+    """Something of a config and its data."""
+
+    def effect(config):
+        try:
+            return get(config, load(config, str))
+        except UserError:
+            return "refused"
+
+    return effect
+
+
+def of_problem(load, get):
+    return loaded(load, lambda config, data: get(problem_of(config, data)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    """A working directory with a little sound, text and images, and files that are none of these.
+
+    Sound has two folders of two speakers each, images have splits of two classes each.
+    """
+    root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    for number in range(12):
+        clips = root / "clips" / f"part{number % 2}" / f"speaker{number % 4}"
+        clips.mkdir(parents=True, exist_ok=True)
+        soundfile.write(clips / f"u{number}.wav", 0.1 * rng.normal(size=4800), 16_000)
+    labels = " ".join("01"[i % 2] for i in range(30))
+    for split, count in (("train", 12), ("test", 8), ("other", 6)):
+        for number in range(count):
+            images = root / "images" / split / "ab"[number % 2]
+            images.mkdir(parents=True, exist_ok=True)
+            x = rng.integers(0, 256, (20, 20, 3), np.uint8)
+            Image.fromarray(x).save(images / f"{number}.png")
+    (root / "two").symlink_to(root / "images" / "other", target_is_directory=True)
+    (root / "texts").mkdir()
+    for name, content in {
+        "clips/part0/speaker0/bad.wav": b"?", "images/train/a/bad.png": b"?",
+        "texts/bad.txt": b"\xff", "texts/one.txt": b"The cat. The dog\nsat. " * 40,
+        "two.txt": b"One two. Two one. " * 40,
+        "vectors.txt": b"commona 1 0\ncommonb 0 1\nnew 1 1\n",
+        "phones.txt": "".join(f"u{i} {labels}\n" for i in range(12)).encode(),
+        "toy.item": b"u0 0 0.1 a b c d\n", "train.txt": b"u0\nu1\n", "test.txt": b"u2\nu3\nu4\n",
+    }.items():  # fmt: skip
+        (root / name).write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setenv("CPC_DATA", str(root / "cache"))
+        yield
+
+
+# The loss and the negatives, by what `cpc_loss` is called with.
+
+
+def outputs_of(scale=1.0):
+    keys = jax.random.split(jax.random.key(0), 2)
+    z = scale * jax.random.normal(keys[0], (3, 6, 4))
+    predictions = scale * jax.random.normal(keys[1], (3, 6, 2, 4))
+    positions = Position.grid(3, 6, group=np.arange(3) // 2)
+    return BranchOutputs(CPCOutputs(z, z, predictions), positions)
+
+
+#: Of `audio_synthetic`, with offsets 1 and 2.
+USUAL = {
+    "rule": "batch", "choose": None, "loss": ("info_nce", {}), "temperature": 1.0, "bias": 0.0,
+    "is_cosine": False, "queue": None, "offsets": (1, 2),
+}  # fmt: skip
+HARDEST, SEMI = negatives.hardest(3), negatives.semi_hard(0.3)
+NO_NOISE = {"log_noise_positive": 0.0, "log_noise_negatives": 0.0}
+COSINE, THREE = {"loss.cosine": True}, {"negatives.num_sampled": 3}
+HARD = {"prior": 0.3, "concentration": 2.0}
+#: Keys of a config, and the arguments of `cpc_loss` that they change: these, and nothing else.
+MEANINGS = [
+    *(({"negatives.rule": word}, {"rule": word}) for word in negatives.RULES if word != "batch"),
+    ({"negatives.window": 1}, {"rule": "batch & outside_window(1)"}),
+    ({"negatives.shards": 4}, {"rule": "batch & within_shards(4)"}),
+    (THREE, {"choose": negatives.uniform_subset(3)}),
+    ({"negatives.choose": "hardest", **THREE}, {"choose": HARDEST}),
+    ({"negatives.choose": "semi_hard", "negatives.margin": 0.3}, {"choose": SEMI}),
+    ({"negatives.choose": "ring", "negatives.ring_low": 20, "negatives.ring_high": 60},
+     {"choose": negatives.percentile_ring(20, 60)}),
+    ({"negatives.choose": "mixed", **THREE}, {"choose": negatives.mixed(3, 3)}),
+    ({"negatives.choose": "proposed", "negatives.proposal": "through", **THREE},
+     {"choose": negatives.proposed(3, "through")}),
+    ({"negatives.choose": "with_zero"}, {"choose": negatives.with_zero()}),
+    ({"negatives.queue": 9}, {"queue": 9}),
+    ({"negatives.temperature": 0.5}, {"temperature": 0.5}),
+    ({"negatives.temperature": 0.5, "negatives.temperature_rule": "learned"}, {"temperature": 0.5}),
+    (COSINE, {"is_cosine": True}),
+    ({"loss.name": "sigmoid", "loss.bias": -1.0}, {"loss": (losses.sigmoid, {}), "bias": -1.0}),
+    ({"loss.name": "nce", "loss.bias": 0.5, "loss.learn_bias": True},
+     {"loss": (losses.nce, NO_NOISE), "bias": 0.5}),
+    ({"loss.name": "decoupled"}, {"loss": (losses.decoupled, {})}),
+    ({"loss.name": "sup_con", **COSINE}, {"loss": (losses.sup_con, {}), "is_cosine": True}),
+    ({"loss.name": "debiased", "loss.prior": 0.3, **COSINE},
+     {"loss": (losses.debiased, {"prior": 0.3}), "is_cosine": True}),
+    ({"loss.name": "hard_weighted", "loss.prior": 0.3, "loss.concentration": 2.0, **COSINE},
+     {"loss": (losses.hard_weighted, HARD), "is_cosine": True}),
+    *(({"loss.name": f"triplet_{mining}", "loss.margin": 0.2, **COSINE},
+       {"loss": (losses.triplet, {"margin": 0.2, "mining": mining}), "is_cosine": True})
+      for mining in ("hard", "semi_hard", "all")),
+]  # fmt: skip
+#: `negatives.momentum` is a shared case; `test_objective` has the others.
+OBJECTIVE = {key for settings, _ in MEANINGS for key in settings} | {
+    "negatives.target_entropy", "negatives.temperature_low", "negatives.temperature_high",
+}  # fmt: skip
+
+
+def call_of_loss(settings):
+    plan = plan_of_offsets(with_settings(audio_synthetic.get_config(), settings), (1, 2))
+    zeros = OffsetSums(*(jnp.zeros(2) for _ in OffsetSums._fields))
+    branch = outputs_of()
+    with calls(objective, cpc_loss=(jnp.zeros(()), zeros)) as found:
+        objective_loss(plan, *init_objective(plan, [branch]), [branch], jax.random.key(0))
+    (outputs, _, rule), call = found["cpc_loss"]
+    lengths = np.linalg.norm(outputs.z, axis=-1)
+    return {
+        "rule": rule.name,
+        "choose": meaning(call["choose"]),
+        "loss": meaning(call["loss"]),
+        "temperature": round(float(call["temperature"]), 6),
+        "bias": float(call["bias"]),
+        "is_cosine": bool(np.allclose(lengths, 1, atol=1e-3)),
+        "queue": None if call["memory"] is None else len(call["memory"][0]),
+        "offsets": call["offsets"],
+    }
+
+
+@pytest.mark.parametrize(("settings", "changed"), MEANINGS, ids=[",".join(s) for s, _ in MEANINGS])
+def test_a_key_of_the_objective_changes_what_it_names(settings, changed):
+    changed = {name: meaning(value) for name, value in changed.items()}
+    assert call_of_loss(settings) == USUAL | changed
+
+
+# Models, by the fields of their modules.
+
+HALF = {f"{part}.dtype": jnp.dtype("bfloat16") for part in ("encoder", "context", "predictor")}
+CODES, RESNET, SEGMENTS = {"num_codes": 32}, {"encoder": "resnet18"}, {"segment_threshold": 0.3}
+#: Of sequences: key -> (value, the fields that it changes, other keys that are set).
+SEQUENCES = {
+    "width": (8, {"encoder.width": 8, "predictor.width": 8}),
+    "context_width": (8, {"context.width": 8}),
+    "context_layers": (2, {"context.num_layers": 2}),
+    "num_offsets": (1, {"predictor.num_offsets": 1}),
+    "dtype": ("bfloat16", HALF),
+    "context": ("lstm", {"context": "LSTM"}),
+}
+SIGNALS = SEQUENCES | {
+    "norm": ("layer", {"encoder.norm": "layer"}),
+    "padding": ("valid", {"encoder.padding": "valid"}),
+    "remat": (True, {"encoder.remat": True}),
+}
+MODELS = {
+    "audio": SIGNALS | {
+        "encoder": ("log_mel", {"encoder": "LogMelEncoder"}),
+        "num_codes": (32, {"encoder": "QuantizedEncoder", "encoder.num_codes": 32}),
+        "code_width": (16, {"encoder.width": 16, "predictor.width": 16}, CODES),
+        "code_decay": (0.5, {"encoder.decay": 0.5}, CODES),
+        "commitment": (0.5, {"encoder.commitment": 0.5}, CODES),
+        "restart_codes": (True, {"encoder.restart": True}, CODES),
+        "context_blocks": (4, {"context.blocks": 4}),
+        "predictor": ("hidden", {"predictor": "HiddenPredictor"}),
+        "directions": (("forward", "backward"), {"directions": ("forward", "backward")}),
+        "modules": (3, {"cuts": (2, 4)}),
+        "segment_threshold": (0.3, {"": "SegmentalCPC", "threshold": 0.3}, {"num_offsets": 1}),
+        "segment_offsets": (2, {"predictor.num_offsets": 2, "frame_predictor": "LinearPredictor",
+                                "frame_predictor.num_offsets": 12, "frame_context": "GRU"},
+                            SEGMENTS),
+    },
+    "image": {
+        "encoder": ("resnet18", {"encoder": "ResNet", "make_predictor.1": 512}),
+        "stages": (2, {"encoder.stages": resnet_stages(18, 2), "make_predictor.1": 128}, RESNET),
+        "pooled_stem": (True, {"encoder.pooled_stem": True}, RESNET),
+        "width": (64, {"encoder.widths": (16, 32, 64), "make_predictor.1": 64}),
+        "norm": ("layer", {"encoder.norm": "layer"}),
+        "context": ("gru", {"make_context": "RowGRU"}),
+        "context_width": (64, {"make_context.0": 64}),
+        "context_layers": (2, {"make_context.1": 2}),
+        "directions": (("right",), {"directions": ("right",)}),
+        "modules": (2, {"cuts": (2,)}),
+        "num_offsets": (1, {"make_predictor.0": 1}),
+        "target_width": (16, {"make_predictor.1": 16, "target_width": 16}),
+        "remat": (True, {"encoder.remat": True}, RESNET),
+        "dtype": ("bfloat16", {name: jnp.dtype("bfloat16") for name in (
+            "encoder.dtype", "make_context.dtype", "make_predictor.dtype", "dtype")}),
+    },
+    "series": SIGNALS | {
+        "kernels": ((2,), {"encoder.kernels": (2,)}),
+        "strides": ((2,), {"encoder.strides": (2,)}, {"kernels": (2,)}),
+    },
+    "text": SEQUENCES | {
+        "name": ("quick_thoughts", {"": "QuickThoughts", "context": "SentenceEncoder"}),
+        "embedding_width": (3, {"encoder.embedding_width": 3}),
+        "kernel": (2, {"encoder.kernel": 2}),
+    },
+}  # fmt: skip
+#: Keys of what is seen or predicted: (value, the shape or the offsets with the value).
+OTHERS = {
+    ("audio", "horizon"): (34, tuple(range(1, 35, 3))),
+    ("image", "first_offset"): (1, (1, 2, 3)),
+    ("image", "patch"): (6, [6, 6, 6, 6, 1]),
+    ("image", "stride"): (5, [5, 5, 8, 8, 1]),
+}
+
+
+def config_of(kind, keys):
+    paper = {"audio": audio_voices_paper, "image": image_fashion_mnist}.get(kind, CONFIGS[kind])
+    return with_settings(paper.get_config(), {f"model.{key}": keys[key] for key in keys})
+
+
+def fields_of(kind, keys):
+    module = CONTRASTIVE[kind].build_model(config_of(kind, keys)).module
+    found = fields(module)
+    described = fields(build(json.loads(json.dumps(describe(module)))))
+    if kind != "image":  # whose parts are functions
+        assert {name: str(value) for name, value in described.items()} == {
+            name: str(value) for name, value in found.items()
+        }
+    return found
+
+
+@pytest.mark.parametrize(("kind", "key"), [(k, key) for k, keys in MODELS.items() for key in keys])
+def test_a_key_of_a_model_changes_the_fields_that_it_names(kind, key):
+    value, expected, *others = MODELS[kind][key]
+    before, after = fields_of(kind, dict(*others)), fields_of(kind, {**dict(*others), key: value})
+    assert all(before.get(name) != value and after[name] == value
+               for name, value in expected.items())  # fmt: skip
+    if not any(isinstance(after[one], str) and after[one][:1].isupper() for one in expected):
+        assert {name for name in before if before[name] != after.get(name)} == {*expected}
+
+
+@pytest.mark.parametrize(("kind", "key"), OTHERS)
+def test_a_key_of_a_model_changes_what_is_seen_or_predicted(kind, key):
+    def look(keys):
+        config = config_of(kind, keys)
+        if key in ("patch", "stride"):
+            return CONTRASTIVE[kind].describe_input(config)["shape"]
+        return plan_of(config).geometry.branches[0].offsets
+
+    value, expected = OTHERS[kind, key]
+    assert look({}) != expected
+    assert look({key: value}) == expected
+
+
+@pytest.mark.parametrize(("key", "word", "changed"), [
+    ("predictor", "affine", {"predictor.use_bias": True}),
+    ("predictor", "transformers", {"predictor": "TransformersPredictor"}),
+    ("context", "conv", {"context": "CausalConv", "context.dilated": True}),
+    ("context", "conv_undilated", {"context": "CausalConv", "context.dilated": False}),
+    ("context", "transformer", {"context": "CausalTransformer"}),
+])  # fmt: skip
+def test_words_of_a_model(key, word, changed):
+    assert changed.items() <= fields_of("audio", {key: word}).items()
+
+
+@pytest.mark.parametrize("padding", ["causal", "same", "valid"])
+@pytest.mark.parametrize("encoder", ["conv", "log_mel"])
+def test_every_padding_of_audio_has_the_latents_that_the_loss_counts_with(encoder, padding):
+    config = config_of("audio", {"encoder": encoder, "padding": padding, "width": 32})
+    x = jax.ShapeDtypeStruct((2, config.data.window_samples), jnp.float32)
+    module = audio_kind.build_model(config).module.encoder
+    z = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x)[0], x)
+    assert z.shape[1] == audio_kind.num_latents(config)
+    labels = {"u": np.arange(300, dtype=np.int32)}
+    phones = {"toy": Phones(labels, ("a",) * 300)}
+    sound = AudioData(types.SimpleNamespace(names=("u",)), None, phones)
+    batch = {"utterance": np.array([0, 0]), "start": np.array([160, 400]), "speaker": np.zeros(2)}
+    found = audio_kind.label_latents(config, sound, batch)["phone"]
+    assert found.shape == (2, z.shape[1])
+    assert found[:, 0].tolist() == [1, 3]  # 400 samples are 2.5 labels
+
+
+def test_a_single_prediction_is_of_the_horizon():
+    assert audio_kind.choose_offsets(config_of("audio", {"num_offsets": 1, "horizon": 9})) == (9,)
+
+
+SUP_CON = {"loss.name": "sup_con", **COSINE}
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    *(({"loss.name": name, **COSINE, "loss.cosine": False}, r"loss\.cosine=True")
+      for name in losses.LOSSES if losses.LOSSES[name].description.needs_cosines),
+    *(({"loss.name": name, **COSINE, key: value}, r"loss\.bias=0 and loss\.learn_bias=False")
+      for name in ("debiased", "hard_weighted")
+      for key, value in (("loss.bias", -2.0), ("loss.learn_bias", True))),
+    *(({**SUP_CON, "negatives.rule": rule}, f"negatives.rule is '{rule}'")
+      for rule in ("own_sequence", "same_group")),
+    ({**SUP_CON, **THREE}, "negatives.num_sampled=0"),
+    ({**SUP_CON, "negatives.choose": "ring"}, "negatives.choose=uniform"),
+    ({**SUP_CON, "data.one_speaker": True}, "one_speaker=False"),
+    ({"negatives.choose": "hardest"}, "set negatives.num_sampled"),
+    ({"negatives.queue": 64, "negatives.rule": "own_sequence"}, "negatives.queue is 64"),
+    ({"negatives.queue": 64, "negatives.shards": 2}, "negatives.shards is 2"),
+    ({"negatives.temperature_low": 3.0, "negatives.temperature_high": 2.0}, "ascend"),
+    ({"negatives.temperature_rule": "learned", "negatives.temperature": 1000.0},
+     r"temperature is 1000\.0"),
+    ({"optim.name": "schedule_free"}, "schedule_free"),
+    ({"optim.name": "rmsprop", "optim.weight_decay": 0.1}, "decoupled weight decay"),
+    ({"optim.name": "schedule_free", "optim.schedule": "constant", "optim.ema_decay": 0.9},
+     "optim.ema_decay is 0.9"),
+    ({"optim.accumulate": 3}, "accumulate is 3 and data.batch_size is 8"),
+    ({"optim.accumulate": 2, "model.norm": "batch"}, "model.norm is 'batch'"),
+    ({"steps_per_launch": 7}, "7 steps of a launch"),
+    ({"kind": "smell"}, "kind is 'smell'"),
+    ({"model.horizon": 11}, "model.horizon is 11 and model.num_offsets is 12"),
+    ({"model.horizon": 12, "loss.align_to": 12}, "loss.align_to is 12"),
+    ({"model.horizon": 2, "model.num_offsets": 1, "model.segment_threshold": 0.3}, "of frames"),
+    ({"model.context_blocks": 3}, "3 blocks"),
+    ({"model.context_blocks": 2, "model.context": "lstm"}, "gru"),
+    *(({f"model.{key}": value}, str(value if isinstance(value, str | int) else value[0]))
+      for key, value in (
+        ("encoder", "mel"), ("context", "rnn"), ("dtype", "float16"), ("norm", "no"),
+        ("padding", "no"), ("directions", ("down",)), ("directions", ("backward",)),
+        ("modules", 7))),
+])  # fmt: skip
+def test_keys_that_do_not_go_together_are_refused_before_data_are_read(settings, words):
+    config = with_settings(audio_voices_paper.get_config(), {"data.batch_size": 8, **settings})
+    with pytest.raises(UserError, match=words):
+        interpret(CONTRASTIVE["audio"], config)
+
+
+# Training, shown of a series.
 
 
 def small_series():
@@ -122,12 +458,7 @@ def small_series():
 
 
 def series_problem(config):
-    return problem_of(config, series_modality.load_data(config, str))
-
-
-def is_apart(problem):
-    """Whether windows that share some sound are no negatives of each other."""
-    return "outside_overlap" in problem.plan.rule.name
+    return problem_of(config, series_kind.load_data(config, str))
 
 
 def of_fit(name):
@@ -153,60 +484,45 @@ def of_step(function, name):
 
     def effect(config):
         with calls(
-            training,
-            make_optimizer=(None, None),
-            make_loss=None,
-            make_state=jnp.zeros(()),
-            make_train_step=None,
-            make_launch=None,
-            jit_step=None,
-        ) as found:
+            training, make_optimizer=(None, None), make_loss=None, make_state=jnp.zeros(()),
+            make_train_step=None, make_launch=None, jit_step=None,
+        ) as found:  # fmt: skip
             training.make_step(series_problem(config), make_mesh(1))
         return found[function][1][name]
 
     return effect
 
 
-def num_parts(config):
-    """How many parts of a batch the model is applied to, one at a time."""
-    return traced(config, training, "apply_in_parts")[4]
-
-
-def rate_of_the_slow_encoder(config):
-    found = traced(config, optax, "incremental_update")
-    return found[2] if found else None
-
-
 def traced(config, module, name):
-    """What a function is called with as a step is traced."""
+    """The arguments of a function as a step is traced."""
     problem = series_problem(config)
     record = calls(module, **{name: getattr(module, name)})
     with record as found, calls(training, init_state=jnp.zeros(())):
         training.make_state(problem, training.make_loss(problem), None)
-    return found[name][0] if found else ()
+    return found[name][0] if found else (None,) * 5
 
 
+def due(config):
+    """The steps at which an evaluation fits probes."""
+    return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
+
+
+OPTIMIZER = {"name": "muon", "learning_rate": 0.5, "warmup_steps": 3, "schedule": "constant",
+             "clip_norm": 0.5, "weight_decay": 0.5}  # fmt: skip
+TOLD = [("init", (), None), ("log", ({"test/bound/1": 1.5},), 2), ("finish", (), None)]
 SHARED = {
-    "num_steps": Case(70, of_fit("num_steps"), 70),
-    "steps_per_launch": Case(5, of_fit("steps_per_launch"), 5),
-    "log_every": Case(7, of_fit("log_every"), 7),
-    "eval_every": Case(20, of_fit("eval_every"), 20),
-    "save_every": Case(20, of_fit("save_every"), 20),
-    "logger": Case(
-        "trackio",
-        services.services_of,
-        [("init", (), None), ("log", ({"test/bound/1": 1.5},), 2), ("finish", (), None)],
-    ),
+    **{name: Case(value, of_fit(name), value) for name, value in (
+        ("num_steps", 70), ("steps_per_launch", 5), ("log_every", 7), ("eval_every", 20),
+        ("save_every", 20))},
+    **{f"optim.{name}": Case(value, of_step("make_optimizer", name), value)
+       for name, value in OPTIMIZER.items()},
     "data.num_threads": Case(5, of_fit("num_threads"), 5),
-    "optim.name": Case("muon", of_step("make_optimizer", "name"), "muon"),
-    "optim.learning_rate": Case(0.5, of_step("make_optimizer", "learning_rate"), 0.5),
-    "optim.warmup_steps": Case(3, of_step("make_optimizer", "warmup_steps"), 3),
-    "optim.schedule": Case("constant", of_step("make_optimizer", "schedule"), "constant"),
-    "optim.clip_norm": Case(0.5, of_step("make_optimizer", "clip_norm"), 0.5),
-    "optim.weight_decay": Case(0.5, of_step("make_optimizer", "weight_decay"), 0.5),
+    "logger": Case("trackio", services.services_of, TOLD),
     "optim.ema_decay": Case(0.5, of_step("make_train_step", "ema_decay"), 0.5),
-    "optim.accumulate": Case(2, num_parts, 2),
-    "negatives.momentum": Case(0.75, rate_of_the_slow_encoder, 0.25),
+    "optim.accumulate": Case(2, lambda c: traced(c, training, "apply_in_parts")[4], 2),
+    "negatives.momentum": Case(
+        0.75, lambda c: traced(c, optax, "incremental_update")[2] or 0, 0.25),
+    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }  # fmt: skip
 
 
@@ -220,19 +536,22 @@ def test_every_kind_trains_the_plan_of_its_config(kind, monkeypatch):
     draws = {"audio": "draw_windows", "image": "make_image_batches", "series": "make_windows"}
     draw = draws.get(kind, "make_runs")
     monkeypatch.setattr(f"experiments.kinds.{kind}.kind.{draw}", lambda *args, **options: None)
-    config = {"audio": audio, "image": image, "series": series, "text": text}[kind].get_config()
+    config = CONFIGS[kind].get_config()
     config.evaluate = {name: 0 for name in config.evaluate}
     plan, data = plan_of(config), types.SimpleNamespace(train=None, test=None)
     assert CONTRASTIVE[kind].make_problem(plan, data).plan is plan
 
 
-@pytest.mark.parametrize("kind", CONTRASTIVE)
+@pytest.mark.parametrize("kind", [*CONTRASTIVE, "rl"])
 def test_every_key_has_a_case(kind):
-    cases = {*SHARED, "kind", *TABLES[kind], *COVERED}
-    cases |= {f"model.{key}" for key in MODELS[kind]} | {
-        f"model.{key}" for one, key in OTHERS if one == kind
-    }
-    assert set(flatten(CONTRASTIVE[kind].KEYS)) == cases
+    keys, cases = set(flatten(CONFIGS[kind].KEYS)), {"kind", *TABLES[kind]}
+    if kind != "rl":
+        cases |= {*SHARED, *OBJECTIVE, *(f"model.{key}" for key in MODELS[kind])}
+        cases |= {f"model.{key}" for one, key in OTHERS if one == kind}
+    own = pathlib.Path(__file__).with_name(f"test_{kind}.py").read_text()
+    named = {key for key in keys if f'"{key}"' in own or key.replace(".", "__") in own}
+    assert cases <= keys
+    assert keys - cases <= (named if kind in ("series", "text", "rl") else set())
 
 
 @pytest.mark.parametrize("kind", CONTRASTIVE)
@@ -241,7 +560,8 @@ def test_every_word_of_probe_tasks_is_a_task(kind):
     assert {*tasks} == {*CONTRASTIVE[kind].KEYS["probe"]["tasks"].words}
 
 
-CARDS = sorted(path.stem for path in pathlib.Path("configs").glob("*_*.py") if path.stem[0] != "_")
+ROOT = pathlib.Path(configs_rl.__file__).parent
+CARDS = sorted(path.stem for path in ROOT.glob("*_*.py") if path.stem[0] != "_")
 
 
 @pytest.mark.parametrize("card", CARDS)
@@ -255,144 +575,45 @@ def test_every_card_can_be_meant(card, monkeypatch):
     check_cell(config, Cell(card, {}))
 
 
-@pytest.mark.parametrize("kind", CONTRASTIVE)
-def test_the_kind_is_checked(kind):
-    config = {"audio": audio, "image": image, "series": series, "text": text}[kind].get_config()
-    interpret(CONTRASTIVE[kind], config)
-    config.kind = "smell"
-    with pytest.raises(UserError, match="kind is 'smell'"):
-        interpret(CONTRASTIVE[kind], config)
+# Probes, of a model that copies its input.
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"optim.name": "schedule_free"}, "schedule_free has no schedule but a warm-up"),
-        ({"optim.name": "rmsprop", "optim.weight_decay": 0.1}, "no decoupled weight decay"),
-        (
-            {"optim.name": "schedule_free", "optim.schedule": "constant", "optim.ema_decay": 0.9},
-            "an average of its own",
-        ),
-        ({"optim.accumulate": 3}, "accumulate is 3 and data.batch_size is 8"),
-        ({"optim.accumulate": 2, "model.norm": "batch"}, "a part of the batch at a time"),
-        ({"steps_per_launch": 7}, "no multiple of the 7 steps of a launch"),
-    ],
-)
-def test_a_step_that_cannot_be_is_refused_before_data_are_read(settings, message):
-    """And before the run directory holds a config that the advice would not fit."""
-    config = with_settings(audio.get_config(), {"data.batch_size": 8, **settings})
-    with pytest.raises(UserError, match=message):
-        interpret(CONTRASTIVE["audio"], config)
-
-
-# Series
-
-
-def drawn(config):
-    batch = series_problem(config).draw(0)
-    return batch["x"].shape, batch["x"]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Two folders of series, one with labels of steps, and one damaged file."""
-    root = tmp_path_factory.mktemp("series")
-    rng = np.random.default_rng(0)
-    for number in range(6):
-        folder = root / "ab"[number % 2]
-        folder.mkdir(exist_ok=True)
-        x = 3 + rng.normal(size=(20, 2)).astype("f")
-        np.savez(folder / f"{number}.npz", x=x, stage=np.arange(20) % 3)
-    (root / "a" / "bad.csv").write_text("x\nnan\n")
-    (root / "table.txt").write_text("0,low\n1,high\n")
-    (root / "train.txt").write_text("0\n2\n")
-    (root / "test.txt").write_text("1\n")
-    np.save(root / "b" / "one.npy", rng.normal(size=(20, 1)))
-    global FILES  # the effects are made before the fixtures are
-    FILES = root
-    return root
-
-
-FILES: Any = None
-OF_FILES = {"data.source": "files", "data.channels": 2, "data.max_skipped_fraction": 1.0}
-
-
-def of_files(get):
-    """Something of the data that a folder holds; paths are below it."""
-
-    def effect(config):
-        config = with_settings(config, {
-            f"data.{name}": str(FILES / config.data[name])
-            for name in ("path", "file_labels", "train_list", "test_list")
-            if config.data[name] or name == "path"
-        })  # fmt: skip
-        try:
-            return get(series_modality.load_data(config, str))
-        except UserError:
-            return "refused"
-
-    return effect
-
-
-def names(data):
-    return data.train.sequences.names
-
-
-def trained(data):
-    return [names(data)[file].rsplit("/")[-1] for file, *_ in data.train.pieces]
-
-
-def due(config):
-    """The steps at which an evaluation fits probes."""
-    return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
-
-
-def fits(module, config, data, get):
-    """Something of each probe that is fitted, on features of a model that copies its input."""
-    found = []
-
-    def record(*args, **options):
-        found.append(get(args, options))
-        return []
+def probe(config, data):
+    """Fit the probes of a config; returns their scores."""
+    kind, stride = config.kind, 160 if config.kind == "audio" else 1
 
     def embed(variables, x):
-        z = x.reshape(*x.shape[:2], -1) if config.kind == "series" else x
-        z = z[:, ::160, None] if config.kind == "audio" else z
-        return z, 2 * z
+        z = x.mean((3, 4)) if kind == "image" else x[:, ::stride]
+        z = z.reshape(*x.shape[:2], -1) if kind == "series" else z
+        z = z[..., None] if kind == "audio" else z
+        return z, z + 1 if kind == "image" else 2 * z
 
-    stride = {"audio": 160, "series": 1}[config.kind]
     encoder = types.SimpleNamespace(stride=stride, frames_around=(0, 0))
-    model = types.SimpleNamespace(
-        init=lambda rng, batch: {}, embed=embed, module=types.SimpleNamespace(encoder=encoder)
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("write_scores", "print_scores"):
-            patch.setattr(training_probes, name, lambda *args: None)
-        patch.setattr(audio_probes, "write_latest", lambda *args, **options: None)
-        patch.setattr(module, "probe_scores", record)
-        make_probe(CONTRASTIVE[config.kind], config, FOLDER, data, model)({}, 0)
-    return found
+    module = types.SimpleNamespace(encoder=encoder)
+    variables: Any = {"params": {}}
+    model = types.SimpleNamespace(init=lambda *_: variables, embed=embed, module=module)
+    quiet = calls(training_probes, write_scores=None, print_scores=None)
+    with quiet, calls(audio_probes, write_latest=None), calls(audio_recognition, digest=""):
+        return make_probe(CONTRASTIVE[kind], config, FOLDER, data, model)(variables, 0)
 
 
-#: Nothing is written.
-FOLDER = pathlib.Path("nowhere")
+def of_probes(load, module, name, get, answer=()):
+    """Something of each call of a function that probes are made with."""
 
+    def effect(config):
+        found = []
 
-def series_fits(get):
-    return lambda config: fits(series_probes, config, series_modality.load_data(config, str), get)
+        def record(*args, **options):
+            found.append(get(args, options))
+            return answer(*args) if callable(answer) else answer
 
+        with pytest.MonkeyPatch.context() as patch:
+            data = load(config, str)
+            patch.setattr(module, name, record)
+            probe(config, data)
+        return found
 
-def left_out(config):
-    """Features of which each group is held out in turn."""
-    found = []
-
-    def record(name, *args, **options):
-        found.append(name)
-        return []
-
-    with calls(series_probes, leave_one_out_scores=record):
-        series_fits(option("task"))(config)
-    return found
+    return effect
 
 
 def features_of(args, options):
@@ -407,56 +628,33 @@ def num_epochs(args, options):
     return options["updates"].num_epochs
 
 
-def embedded(config):
-    return series_modality.describe_input(config)
+# Series
 
 
-SMALL_FILES = {**OF_FILES, "data.path": "", "data.num_threads": 0}
+def drawn(config):
+    batch = series_problem(config).draw(0)
+    return batch["x"].shape, batch["x"]
+
+
+series_fits = functools.partial(of_probes, series_kind.load_data, series_probes, "probe_scores")
+
+
+LEFT_OUT = of_probes(
+    series_kind.load_data, series_probes, "leave_one_out_scores", lambda args, options: args[0]
+)
 TABLES: dict[str, dict[str, Case]] = {"series": {
     "seed": Case(1, drawn),
-    "data.source": Case("files", of_files(names), beside=SMALL_FILES | {"data.source": "ar1"}),
-    "data.path": Case("a", of_files(names), ("0", "2", "4"), SMALL_FILES),
-    "data.channels": Case(1, of_files(names), ("b/one",),
-                          SMALL_FILES | {"data.test_fraction": 0.5}),
-    "data.rate_hz": Case(250.0, lambda c: embedded(c)["rate_hz"] or 0, 250.0),
-    "data.standardize": Case(False, of_files(
-        lambda data: bool(abs(data.train.read(0).mean()) > 1)), True, SMALL_FILES),
-    "data.step_label": Case(
-        "stage", of_files(lambda data: data.step_names), ("0", "1", "2"), SMALL_FILES),
-    "data.file_label": Case("folder", of_files(lambda data: data.file_names), ("a", "b"),
-                            SMALL_FILES),
-    "data.file_labels": Case("table.txt", of_files(lambda data: data.file_labels.tolist()),
-                             beside=SMALL_FILES | {"data.file_label": "table"}),
-    "data.group_level": Case(
-        1, of_files(lambda data: sorted(set(data.groups))), ["a", "b"], SMALL_FILES),
-    "data.train_list": Case("train.txt", of_files(trained), ["0", "2"],
-                            SMALL_FILES | {"data.test_list": "test.txt"}),
-    "data.test_list": Case("test.txt", of_files(trained), ["0", "2"],
-                           SMALL_FILES | {"data.train_list": "train.txt"}),
-    "data.test_fraction": Case(0.5, of_files(lambda data: len(data.test.pieces)), 3, SMALL_FILES),
-    "data.window_steps": Case(4, lambda c: drawn(c)[0], (4, 4, 1)),
+    "data.rate_hz": Case(250.0, lambda c: series_kind.describe_input(c)["rate_hz"] or 0, 250.0),
     "data.correlation": Case(0.1, drawn),
-    "data.num_files": Case(12, lambda c: len(problem_data(c).train.sequences.names), 12),
-    "data.batch_size": Case(6, lambda c: drawn(c)[0], (6, 8, 1)),
-    "data.max_skipped_fraction": Case(0.0, of_files(names), "refused", SMALL_FILES),
-    "negatives.overlap": Case(True, lambda c: is_apart(series_problem(c)), False),
+    "data.num_files": Case(
+        12, lambda c: len(series_kind.load_data(c, str).train.sequences.names), 12),
     "evaluate.num_windows": Case(9, lambda c: series_problem(c).held_out.number, 3),
     "probe.tasks": Case((), series_fits(option("task")), []),
     "probe.features": Case(("z", "raw"), series_fits(features_of), [["z"], ["raw"]]),
     "probe.hidden_width": Case(5, series_fits(option("hidden_widths")), [(0, 5)] * 4),
     "probe.num_epochs": Case(7, series_fits(num_epochs), [7] * 4),
-    "probe.leave_one_out": Case(True, left_out, ["c", "z", "raw", "random c"]),
-    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
+    "probe.leave_one_out": Case(True, LEFT_OUT, ["c", "z", "raw", "random c"]),
 }}  # fmt: skip
-
-
-def problem_data(config):
-    return series_modality.load_data(config, str)
-
-
-@pytest.mark.parametrize("key", TABLES["series"])
-def test_a_key_of_series_changes_what_it_names(key, files):
-    check(TABLES["series"][key], small_series(), key)
 
 
 # Text
@@ -468,42 +666,12 @@ def small_text():
     config.data.run_sentences, config.data.max_words, config.data.batch_size = 6, 10, 4
     config.data.block_sentences = 10
     config.model.width = config.model.context_width = config.model.embedding_width = 4
-    config.model.num_offsets, config.probe.features = 2, ("z",)
-    config.num_steps, config.optim.warmup_steps, config.eval_every = 100, 10, 10
+    config.model.num_offsets, config.probe.features, config.probe.tasks = 2, ("z",), ("next",)
     return config
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    """Two texts, a damaged one, and word vectors; packs of them go to a folder of their own."""
-    root = tmp_path_factory.mktemp("texts")
-    (root / "in").mkdir()
-    (root / "in" / "one.txt").write_text("The cat. The dog\nsat. " * 40)
-    (root / "in" / "bad.txt").write_bytes(b"\xff")
-    (root / "two.txt").write_text("One two. Two one. " * 40)
-    (root / "vectors.txt").write_text("commona 1 0\ncommonb 0 1\nnew 1 1\n")
-    global TEXTS
-    TEXTS = root
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CPC_DATA", str(root / "cache"))
-        yield root
-
-
-TEXTS: Any = None
-OF_TEXTS = {"data.source": "files", "data.path": "in", "data.max_skipped_fraction": 0.5}
-
-
 def of_texts(get):
-    """Something of the text that files hold; paths are below the fixture's folder."""
-
-    def effect(config):
-        config = with_settings(config, {"data.path": str(TEXTS / config.data.path)})
-        try:
-            return get(text_data.read_corpus(config, str))
-        except UserError:
-            return "refused"
-
-    return effect
+    return loaded(text_data.read_corpus, lambda config, corpus: get(corpus))
 
 
 def text_drawn(config):
@@ -516,113 +684,72 @@ def parts_of_text(config):
     return [len(part.sentence_starts) - 1 for part in (made.train, made.test)]
 
 
-def asked(get):
-    """Something of how the probes of a text are fitted; get(config, data, model, variables)."""
+def probed(get):
+    """get(config, data, model, variables) of how the probes of a text are fitted."""
 
     def effect(config):
-        made, model = text_data.load_data(config, str), text_modality.build_model(config)
-        variables = model.init(jax.random.key(0), {"x": jnp.zeros((1, 6, 10), jnp.int32)})
-        return get(config, made, model, variables)
+        made, model = text_data.load_data(config, str), text_kind.build_model(config)
+        params = {"encoder": {"embedding": np.ones((41, 4), np.float32)}}
+        return get(config, made, model, {"params": params})
 
     return effect
 
 
-def tasks_asked(config):
-    return [task.name for task in text_probes.probe_tasks(config, text_data.load_data(config, str))]
-
-
-def probed(config, made, model, variables):
+def scores_of(config, made, model, variables):
     """The scores of the one task of a text."""
     context = ProbeContext(config, made, model, variables, FOLDER, 0, FOLDER.joinpath)
     (task,) = text_probes.probe_tasks(config, made)
     sets = text_probes.feature_sets(context, [task])
-    return [score for features in sets for score in task.answer(context, features)]
+    return [score for one in sets for score in task.answer(context, one)]
 
 
-def folds(config, made, model, variables):
+def num_folds(config, made, model, variables):
     made = made._replace(tasks={"movies": (("a b", "b c") * 20, np.arange(40) % 2)})
-    fields = {"items": np.arange(2), "correct": np.ones(2), "l2s": (1.0,), "num_unconverged": 0}
-    answer = types.SimpleNamespace(**fields)
-    with calls(text_probes.evaluate, cross_validate=answer) as found:
-        probed(with_settings(config, {"probe.tasks": ("movies",)}), made, model, variables)
+    given = {"items": np.arange(2), "correct": np.ones(2), "l2s": (1.0,), "num_unconverged": 0}
+    config = with_settings(config, {"probe.tasks": ("movies",), "probe.features": ("bag",)})
+    with calls(text_probes.evaluate, cross_validate=types.SimpleNamespace(**given)) as found:
+        scores_of(config, made, model, variables)
     return found["cross_validate"][1]["num_folds"]
 
 
 def num_snippets(config):
+    config = with_settings(config, {"probe.tasks": ("movies",)})
     rows = {name: [("x", 1.0)] * 9 for name in ("movies", "products", "newspaper")}
     with calls(text_data, read_snippets=rows):
         return len(text_data.read_tasks(config, str)["movies"][0])
 
 
-def vectors_found(config, made, model, variables):
-    if config.probe.word_vectors:
-        config = with_settings(config, {"probe.word_vectors": str(TEXTS / "vectors.txt")})
-    return len(text_probes.widen(config, made, model, variables)[0])
-
-
-def words_of(corpus):
-    return corpus.vocabulary.words
-
-
-NEXT = {"probe.tasks": ("next",)}
+OF_TEXTS = {"data.source": "files", "data.path": "texts", "data.max_skipped_fraction": 0.5}
 TABLES["text"] = {
-    "seed": Case(1, text_drawn, beside=NEXT),
-    "data.source": Case("files", lambda c: words_of(text_data.read_corpus(
-        with_settings(c, {"data.path": str(TEXTS / "two.txt")}), str)), ("<unk>", "one", "two")),
-    "data.path": Case("two.txt", of_texts(words_of), ("<unk>", "one", "two"), OF_TEXTS),
+    "seed": Case(1, text_drawn),
+    "data.path": Case("two.txt", of_texts(lambda c: c.vocabulary.words), ("<unk>", "one", "two"),
+                      OF_TEXTS),
     "data.form": Case("lines", of_texts(lambda c: len(c.sentence_starts)), 42, OF_TEXTS),
-    "data.lowercase": Case(False, of_texts(words_of), beside=OF_TEXTS),
-    "data.min_count": Case(60, of_texts(words_of), "refused", OF_TEXTS),
-    "data.max_vocabulary": Case(2, of_texts(lambda c: len(words_of(c))), 3, OF_TEXTS),
-    "data.max_skipped_fraction": Case(0.1, of_texts(words_of), "refused", OF_TEXTS),
-    "data.run_sentences": Case(5, lambda c: text_drawn(c)[0], (4, 5, 10), NEXT),
-    "data.max_words": Case(5, lambda c: text_drawn(c)[0], (4, 6, 5), NEXT),
-    "data.batch_size": Case(6, lambda c: text_drawn(c)[0], (6, 6, 10), NEXT),
-    "data.test_fraction": Case(0.5, parts_of_text, beside=NEXT),
-    "data.block_sentences": Case(25, parts_of_text, beside=NEXT),
-    "data.num_documents": Case(30, lambda c: sum(parts_of_text(c)), 1500, NEXT),
-    "data.order": Case(0.1, text_drawn, beside=NEXT),
+    "data.lowercase": Case(False, of_texts(lambda c: c.vocabulary.words), others=OF_TEXTS),
+    "data.min_count": Case(60, of_texts(len), "refused", OF_TEXTS),
+    "data.max_vocabulary": Case(2, of_texts(lambda c: len(c.vocabulary.words)), 3, OF_TEXTS),
+    "data.max_skipped_fraction": Case(0.1, of_texts(len), "refused", OF_TEXTS),
+    "data.run_sentences": Case(5, lambda c: text_drawn(c)[0], (4, 5, 10)),
+    "data.max_words": Case(5, lambda c: text_drawn(c)[0], (4, 6, 5)),
+    "data.batch_size": Case(6, lambda c: text_drawn(c)[0], (6, 6, 10)),
+    "data.test_fraction": Case(0.5, parts_of_text),
+    "data.block_sentences": Case(25, parts_of_text),
+    "data.num_documents": Case(30, lambda c: sum(parts_of_text(c)), 1500),
+    "data.order": Case(0.1, text_drawn),
     "evaluate.num_runs": Case(9, lambda c: problem_of(
-        c, text_data.load_data(c, str)).held_out.number, 3, NEXT),
-    "probe.tasks": Case(("genre", "next"), tasks_asked, ["genre", "next"]),
-    "probe.features": Case(("mean",), asked(lambda *args: [
-        one.features for one in probed(*args)]), ["mean"], NEXT),
-    "probe.word_vectors": Case("vectors.txt", asked(vectors_found), 42, NEXT),
-    "probe.num_folds": Case(4, asked(folds), 4, NEXT),
+        c, text_data.load_data(c, str)).held_out.number, 3),
+    "probe.tasks": Case(("genre", "next"), probed(lambda config, made, *_: [
+        task.name for task in text_probes.probe_tasks(config, made)]), ["genre", "next"]),
+    "probe.features": Case(("mean",), probed(lambda *args: [
+        one.features for one in scores_of(*args)]), ["mean"], {"probe.features": ("bag",)}),
+    "probe.word_vectors": Case("vectors.txt", probed(
+        lambda *args: len(text_probes.widen(*args)[0])), 42),
+    "probe.num_folds": Case(4, probed(num_folds), 4),
     "probe.max_sentences": Case(5, num_snippets, 5),
-    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("key", TABLES["text"])
-def test_a_key_of_text_changes_what_it_names(key, texts):
-    check(TABLES["text"][key], small_text(), key)
-
-
 # Audio
-
-
-@pytest.fixture(scope="module")
-def clips(tmp_path_factory):
-    """Two folders of two speakers each, lists, an alignment, and a file that is no audio."""
-    root = tmp_path_factory.mktemp("clips")
-    rng = np.random.default_rng(0)
-    for number in range(12):
-        folder = root / "clips" / f"part{number % 2}" / f"speaker{number % 4}"
-        folder.mkdir(parents=True, exist_ok=True)
-        soundfile.write(folder / f"u{number}.wav", 0.1 * rng.normal(size=4800), 16_000)
-    (root / "clips" / "part0" / "speaker0" / "bad.wav").write_bytes(b"?")
-    labels = " ".join("01"[i % 2] for i in range(30))
-    (root / "phones.txt").write_text("".join(f"u{i} {labels}\n" for i in range(12)))
-    (root / "toy.item").write_text("u0 0 0.1 a b c d\n")
-    (root / "train.txt").write_text("u0\nu1\n")
-    (root / "test.txt").write_text("u2\nu3\nu4\n")
-    global FILES
-    FILES = root
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CPC_DATA", str(root / "cache"))
-        yield root
 
 
 def small_audio():
@@ -630,72 +757,56 @@ def small_audio():
     config.data.source, config.data.path = "folder", "clips"
     config.data.window_samples, config.data.batch_size = 1600, 4
     config.data.max_skipped_fraction = 1.0
-    config.num_steps = 100
-    config.eval_every = 10
     config.evaluate.num_windows = 0
     return config
 
 
-def of_clips(get):
-    def effect(config):
-        places = ("path", "train_list", "test_list", "phones", "item_file")
-        config = with_settings(config, {
-            f"data.{name}": str(FILES / config.data[name]) for name in places if config.data[name]
-        })  # fmt: skip
-        try:
-            return get(config, audio_data.load_data(config, str))
-        except UserError:
-            return "refused"
-
-    return effect
+of_clips = functools.partial(loaded, audio_data.load_data)
+problem_of_clips = functools.partial(of_problem, audio_data.load_data)
 
 
-def loaded(name):
+def sorted_of(name):
     return of_clips(lambda config, data: sorted(getattr(data.train, name)))
 
 
-def problem_of_clips(get):
-    return of_clips(lambda config, data: get(problem_of(config, data)))
+def is_apart(problem):
+    """Whether windows that share some sound are no negatives of each other."""
+    return "outside_overlap" in problem.plan.rule.name
 
 
 def from_tfds(config):
-    with calls(audio_data.data, read_librispeech_tfds=None, pack=made_up().recordings) as found:
+    with calls(audio_data.data, read_librispeech_tfds=None, pack=synthetic().train) as found:
         audio_data.load_data(with_settings(config, {"data.source": "librispeech_tfds"}), str)
     return found["read_librispeech_tfds"][0][1]
 
 
 @functools.cache
-def made_up():
-    return make_synthetic(
+def synthetic():
+    made = make_synthetic(
         num_speakers=3, utterances_per_speaker=8, seconds=3.0, chain=phone_chain(4), seed=0
     )
+    phones = {"synthetic": Phones(made.labels, made.label_names)}
+    return AudioData(made.recordings, made.recordings, phones)
 
 
-def audio_fits(get):
-    made = made_up()
-    phones = {"synthetic": audio_data.Phones(made.labels, made.label_names)}
-    data = audio_data.AudioData(made.recordings, made.recordings, phones)
-    return lambda config: fits(audio_frames, config, data, get)
+def recognise(*_):
+    """An answer of CTC that knows nothing."""
+    return lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, 5), np.float32), ""
 
 
-def recognised(get):
-    """Something of each CTC head that is trained on MFCC, or of the network trained whole."""
+def load_synthetic(config, log):
+    return synthetic()
 
-    def effect(config):
-        config.probe.tasks, found = ("ctc",), []
 
-        def train(config, features, start, draw, recipe, **options):
-            made = get(start, draw(0), recipe)
-            found.append(made)
-            answers = options["num_classes"]
-            return lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, answers), np.float32), ""
-
-        nothing = {"digest": lambda *args: ""}
-        with calls(audio_recognition, train_on_labels=train), calls(audio_recognition, **nothing):
-            scores = audio_fits(None)(config)
-        return found or scores
-
-    return effect
+audio_fits = functools.partial(of_probes, load_synthetic, audio_frames, "probe_scores")
+ctc_heads = functools.partial(
+    of_probes, load_synthetic, audio_recognition, "train_on_labels", answer=recognise
+)
+LAST_FRAME = of_probes(load_synthetic, audio_frames, "abx_scores", lambda args, options: args[-1])
+LAYER_DECAY = of_probes(
+    load_synthetic, audio_recognition, "fit_head", lambda args, options: args[1].layer_decay,
+    lambda *_: (lambda xs: [np.zeros((len(x) // 640, 5)) for x in xs], ""),
+)  # fmt: skip
 
 
 def of_task(task):
@@ -707,42 +818,9 @@ def contexts_of(args, options):
     return [frames[0][:5, 0].tolist() for name, frames in args[0].items() if name == "c"]
 
 
-BY_CTC = {"probe.features": ("mfcc",), "probe.ctc_minutes": (0.0,)}
-TUNED = {"probe.features": ("tuned",), "probe.tasks": ("ctc",), "probe.ctc_minutes": (0.0,)}
-
-
-def rates_by_layer(config):
-    answer = lambda xs: [np.zeros((len(x) // 640, 5)) for x in xs]  # noqa: E731
-    with calls(audio_recognition, fit_head=(answer, ""), digest="") as found:
-        audio_fits(None)(config)
-    return found["fit_head"][0][1].layer_decay
-
-
 def decoders_of(config):
-    config.probe.tasks = ("ctc",)
-    answer = lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, 5), np.float32)  # noqa: E731
-    with calls(audio_recognition, train_on_labels=(answer, "")):
-        made = made_up()
-        phones = {"synthetic": audio_data.Phones(made.labels, made.label_names)}
-        data = audio_data.AudioData(made.recordings, made.recordings, phones)
-        (question,) = audio_recognition.recognition_tasks(config, data)
-        features = {name: np.zeros((300, 2)) for name in made.recordings.names}
-        model = types.SimpleNamespace()
-        context = ProbeContext(config, None, model, {}, FOLDER, 0, FOLDER.joinpath)
-        scores = list(question.answer(context, FeatureSet("mfcc", Frames(features, 160))))
-    return {score.method for score in scores}
-
-
-def last_frame(config):
-    config.probe.tasks, config.probe.features = ("abx",), ("mfcc",)
-    with calls(audio_abx, abx_scores=[]) as found:
-        audio_fits(None)(config)
-    return found["abx_scores"][0][-1]
-
-
-ONE_SPEAKER = problem_of_clips(
-    lambda problem: max(len(set(problem.draw(i)["speaker"].tolist())) for i in range(4))
-)
+    with calls(audio_recognition, train_on_labels=recognise()):
+        return {score.method for score in probe(config, synthetic())}
 
 
 def augmented(config):
@@ -753,54 +831,47 @@ def augmented(config):
     return sorted(made), [found[name][0][2:] for name in found if name == "augment_sound"]
 
 
-def offsets(config):
-    return plan_of(config).geometry.branches[0].offsets
-
-
 def is_best(config):
     """How `acpc_loss` is called."""
     plan = plan_of(config)
     outputs = CPCOutputs(jnp.zeros((4, 8, 2)), jnp.zeros((4, 8, 2)), jnp.zeros((4, 8, 2, 2)))
     branch, sums = BranchOutputs(outputs, Position.grid(4, 8)), [jnp.zeros(2)]
     with calls(objective, acpc_loss=(jnp.zeros(()), sums, jnp.zeros(2))) as found:
-        objective.objective_loss(plan, {}, {}, [branch], jax.random.key(0))
+        objective_loss(plan, {}, {}, [branch], jax.random.key(0))
     return found["acpc_loss"][1]["best"]
 
 
-def by(*effects):
-    return {"augment.side": "past", "augment.effects": effects}
-
-
+BY_CTC = {"probe.tasks": ("ctc",), "probe.features": ("mfcc",), "probe.ctc_minutes": (0.0,)}
+TUNED, PAST = BY_CTC | {"probe.features": ("tuned",)}, {"augment.side": "past"}
 TABLES["audio"] = {
     "augment.side": Case("past", augmented),
-    "augment.effects": Case(("dropout",), augmented, beside={"augment.side": "past"}),
-    "augment.pitch_cents": Case(50.0, augmented, beside=by("pitch")),
-    "augment.snr_low_db": Case(-10.0, augmented, beside=by("noise")),
-    "augment.snr_high_db": Case(60.0, augmented, beside=by("noise")),
-    "augment.reverb_seconds": Case(0.1, augmented, beside=by("reverb")),
-    "augment.band_hz": Case(4000.0, augmented, beside=by("band_reject")),
-    "augment.dropout_ms": Case(20.0, augmented, beside=by("dropout")),
+    "augment.effects": Case(("dropout",), augmented, others=PAST),
+    **{f"augment.{name}": Case(value, augmented, others=PAST | {"augment.effects": (effect,)})
+       for name, value, effect in (
+        ("pitch_cents", 50.0, "pitch"), ("snr_low_db", -10.0, "noise"),
+        ("snr_high_db", 60.0, "noise"), ("reverb_seconds", 0.1, "reverb"),
+        ("band_hz", 4000.0, "band_reject"), ("dropout_ms", 20.0, "dropout"))},
     "seed": Case(1, problem_of_clips(lambda problem: problem.draw(0)["x"])),
-    "data.source": Case("synthetic", loaded("speakers")),
-    "data.path": Case("clips/part0", loaded("speakers")),
+    "data.source": Case("synthetic", sorted_of("speakers")),
+    "data.path": Case("clips/part0", sorted_of("speakers")),
     "data.split": Case("test_clean", from_tfds, "test_clean"),
-    "data.speaker_level": Case(2, loaded("speakers")),
-    "data.train_list": Case("train.txt", loaded("names"), ["u0", "u1"],
+    "data.speaker_level": Case(2, sorted_of("speakers")),
+    "data.train_list": Case("train.txt", sorted_of("names"), ["u0", "u1"],
                             {"data.test_list": "test.txt"}),
-    "data.test_list": Case("test.txt", loaded("names"), ["u0", "u1"],
+    "data.test_list": Case("test.txt", sorted_of("names"), ["u0", "u1"],
                            {"data.train_list": "train.txt"}),
     "data.test_fraction": Case(0.6, of_clips(lambda config, data: len(data.test))),
-    "data.phones": Case("phones.txt", of_clips(lambda config, data: list(data.phones)),
-                        ["phones"]),
-    "data.item_file": Case("toy.item", of_clips(lambda config, data: list(data.items)),
-                           ["toy.item"]),
+    "data.phones": Case("phones.txt", of_clips(lambda config, data: [*data.phones]), ["phones"]),
+    "data.item_file": Case("toy.item", of_clips(lambda config, data: [*data.items]), ["toy.item"]),
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
-    "data.one_speaker": Case(True, ONE_SPEAKER, 1),
+    "data.one_speaker": Case(True, problem_of_clips(
+        lambda p: max(len({*p.draw(i)["speaker"].tolist()}) for i in range(4))), 1),
     "negatives.overlap": Case(True, problem_of_clips(is_apart), False),
-    "loss.align_to": Case(3, offsets, (2, 3), {"model.num_offsets": 2}),
+    "loss.align_to": Case(3, lambda c: plan_of(c).geometry.branches[0].offsets, (2, 3),
+                          {"model.num_offsets": 2}),
     "loss.align_by": Case("best", is_best, True, {"loss.align_to": 4, "model.num_offsets": 2}),
     "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
-    "data.max_skipped_fraction": Case(0.0, loaded("names"), "refused"),
+    "data.max_skipped_fraction": Case(0.0, sorted_of("names"), "refused"),
     "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: (
         problem.held_out.number if problem.held_out else 0)), 3),
     "probe.tasks": Case(("speakers",), audio_fits(option("task")), ["speakers"] * 3),
@@ -810,93 +881,46 @@ TABLES["audio"] = {
     "probe.num_epochs": Case(7, audio_fits(num_epochs), [7] * 6),
     "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6, None] * 3),
     "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None, 6] * 3),
-    "probe.lose_last_frame": Case(True, last_frame, True),
-    "probe.layer_decay": Case(0.5, rates_by_layer, 0.5, TUNED),
-    "probe.ctc_head": Case("lstm", recognised(lambda start, *_: list(start["params"])),
+    "probe.lose_last_frame": Case(True, LAST_FRAME, [True], {
+        "probe.tasks": ("abx",), "probe.features": ("mfcc",)}),
+    "probe.layer_decay": Case(0.5, LAYER_DECAY, [0.5], TUNED),
+    "probe.ctc_head": Case("lstm", ctc_heads(lambda args, options: [*args[2]["params"]]),
                            [["network", "lstm"]], BY_CTC),
-    "probe.ctc_minutes": Case((0.1, 0.2), recognised(lambda _, batch, options: len(batch["x"])),
+    "probe.ctc_minutes": Case((0.1, 0.2), ctc_heads(lambda args, options: len(args[3](0)["x"])),
                               [8, 8], BY_CTC),
-    "probe.ctc_steps": Case(7, recognised(lambda *args: args[2].num_steps), [7], BY_CTC),
+    "probe.ctc_steps": Case(7, ctc_heads(lambda args, options: args[4].num_steps), [7], BY_CTC),
     "probe.ctc_beam": Case(3, decoders_of, {"linear", "linear, beam 3"}, BY_CTC),
-    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", TABLES["audio"])
-def test_a_key_of_audio_changes_what_it_names(key, clips):
-    check(TABLES["audio"][key], small_audio(), key)
 
 
 # Images
 
 
-@pytest.fixture(scope="module")
-def pixels(tmp_path_factory):
-    """Two splits of two classes each, of color images, and a file that is no image."""
-    root = tmp_path_factory.mktemp("images")
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 6), ("test", 4), ("other", 3)):
-        for number in range(2 * count):
-            folder = root / "one" / split / "ab"[number % 2]
-            folder.mkdir(parents=True, exist_ok=True)
-            x = rng.integers(0, 256, (20, 20, 3), np.uint8)
-            Image.fromarray(x).save(folder / f"{number}.png")
-    (root / "one" / "train" / "a" / "bad.png").write_bytes(b"?")
-    (root / "two").symlink_to(root / "one" / "other", target_is_directory=True)
-    global FILES
-    FILES = root
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CPC_DATA", str(root / "cache"))
-        yield root
-
-
 def small_image():
     config = image.get_config()
-    config.data.source, config.data.path = "folder", "one"
+    config.data.source, config.data.path = "folder", "images"
     config.data.size, config.data.channels, config.data.batch_size = 20, 3, 4
     config.data.max_skipped_fraction = 1.0
     config.augment.crop, config.model.patch, config.model.stride = 16, 8, 8
     config.model.num_offsets = 1
-    config.num_steps = 100
-    config.eval_every = 10
     config.probe.fractions = (0.5, 1.0)
     config.probe.num_neighbours = config.probe.regions = 2
     return config
 
 
+image_problem = functools.partial(of_problem, image_data.load_data)
+
+
 def of_images(get):
-    def effect(config):
-        config = with_settings(config, {"data.path": str(FILES / config.data.path)})
-        try:
-            return get(image_data.load_data(config, str))
-        except UserError:
-            return "refused"
-
-    return effect
-
-
-def image_problem(get):
-    def effect(config):
-        config = with_settings(config, {"data.path": str(FILES / config.data.path)})
-        return get(problem_of(config, image_data.load_data(config, str)))
-
-    return effect
+    return loaded(image_data.load_data, lambda config, data: get(data))
 
 
 def from_images_tfds(config):
-    def read(root, name, split, **how):
-        found.append(name)
-        return types.SimpleNamespace(pixels=np.zeros((2, 8, 8, 1)), skipped=(), __len__=lambda: 2)
-
-    found: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(image_data.data, "read_images_tfds", read)
-        patch.setattr(image_data.data, "locate_images_tfds", lambda *_: [])
-        with contextlib.suppress(TypeError, UserError):  # what is read here is no set of images
-            config = with_settings(config, {"data.source": "tfds"})
-            image_data.load_data(config, str)
-    return found
+    config = with_settings(config, {"data.source": "tfds"})
+    images = calls(image_data.data, read_images_tfds=None, locate_images_tfds=[])
+    with images as found, contextlib.suppress(TypeError, AttributeError):  # None is no images
+        image_data.load_data(config, str)
+    return found["read_images_tfds"][0][1]
 
 
 def prepared(config):
@@ -912,54 +936,24 @@ def prepared(config):
     return found
 
 
-def option_of(function, name):
-    """Of training."""
-    return lambda config: prepared(config)[0][function][1][name]
+def classify(x):
+    return np.zeros((len(x), 2), np.float32)
 
 
-def image_fits(get, *names):
-    """Something of each call of some functions that probes are made with."""
-
-    def effect(config):
-        found = []
-
-        def recorder(name, answer):
-            def record(*args, **options):
-                found.append(get(name, args, options))
-                return answer(*args, **options)
-
-            return record
-
-        def answer_zeros(*args, **options):
-            return lambda x: np.zeros((len(x), 2), np.float32)
-
-        answers = {
-            "fit_linear": lambda *args: (answer_zeros(), ""),
-            "knn_predict": lambda train, labels, held, **how: np.zeros((len(held), 2)),
-            "train_on_labels": lambda *args, **options: (answer_zeros(), ""),
-        }
-        model = types.SimpleNamespace(
-            init=lambda rng, batch: {"params": {}},
-            embed=lambda variables, x: (x.mean((3, 4)), x.mean((3, 4)) + 1),
-        )
-        load = of_images(lambda data: data)
-        with pytest.MonkeyPatch.context() as patch:
-            for name, answer in answers.items():
-                wanted = not names or name in names
-                homes = {"train_on_labels": image_supervised, "knn_predict": image_probes.evaluate}
-                home = homes.get(name, image_probes)
-                patch.setattr(home, name, recorder(name, answer) if wanted else answer)
-            for name in ("write_scores", "print_scores"):
-                patch.setattr(training_probes, name, lambda *args: None)
-            make_probe(CONTRASTIVE["image"], config, FOLDER, load(config), model)({"params": {}}, 0)
-        return found
-
-    return effect
+def image_fits(get, name):
+    home, answer = {
+        "fit_linear": (image_probes, (classify, "")),
+        "knn_predict": (image_probes.evaluate, lambda train, labels, held: classify(held)),
+        "train_on_labels": (image_supervised, (classify, "")),
+    }[name]
+    made = answer if name == "knn_predict" else lambda *_: answer
+    return of_probes(image_data.load_data, home, name, get, made)
 
 
-def rate_below(tx):
+def rate_below(args, options):
     """The rate of the layer below the head, of that of the head."""
     params = {"encoder": {"conv0": jnp.ones(1)}, "head": jnp.ones(1)}
+    tx = args[4].tx
     state = tx.init(params)
     for _ in range(3):  # the warm-up begins at 0
         found, state = tx.update(params, state, params)
@@ -970,75 +964,193 @@ def groups_tested(config):
     """How many of ten groups test."""
     images = Images(np.zeros((10, 2, 2, 1), np.uint8), np.zeros(10, np.int32), ("a",),
                     describe="/in/one/{}/x.png".format)  # fmt: skip
-    return len(split_groups(config, [images] * 3)[-1])
+    return len(image_data.split_groups(config, [images] * 3)[-1])
 
 
-ALL_TASKS = {"probe.tasks": ("few_labels",), "probe.features": ("z",)}
-LINEAR = {"probe.tasks": ("linear",), "probe.features": ("z",)}
-SUPERVISED = {"probe.tasks": ("supervised",)}
-WIDTH = image_fits(lambda name, args, options: args[1].shape[1], "fit_linear")
-COUNT = image_fits(lambda name, args, options: len(args[1]), "fit_linear")
+FEW, LINEAR, KNN = (
+    {"probe.tasks": (task,), "probe.features": ("z",)} for task in ("few_labels", "linear", "knn")
+)
+FINE_TUNED = {"probe.tasks": ("few_labels", "fine_tuned"), "probe.features": (),
+              "probe.fractions": (1.0,)}  # fmt: skip
+WIDTH = image_fits(lambda args, options: args[1].shape[1], "fit_linear")
+COUNT = image_fits(lambda args, options: len(args[1]), "fit_linear")
+NUM_TRAIN, NUM_TEST = of_images(lambda data: len(data.train)), of_images(lambda d: len(d.test))
 TABLES["image"] = {
     "seed": Case(1, image_problem(lambda problem: problem.draw(0)["image"])),
-    "data.source": Case("fashion_mnist", of_images(lambda data: len(data.train))),
-    "data.path": Case("two", of_images(lambda data: len(data.train))),
-    "data.name": Case("cifar10", from_images_tfds),
-    "data.split": Case("other", of_images(lambda data: len(data.train)), 6),
+    "data.source": Case("fashion_mnist", NUM_TRAIN),
+    "data.path": Case("two", NUM_TRAIN),
+    "data.name": Case("cifar10", from_images_tfds, "cifar10", {"data.name": "mnist"}),
+    "data.split": Case("other", NUM_TRAIN, 6),
     "data.probe_split": Case("other", of_images(lambda data: len(data.probe)), 6),
-    "data.test_split": Case("other", of_images(lambda data: len(data.test)), 6),
-    "data.group_level": Case(3, of_images(lambda data: 0), "refused"),
+    "data.test_split": Case("other", NUM_TEST, 6),
+    "data.group_level": Case(3, NUM_TRAIN, "refused"),
     "data.test_fraction": Case(0.5, groups_tested, 5, {
         "data.source": "folder", "data.path": "/in", "data.split": "one", "data.test_split": "one",
         "data.group_level": 2}),
     "data.size": Case(10, of_images(lambda data: data.train.pixels.shape[1:]), (10, 10, 3)),
     "data.channels": Case(1, of_images(lambda data: data.train.pixels.shape[1:]), (20, 20, 1)),
     "data.batch_size": Case(2, image_problem(lambda problem: problem.draw(0)["x"].shape[0]), 2),
-    "data.max_skipped_fraction": Case(0.0, of_images(lambda data: len(data.train)), "refused"),
+    "data.max_skipped_fraction": Case(0.0, NUM_TRAIN, "refused"),
     "augment.crop": Case(8, lambda c: [prepared(c)[0]["crop_and_flip"][0],
                                        prepared(c)[1]["cut_for_evaluation"][1]["crop"]], [[8], 8]),
     "augment.grey": Case(True, lambda c: [
         one["cut_for_evaluation"][1]["grey"] for one in prepared(c)], [True, True]),
     "augment.jitter": Case(5, lambda c: prepared(c)[0].get("jitter_patches", ([],))[0], [5]),
-    **{f"augment.{name}": Case(value, option_of("augment_patches", name), value)
+    **{f"augment.{name}": Case(
+        value, lambda c, name=name: prepared(c)[0]["augment_patches"][1][name], value)
        for name, value in (
         ("color_drop", 1.0), ("rotation_degrees", 30.0), ("shear", 0.3), ("elastic_pixels", 2.0),
         ("brightness", 0.5), ("contrast", 0.5))},
     "evaluate.num_images": Case(3, image_problem(lambda p: p.held_out.number), 1),
-    "probe.tasks": Case(("knn",), image_fits(lambda name, args, options: name),
-                        ["knn_predict"], {"probe.features": ("z",)}),
+    "probe.tasks": Case(("few_labels",), COUNT, others=LINEAR),
     "probe.features": Case(("pixels",), WIDTH, [20 * 20 * 3], {"probe.tasks": ("linear",)}),
     "probe.regions": Case(1, WIDTH, [3], LINEAR | {"probe.regions": 2}),
-    "probe.solver": Case("lbfgs", image_fits(lambda name, args, options: args[0], "fit_linear"),
+    "probe.solver": Case("lbfgs", image_fits(lambda args, options: args[0], "fit_linear"),
                          ["lbfgs"], LINEAR),
     "probe.num_images": Case(5, COUNT, [5], LINEAR),
     "probe.num_neighbours": Case(
-        3, image_fits(lambda name, args, options: options["k"], "knn_predict"), [3],
-        {"probe.tasks": ("knn",), "probe.features": ("z",)}),
-    "probe.fractions": Case((1.0,), COUNT, [12], ALL_TASKS),
-    "probe.num_subsets": Case(1, COUNT, [6, 12], ALL_TASKS),
+        3, image_fits(lambda args, options: options["k"], "knn_predict"), [3], KNN),
+    "probe.fractions": Case((1.0,), COUNT, [12], FEW),
+    "probe.num_subsets": Case(1, COUNT, [6, 12], FEW),
     "probe.num_epochs": Case(
-        100, image_fits(lambda name, args, options: args[4].num_steps, "train_on_labels"),
-        [275], SUPERVISED),  # of 12 images one is held out
+        100, image_fits(lambda args, options: args[4].num_steps, "train_on_labels"), [275],
+        {"probe.tasks": ("supervised",)}),  # of 12 images one is held out
     "probe.layer_decay": Case(
-        0.5, image_fits(lambda name, args, options: rate_below(args[4].tx), "train_on_labels"),
-        [0.5, 1.0], {"probe.tasks": ("few_labels", "fine_tuned"), "probe.features": (),
-                     "probe.fractions": (1.0,)}),
-    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
+        0.5, image_fits(rate_below, "train_on_labels"), [0.5, 1.0], FINE_TUNED),
 }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("key", TABLES["image"])
-def test_a_key_of_images_changes_what_it_names(key, pixels):
-    check(TABLES["image"][key], small_image(), key)
-
-
-@pytest.mark.slow
 def test_images_are_augmented_in_training_alone():
     """Cropped at random and mirrored, by the defaults too; evaluation takes the middle as it is."""
-    x = {"x": jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 20, 20, 3), np.uint8))}
-    seen, plain, again = (prepare(small_image(), x, jax.random.key(0), train)["x"]
-                          for train in (True, False, False))  # fmt: skip
-    assert not same(seen, plain)
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 20, 20, 3), np.uint8))
+    train, plain, again = jax.jit(lambda x: [
+        prepare(small_image(), {"x": x}, jax.random.key(0), train)["x"]
+        for train in (True, False, False)
+    ])(x)  # fmt: skip
+    assert not same(train, plain)
     assert same(again, plain)
-    assert not any(np.array_equal(one[..., ::-1, :], one) for one in np.asarray(seen))
+    assert not any(np.array_equal(one[..., ::-1, :], one) for one in np.asarray(train))
+
+
+# Agents
+
+
+def small_rl():
+    return with_settings(configs_rl.get_config(), {
+        "num_env_steps": 960, "environment.num": 4, "environment.stagger": 3,
+        "model.widths": (6, 5), "model.channels": (2,), "model.strides": (1,),
+        "model.memory_width": 4, "model.width": 5, "policy.unroll": 12, "cpc.num_offsets": 3,
+    })  # fmt: skip
+
+
+def agent(config):
+    return fields(rl_step.make_task(config).agent)
+
+
+@functools.cache
+def recorded(text):
+    """How functions are called as a task is made, and the shape of its first state found."""
+    config = with_settings(configs_rl.get_config(), json.loads(text))
+    names = {rl: ("make_environment", "begin", "roll_out", "gae", "ppo_loss"),
+             rl_step: ("make_optimizer", "cpc_loss", "to_cosines")}  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        found = [
+            stack.enter_context(calls(module, **{name: getattr(module, name) for name in own}))
+            for module, own in names.items()
+        ]
+        jax.eval_shape(rl_step.make_task(config).init, 0)
+    return found[0] | found[1]
+
+
+def argument(name, which):
+    def effect(config):
+        args, options = recorded(json.dumps(flatten(config))).get(name, ((None,) * 9, {}))
+        return args[which] if isinstance(which, int) else options[which]
+
+    return effect
+
+
+def resets(config):
+    """Of the rollouts, and of an evaluation."""
+    with calls(rl, side_by_side=rl.side_by_side) as found:
+        rl_step.make_task(config).many(9)
+    return found["side_by_side"][1]["num_resets"]
+
+
+class Seeded(NamedTuple):
+    """A state that shows the seed."""
+
+    params: Any
+
+
+def of_agents_fit(option):
+    """What the loop is called with."""
+
+    def effect(config):
+        task = rl_step.make_task(config)._replace(init=Seeded)
+        jitted = calls(rl_run, run_training=(Seeded(0), ""), jit_step=None)
+        with jitted as found, calls(rl_run.evaluate, describe=["a record"]):
+            mesh = make_mesh(devices=jax.devices()[:1])
+            rl_run.train(config, task, lambda params, seed: seed, FOLDER, mesh)
+            made = found["run_training"][0][2]
+            records = made.evaluate(jax.device_get(made.state))
+        return {**made._asdict(), **made.cadence._asdict(), "records": records}[option]
+
+    return effect
+
+
+CONV, PPO = {"environment.name": "t_maze", "model.encoder": "conv"}, {"policy.name": "ppo"}
+TABLES["rl"] = {
+    "seed": Case(7, of_agents_fit("state"), Seeded(7)),
+    "num_env_steps": Case(480, of_agents_fit("num_steps"), 10),
+    "log_rollouts": Case(3, of_agents_fit("log_every"), 3),
+    "save_rollouts": Case(4, of_agents_fit("save_every"), 4),
+    "logger": Case("trackio", services.services_of, TOLD),
+    "evaluate.num_steps": Case(0, of_agents_fit("records"), []),
+    "environment.name": Case("t_maze", argument("make_environment", 0), "t_maze"),
+    "environment.num": Case(6, argument("begin", 2), 6),
+    "environment.resets": Case(2, resets, 2),
+    "environment.stagger": Case(5, argument("begin", 4), 5),
+    "model.encoder": Case("conv", agent, others={"environment.name": "t_maze"}),
+    "model.widths": Case((7,), agent),
+    "model.channels": Case((3,), agent, others=CONV),
+    "model.strides": Case((2,), agent, others=CONV),
+    "model.width": Case(7, agent, others=CONV),
+    "model.memory": Case("lstm", agent),
+    "model.memory_width": Case(7, agent),
+    "model.critic_widths": Case((3,), agent),
+    "policy.name": Case("ppo", lambda c: argument("ppo_loss", 3)(c) or 0),
+    "policy.unroll": Case(8, argument("roll_out", 4), 8),
+    "policy.discount": Case(0.5, argument("gae", 4), 0.5),
+    "policy.gae_lambda": Case(0.5, argument("gae", 5), 0.5),
+    "policy.clip": Case(0.01, argument("ppo_loss", 3), 0.01, PPO),
+    "policy.epochs": Case(3, lambda c: rl_step.make_task(c).steps_per_launch, 3, PPO),
+    "policy.minibatches": Case(2, lambda c: rl_step.make_task(c).steps_per_launch, 2, PPO),
+    "cpc.num_offsets": Case(2, agent),
+    "cpc.given_actions": Case(True, agent),
+    "cpc.rule": Case("own_sequence", lambda c: argument("cpc_loss", 2)(c).name,
+                     "own_sequence"),
+    "cpc.cosine": Case(False, lambda c: argument("to_cosines", 0)(c) is None, True),
+    "cpc.temperature": Case(0.5, argument("cpc_loss", "temperature"), 0.5),
+    **{f"optim.{name}": Case(value, argument("make_optimizer", name), value)
+       for name, value in (
+        ("name", "rmsprop"), ("learning_rate", 0.5), ("schedule", "linear"), ("clip_norm", 0.5))},
+}  # fmt: skip
+SMALL = {
+    "series": small_series, "text": small_text, "audio": small_audio, "image": small_image,
+    "rl": small_rl,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "key"), [(k, key) for k, keys in TABLES.items() for key in keys])
+def test_a_key_of_a_kind_changes_what_it_names(kind, key):
+    check(TABLES[kind][key], SMALL[kind](), key)
+
+
+@pytest.mark.parametrize("config", ["rl_t_maze", "text_words"])
+def test_one_process_trains_what_one_device_does(monkeypatch, tmp_path, config):
+    for name, value in {"COORDINATOR_ADDRESS": "127.0.0.1:1", "NUM_PROCESSES": "2"}.items():
+        monkeypatch.setenv(f"JAX_{name}", value)
+    monkeypatch.setenv("JAX_PROCESS_ID", "1")
+    with pytest.raises(UserError, match="one of 2 processes"):
+        run_config(importlib.import_module(f"configs.{config}").get_config(), str(tmp_path))

@@ -1,7 +1,5 @@
 """The study of one's own arrays: what it refuses, how rows are shared, and what it may claim."""
 
-import contextlib
-import io
 import json
 
 import jax
@@ -53,16 +51,14 @@ def with_value(value, *rows):
 
 
 @pytest.mark.parametrize(("x", "y", "said"), [
-    (good(), good(399), "x.npy has 400 rows and .*y.npy has 399"),
+    (good(), good(399), "400 .*y.npy has 399"), (good(150), good(150), "150 rows"),
     (with_value(np.nan, 3, 5), good(), "2 NaN and 0 infinite numbers in 2 of 400 rows"),
     (good(), with_value(-np.inf, 7), "y.npy has 0 NaN and 1 infinite numbers in 1 of 400 rows"),
-    (np.ones((400, 3)), good(), "3 columns of 3 that are constant, the first is 0"),
-    (good(), with_value(2.5, *range(400)), r"1 columns of 2 that are constant, the first is 1"),
-    (good(150), good(150), "there are 150 rows: 200 are needed"),
-    (good().astype(object), good(), "Python objects, which are never read"),
-    (good() > 0, good(), "holds bool, not numbers"),
+    (good(), with_value(2.5, *range(400)), "1 columns of 2 .* the first is 1"),
+    (np.ones((1, 3)), np.ones((1, 3)), "200"),  # too few, rather than constant
+    (good().astype(object), good(), "Python objects"), (good() > 0, good(), "holds bool"),
     (good().reshape(100, 4, 2), good(), r"shape \(100, 4, 2\)"),
-    (np.zeros((0, 2)), good(), "there is nothing in it"),
+    (np.zeros((0, 2)), good(), "nothing in it"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_a_sentence(tmp_path, x, y, said):
     with pytest.raises(UserError, match=said) as caught:
@@ -77,7 +73,7 @@ def test_what_is_no_file_is_a_sentence(tmp_path):
             arrays.read_array(tmp_path / name)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.float16, np.float32, ">f8"])
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, ">f8"])
 def test_numbers_of_any_type_and_a_single_column(tmp_path, dtype):
     x = np.random.default_rng(0).integers(0, 100, 300).astype(dtype)
     pairs = read(tmp_path, x, good(300))
@@ -107,7 +103,7 @@ def test_rows_that_are_no_independent_draws_are_remarked(tmp_path):
     assert read(tmp_path, x, y).remarks[-1].startswith("20 rows are copies")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_independent_rows_are_not_remarked(seed):
     """Of the rarest events, too, of which two may be neighbours, and of the heaviest tails."""
     rng = np.random.default_rng(seed)
@@ -188,8 +184,14 @@ def test_intervals_are_those_of_student():
 
 
 def reading(**fields):
-    given = {"estimator": "info_nce", "critic": "joint", "label": "lower bound", "ceiling": 4.0}
-    return Reading(**{**given, "found": Interval(1.0, 0.9, 1.1), **fields})
+    given = {
+        "estimator": "info_nce", "critic": "joint", "label": "lower bound", "ceiling": 4.0,
+        "found": Interval(1.0, 0.9, 1.1), "null": NULL,
+    }  # fmt: skip
+    return Reading(**{**given, **fields})
+
+
+NULL = Interval(0.0, -0.1, 0.1)
 
 
 def test_the_line_over_one_by_n():
@@ -263,16 +265,11 @@ def test_fewer_rows_train_and_choose_and_all_are_read(monkeypatch):
             assert any(rows <= one for one in known)
 
 
-@pytest.fixture(scope="module")
-def records():
-    """Tasks of one dimension share their program."""
-    names = ("1v1-normal-0.75", "normal_cdf-1v1-normal-0.75", "half_cube-1v1-normal-0.75")
+def test_claims_are_below_the_truth_and_estimates_near_it():
+    """Of two tasks of one dimension, which share their program."""
     config = small(max_rows=ROWS, num_steps=120, read_every=60)
-    return [forty_tasks.measure_task(config, TASKS[name]) for name in names]
-
-
-@pytest.mark.slow
-def test_claims_are_below_the_truth_and_estimates_near_it(records):
+    tasks = [TASKS[name] for name in ("1v1-normal-0.75", "half_cube-1v1-normal-0.75")]
+    records = [forty_tasks.measure_task(config, task) for task in tasks]
     for record in records:
         assert 0.2 < record["low"] <= record["truth"], record["task"]
         assert record["state"] == "fine"
@@ -285,22 +282,10 @@ def test_claims_are_below_the_truth_and_estimates_near_it(records):
             assert one.null.high >= -0.02, one
             assert one.null.high < one.found.low, one
     # Ranks do not see a rising map: all but the random numbers is the same.
-    a, b = (r["readings"][-2].found.value for r in (records[0], records[2]))
+    a, b = (r["readings"][-2].found.value for r in records)
     assert a == pytest.approx(b, abs=1e-6)
 
 
-@pytest.mark.slow
-def test_the_count_over_tasks(records):
-    count = forty_tasks.count(records).loc["info_nce"]
-    assert count["lower end not above"] == count["value not above"] == count["tasks"] == 3
-    assert count["mean error"] <= 0
-    assert forty_tasks.count(records).loc["ksg", "interval covers"] == 3
-    wrong = [{**records[0], "truth": 0.01}]
-    assert forty_tasks.above(records) == []
-    assert forty_tasks.above(wrong) == ["1v1-normal-0.75"]
-
-
-@pytest.mark.slow
 def test_nothing_is_found_where_nothing_is(tmp_path):
     config = small(max_rows=ROWS, num_steps=120, read_every=60)
     readings = rotations.measure(
@@ -314,32 +299,28 @@ def test_nothing_is_found_where_nothing_is(tmp_path):
 
 @pytest.mark.parametrize(("found", "fields", "said"), [
     (Interval(1.0, 0.9, 1.1), {}, "at least 0.90 nats; not saturated; more data would add 0.20"),
-    (Interval(3.0, 2.9, 3.1), {}, "near the ceiling of 4.00, which hides part"),
-    (Interval(3.9, 3.8, 4.0), {}, "saturated at the ceiling of 4.00: it may be far more"),
+    (Interval(3.0, 2.9, 3.1), {}, "near the ceiling of 4.00"),
+    (Interval(3.9, 3.8, 4.0), {}, "saturated at the ceiling of 4.00"),
     (Interval(0.3, 0.05, 0.5), {}, "No information was found"),
     (Interval(1.0, 0.9, 1.1), {"gain": Interval(0.1, -0.1, 0.3)}, "add nothing that can be told"),
-    (Interval(1.0, 0.9, 1.1), {"gain": Interval(-0.2, -0.3, -0.1)}, "it promises nothing"),
+    (Interval(1.0, 0.9, 1.1), {"gain": Interval(-0.2, -0.3, -0.1)}, "promises nothing"),
     (Interval(1.0, 0.9, 1.1), {"bend": Interval(0.2, 0.1, 0.3)}, "do not quite follow"),
+    (Interval(-1e9, -2e9, 0.0), {"gain": NULL}, "InfoNCE diverged on"),
 ])  # fmt: skip
 def test_what_is_claimed(found, fields, said):
-    given = {
-        "null": Interval(0.0, -0.1, 0.1),
-        "limit": Interval(1.2, 1.1, 1.3),
-        "gain": Interval(0.2, 0.1, 0.3),
-        "bend": Interval(0.0, -0.1, 0.1),
-        **fields,
-    }
-    assert said in findings.claim([reading(found=found, **given)], 1000)[0]
+    given = {"limit": Interval(1.2, 1.1, 1.3), "gain": Interval(0.2, 0.1, 0.3), "bend": NULL}
+    assert said in findings.claim([reading(found=found, **{**given, **fields})], 1000)[0]
 
 
 def test_an_estimate_at_its_ceiling_is_claimed_beside_the_bound():
-    null = Interval(0.0, -0.1, 0.1)
-    ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", null=null)
     for value, is_near in ((3.99, True), (3.0, True), (1.0, False)):
-        one = ksg._replace(found=Interval(value, value - 0.1, value + 0.1))
+        found = Interval(value, value - 0.1, value + 0.1)
+        ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", found=found)
         for found in (Interval(1.0, 0.9, 1.1), Interval(0.3, 0.05, 0.5)):
-            best = reading(found=found, null=null, gain=Interval(0.1, -0.1, 0.3), bend=null)
-            said = findings.claim([best._replace(null=Interval(0.1, 0.0, 0.2)), one], 1000)
+            best = reading(
+                found=found, gain=Interval(0.1, -0.1, 0.3), bend=NULL, null=Interval(0.1, 0.0, 0.2)
+            )
+            said = findings.claim([best, ksg], 1000)
             assert any(f"KSG reads {value:.2f} of at most 4.00" in line for line in said) == is_near
             assert not (is_near and any("not saturated" in line for line in said))
             assert not (is_near and any("more data" in line for line in said))
@@ -352,7 +333,7 @@ ENTROPY = scipy.stats.entropy(np.unique(CLASSES, return_counts=True)[1])
 
 @pytest.mark.parametrize(("x", "y", "words"), [
     (NOISE, NOISE, ["one-to-one", "without limit"]),
-    (NOISE, np.float32(NOISE), ["one-to-one", "without limit"]),
+    (NOISE, NOISE + 1e-9 * good(500, 3), ["if it always is"]),
     (NOISE, np.concatenate([good(500, 2), np.exp(-NOISE[:, 2:])], axis=1),
      ["column 2 of y", "column 2 of x", "without limit"]),
     (NOISE, NOISE @ np.random.default_rng(1).normal(size=(3, 2)), ["linear", "without limit"]),
@@ -368,35 +349,13 @@ ENTROPY = scipy.stats.entropy(np.unique(CLASSES, return_counts=True)[1])
 def test_a_part_of_y_that_is_a_map_of_x_is_said_first(x, y, words):
     identity = arrays.find_identity(x, np.float64(y))
     assert all(word in identity.lower() for word in words), identity
-    null = Interval(0.0, -0.1, 0.1)
-    said = findings.claim([reading(null=null, gain=null, bend=null)], 500, identity)
+    said = findings.claim([reading(gain=NULL, bend=NULL)], 500, identity)
     assert said[0] == identity
     assert not any("not saturated" in line or "more data" in line for line in said)
-
-
-def test_a_map_that_the_bound_does_not_find_is_not_denied():
-    chance = reading(found=Interval(0.0, -0.1, 0.1), null=Interval(0.0, -0.1, 0.1))
-    identity = arrays.find_identity(NOISE, NOISE)
-    said = findings.claim([chance._replace(gain=chance.null, bend=chance.null)], 500, identity)
+    chance = reading(found=NULL, gain=NULL, bend=NULL)  # the bound finds nothing
+    said = findings.claim([chance], 500, identity)
     assert said[0] == identity
-    assert not any("No information" in one or "ore data" in one for one in said)
-
-
-def test_a_map_of_the_rows_at_hand_is_called_so():
-    """Noise this small keeps the order of rows, and its information has a limit."""
-    assert "If it always is" in arrays.find_identity(NOISE, NOISE + 1e-9 * good(500, 3))
-
-
-def test_a_bound_that_diverged_is_called_so():
-    wild = reading(found=Interval(-1e9, -2e9, 0.0), null=Interval(0.0, -0.1, 0.1))
-    (said,) = findings.claim([wild._replace(gain=wild.null, bend=wild.null)], 500)
-    assert "InfoNCE diverged on" in said
-
-
-def test_one_row_is_too_few_rather_than_constant(tmp_path):
-    np.save(tmp_path / "x.npy", np.ones((1, 3)))
-    with pytest.raises(UserError, match="200"):
-        arrays.read_pairs(tmp_path / "x.npy", tmp_path / "x.npy", max_rows=500, seed=0)
+    assert not any("No information" in line or "ore data" in line for line in said)
 
 
 @pytest.mark.parametrize("y", [
@@ -408,62 +367,54 @@ def test_other_dependence_is_no_identity(y):
 
 
 def test_more_than_any_sample_can_prove_is_said():
-    null = Interval(0.0, -0.1, 0.1)
     wild = reading(label="no bound", found=Interval(30.0, 29.0, 31.0), estimator="smile")
-    (*_, said) = findings.claim([reading(null=null), wild], 1000)
-    assert said == "No sure bound from 1,000 rows can pass 18.8 nats."
+    (*_, said) = findings.claim([reading(), wild], 1000)
+    assert "1,000 rows can pass 18.8 nats" in said
 
 
 def test_an_estimate_surely_above_the_limit_of_the_critic_is_named():
-    best = reading(null=Interval(0.0, -0.1, 0.1), limit=Interval(1.1, 1.0, 1.2))
+    best = reading(limit=Interval(1.1, 1.0, 1.2))
     ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", ceiling=None)
     for low, is_above in ((1.3, True), (1.1, False)):
         said = findings.others([best, ksg._replace(found=Interval(1.4, low, 1.5))], 1000)
         assert any(one.startswith("KSG") for one in said) == is_above
 
 
-@pytest.mark.slow
 def test_what_a_folder_has_of_others_is_not_written_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "report", lambda config, pairs, names, folder: (
+    def report(config, pairs, names, folder):
         (folder / "information.html").write_text("")
-    ))  # fmt: skip
-    files = write(tmp_path, a=good(), b=good(), c=good())
-    folder = str(tmp_path / "run")
-    study.run(small(), *files[:2], folder)
-    config = (tmp_path / "run" / "config.json").read_bytes()
+
+    monkeypatch.setattr(study, "report", report)
+    files, folder = write(tmp_path, a=good(), b=good(), c=good()), tmp_path / "run"
+    study.run(small(), *files[:2], str(folder))
+    config = (folder / "config.json").read_bytes()
     for given in ((small(), *files[1:]), (small(num_steps=120), *files[:2])):
-        with pytest.raises(UserError, match=r"holds a run of another config .* --workdir"):
-            study.run(*given, folder)
-        assert (tmp_path / "run" / "config.json").read_bytes() == config
-    study.run(small(), *files[:2], folder)
+        with pytest.raises(UserError, match="--workdir"):
+            study.run(*given, str(folder))
+        assert (folder / "config.json").read_bytes() == config
+    study.run(small(), *files[:2], str(folder))
     assert [row.state for row in status.read_all(tmp_path)] == ["finished"]
+    other = write_run(tmp_path / "other")
+    (other / "config.json").write_text(json.dumps({"kind": "audio", "seed": 3}))
+    with pytest.raises(UserError, match="kind is 'audio' there and 'arrays' here"):
+        study.run(small(), *files[:2], str(other))
+    assert json.loads((other / "config.json").read_text()) == {"kind": "audio", "seed": 3}
 
 
-def test_a_run_of_another_kind_is_not_written_over(tmp_path):
-    files, run = write(tmp_path, a=good(), b=good()), write_run(tmp_path / "run")
-    (run / "config.json").write_text(json.dumps({"kind": "audio", "seed": 3}))
-    with pytest.raises(UserError, match=r"config \(kind is 'audio' there and 'arrays' here\)"):
-        study.run(small(), *files, str(run))
-    assert json.loads((run / "config.json").read_text()) == {"kind": "audio", "seed": 3}
-
-
-@pytest.mark.slow
-def test_the_command_leaves_a_page_and_scores(tmp_path):
+@pytest.mark.whole
+def test_the_command_leaves_a_page_and_scores(tmp_path, capsys):
     x = good(500, 1)
     paths = write(tmp_path, left=x, right=x + 0.5 * good(500, 2)[:, :1])
-    config, said = small(), io.StringIO()
-    with contextlib.redirect_stdout(said):
-        study.run(config, *paths, str(tmp_path / "run"))
-    lines = said.getvalue().splitlines()
+    study.run(small(), *paths, str(tmp_path / "run"))
+    lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"report: {tmp_path / 'run' / 'information.html'}"
     assert any(line.startswith("x and y share at least 0.") for line in lines)
     text = (tmp_path / "run" / "information.md").read_text()
     assert "x: left.npy, 1 columns; y: right.npy, 1 columns; 500 rows." in text
     scores = {score.method: score for score in read_scores(tmp_path / "run")}
-    assert set(scores) == {
-        "info_nce, separable", "js, separable", "smile, separable", "ksg, none", "cca, none",
-    }  # fmt: skip
-    info = scores["info_nce, separable"]
+    names = ("info_nce, separable", "js, separable", "smile, separable", "ksg, none", "cca, none")
+    assert set(scores) == {*names}
+    info = scores[names[0]]
     assert info.low < info.value < info.high
     assert info.setting == "lower bound"
     assert abs(info.chance) < 0.2
@@ -484,16 +435,15 @@ def test_equal_pairs_leave_nearest_neighbours_out():
 def test_what_diverged_is_no_score_and_no_line():
     wild = reading(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0), limit=Interval(0, 0, 0))
     assert findings.to_scores([wild], "a, b", 0, 400) == []
-    frame = findings.reading_table([wild], 400).frame
-    assert frame.nats[0] == "diverged"
-    assert frame["n / 4, n / 2, n"][0] == "0.00, 0.00, diverged"
+    row = findings.reading_table([wild], 400).frame.iloc[0]
+    assert (row.nats, row["n / 4, n / 2, n"]) == ("diverged", "0.00, 0.00, diverged")
     (axes,) = findings.estimates_figure([wild]).axes
     assert not axes.get_yticks().size
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("read_every", 7), ("critics", ()), ("widths", ()), ("estimators", ("nwj",)), ("shuffles", 1),
-    ("transform", "log"), ("kind", "audio"), ("read_size", 4), ("max_rows", 100),
+    ("read_every", 7), ("critics", ()), ("estimators", ("nwj",)), ("shuffles", 1),
+    ("read_size", 4), ("max_rows", 100),
 ])  # fmt: skip
 def test_a_value_that_cannot_be_meant(key, value):
     with pytest.raises(UserError, match=key):

@@ -1,6 +1,8 @@
 """Words from end to end: each objective at its optimum, each switch, resume, mistakes."""
 
 import functools
+import itertools
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -14,29 +16,18 @@ from cpc.negatives import unigram
 from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import with_settings
-from experiments.kinds.words import evaluate, run
+from experiments.kinds.words import evaluate, run, step
 from experiments.kinds.words.run import Text, load_text, synthetic
 from experiments.train import run as run_config
-from experiments.training import loop
 
 V = 6
 #: Of a language model that can be exact: a score of its own for each pair of words.
 EXACT = {
-    "epochs": 10,
-    "steps_per_launch": 40,
-    "data.subsample": 0.0,
-    "data.positions": 256,
-    "model.name": "vlbl",
-    "model.width": 8,
-    "model.reach": 1,
-    "model.bias": "unigram",
-    "model.reduce": False,
-    "objective.share": 0,
-    "objective.draws": 64,
-    "objective.alpha": 1.0,
-    "optim.rule": "adagrad",
-    "optim.learning_rate": 0.3,
-}
+    "epochs": 10, "steps_per_launch": 40, "data.subsample": 0.0, "data.positions": 256,
+    "model.name": "vlbl", "model.width": 8, "model.reach": 1, "model.bias": "unigram",
+    "model.reduce": False, "objective.share": 0, "objective.draws": 64, "objective.alpha": 1.0,
+    "optim.rule": "adagrad", "optim.learning_rate": 0.3,
+}  # fmt: skip
 
 
 @functools.cache
@@ -88,21 +79,26 @@ def best_perplexity():
     return np.exp(-(pairs[pairs > 0] * np.log(p[pairs > 0])).sum() / pairs.sum())
 
 
-@pytest.mark.slow
+OBJECTIVES = [
+    {"name": "full_softmax"},
+    {"name": "nce", "noise": "uniform"},
+    {"name": "ranking_nce", "draws": 4, "share": 1},
+    {"name": "info_nce", "noise": "batch", "share": 32},
+    {"name": "sampled_softmax", "subtract_log_q": False},
+    {"name": "negative_sampling"},
+    {"name": "sampled_logistic", "remove_hits": True},
+]
+#: Noise that follows the context, or is learned, takes longer.
+BY_NIGHT = [
+    {"name": "ranking_nce", "noise": "bigram", "share": 1, "draws": 8},
+    {"name": "nce", "noise": "proposal", "share": 1, "draws": 8, "k": 8},
+    {"name": "nce", "noise": "learned_unigram", "log_z": "learned"},
+]
+
+
 @pytest.mark.parametrize(
     "given",
-    [
-        {"name": "full_softmax"},
-        {"name": "nce", "noise": "uniform"},
-        {"name": "ranking_nce", "draws": 4, "share": 1},
-        {"name": "info_nce", "noise": "batch", "share": 32},
-        {"name": "sampled_softmax", "subtract_log_q": False},
-        {"name": "negative_sampling"},
-        {"name": "sampled_logistic", "remove_hits": True},
-        {"name": "ranking_nce", "noise": "bigram", "share": 1, "draws": 8},
-        {"name": "nce", "noise": "proposal", "share": 1, "draws": 8, "k": 8},
-        {"name": "nce", "noise": "learned_unigram", "log_z": "learned"},
-    ],
+    [*OBJECTIVES, *(pytest.param(given, marks=pytest.mark.nightly) for given in BY_NIGHT)],
     ids=lambda given: "-".join(map(str, given.values())),
 )
 def test_each_objective_ends_at_the_optimum_of_likelihood(given):
@@ -116,7 +112,6 @@ def test_each_objective_ends_at_the_optimum_of_likelihood(given):
         assert log_z.std() < 0.1
 
 
-@pytest.mark.slow
 def test_without_its_correction_the_batch_learns_the_ratio_and_not_the_probability():
     trained = fitted((("objective.name", "info_nce"), ("objective.noise", "batch"),
                       ("objective.share", 32), ("objective.subtract_log_q", False)))  # fmt: skip
@@ -126,7 +121,6 @@ def test_without_its_correction_the_batch_learns_the_ratio_and_not_the_probabili
     assert told(trained._replace(config=wrong))[0] > 1.02 * best_perplexity()
 
 
-@pytest.mark.slow
 def test_skip_gram_with_negative_sampling_reaches_pmi_less_log_k():
     """Levy & Goldberg 2014, section 3, with the window's own marginals."""
     trained = fitted((("model.name", "skip_gram"), ("model.bias", "none"), ("epochs", 15)))
@@ -148,13 +142,9 @@ def made_with(**given):
     return run.make(config, Text(corpus, corpus))
 
 
-def loss_of(made, rng=0):
-    """Loss and gradient of the first step, at parameters that are not all zero."""
-    from experiments.kinds.words import step
-
+def draw_step(made, params, key):
+    """The first step's batch, and its places and rows under some parameters."""
     choose, loss_fn = step.make(made.config, made.model, made.noise)
-    key = jax.random.key(rng)
-    params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(key, x.shape), made.state.params)
     batch = jax.tree.map(lambda x: jnp.asarray(x[0]), made.stream.launch(0))
     places, ids = choose(params, made.state.extra, batch, key)
 
@@ -163,75 +153,62 @@ def loss_of(made, rng=0):
         parts = {"tables": rows, "dense": params["dense"]}
         return loss_fn(parts, made.state.extra, batch, places)[0]
 
-    return jax.value_and_grad(loss)(params), places, params, batch
+    return loss, places, batch
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["negative_sampling", "nce", "sampled_softmax", "ranking_nce"])
-@pytest.mark.parametrize("remove", [False, True])
+@pytest.mark.parametrize(("name", "remove"), [
+    ("negative_sampling", True), ("nce", False), ("sampled_softmax", True), ("ranking_nce", False),
+])  # fmt: skip
 def test_skip_gram_loss_equals_a_loop_over_pairs(name, remove):
     made = made_with(model__name="skip_gram", model__reach=2, model__bias="unigram",
                      objective__name=name, objective__remove_hits=remove, objective__k=3,
                      objective__share=8, objective__draws=4, data__positions=16)  # fmt: skip
-    (got, _), places, params, batch = loss_of(made)
-    tables = jax.tree.map(lambda x: np.asarray(x, np.float64), params["tables"])
+
+    @jax.jit
+    def first_loss(params, key):  # of parameters that are not all zero
+        params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(key, x.shape), params)
+        loss, places, batch = draw_step(made, params, key)
+        return loss(params), places.drawn, params["tables"], batch["tokens"]
+
+    got, drawn, tables, words = map(
+        lambda x: jax.tree.map(np.asarray, x), first_loss(made.state.params, jax.random.key(0))
+    )  # fmt: skip
+    tables = {n: table.astype(np.float64) for n, table in tables.items()}
     corpus, _ = chain()
     log_q = np.log(np.maximum(unigram(np.bincount(corpus.tokens, minlength=V), 1.0), 1e-30))
-    words = np.asarray(batch["tokens"])
+    constant = np.log(3.0) if name == "nce" else 0.0
     total = 0.0
-    for i in range(16):
-        center = words[2 + i]
-        drawn = np.asarray(places.drawn)[i // 8]
-        for j in (-2, -1, 1, 2):
-            label = words[2 + i + j]
-            if center < 0 or label < 0:
-                continue
-            corrected = name != "negative_sampling"
-            constant = np.log(3.0) if name == "nce" else 0.0
-
-            def score(word, center=center, corrected=corrected, constant=constant):
-                own = tables["input"][center] @ tables["output"][word] + tables["bias"][word]
-                return own - corrected * (log_q[word] + constant)
-
-            noise = np.array([score(w) for w in drawn if not (remove and w == label)])
-            if name in ("negative_sampling", "nce"):
-                total += np.logaddexp(0, -score(label)) + 3 / 4 * np.logaddexp(0, noise).sum()
-            elif len(noise):
-                every = np.append(noise, score(label))
-                total += np.logaddexp.reduce(every) - score(label)
+    for i, j in itertools.product(range(16), (-2, -1, 1, 2)):
+        center, label = words[2 + i], words[2 + i + j]
+        if center < 0 or label < 0:
+            continue
+        scores = tables["output"] @ tables["input"][center] + tables["bias"]
+        if name != "negative_sampling":
+            scores = scores - log_q - constant
+        noise = np.array([scores[w] for w in drawn[i // 8] if not (remove and w == label)])
+        if name in ("negative_sampling", "nce"):
+            total += np.logaddexp(0, -scores[label]) + 3 / 4 * np.logaddexp(0, noise).sum()
+        elif len(noise):
+            total += np.logaddexp.reduce(np.append(noise, scores[label])) - scores[label]
     assert float(got) == pytest.approx(total, rel=1e-4)
 
 
-@pytest.mark.slow
 def test_shared_draws_stand_for_as_many_of_their_own():
     """The mean over draws of the gradient does not depend on how many places share them."""
     slopes = []
     for given in ({"objective__share": 1, "objective__draws": 0},
                   {"objective__share": 0, "objective__draws": 40}):  # fmt: skip
         made = made_with(objective__name="nce", objective__k=5, **given, data__positions=64)
-        many = jax.jit(jax.vmap(lambda seed, made=made: grad_of(made, seed)))(jnp.arange(300))
-        slopes.append(np.asarray(many.mean(0)))
+        params = jax.tree.map(lambda x: x + 0.1, made.state.params)
+
+        def slope(seed, made=made, params=params):
+            loss, _, _ = draw_step(made, params, jax.random.key(seed))
+            return jax.grad(loss)(params)["tables"]["output"]
+
+        slopes.append(np.asarray(jax.jit(jax.vmap(slope))(jnp.arange(300)).mean(0)))
     np.testing.assert_allclose(slopes[0], slopes[1], atol=0.05 * np.abs(slopes[0]).max())
 
 
-def grad_of(made, seed):
-    from experiments.kinds.words import step
-
-    choose, loss_fn = step.make(made.config, made.model, made.noise)
-    params = jax.tree.map(lambda x: x + 0.1, made.state.params)
-    batch = jax.tree.map(lambda x: jnp.asarray(x[0]), made.stream.launch(0))
-    places, ids = choose(params, made.state.extra, batch, jax.random.key(seed))
-
-    def loss(output):
-        tables = {**params["tables"], "output": output}
-        rows = {n: t[ids[n]] for n, t in tables.items()}
-        parts = {"tables": rows, "dense": params["dense"]}
-        return loss_fn(parts, made.state.extra, batch, places)[0]
-
-    return jax.grad(loss)(params["tables"]["output"])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
 def test_the_unknown_word_is_left_out_of_perplexity_as_it_is_of_training(name):
     made = made_with(model__name=name, model__bias="none")
@@ -264,7 +241,6 @@ def test_log_z_is_read_from_the_row_that_is_trained(name):
     np.testing.assert_allclose(log_z, np.log(V - 1) - 10.0 * of, rtol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["bigram", "proposal"])
 def test_a_ratio_to_noise_that_follows_the_context_is_read_off_with_its_own_q(noise):
     """Scores of 0, those of no training, say that the words are as the noise."""
@@ -286,7 +262,6 @@ def test_a_ratio_to_noise_that_follows_the_context_is_read_off_with_its_own_q(no
     np.testing.assert_allclose(log_z, 0.0, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_counts_of_learned_unigram_noise_do_not_overflow():
     noise = made_with(objective__noise="learned_unigram").noise
     state = {"counts": jnp.array([1, 0, 0, 0, 2**30, 2**30 - 10], jnp.int32)}
@@ -299,59 +274,48 @@ def test_counts_of_learned_unigram_noise_do_not_overflow():
 
 
 def quick(**given):
-    return with_settings(
-        make_config(KEYS),
-        {
-            "data.source": "synthetic", "data.positions": 128, "steps_per_launch": 8,
-            "data.subsample": 1e-3, "epochs": 1, "model.width": 8, "log_launches": 2,
-            "save_launches": 3, "evaluate.max_places": 500, "evaluate.similarity": False,
-            **settings(**given),
-        },
-    )  # fmt: skip
+    tiny = {
+        "data.source": "synthetic", "data.positions": 128, "steps_per_launch": 4,
+        "data.subsample": 1e-3, "epochs": 4, "model.width": 8, "log_launches": 1,
+        "save_launches": 2, "evaluate.max_places": 500, "evaluate.similarity": False,
+    }  # fmt: skip
+    return with_settings(make_config(KEYS), {**tiny, **settings(**given)})
 
 
 @pytest.mark.whole
-@pytest.mark.slow
 def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    corpus = synthetic(0, 10_000, 200)
+    corpus = synthetic(0, 3000, 50)
+    assert corpus.sentence_starts[-1] == len(corpus.tokens) == corpus.vocabulary.counts.sum()
+    assert (np.diff(corpus.vocabulary.counts[1:]) <= 0).all()
     monkeypatch.setattr(run, "load_text", lambda *given: Text(corpus, corpus))
-    run_config(quick(objective__noise="learned_unigram"), str(whole), "cpu")
-    fit, calls = loop.fit, []
-
-    def stops(*args, stop, **more):
-        calls.append(1)
-        asked = iter(range(10_000))
-        wants = (lambda: "SIGTERM" if next(asked) > 1 else "") if len(calls) == 1 else stop
-        return fit(*args, stop=wants, **more)
-
-    monkeypatch.setattr(loop, "fit", stops)
-    for _ in range(2):
-        run_config(quick(objective__noise="learned_unigram"), str(parts), "cpu")
-    assert len(calls) == 2
-    assert "resuming from step" in capsys.readouterr().out
+    config = quick(objective__noise="learned_unigram")
+    run_config(config, str(whole), "cpu")
+    shutil.copytree(whole, parts)
+    steps = sorted(int(path.name) for path in (parts / "checkpoints").iterdir())
+    shutil.rmtree(parts / "checkpoints" / str(steps[-1]))
+    capsys.readouterr()
+    run_config(config, str(parts), "cpu")
+    assert f"resuming from step {steps[-2]}" in capsys.readouterr().out
     vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in (whole, parts)]
     np.testing.assert_array_equal(*vectors)
     losses = [[record["loss"] for record in read_records(folder, [])] for folder in (whole, parts)]
     assert losses[0] == losses[1]
-    assert (parts / "report.html").exists()
+    assert (whole / "report.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"objective.unique": True, "objective.draws": 9}, "9 distinct classes .* only 5 can be"),
-        ({"objective.noise": "minority", "objective.minority_mass": 0.9}, "out of reach"),
-        ({"objective.noise": "bigram"}, "follows the context"),
-        ({"objective.share": 7}, "objective.share is 7 and data.positions is"),
-        ({"objective.noise": "batch"}, "need a softmax objective and objective.share above 1"),
-        ({"objective.log_z": "learned"}, "has no log Z"),
-        ({"objective.noise": "proposal", "objective.share": 1, "objective.unique": True},
-         "noise is 'proposal': this noise cannot draw"),
-        ({"data.source": "folder"}, "name it by data.path"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_one_sentence(given, sentence):
+@pytest.mark.parametrize(("given", "words"), [
+    ({"objective.unique": True, "objective.draws": 9}, "9 distinct classes"),
+    ({"objective.noise": "minority", "objective.minority_mass": 0.9}, "out of reach"),
+    ({"objective.noise": "bigram"}, "objective.noise is 'bigram'"),
+    ({"objective.share": 7}, "objective.share is 7 and data.positions is"),
+    ({"objective.noise": "batch"}, "objective.noise is 'batch'"),
+    ({"objective.log_z": "learned"}, "objective.log_z is 'learned'"),
+    ({"objective.noise": "proposal", "objective.share": 1, "objective.unique": True},
+     "objective.noise is 'proposal'"),
+    ({"data.source": "folder"}, "data.path"),
+])  # fmt: skip
+def test_a_config_that_cannot_be_names_its_keys(given, words):
     corpus, _ = chain()
     config = with_settings(make_config(KEYS), {**EXACT, **given})
 
@@ -361,7 +325,7 @@ def test_mistakes_are_one_sentence(given, sentence):
             run.load_text(config.data, 0, print)
         run.make(config, Text(corpus, corpus))
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=words):
         start()
 
 
@@ -387,12 +351,6 @@ def test_lines_are_sentences_and_their_unknown_word_is_ours(tmp_path, monkeypatc
     assert (corpus.tokens[:4] == 0).tolist() == [False, True, False, False]
     config.data.form = "prose"
     assert "mr." not in load_text(config.data, 0, lambda line: None).train.vocabulary.words
-
-
-def test_the_synthetic_text_is_a_language():
-    corpus = synthetic(0, 5000, 50)
-    assert corpus.sentence_starts[-1] == len(corpus.tokens) == corpus.vocabulary.counts.sum()
-    assert (np.diff(corpus.vocabulary.counts[1:]) <= 0).all()
 
 
 @pytest.mark.parametrize(
