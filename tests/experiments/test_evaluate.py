@@ -72,7 +72,6 @@ def run(checkpoint, folder, workdir, *settings, **options):
     return read_scores(workdir)
 
 
-@pytest.mark.slow
 def test_a_released_checkpoint_goes_through_every_evaluator(folder, released, tmp_path, capsys):
     labels, items, workdir = folder / "labels.txt", folder / "toy.item", tmp_path / "run"
     options = {"phones": str(labels), "items": str(items), "tasks": []}
@@ -100,7 +99,6 @@ def test_a_released_checkpoint_goes_through_every_evaluator(folder, released, tm
     assert before == {path: path.stat().st_mtime_ns for path in (workdir / "probes").iterdir()}
 
 
-@pytest.mark.slow
 def test_what_is_missing_is_added_and_nothing_is_asked_twice(
     folder, released, tmp_path, monkeypatch
 ):
@@ -146,25 +144,18 @@ def contexts_alone(pretrained, x):
     return embed(pretrained.variables, x)[1][0][: x.shape[1] // 160 - 2]
 
 
-@pytest.mark.slow
 def test_networks_get_recordings_at_their_own_loudness(folder, released, tmp_path, monkeypatch):
+    """As if the same weights had been trained at a loudness; the next test has none."""
     pretrained = models.load_cpc_audio(released)
-    found = embedded(monkeypatch, folder, released, tmp_path / "run")
-    for name, x in as_they_are(folder):
-        np.testing.assert_allclose(
-            found["c"][name], contexts_alone(pretrained, x), rtol=1e-4, atol=1e-5
-        )
-    # The same weights as if trained at a loudness.
     loud = pretrained._replace(input={**pretrained.input, "rms": 0.2})
     models.save(tmp_path / "loud", loud)
-    found = embedded(monkeypatch, folder, tmp_path / "loud", tmp_path / "run2")
+    found = embedded(monkeypatch, folder, tmp_path / "loud", tmp_path / "run")
     for name, x in as_they_are(folder):
         scaled = x * (0.2 / np.sqrt(np.mean(x.astype(np.float64) ** 2)))
         expected = contexts_alone(pretrained, scaled.astype(np.float32))
         np.testing.assert_allclose(found["c"][name], expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_a_layer_is_judged_as_if_the_network_ended_there(folder, released, tmp_path, monkeypatch):
     found = embedded(monkeypatch, folder, released, tmp_path / "run", layer="c1")
     pretrained = models.load_cpc_audio(released)
@@ -201,16 +192,9 @@ def test_loudness_is_that_of_the_model():
     np.testing.assert_allclose(read_all(at_loudness(packed, 0.6), 0), 2 * raw, rtol=1e-6)
 
 
-def one_speaker(folder, tmp_path):
-    (tmp_path / "alone" / "wav").mkdir(parents=True)
-    for path in (folder / "wav" / "speaker-000").iterdir():
-        shutil.copy(path, tmp_path / "alone" / "wav")
-    return tmp_path / "alone"
-
-
-@pytest.mark.slow
 def test_one_speaker_has_neither_speakers_nor_abx_across(folder, released, tmp_path, capsys):
-    alone = one_speaker(folder, tmp_path)
+    alone = tmp_path / "alone"
+    shutil.copytree(folder / "wav" / "speaker-000", alone / "wav")
     with pytest.raises(UserError, match=r"are of one speaker .* no labels: give --phones or --it"):
         run(released, alone, tmp_path / "run", tasks=[])
     with pytest.raises(UserError, match="nothing to tell apart"):
@@ -258,8 +242,8 @@ def test_mistakes_are_a_sentence_each(folder, released, tmp_path):
         run(tmp_path / "image", folder, workdir)
 
 
-@pytest.mark.slow
-def test_a_directory_is_of_one_checkpoint(folder, released, tmp_path):
+def test_a_directory_is_of_one_checkpoint(folder, released, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "make_probe", lambda *_: lambda *_: [])
     items = str(folder / "toy.item")
     run(released, folder, tmp_path / "run", items=items)
     other = models.load_cpc_audio(released)

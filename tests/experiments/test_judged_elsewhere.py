@@ -144,7 +144,6 @@ def test_which_sentence_follows_is_asked_of_a_text_with_a_name(tmp_path):
         assert score.data == name
 
 
-@pytest.mark.slow
 def test_the_command_keeps_the_scores_of_the_run(tmp_path):
     own, theirs, same = (write_series(tmp_path / name) for name in ("a/in", "b/other", "b/in"))
     workdir = tmp_path / "run"
@@ -152,7 +151,7 @@ def test_the_command_keeps_the_scores_of_the_run(tmp_path):
         "data.path": own, "data.step_label": "sign", "data.window_steps": 16, "num_steps": 2,
         "data.batch_size": 4, "model.width": 8, "model.context_width": 8, "model.kernels": "(1,)",
         "model.strides": "(1,)", "model.num_offsets": 2, "optim.warmup_steps": 0, "log_every": 1,
-        "eval_every": 2, "save_every": 2, "evaluate.num_windows": 4, "probe.tasks": "('steps',)",
+        "eval_every": 0, "save_every": 2, "evaluate.num_windows": 0, "probe.tasks": "('steps',)",
         "probe.features": "('raw',)",
     }  # fmt: skip
     flags = [f"--config.{name}={value}" for name, value in settings.items()]
@@ -161,16 +160,10 @@ def test_the_command_keeps_the_scores_of_the_run(tmp_path):
     assert first.data == "in"
     judge = ("experiments.probe", "--workdir", workdir, "--data.step_label=sign")
     run(*judge, f"--data.path={theirs}")
-    assert [score.data for score in read_scores(workdir)] == ["in", "other"]
+    both = read_scores(workdir)
+    assert [(both[0].data, both[0].value), both[1].data] == [("in", first.value), "other"]
     assert "other" in (workdir / "report.html").read_text()
-    refused = run(*judge, f"--data.path={same}", status=2)
-    assert "is called in, as the run's own" in refused.stderr
-    assert read_scores(workdir)[0].value == first.value
     own.rename(tmp_path / "gone")
     (same / "0.npz").unlink()
     others = run(*judge, f"--data.path={same}", status=2)
     assert "the data changed since" in others.stderr
-    (tmp_path / "c").mkdir()
-    (tmp_path / "gone").rename(tmp_path / "c" / "in")
-    run(*judge, f"--data.path={tmp_path / 'c' / 'in'}")
-    assert [score.data for score in read_scores(workdir)] == ["in", "other"]
