@@ -199,14 +199,11 @@ def garbled(batch):
         {"model__norm": "batch", "loss__name": "sigmoid", "negatives__queue": 80},
         {
             "model__norm": "group", "model__padding": "same", "negatives__num_sampled": 3,
-            "negatives__temperature_rule": "entropy",
-        },
-        {
-            "model__encoder": "log_mel", "model__norm": "layer", "model__context": "conv",
-            "negatives__momentum": 0.5, "optim__accumulate": 2,
+            "negatives__temperature_rule": "entropy", "negatives__momentum": 0.5,
+            "optim__accumulate": 2,
         },
     ],
-    ids=["batch", "group", "log_mel"],
+    ids=["batch", "group"],
 )  # fmt: skip
 def test_what_padding_holds_changes_nothing(options):
     """Loss, gradients, batch norm's state, strict sums, queue and temperature, to the last bit."""

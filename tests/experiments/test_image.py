@@ -85,14 +85,16 @@ def test_photographs_are_trained_on_and_probed_by_one_command(tmp_path):
         ("supervised", "whole network")
     }
     assert not [*workdir.glob("probes/networks*")]  # the supervised one has answered
-    modes = {score.method for score in scores if score.task == "few_labels"}
-    assert modes == {"frozen", "fine-tuned"}
+    modes = {(score.features, score.method) for score in scores if score.task == "few_labels"}
+    assert modes == {(f, "frozen") for f in features} | {
+        (f, "fine-tuned") for f in ("z", "supervised")
+    }
     for figure in ("neighbours", "units", "augmented", "scores", "bound"):
         assert (workdir / "figures" / f"{figure}.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", ["fashion_mnist", "cifar10", "stl10", "imagenet", "imagenet_v2"])
-def test_the_loss_of_every_config_has_its_offsets(name):
+@pytest.mark.parametrize("name", ["stl10", "imagenet_v2"])
+def test_the_loss_of_a_large_config_has_its_offsets(name):
     """At full size, by its shapes alone."""
     config = importlib.import_module(f"configs.image_{name}").get_config()
     config = with_settings(config, {"data.batch_size": 8, "negatives.shards": 1})
@@ -386,18 +388,6 @@ def test_features_are_made_once_and_only_where_they_are_read(tmp_path, monkeypat
         )
         run_probes(config, tmp_path, data)
         assert len(calls) == number
-
-
-def test_fine_tuning_is_a_task_of_its_own(tmp_path, monkeypatch):
-    data = ImageData(*[image_set([0, 1] * 5)] * 3)
-    classify = lambda pixels: np.zeros(len(pixels), int)  # noqa: E731
-    monkeypatch.setattr(image_probes, "train_classifier", lambda *args: (classify, ""))
-    config = make_config(probe__tasks=("fine_tuned",), probe__fractions=(1.0,))
-    found = run_probes(config, tmp_path, data)
-    assert [(one.features, one.method, one.value) for one in found] == [
-        ("z", "fine-tuned", 0.5),
-        ("supervised", "fine-tuned", 0.5),
-    ]
 
 
 def test_a_set_of_tfds_is_read(tmp_path):

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from configs import audio_voices, image_fashion_mnist, series_files, text_sentences
-from cpc.results import Score, read_scores, write_scores
+from cpc.results import read_scores
 from cpc.types import UserError
 from experiments.command.config import judged_on, with_settings
 from experiments.kinds.registry import CONTRASTIVE
-from experiments.kinds.series import data, kind, probes
 from experiments.kinds.text import probes as text_probes
 from experiments.kinds.text.data import load_data as load_text
 from experiments.training import checks
-from experiments.training.contrastive import check_places, make_probe
+from experiments.training.contrastive import check_places
 from experiments.training.probes import FeatureSet, ProbeContext
 from tests.commands import run
 from tests.experiments.test_text import tiny
@@ -104,26 +103,6 @@ def test_labels_and_items_of_the_own_name_are_refused(tmp_path):
     assert not check("audio", own, f"phones={tmp_path}/b/others.txt")
     (tmp_path / "a/phones.txt").unlink()
     assert check("audio", own, f"phones={tmp_path}/b/phones.txt"), "moved"
-
-
-def test_scores_of_two_folders_stand_beside_each_other(tmp_path, monkeypatch):
-    """And beside what a run recorded when all were called files."""
-    old = Score("steps", "files", "frame", "raw", "linear", "accuracy", 0.5, step=3)
-    write_scores(tmp_path, [old])
-    asked = []
-
-    def answer(*_, data, **options):
-        asked.append(data)
-        return [old._replace(data=data)]
-
-    monkeypatch.setattr(probes, "probe_scores", answer)
-    monkeypatch.setattr(probes, "make_features", lambda *_: lambda name, part: [])
-    for name in ("mine", "theirs"):
-        config = of_folder(write_series(tmp_path / name))
-        model = kind.build_model(config)
-        make_probe(kind, config, tmp_path, data.load_data(config, str), model)({}, 3)
-    assert asked == ["mine", "theirs"]
-    assert {score.data for score in read_scores(tmp_path)} == {"files", "mine", "theirs"}
 
 
 def test_a_file_has_its_name_and_made_up_series_that_of_their_source(tmp_path):
