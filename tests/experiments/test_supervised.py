@@ -330,7 +330,8 @@ def test_labels_that_were_corrected_are_another_training(config, sound, tmp_path
     labels = [np.zeros(int(n) // 160, np.int32) for n in sound.train.lengths]
     others = [np.maximum(own, i == 3) for i, own in enumerate(labels)]
     for own, num_classes in ((labels, 2), (labels, 2), (others, 2), (labels, 3)):
-        audio_supervised.train_supervised(config, tmp_path, model, sound.train, own, num_classes)
+        given_to = config, tmp_path, model, sound.train, own, num_classes, {}
+        audio_supervised.train_supervised(*given_to)
     assert given[0] == given[1]
     assert given[0] != given[2]
     assert given[0] != given[3]
@@ -367,7 +368,7 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
     for seed in range(8):
         config.seed = seed
         labels = [np.zeros(int(n) // 160, np.int32) for n in few.lengths]
-        audio_supervised.train_supervised(config, tmp_path, model, few, labels, 2)
+        audio_supervised.train_supervised(config, tmp_path, model, few, labels, 2, {})
         trained = {*drawn[-1].names}
         assert not trained & read
         assert trained | read == {*few.names}
