@@ -49,12 +49,14 @@ def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_
         assert [score.method for score in scores] == ["within speaker", "across speakers"]
         for score in scores:
             assert abs(score.value - expected) < 0.08, score
+        if not expected:
+            continue
         losing = abx_task("synthetic", data.test, phones, lose_last_frame=True)
         lost = list(losing.answer(NOTHING, FeatureSet("c", Frames(features, 160))))
         assert [score.setting for score in lost] == [
             f"{score.setting}, last frame lost" for score in scores
         ]
-        assert [score.value for score in lost] != [score.value for score in scores] or not expected
+        assert [score.value for score in lost] != [score.value for score in scores]
     assert question.answer(NOTHING, FeatureSet("supervised", Frames({}, 160))) == []
 
 

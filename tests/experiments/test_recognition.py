@@ -59,15 +59,12 @@ def test_the_head_is_a_convolution_over_8_frames_every_4():
     np.testing.assert_allclose(found, want[:, :5], rtol=1e-4, atol=1e-5)
 
 
-def spoken(seed, num=24, late=0):
-    """Utterances of 3 phones of 8 frames each, and noise; shown `late` frames after."""
+def spoken(seed, num=24):
+    """Utterances of 3 phones of 8 frames each, and noise."""
     rng = np.random.default_rng(seed)
-    phones = [np.repeat(rng.permutation(3), 1).tolist() for _ in range(num)]
-    inputs = []
-    for own in phones:
-        frames = np.eye(3)[np.repeat(own, 8)] + 0.1 * rng.normal(size=(24, 3))
-        inputs.append(np.roll(frames, late, axis=0).astype(np.float32))
-    return Labelled(inputs, phones)
+    phones = [rng.permutation(3).tolist() for _ in range(num)]
+    frames = [np.eye(3)[np.repeat(own, 8)] + 0.1 * rng.normal(size=(24, 3)) for own in phones]
+    return Labelled([one.astype(np.float32) for one in frames], phones)
 
 
 def error_rate(answer, test):
@@ -78,11 +75,10 @@ def error_rate(answer, test):
     return sum(edits) / sum(map(len, test.phones))
 
 
-@pytest.mark.parametrize(("head", "remembers"), [("linear", False), ("lstm", True)])
-def test_a_head_learns_phones_in_their_order(config, tmp_path, monkeypatch, head, remembers):
+def test_a_head_learns_phones_in_their_order(config, tmp_path, monkeypatch):
     """An LSTM remembers beyond the 8 frames; nothing depends on what shares the batch."""
     monkeypatch.setattr(recognition, "LSTM_WIDTH", 32)
-    config.probe.ctc_head = head
+    config.probe.ctc_head = "lstm"
     train, test = spoken(0), spoken(1)
     answer, words = fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
     assert re.fullmatch(r"best at step \d+ of \d+(, the most)?", words)
@@ -95,8 +91,7 @@ def test_a_head_learns_phones_in_their_order(config, tmp_path, monkeypatch, head
     np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
     other = first.copy()
     other[0] += 1
-    changed = np.abs(answer([other])[0] - log_p).max(-1) > 1e-6
-    assert changed.tolist() == [True] + [remembers] * 5
+    assert (np.abs(answer([other])[0] - log_p).max(-1) > 1e-6).all()
 
 
 def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_answers_are_empty(
@@ -213,7 +208,6 @@ def test_scores_of_a_run(config, data, tmp_path, capsys):
         assert len(own) == 3
         assert abs(sum(own) - 100 * score.value) < 0.2
     trained = recognition.subsets_of(data.train, (0.2,))["0.2 min"]
-    assert len(trained) == 12
     labels = [data.phones["synthetic"].labels[data.train.names[i]] for i in trained]
     assert scores[0].num_train == sum(len(recognition.phones_in_order(one, ())) for one in labels)
     assert "CTC by phone  synthetic  mfcc " in said
