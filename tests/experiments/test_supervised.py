@@ -413,7 +413,7 @@ def test_each_utterance_is_embedded_once_by_one_program_for_both_networks(
         both = embed(("c", "z"), [train, test, test])
         assert compilations() == 0
     assert sorted(read) == sorted((*train.names, *test.names))
-    alone = embed(("c",), [train])["c"]
+    alone = embed(("c",), [train, test])["c"]
     for i, name in enumerate(train.names):
         wanted = jax.jit(model.embed)(variables, jnp.asarray(data.read_all(train, i)[None]))
         for feature, found in zip("zc", wanted, strict=True):
