@@ -1,70 +1,56 @@
-"""The audio experiment end to end, as its users run it: in a process of its own."""
+"""The audio experiment: its command from data to results, and how its data are read."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 import types
 
+import jax
 import numpy as np
 import pytest
 import soundfile
 
-from configs import audio, audio_voices
+from configs import audio, audio_synthetic, audio_voices
 from cpc.data import make_synthetic, phone_chain, read_all
 from cpc.results import difference, read_scores
-from cpc.results.score import read_records
+from cpc.results.scores import read_records
+from cpc.train import make_mesh
 from cpc.types import UserError
+from experiments.command.config import with_settings
 from experiments.kinds.audio import data as audio_data
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio.probes import make_embed
+from experiments.training import step
 from tests import commands
-from tests.commands import ONE_DEVICE, ONE_DEVICE_POLISHED, ROOT
+from tests.commands import ONE_DEVICE_POLISHED
+from tests.experiments.test_clips import LENGTHS, problem_of
 
-pytestmark = pytest.mark.slow
-SMALL = (
-    "--config.data.window_samples=2560",
-    "--config.model.width=16",
-    "--config.model.context_width=16",
-    "--config.model.num_offsets=4",
-    "--config.evaluate.num_windows=16",
-    "--config.probe.hidden_width=0",
-)
-
-
-def command(*flags, module="train"):
-    return [sys.executable, "-m", f"experiments.{module}", *flags]
+SYNTHETIC = ("experiments.train", "--config", "configs/audio_synthetic.py", "--workdir")
+#: A network of 8 units on windows of 10 latents.
+TINY = {
+    "data.window_samples": 1600, "data.batch_size": 8, "model.width": 8, "model.context_width": 8,
+    "model.num_offsets": 3, "evaluate.num_windows": 8, "optim.warmup_steps": 1, "num_steps": 4,
+    "log_every": 1, "eval_every": 2, "save_every": 2, "probe.hidden_width": 0,
+    "probe.num_epochs": 1, "probe.hours": 0.002,
+}  # fmt: skip
 
 
-def run(*flags, module="train", **options):
-    return commands.run(f"experiments.{module}", *flags, **options)
+def flags_of(settings):
+    return [f"--config.{name}={value}" for name, value in settings.items()]
 
 
-def records(workdir, *without):
+def records(workdir):
+    """The records of a run, without the time, which no two runs share."""
+    clock = ("steps_per_second", "seconds")
     return [
-        {name: value for name, value in record.items() if name not in without}
+        {name: value for name, value in record.items() if name not in clock}
         for record in read_records(workdir, [])
     ]
 
 
-#: What two runs of the same config cannot share.
-CLOCK = ("steps_per_second", "seconds")
-
-
-@pytest.fixture(scope="module")
-def synthetic(tmp_path_factory):
-    """The synthetic config, whole."""
-    workdir = tmp_path_factory.mktemp("runs") / "synthetic"
-    done = run(
-        "--config", "configs/audio_synthetic.py", "--workdir", workdir, how=ONE_DEVICE_POLISHED
-    )
-    return workdir, done
-
-
-def test_the_run_directory_is_complete(synthetic):
-    workdir, done = synthetic
+@pytest.mark.whole
+def test_synthetic_speech_is_trained_on_and_probed_by_one_command(tmp_path):
+    workdir, flags = tmp_path / "run", flags_of({**TINY, "probe.features": "('c','random c')"})
+    done = commands.run(*SYNTHETIC, workdir, *flags)
     for name in (
         "config.json", "environment.json", "metrics.jsonl", "report.html", "truth.json",
         "scores.json", "scores.npz", "probes/speaker_map.npz", "skipped.txt",
@@ -76,21 +62,31 @@ def test_the_run_directory_is_complete(synthetic):
     assert done.stdout.splitlines()[-1] == f"report: {workdir / 'report.html'}"
     assert "s audio/s" in done.stdout
     assert "left" in done.stdout
+    strict = [record for record in records(workdir) if record.get("series") == "strict"]
+    assert [record["step"] for record in strict] == [2, 4]
+    assert all(record["is_bound"] for record in strict)
+    assert json.loads((workdir / "truth.json").read_text())["offsets"] == [3]
+    scores = read_scores(workdir)
+    assert {(s.task, s.features, s.step) for s in scores} == {
+        (task, features, 4) for task in ("phones", "speakers") for features in ("c", "random c")
+    }
+    before = (workdir / "metrics.jsonl").read_bytes()
+    again = commands.run(*SYNTHETIC, workdir, *flags)
+    assert "resuming from step 4" in again.stdout
+    assert (workdir / "metrics.jsonl").read_bytes() == before
 
 
-def test_the_strict_bound_stays_below_the_truth(synthetic):
-    workdir, _ = synthetic
-    truth = json.loads((workdir / "truth.json").read_text())
-    strict = [r for r in records(workdir) if r.get("rule") == "one_per_sequence"][-1]
+@pytest.mark.nightly
+def test_the_synthetic_config_approaches_the_truth_from_below(tmp_path):
+    """At full size: most of the information is found, and c tells phones better than chance."""
+    commands.run(*SYNTHETIC, tmp_path, how=ONE_DEVICE_POLISHED)
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    strict = [r for r in records(tmp_path) if r.get("rule") == "one_per_sequence"][-1]
     assert strict["is_bound"]
     for k, information in zip(truth["offsets"], truth["mutual_information"], strict=True):
         assert strict["bound_low"][k - 1] <= information
         assert strict["bound"][k - 1] > 0.75 * information, "most of it is found"
-
-
-def test_the_probe_beats_chance_and_random(synthetic):
-    workdir, _ = synthetic
-    linear = [score for score in read_scores(workdir) if score.method == "linear"]
+    linear = [score for score in read_scores(tmp_path) if score.method == "linear"]
     found = {score.features: score for score in linear if score.task == "phones"}
     assert found["c"].low > found["c"].chance
     assert found["c"].low > found["random c"].high
@@ -99,143 +95,55 @@ def test_the_probe_beats_chance_and_random(synthetic):
     assert lead.low > 0
 
 
-def test_the_same_command_again_changes_nothing(synthetic):
-    workdir, _ = synthetic
-    before = (workdir / "metrics.jsonl").read_bytes()
-    done = run("--config", "configs/audio_synthetic.py", "--workdir", workdir)
-    assert "resuming from step 300" in done.stdout
-    assert (workdir / "metrics.jsonl").read_bytes() == before
+def test_stop_and_resume_equals_never_stopped(tmp_path, monkeypatch):
+    """Bit for bit in records and weights: short clips, batch norm, an average and augmentation."""
+    settings = {
+        "model.encoder": "log_mel", "model.norm": "batch", "optim.ema_decay": 0.9,
+        "evaluate.num_windows": 0, "num_steps": 8,
+        "augment.side": "past", "augment.effects": ("dropout",), "augment.dropout_ms": 20.0,
+    }  # fmt: skip
+    config = with_settings(audio_synthetic.get_config(), TINY | settings)
+    describe, stopped = step.describe_record, [None]
 
+    def stop(record):
+        if record["step"] == 1 and not stopped:
+            stopped.append(record)
+            signal.raise_signal(signal.SIGTERM)
+        return describe(record)
 
-def test_another_config_in_the_same_directory_is_refused(synthetic):
-    workdir, _ = synthetic
-    done = run(
-        "--config", "configs/audio_synthetic.py", "--workdir", workdir,
-        "--config.optim.learning_rate=0.5", status=2,
-    )  # fmt: skip
-    assert "optim.learning_rate is 0.004 there and 0.5 here" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    def run(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        reason, variables = step.train(tmp_path / name, problem, lambda *_: [], make_mesh(1))
+        return reason, jax.device_get(variables), records(tmp_path / name)
 
-
-def test_probe_runs_alone_on_any_checkpoint(synthetic):
-    workdir, _ = synthetic
-    done = run("--workdir", workdir, "--task", "phones", "--step", "200", module="probe")
-    assert "probe of phones at step 200" in done.stdout
-    steps = {score.step for score in read_scores(workdir) if score.task == "phones"}
-    assert steps == {200, 300}, "the last step's scores stay"
-    absent = run("--workdir", workdir, "--task", "phones", "--step", "7", module="probe", status=2)
-    assert "step 7" in absent.stderr
-
-
-STOPPED = (
-    "--config", "configs/audio_synthetic.py", *SMALL, "--config.num_steps=120",
-    "--config.log_every=10", "--config.eval_every=40", "--config.save_every=20",
-    "--config.model.norm=batch", "--config.optim.ema_decay=0.9", "--config.probe.tasks=()",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def never_stopped(tmp_path_factory):
-    """Records of the run that others stop and resume."""
-    workdir = tmp_path_factory.mktemp("runs") / "whole"
-    run(*STOPPED, "--workdir", workdir)
-    return records(workdir, *CLOCK)
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-def test_stop_and_resume_equals_never_stopped(never_stopped, tmp_path, how):
-    parts = tmp_path / "parts"
-    process = subprocess.Popen(
-        command(*STOPPED, "--workdir", parts), cwd=ROOT, env={**os.environ, **ONE_DEVICE},
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if (parts / "checkpoints" / "40").exists():
-            break
-        time.sleep(0.01)
-    process.send_signal(how)
-    output, _ = process.communicate(timeout=120)
-    if how != signal.SIGKILL:
-        assert f"stopped by {how.name}; to resume: " in output
-        assert "-m experiments.train --config audio_synthetic" in output
-        assert process.returncode == 0
-    run(*STOPPED, "--workdir", parts)
-    assert records(parts, *CLOCK) == never_stopped
-
-
-def write_librispeech(root, make):
-    """A folder in LibriSpeech layout, with the paper's lists and alignments."""
-    recordings, labels = make.recordings, make.labels
-    phones, train, test = [], [], []
-    for i, speaker in enumerate(recordings.speakers):
-        number = 100 + int(speaker.split("-")[1])
-        chapter = root / "train-clean-100" / str(number) / "7"
-        chapter.mkdir(parents=True, exist_ok=True)
-        name = f"{number}-7-{i:04d}"
-        soundfile.write(chapter / f"{name}.flac", read_all(recordings, i) * 0.5, 16000)
-        with (chapter / f"{number}-7.trans.txt").open("a") as file:
-            file.write(f"{name} SOME WORDS\n")
-        phones.append(" ".join([name, *map(str, labels[recordings.names[i]])]))
-        (test if i % 4 == 0 else train).append(name)
-    for file, lines in (("phones.txt", phones), ("train.txt", train), ("test.txt", test)):
-        (root / file).write_text("\n".join(lines) + "\n")
-
-
-def test_librispeech_config_runs_on_its_layout(tmp_path):
-    make = make_synthetic(
-        num_speakers=3, utterances_per_speaker=6, seconds=1.5, chain=phone_chain(5), seed=1
-    )
-    write_librispeech(tmp_path, make)
-    flags = (
-        "--config", "configs/audio_librispeech.py", *SMALL,
-        "--config.data.path", tmp_path / "train-clean-100",
-        "--config.data.train_list", tmp_path / "train.txt",
-        "--config.data.test_list", tmp_path / "test.txt",
-        "--config.data.phones", tmp_path / "phones.txt",
-        "--config.num_steps=6", "--config.log_every=2", "--config.optim.warmup_steps=2",
-        "--config.negatives.overlap=True",  # 64 windows of 13 utterances
-    )  # fmt: skip
-    done = run(*flags, "--workdir", tmp_path / "run")
-    assert "3 speakers, 13 training utterances" in done.stdout
-    scores = read_scores(tmp_path / "run")
-    assert {score.task for score in scores} == {"phones", "speakers"}
-    assert {s.features for s in scores} == {"c", "z", "mfcc", "random c"}
-    last = records(tmp_path / "run")[-3]
-    assert last["n"] == [8 * 16] * 4, "eight groups of eight windows of 16 latents"
-
-    # Judged on other recordings, by their own labels: the run's lists say nothing of them.
-    other = make_synthetic(
-        num_speakers=2, utterances_per_speaker=8, seconds=1.2, chain=phone_chain(3), seed=2
-    )
-    write_librispeech(tmp_path / "other", other)
-    (tmp_path / "other/phones.txt").rename(tmp_path / "other/others.txt")
-    done = run(
-        "--workdir", tmp_path / "run", f"--data.path={tmp_path / 'other'}",
-        "--data.speaker_level=2", f"--data.phones={tmp_path / 'other/others.txt'}",
-        "--probe.features=('c','mfcc')", module="probe",
-    )  # fmt: skip
-    assert "2 speakers" in done.stdout
-    both = read_scores(tmp_path / "run")
-    new = [s for s in both if s.data in ("other", "others")]
-    assert len(both) == len(scores) + len(new)
-    assert {(s.task, s.data) for s in new} == {("speakers", "other"), ("phones", "others")}
-    assert {s.features for s in new} == {"c", "mfcc"}
-    wrong = run("--workdir", tmp_path / "run", "--probe.delya=1", module="probe", status=2)
-    assert "the config has no key probe.delya; did you mean probe.delay?" in wrong.stderr
+    monkeypatch.setattr(step, "describe_record", stop)
+    problem = problem_of(config, LENGTHS)
+    _, whole, wanted = run("whole")
+    stopped.clear()
+    reason, _, some = run("parts")
+    assert (reason, 2 <= len(some) < 8) == ("SIGTERM", True)
+    reason, resumed, found = run("parts")
+    assert (reason, found) == ("", wanted)
+    assert len(found) == 8
+    jax.tree.map(np.testing.assert_array_equal, resumed, whole)
 
 
 @pytest.mark.whole
 @pytest.mark.network
 def test_voices_train_and_probe(tmp_path):
     """The demo's own data, fetched by the demo's own command; a few steps of a small model."""
-    flags = (
-        "--config", "configs/audio_voices.py", *SMALL, "--config.num_steps=60",
-        "--config.log_every=20", "--config.eval_every=60", "--config.optim.warmup_steps=5",
-        "--config.optim.learning_rate=1e-2",
-        "--config.probe.minutes_per_speaker=0.5", "--config.probe.features=('c','mfcc')",
-    )  # fmt: skip
-    done = run(*flags, "--workdir", tmp_path / "run", how=ONE_DEVICE_POLISHED)
+    settings = TINY | {
+        "data.window_samples": 2560, "model.width": 16, "model.context_width": 16,
+        "model.num_offsets": 4, "evaluate.num_windows": 16, "num_steps": 60, "log_every": 20,
+        "eval_every": 60, "save_every": 60, "optim.warmup_steps": 5, "optim.learning_rate": 1e-2,
+        "probe.minutes_per_speaker": 0.5, "probe.features": "('c','mfcc')",
+    }  # fmt: skip
+    for default in ("probe.num_epochs", "probe.hours", "data.batch_size"):
+        del settings[default]
+    flags = ("--config", "configs/audio_voices.py", *flags_of(settings))
+    done = commands.run(
+        "experiments.train", *flags, "--workdir", tmp_path / "run", how=ONE_DEVICE_POLISHED
+    )
     assert "9 speakers" in done.stdout
     phones = [score for score in read_scores(tmp_path / "run") if score.task == "phones"]
     assert {score.data for score in phones} == {"festvox_ru", "asterisk_en"}

@@ -1,15 +1,20 @@
-"""Where the latents of each direction and module of sound come from, and what it learns by them."""
+"""Branches of sound: where the latents of each come from, and what it learns by them."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import audio_voices_paper
+from configs import audio_voices_macpc, audio_voices_paper
+from cpc import models
+from cpc.losses import acpc_loss, cpc_loss
 from cpc.negatives import outside_overlap
-from cpc.types import Batch
+from cpc.types import Batch, UserError
 from experiments.kinds.audio import model as audio
+from experiments.training.objective import objective_loss, scored
+from experiments.training.plan import make_rule
 from experiments.training.problem import Problem
+from experiments.training.records import strict_sums
 from experiments.training.step import make_loss
 from tests.plans import plan_of
 
@@ -37,9 +42,11 @@ def batch_of(lengths=None) -> Batch:
 
 
 def located(config, batch):
+    """The module, and its branches of outputs that are zeros: nothing is compiled."""
     model = audio.build_model(config)
-    variables = model.init(jax.random.key(0), batch)
-    outputs, _ = model.apply(variables, batch, True, None)
+    variables = jax.eval_shape(model.init, jax.random.key(0), batch)
+    shapes = jax.eval_shape(lambda v: model.apply(v, batch, True, None)[0], variables)
+    outputs = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
     return model.module, audio.split_branches(model.module, outputs, batch)
 
 
@@ -57,15 +64,14 @@ def test_names_of_branches():
     assert (found.num_latents, found.width, found.num_offsets) == (10, 8, 12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lengths", [None, [1600, 1600, 700, 1]])
-@pytest.mark.parametrize("keys", [{"directions": BOTH}, {"modules": 3}, {"modules": 6},
-                                  {"directions": BOTH, "modules": 2}])  # fmt: skip
+@pytest.mark.parametrize("lengths", [None, [1600, 1200, 700, 1]])
+@pytest.mark.parametrize("keys", [{"modules": 6}, {"directions": BOTH, "modules": 2}])
 def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
     """What overlaps another window by samples is no negative, in any frame and at any stride."""
     config, batch = small(**keys), batch_of(lengths)
     module, directions = located(config, batch)
-    apart = outside_overlap(audio.geometry(config).apart)
+    rule = outside_overlap(audio.geometry(config).apart)
+    apart = jax.jit(lambda flat: rule(jax.tree.map(lambda p: p[:, None], flat), flat, 1))
     for (number, direction), (outputs, where, exists) in zip(
         module.branches, directions, strict=True
     ):
@@ -85,8 +91,7 @@ def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
         if exists is not None:
             np.testing.assert_array_equal(exists, time < real[:, None])
         flat = jax.tree.map(lambda p: jnp.broadcast_to(p, (4, 10)).ravel(), where)
-        anchors = jax.tree.map(lambda p: p[:, None], flat)
-        found = np.asarray(apart(anchors, flat, 1)).reshape(4, length, 4, length)
+        found = np.asarray(apart(flat)).reshape(4, length, 4, length)
         for one in range(2):  # the two windows that overlap
             other = 1 - one
             first = int(batch["sample"][one])
@@ -101,36 +106,172 @@ def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
         assert found[:2, :, 2:].all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"directions": BOTH}, {"modules": 3}])
-def test_padding_has_no_part_in_the_loss_and_gradients_are_finite(keys):
-    config, lengths = small(**keys), [1600, 900, 1600, 700]
-    model = audio.build_model(config)
+def test_padding_has_no_part_in_the_loss_and_gradients_are_finite():
+    config, lengths = small(directions=BOTH, modules=2), [1600, 900, 1600, 700]
+    batch, model = batch_of(lengths), audio.build_model(config)
+    params = {"model": jax.jit(model.init)(jax.random.key(0), batch)["params"], "objective": {}}
     problem = Problem(
         plan=plan_of(config),
         model=model,
         prepare=lambda batch, rng, train: batch,
-        split_branches=lambda outputs, batch: audio.split_branches(
-            model.module, outputs, batch
-        ),
+        split_branches=lambda outputs, batch: audio.split_branches(model.module, outputs, batch),
         label=None, draw=None, held_out=None, per_step=(1, ""),
     )  # fmt: skip
-    batch = batch_of(lengths)
-    params = {"model": model.init(jax.random.key(0), batch)["params"], "objective": {}}
-    extra = {"model": {}, "objective": {}}
 
     def loss(params, x):
-        given = batch | {"x": x}
+        extra, given = {"model": {}, "objective": {}}, batch | {"x": x}
         value, (_, metrics) = make_loss(problem)(params, extra, given, jax.random.key(0))
         return value, metrics["offsets"]
 
-    (value, sums), (gradient, of_x) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
-        params, batch["x"]
-    )
+    differentiate = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+    real = np.arange(1600) < np.array(lengths)[:, None]
+    (value, sums), (gradient, of_x) = differentiate(params, batch["x"])
+    noisy, _ = differentiate(params, jnp.where(real, batch["x"], jnp.nan))
     assert sums.loss.shape == (2 * len(model.module.branches),)
     assert np.isfinite(value)
+    assert noisy[0] == value
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
-    real = np.arange(1600) < np.array(lengths)[:, None]
     assert (np.abs(of_x)[~real] == 0).all()
-    noisy = jnp.where(real, batch["x"], jnp.nan)
-    np.testing.assert_array_equal(loss(params, noisy)[0], value)
+    assert np.abs(of_x)[real].any()
+
+
+SAMPLES = 9600  # 60 frames
+LEVEL_LENGTHS = (SAMPLES, 7000, SAMPLES, 5000)
+
+
+def levels_config(align_to=6, **keys):
+    config = audio_voices_macpc.get_config()
+    config.model.width = config.model.context_width = 8
+    config.model.num_offsets, config.loss.align_to = 3, align_to
+    config.data.window_samples, config.data.batch_size, config.negatives.shards = SAMPLES, 4, 1
+    config.model.update(keys)
+    return config
+
+
+def levels_batch(lengths=None, filling=0.0):
+    x = np.random.default_rng(0).normal(size=(4, SAMPLES)).astype(np.float32)
+    x *= 1 + np.sin(np.arange(SAMPLES) / 700) * np.linspace(0.5, 0.9, 4)[:, None]
+    batch = {
+        "sequence": jnp.arange(4),
+        "speaker": jnp.zeros(4, int),
+        "sample": 10**6 * jnp.arange(4),
+    }
+    if lengths is not None:
+        x = np.where(np.arange(SAMPLES) < np.array(lengths)[:, None], x, filling)
+        batch["num_samples"] = jnp.array(lengths)
+    return batch | {"x": jnp.asarray(x)}
+
+
+@pytest.fixture(scope="module")
+def levels_of():
+    """batch -> its levels, by one network that is compiled once for each kind of batch."""
+    model = audio.build_model(levels_config())
+    variables = jax.jit(model.init)(jax.random.key(0), levels_batch())
+
+    @jax.jit
+    def levels(batch):
+        return audio.split_branches(model.module, model.apply(variables, batch, False)[0], batch)
+
+    return levels
+
+
+@pytest.mark.parametrize("lengths", [None, LEVEL_LENGTHS])
+def test_segments_are_no_negatives_of_windows_that_hold_their_sound(levels_of, lengths):
+    """Window 1 begins 20 frames after window 0, in whose frames 20 to 59 it is heard."""
+    frames, segments = levels_of(
+        levels_batch(lengths) | {"sample": jnp.array([0, 3200, 10**6, 2 * 10**6])}
+    )
+    begins = np.asarray(models.boundaries(frames.outputs.z, 0.05, frames.exists))
+    place = jax.tree.map(
+        lambda p: jnp.broadcast_to(p, segments.exists.shape).ravel(), segments.positions
+    )
+    anchors = jax.tree.map(lambda p: p[:, None], place)
+    allowed = np.asarray(
+        outside_overlap(plan_of(levels_config()).geometry.apart)(anchors, place, 1)
+    )
+    num = segments.exists.shape[1]
+    allowed = allowed.reshape(4, num, 4, num)
+    some = 0
+    for one, other, lag in ((0, 1, 20), (1, 0, -20)):
+        real = 60 if frames.exists is None else int(frames.exists[other].sum())
+        parts = np.split(np.arange(real), np.flatnonzero(begins[other, :real]))
+        assert int(segments.exists[other].sum()) == len(parts)
+        for m, part in enumerate(parts):
+            heard = set(part + lag) & set(range(60))
+            assert (allowed[one, :, other, m] == (not heard)).all(), (one, m)
+            some += bool(heard)
+    assert 0 < some < len(parts) + int(segments.exists[1].sum())
+    np.testing.assert_array_equal(allowed[0, :, 0], ~np.eye(num, k=1, dtype=bool))  # its positive
+    assert allowed[:2, :, 2:][:, :, :, 0].all()
+
+
+@pytest.mark.parametrize(("align_to", "lengths"), [(0, None), (6, LEVEL_LENGTHS)])
+def test_the_loss_is_the_sum_of_both_levels(levels_of, align_to, lengths):
+    """By the losses themselves; whatever the padding holds, and of the anchors that there are."""
+    config = levels_config(align_to)
+    plan, levels = plan_of(config), levels_of(levels_batch(lengths))
+    offsets = tuple(branch.offsets for branch in plan.geometry.branches)
+    assert offsets == (((2, 4, 6), (2, 4)) if align_to else ((1, 2, 3), (1, 2)))
+
+    @jax.jit
+    def found(levels):
+        total, sums, _, metrics = objective_loss(plan, {}, {}, levels, jax.random.key(0), False)
+        strict = sums if align_to else strict_sums(plan, {}, {}, [levels])[0]
+        return total, sums, metrics, strict
+
+    @jax.jit
+    def wanted(levels):
+        losses, frames = [], []
+        rule = make_rule(config) & outside_overlap(plan.geometry.apart)
+        for own, (outputs, positions, exists) in zip(offsets, levels, strict=True):
+            shared = {"temperature": 0.05, "where": exists}
+            given = scored(plan, outputs), positions, rule
+            if align_to:
+                loss, _, each = acpc_loss(*given, num_frames=own[-1], **shared)
+                frames.extend(each)
+            else:
+                loss, _ = cpc_loss(*given, **shared)
+            losses.append(loss)
+        return sum(losses), frames
+
+    (total, sums, metrics, strict), (loss, frames) = found(levels), wanted(levels)
+    np.testing.assert_allclose(total, loss, rtol=1e-5)
+    if align_to:
+        np.testing.assert_allclose(metrics["frames_per_prediction"], frames, rtol=1e-5)
+    real = [np.full(4, 60) if e is None else np.asarray(e).sum(1) for *_, e in levels]
+    assert (real[1] > 5).all()
+    ahead = [(number, own[-1] if align_to else k) for number, own in
+             zip(real, offsets, strict=True) for k in own]  # fmt: skip
+    anchors = [np.maximum(number - k, 0).sum() for number, k in ahead]
+    np.testing.assert_array_equal(sums.anchors, anchors)
+    assert strict.loss.shape == (5,)
+    assert (np.asarray(strict.anchors) > 0).all()
+    if lengths is not None:
+        noisy, *_ = found(levels_of(levels_batch(lengths, filling=50.0)))
+        np.testing.assert_allclose(noisy, total, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"segment_threshold": 0.0}, "set model.segment_threshold above 0"),
+        ({"segment_offsets": 4}, "model.segment_offsets is 4 and model.num_offsets is 3"),
+        ({"segment_offsets": 0}, "set model.num_offsets to 1, or give frames contexts"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused(keys, said):
+    with pytest.raises(UserError, match=said):
+        audio.check_parts(levels_config(**keys))
+
+
+def test_a_slow_encoder_has_no_segments_of_its_own():
+    config = levels_config()
+    config.negatives.momentum = 0.9
+    with pytest.raises(UserError, match=r"set negatives\.momentum to 0"):
+        audio.check_parts(config)
+
+
+def test_the_memory_of_the_loss_counts_the_predictions_of_both_levels():
+    for keys, number in (({}, 3 + 2), ({"segment_offsets": 0, "num_offsets": 1}, 2)):
+        found = audio.geometry(levels_config(**keys))
+        assert (found.num_latents, found.width, found.num_offsets) == (60, 8, number)

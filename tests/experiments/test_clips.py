@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.special import logsumexp
 
@@ -10,12 +11,12 @@ from configs import audio_synthetic
 from cpc import data
 from cpc.data.recordings import root_mean_square
 from cpc.estimators import Tracker
-from cpc.train import make_mesh, open_checkpoints, put_batch
+from cpc.train import make_mesh
 from cpc.types import CPCOutputs, UserError
 from experiments.kinds.audio.data import AudioData
 from experiments.training import audit
 from experiments.training import step as training
-from experiments.training.objective import init_objective, objective_loss
+from experiments.training.objective import objective_loss
 from experiments.training.records import make_evaluation, make_summary, strict_sums
 from tests import plans
 
@@ -118,9 +119,13 @@ def step_with_overlap(problem, num_short):
     raise AssertionError("no batch with an overlap")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lengths", [LENGTHS, (1700, 2400, 9000)], ids=["short", "long"])
-@pytest.mark.parametrize("rule", ["batch", "excluding_sequence", "one_per_sequence"])
+LONG = (1700, 2400, 9000)
+
+
+@pytest.mark.parametrize(
+    ("rule", "lengths"),
+    [("batch", LONG), ("excluding_sequence", LENGTHS), ("one_per_sequence", LENGTHS)],
+)
 def test_only_what_exists_counts_and_no_sound_twice(rule, lengths):
     """Loss, gradients, N and bound are those of a float64 twin over real latents alone."""
     problem = problem_of(make_config(negatives__rule=rule), lengths)
@@ -144,14 +149,13 @@ def test_only_what_exists_counts_and_no_sound_twice(rule, lengths):
         np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lengths", [LENGTHS, (1700, 2400, 9000)], ids=["short", "long"])
+@pytest.mark.parametrize("lengths", [LENGTHS, LONG], ids=["short", "long"])
 def test_the_strict_bound_is_of_what_exists_over_several_batches(lengths):
     problem = problem_of(make_config(), lengths)
     batches = [problem.draw(step) for step in (0, 1)]
     outputs = [random_outputs(seed, batch) for seed, batch in enumerate(batches)]
     given = [problem.split_branches(*pair) for pair in zip(outputs, batches, strict=True)]
-    sums, _ = strict_sums(problem.plan, {}, {}, given)
+    sums = jax.jit(lambda given: strict_sums(problem.plan, {}, {}, given)[0])(given)
     joined = {
         name: np.concatenate([batch[name] for batch in batches])
         for name in ("utterance", "start", "num_samples")
@@ -179,196 +183,105 @@ def test_the_strict_bound_is_of_what_exists_over_several_batches(lengths):
     np.testing.assert_allclose(sums.log_n - sums.loss, bound, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_overlap_may_be_asked_for():
-    problem = problem_of(make_config(negatives__overlap=True), (2400,))
-    batch = problem.draw(0)
-    given = problem.split_branches(random_outputs(0, batch), batch)
-    _, sums, _, _ = objective_loss(problem.plan, {}, {}, given, jax.random.key(0))
-    np.testing.assert_array_equal(sums.n / sums.anchors, 80)
-    alone = plans.plan_of(make_config())
-    assert alone.negatives == problem.plan.negatives == "batch"
-    _, sums, _, _ = objective_loss(alone, {}, {}, given, jax.random.key(0))
-    assert (sums.n / sums.anchors < 60).all()  # all windows lie within 2400 samples
+def numbers_of(batch):
+    return np.maximum(1, batch["num_samples"] // STRIDE)
 
 
-ENTROPY = {"negatives__temperature_rule": "entropy"}
-
-
-def garbled(batch, value):
+def garbled(batch):
     x = batch["x"].copy()
-    x[np.arange(WINDOW) >= batch["num_samples"][:, None]] = value
+    x[np.arange(WINDOW) >= batch["num_samples"][:, None]] = 12345
     return {**batch, "x": x}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
-        {"model__norm": "batch", "loss__name": "sigmoid", "negatives__queue": 64},
-        {"model__norm": "group", "model__padding": "same", **ENTROPY},
-        {"model__encoder": "log_mel", "model__norm": "batch", "negatives__momentum": 0.5},
-        {"model__context": "conv", "model__norm": "layer", "optim__accumulate": 2},
+        {"model__norm": "batch", "loss__name": "sigmoid", "negatives__queue": 80},
         {
-            "model__padding": "valid",
-            "model__norm": "channel",
-            "negatives__num_sampled": 3,
-            "probe__tasks": (),
+            "model__norm": "group", "model__padding": "same", "negatives__num_sampled": 3,
+            "negatives__temperature_rule": "entropy", "negatives__momentum": 0.5,
+            "optim__accumulate": 2,
         },
     ],
-    ids=lambda options: ",".join(map(str, options.values())),
-)
+    ids=["batch", "group"],
+)  # fmt: skip
 def test_what_padding_holds_changes_nothing(options):
     """Loss, gradients, batch norm's state, strict sums, queue and temperature, to the last bit."""
     problem = problem_of(make_config(**options))
-    state, _, _ = training.make_step(problem, make_mesh(1))
-    batch = problem.draw(0)
+    loss, batch = training.make_loss(problem), problem.draw(0)
+    state = training.make_state(problem, loss, optax.identity())
     assert (batch["num_samples"] < WINDOW).any()
     assert not batch["x"][np.arange(WINDOW) >= batch["num_samples"][:, None]].any()
-    loss = training.make_loss(problem)
     differentiate = jax.jit(jax.value_and_grad(loss, has_aux=True))
     found = [
         jax.device_get(differentiate(state.params, state.extra, given, jax.random.key(0)))
-        for given in (batch, garbled(batch, 12345))
+        for given in (batch, garbled(batch))
     ]
     jax.tree.map(np.testing.assert_array_equal, *found)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found[0]))
-    x = problem.prepare(batch, None, True)
-    variables = {"params": state.params["model"], **state.extra["model"]}
-    ends = [
-        problem.model.apply(variables, jax.tree.map(jnp.asarray, given), True, jax.random.key(0))
-        for given in (x, garbled({**x, "x": np.asarray(x["x"])}, np.nan))
-    ]
-    jax.tree.map(np.testing.assert_array_equal, *ends)
+    extra = found[0][0][1][0]
+    if "negatives__queue" in options:
+        assert extra["objective"]["queues"][0].exists.sum() == numbers_of(batch).sum()
+        check_batch_norm(state.params["model"], batch, extra["model"]["batch_stats"])
+    if "negatives__temperature_rule" in options:
+        assert extra["objective"]["temperature"] != 1.0
 
 
-@pytest.mark.slow
-def test_batch_norm_sees_what_exists():
+def check_batch_norm(params, batch, found):
     """The running mean of the first layer, from its weights and each clip by itself."""
-    problem = problem_of(make_config(model__norm="batch"))
-    state, step, _ = training.make_step(problem, make_mesh(1))
-    batch = problem.draw(0)
-    kernel = np.float64(state.params["model"]["encoder"]["kernel0"])[:, 0]
+    kernel = np.float64(params["encoder"]["kernel0"])[:, 0]
     frames = []
     numbers = np.maximum(batch["num_samples"], STRIDE)  # of less there is one latent, too
     for x, gain, number in zip(batch["x"], batch["gain"], numbers, strict=True):
         clip = np.pad(np.float64(x[:number]) * gain, (5, 0))
         frames += [clip[5 * t : 5 * t + 10] @ kernel for t in range(number // 5)]
-    stats = step(state, put_batch(batch, make_mesh(1))).extra["model"]["batch_stats"]["encoder"]
-    np.testing.assert_allclose(
-        stats["norm0"]["mean"], 0.1 * np.mean(frames, 0), rtol=1e-3, atol=1e-6
-    )
-    np.testing.assert_allclose(
-        stats["norm0"]["var"], 0.9 + 0.1 * np.var(frames, 0), rtol=1e-4, atol=1e-6
-    )
+    mean, var = (found["encoder"]["norm0"][name] for name in ("mean", "var"))
+    np.testing.assert_allclose(mean, 0.1 * np.mean(frames, 0), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(var, 0.9 + 0.1 * np.var(frames, 0), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_the_queue_and_the_watched_scores_hold_what_exists():
-    problem = problem_of(make_config(negatives__queue=80, negatives__temperature_rule="entropy"))
-    batch = problem.draw(0)
-    given = problem.split_branches(random_outputs(0, batch), batch)
-    start = init_objective(problem.plan, given)
-    _, _, state, _ = objective_loss(problem.plan, *start, given, jax.random.key(0))
-    queue, number = state["queues"][0], np.maximum(1, batch["num_samples"] // STRIDE)
-    assert queue.exists.sum() == number.sum()
-    assert np.isfinite(queue.keys).all()
-    # Other padding, other scores of it: the temperature must not see them.
-    clean = jax.tree.map(jnp.nan_to_num, given)
-    _, _, again, _ = objective_loss(problem.plan, *start, clean, jax.random.key(0))
-    assert np.isfinite(state["temperature"])
-    assert state["temperature"] != 1.0
-    assert float(state["temperature"]) == pytest.approx(float(again["temperature"]), rel=1e-6)
-
-
-@pytest.mark.slow
 def test_the_audit_counts_what_exists():
     problem = problem_of(make_config(negatives__rule="own_sequence"))
     rows = {row.name: row.value for row in audit.audit_problem(problem)}
-    number = [np.maximum(1, problem.draw(step)["num_samples"] // STRIDE) for step in (0, 1)]
-    number = np.concatenate(number)
+    number = np.concatenate([numbers_of(problem.draw(step)) for step in (0, 1)])
     anchors = sum(np.maximum(0, number - k) for k in OFFSETS)
     assert rows["anchors"] == anchors.sum()
     assert rows["negatives_mean"] == pytest.approx((anchors * (number - 1)).sum() / anchors.sum())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"model__norm": "batch", "negatives__shards": 8, "loss__name": "sigmoid"}],
-)
-def test_one_device_and_eight_agree(options):
-    problem, found = problem_of(make_config(**options)), []
-    for num_devices in (1, 8):
-        mesh = make_mesh(num_devices)
-        state, step, _ = training.make_step(problem, mesh)
-        found.append(jax.device_get(step(state, put_batch(problem.draw(0), mesh))))
-    one, eight = found
-    for name in {"offsets", "strict"} & one.metrics.keys():
-        np.testing.assert_array_equal(one.metrics[name].n, eight.metrics[name].n)
-    for name in ("loss", "gradient_norm"):
-        assert eight.metrics[name] == pytest.approx(one.metrics[name], rel=1e-5)
-
-
-@pytest.mark.slow
-def test_resumed_is_never_stopped(tmp_path):
-    config, mesh = make_config(model__norm="batch"), make_mesh(1)
-
-    def steps(state, step, first, last):
-        for i in range(first, last):
-            state = step(state, put_batch(problem_of(config).draw(i), mesh))
-        return state
-
-    state, step, _ = training.make_step(problem_of(config), mesh)
-    whole = jax.device_get(steps(state, step, 0, 4))
-    with open_checkpoints(tmp_path) as checkpoints:
-        state, step, _ = training.make_step(problem_of(config), mesh)
-        checkpoints.save(2, steps(state, step, 0, 2), {})
-        checkpoints.wait()
-        fresh, step, _ = training.make_step(problem_of(config), mesh)
-        restored, _ = checkpoints.restore(fresh)
-        resumed = jax.device_get(steps(restored, step, 2, 4))
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
-        if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.slow
-def test_an_evaluation_of_short_clips():
-    problem, mesh = problem_of(make_config()), make_mesh(1)
-    state, _, _ = training.make_step(problem, mesh)
-    own, strict = make_evaluation(problem, lambda *_: [], mesh)(state)
-    assert all(np.isfinite(own[name]) for name in ("loss", "std_z", "rank_z", "std_c", "rank_c"))
-    assert np.isfinite(strict["nats"])
-    assert (strict["n"] < 16).all()  # some of the 16 windows end before
-
-
-@pytest.mark.slow
-def test_an_evaluation_compiles_its_network_once_however_many_batches():
+def test_an_evaluation_of_short_clips_traces_its_network_once():
     """Inlined for each batch of the strict bound, sixteen of it took a GPU 43 s to compile."""
     problem, mesh = problem_of(make_config(evaluate__num_windows=32)), make_mesh(1)
-    state, _, _ = training.make_step(problem, mesh)
-    model, traced = problem.model, []
+    state = training.make_state(problem, training.make_loss(problem), optax.identity())
+    model, traced, prepared = problem.model, [], []
 
     def apply(*inputs):
-        traced.append(inputs)
+        traced.append(inputs[2])
         return model.apply(*inputs)
 
+    def prepare(batch, rng, train):
+        prepared.append(train)
+        return problem.prepare(batch, rng, train)
+
     assert problem.held_out.number == 4
-    counted = problem._replace(model=model._replace(apply=apply))
-    make_evaluation(counted, lambda *_: [], mesh)(state)
-    assert len(traced) == 1
+    counted = problem._replace(model=model._replace(apply=apply), prepare=prepare)
+    own, strict = make_evaluation(counted, lambda *_: [], mesh)(state)
+    assert (traced, prepared) == ([False], [False])
+    assert all(np.isfinite(own[name]) for name in ("loss", "std_z", "rank_z", "std_c", "rank_c"))
+    assert np.isfinite(strict["nats"])
+    assert (strict["n"] < 32).all()  # some of the 32 windows end before
 
 
-@pytest.mark.slow
 def test_offsets_without_an_anchor_add_nothing_to_a_record():
-    problem, mesh = problem_of(make_config(), (400,) * 50 + (480,)), make_mesh(1)
-    state, step, _ = training.make_step(problem, mesh)
+    problem = problem_of(make_config(), (400,) * 50 + (480,))
     batch = next(b for b in map(problem.draw, range(99)) if b["num_samples"].max() < 480)
-    metrics = jax.device_get(step(state, put_batch(batch, mesh)).metrics)
-    track = Tracker(False)(metrics["offsets"])
+    given = problem.split_branches(random_outputs(0, batch), batch)
+    loss = jax.jit(lambda given: objective_loss(problem.plan, {}, {}, given, jax.random.key(0))[:2])
+    value, sums = jax.device_get(loss(given))
+    track = Tracker(False)(sums)
     assert np.isfinite(track.value[0])
     assert np.isnan(track.value[1])
+    metrics = {"offsets": sums, "steps": 1, "loss": value, "gradient_norm": 1.0}
     record = make_summary(problem, lambda step: 0.1, print)(metrics, 1)
     assert record["nats"] == pytest.approx(track.value[0])
 

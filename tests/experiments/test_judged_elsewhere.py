@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from configs import audio_voices, image_fashion_mnist, series_files, text_sentences
-from cpc.results import Score, read_scores, write_scores
+from cpc.results import read_scores
 from cpc.types import UserError
 from experiments.command.config import judged_on, with_settings
 from experiments.kinds.registry import CONTRASTIVE
-from experiments.kinds.series import data, kind, probes
 from experiments.kinds.text import probes as text_probes
 from experiments.kinds.text.data import load_data as load_text
 from experiments.training import checks
-from experiments.training.contrastive import check_places, make_probe
+from experiments.training.contrastive import check_places
 from experiments.training.probes import FeatureSet, ProbeContext
 from tests.commands import run
 from tests.experiments.test_text import tiny
@@ -106,26 +105,6 @@ def test_labels_and_items_of_the_own_name_are_refused(tmp_path):
     assert check("audio", own, f"phones={tmp_path}/b/phones.txt"), "moved"
 
 
-def test_scores_of_two_folders_stand_beside_each_other(tmp_path, monkeypatch):
-    """And beside what a run recorded when all were called files."""
-    old = Score("steps", "files", "frame", "raw", "linear", "accuracy", 0.5, step=3)
-    write_scores(tmp_path, [old])
-    asked = []
-
-    def answer(*_, data, **options):
-        asked.append(data)
-        return [old._replace(data=data)]
-
-    monkeypatch.setattr(probes, "probe_scores", answer)
-    monkeypatch.setattr(probes, "make_features", lambda *_: lambda name, part: [])
-    for name in ("mine", "theirs"):
-        config = of_folder(write_series(tmp_path / name))
-        model = kind.build_model(config)
-        make_probe(kind, config, tmp_path, data.load_data(config, str), model)({}, 3)
-    assert asked == ["mine", "theirs"]
-    assert {score.data for score in read_scores(tmp_path)} == {"files", "mine", "theirs"}
-
-
 def test_a_file_has_its_name_and_made_up_series_that_of_their_source(tmp_path):
     folder = write_series(tmp_path / "in")
     assert checks.name_of(of_folder(folder / "0.npz")) == "0.npz"
@@ -144,7 +123,6 @@ def test_which_sentence_follows_is_asked_of_a_text_with_a_name(tmp_path):
         assert score.data == name
 
 
-@pytest.mark.slow
 def test_the_command_keeps_the_scores_of_the_run(tmp_path):
     own, theirs, same = (write_series(tmp_path / name) for name in ("a/in", "b/other", "b/in"))
     workdir = tmp_path / "run"
@@ -152,7 +130,7 @@ def test_the_command_keeps_the_scores_of_the_run(tmp_path):
         "data.path": own, "data.step_label": "sign", "data.window_steps": 16, "num_steps": 2,
         "data.batch_size": 4, "model.width": 8, "model.context_width": 8, "model.kernels": "(1,)",
         "model.strides": "(1,)", "model.num_offsets": 2, "optim.warmup_steps": 0, "log_every": 1,
-        "eval_every": 2, "save_every": 2, "evaluate.num_windows": 4, "probe.tasks": "('steps',)",
+        "eval_every": 0, "save_every": 2, "evaluate.num_windows": 0, "probe.tasks": "('steps',)",
         "probe.features": "('raw',)",
     }  # fmt: skip
     flags = [f"--config.{name}={value}" for name, value in settings.items()]
@@ -161,16 +139,10 @@ def test_the_command_keeps_the_scores_of_the_run(tmp_path):
     assert first.data == "in"
     judge = ("experiments.probe", "--workdir", workdir, "--data.step_label=sign")
     run(*judge, f"--data.path={theirs}")
-    assert [score.data for score in read_scores(workdir)] == ["in", "other"]
+    both = read_scores(workdir)
+    assert [(both[0].data, both[0].value), both[1].data] == [("in", first.value), "other"]
     assert "other" in (workdir / "report.html").read_text()
-    refused = run(*judge, f"--data.path={same}", status=2)
-    assert "is called in, as the run's own" in refused.stderr
-    assert read_scores(workdir)[0].value == first.value
     own.rename(tmp_path / "gone")
     (same / "0.npz").unlink()
     others = run(*judge, f"--data.path={same}", status=2)
     assert "the data changed since" in others.stderr
-    (tmp_path / "c").mkdir()
-    (tmp_path / "gone").rename(tmp_path / "c" / "in")
-    run(*judge, f"--data.path={tmp_path / 'c' / 'in'}")
-    assert [score.data for score in read_scores(workdir)] == ["in", "other"]

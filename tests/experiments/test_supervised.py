@@ -1,8 +1,9 @@
 """Networks trained whole on labels: the loss, the loop, the scores of audio, the one of images."""
 
-import functools
 import re
 import signal
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,23 +14,20 @@ from ml_collections import ConfigDict
 
 from configs import audio_synthetic, image_fashion_mnist
 from cpc import data
-from cpc.data import Images, make_image_batches
+from cpc.data import Images
 from cpc.data.recordings import root_mean_square
-from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, Model, make_model
+from cpc.models import ConvEncoder, Model
 from cpc.results import Score, read_scores
 from cpc.train import make_mesh, replicate
 from cpc.types import UserError
 from experiments.bench.step import count_compilations
+from experiments.kinds.audio import frames as audio_frames
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import supervised as audio_supervised
-from experiments.kinds.audio import tasks as audio_frames
-from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_samples, labels_at
-from experiments.kinds.audio.supervised import MOST_RUNS
+from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_samples
 from experiments.kinds.image import kind as image
-from experiments.kinds.image import probes as image_supervised
-from experiments.kinds.image.data import prepare as image_prepare
-from experiments.training.checks import check_shared
+from experiments.kinds.image import supervised as image_supervised
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, kept_until_done
 from experiments.training.supervised import (
@@ -57,15 +55,8 @@ def test_cross_entropy_is_that_of_the_labelled_rows():
     assert (np.asarray(gradient)[labels < 0] == 0).all()
     shares = np.exp(log_p) - np.eye(6)[own]
     np.testing.assert_allclose(np.asarray(gradient)[labels >= 0], shares / len(own), atol=1e-7)
-
-
-@pytest.mark.slow
-def test_cross_entropy_at_the_edges():
-    value, gradient = LOSS(jnp.full((2, 3), jnp.nan), jnp.array([-1, -1]))
+    value, gradient = LOSS(jnp.float32(scores), np.full_like(labels, -1))
     assert (float(value), float(jnp.abs(gradient).max())) == (0.0, 0.0)
-    value, gradient = LOSS(jnp.array([[1e4, -1e4]]), jnp.array([1]))
-    assert float(value) == 2e4
-    assert gradient.tolist() == [[1.0, -1.0]]
     assert cross_entropy(jnp.ones((2, 4), jnp.bfloat16), jnp.array([0, 3])).dtype == jnp.float32
 
 
@@ -116,7 +107,6 @@ def near(share):
     return accuracy
 
 
-@pytest.mark.slow
 def test_a_network_learns_what_labels_say():
     answer, words, records = toy()
     assert words == "best at step 40 of 40, the most"  # nothing is held out: the last counts
@@ -128,14 +118,12 @@ def test_a_network_learns_what_labels_say():
     assert records[-1]["loss"] < records[0]["loss"] < np.log(2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("accuracies", "words"),
     [
         ([*[0.1] * 4, 0.5, 0.9, *[0.8] * 99], "best at step 10 of 26"),
         ([0.1, 0.5, 0.9, *[0.8] * 99], "best at step 4 of 24"),  # the first four do not count
-        ([0.5] * 99, "best at step 0 of 24"),  # as good is not better
-        ([0.5, *[np.nan] * 98], "best at step 0 of 24"),
+        ([0.5, 0.5, *[np.nan] * 98], "best at step 0 of 24"),  # as good is not better, nor NaN
         (np.r_[np.arange(32), [0] * 9], "best at step 63 of 79, the most"),
     ],
 )
@@ -153,7 +141,6 @@ def test_a_training_ends_when_it_does_not_improve(accuracies, words):
     np.testing.assert_array_equal(answer(x), expected)
 
 
-@pytest.mark.slow
 def test_a_cooldown_falls_to_zero_from_the_best():
     """By hand: the best of step 4, Adam's moments of step 20, the batches of steps 20 to 23."""
     given = iter([0.1, 0.5, 0.9, *[0.8] * 8, 0.95])
@@ -161,22 +148,23 @@ def test_a_cooldown_falls_to_zero_from_the_best():
     assert words == "best at step 24 of 24"
     tx, kept = optax.adam(0.1), {}
 
-    def loss(params, x, label):
+    @jax.jit
+    @jax.grad
+    def gradient(params, x, label):
         scale, weight, bias = params
         scores = x[:, None] * scale @ weight + bias
         return optax.softmax_cross_entropy_with_integer_labels(scores, label).mean()
 
     params = jnp.ones(1), jnp.zeros((1, 2)), jnp.zeros(2)
-    state = tx.init(params)
+    state, advance = tx.init(params), jax.jit(tx.update)
     for step, rate in enumerate([*[1.0] * 21, 3 / 4, 1 / 2, 1 / 4]):
         kept[step] = params
         params = kept[4] if step == 20 else params
         label = np.random.default_rng(step).permutation(np.arange(8) % 2)[:6]
         x = 2.0 * label - 1
         mean = x.sum() / 8  # two rows of no label are 0
-        update, state = tx.update(jax.grad(loss)(params, x - mean, label), state)
-        update = jax.tree.map(lambda one, rate=rate: rate * one, update)
-        params = optax.apply_updates(params, update)
+        update, state = advance(gradient(params, x - mean, label), state)
+        params = jax.tree.map(lambda one, own, rate=rate: one + rate * own, params, update)
     scale, weight, bias = params
     expected = jax.nn.log_softmax(jnp.array([[0.5 - mean]]) * scale @ weight + bias)
     np.testing.assert_allclose(answer(np.array([[100.5]], np.float32)), expected, rtol=1e-4)
@@ -186,15 +174,14 @@ STOPS = {"num_steps": 400, "accuracy": near(0.76), "evaluate_every": 10}
 COOLED = {**STOPS, "accuracy": near(0.7)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "stop_at"),
-    [({}, 12), (STOPS, 12), (STOPS, 45), (STOPS, 74), (STOPS, 105), (COOLED, 105)],
+    [({}, 12), (STOPS, 45), (COOLED, 105)],
 )
 def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
     """Before the best, after it, within the last evaluations or the cooldown."""
     x, folder = np.array([[99.0], [100.5]], np.float32), tmp_path / "labels"
-    options = {"folder": folder, "save_every": 5, "settings": {"seed": 0}, **options}
+    options = {"folder": folder, "save_every": 20, "settings": {"seed": 0}, **options}
     with pytest.raises(
         UserError, match=r"stopped by SIGTERM at step \d+: the same command resumes"
     ):
@@ -215,8 +202,7 @@ def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
     np.testing.assert_array_equal(answer(x), expected(x))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("step", "number"), [(20, 3), (100, 11), (120, 12)])
+@pytest.mark.parametrize(("step", "number"), [(20, 3), (120, 12)])
 def test_a_signal_in_an_evaluation_is_heard(tmp_path, step, number):
     """In that of the best parameters, which a resumed training must not pass over, and the last."""
 
@@ -236,14 +222,12 @@ def test_a_signal_in_an_evaluation_is_heard(tmp_path, step, number):
     assert all(one >= step for one in drawn[1:])  # the first is for its shapes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("other", [{"settings": {"seed": 1}}, {"num_steps": 50}])
-def test_checkpoints_of_another_training_on_labels_are_not_used(tmp_path, other):
+def test_checkpoints_of_another_training_on_labels_are_not_used(tmp_path):
     options = {"folder": tmp_path / "labels", "save_every": 5, "settings": {"seed": 0}}
     with pytest.raises(UserError, match="SIGTERM"):
         toy(stop_at=12, **options)
     drawn = []
-    toy(drawn=drawn, **{**options, **other})
+    toy(drawn=drawn, **{**options, "settings": {"seed": 1}})
     assert drawn.count(0) == 2
 
 
@@ -253,14 +237,6 @@ def test_a_tenth_is_held_out():
     assert set(held) < set(range(5, 45))
     np.testing.assert_array_equal(held, hold_out(range(5, 45), seed=0))
     assert (held != hold_out(range(5, 45), seed=1)).any()
-
-
-@pytest.mark.slow
-def test_rows_without_a_label_teach_nothing():
-    x = np.array([[99.0], [101.0], [130.0]], np.float32)
-    # Two opposite rows leave the mean where it is.
-    plain, odd = (np.asarray(toy(value, 5)[0](x)) for value in (0.0, np.array([0] * 6 + [9, -9])))
-    np.testing.assert_array_equal(plain, odd)
 
 
 @pytest.fixture
@@ -309,54 +285,23 @@ def test_networks_that_were_not_asked_for_are_kept(tmp_path):
     assert not made.exists()
 
 
-@pytest.mark.slow
-def test_scores_of_audio(config, sound, tmp_path, capsys):
+def test_scores_of_audio(config, sound, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(audio_supervised, "MOST_RUNS", 5)
     model = audio.build_model(config)
-    phones, speakers = audio_frames.phone_tasks, audio_frames.speaker_tasks
     context = ProbeContext(config, None, model, None, tmp_path, 0, tmp_path.joinpath)
-    scores = [
-        score
-        for question in (*phones(config, sound), *speakers(config, sound))
-        for score in question.answer(context, FeatureSet("supervised", Frames({}, 160)))
-    ]
-    assert [(score.task, score.data, score.unit) for score in scores] == [
-        ("phones", "toy", "frame"),
-        ("speakers", "synthetic", "frame"),
-        ("speakers", "synthetic", "utterance"),
-    ]
-    for score in scores:
-        assert score.value > 0.9, score
-        assert score.low > score.chance, score
-        assert (score.features, score.method) == ("supervised", "linear")
-        assert re.fullmatch(r"l2 0\.001, best at step \d+ of \d+(, the most)?", score.setting)
-    trained, tested = (int(part.lengths.sum()) // 160 for part in (sound.train, sound.test))
-    assert [score.num_train for score in scores] == [trained - 28, trained, trained]
-    assert [score.num_test for score in scores] == [tested - 12, tested, 12]
-    assert [len(score.outcomes.sums) for score in scores] == [12, 12, 12]
-    said = capsys.readouterr().out
-    assert f"/{40 * MOST_RUNS:,}  loss" in said
-    assert said.count(", by 3 held-out utterances of 28\n") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("own", "name"), [("lion", "lion"), ("schedule_free", "adam")])
-def test_the_runs_optimizer_trains_on_labels(config, sound, tmp_path, monkeypatch, own, name):
-    """Of schedule-free it would have to be the average that is evaluated."""
-
-    class Made(Exception):
-        pass
-
-    def make(**options):
-        raise Made(options["name"], options["learning_rate"])
-
-    monkeypatch.setattr("experiments.training.supervised.train.make_optimizer", make)
-    config.optim.name = own
     (question,) = audio_frames.phone_tasks(config, sound)
-    model = audio.build_model(config)
-    context = ProbeContext(config, None, model, None, tmp_path, 0, tmp_path.joinpath)
-    with pytest.raises(Made) as made:
-        list(question.answer(context, FeatureSet("supervised", Frames({}, 160))))
-    assert made.value.args == (name, 1e-2)
+    (score,) = question.answer(context, FeatureSet("supervised", Frames({}, 160)))
+    assert (score.task, score.data, score.unit) == ("phones", "toy", "frame")
+    assert score.value > 0.9, score
+    assert score.low > score.chance, score
+    assert (score.features, score.method) == ("supervised", "linear")
+    assert re.fullmatch(r"l2 0\.001, best at step \d+ of \d+(, the most)?", score.setting)
+    trained, tested = (int(part.lengths.sum()) // 160 for part in (sound.train, sound.test))
+    assert (score.num_train, score.num_test) == (trained - 28, tested - 12)
+    assert len(score.outcomes.sums) == 12
+    said = capsys.readouterr().out
+    assert "/200  loss" in said
+    assert ", by 3 held-out utterances of 28\n" in said
 
 
 def test_labels_that_were_corrected_are_another_training(config, sound, tmp_path, monkeypatch):
@@ -372,7 +317,8 @@ def test_labels_that_were_corrected_are_another_training(config, sound, tmp_path
     labels = [np.zeros(int(n) // 160, np.int32) for n in sound.train.lengths]
     others = [np.maximum(own, i == 3) for i, own in enumerate(labels)]
     for own, num_classes in ((labels, 2), (labels, 2), (others, 2), (labels, 3)):
-        audio_supervised.train_supervised(config, tmp_path, model, sound.train, own, num_classes)
+        given_to = config, tmp_path, model, sound.train, own, num_classes, {}
+        audio_supervised.train_supervised(*given_to)
     assert given[0] == given[1]
     assert given[0] != given[2]
     assert given[0] != given[3]
@@ -409,7 +355,7 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
     for seed in range(8):
         config.seed = seed
         labels = [np.zeros(int(n) // 160, np.int32) for n in few.lengths]
-        audio_supervised.train_supervised(config, tmp_path, model, few, labels, 2)
+        audio_supervised.train_supervised(config, tmp_path, model, few, labels, 2, {})
         trained = {*drawn[-1].names}
         assert not trained & read
         assert trained | read == {*few.names}
@@ -419,101 +365,64 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
     assert len(set(held)) > 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strides", [(5, 4, 2, 2, 2), (5, 4, 2, 2, 4), (5, 4, 2, 2, 1)])
 def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_frames(
-    config, sound, tmp_path, strides
+    config, sound, tmp_path
 ):
-    """Zero crossings, which tell the phone, in frames of the encoder's stride; beside MFCC."""
-    encoder = ConvEncoder(4, strides=strides)
-    model = make_model(CPC(encoder, GRU(4), LinearPredictor(2, 4)))
+    """Zero crossings, which tell the phone, in frames of 20 ms; beside MFCC, which have 10 ms."""
+    encoder = ConvEncoder(4, strides=(5, 4, 2, 2, 4))
+    model: Any = types.SimpleNamespace(module=types.SimpleNamespace(encoder=encoder))
 
-    def crossings(x):
-        frames = x[: len(x) // encoder.stride * encoder.stride].reshape(-1, encoder.stride)
+    def crossings(x, stride):
+        frames = x[: len(x) // stride * stride].reshape(-1, stride)
         return np.float32(np.diff(np.sign(frames), axis=1) != 0).mean(1)[:, None]
 
     config.probe.hidden_width = 0
     (question,) = audio_frames.phone_tasks(config, sound)
-    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 2560), np.float32)})
-    embed = audio_probes.make_embed(config, model, variables)
-    features = embed(("mfcc", "mfcc context"), question.parts)
-    features["c"] = {
-        name: crossings(data.read_all(part, i))
-        for part in question.parts
-        for i, name in enumerate(part.names)
-    }
-    scores = [
-        score
-        for name in ("c", "mfcc", "mfcc context")
-        for score in question.answer(
-            ProbeContext(config, None, model, None, tmp_path, 0, tmp_path.joinpath),
-            FeatureSet(name, Frames(features[name], frame_samples(name, model))),
-        )
-    ]
-    samples = int(sound.test.lengths.sum())
-    for score, stride in zip(scores, (encoder.stride, 160, 160), strict=True):
+    context = ProbeContext(config, None, model, None, tmp_path, 0, tmp_path.joinpath)
+    for name, stride in (("c", 320), ("mfcc", 160)):
+        assert frame_samples(name, model) == stride
+        made = {
+            own: crossings(data.read_all(part, i), stride)
+            for part in question.parts
+            for i, own in enumerate(part.names)
+        }
+        (score,) = question.answer(context, FeatureSet(name, Frames(made, stride)))
         assert score.value > 0.97, score
         # Of each utterance the first 10 ms have no label.
         unlabelled = len(sound.test) * sum(stride * t + stride // 2 < 160 for t in range(4))
-        assert score.num_test == samples // stride - unlabelled
+        assert score.num_test == int(sound.test.lengths.sum()) // stride - unlabelled
 
 
-@pytest.mark.slow
-def test_each_utterance_is_embedded_once_and_features_are_the_same_beside_others(
+def test_each_utterance_is_embedded_once_by_one_program_for_both_networks(
     config, sound, monkeypatch
 ):
+    """Also if the trained weights lie on a mesh, as after a training."""
     model = audio.build_model(config)
-    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 2560), np.float32)})
-    embed, read = audio_probes.make_embed(config, model, variables), []
+    x = jnp.zeros((1, 2560))
+    variables = jax.jit(model.init)(jax.random.key(0), {"x": x})
+    train, test = (data.select(part, range(2)) for part in (sound.train, sound.test))
+    embed, read = audio_probes.make_embed(config, model, replicate(variables, make_mesh(1))), []
+    random = embed(("random c", "random z"), [train, test])
 
     def spy(recordings, index):
         read.append(recordings.names[index])
         return data.read_all(recordings, index)
 
     monkeypatch.setattr(audio_probes, "read_all", spy)
-    both = embed(("c", "z"), [sound.train, sound.test, sound.test])
-    assert sorted(read) == sorted((*sound.train.names, *sound.test.names))
-    alone = {**embed(("z",), [sound.train, sound.test]), **embed(("c",), [sound.train, sound.test])}
-    random = embed(("random c",), [sound.train])["random c"]
-    for i, name in enumerate(sound.train.names):
-        waveform = jnp.asarray(data.read_all(sound.train, i)[None])
-        z, c = (out[0] for out in model.embed(variables, waveform))
-        np.testing.assert_array_equal(both["z"][name], alone["z"][name])
-        np.testing.assert_array_equal(both["c"][name], alone["c"][name])
-        np.testing.assert_allclose(both["z"][name], z, atol=1e-5)
-        np.testing.assert_allclose(both["c"][name], c, atol=1e-5)
-        assert np.abs(random[name] - c).max() > 0.01
+    with count_compilations() as compilations:
+        both = embed(("c", "z"), [train, test, test])
+        assert compilations() == 0
+    assert sorted(read) == sorted((*train.names, *test.names))
+    alone = embed(("c",), [train, test])["c"]
+    for i, name in enumerate(train.names):
+        wanted = jax.jit(model.embed)(variables, jnp.asarray(data.read_all(train, i)[None]))
+        for feature, found in zip("zc", wanted, strict=True):
+            np.testing.assert_allclose(both[feature][name], found[0], atol=1e-5)
+            assert np.abs(random[f"random {feature}"][name] - found[0]).max() > 0.01
+        np.testing.assert_array_equal(both["c"][name], alone[name])
 
 
-@pytest.mark.slow
-def test_one_program_embeds_both_networks(config, sound):
-    """Wherever the trained weights lie: on a mesh after training, on the host from a checkpoint."""
-    model = audio.build_model(config)
-    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 2560), np.float32)})
-    on_mesh = replicate(variables, make_mesh(1))
-    for trained in (on_mesh, jax.device_get(variables)):
-        embed = audio_probes.make_embed(config, model, trained)
-        embed(("random c",), [sound.train])
-        with count_compilations() as compilations:
-            embed(("c",), [sound.train])
-            assert compilations() == 0
-
-
-def test_labels_of_a_window_are_those_nearest():
-    labels = np.arange(5, dtype=np.int32)
-    assert labels_at(labels, 0, 3, 160).tolist() == [0, 1, 2]
-    assert labels_at(labels, 160 + 79, 3, 160).tolist() == [1, 2, 3]
-    assert labels_at(labels, 160 + 80, 3, 160).tolist() == [2, 3, 4]
-    assert labels_at(labels, 2 * 160 + 81, 3, 160).tolist() == [3, 4, -1]
-    assert labels_at(labels, 0, 3, 320).tolist() == [1, 3, -1]
-    assert labels_at(labels, 80, 4, 40).tolist() == [0, 0, 1, 1]
-
-
-def test_mistakes(config, sound):
-    config.probe.features = ("supervised",)
-    config.eval_every = config.probe.every = 10
-    with pytest.raises(UserError, match="trained anew"):
-        check_shared(config)
+def test_a_network_needs_another_utterance_to_stop_by(config, sound):
     config.probe.tasks, config.probe.hours = ("phones",), 1e-6
     with pytest.raises(UserError, match="toy has one labelled training utterance"):
         audio_probes.probe_tasks(config, sound)
@@ -541,7 +450,6 @@ def dark_and_light():
     return config, images, model, prepare
 
 
-@pytest.mark.slow
 def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices():
     config, images, model, prepare = dark_and_light()
     pixels, labels = images.pixels, images.labels
@@ -549,61 +457,43 @@ def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices
     for start in (None, learned):
         answer, _ = image_supervised.train_classifier(config, images, model, prepare, start)
         assert answer(pixels).tolist() == labels.tolist()
-    config.probe.num_epochs = 40  # 200 steps: it knows all long before
+    config.probe.num_epochs = 30  # 150 steps: it knows all long before
     answer, words = image_supervised.train_classifier(config, images, model, prepare, None, images)
     assert answer(pixels).tolist() == labels.tolist()
     assert "the most" not in words
 
 
-@pytest.mark.slow
 def test_a_stopped_training_of_the_images_network_goes_on(monkeypatch, tmp_path):
-    """In the second evaluation; then the end is that of a training that was not stopped."""
-    given, folder = (*dark_and_light(), None), tmp_path / "supervised"
-    images, embed, calls = given[1], image_supervised.embed_images, []
-
-    def stopped(*args):
-        calls.append(args)
-        if len(calls) == 2:
-            signal.raise_signal(signal.SIGTERM)
-        return embed(*args)
-
-    whole, words = image_supervised.train_classifier(*given, images)
-    monkeypatch.setattr(image_supervised, "embed_images", stopped)
-    with pytest.raises(UserError, match=r"stopped by SIGTERM at step \d+: the same command"):
-        image_supervised.train_classifier(*given, images, folder)
-    assert folder.exists()
-    steps = []
-
-    def watched(*args, **keys):
-        draw = make_image_batches(*args, **keys)
-        return lambda step: steps.append(step) or draw(step)
-
-    monkeypatch.setattr(image_supervised, "make_image_batches", watched)
-    resumed, same_words = image_supervised.train_classifier(*given, images, folder)
-    assert words == same_words
-    assert steps.count(0) == 1  # for its shapes
-    assert 1 not in steps
-    np.testing.assert_array_equal(resumed(images.pixels), whole(images.pixels))
-
-
-def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch):
-    """A rate is meant for one optimizer: Adam had Muon's."""
-    config, images, model, prepare = dark_and_light()
-    config.optim.warmup_steps = 0
-    gradient = {"w": jax.random.normal(jax.random.key(0), (8, 4))}
-    found = {}
+    """From its folder, unless the labels are others; it is evaluated if there is something to."""
+    given, (config, images, *others) = [], dark_and_light()
 
     def take(config, features, variables, draw, recipe, **options):
-        update, _ = recipe.tx.update(gradient, recipe.tx.init(gradient), gradient)
-        sizes = np.abs(update["w"])
-        found[config.optim.name] = np.ptp(sizes) / sizes.mean()
+        given.append((recipe.accuracy is not None, options["folder"], options["settings"]))
         return lambda x: x, ""
 
     monkeypatch.setattr(image_supervised, "train_on_labels", take)
-    for config.optim.name in ("muon", "adam"):
-        image_supervised.train_classifier(config, images, model, prepare, None)
-    assert found["adam"] < 1e-3, "its first step is as large for every weight"
-    assert found["muon"] > 0.5
+    wrong = Images(images.pixels, 1 - images.labels, images.class_names)
+    for own, stop_by in ((images, None), (images, images), (wrong, images)):
+        image_supervised.train_classifier(config, own, *others, None, stop_by, tmp_path)
+    assert [one[:2] for one in given] == [(False, tmp_path), (True, tmp_path), (True, tmp_path)]
+    assert given[0][2] == given[1][2] != given[2][2]
+
+
+def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch):
+    """Of schedule-free it would have to be the average that is evaluated."""
+    config, given = audio_synthetic.get_config(), []
+    config.optim.weight_decay = 0.5
+
+    def make(**options):
+        given.append(options)
+        return optax.identity(), None
+
+    monkeypatch.setattr("experiments.training.supervised.make_optimizer", make)
+    for config.optim.name in ("lion", "schedule_free"):
+        make_own_optimizer(config, 100, 1.0, ())
+    assert [options["name"] for options in given] == ["lion", "adam"]
+    for name in ("learning_rate", "clip_norm", "weight_decay"):
+        assert given[0][name] == config.optim[name]
 
 
 def test_the_rate_of_a_short_training_rises_and_falls():
@@ -620,42 +510,38 @@ def test_the_rate_of_a_short_training_rises_and_falls():
     assert rates[-1] < 0.01 * max(rates)
 
 
-@pytest.mark.slow
 def test_batch_norm_of_the_images_network_sees_the_batches(monkeypatch):
     """It had been that of evaluation, mean 0 and variance 1, throughout a training from scratch."""
-    config = image_fashion_mnist.get_config()
-    config.model.norm, config.model.width, config.model.context_width = "batch", 8, 8
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (8, 28, 28, 1), np.uint8)
-    images = Images(pixels, np.arange(8, dtype=np.int32) % 2, ("a", "b"))
-    found = {}
+    config, images, model, prepare = dark_and_light()
+
+    def apply(variables, x, train, *, method, mutable):
+        assert (train, method, mutable) == (True, "encode", ["batch_stats"])
+        z = 2 * x * variables["params"]["scale"]
+        return z, {"batch_stats": variables["batch_stats"] + 1}
 
     def take(config, features, variables, draw, recipe, **options):
-        params, extra = variables["params"], {"batch_stats": variables["batch_stats"]}
         for train in (True, False):
-            x, after = features(params, extra, {"x": jnp.asarray(pixels)}, options["rng"], train)
-            moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), extra, dict(after))
-            found[train] = float(x.std()), max(jax.tree.leaves(moved))
+            given = {"x": images.pixels}, options["rng"], train
+            x, found = features(variables["params"], {"batch_stats": 0}, *given)
+            want = prepare({"x": images.pixels}, None, train)["x"].mean((1, 2))
+            np.testing.assert_allclose(x, np.tile((1 + train) * want, 3), rtol=1e-6)
+            assert found == {"batch_stats": int(train)}
         return lambda x: x, ""
 
     monkeypatch.setattr(image_supervised, "train_on_labels", take)
-    prepare = functools.partial(image_prepare, config)
-    image_supervised.train_classifier(config, images, image.build_model(config), prepare, None)
-    assert found[True][1] > 0
-    assert found[False][1] == 0
-    assert found[True][0] != pytest.approx(found[False][0], rel=0.01)
+    model = model._replace(module=types.SimpleNamespace(apply=apply))
+    start = {"params": {"scale": jnp.ones(3)}, "batch_stats": 0}
+    image_supervised.train_classifier(config, images, model, prepare, start)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("encoder", ["small", "resnet"])
+@pytest.mark.parametrize("encoder", ["small", "resnet18"])
 def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monkeypatch, encoder):
     """The first steps of Adam are of one size, so that rates are read off the updates."""
     config = image_fashion_mnist.get_config()
     config.optim.name = "adam"
     config.probe.layer_decay = 0.5
     config.model.width, config.model.context_width = 8, 8
-    if encoder == "resnet":
-        config.model.encoder = "resnet18"
+    config.model.encoder, config.model.stages = encoder, 2
     model = image.build_model(config)
     images = Images(np.zeros((2, 28, 28, 1), np.uint8), np.arange(2, dtype=np.int32), ("a", "b"))
     batch = jnp.zeros((1, *image.describe_input(config)["shape"]))
@@ -670,7 +556,7 @@ def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monke
         params = {"model": variables["params"], "head": jnp.ones(3)}
         state = recipe.tx.init(params)
         for _ in range(3):
-            update, state = recipe.tx.update(params, state, params)
+            update, state = jax.jit(recipe.tx.update)(params, state, params)
         rates = jax.tree.map(lambda leaf: float(leaf.ravel()[0]), update)
         whole, own = rates["head"], rates["model"]["encoder"]
         found.update({name: {rate / whole for rate in jax.tree.leaves(own[name])} for name in own})
@@ -682,10 +568,8 @@ def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monke
     for depth, name in enumerate([*order, *(["stem"] if "stem" in found else [])], start=1):
         assert max(found[name]) == min(found[name]) == pytest.approx(0.5**depth, rel=1e-3), name
     assert len(found) > 2
-    image_supervised.train_classifier(config, images, model, prepare, None)
 
 
-@pytest.mark.slow
 def test_a_stop_loses_no_answer_and_no_network_of_that_step(tmp_path, monkeypatch):
     """Each may be trained for an hour, and the second be interrupted."""
     config = audio_synthetic.get_config()
@@ -707,7 +591,7 @@ def test_a_stop_loses_no_answer_and_no_network_of_that_step(tmp_path, monkeypatc
     tasks = [ProbeTask("phones", answer) for answer in (train, interrupt)]
     monkeypatch.setattr(audio_probes, "TASKS", {"phones": lambda *_: tasks})
     model = audio.build_model(config)
-    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 20480), np.float32)})
+    variables = jax.eval_shape(model.init, jax.random.key(0), {"x": jnp.zeros((1, 5120))})
 
     def probe(step):
         data = AudioData(None, None, {})
