@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cpc import results
 from cpc.report import figures
 from cpc.report.engine import (
     Format,
