@@ -4,7 +4,6 @@ import copy
 import json
 import re
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,9 @@ from matplotlib.colors import to_rgb
 from test_engine import Page
 
 from cpc.files import read_json, write_json
-from cpc.report import Words, closing_lines, run_page, score_section, sentences, write_report
+from cpc.report import Words, closing_lines, run_page, sentences, write_report
 from cpc.report.draw import add_shared_legend, make_figure, stack_panels
-from cpc.report.engine import Section, cells
+from cpc.report.engine import Section, cells, write_page
 from cpc.report.figures import (
     accuracy_colors,
     accuracy_figure,
@@ -40,7 +39,14 @@ from cpc.results import (
 )
 from tests.fake_image_run import DIRECTIONS, write_fake_image_run
 from tests.fake_image_run import OFFSETS as ROWS_AHEAD
-from tests.fake_run import OFFSETS, add_records, fake_record, remove_seals, write_fake_run
+from tests.fake_run import (
+    OFFSETS,
+    add_records,
+    draw_nothing,
+    fake_record,
+    remove_seals,
+    write_fake_run,
+)
 
 AUDIO = Words("recordings", baselines=("mfcc",), titles={"mfcc": "MFCC"}, tested="utterances")
 IMAGES = Words("images", features=("z", "c"), baselines=("pixels",), ahead="rows ahead")
@@ -49,10 +55,13 @@ FIGURES = {"accuracy", "bound", "collapse", "curves", "scores", "speed"}
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run directory with its page, made once; tests do not change it."""
-    workdir = write_fake_run(tmp_path_factory.mktemp("finished"))
-    assert write_report(workdir, AUDIO) == workdir / "report.html"
-    return workdir
+    """A run directory whose records no test changes."""
+    return write_fake_run(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    draw_nothing(monkeypatch)
 
 
 @pytest.fixture
@@ -79,22 +88,20 @@ def tables_of(run, words):
     return {group: score_table(group, rows, words) for group, rows in groups.items()}
 
 
-@pytest.mark.slow
 def test_page_is_whole(finished):
-    page = (finished / "report.html").read_text(encoding="utf-8")
+    """It has every part, and the same records make the same bytes."""
+    own = [lambda run: Section("Mine", [f"of {run.name}"]), lambda run: None]
+    written = write_report(finished, AUDIO, own).read_bytes()
+    assert write_report(finished, AUDIO, own).read_bytes() == written
+    page = written.decode()
     assert {path.stem for path in (finished / "figures").glob("*.png")} == FIGURES
     assert page.count("<img") == len(FIGURES)
     text = "".join(Page(page).text)
     assert "1009/<b>.flac: no samples" in text  # of the skipped files
     assert "model.context_width" in text  # of the configuration
     assert "git_revision" in text
+    assert "of audio_voices" in text
     assert read_run(finished).environment["command"] in text
-
-
-@pytest.mark.slow
-def test_same_records_same_bytes(workdir):
-    first = write_report(workdir, AUDIO).read_bytes()
-    assert write_report(workdir, AUDIO).read_bytes() == first
 
 
 def test_a_speaker_called_script(tmp_path):
@@ -108,13 +115,14 @@ def test_a_speaker_called_script(tmp_path):
     assert name in "".join(page.text)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "missing", ["config.json", "environment.json", "metrics.jsonl", "scores.json", "skipped.txt"]
-)
-def test_missing_parts_are_left_out(workdir, missing):
-    (workdir / missing).unlink()
-    Page(write_report(workdir, AUDIO).read_text(encoding="utf-8"))
+def test_missing_and_damaged_parts_are_left_out(workdir):
+    """Each file alone, and in the end almost all of them."""
+    (workdir / "scores.json").write_text("{")
+    (problem,) = read_run(workdir).problems
+    assert problem in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
+    for missing in ("scores.json", "environment.json", "skipped.txt", "metrics.jsonl"):
+        (workdir / missing).unlink()
+        Page(write_report(workdir, AUDIO).read_text(encoding="utf-8"))
 
 
 def test_page_before_anything_is_measured(tmp_path):
@@ -124,25 +132,11 @@ def test_page_before_anything_is_measured(tmp_path):
     assert headline(read_run(tmp_path), AUDIO) == []
 
 
-@pytest.mark.slow
-def test_problems_of_damaged_files_are_on_the_page(workdir):
-    (workdir / "scores.json").write_text("{")
-    (problem,) = read_run(workdir).problems
-    assert problem in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
-
-
-@pytest.mark.slow
 def test_headline_numbers(finished):
     numbers = [number for number, _ in headline(read_run(finished), AUDIO)]
     bound = read_run(finished).offsets
     mean = bound[(bound.rule == "one_per_sequence") & (bound.step == 2000)].bound.mean()
     assert numbers == [f"{mean:.2f} nats", "56.2 %", "87.1 %", "99.2 %", "2,000"]
-
-
-@pytest.mark.slow
-def test_modalities_add_sections(workdir):
-    own = [lambda run: Section("Mine", [f"of {run.name}"]), lambda run: None]
-    assert "of audio_voices" in "".join(Page(write_report(workdir, AUDIO, own).read_text()).text)
 
 
 def test_score_tables(finished):
@@ -253,23 +247,7 @@ def test_few_labels_without_an_interval_have_none_in_words(images):
     assert "()" not in sentence
 
 
-@pytest.mark.slow
-def test_each_data_set_has_a_learning_curve_of_its_own(images):
-    few = [score for score in read_scores(images) if score.task == "few_labels"]
-    write_scores(images, [score._replace(data="others", outcomes=None) for score in few])
-    page = write_report(images, IMAGES, ()).read_text(encoding="utf-8")
-    drawn = [
-        images / "figures" / f"curve_few_labels_{data}_image_accuracy.png"
-        for data in ("shapes", "others")
-    ]
-    assert drawn[0].read_bytes() != drawn[1].read_bytes()
-    for data in ("shapes", "others"):
-        assert f"Few labels by image, {data}: accuracy against labels" in page
-        assert f"labels of {data} (1 % of the labels), " in page
-
-
-@pytest.mark.slow
-def test_each_unit_and_metric_has_a_learning_curve_of_its_own(images):
+def test_each_data_set_unit_and_metric_has_a_learning_curve(images):
     asked = {
         ("utterance", "accuracy"): 0.2, ("frame", "accuracy"): 0.5, ("frame", "top-5 accuracy"): 0.8
     }  # fmt: skip
@@ -292,7 +270,7 @@ def test_each_unit_and_metric_has_a_learning_curve_of_its_own(images):
     assert len({*drawn}) == 6
     sentences = [one for one in summary(read_run(images), AUDIO) if "labels of a/b" in one]
     assert ["top-5 accuracy of" in one for one in sentences] == [False, False, True]
-    write_report(images, IMAGES)
+    write_page(images, "curves", "", "", sections=[section])
     assert all((images / "figures" / f"{name}.png").exists() for name in drawn)
 
 
@@ -337,10 +315,9 @@ def test_bound_figure_shows_the_last_records(workdir):
         assert axes.get_title(loc="left").startswith(rule.replace("_", " "))
 
 
-@pytest.mark.parametrize("number", [1, 2, 4, 6, 12])
+@pytest.mark.parametrize("number", [4, 12])
 def test_every_direction_has_a_color_of_its_own(number):
-    colors = {tuple(to_rgb(color)) for color in accuracy_colors(0, number)}
-    assert len(colors) == number
+    assert len({tuple(to_rgb(color)) for color in accuracy_colors(0, number)}) == number
 
 
 def test_accuracy_figure_has_both_readings_and_chance(workdir):
@@ -402,7 +379,6 @@ def test_states_name_their_offsets():
     assert len(state_sentences(rows.assign(state="fine", bound=1.0), "")) == 1
 
 
-@pytest.mark.slow
 def test_summary_calls_only_bounds_so(workdir):
     def sentences():
         return summary(read_run(workdir), AUDIO)
@@ -424,7 +400,7 @@ def test_summary_calls_only_bounds_so(workdir):
     rewrite_lines(workdir, known)
     assert "(chance 0.2 %)" in " ".join(sentences())
     assert not any(word in words for word in ("chance at", "aturated", "estimate"))
-    assert "nan" not in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
+    assert "nan" not in words
 
 
 @pytest.mark.parametrize(
@@ -432,9 +408,7 @@ def test_summary_calls_only_bounds_so(workdir):
     [
         (13, 3, True, "better"),
         (25, 15, True, "not"),
-        (3, 13, True, "worse"),
         (3, 13, False, "better"),
-        (13, 3, False, "worse"),
     ],
 )
 def test_scores_are_compared_by_the_difference_and_its_direction(
@@ -483,7 +457,6 @@ def test_features_are_laid_beside_each_baseline_and_the_network_untrained(tmp_pa
     assert "training has lost" in loss
 
 
-@pytest.mark.slow
 def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
     def number_of_sentences():
         return len(summary(read_run(workdir), AUDIO))
@@ -524,7 +497,6 @@ def test_an_error_rate_goes_through_the_page(tmp_path):
     (gain,) = [one for one in summary(run, AUDIO) if one.startswith("Trained minus untrained")]
     assert "−77.7" in gain
     assert "lost" not in gain
-    Page(write_report(tmp_path, AUDIO).read_text())
 
 
 #: What a flip, a hand or another program may have put where something else was.
@@ -565,48 +537,32 @@ def all_of_it(tmp_path_factory):
     return workdir
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["audit.json", "truth.json", "scores.json", "environment.json", "config.json"]
-)
-def test_whatever_stands_in_a_file_the_page_is_made(all_of_it, tmp_path, monkeypatch, name):
-    """Without its pictures, which take long."""
+def test_whatever_stands_in_a_file_the_page_is_made(all_of_it, tmp_path):
+    """A value, or a whole file, is of another type: in all files at once, as none knows others."""
     workdir = shutil.copytree(all_of_it, tmp_path / "run")
-    drawn = ("curves", "bound", "accuracy", "scores", "progress", "spread", "speed")
-    nothing = {f"{figure}_figure": lambda *args: None for figure in drawn}
-    without = SimpleNamespace(curve_figures=lambda *args: {}, **nothing)
-    for module in (run_page, score_section):
-        monkeypatch.setattr(module, "figures", without)
-
-    def show_tables(folder, name, title, lead, headline, sections):
-        for section in sections:
-            for table in (*section.tables, *section.details):
-                cells(table)
-        return folder
-
-    monkeypatch.setattr(run_page, "write_page", show_tables)
-    path = workdir / name
-    whole = read_json(path)
-    every = [(place, new) for place in places(whole) for new in (..., *WRONG)]
+    names = ("audit.json", "truth.json", "scores.json", "environment.json", "config.json")
+    whole = {name: read_json(workdir / name) for name in names}
+    every = {
+        name: [(place, new) for place in places(content) for new in (..., *WRONG)]
+        for name, content in whole.items()
+    }
     rng = np.random.default_rng(0)
-    for number in rng.permutation(len(every))[:6]:
-        write_json(path, changed(whole, *every[number]))
+    for _ in range(6):
+        for name, content in whole.items():
+            write_json(workdir / name, changed(content, *every[name][rng.choice(len(every[name]))]))
         write_report(workdir, AUDIO)
-    for new in WRONG:
-        write_json(path, new)
+    for new in WRONG[::2]:
+        for name in whole:
+            write_json(workdir / name, new)
         write_report(workdir, AUDIO)
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"split": [None]}, False),
-        ({"rank_c": "a", "steps_per_second": "a"}, False),
-        ({"bound": {}, "n": "a", "state": 3}, False),
+        ({"split": [None], "rank_c": "a", "bound": {}, "n": "a", "state": 3}, False),
         ({"step": 1e308}, True),
-        ({"step": "a"}, True),
-        ({"step": "7"}, False),
-        ({"offsets": 3}, False),
+        ({"step": "7", "offsets": 3}, False),
     ],
 )
 def test_a_record_of_wrong_types_costs_at_most_itself(all_of_it, tmp_path, change, problem):
@@ -655,11 +611,8 @@ def test_the_page_opens_with_what_training_gained_and_names_lost_comparisons(tmp
 
 @pytest.mark.parametrize(("trained", "untrained", "metric", "is_worse"), [
     ((0.37,), (0.76,), "accuracy", True), ((0.758,), (0.76,), "accuracy", False),
-    ((0.37, 0.36, 0.38), (0.76, 0.75, 0.77), "accuracy", True),
     ((0.74, 0.60, 0.88), (0.76, 0.62, 0.90), "accuracy", False),
-    ((0.97, 0.96, 0.98), (0.76, 0.75, 0.77), "accuracy", False),
     ((0.97, 0.96, 0.98), (0.76, 0.75, 0.77), "error rate", True),
-    ((0.37,), (0.76,), "error rate", False),
 ])  # fmt: skip
 def test_features_that_training_has_made_worse_come_first(
     tmp_path, trained, untrained, metric, is_worse
@@ -738,7 +691,7 @@ def test_captions_promise_only_intervals_that_there_are(tmp_path):
     assert len(set(captions)) == 3
 
 
-@pytest.mark.parametrize("num_panels", [1, 2, 5])
+@pytest.mark.parametrize("num_panels", [1, 5])
 def test_panels_stack_for_phones_and_keep_their_legend(num_panels):
     figure, panels = make_figure(num_panels, num_columns=2)
     for axes in panels:
