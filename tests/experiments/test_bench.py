@@ -24,6 +24,7 @@ from cpc.models import (
 from cpc.models.convolution import LEAST_WIDTH
 from cpc.train import make_mesh, put_batch
 from cpc.types import UserError
+from experiments.bench import step as bench_step
 from experiments.bench import timing, versus
 from experiments.bench.step import count_compilations, count_flop, make_step
 from experiments.bench.timing import (
@@ -37,7 +38,6 @@ from experiments.bench.timing import (
 )
 from experiments.bench.words import count_cores
 from tests import commands
-from tests.commands import ONE_DEVICE_POLISHED
 from tests.plans import problem_of
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -228,7 +228,6 @@ def test_a_gpu_is_compared_with_a_torch_that_drives_it(monkeypatch, tmp_path, dr
     assert versus.find_torch("tpu") is None
 
 
-@pytest.mark.slow
 def test_info_nce_is_measured_on_the_device_that_is_named():
     measured = versus.measure_info_nce({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
     assert set(measured["seconds"]) == {"info_nce", "products"}
@@ -246,39 +245,58 @@ def test_a_peak_is_the_devices_where_it_has_memory_of_its_own():
     assert peak_bytes(jax.devices("cpu")[0]) > 10**7
 
 
-@pytest.mark.slow
-def test_our_side_times_every_part(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE_POLISHED["XLA_FLAGS"])
-    sizes = {
-        "width": 8, "context_width": 8, "num_offsets": 2, "batch_size": 2, "window_samples": 1600,
-        "num_shards": 1, "device": "cpu", "num_calls": 1, "case": "step",
-    }  # fmt: skip
-    measured = versus.run_side(sys.executable, "versus", json.dumps(sizes))
+SIZES = {
+    "width": 8, "context_width": 4, "num_offsets": 3, "batch_size": 4, "window_samples": 1600,
+    "num_shards": 2, "device": "cpu", "num_calls": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def small_product(monkeypatch):
+    """A matrix product that takes no time."""
+    for module in (bench_step, versus):
+        monkeypatch.setattr(module, "PRODUCT_FLOP", 2 * 64**3)
+    monkeypatch.setattr(bench_step, "PRODUCT_SIZE", 64)
+
+
+def test_our_side_times_every_part(small_product):
+    measured = versus.measure_step(SIZES)
     assert set(measured["seconds"]) == set(measured["flop"]) == {*versus.CASES, "product"}
     assert min(measured["seconds"].values()) > 0
     assert measured["peak_bytes"] > 10**8
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_shards", [1, 2])
-def test_our_criterion_is_that_of_torchs_side(num_shards):
+def test_the_step_and_its_parts_are_measured(small_product):
+    """Nothing compiles after the first step; times are nobody's business."""
+    config = versus.make_config(SIZES)
+    made = bench_step.step_rows(config, versus.make_sound(config), make_mesh(1), 2)
+    rows = {row.name: describe(row) for row in made}
+    assert rows["compilations after the first step"]["compilations"] == 0
+    assert rows["compilations after the first step"]["met"] is True
+    step = rows["whole training step"]
+    parts = [rows[f"{name}, value and gradient"] for name in ("encoder", "criterion")]
+    assert step["target"] == "fraction_of_peak >= 0.5"
+    assert step["gflop"] > sum(part["gflop"] for part in parts)
+    for row in (step, *parts):
+        least, middle, most = (row[f"fraction_of_peak{end}"] for end in ("_min", "", "_max"))
+        assert 0 < least <= middle <= most
+
+
+def test_our_criterion_is_that_of_torchs_side():
     """Cross-entropy of dot products over a shard's latents: neither cosines nor a temperature."""
-    sizes = {
-        "width": 8, "context_width": 4, "num_offsets": 3, "batch_size": 4, "window_samples": 1600,
-        "num_shards": num_shards, "device": "cpu",
-    }  # fmt: skip
-    config, mesh = versus.make_config(sizes), make_mesh(1)
+    config, mesh = versus.make_config(SIZES), make_mesh(1)
     problem = problem_of(config, versus.make_sound(config))
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(problem, mesh, batch)
     (loss, _), gradients = step.parts["criterion"]()
     variables = {"params": step.params["model"]}
     x = problem.prepare(batch, jax.random.key(0), True)
-    z, c, predictions = problem.model.apply(variables, x, True, jax.random.key(0))[0]
+    rng = jax.random.key(0)
+    z, c, predictions = jax.jit(lambda: problem.model.apply(variables, x, True, rng)[0])()
     z, predictions, expected = np.asarray(z), np.asarray(predictions), 0.0
     for k in range(1, 4):
         losses = []
-        for rows in np.split(np.arange(4), num_shards):
+        for rows in np.split(np.arange(4), 2):
             scores = np.einsum("btd,csd->btcs", predictions[rows, :-k, k - 1], z[rows])
             own = np.einsum("btd,btd->bt", predictions[rows, :-k, k - 1], z[rows, k:])
             losses.append(np.log(np.exp(scores).sum((2, 3))) - own)
@@ -299,7 +317,6 @@ def test_cases_take_turns_and_a_round_is_a_median(monkeypatch):
     assert median_times(seconds) == {"a": 49 * 17, "b": 49 * 29}
 
 
-@pytest.mark.slow
 def test_a_peak_grows():
     before = peak_bytes()
     kept = bytearray(b"x") * 400_000_000
@@ -307,45 +324,48 @@ def test_a_peak_grows():
     del kept
 
 
-def bench(*flags, cache, status=0):
-    how = {**ONE_DEVICE_POLISHED, "CPC_DATA": str(cache)}
-    return commands.run("experiments.bench", *flags, status=status, how=how)
+def bench(*flags, status=0):
+    small = ("--config.data.window_samples=2560", "--config.model.num_offsets=4", "--quick")
+    config = ("--config", "configs/audio_synthetic.py", *small)
+    return commands.run("experiments.bench", *config, *flags, status=status)
 
 
-@pytest.mark.slow
 def test_a_mistake_is_one_sentence(tmp_path):
-    done = bench("--json", str(tmp_path / "absent" / "out.json"), cache=tmp_path, status=2)
+    done = bench("--json", str(tmp_path / "absent" / "out.json"), status=2)
     assert done.stderr.startswith("error: --json names")
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_the_command(tmp_path):
-    """Every row is there and nothing compiles after the first step; times are nobody's business."""
-    path = tmp_path / "out.json"
-    small = ("--config.data.window_samples=2560", "--config.model.num_offsets=4")
-    config = ("--config", "configs/audio_synthetic.py", *small)
-    done = bench(*config, "--quick", "--json", str(path), cache=tmp_path / "cache")
-    written = json.loads(path.read_text())
+def measured_by(tmp_path, *flags):
+    """The file that a command writes, and its rows by name, all of which it prints."""
+    done = bench(*flags, "--json", str(tmp_path / "out.json"))
+    written = json.loads((tmp_path / "out.json").read_text())
     rows = {row["name"]: row for row in written["rows"]}
     assert written["quick"]
     assert written["config"]["data"]["source"] == "synthetic"
     assert isinstance(written["allocator"]["freed_memory_kept"], bool)
-    assert rows["compilations after the first step"]["compilations"] == 0
-    assert rows["compilations after the first step"]["met"] is True
+    for name, row in rows.items():
+        assert name in done.stdout
+        assert ("target" in row) == ("met" in row)
+    return rows
+
+
+def test_the_command_measures_the_part_that_is_named(tmp_path):
+    small = ("--config.model.width=8", "--config.model.context_width=8")
+    rows = measured_by(tmp_path, "--part=input", *small, "--config.data.batch_size=4")
+    assert [*rows] == [
+        "input pipeline, batches of 8", "input pipeline, batches of 64", "step fed by the input"
+    ]  # fmt: skip
     assert rows["input pipeline, batches of 64"]["source"] == "synthetic"
     assert rows["step fed by the input"]["times_without_input"] > 0
-    step = rows["whole training step"]
-    parts = [rows[f"{name}, value and gradient"] for name in ("encoder", "criterion")]
-    assert step["target"] == "fraction_of_peak >= 0.5"
-    assert step["gflop"] > sum(part["gflop"] for part in parts)
-    for row in (step, *parts):
-        least, middle, most = (row[f"fraction_of_peak{end}"] for end in ("_min", "", "_max"))
-        assert 0 < least <= middle <= most
+
+
+@pytest.mark.nightly
+def test_the_command(tmp_path):
+    """It starts processes for a minute: every row is there."""
+    rows = measured_by(tmp_path)
     start = rows["second start to first step"]
     assert 0 < start["import_seconds"] < start["import_seconds"] + start["data_seconds"]
     assert start["import_seconds"] + start["data_seconds"] < start["seconds"]
     assert rows["peak memory of that process"]["megabytes"] > 100
-    for name, row in rows.items():
-        assert name in done.stdout
-        assert ("target" in row) == ("met" in row)
+    assert {"whole training step", "step fed by the input"} < rows.keys()

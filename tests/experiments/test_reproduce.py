@@ -5,9 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from configs import audio_librispeech
-from cpc.files import flatten
+from configs import audio_librispeech, audio_synthetic
+from cpc.files import flatten, write_json
+from cpc.train import make_mesh, open_checkpoints
 from cpc.types import UserError
+from experiments.command.config import with_settings
+from experiments.kinds.audio import kind as audio
 from experiments.reproduce import bound, folder
 from experiments.reproduce import cells as cells_
 from experiments.reproduce.cells import DATA, OPEN, PARTS
@@ -15,7 +18,11 @@ from experiments.reproduce.claims import CHANCE, TABLES
 from experiments.reproduce.scales import SCALES
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell, make_job
+from experiments.training.step import make_step
 from tests.commands import run
+from tests.experiments.test_reproduction import write_cell
+from tests.fake_run import draw_nothing
+from tests.plans import plan_of
 
 
 def planned(*names, scale="small", data="voices", seeds=1):
@@ -142,7 +149,6 @@ def test_parts():
 
 
 @pytest.mark.parametrize(("parts", "options", "words"), [
-    (PARTS, {"settings": {"audio": ["num_step=3"]}}, "num_steps"),
     (PARTS, {"settings": {"audio": ["num_steps"]}}, "key=value"),
     (PARTS, {"settings": {"audio": ["negatives.rule=batch"]}}, r"negatives\.rule"),
     (PARTS, {"settings": {"audio": ["data.window_samples=2000"]}}, r"data\.window_samples"),
@@ -266,17 +272,26 @@ def test_bound_by_n_is_that_of_a_double_loop():
         )
 
 
-@pytest.mark.slow
+def write_untrained(folder, **settings):
+    """A run with a checkpoint of the network before its training."""
+    small = {"num_steps": 2, "optim.warmup_steps": 0, "probe.tasks": (), "model.width": 8,
+             "model.context_width": 8, "model.num_offsets": 2, "data.window_samples": 2560,
+             "evaluate.num_windows": 16}  # fmt: skip
+    config = with_settings(audio_synthetic.get_config(), {**small, **settings})
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "config.json", config)
+    plan = plan_of(config)
+    problem = audio.make_problem(plan, audio.load_data(config, print))
+    state, _, _ = make_step(problem, make_mesh(1))
+    with open_checkpoints(folder / "checkpoints") as checkpoints:
+        checkpoints.save(2, state, {})
+        checkpoints.wait()
+
+
 def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
     """Cosines over the temperature, of the offsets that are predicted."""
-    run(
-        "experiments.train", "--config", "configs/audio_synthetic.py", "--workdir", tmp_path,
-        "--config.num_steps=2", "--config.optim.warmup_steps=0", "--config.probe.tasks=()",
-        "--config.model.width=16", "--config.model.context_width=16",
-        "--config.model.num_offsets=2", "--config.model.horizon=6",
-        "--config.loss.cosine=True", "--config.negatives.temperature=0.2",
-        "--config.data.window_samples=2560", "--config.evaluate.num_windows=16",
-    )  # fmt: skip
+    settings = {"loss.cosine": True, "negatives.temperature": 0.2, "model.horizon": 6}
+    write_untrained(tmp_path, **settings)
 
     def estimates(z, predictions, offsets, latents, is_bound):
         for unit in (z, latents, predictions * 0.2):
@@ -288,15 +303,10 @@ def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
     assert [row["offset"] for row in found["rows"]] == [1, 6]
 
 
-@pytest.mark.slow
-def test_the_bound_by_n_is_of_networks_with_one_branch(tmp_path, capsys):
-    run(
-        "experiments.train", "--config", "configs/audio_synthetic.py", "--workdir",
-        tmp_path / "mixed,seed=0", "--config.num_steps=1", "--config.optim.warmup_steps=0",
-        "--config.probe.tasks=()", "--config.model.width=16", "--config.model.context_width=16",
-        "--config.model.directions=('forward','backward')", "--config.data.window_samples=2560",
-        "--config.model.num_offsets=2", "--config.evaluate.num_windows=16",
-    )  # fmt: skip
+def test_the_bound_by_n_is_of_networks_with_one_branch(tmp_path, monkeypatch, capsys):
+    directions = ("forward", "backward")
+    write_untrained(tmp_path / "mixed,seed=0", **{"model.directions": directions})
+    monkeypatch.setattr(folder.status, "is_done", lambda folder: True)
     job = make_job("c.py", Cell("mixed,seed=0", {}), tmp_path)
     folder.write_bound(tmp_path, [job], range(4, 5))
     assert "predicts in 2 branches (forward, backward)" in capsys.readouterr().out
@@ -315,22 +325,32 @@ def test_a_bound_whose_file_is_damaged_is_measured_again(tmp_path, monkeypatch):
     assert len(measured) == 1
 
 
-@pytest.mark.slow
-def test_a_figure_from_nothing(tmp_path):
-    folder = tmp_path / "smoke"
-    for done in (0, 1):
-        made = run(
-            "experiments.reproduce", "--figure", 3, "--scale=smoke", "--device=cpu",
-            f"--workdir={folder}",
-        )  # fmt: skip
-        assert f"cells: 1, done: {done}" in made.stdout
-    found = json.loads((folder / "reproduction.json").read_text())
+def read_figure(path, offsets):
+    found = json.loads((path / "reproduction.json").read_text())
     (curve,) = (one for one in found["sections"] if one["title"].startswith("Figure 3"))
-    assert [row["offset"] for row in curve["tables"][0]["rows"]] == list(range(1, 21))
+    assert [row["offset"] for row in curve["tables"][0]["rows"]] == offsets
     assert "synthetic" in found["title"]
 
 
-@pytest.mark.slow
+def test_a_figure_of_runs_that_are_there(tmp_path, monkeypatch):
+    draw_nothing(monkeypatch)
+    for name in cells_.cells_of(("figure 3",), "smoke"):
+        write_cell(tmp_path, name)
+    monkeypatch.setattr(folder, "run_jobs", lambda *_: None)
+    monkeypatch.setattr(folder.status, "is_done", lambda folder: True)
+    folder.reproduce(["figure 3"], "smoke", workdir=str(tmp_path))
+    read_figure(tmp_path, list(range(1, 21)))
+
+
+@pytest.mark.nightly
+def test_a_figure_from_nothing(tmp_path):
+    """Trained, and the second time found."""
+    for done in (0, 1):
+        flags = ("--figure=3", "--scale=smoke", "--device=cpu", f"--workdir={tmp_path}")
+        assert f"cells: 1, done: {done}" in run("experiments.reproduce", *flags).stdout
+    read_figure(tmp_path, list(range(1, 21)))
+
+
 def test_the_command_explains_itself():
     """On one screen, with an example."""
     said = run("experiments.reproduce", "--help").stdout
@@ -339,10 +359,8 @@ def test_the_command_explains_itself():
     assert said.count("\n") <= 45
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("flag", "value", "word"), [
-    ("seeds", 0, "--seeds"), ("table", "7", "<1|2|3|4|open|bound>"),
-    ("audio", "num_step=3", "num_steps"),
+    ("seeds", 0, "--seeds"), ("audio", "num_step=3", "num_steps"),
 ])  # fmt: skip
 def test_a_mistake_is_a_sentence(flag, value, word, tmp_path):
     words = ["--all", "--dry-run", f"--workdir={tmp_path / 'x'}", f"--{flag}", value]
