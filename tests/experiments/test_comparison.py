@@ -6,15 +6,7 @@ import pytest
 from scipy import stats
 
 from cpc.report.engine import cells as texts
-from cpc.results import (
-    Outcomes,
-    Score,
-    compare,
-    difference,
-    group_by_seed,
-    read_run,
-    write_scores,
-)
+from cpc.results import Outcomes, Score, compare, difference, group_by_seed, read_run, write_scores
 from cpc.types import UserError
 from experiments.command.run_dir import record_state
 from experiments.compare.figures import curves, score_steps

@@ -225,10 +225,7 @@ def test_a_folder_with_something_else(tmp_path):
     other = [cells[0]._replace(settings={**cells[0].settings, "num_steps": 1})]
     with pytest.raises(UserError, match="other settings: mixed,seed=0"):
         record(tmp_path, plan(), other)
-    with (
-        folder.open_folder(tmp_path, plan(), cells),
-        pytest.raises(UserError, match="still runs"),
-    ):
+    with folder.open_folder(tmp_path, plan(), cells), pytest.raises(UserError, match="still runs"):
         record(tmp_path, plan(), cells)
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
     with pytest.raises(UserError, match="holds a sweep, no reproduction"):

@@ -4,12 +4,7 @@ import pathlib
 import pytest
 from ml_collections import ConfigDict
 
-from configs import (
-    audio_synthetic,
-    image_fashion_mnist,
-    mi_consistency,
-    mi_tasks,
-)
+from configs import audio_synthetic, image_fashion_mnist, mi_consistency, mi_tasks
 from cpc.files import flatten
 from cpc.results import Score, write_scores
 from cpc.train import make_mesh

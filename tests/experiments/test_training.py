@@ -15,14 +15,7 @@ from cpc.estimators import Tracker, bound_over_sequences
 from cpc.files import write_json
 from cpc.negatives import RULES
 from cpc.results import Score, write_scores
-from cpc.train import (
-    ProgressWriter,
-    init_state,
-    make_mesh,
-    open_checkpoints,
-    put_batch,
-    replicate,
-)
+from cpc.train import ProgressWriter, init_state, make_mesh, open_checkpoints, put_batch, replicate
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import with_settings

@@ -405,11 +405,7 @@ def test_summary_calls_only_bounds_so(workdir):
 
 @pytest.mark.parametrize(
     ("num_won", "num_lost", "higher_is_better", "word"),
-    [
-        (13, 3, True, "better"),
-        (25, 15, True, "not"),
-        (3, 13, False, "better"),
-    ],
+    [(13, 3, True, "better"), (25, 15, True, "not"), (3, 13, False, "better")],
 )
 def test_scores_are_compared_by_the_difference_and_its_direction(
     num_won, num_lost, higher_is_better, word
