@@ -30,16 +30,11 @@ def test_every_key_has_its_default_range_and_meaning():
         keys.list_kinds(KEYS, "optm")
 
 
-@pytest.mark.parametrize(
-    ("words", "section", "left"),
-    [
-        (["--keys"], "", []),
-        (["--keys", "optim"], "optim", []),
-        (["--keys=optim", "x"], "optim", ["x"]),
-        (["--keys", "--config=audio"], "", ["--config=audio"]),
-        (["--config=audio"], None, ["--config=audio"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "section", "left"), [
+    (["--keys", "optim"], "optim", []), (["--keys=optim", "x"], "optim", ["x"]),
+    (["--keys", "--config=audio"], "", ["--config=audio"]),
+    (["--config=audio"], None, ["--config=audio"]),
+])  # fmt: skip
 def test_a_section_is_taken_from_the_command_line(monkeypatch, words, section, left):
     monkeypatch.setattr(keys.flags, "DEFINE_string", lambda *rest: None)
     monkeypatch.setattr(sys, "argv", ["cpc", *words])

@@ -35,7 +35,6 @@ def holder(tmp_path):
         process.kill()
 
 
-@pytest.mark.slow
 def test_a_second_process_is_refused_and_told_whose_it_is(tmp_path, holder):
     assert lock.is_held(tmp_path)
     said = f"in use by process {holder.pid} on {platform.node()}"

@@ -50,7 +50,7 @@ def open_again(folder, config):
         return path
 
 
-@pytest.mark.parametrize("harm", ["gone", "empty", "flipped", "not UTF-8"])
+@pytest.mark.parametrize("harm", ["gone", "flipped", "not UTF-8"])
 def test_a_config_that_is_lost_is_taken_from_the_newest_checkpoint(tmp_path, harm):
     config, file = begin(tmp_path), tmp_path / "config.json"
     content = read_json(file)
@@ -58,7 +58,7 @@ def test_a_config_that_is_lost_is_taken_from_the_newest_checkpoint(tmp_path, har
         file.unlink()
     else:
         flipped = file.read_bytes().replace(b'"seed": 0', b'"seed": 1')
-        file.write_bytes({"empty": b"", "flipped": flipped, "not UTF-8": b"\xff" + flipped}[harm])
+        file.write_bytes(flipped if harm == "flipped" else b"\xff" + flipped)
     other = audio_synthetic.get_config()
     other.seed = 7
     with pytest.raises(UserError, match="seed is 0 there and 7 here"):
@@ -104,17 +104,12 @@ def test_another_version_of_cpc_resumes(tmp_path, monkeypatch):
     open_again(tmp_path, config)
 
 
-@pytest.mark.parametrize(
-    ("settings", "num_steps", "said"),
-    [
-        ({"optim.schedule": "constant"}, 3, None),
-        ({"optim.schedule": "constant"}, 10**5, None),
-        ({"optim.schedule": "constant"}, 2, "has done 3 steps already"),
-        ({"optim.schedule": "cosine"}, 10**5, r"optim\.schedule is cosine.*new --workdir"),
-        ({"optim.schedule": "linear"}, 10**5, r"optim\.schedule is linear"),
-        ({"optim.schedule": "constant", "seed": 1}, 10**5, "seed is 0 there and 1 here"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "num_steps", "said"), [
+    ({"optim.schedule": "constant"}, 3, None), ({"optim.schedule": "constant"}, 10**5, None),
+    ({"optim.schedule": "constant"}, 2, "has done 3 steps already"),
+    ({"optim.schedule": "cosine"}, 10**5, r"optim\.schedule is cosine.*new --workdir"),
+    ({"optim.schedule": "constant", "seed": 1}, 10**5, "seed is 0 there and 1 here"),
+])  # fmt: skip
 def test_more_steps_for_a_run(tmp_path, settings, num_steps, said):
     begin(tmp_path, **{"optim.schedule": settings["optim.schedule"]})
     longer = with_settings(audio_synthetic.get_config(), {**settings, "num_steps": num_steps})
@@ -154,13 +149,6 @@ def test_another_config_starts_where_no_step_was_done(tmp_path):
     second = read_json(tmp_path / "environment.json")["id"]
     open_again(tmp_path, other)
     assert read_json(tmp_path / "environment.json")["id"] == second
-
-
-def test_files_of_something_else_are_left_alone(tmp_path):
-    """A folder without a run may contain files of the same names."""
-    (tmp_path / "truth.json").write_text("mine")
-    open_again(tmp_path, audio_synthetic.get_config())
-    assert (tmp_path / "truth.json").read_text() == "mine"
 
 
 def test_checkpoints_of_an_unknown_config_are_not_resumed(tmp_path):

@@ -91,7 +91,6 @@ def test_a_page_is_one_file_and_always_the_same_bytes(tmp_path):
     assert base64.b64decode(embedded) == (tmp_path / "figures" / "f.png").read_bytes()
 
 
-@pytest.mark.slow
 def test_a_dollar_in_a_name_is_no_mathematics():
     """Two of them are as many as it takes, whatever stands between."""
     figure, (axes, powers) = make_figure(2)
