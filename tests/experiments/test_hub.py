@@ -16,7 +16,6 @@ from cpc.results import read_run
 from cpc.train import TensorBoardWriter, init_state, open_checkpoints
 from cpc.types import UserError
 from experiments import hub
-from tests import commands
 from tests.fake_run import write_fake_run
 
 
@@ -94,9 +93,15 @@ def run(tmp_path):
 
 
 def test_a_run_comes_back_as_it_went(remote, run, tmp_path):
+    """The last push, which leaves nothing of the one before."""
+    (run / "old.json").write_text("{}")
+    hub.push(remote.api, run, "team/voices", public=True)
+    assert not remote.private
+    (run / "old.json").unlink()
     assert hub.push(remote.api, run, "team/voices") == "https://hub/team/voices"
     assert remote.private
     there = remote.root / "team" / "voices"
+    assert "old.json" not in files_of(there)
     assert (there / "README.md").read_text() == "a card"
     assert not {"run.lock", "log.txt", "state.json"} & set(files_of(there))
     assert hub.pull(remote.api, "team/voices", tmp_path / "a" / "back") == []
@@ -109,15 +114,6 @@ def test_a_run_comes_back_as_it_went(remote, run, tmp_path):
         assert (back / path).read_bytes() == (run / path).read_bytes()
     assert read_run(back).step == read_run(run).step
     assert files_of(tmp_path / "a") == [f"back/{path}" for path in files_of(back)]
-
-
-def test_a_second_push_leaves_nothing_of_the_first(remote, run):
-    (run / "old.json").write_text("{}")
-    hub.push(remote.api, run, "team/voices", public=True)
-    assert not remote.private
-    (run / "old.json").unlink()
-    hub.push(remote.api, run, "team/voices")
-    assert "old.json" not in files_of(remote.root / "team" / "voices")
 
 
 def test_links_and_foreign_folders_are_not_pushed(remote, run, tmp_path):
@@ -206,9 +202,3 @@ def test_the_hubs_refusals_are_sentences(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"pip install 'cpc-jax\[hub\]'"), hub.connect():
         pass
-
-
-def test_a_command_without_its_words_is_told_them():
-    done = commands.run_anyhow("experiments.hub", "push", "runs/voices")
-    assert done.returncode == 2
-    assert "give push RUN owner/name, or pull owner/name RUN" in done.stderr

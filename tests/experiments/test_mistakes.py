@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,6 @@ from experiments.training import contrastive
 from experiments.training.checks import check_shared
 from experiments.training.contrastive import interpret
 from tests import commands
-from tests.plans import plan_of
 
 DEMO = "--config=configs/audio_voices.py"
 ROOT = pathlib.Path(__file__).parents[2]
@@ -108,6 +108,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("optim.clip_norm", float("nan"), "clip_norm is nan"),
     ("model.padding", "valid", "model.padding is 'valid': there are fewer latents than labels"),
     ("negatives.shards", 3, "does not divide into 3 shards"),
+    ("negatives.rule", "excluding_sequence", "no negatives at offset 1: raise"),
     ("probe.features", (), r"probe.features is \(\): name one or more"),
     ("optim.warmup_steps", 9, "is 9 .* is 2: .* add --config.optim.warmup_steps=0"),
     ("data.batch_size", 12, "12 cannot be split over 8 devices"),
@@ -115,16 +116,11 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("data.train_list", "x", "data.train_list is 'x', and data.source is synthetic"),
 ])  # fmt: skip
 def test_a_value_that_cannot_be_meant(config, key, value, words):
-    config = with_settings(config, {key: value})
+    few = {"negatives.shards": 8, "data.batch_size": 8} if key == "negatives.rule" else {}
+    config = with_settings(config, {key: value, **few})
     with pytest.raises(UserError, match=words) as caught:
         interpret(kind_of(config), config, make_mesh(8))
     assert "\n" not in str(caught.value)
-
-
-def test_a_run_is_refused_before_anything_is_made(audio, config, tmp_path):
-    config.probe.features = ()
-    mistake(audio, config, tmp_path / "run", "probe.features is")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture
@@ -195,18 +191,31 @@ def test_missing_and_unknown_keys(config):
     refused(config, r"model\.width is 'wide': it must be of type int")
 
 
-def test_no_workdir_and_a_wrong_device(audio, config, tmp_path):
+def test_a_run_is_refused_before_anything_is_made(audio, config, tmp_path):
     mistake(audio, config, None, "--workdir is required")
+    mistake(
+        audio, with_settings(config, {"probe.features": ()}), tmp_path / "run", "probe.features"
+    )
+    assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="choose one of auto, cpu, gpu, tpu"):
         audio.run(config, str(tmp_path / "run"), "cuda")
     with pytest.raises(UserError, match="No gpu device"):
         audio.run(config, str(tmp_path / "run"), "gpu")
 
 
-def test_one_window_and_no_negatives(config):
-    settings = {"data.batch_size": 8, "negatives.shards": 8, "negatives.rule": "excluding_sequence"}
-    with pytest.raises(UserError, match="no negatives at offset 1: raise"):
-        plan_of(with_settings(config, settings))
+def test_a_config_is_read_back_or_its_revision_is_named(tmp_path):
+    keys = CONTRASTIVE["image"].KEYS
+    config = make_config(keys)
+    recorded = json.loads(json.dumps(plain(config)))  # tuples come back as lists
+    assert load_config(recorded, keys) == config
+    write_json(tmp_path / "environment.json", {"git_revision": "abc123"})
+    less = {name: value for name, value in recorded.items() if name != "seed"}
+    for other, change in ((less, "lacks the key seed"), (recorded | {"sead": 1}, "the key sead")):
+        write_json(tmp_path / "config.json", other)
+        with pytest.raises(UserError, match=f"{change}.*revision abc123"):
+            read_contrastive(tmp_path)
+        with pytest.raises(UserError, match=f"{change}.*revision abc123"):
+            check_same_run(tmp_path, config)
 
 
 @pytest.fixture
@@ -218,20 +227,55 @@ def folder_config(config, tmp_path):
     return config
 
 
-def test_a_folder_that_is_not_there_or_empty(folder_config, tmp_path):
+def test_folders_that_cannot_be_trained_on(folder_config, tmp_path):
+    refused(with_settings(folder_config, {"data.path": ""}), r"data\.path is ''")
     refused(folder_config, "clips")
     (tmp_path / "clips").mkdir()
     refused(folder_config, "no recordings in")
-    folder_config.data.path = ""
-    refused(folder_config, r"data\.path is ''")
-
-
-def test_clips_too_short_to_predict_anything(folder_config, tmp_path):
     write_clips(tmp_path / "clips", (0.03, 0.03, 0.03, 0.03))
     words = r"recordings has 480 samples \(0.03 s\), of which 3 latents .* lower model.num_offsets"
     refused(folder_config, words)
-    folder_config.model.num_offsets, folder_config.model.horizon = 1, 4
-    refused(folder_config, "lower model.horizon")
+    settings = {"model.num_offsets": 1, "model.horizon": 4}
+    refused(with_settings(folder_config, settings), "lower model.horizon")
+    set_lists(folder_config, tmp_path, "clip0 clip1 clip77", "clip2")
+    refused(folder_config, "clip77")
+    for given in ("train_list", "test_list"):
+        with pytest.raises(UserError, match=rf"data\.{given} is"):
+            check_shared(with_settings(folder_config, {f"data.{given}": ""}))
+
+
+def set_lists(config, folder, train, test):
+    for name, words in (("train", train), ("test", test)):
+        path = folder / f"{name}.txt"
+        path.write_text("\n".join(words.split()))
+        config.data[f"{name}_list"] = str(path)
+
+
+def test_probes_that_nothing_could_answer_are_refused_before_the_training(folder_config, tmp_path):
+    def labels(**own):
+        path = tmp_path / "phones.txt"
+        path.write_text("".join(f"{name} {' '.join(text)}\n" for name, text in own.items()))
+        folder_config.data.phones = str(path)
+
+    write_clips(tmp_path / "clips", (1.0,) * 8, speakers=1)
+    folder_config.probe.hidden_width = 0
+    folder_config.probe.tasks = ("speakers",)
+    refused(folder_config, "one speaker")
+    folder_config.probe.tasks = ("phones",)
+    refused(folder_config, "no phone labels")
+    shutil.rmtree(tmp_path / "clips")
+    write_clips(tmp_path / "clips", (1.0,) * 8, speakers=4)
+    labels(**{f"clip{i}": "0101" if i == 3 else 50 * "01" for i in range(8)})
+    refused(folder_config, "clip3")  # its labels do not match the frames
+    set_lists(folder_config, tmp_path, "clip0 clip1 clip4 clip5", "clip2 clip3 clip6 clip7")
+    labels(clip0=50 * "01", clip2=50 * "01")
+    words = "phones labels 1 training utterances with 2 different phones and 1 test utterances"
+    refused(folder_config, words)
+    labels(**{f"clip{i}": 100 * "0" for i in range(8)})
+    words = "4 training utterances with 1 different phones and 4 test utterances"
+    refused(folder_config, words)
+    folder_config.probe.tasks = ("speakers",)
+    refused(folder_config, "none of the 4 test utterances is by one of")
 
 
 def test_nothing_to_contrast_with(audio, folder_config, tmp_path, monkeypatch):
@@ -271,60 +315,6 @@ def test_files_that_are_skipped_cut_short_or_new_are_seen(
     audio.run(folder_config, str(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("given", ["train", "test"])
-def test_one_list_without_the_other(folder_config, given):
-    folder_config.data[f"{given}_list"] = "some.txt"
-    with pytest.raises(UserError, match=rf"data\.{given}_list is 'some.txt'"):
-        check_shared(folder_config)
-
-
-def test_lists_that_name_absent_utterances(folder_config, tmp_path):
-    write_clips(tmp_path / "clips")
-    (tmp_path / "train.txt").write_text("clip0\nclip1\nclip77\n")
-    (tmp_path / "test.txt").write_text("clip2\n")
-    folder_config.data.train_list = str(tmp_path / "train.txt")
-    folder_config.data.test_list = str(tmp_path / "test.txt")
-    refused(folder_config, "clip77")
-
-
-def test_labels_that_do_not_match_the_frames(folder_config, tmp_path):
-    write_clips(tmp_path / "clips", (1.0,) * 8)
-    lines = [f"clip{i} " + " ".join("01"[t % 2] for t in range(100)) for i in range(8)]
-    lines[3] = "clip3 0 1 0 1"
-    (tmp_path / "phones.txt").write_text("\n".join(lines))
-    folder_config.data.phones = str(tmp_path / "phones.txt")
-    folder_config.probe.tasks = ("phones",)
-    folder_config.probe.hidden_width = 0
-    refused(folder_config, "clip3")
-
-
-def test_probes_without_labels_or_with_one_speaker(folder_config, tmp_path):
-    write_clips(tmp_path / "clips", speakers=1)
-    folder_config.probe.tasks = ("speakers",)
-    refused(folder_config, "one speaker")
-    folder_config.probe.tasks = ("phones",)
-    refused(folder_config, "no phone labels")
-
-
-def test_probes_that_nothing_could_answer_are_refused_before_the_training(folder_config, tmp_path):
-    write_clips(tmp_path / "clips", (1.0,) * 8, speakers=4)
-    (tmp_path / "train.txt").write_text("clip0\nclip1\nclip4\nclip5\n")
-    (tmp_path / "test.txt").write_text("clip2\nclip3\nclip6\nclip7\n")
-    folder_config.data.train_list = str(tmp_path / "train.txt")
-    folder_config.data.test_list = str(tmp_path / "test.txt")
-    folder_config.probe.tasks = ("speakers",)
-    refused(folder_config, "none of the 4 test utterances is by one of")
-    folder_config.probe.tasks, path = ("phones",), tmp_path / "phones.txt"
-    folder_config.data.phones = str(path)
-    labels = {name: " ".join("01"[t % 2] for t in range(100)) for name in ("clip0", "clip2")}
-    path.write_text("".join(f"{name} {own}\n" for name, own in labels.items()))
-    words = "phones labels 1 training utterances with 2 different phones and 1 test utterances"
-    refused(folder_config, words)
-    path.write_text("".join(f"clip{i} {' '.join(100 * ['0'])}\n" for i in range(8)))
-    words = "4 training utterances with 1 different phones and 4 test utterances"
-    refused(folder_config, words)
-
-
 @pytest.mark.parametrize(("kind", "source", "key"), [
     ("audio", "voices", "path"),
     ("audio", "synthetic", "phones"),
@@ -341,26 +331,6 @@ def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
         KINDS[kind].interpret(KINDS[kind], config)
 
 
-def test_a_recorded_config_is_read_back():
-    config = make_config(CONTRASTIVE["image"].KEYS)
-    recorded = json.loads(json.dumps(plain(config)))  # tuples come back as lists
-    assert load_config(recorded, CONTRASTIVE["image"].KEYS) == config
-
-
-@pytest.mark.parametrize("change", ["lacks the key seed", "has the key sead"])
-def test_a_config_of_another_version_names_its_revision(tmp_path, change):
-    config = make_config(CONTRASTIVE["image"].KEYS)
-    recorded = plain(config)
-    recorded.pop("seed") if "lacks" in change else recorded.update(sead=1)
-    write_json(tmp_path / "config.json", recorded)
-    write_json(tmp_path / "environment.json", {"git_revision": "abc123"})
-    said = f"{change}.*revision abc123"
-    with pytest.raises(UserError, match=said):
-        read_contrastive(tmp_path)
-    with pytest.raises(UserError, match=said):
-        check_same_run(tmp_path, config)
-
-
 def test_a_look_at_other_data_forgets_what_their_source_does_not_read():
     keys = CONTRASTIVE["image"].KEYS
     config = with_settings(make_config(keys), {"data.source": "tfds", "data.name": "cifar10"})
@@ -372,18 +342,26 @@ def test_a_look_at_other_data_forgets_what_their_source_does_not_read():
 
 
 @pytest.mark.parametrize(("flags", "words"), [
-    ([DEMO, "--config.modle.width=3"], "modle"),
-    ([DEMO, "--config.model.width=wide"], "wide"),
-    (["--config=configs/absent.py"], "absent.py"),
-    ([DEMO, "--learning_rate=3"], "learning_rate"),
-    ([DEMO, "surprise"], "surprise"),
-    ([], "--config is required"),
+    ([DEMO, "--config.modle.width=3"], "modle"), ([DEMO, "--config.model.width=wide"], "wide"),
+    (["--config=configs/absent.py"], "absent.py"), ([DEMO, "--learning_rate=3"], "learning_rate"),
+    ([DEMO, "surprise"], "surprise"), ([], "--config is required"),
+    ([DEMO, "--config.data.path=~nouser/x"], "config.data.path is '~nouser/x', and there is no "),
+    (["--config=exits.py"], "cannot read the config: it ends the program (exit 5)"),
+    (["--config=fails.py"], "cannot read the config: KeyError: widht did you mean 'width'?"),
+    ([DEMO, "xla"], "XLA_FLAGS (Unknown flag in XLA_FLAGS: --xla_nope=3)"),
 ])  # fmt: skip
-def test_flags_end_in_one_sentence(flags, words):
-    done = commands.run("experiments.train", *flags, status=2)
-    (sentence,) = done.stderr.strip().splitlines()
-    assert sentence.startswith("error: ")
-    assert words in sentence
+def test_a_command_ends_in_one_sentence(tmp_path, flags, words):
+    text = "def get_config():\n    raise KeyError('widht\\n did you mean \\'width\\'?')"
+    (tmp_path / "fails.py").write_text(text)
+    (tmp_path / "exits.py").write_text("import sys; sys.exit(5)")
+    files = {f"--config={name}.py": f"--config={tmp_path}/{name}.py" for name in ("fails", "exits")}
+    how = commands.ONE_DEVICE | ({"XLA_FLAGS": "--xla_nope=3"} if "xla" in flags else {})
+    flags = [files.get(flag, flag) for flag in flags if flag != "xla"]
+    said = commands.run("experiments.train", *flags, status=2, how=how).stderr
+    assert said.startswith("error: ")
+    assert words in said
+    assert said.count("\n") == 1
+    assert "\\" not in said
 
 
 def test_help_is_for_a_newcomer():
@@ -402,45 +380,6 @@ def test_a_command_whose_output_nobody_reads_any_more_ends_silently(tmp_path):
             words, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (done.returncode, done.stderr) == (141, "")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("import sys; sys.exit(5)", "it ends the program (exit 5)"),
-        ("def get_config():\n    raise KeyError('widht\\n did you mean \\'width\\'?')", "KeyError"),
-    ],
-)
-def test_a_config_file_that_ends_or_fails_is_one_sentence(tmp_path, text, words):
-    (tmp_path / "config.py").write_text(text)
-    flags = ("--config", tmp_path / "config.py", "--workdir", tmp_path / "run")
-    said = commands.run("experiments.train", *flags, status=2).stderr
-    assert said.startswith("error: cannot read the config")
-    assert words in said
-    assert said.count("\n") == 1
-    assert "\\" not in said
-
-
-def test_a_home_of_nobody_is_one_sentence(tmp_path):
-    flags = ("--config", "configs/audio_synthetic.py", "--config.data.path=~nouser/x")
-    said = commands.run("experiments.train", *flags, status=2).stderr
-    assert said.startswith("error: config.data.path is '~nouser/x', and there is no such user")
-    assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--xla_nope=3", "(Unknown flag in XLA_FLAGS: --xla_nope=3)"),
-        ("--xla_cpu_enable_fast_math=maybe", "(Couldn't interpret value maybe for flag"),
-    ],
-)
-def test_xla_flags_that_end_the_process_are_one_sentence(tmp_path, flags, words):
-    how = {**commands.ONE_DEVICE, "XLA_FLAGS": flags}
-    command = "--config", "configs/audio_synthetic.py", "--workdir", tmp_path / "run"
-    said = commands.run("experiments.train", *command, how=how, status=2).stderr
-    assert said.startswith(f"error: XLA cannot read the environment's XLA_FLAGS {words}")
-    assert said.count("\n") == 1
 
 
 def test_an_interrupt_that_a_callback_swallows_comes_again():

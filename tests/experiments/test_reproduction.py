@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sklearn.manifold import TSNE
 
 from configs.audio import KEYS
 from configs.keys import make_config
@@ -21,9 +20,8 @@ from cpc.results.compare import independent_difference, mean_over_seeds
 from cpc.results.run import make_frames
 from cpc.types import UserError
 from experiments.command.run_dir import record_state
-from experiments.kinds.audio.sections import flat_points
 from experiments.kinds.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS
-from experiments.reproduce import cells, figures, page, statistics
+from experiments.reproduce import cells, page, statistics
 from experiments.reproduce.claims import NEGATIVE_CELLS, TABLES, TASKS, Claim
 from experiments.reproduce.page import write_reproduction
 from experiments.reproduce.statistics import (
@@ -37,7 +35,8 @@ from experiments.reproduce.statistics import (
     lead,
     read_reproduction,
     read_results,
-)
+)  # fmt: skip
+from tests.fake_run import draw_nothing
 
 STEPS, NEGATIVES = (t for t in TABLES if t.number == "2")
 OFFSETS = list(range(1, 21))
@@ -50,6 +49,11 @@ PLAN = {
     ],
 }  # fmt: skip
 IMAGES = {"data": "shapes", "task": "classes", "unit": "image"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    draw_nothing(monkeypatch)
 
 
 def probe(features, accuracy, half, method="linear", data="voices", task="phones", unit="frame"):
@@ -87,13 +91,8 @@ def paper_like(half=0.005, shift=0.0, **changed):
     of_steps = {f"steps-{k}": a for k, a in TABLE_2_STEPS.items() if k != 12}
     percents = dict(zip(NEGATIVE_CELLS, TABLE_2_NEGATIVES.values(), strict=True))
     percents = {**percents, **of_steps, **changed}
-    return frame_of(
-        {
-            cell: [probe("c", percent / 100 + shift, half)]
-            for cell, percent in percents.items()
-            if percent is not None
-        }
-    )
+    known = {cell: percent for cell, percent in percents.items() if percent is not None}
+    return frame_of({cell: [probe("c", a / 100 + shift, half)] for cell, a in known.items()})
 
 
 def verdicts(scores, table=NEGATIVES):
@@ -127,22 +126,10 @@ def test_orders_that_do_not_hold_or_cannot_be_told():
     assert verdicts(wide, STEPS)["more offsets help, up to 12"] == UNTOLD
     assert verdicts(paper_like(half=0.001))[EQUAL] == HELD
     assert verdicts(paper_like(half=0.001, **{"same-excl": 60.0}))[EQUAL] == REFUTED
-
-
-def test_a_missing_cell_leaves_its_claims_unmeasured():
-    scores = paper_like(half=0.001, same=None)
-    assert verdicts(scores)[OWN] == MISSING
-    assert verdicts(scores)[EQUAL] == HELD
-    assert statistics.read_result(scores, NEGATIVES, "voices").rows.seeds.tolist() == [
-        1,
-        0,
-        1,
-        1,
-        1,
-    ]
-
-
-def test_a_refuted_pair_outweighs_a_missing_one():
+    scores = paper_like(half=0.001, same=None)  # a missing cell leaves its claims unmeasured
+    assert [verdicts(scores)[claim] for claim in (OWN, EQUAL)] == [MISSING, HELD]
+    seeds = statistics.read_result(scores, NEGATIVES, "voices").rows.seeds
+    assert seeds.tolist() == [1, 0, 1, 1, 1]
     assert join([HELD, MISSING, REFUTED]) == REFUTED
     assert join([HELD, UNTOLD, MISSING]) == MISSING
     assert join([HELD, UNTOLD]) == UNTOLD
@@ -246,32 +233,11 @@ def test_what_a_seed_does_to_both_rows_cancels_and_test_items_stay():
     assert over[:3] == pytest.approx(same[:3])
 
 
-def test_verdicts_of_several_seeds_and_of_one():
-    lows = []
-    for seeds, by in ((1, "items"), (3, "seeds and items")):
-        scores = frame_of(
-            {
-                cell: [answers(np.arange(1000) < 600 + more + 5 * i, i) for i in range(seeds)]
-                for cell, more in (("mixed", 20), ("mixed-excl", 0))
-            }
-        )
-        result = statistics.read_result(scores, NEGATIVES, "voices")
-        row = result.pairs.iloc[0]
-        assert (row.value, row.seeds, row.paired, row.verdict) == (2.0, seeds, by, HELD)
-        lows.append(row.low)
-        said = statistics.verdict(reproduction_of(scores, parts=["table 2"]), [result])
-        assert any("All of these verdicts rest on one seed" in one for one in said) == (seeds == 1)
-    assert lows[0] == pytest.approx(lows[1])
-
-
 def test_a_claim_names_the_sets_on_which_it_holds():
     rows = {"mixed": 0.6, "mixed-excl": 0.5, "same": 0.6, "same-excl": 0.5}
-    scores = frame_of(
-        {
-            cell: [probe("c", value, 0.001, data=data) for data in ("en", "ru")]
-            for cell, value in rows.items()
-        }
-    )
+    sets = ("en", "ru")
+    scores = {cell: [probe("c", a, 0.001, data=data) for data in sets] for cell, a in rows.items()}
+    scores = frame_of(scores)
     found = reproduction_of(scores, parts=["table 2", "figure 3"], waiting=["current"])
     said = statistics.verdict(found, read_results(found), [("agents: x", HELD, 3)])
     held, *_ = said
@@ -281,6 +247,8 @@ def test_a_claim_names_the_sets_on_which_it_holds():
     assert any("Figure 3" in one for one in said if one.startswith("Not measured"))
     assert "Some of these verdicts rest on one seed" in said[-2]
     assert said[-1].endswith(": current.")
+    said = statistics.verdict(found, read_results(found))
+    assert any("All of these verdicts rest on one seed" in one for one in said)
 
 
 def test_tau_is_scipys():
@@ -339,10 +307,6 @@ def test_offsets_fall_rise_waver_or_are_flat():
     assert flat.verdict == UNTOLD
     assert "nan" not in page.offsets_sentence(flat)
     assert statistics.read_offsets([]) is None
-
-
-def test_offsets_over_seeds():
-    falling = 0.9 - np.array(OFFSETS) / 40
     found = offsets_of(falling, falling - 0.1)
     assert found.verdict == HELD
     value, low, high = found.frame["acc_top1 %"][0]
@@ -490,14 +454,12 @@ def test_claims_on_agents(gain, seen, visible):
     assert [row["verdict"] for row in lines(section.tables[0])] == [seen, visible, visible]
     if gain == 0.3:
         assert lines(section.tables[0])[0]["with − without"] == "+0.30 (+0.24 to +0.37)"
-
-
-def test_agents_of_one_seed_or_of_a_training_that_goes_on():
-    assert [(one.verdict, one.seeds) for one in learned_of(0.3, seeds=1)] == [(UNTOLD, 1)] * 3
-    going_on = learned_of(0.3, last=POINTS - 1)
-    assert [(one.verdict, one.seeds) for one in going_on] == [(MISSING, 0)] * 3
-    nothing = [statistics.compare_arms(task, {}, {}) for task in TASKS]
-    assert page.agents_section(nothing).sentences == ["Not measured."]
+        # Of one seed, or of a training that goes on.
+        assert [(one.verdict, one.seeds) for one in learned_of(gain, seeds=1)] == [(UNTOLD, 1)] * 3
+        going_on = learned_of(gain, last=POINTS - 1)
+        assert [(one.verdict, one.seeds) for one in going_on] == [(MISSING, 0)] * 3
+        nothing = [statistics.compare_arms(task, {}, {}) for task in TASKS]
+        assert page.agents_section(nothing).sentences == ["Not measured."]
 
 
 def test_cells_of_agents_differ_in_task_and_weight_alone():
@@ -512,40 +474,6 @@ def test_cells_of_agents_differ_in_task_and_weight_alone():
         assert [cell.name.split(",")[0] for cell in planned if variant in str(cell)] == list(pair)
         assert without["cpc.weight"] == 0 < with_cpc["cpc.weight"]
         assert with_cpc["environment.name"] == f"hidden_ball:{variant}"
-
-
-def test_points_are_not_laid_out_twice(monkeypatch):
-    fitted = []
-
-    class Counted(TSNE):
-        def fit_transform(self, X, y=None):
-            fitted.append(X)
-            return super().fit_transform(X, y)
-
-    monkeypatch.setattr("sklearn.manifold.TSNE", Counted)
-    x = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
-    first, second, other = (flat_points(points) for points in (x, x.copy(), x[::-1]))
-    assert len(fitted) == 2
-    np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(first, other)
-
-
-def test_every_speaker_has_a_name_among_its_points():
-    points = np.array([[0.0, 0.0], [5.0, 5.0], [9.0, 9.0]])
-    (axes,) = figures.speakers_figure(points, np.array([0, 1, 1]), ["a$_", "b"]).axes
-    assert {text.get_text(): text.xy for text in axes.texts} == {
-        "a$_": pytest.approx([0, 0]), "b": pytest.approx([7, 7]),
-    }  # fmt: skip
-    _, speaker = page.choose_speakers(np.zeros((60, 2)), np.arange(60) % 12)
-    assert len(np.unique(speaker)) == 10
-
-
-def test_sizes_are_written_in_plain_digits():
-    row = {"offset": 1, "value": 1.0, "low": 0.9, "high": 1.1, "is_bound": True}
-    rows = [{**row, "n": 2**power} for power in range(5, 17)]
-    axes = figures.bound_figure(pd.DataFrame(rows), {}).axes[0]
-    ticks = [text.get_text() for text in axes.get_xticklabels(which="both")]
-    assert [text for text in ticks if text] == [f"{2**power:,}" for power in range(5, 17)]
 
 
 def write_cell(folder, name, accuracy=None, half=0.005, more=(), bound=1.0, **negatives):
@@ -611,7 +539,6 @@ def write_whole(folder):
     (folder / "bound.json").write_text(json.dumps({"rows": rows}))
 
 
-@pytest.mark.slow
 def test_the_whole_page(tmp_path):
     whole = tmp_path / "all"
     write_whole(whole)
@@ -661,23 +588,17 @@ def test_the_whole_page(tmp_path):
     }  # fmt: skip
 
 
-def test_a_folder_without_a_reproduction(tmp_path):
+def test_what_is_absent_failed_or_damaged_is_said_once(tmp_path):
     with pytest.raises(UserError, match="holds no reproduction"):
         write_reproduction(tmp_path)
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
     with pytest.raises(UserError, match="holds no reproduction"):
         write_reproduction(tmp_path)
-
-
-def test_nothing_measured_yet(tmp_path):
     write_plan(tmp_path, ["mixed", "steps-20", "image"])
     write_reproduction(tmp_path)
     found = read_reproduction(tmp_path)
     assert found.waiting == ["mixed", "steps-20", "image"]
     assert {word for one in read_results(found) for word in one.verdicts.values()} == {MISSING}
-
-
-def test_what_failed_or_is_damaged_is_said_once(tmp_path):
     write_plan(tmp_path, ["mixed", "same"])
     path = write_cell(tmp_path, "mixed", 0.5)
     (path / "metrics.jsonl").write_text("{\n" + (path / "metrics.jsonl").read_text())

@@ -10,13 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import PIL.Image
 import pytest
 
 from configs import audio_synthetic, audio_voices
 from configs import text as text_config
 from cpc.data import Images, Recordings
-from cpc.data.sources.image_folder import read_image_folder
 from cpc.data.walk import walk_files
 from cpc.files import read_json
 from cpc.train import JsonlWriter, init_state, make_mesh, open_checkpoints
@@ -84,15 +82,10 @@ def test_files_of_another_run_are_not_resumed(tmp_path, what):
     assert (tmp_path / "mine" / "checkpoints" / "8").exists() == (what == "checkpoints/8")
     with pytest.raises(UserError, match=rf"{what} .*seed is 1 there and 0 here.*move it out"):
         open_again(tmp_path / "mine", config)
-
-
-def test_records_of_another_run_alone_are_kept(tmp_path):
-    """A start with another config dropped them if there was no config.json beside them."""
-    begin(tmp_path / "other", seed=1)
-    (tmp_path / "mine").mkdir()
-    shutil.copy(tmp_path / "other" / "metrics.jsonl", tmp_path / "mine")
+    (tmp_path / "new").mkdir()  # without a config.json beside them, too
+    shutil.copy(tmp_path / "other" / "metrics.jsonl", tmp_path / "new")
     with pytest.raises(UserError, match=r"metrics.jsonl .*seed is 1 there and 0 here"):
-        open_again(tmp_path / "mine", audio_synthetic.get_config())
+        open_again(tmp_path / "new", config)
 
 
 def test_another_version_of_cpc_resumes(tmp_path, monkeypatch):
@@ -158,15 +151,6 @@ def test_checkpoints_of_an_unknown_config_are_not_resumed(tmp_path):
         open_again(tmp_path, config)
 
 
-def test_two_commands_do_not_share_a_run(tmp_path):
-    config = audio_synthetic.get_config()
-    with (
-        open_run(str(tmp_path), config, make_mesh(1)),
-        pytest.raises(UserError, match="is in use by process"),
-    ):
-        open_again(tmp_path, config)
-
-
 def test_a_start_removes_what_killed_processes_were_writing_and_no_others(tmp_path):
     old, deep, new = "scores.json.7.part", "probes/done.json.7.part", "scores.json.8.part"
     users = "film.mkv.part", "downloads/film.part"
@@ -179,7 +163,10 @@ def test_a_start_removes_what_killed_processes_were_writing_and_no_others(tmp_pa
     def left():
         return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.part")}
 
-    with open_run(str(tmp_path), audio_synthetic.get_config(), make_mesh(1)):
+    config = audio_synthetic.get_config()
+    with open_run(str(tmp_path), config, make_mesh(1)):
+        with pytest.raises(UserError, match="is in use by process"):
+            open_again(tmp_path, config)
         assert left() == {old, deep, new, *users}, "it was no run, whose could they be?"
     with pytest.raises(UserError, match="another config"):
         open_again(tmp_path, audio_voices.get_config())
@@ -211,19 +198,6 @@ def test_what_a_run_writes_among_the_data_is_no_data(tmp_path, kind):
     assert walk.files == before
     assert walk.left_out == [(str(place), f"{place} is the directory of a run, and no data")]
     assert len(walk_files(place).files) > 1, "what is asked for by name is read"
-
-
-def test_a_run_among_images_is_no_class(tmp_path):
-    image = PIL.Image.new("L", (8, 8))
-    for name in ("train/cat", "train/dog"):
-        (tmp_path / name).mkdir(parents=True)
-        image.save(tmp_path / name / "0.png")
-    for name in ("first", "train/second"):
-        begin(tmp_path / name)
-        (tmp_path / name / "figures").mkdir()
-        image.save(tmp_path / name / "figures" / "loss.png")
-    images = read_image_folder(tmp_path, "train", log=lambda _: None)
-    assert (images.class_names, len(images.labels)) == (("cat", "dog"), 2)
 
 
 def test_a_run_in_the_folder_of_the_data_itself_is_refused(tmp_path):

@@ -45,17 +45,17 @@ def runs(tmp_path):
 def test_states(runs):
     rows = {row.name: row for row in status.read_all(runs)}
     assert {name: row.state for name, row in rows.items()} == {
-        "deep/down/done": "finished",
-        "now": "running",
-        "old": "dead",
-        "sweep/stopped": "stopped",
-        "sweep/failed": "failed",
-        "sweep/waits": "waiting",
-    }
+        "deep/down/done": "finished", "now": "running", "old": "dead",
+        "sweep/stopped": "stopped", "sweep/failed": "failed", "sweep/waits": "waiting",
+    }  # fmt: skip
     assert next(name for name in rows if "sweep" in name) == "sweep/stopped"
     done = rows["deep/down/done"]
     assert (done.step, done.num_steps, done.information.value) == (20, 20, 1.0)
     assert (done.score.features, done.score.value) == ("c", 0.4)  # as first recorded
+    for width in (30, 200):
+        lines = status.table(list(rows.values()), width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert "running" in lines[1 + [*rows].index("now")]
     text = status.describe(list(rows.values()), 120)
     now = next(line for line in text.splitlines() if line.startswith("now"))
     assert now.split() == ["now", "running", "10", "of", "20", "0:05", "1.00", "2.00"]
@@ -67,17 +67,11 @@ class Killed(BaseException):
     """An end that nothing records."""
 
 
-@pytest.mark.parametrize(
-    ("error", "state", "said"),
-    [
-        (None, "finished", ""),
-        (UserError("no room;\nmake some"), "failed", "no room; make some"),
-        (KeyError(), "failed", "KeyError"),
-        (KeyboardInterrupt(), "stopped", ""),
-        (Stopped("SIGTERM"), "stopped", ""),
-        (Killed(), "dead", ""),
-    ],
-)
+@pytest.mark.parametrize(("error", "state", "said"), [
+    (None, "finished", ""), (UserError("no room;\nmake some"), "failed", "no room; make some"),
+    (KeyError(), "failed", "KeyError"), (KeyboardInterrupt(), "stopped", ""),
+    (Stopped("SIGTERM"), "stopped", ""), (Killed(), "dead", ""),
+])  # fmt: skip
 def test_a_run_records_its_own_state(tmp_path, monkeypatch, error, state, said):
     def end():
         with run_dir.open_run(str(tmp_path / "run"), make_config(KEYS), make_mesh(1)):
@@ -203,13 +197,6 @@ def test_what_may_not_be_read_is_said_and_hides_nothing_else(tmp_path, monkeypat
     assert "private: it cannot be read (Permission denied)" in said
     assert "1 finished, 2 unreadable" in said
     assert [name for name, _ in compare.find([tmp_path])] == ["a", "z"]
-
-
-@pytest.mark.parametrize("width", [30, 200])
-def test_it_fits_the_terminal(runs, width):
-    lines = status.table(status.read_all(runs), width).splitlines()
-    assert max(map(len, lines)) <= width
-    assert "running" in lines[1 + [row.name for row in status.read_all(runs)].index("now")]
 
 
 def test_commands(runs, capsys, monkeypatch):

@@ -53,15 +53,19 @@ def test_single_cells_beside_the_grid(config):
         "two tasks: probe.tasks=('phones',)",
     ]
     cells = make_cells(config, ["model.width=8"], singles, None)
-    assert names(cells) == [
-        "model.width=8",
-        "base",
-        "model.norm=layer,optim.learning_rate=0.001",
-        "two_tasks",
-    ]
-    assert cells[3].settings == {"probe.tasks": ("phones",)}
+    single = "model.norm=layer,optim.learning_rate=0.001"
+    assert names(cells) == ["model.width=8", "base", single, "two_tasks"]
+    assert cells[3].settings == {"probe.tasks": ()}
     assert names(make_cells(config, [], ["near:"], None)) == ["near"]
     assert names(make_cells(config, [], [], None)) == ["base"]
+    # Names are fit for directories.
+    grid = [f"{key}=1" for key in ("model.width", "model.context_width", "model.num_offsets")]
+    grid += [f"loss.{key}=1.25" for key in ("bias", "prior", "concentration", "margin")]
+    grid += [f"optim.{key}=0.125" for key in ("learning_rate", "clip_norm", "weight_decay")]
+    cells = make_cells(config, grid, ["data.path=/a/b", "data.path=..", "../up: seed=1"], None)
+    assert all("/" not in cell.name and not cell.name.startswith(".") for cell in cells)
+    assert len(cells[0].name) <= 180
+    assert len(set(names(cells))) == len(cells)
 
 
 def test_cells_of_a_python_file(config, tmp_path):
@@ -115,27 +119,6 @@ def test_mistakes(config, grids, singles, seeds, words):
         make_cells(config, grids, singles, seeds)
 
 
-def test_names_are_fit_for_directories(config):
-    singles = ["data.path=/a/b", "data.path=..", "negatives.window=-1", "../up: seed=1", "seed=2"]
-    grid = [f"{key}=1" for key in ("model.width", "model.context_width", "model.num_offsets")]
-    grid += [f"loss.{key}=1.25" for key in ("bias", "prior", "concentration", "margin")]
-    grid += [f"optim.{key}=0.125" for key in ("learning_rate", "clip_norm", "weight_decay")]
-    cells = make_cells(config, grid, singles, None)
-    assert all("/" not in cell.name and not cell.name.startswith(".") for cell in cells)
-    assert "negatives.window=-1" in names(cells)
-    assert len(cells[0].name) <= 180
-    assert len(set(names(cells))) == len(cells)
-
-
-def test_a_cells_whole_config_is_checked(config):
-    with pytest.raises(UserError, match=r"the cell x: the config's model\.width is 0"):
-        check_cell(config, Cell("x", {"model.width": 0}))
-    check_cell(image_fashion_mnist.get_config(), Cell("x", {"model.width": 8}))
-    check_cell(mi_tasks.get_config(), Cell("x", {"num_seeds": 3}))
-    with pytest.raises(UserError, match="kind is None: choose one of audio, image"):
-        check_cell(ConfigDict({"seed": 0}), Cell("x", {}))
-
-
 @pytest.mark.parametrize(("module", "key", "value", "words"), [
     (audio_synthetic, "negatives.rule", "bach", r"negatives\.rule is 'bach': choose one of batch"),
     (mi_tasks, "kind", "mi_stairs", "kind is 'mi_stairs'"),
@@ -145,6 +128,9 @@ def test_a_cells_whole_config_is_checked(config):
 def test_a_word_that_no_cell_knows_is_refused(module, key, value, words):
     with pytest.raises(UserError, match=f"the cell x: .*{words}"):
         check_cell(module.get_config(), Cell("x", {key: value}))
+    check_cell(mi_tasks.get_config(), Cell("x", {"num_seeds": 3}))
+    with pytest.raises(UserError, match="kind is None: choose one of audio, image"):
+        check_cell(ConfigDict({"seed": 0}), Cell("x", {}))
 
 
 def test_another_sweep_is_told_by_what_differs(tmp_path):
@@ -213,6 +199,15 @@ def test_what_is_done_is_skipped_and_what_fails_is_tried_again(jobs, capsys):
     assert run(jobs, breaks_once) == ([], 1)
 
 
+def test_ends_that_are_no_end(jobs):
+    """A status of 0 before the last step is a failure, except after a signal: nothing starts."""
+    signals = []
+    assert run(jobs, lambda job: signals.append(job) or 0, lambda: len(signals)) == (["a"], 1)
+    assert not run_dir.read_failure(jobs[0].folder)
+    run(jobs[:1], lambda job: finish(job.folder, step=3) or 0)
+    assert run_dir.read_state(jobs[0].folder)["error"] == "first"
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_run_that_starts_is_no_longer_a_failed_one(tmp_path, config, monkeypatch, is_first):
     monkeypatch.setattr(run_dir, "is_first", lambda: is_first)
@@ -220,11 +215,6 @@ def test_a_run_that_starts_is_no_longer_a_failed_one(tmp_path, config, monkeypat
     run_dir.record_state(tmp_path, "failed")
     with run_dir.open_run(str(tmp_path), config, make_mesh(1)):
         assert bool(run_dir.read_failure(tmp_path)) != is_first
-
-
-def test_a_status_of_0_without_an_end_is_a_failure(jobs):
-    run(jobs[:1], lambda job: finish(job.folder, step=3) or 0)
-    assert run_dir.read_state(jobs[0].folder)["error"] == "first"
 
 
 @pytest.mark.parametrize(("code", "words", "error"), [
@@ -244,17 +234,6 @@ def test_the_error_is_of_the_last_start(jobs, code, words, error):
     run_jobs(jobs[:1], lambda wanted: (launch_one, 1), lambda: 0, lambda: None)
     failure = run_dir.read_state(jobs[0].folder)
     assert (failure["status"], failure["error"]) == (code, error)
-
-
-def test_after_a_signal_nothing_starts_and_nothing_counts_as_failed(jobs):
-    signals = []
-
-    def stopped(job):
-        signals.append(job)
-        return 0
-
-    assert run(jobs, stopped, lambda: len(signals)) == (["a"], 1)
-    assert not run_dir.read_failure(jobs[0].folder)
 
 
 def scores_of(*values, task="phones", metric="accuracy", features="c", **options):
