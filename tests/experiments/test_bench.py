@@ -164,17 +164,6 @@ def test_a_python_without_torch_is_one_sentence(monkeypatch):
     assert versus.PYTHON in row.text
 
 
-@pytest.mark.parametrize("drives", [True, False])
-def test_a_gpu_is_compared_with_a_torch_that_drives_it(monkeypatch, tmp_path, drives):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nexit {0 if drives else 1}\n")
-    python.chmod(0o755)
-    monkeypatch.setenv(versus.PYTHON, str(python))
-    assert versus.find_torch("cpu") == str(python)
-    assert versus.find_torch("gpu") == (str(python) if drives else None)
-    assert versus.find_torch("tpu") is None
-
-
 def test_info_nce_is_measured_on_the_device_that_is_named():
     measured = versus.measure_info_nce({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
     assert set(measured["seconds"]) == {"info_nce", "products"}

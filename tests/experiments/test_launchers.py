@@ -200,8 +200,7 @@ def test_a_job_that_has_just_begun_saves_too(tmp_path, monkeypatch):
 
     other = subprocess.Popen(["sleep", "60"])
     monkeypatch.setattr(subprocess, "Popen", Slow)
-    assert job(command, str(log)) == 0
-    assert log.read_text() == "ready\nsaved\n"
+    assert (job(command, str(log)), log.read_text()) == (0, "ready\nsaved\n")
     assert other.poll() is None, "a child that is no cell was ended, too"
     other.kill()
     other.wait()

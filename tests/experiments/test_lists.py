@@ -38,8 +38,7 @@ def test_every_key_has_its_default_range_and_meaning():
 def test_a_section_is_taken_from_the_command_line(monkeypatch, words, section, left):
     monkeypatch.setattr(keys.flags, "DEFINE_string", lambda *rest: None)
     monkeypatch.setattr(sys, "argv", ["cpc", *words])
-    assert keys.take_section() == section
-    assert sys.argv[1:] == left
+    assert (keys.take_section(), sys.argv[1:]) == (section, left)
 
 
 def test_configs_have_a_first_line_and_pages_list_all(tmp_path):

@@ -131,8 +131,7 @@ def test_orders_that_do_not_hold_or_cannot_be_told():
     seeds = statistics.read_result(scores, NEGATIVES, "voices").rows.seeds
     assert seeds.tolist() == [1, 0, 1, 1, 1]
     assert join([HELD, MISSING, REFUTED]) == REFUTED
-    assert join([HELD, UNTOLD, MISSING]) == MISSING
-    assert join([HELD, UNTOLD]) == UNTOLD
+    assert (join([HELD, UNTOLD, MISSING]), join([HELD, UNTOLD])) == (MISSING, UNTOLD)
     assert Claim("", "a, b < c (d); a = e").pairs == [("a, b", "<", "c (d)"), ("a", "=", "e")]
 
 
@@ -174,8 +173,7 @@ def test_items_on_which_two_rows_agree_cancel():
     assert (over.value, over.paired, seeds) == (pytest.approx(2.0), "items", 1)
     expected = stats.binom.ppf([0.025, 0.975], 1000, 0.02) / 10
     np.testing.assert_allclose([over.low, over.high], expected, atol=0.11)
-    assert judge_pair(over) == HELD
-    assert judge_pair(independent(*rows)) == UNTOLD
+    assert (judge_pair(over), judge_pair(independent(*rows))) == (HELD, UNTOLD)
     same, _ = lead(*pair(0))
     most = 100 * (1 - 0.025 ** (1 / 1000))  # of other items may be so many
     assert same[:3] == pytest.approx((0.0, -most, most))
@@ -227,8 +225,7 @@ def test_the_scatter_of_seeds_counts_though_items_agree():
 def test_what_a_seed_does_to_both_rows_cancels_and_test_items_stay():
     rows = pair([20, 20, 20], level=[300, 500, 700])
     over, _ = lead(*rows)
-    assert judge_pair(over) == HELD
-    assert judge_pair(independent(*rows)) == UNTOLD
+    assert (judge_pair(over), judge_pair(independent(*rows))) == (HELD, UNTOLD)
     same, _ = lead(*pair(20))  # three seeds, the same items
     assert over[:3] == pytest.approx(same[:3])
 
@@ -445,8 +442,7 @@ def test_claims_on_agents(gain, seen, visible):
     found = learned_of(gain)
     assert [one.verdict for one in found] == [seen, visible, visible]
     one = found[0]
-    assert one.seeds == 3
-    assert one.over.value == pytest.approx(gain + np.mean(NOISE))
+    assert (one.seeds, one.over.value) == (3, pytest.approx(gain + np.mean(NOISE)))
     half = 4.302653 * np.std(NOISE, ddof=1) / 3**0.5  # Student's, of the pairs alone
     assert one.over.high - one.over.value == pytest.approx(half)
     assert one.areas[0].value == pytest.approx(-0.5 + 10 * np.mean(NOISE))

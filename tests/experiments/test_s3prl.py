@@ -25,13 +25,12 @@ class Tensor:
     device = "cpu"
 
     def __init__(self, array):
-        self.array = array
+        self.array, self.shape = array, array.shape
 
     def detach(self):
         return self
 
-    def cpu(self):
-        return self
+    cpu = detach
 
     def numpy(self):
         return self.array
@@ -39,10 +38,6 @@ class Tensor:
     def to(self, device):
         assert device == "cpu"
         return self
-
-    @property
-    def shape(self):
-        return self.array.shape
 
 
 class Module:
