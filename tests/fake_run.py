@@ -31,28 +31,17 @@ def fake_record(step, rule, is_bound, candidates, information, rng):
         [np.full(12, chance), share > 0.97, share > 0.85], ["chance", "saturated", "warn"], "fine"
     )
     return {
-        "step": step,
-        "split": "test",
-        "rule": rule,
-        "is_bound": is_bound,
-        "loss": float((log_n - bound).sum()),
-        "offsets": OFFSETS,
-        "n": [candidates] * 12,
-        "log_n": log_n.tolist(),
-        "offset_loss": (log_n - bound).tolist(),
-        "bound": bound.tolist(),
-        "bound_low": (bound - 0.12).tolist(),
-        "bound_high": (bound + 0.12).tolist(),
+        "step": step, "split": "test", "rule": rule, "is_bound": is_bound,
+        "loss": float((log_n - bound).sum()), "offsets": OFFSETS, "n": [candidates] * 12,
+        "log_n": log_n.tolist(), "offset_loss": (log_n - bound).tolist(), "bound": bound.tolist(),
+        "bound_low": (bound - 0.12).tolist(), "bound_high": (bound + 0.12).tolist(),
         "acc_top1": np.clip(0.9 * np.exp(bound - log_n) + 1 / candidates, 0, 1).tolist(),
-        "chance_top1": [1 / candidates] * 12,
-        "acc_pairwise": (1 - 0.5 * np.exp(-bound)).tolist(),
-        "state": state.tolist(),
-        "std_z": 0.4 + 0.2 * (1 - np.exp(-step / 500)),
+        "chance_top1": [1 / candidates] * 12, "acc_pairwise": (1 - 0.5 * np.exp(-bound)).tolist(),
+        "state": state.tolist(), "std_z": 0.4 + 0.2 * (1 - np.exp(-step / 500)),
         "rank_z": 30 + 20 * (1 - np.exp(-step / 500)),
         "std_c": 0.2 + 0.2 * (1 - np.exp(-step / 500)),
-        "rank_c": 10 + 50 * (1 - np.exp(-step / 900)),
-        "another_key": "ignored",
-    }
+        "rank_c": 10 + 50 * (1 - np.exp(-step / 900)), "another_key": "ignored",
+    }  # fmt: skip
 
 
 def write_records(workdir, records):
@@ -97,13 +86,10 @@ def probe_scores():
     scores = [
         phones._replace(features=features, method=method, value=accuracy)
         for features, method, accuracy in (
-            ("c", "linear", 0.562),
-            ("c", "hidden", 0.634),
-            ("z", "linear", 0.441),
-            ("mfcc", "linear", 0.614),
-            ("random c", "linear", 0.351),
+            ("c", "linear", 0.562), ("c", "hidden", 0.634), ("z", "linear", 0.441),
+            ("mfcc", "linear", 0.614), ("random c", "linear", 0.351),
         )
-    ]
+    ]  # fmt: skip
     for features, by_frame, by_utterance in (
         ("c", 0.871, 0.992),
         ("mfcc", 0.713, 0.961),
@@ -120,12 +106,10 @@ def write_speaker_map(folder, rng):
     speaker = np.arange(NUM_POINTS) % 10
     features = 2 * rng.standard_normal((10, 64))[speaker] + rng.standard_normal((NUM_POINTS, 64))
     write_arrays(
-        folder / "speaker_map.npz",
-        step=np.asarray(2000),
-        features=features.astype(np.float32),
+        folder / "speaker_map.npz", step=np.asarray(2000), features=features.astype(np.float32),
         speaker=speaker.astype(np.int32),
         names=np.array([f"voice-{number}" for number in range(10)]),
-    )
+    )  # fmt: skip
 
 
 def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path:
@@ -141,17 +125,12 @@ def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path
         "negatives": {"rule": "batch", "shards": 1},
     }
     environment = {
-        "python": "3.11.2",
-        "jax": "0.10.2",
-        "jaxlib": "0.10.2",
-        "flax": "0.12.8",
-        "devices": ["TFRT_CPU_0"],
-        "git_revision": "74d1b99c0ffee0123456789",
-        "platform": "Linux-6.1-x86_64",
-        "cpu_count": 2,
+        "python": "3.11.2", "jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8",
+        "devices": ["TFRT_CPU_0"], "git_revision": "74d1b99c0ffee0123456789",
+        "platform": "Linux-6.1-x86_64", "cpu_count": 2,
         "command": "python -m experiments.train --config configs/audio_voices.py "
         "--workdir runs/voices",
-    }
+    }  # fmt: skip
     write_sealed(workdir / "config.json", config)
     write_sealed(workdir / "environment.json", environment)
     (workdir / "skipped.txt").write_text("1004/is.flac: no samples\n1009/<b>.flac: no samples\n")

@@ -64,8 +64,7 @@ def test_flop_by_hand():
 
 
 @pytest.mark.parametrize(("context", "matrices"), [
-    (LSTM(8), 4 * 4 + 4 * 8),
-    (GRU(8, 2), 3 * 4 + 3 * 8 + 3 * 8 + 3 * 8),
+    (LSTM(8), 4 * 4 + 4 * 8), (GRU(8, 2), 3 * 4 + 3 * 8 + 3 * 8 + 3 * 8),
     (CausalConv(8, 2), 4 + 2 * 3 * 8),
     (CausalTransformer(8, 2, num_heads=2), 4 + 2 * 12 * 8 + 2 * 2 * 10),
 ])  # fmt: skip

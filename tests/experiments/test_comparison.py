@@ -88,11 +88,9 @@ def test_several_seeds(tmp_path):
     runs = {}
     for seed in range(3):
         runs[f"base,seed={seed}"] = write_run(
-            tmp_path / f"b{seed}",
-            seed,
-            nats=1 + seed,
+            tmp_path / f"b{seed}", seed, nats=1 + seed,
             scores=probes(theirs[seed], 0.4 + 0.01 * seed),
-        )
+        )  # fmt: skip
     for seed in range(3):
         runs[f"far,seed={seed}"] = write_run(
             tmp_path / f"f{seed}", seed, scores=probes(ours[seed], 0.4), offsets=5

@@ -315,10 +315,8 @@ def test_files_that_are_skipped_cut_short_or_new_are_seen(
 
 
 @pytest.mark.parametrize(("kind", "source", "key"), [
-    ("audio", "voices", "path"),
-    ("audio", "synthetic", "phones"),
-    ("image", "fashion_mnist", "path"),
-    ("text", "words+books", "path"),
+    ("audio", "voices", "path"), ("audio", "synthetic", "phones"),
+    ("image", "fashion_mnist", "path"), ("text", "words+books", "path"),
     ("series", "ar1", "file_labels"),
 ])  # fmt: skip
 def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):

@@ -20,44 +20,27 @@ from tests.commands import ONE_DEVICE, QUICK_COMPILATION
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = ("experiments.train", "--config", "configs/audio_synthetic.py")
 KEYS = {
-    "num_steps": 30,
-    "log_every": 10,
-    "eval_every": 0,
-    "save_every": 2,
-    "data.batch_size": 4,
-    "data.window_samples": 2560,
-    "model.width": 16,
-    "model.context_width": 16,
-    "model.num_offsets": 2,
-    "evaluate.num_windows": 0,
-    "probe.tasks": "('speakers',)",
-    "probe.features": "('c',)",
-    "optim.warmup_steps": 2,
+    "num_steps": 30, "log_every": 10, "eval_every": 0, "save_every": 2, "data.batch_size": 4,
+    "data.window_samples": 2560, "model.width": 16, "model.context_width": 16,
+    "model.num_offsets": 2, "evaluate.num_windows": 0, "probe.tasks": "('speakers',)",
+    "probe.features": "('c',)", "optim.warmup_steps": 2,
     "optim.learning_rate": 1e-4,  # rounding stays rounding
-}
+}  # fmt: skip
 
 
 def start(workdir, index=0, number=1, port=0, devices=1, hang_seconds=300, keys=KEYS):
     """Start a process of the command."""
     environment = {
-        **os.environ,
-        **ONE_DEVICE,
-        "JAX_NUM_PROCESSES": str(number),
-        "JAX_PROCESS_ID": str(index),
-        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-        "CPC_JOIN_SECONDS": "60",
+        **os.environ, **ONE_DEVICE, "JAX_NUM_PROCESSES": str(number), "JAX_PROCESS_ID": str(index),
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "CPC_JOIN_SECONDS": "60",
         "CPC_HANG_SECONDS": str(hang_seconds),
         "XLA_FLAGS": f"{QUICK_COMPILATION} --xla_force_host_platform_device_count={devices}",
-    }
+    }  # fmt: skip
     flags = [f"--config.{key}={value}" for key, value in keys.items()]
     return subprocess.Popen(
-        [sys.executable, "-m", *COMMAND, "--workdir", str(workdir), *flags],
-        cwd=ROOT,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+        [sys.executable, "-m", *COMMAND, "--workdir", str(workdir), *flags], cwd=ROOT,
+        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
 def start_two(workdir, others=None, **how):

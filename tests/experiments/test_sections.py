@@ -60,15 +60,13 @@ def test_speaker_map_is_capped_and_needs_points(voices, monkeypatch):
 
 
 FLAT = {
-    "equal": np.ones((24, 16)),
-    "rounding": 5 + 1e-7 * np.arange(24 * 4).reshape(24, 4),
+    "equal": np.ones((24, 16)), "rounding": 5 + 1e-7 * np.arange(24 * 4).reshape(24, 4),
     "tiny rounding": 3 + 1e-30 * np.arange(24 * 4).reshape(24, 4),
     "all but one": np.eye(1, 24).T @ np.ones((1, 3)),
     "nine values": np.repeat(np.arange(9.0), 4)[:, None] * np.ones(5),
-    "few": np.arange(12.0).reshape(4, 3),
-    "nan": np.where(np.eye(24), np.nan, 1.0),
+    "few": np.arange(12.0).reshape(4, 3), "nan": np.where(np.eye(24), np.nan, 1.0),
     "infinite": np.where(np.eye(24), np.inf, 1.0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FLAT)
@@ -81,11 +79,9 @@ def test_points_that_do_not_differ_have_no_map(name):
 def test_a_map_of_equal_points_is_a_sentence(voices):
     names = np.array(["a", "b"])
     write_arrays(
-        voices / "probes" / "speaker_map.npz",
-        features=np.ones((24, 4), np.float32),
-        speaker=np.arange(24) % 2,
-        names=names,
-    )
+        voices / "probes" / "speaker_map.npz", features=np.ones((24, 4), np.float32),
+        speaker=np.arange(24) % 2, names=names,
+    )  # fmt: skip
     section = audio.speakers_section(read_run(voices))
     assert section.figures == ()
     assert "left out" in section.sentences[0]

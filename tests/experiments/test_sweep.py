@@ -1,5 +1,4 @@
 import json
-import pathlib
 
 import pytest
 from ml_collections import ConfigDict
@@ -17,8 +16,6 @@ from experiments.sweep.halving import check_rank_by, keep_best, last_scores, sho
 from experiments.sweep.jobs import check_cell, run_jobs
 from experiments.sweep.launchers import Job
 from tests import commands
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -47,11 +44,7 @@ def test_the_product_of_grids_with_seeds(config):
 
 
 def test_single_cells_beside_the_grid(config):
-    singles = [
-        "",
-        "model.norm=layer optim.learning_rate=1e-3",
-        "two tasks: probe.tasks=('phones',)",
-    ]
+    singles = ["", "model.norm=layer optim.learning_rate=1e-3", "two tasks: probe.tasks=()"]
     cells = make_cells(config, ["model.width=8"], singles, None)
     single = "model.norm=layer,optim.learning_rate=0.001"
     assert names(cells) == ["model.width=8", "base", single, "two_tasks"]
@@ -84,12 +77,9 @@ def test_cells_of_a_python_file(config, tmp_path):
 
 
 @pytest.mark.parametrize(("key", "text", "value"), [
-    ("model.width", "16", 16),
-    ("optim.learning_rate", "1e-3", 1e-3),
-    ("data.one_speaker", "true", True),
-    ("data.path", "gs://a,b", "gs://a,b"),
-    ("probe.tasks", "()", ()),
-    ("probe.features", "('c','random_c')", ("c", "random_c")),
+    ("model.width", "16", 16), ("optim.learning_rate", "1e-3", 1e-3),
+    ("data.one_speaker", "true", True), ("data.path", "gs://a,b", "gs://a,b"),
+    ("probe.tasks", "()", ()), ("probe.features", "('c','random_c')", ("c", "random_c")),
 ])  # fmt: skip
 def test_values_have_the_configs_type(config, key, text, value):
     for form in (f"{key}={text}", f"--config.{key}={text}"):
@@ -102,8 +92,7 @@ def test_values_have_the_configs_type(config, key, text, value):
 
 @pytest.mark.parametrize(("grids", "singles", "seeds", "words"), [
     (["model.num_ofsets=2"], [], None, r"no key model\.num_ofsets; did you mean model\.num_off"),
-    (["model=2"], [], None, "no key model;"),
-    (["model.width"], [], None, "has no values"),
+    (["model=2"], [], None, "no key model;"), (["model.width"], [], None, "has no values"),
     (["model.width=8,"], [], None, "given '': it must be of type int"),
     (["model.width=1.5"], [], None, "given '1.5': it must be of type int, such as 64"),
     (["model.width=8", "model.width=16"], [], None, "model.width twice"),
@@ -111,8 +100,7 @@ def test_values_have_the_configs_type(config, key, text, value):
     ([], ["model.width"], None, "sets nothing"),
     (["optim.learning_rate=1e-3,0.001"], [], None, "two cells have the name optim"),
     ([], ["..: model.width=8"], None, "has no letter or digit in its name"),
-    (["seed=1,2"], [], 2, "beside --seeds"),
-    ([], [], 0, "--seeds is 0"),
+    (["seed=1,2"], [], 2, "beside --seeds"), ([], [], 0, "--seeds is 0"),
 ])  # fmt: skip
 def test_mistakes(config, grids, singles, seeds, words):
     with pytest.raises(UserError, match=words):
@@ -218,8 +206,7 @@ def test_a_run_that_starts_is_no_longer_a_failed_one(tmp_path, config, monkeypat
 
 
 @pytest.mark.parametrize(("code", "words", "error"), [
-    (1, "step 50\n", "step 50"),
-    (1, "\n", "it said nothing"),
+    (1, "step 50\n", "step 50"), (1, "\n", "it said nothing"),
     (-9, "step 50\n", "killed by SIGKILL; its last words: step 50"),
     (-50, "", "killed by signal 50"),
 ])  # fmt: skip
@@ -312,8 +299,7 @@ def test_rounds_take_a_third_of_a_cells_own_steps(config):
 
 @pytest.mark.parametrize(("rank_by", "words"), [
     ("phones", r"--rank-by is phones: name one of probe\.tasks \(phones\)"),
-    ("speakers/c", r"such as phones/z"),
-    ("phones/mfcc", r"one of probe\.features \(z, c\)"),
+    ("speakers/c", r"such as phones/z"), ("phones/mfcc", r"one of probe\.features \(z, c\)"),
 ])  # fmt: skip
 def test_what_ranks_cells_is_probed(config, rank_by, words):
     config.probe.tasks, config.probe.features = ("phones",), ("z", "c")

@@ -122,13 +122,11 @@ def test_sections_without_content_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("values", "kind", "texts"),
     [
-        ([0.5, 1e-5], "number", ["0.5", "1e−5"]),
-        (["a", None], "text", ["a", ""]),
-        (["a" * 40], "long", ["a" * 40]),
-        ([None, None], "number", ["", ""]),
+        ([0.5, 1e-5], "number", ["0.5", "1e−5"]), (["a", None], "text", ["a", ""]),
+        (["a" * 40], "long", ["a" * 40]), ([None, None], "number", ["", ""]),
         ([-3, True], "number", ["−3", "yes"]),
     ],
-)
+)  # fmt: skip
 def test_columns(values, kind, texts):
     table = Table("t", pd.DataFrame({"x": pd.Series(values, dtype=object)}))
     assert kinds(table) == [kind]

@@ -514,16 +514,14 @@ def test_a_record_of_wrong_types_costs_at_most_itself(all_of_it, tmp_path, chang
 def test_the_page_opens_with_what_training_gained_and_names_lost_comparisons(tmp_path):
     hidden = PHONES._replace(method="hidden", value=0.745, low=0.74, high=0.75)
     scores = [
-        PHONES,
-        PHONES._replace(features="random c", value=0.682, low=0.67, high=0.69),
+        PHONES, PHONES._replace(features="random c", value=0.682, low=0.67, high=0.69),
         PHONES._replace(features="mfcc", value=0.6, low=0.59, high=0.61),
         PHONES._replace(data="en", value=0.681, low=0.67, high=0.69),
         PHONES._replace(data="en", features="random c", value=0.631, low=0.62, high=0.64),
         PHONES._replace(task="nats", metric="nats", value=2.5, low=2.4, high=2.6),
-        PHONES._replace(task="nats", metric="nats", features="random c", value=1.0),
-        hidden,
+        PHONES._replace(task="nats", metric="nats", features="random c", value=1.0), hidden,
         hidden._replace(features="mfcc", value=0.788, low=0.78, high=0.79),
-    ]
+    ]  # fmt: skip
     run = probed(tmp_path, *scores)
     first, *others = summary(run, AUDIO)
     assert first == "CPC over untrained: phones +4.8 and +5.0 points, nats nats +1.50 nats."
