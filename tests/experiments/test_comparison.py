@@ -121,16 +121,6 @@ def test_seeds_that_are_not_at_their_end_are_not_counted(tmp_path):
     assert "| 2 of 3 |" in table
 
 
-def test_two_seeds_without_a_common_one(tmp_path):
-    a = [write_run(tmp_path / f"a{s}", s, scores=probes(0.5 + 0.01 * s, 0.4)) for s in (0, 1)]
-    b = [write_run(tmp_path / f"b{s}", s, scores=probes(0.5, 0.4), norm="x") for s in (2, 3)]
-    named = {f"{p.name[0]}_seed{i}": p for i, p in enumerate([*a, *b])}
-    cells, _ = write(tmp_path, **named)
-    half = math.hypot(stats.t.ppf(0.975, 1) * 0.005, 0.01, 0.01)  # and the items of either
-    over = ends(score(cells["b"]), "over_first")
-    assert over == pytest.approx([-0.005, -0.005 - half, -0.005 + half])
-
-
 @pytest.mark.parametrize(("make", "values", "expected"), [
     (lambda value: probe_score("z", value), (0.1, 0.9), [0.5, 0.0, 1.0]),
     (lambda value: Score("CTC", "d", "phone", "z", "linear", "phone error rate", value),

@@ -192,20 +192,6 @@ def test_one_test_item_tells_nothing():
     assert not any("nan" in cell for row in lines for cell in row)
 
 
-def test_rows_without_shared_items_are_independent():
-    rows = pair(20, items="others")
-    over, seeds = lead(*rows)
-    assert (over.paired, seeds) == ("", 1)
-    assert over[:3] == pytest.approx(independent(*rows)[:3])
-    ours, theirs = pair(20)
-    lost, _ = lead(ours.assign(outcomes=None), theirs)
-    assert lost[:3] == pytest.approx(over[:3])
-    other, seeds = lead(*pair([20, 20], seeds=[7, 8], level=[600, 600]))
-    assert (other.paired, seeds) == ("", 2)
-    assert other[:3] == pytest.approx(independent(*pair([20, 20]))[:3])
-    assert lead(ours[:0], theirs)[1] == 0
-
-
 def test_the_scatter_of_seeds_counts_though_items_agree():
     rows = pair([20, 100, -30])
     over, seeds = lead(*rows)
@@ -216,18 +202,12 @@ def test_the_scatter_of_seeds_counts_though_items_agree():
     student = 430.265 * np.std([0.02, 0.1, -0.03], ddof=1) / 3**0.5
     assert over.high == pytest.approx(3 + math.hypot(student, half), rel=1e-4)
     assert judge_pair(over) == UNTOLD
+    other, seeds = lead(*pair([20, 20], seeds=[7, 8], level=[600, 600]))
+    assert (other.paired, seeds, lead(rows[0][:0], rows[1])[1]) == ("", 2, 0)
     ours, theirs = rows
     one, seeds = lead(ours, theirs[:1])  # a seed that both have does not stand for three
     assert (one, seeds) == (independent(ours, theirs[:1]), 1)
     assert judge_pair(one) == UNTOLD
-
-
-def test_what_a_seed_does_to_both_rows_cancels_and_test_items_stay():
-    rows = pair([20, 20, 20], level=[300, 500, 700])
-    over, _ = lead(*rows)
-    assert (judge_pair(over), judge_pair(independent(*rows))) == (HELD, UNTOLD)
-    same, _ = lead(*pair(20))  # three seeds, the same items
-    assert over[:3] == pytest.approx(same[:3])
 
 
 def test_a_claim_names_the_sets_on_which_it_holds():

@@ -107,16 +107,13 @@ def test_a_dollar_in_a_name_is_no_mathematics():
     assert png == to_png(figure)
 
 
-def test_two_figures_of_one_name_are_refused(tmp_path):
-    twice = Section("s", figures=[Figure("f", drawing(), title, "c") for title in "ab"])
-    with pytest.raises(ValueError, match="two figures of the page p are named f"):
-        write_page(tmp_path, "p", "t", "l", sections=[twice])
-
-
-def test_sections_without_content_are_left_out(tmp_path):
+def test_empty_sections_are_left_out_and_two_figures_of_one_name_refused(tmp_path):
     page = write_page(tmp_path, "p", "t", "l", sections=[Section("nothing"), Section("s", ["x"])])
     assert "nothing" not in page.read_text()
     assert not (tmp_path / "figures").exists()
+    twice = Section("s", figures=[Figure("f", drawing(), title, "c") for title in "ab"])
+    with pytest.raises(ValueError, match="two figures of the page p are named f"):
+        write_page(tmp_path, "p", "t", "l", sections=[twice])
 
 
 @pytest.mark.parametrize(
