@@ -154,11 +154,10 @@ def test_a_job_of_slurm_writes_its_log(tmp_path, monkeypatch):
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """A machine whose sbatch keeps the script of an array of jobs."""
-    command = tmp_path / "sbatch"
-    command.write_text(
-        f"#!/bin/sh\nfor last; do :; done\ncp $last {tmp_path}/script\necho 'job 17'"
-    )
-    command.chmod(0o755)
+    script = "for last; do :; done\ncp $last {}\necho 'Submitted batch job 17'"
+    for name in ("sbatch", "srun"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script.format(tmp_path / 'script')}")
+        (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return tmp_path / "script"
 
