@@ -437,9 +437,9 @@ def test_an_error_rate_goes_through_the_page(tmp_path):
     assert "lower is better" in axes.get_xlabel()
     assert [line for line in axes.lines if line.get_linestyle() == ":"] == []
     (sentence,) = [one for one in summary(run, AUDIO) if "12.3" in one]
-    (gain,) = [one for one in summary(run, AUDIO) if "−77.7" in one]
+    gains = [one for one in summary(run, AUDIO) if "−77.7" in one]
     assert "chance" not in sentence
-    assert "lost" not in gain
+    assert ["lost" in one for one in gains] == [False, False]
 
 
 #: What a flip, a hand or another program may have put where something else was.
@@ -480,11 +480,11 @@ def test_whatever_stands_in_a_file_the_page_is_made(finished, tmp_path):
         for name, content in whole.items()
     }
     rng = np.random.default_rng(0)
-    for _ in range(6):
+    for _ in range(4):
         for name, content in whole.items():
             write_json(workdir / name, changed(content, *every[name][rng.choice(len(every[name]))]))
         write_report(workdir, AUDIO)
-    for new in WRONG[::2]:
+    for new in WRONG[::3]:
         for name in whole:
             write_json(workdir / name, new)
         write_report(workdir, AUDIO)
