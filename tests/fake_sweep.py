@@ -23,7 +23,7 @@ def make_local(*given):
             job.log.write_text("error: no recordings\n")
             return 2
         width = int(found["model.width"])
-        write_run(job.folder, width=width, num_steps=found["num_steps"])
+        write_run(job.folder, width=width, num_steps=found.get("num_steps", "20"))
         write_scores(job.folder, [probe_score("z", width / 100, task="phones")])
         return 0
 

@@ -21,11 +21,11 @@ import soundfile
 from configs.keys import make_config
 from configs.words import KEYS as WORDS_KEYS
 from cpc.files import plain, write_json
-from cpc.train import make_mesh
+from cpc.train import JsonlWriter, make_mesh
 from cpc.types import UserError
 from experiments.command import cli
 from experiments.command.config import load_config, with_settings
-from experiments.command.run_dir import check_same_run
+from experiments.command.run_dir import check_same_run, identify_run
 from experiments.kinds.registry import CONTRASTIVE, KINDS, kind_of, read_contrastive
 from experiments.training import contrastive
 from experiments.training.checks import check_shared
@@ -308,6 +308,10 @@ def test_files_that_are_skipped_cut_short_or_new_are_seen(
     assert re.search(r"\d of them, 0.00 h, are shorter than a window", capsys.readouterr().out)
     listed = (tmp_path / "run" / "skipped.txt").read_text()
     assert all(word in listed for word in ("empty.wav", "clip0.wav: kept, but cut short"))
+    identity = identify_run(tmp_path / "run", folder_config)
+    records = JsonlWriter(tmp_path / "run" / "metrics.jsonl", 0, identity)
+    records.write({"step": 1, "split": "train"})
+    records.close()
     write_clips(tmp_path / "clips", (1.0,) * 14)
     words = r"changed since .*run started \(was 10 to train, 2 to test; is 12 to train, 2 to test\)"
     mistake(audio, folder_config, tmp_path / "run", words)

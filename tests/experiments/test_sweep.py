@@ -192,8 +192,8 @@ def test_ends_that_are_no_end(jobs):
     signals = []
     assert run(jobs, lambda job: signals.append(job) or 0, lambda: len(signals)) == (["a"], 1)
     assert not run_dir.read_failure(jobs[0].folder)
-    run(jobs[:1], lambda job: finish(job.folder, step=3) or 0)
-    assert run_dir.read_state(jobs[0].folder)["error"] == "first"
+    run(jobs[1:2], lambda job: finish(job.folder, step=3) or 0)
+    assert run_dir.read_state(jobs[1].folder)["error"] == "first"
 
 
 @pytest.mark.parametrize("is_first", [True, False])
