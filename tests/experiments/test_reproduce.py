@@ -65,8 +65,9 @@ def test_a_cell_is_the_first_but_for_its_row():
     assert [cell.settings["seed"] for cell in planned("mixed", seeds=3)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize(
+    ("scale", "data"), [*cells_.DEFAULT_DATA.items(), *(("small", data) for data in DATA)]
+)
 def test_every_cell_has_a_config_that_can_be_run(scale, data):
     names = cells_.cells_of(tuple(PARTS), scale)
     assert ("open-norm" in names) == (scale != "smoke")
