@@ -6,11 +6,17 @@ import re
 import numpy as np
 
 from cpc.files import write_arrays, write_sealed
+from cpc.report import engine
 from cpc.results import Score, write_scores
 from cpc.train.metrics import JsonlWriter
 
 OFFSETS = list(range(1, 13))
 NUM_POINTS = 200
+
+
+def draw_nothing(monkeypatch):
+    """Write pages without rendering their figures, which takes a second each."""
+    monkeypatch.setattr(engine, "to_png", lambda *_: b"a figure")
 
 
 def fake_record(step, rule, is_bound, candidates, information, rng):

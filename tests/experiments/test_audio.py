@@ -12,7 +12,7 @@ import soundfile
 from configs import audio, audio_synthetic, audio_voices
 from cpc.data import make_synthetic, phone_chain, read_all
 from cpc.results import difference, read_scores
-from cpc.results.scores import read_records
+from cpc.results.score import read_records
 from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command.config import with_settings

@@ -261,14 +261,14 @@ def test_the_loss_is_the_sum_of_both_levels(levels_of, align_to, lengths):
 )
 def test_keys_that_do_not_go_together_are_refused(keys, said):
     with pytest.raises(UserError, match=said):
-        audio.check_parts(levels_config(**keys))
+        audio.check_model(levels_config(**keys))
 
 
 def test_a_slow_encoder_has_no_segments_of_its_own():
     config = levels_config()
     config.negatives.momentum = 0.9
     with pytest.raises(UserError, match=r"set negatives\.momentum to 0"):
-        audio.check_parts(config)
+        audio.check_model(config)
 
 
 def test_the_memory_of_the_loss_counts_the_predictions_of_both_levels():

@@ -14,9 +14,8 @@ from cpc.types import Item, UserError
 from experiments import abx
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes
-from experiments.kinds.audio.abx import abx_scores, abx_task
-from experiments.kinds.audio.boundaries import boundaries_of, boundary_tasks
 from experiments.kinds.audio.data import AudioData, Frames, Phones
+from experiments.kinds.audio.tasks import abx_scores, abx_task, boundaries_of, boundary_tasks
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
 

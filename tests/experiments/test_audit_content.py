@@ -11,9 +11,9 @@ from tests.experiments.test_text import problem_of, tiny
 ANCHORS, NEGATIVES = "anchors_with_false_negatives_by_content", "false_negatives_by_content"
 
 
-def sentences(step, every_second):
-    """Batches of 4 runs of 6 sentences of 4 words; all differ but, if asked, every second one."""
-    x = np.arange(4 * 6 * 4, dtype=np.int32).reshape(4, 6, 4) % 50 + 100 * 0
+def sentences(every_second):
+    """4 runs of 6 sentences of 4 words; all differ except, if wanted, every second one."""
+    x = np.arange(4 * 6 * 4, dtype=np.int32).reshape(4, 6, 4) % 50
     x[..., 0] = np.arange(24).reshape(4, 6)
     if every_second:
         x[:, ::2] = 7
@@ -21,25 +21,23 @@ def sentences(step, every_second):
     return {"x": x, "sequence": row, "utterance": row, "sample": row * 100}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("every_second", [False, True])
-def test_every_second_sentence_alike_is_half_of_the_anchors(every_second):
+def test_every_second_sentence_alike_is_half_of_the_anchors():
     drawn = problem_of(tiny())
-    given = {name: value for name, value in drawn.draw(0).items()}
-    draw = lambda step: {**given, **sentences(step, every_second)}  # noqa: E731
-    rows = {row.name: row.value for row in audit.audit_problem(drawn._replace(draw=draw))}
-    assert rows["accidental_hits"] == 0
-    if not every_second:
-        assert rows[ANCHORS] == rows[NEGATIVES] == 0
-    else:
-        assert rows[ANCHORS] == pytest.approx(0.5, abs=0.11)
-        assert 0.1 < rows[NEGATIVES] < 0.4
+    rows = []
+    for every_second in (False, True):
+        batch = {**drawn.draw(0), **sentences(every_second)}
+        made = audit.audit_problem(drawn._replace(draw=lambda step, batch=batch: batch))
+        rows.append({row.name: row.value for row in made})
+        assert rows[-1]["accidental_hits"] == 0
+    different, alike = rows
+    assert different[ANCHORS] == different[NEGATIVES] == 0
+    assert alike[ANCHORS] == pytest.approx(0.5, abs=0.11)
+    assert 0.1 < alike[NEGATIVES] < 0.4
 
 
 @pytest.mark.parametrize(
     ("size", "shape", "direction"),
-    [((3, 40), (3, 4), "forward"), ((3, 41, 2), (3, 4), "forward"), ((3, 4, 5), (3, 4), "forward"),
-     ((3, 4, 4, 8, 8, 3), (3, 4, 4), "right"), ((3, 4, 4, 8, 8, 3), (3, 4, 4), "up")],
+    [((3, 41, 2), (3, 4), "forward"), ((3, 4, 4, 8, 8, 3), (3, 4, 4), "up")],
 )  # fmt: skip
 def test_equal_input_is_found_in_every_kind(size, shape, direction):
     """Silence, then a copied sequence, then one copied latent."""
@@ -57,8 +55,7 @@ def test_a_copied_patch_is_where_the_positions_are():
     x = np.random.default_rng(1).normal(size=(2, 3, 3, 4)).astype(np.float32)
     x[1, 2, 0] = x[0, 0, 1]
     ids = audit.content_ids(x, (2, 3, 3), "right")  # rows of the frame are columns of the image
-    assert ids[1, 0, 2] == ids[0, 1, 0]
-    assert len(np.unique(ids)) == 17
+    assert (ids[1, 0, 2], len(np.unique(ids))) == (ids[0, 1, 0], 17)
 
 
 def test_inputs_of_another_length_are_unknown():

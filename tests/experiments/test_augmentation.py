@@ -15,8 +15,8 @@ from cpc.report.engine import write_page
 from cpc.results import read_run
 from cpc.types import UserError
 from experiments.kinds.audio import heard
+from experiments.kinds.audio import heard as prepare_module
 from experiments.kinds.audio import kind as audio
-from experiments.kinds.audio import prepare as prepare_module
 from experiments.kinds.audio.data import AudioData
 from experiments.training import step as training
 from tests.experiments.test_clips import LENGTHS, make_config, noise, problem_of

@@ -19,13 +19,13 @@ from cpc.data import read_all, read_folder
 from cpc.evaluate.embeddings import continue_mirrored
 from cpc.models import features
 from cpc.types import UserError
-from experiments.embed import __main__ as embed
-from experiments.embed.output import open_output
+from experiments import embed
+from experiments.embed import open_output
 from experiments.kinds.image import embed as images_embed
 from experiments.kinds.image import kind as image
-from experiments.kinds.image.prepare import prepare
+from experiments.kinds.image.data import prepare
 from experiments.kinds.registry import CONTRASTIVE, check_input, read_model
-from experiments.training.embedding import list_files, make_embed_long
+from experiments.training.sequences import list_files, make_embed_long
 
 RATE = 16_000
 #: Frames of 10 ms, of which the last two go in chunks of 50: the last one has one, few to mirror.

@@ -1,14 +1,15 @@
-"""Lists of configs and keys: complete, by section, and with the ranges that are checked."""
+"""Lists of configs and keys, with the ranges that are checked, and what errors suggest of them."""
 
 import sys
 
 import pytest
 
-from configs import audio, text
-from cpc.files import flatten
+from configs import audio, image, text
+from cpc.files import flatten, read_json
 from cpc.types import UserError
 from experiments.command import keys
-from experiments.kinds.registry import KINDS
+from experiments.command.config import check_value, find_key, suggest_key
+from experiments.kinds.registry import KINDS, read_contrastive
 
 KEYS = {name: kind.KEYS for name, kind in KINDS.items()}
 
@@ -30,21 +31,15 @@ def test_every_key_has_its_default_range_and_meaning():
         keys.list_kinds(KEYS, "optm")
 
 
-@pytest.mark.parametrize(
-    ("words", "section", "left"),
-    [
-        (["--keys"], "", []),
-        (["--keys", "optim"], "optim", []),
-        (["--keys=optim", "x"], "optim", ["x"]),
-        (["--keys", "--config=audio"], "", ["--config=audio"]),
-        (["--config=audio"], None, ["--config=audio"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "section", "left"), [
+    (["--keys", "optim"], "optim", []), (["--keys=optim", "x"], "optim", ["x"]),
+    (["--keys", "--config=audio"], "", ["--config=audio"]),
+    (["--config=audio"], None, ["--config=audio"]),
+])  # fmt: skip
 def test_a_section_is_taken_from_the_command_line(monkeypatch, words, section, left):
     monkeypatch.setattr(keys.flags, "DEFINE_string", lambda *rest: None)
     monkeypatch.setattr(sys, "argv", ["cpc", *words])
-    assert keys.take_section() == section
-    assert sys.argv[1:] == left
+    assert (keys.take_section(), sys.argv[1:]) == (section, left)
 
 
 def test_configs_have_a_first_line_and_pages_list_all(tmp_path):
@@ -53,8 +48,33 @@ def test_configs_have_a_first_line_and_pages_list_all(tmp_path):
     assert "keys" not in found
     assert all(found.values())
     keys.write_pages(str(tmp_path), KEYS)
-    text_of_configs, text_of_keys = (
-        (tmp_path / f"{n}.md").read_text() for n in ("configs", "keys")
-    )
-    assert all(f"`{name}`" in text_of_configs for name in found)
-    assert all(f"`{name}`" in text_of_keys for name in flatten(audio.KEYS))
+    for page, listed in (("configs", found), ("keys", flatten(audio.KEYS))):
+        written = (tmp_path / f"{page}.md").read_text()
+        assert all(f"`{name}`" in written for name in listed)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [
+    ("optim.lr", "optim.learning_rate"), ("optim.weight-decay", "optim.weight_decay"),
+    ("epochs", "num_steps"), ("model.hidden", "model.context_width"), ("bs", "data.batch_size"),
+    ("model.widht", "model.width"), ("num_ofsets", "model.num_offsets"),
+    ("num_workers", "data.num_threads"), ("optm.learning_rate", "optim.learning_rate"),
+    ("model.quux", ""),
+])  # fmt: skip
+def test_a_key_is_suggested_if_one_means_the_same(name, wanted):
+    for known in (audio.KEYS, image.KEYS):
+        assert suggest_key(flatten(known), name) == wanted
+    with pytest.raises(UserError, match=wanted or "--keys"):
+        find_key(flatten(audio.KEYS), name)
+
+
+def test_ranges_are_given_once():
+    key = flatten(audio.KEYS)["data.batch_size"]
+    with pytest.raises(UserError, match=f"from 1 to {key.high}$"):
+        check_value("data.batch_size", 0, key)
+
+
+def test_a_run_that_does_not_exist_has_no_error_number(tmp_path):
+    for read in (read_contrastive, lambda path: read_json(path / "config.json")):
+        with pytest.raises(UserError, match=r"config\.json.* does not exist") as error:
+            read(tmp_path / "nope")
+        assert "Errno" not in str(error.value)

@@ -1,6 +1,5 @@
 """Two processes on this machine: trained, ended, resumed; and on other numbers of them."""
 
-import json
 import os
 import pathlib
 import shutil
@@ -10,61 +9,42 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from cpc.results import read_scores
 from cpc.train import restore_params
 from tests.commands import ONE_DEVICE, QUICK_COMPILATION
 
 ROOT = pathlib.Path(__file__).parents[2]
-AUDIO = ("experiments.train", "configs/audio_synthetic.py")
+COMMAND = ("experiments.train", "--config", "configs/audio_synthetic.py")
 KEYS = {
-    "num_steps": 30,
-    "log_every": 10,
-    "eval_every": 0,
-    "save_every": 2,
-    "data.batch_size": 4,
-    "data.window_samples": 2560,
-    "model.width": 16,
-    "model.context_width": 16,
-    "model.num_offsets": 2,
-    "evaluate.num_windows": 0,
-    "probe.tasks": "()",
-    "optim.warmup_steps": 2,
+    "num_steps": 30, "log_every": 10, "eval_every": 0, "save_every": 2, "data.batch_size": 4,
+    "data.window_samples": 2560, "model.width": 16, "model.context_width": 16,
+    "model.num_offsets": 2, "evaluate.num_windows": 0, "probe.tasks": "('speakers',)",
+    "probe.features": "('c',)", "optim.warmup_steps": 2,
     "optim.learning_rate": 1e-4,  # rounding stays rounding
-}
+}  # fmt: skip
 
 
-def start(
-    workdir, index=0, number=1, port=0, devices=1, command=AUDIO, hang_seconds=300, keys=KEYS
-):
-    """A process of a command."""
+def start(workdir, index=0, number=1, port=0, devices=1, hang_seconds=300, keys=KEYS):
+    """Start a process of the command."""
     environment = {
-        **os.environ,
-        **ONE_DEVICE,
-        "JAX_NUM_PROCESSES": str(number),
-        "JAX_PROCESS_ID": str(index),
-        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-        "CPC_JOIN_SECONDS": "60",
+        **os.environ, **ONE_DEVICE, "JAX_NUM_PROCESSES": str(number), "JAX_PROCESS_ID": str(index),
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "CPC_JOIN_SECONDS": "60",
         "CPC_HANG_SECONDS": str(hang_seconds),
         "XLA_FLAGS": f"{QUICK_COMPILATION} --xla_force_host_platform_device_count={devices}",
-    }
-    experiment, config = command
+    }  # fmt: skip
     flags = [f"--config.{key}={value}" for key, value in keys.items()]
     return subprocess.Popen(
-        [sys.executable, "-m", experiment, "--config", config, "--workdir", str(workdir), *flags],
-        cwd=ROOT,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+        [sys.executable, "-m", *COMMAND, "--workdir", str(workdir), *flags], cwd=ROOT,
+        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
 def start_two(workdir, others=None, **how):
-    """Two processes of a command; `others` are keys that the second one has instead."""
+    """Start two processes; `others` are keys that the second one has instead."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     second = {**how.get("keys", KEYS), **(others or {})}
@@ -96,7 +76,7 @@ def params_of(workdir):
     return read["params"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_are_one_run(tmp_path):
     """One is killed: the other says so at once. Both resume, or one alone: the same parameters."""
     killed = start_two(tmp_path / "two")
@@ -120,19 +100,18 @@ def test_two_processes_are_one_run(tmp_path):
     assert "resuming from step" in ends[0][1]
 
     want = params_of(tmp_path / "one")
+    assert {score.task for score in read_scores(tmp_path / "two")} == {"speakers"}
     for name in ("two", "alone"):
-        for path, got in _leaves(params_of(tmp_path / name)):
-            np.testing.assert_allclose(got, _at(want, path), rtol=1e-4, atol=1e-5, err_msg=path)
+        got = params_of(tmp_path / name)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)
 
 
-@pytest.mark.slow
 def test_two_processes_of_different_configs_both_end(tmp_path):
     """It trained on, and the loss looked better; with another width C++ aborted."""
     others = {"seed": 1, "model.width": 8, "data.num_threads": 1}
     for status, _, errors in finish(*start_two(tmp_path / "run", others)):
         assert status == 3
-        assert "process 1 of 2 differs" in errors
-        assert "seed: 0 there, 1 here" in errors
+        assert all(word in errors for word in ("process 1 of 2 differs", "seed: 0 there, 1 here"))
         assert "model.width: 16 there, 8 here" in errors
         assert "num_threads" not in errors
         assert errors.count("\n") == 1
@@ -143,7 +122,7 @@ def test_two_processes_of_different_configs_both_end(tmp_path):
 ENDLESS = {**KEYS, "num_steps": 10**6, "log_every": 10**6, "save_every": 50, "steps_per_launch": 2}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_gets_a_signal_or_hangs(tmp_path):
     """SIGTERM to one: both save the same step. SIGSTOP: the other ends, and names it."""
     checkpoints = tmp_path / "checkpoints"
@@ -166,55 +145,3 @@ def test_one_gets_a_signal_or_hangs(tmp_path):
     assert (first[0], second[0]) == (3, -signal.SIGKILL)
     assert "error: process 1 of 2 gave no sign of life for " in first[2]
     assert first[2].count("\n") < 8
-
-
-@pytest.mark.slow
-def test_images_and_a_probe(tmp_path):
-    """Dark and light images: two processes train, and the first fits the probe."""
-    rng = np.random.default_rng(0)
-    for name, mean in (("dark", 60), ("light", 190)):
-        for split in ("train", "test"):
-            folder = tmp_path / "images" / split / name
-            folder.mkdir(parents=True)
-            for i in range(24):
-                pixels = rng.normal(mean, 20, (28, 28)).clip(0, 255).astype(np.uint8)
-                Image.fromarray(pixels).save(folder / f"{i}.png")
-    keys = {
-        "num_steps": 20,
-        "log_every": 10,
-        "eval_every": 20,
-        "save_every": 20,
-        "data.source": "folder",
-        "data.path": tmp_path / "images",
-        "data.batch_size": 32,
-        "model.width": 16,
-        "model.context_width": 16,
-        "model.context_layers": 1,
-        "evaluate.num_images": 32,
-        "optim.warmup_steps": 2,
-        "probe.tasks": "('linear',)",
-        "probe.features": "('c',)",
-    }
-    command = ("experiments.train", "configs/image_fashion_mnist.py")
-    first, second = finish(*start_two(tmp_path / "two", command=command, keys=keys))
-    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
-    accuracy, *_ = read_scores(tmp_path / "two")
-    assert accuracy.value > 0.95
-    lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
-    losses = [record["loss"] for record in map(json.loads, lines) if record["split"] == "train"]
-    assert losses[0] == pytest.approx(6 * np.log(32), rel=0.05)  # 2 directions, 3 offsets
-    assert losses[1] < losses[0]
-
-
-def _leaves(tree, path=()):
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, (*path, key))
-        else:
-            yield "/".join((*path, key)), value
-
-
-def _at(tree, path):
-    for key in path.split("/"):
-        tree = tree[key]
-    return tree

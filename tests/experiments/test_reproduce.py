@@ -5,16 +5,24 @@ import json
 import numpy as np
 import pytest
 
-from configs import audio_librispeech
-from cpc.files import flatten
+from configs import audio_synthetic
+from cpc.files import flatten, write_json
+from cpc.train import make_mesh, open_checkpoints
 from cpc.types import UserError
+from experiments.command.config import with_settings
+from experiments.command.run_dir import record_state
+from experiments.kinds.audio import kind as audio
 from experiments.reproduce import bound, folder
 from experiments.reproduce import cells as cells_
 from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
 from experiments.reproduce.claims import CHANCE, TABLES
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell, make_job
+from experiments.training.step import make_step
 from tests.commands import run
+from tests.experiments.test_reproduction import write_cell
+from tests.fake_run import draw_nothing
+from tests.plans import plan_of
 
 
 def planned(*names, scale="small", data="voices", seeds=1):
@@ -27,25 +35,21 @@ def differing(name, base="mixed", **options):
     return {key: b[key] for key in keys if not key.startswith("probe.")}
 
 
-def test_every_row_of_the_page_has_a_cell():
-    cells = {cell for part in PARTS.values() for cell in part}
-    assert {row.cell for table in TABLES for row in table.rows} <= cells
-    for table in TABLES:
-        assert {row.cell for row in table.rows} <= set(PARTS[f"table {table.number}"])
-        labels = {row.label for row in table.rows}
-        pairs = [pair for claim in table.claims for pair in claim.pairs]
-        assert {label for low, _, high in pairs for label in (low, high)} <= labels
-
-
-def test_every_row_of_the_page_is_measured_at_some_scale():
+def test_every_row_of_the_page_has_a_cell_and_is_measured_at_some_scale():
     made = set()
     for scale in SCALES:
         for cell in planned("mixed", "image", "image-gru", scale=scale, data="synthetic"):
             asked = cell.config.probe
             made |= {(cell.name.split(",")[0], word) for word in (*asked.features, *asked.tasks)}
+    cells = {cell for part in PARTS.values() for cell in part}
+    assert {row.cell for table in TABLES for row in table.rows} <= cells
     for table in TABLES:
+        assert {row.cell for row in table.rows} <= set(PARTS[f"table {table.number}"])
         for row in table.rows if table.number != "2" else ():
             assert (row.cell, row.features) in made or row.features == CHANCE, row
+        labels = {row.label for row in table.rows}
+        pairs = [pair for claim in table.claims for pair in claim.pairs]
+        assert {label for low, _, high in pairs for label in (low, high)} <= labels
 
 
 def test_a_cell_is_the_first_but_for_its_row():
@@ -60,8 +64,9 @@ def test_a_cell_is_the_first_but_for_its_row():
     assert [cell.settings["seed"] for cell in planned("mixed", seeds=3)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize(
+    ("scale", "data"), [*cells_.DEFAULT_DATA.items(), *(("small", data) for data in DATA)]
+)
 def test_every_cell_has_a_config_that_can_be_run(scale, data):
     names = cells_.cells_of(tuple(PARTS), scale)
     assert ("open-norm" in names) == (scale != "smoke")
@@ -93,23 +98,6 @@ def test_a_cell_varies_what_is_open_whatever_the_user_sets(one):
     check_cell(cells_.base_config("audio", "small", "voices")[0], Cell(cell.name, cell.settings))
 
 
-def test_a_scale_is_larger_than_the_one_before():
-    sizes = [
-        [cell.settings[key] for key in ("num_steps", "model.width")]
-        for scale in SCALES
-        for cell in planned("mixed", scale=scale)
-    ]
-    assert list(SCALES) == ["smoke", "small", "medium", "paper"]
-    assert all(sizes[i][j] < sizes[i + 1][j] for i in range(3) for j in range(2))
-
-
-def test_the_size_is_said_before():
-    said = cells_.describe_cells(planned(*cells_.cells_of(tuple(PARTS), "small")), "small", 2)
-    assert "400 steps of 8 windows of 1.28 s" in said["size"]
-    assert said["hardware"].startswith("Hardware: 2 fast CPU cores, about 2 h")
-    assert said["hardware"].endswith("shared by 2 cells at a time")
-
-
 def test_dry_run(capsys, tmp_path):
     folder.reproduce(
         ["table 2"], seeds=2, dry_run=True, device="cpu", workdir=str(tmp_path / "x"),
@@ -123,16 +111,6 @@ def test_dry_run(capsys, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_the_folder_is_named_by_scale_and_data_and_said_first(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "run_jobs", lambda *_: None)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):  # as no cell is done
-        folder.reproduce(["figure 3"], "smoke")
-    said = capsys.readouterr().out
-    assert said.startswith("workdir: runs/reproduced-smoke-synthetic\n")
-    assert "runs/reproduced-smoke-synthetic/reproduction.html" in said
-
-
 def test_parts():
     assert folder.find_parts(["2", "open"], ["3"], False) == ["table 2", "figure 3", "open"]
     assert folder.find_parts([], [], True) == list(PARTS)
@@ -141,7 +119,6 @@ def test_parts():
 
 
 @pytest.mark.parametrize(("parts", "options", "words"), [
-    (PARTS, {"settings": {"audio": ["num_step=3"]}}, "num_steps"),
     (PARTS, {"settings": {"audio": ["num_steps"]}}, "key=value"),
     (PARTS, {"settings": {"audio": ["negatives.rule=batch"]}}, r"negatives\.rule"),
     (PARTS, {"settings": {"audio": ["data.window_samples=2000"]}}, r"data\.window_samples"),
@@ -159,19 +136,6 @@ def test_mistakes(parts, options, words, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_scale_of_the_paper_is_that_of_its_card():
-    """But for what is probed, whatever the data."""
-    card = flatten(audio_librispeech.get_config())
-    for data in DATA:
-        (cell,) = planned("mixed", scale="paper", data=data)
-        made = flatten(cell.config)
-        differing = {key for key in card if card[key] != made[key]}
-        assert {key.split(".")[0] for key in differing} <= {"data", "probe", "model"}
-        assert made["model.width"] == 512
-        if data == "librispeech":
-            assert differing == {"probe.features"}
-
-
 def plan(scale="small", parts=("table 2",), **more):
     words = {"size": "", "hardware": "", "open": [], "seeds": 1, "jobs": 1, "user": {}}
     return {"scale": scale, "data": "voices", "parts": list(parts), **words, **more}
@@ -183,20 +147,13 @@ def record(path, own, cells):
         return json.loads((path / "sweep.json").read_text())
 
 
-def test_another_table_joins_the_folder(tmp_path):
-    record(tmp_path, plan(), planned("mixed", "steps-2"))
-    recorded = record(tmp_path, plan(parts=["figure 3"]), planned("steps-20"))
-    assert list(recorded["cells"]) == ["mixed,seed=0", "steps-2,seed=0", "steps-20,seed=0"]
-    assert recorded["reproduction"]["parts"] == ["table 2", "figure 3"]
-    assert "Runs of audio (voices_paper): 3" in recorded["reproduction"]["size"]
-
-
 def test_runs_that_nobody_asked_for_are_not_counted(tmp_path):
-    """Figure 3 over three seeds says nothing of further seeds of a table that is there."""
+    """Figure 3 over three seeds joins a table that is there, without its further seeds."""
     record(tmp_path, plan(jobs=4), planned("mixed"))
     more = plan(parts=["figure 3"], seeds=3, jobs=4)
     recorded = record(tmp_path, more, planned("steps-20", seeds=3))
     assert len(recorded["cells"]) == 4
+    assert recorded["reproduction"]["parts"] == ["table 2", "figure 3"]
     assert "Runs of audio (voices_paper): 4" in recorded["reproduction"]["size"]
     assert "shared by 4 cells at a time" in recorded["reproduction"]["hardware"]
 
@@ -218,10 +175,7 @@ def test_a_folder_with_something_else(tmp_path):
     other = [cells[0]._replace(settings={**cells[0].settings, "num_steps": 1})]
     with pytest.raises(UserError, match="other settings: mixed,seed=0"):
         record(tmp_path, plan(), other)
-    with (
-        folder.open_folder(tmp_path, plan(), cells),
-        pytest.raises(UserError, match="still runs"),
-    ):
+    with folder.open_folder(tmp_path, plan(), cells), pytest.raises(UserError, match="still runs"):
         record(tmp_path, plan(), cells)
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
     with pytest.raises(UserError, match="holds a sweep, no reproduction"):
@@ -265,17 +219,26 @@ def test_bound_by_n_is_that_of_a_double_loop():
         )
 
 
-@pytest.mark.slow
+def write_untrained(folder, **settings):
+    """A run with a checkpoint of the network before its training."""
+    small = {"num_steps": 2, "optim.warmup_steps": 0, "probe.tasks": (), "model.width": 8,
+             "model.context_width": 8, "model.num_offsets": 2, "data.window_samples": 2560,
+             "evaluate.num_windows": 16}  # fmt: skip
+    config = with_settings(audio_synthetic.get_config(), {**small, **settings})
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "config.json", config)
+    plan = plan_of(config)
+    problem = audio.make_problem(plan, audio.load_data(config, print))
+    state, _, _ = make_step(problem, make_mesh(1))
+    with open_checkpoints(folder / "checkpoints") as checkpoints:
+        checkpoints.save(2, state, {})
+        checkpoints.wait()
+
+
 def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
     """Cosines over the temperature, of the offsets that are predicted."""
-    run(
-        "experiments.train", "--config", "configs/audio_synthetic.py", "--workdir", tmp_path,
-        "--config.num_steps=2", "--config.optim.warmup_steps=0", "--config.probe.tasks=()",
-        "--config.model.width=16", "--config.model.context_width=16",
-        "--config.model.num_offsets=2", "--config.model.horizon=6",
-        "--config.loss.cosine=True", "--config.negatives.temperature=0.2",
-        "--config.data.window_samples=2560", "--config.evaluate.num_windows=16",
-    )  # fmt: skip
+    settings = {"loss.cosine": True, "negatives.temperature": 0.2, "model.horizon": 6}
+    write_untrained(tmp_path, **settings)
 
     def estimates(z, predictions, offsets, latents, is_bound):
         for unit in (z, latents, predictions * 0.2):
@@ -287,15 +250,10 @@ def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
     assert [row["offset"] for row in found["rows"]] == [1, 6]
 
 
-@pytest.mark.slow
-def test_the_bound_by_n_is_of_networks_with_one_branch(tmp_path, capsys):
-    run(
-        "experiments.train", "--config", "configs/audio_synthetic.py", "--workdir",
-        tmp_path / "mixed,seed=0", "--config.num_steps=1", "--config.optim.warmup_steps=0",
-        "--config.probe.tasks=()", "--config.model.width=16", "--config.model.context_width=16",
-        "--config.model.directions=('forward','backward')", "--config.data.window_samples=2560",
-        "--config.model.num_offsets=2", "--config.evaluate.num_windows=16",
-    )  # fmt: skip
+def test_the_bound_by_n_is_of_networks_with_one_branch(tmp_path, monkeypatch, capsys):
+    directions = ("forward", "backward")
+    write_untrained(tmp_path / "mixed,seed=0", **{"model.directions": directions})
+    monkeypatch.setattr(folder.status, "is_done", lambda folder: True)
     job = make_job("c.py", Cell("mixed,seed=0", {}), tmp_path)
     folder.write_bound(tmp_path, [job], range(4, 5))
     assert "predicts in 2 branches (forward, backward)" in capsys.readouterr().out
@@ -314,34 +272,23 @@ def test_a_bound_whose_file_is_damaged_is_measured_again(tmp_path, monkeypatch):
     assert len(measured) == 1
 
 
-@pytest.mark.slow
-def test_a_figure_from_nothing(tmp_path):
-    folder = tmp_path / "smoke"
-    for done in (0, 1):
-        made = run(
-            "experiments.reproduce", "--figure", 3, "--scale=smoke", "--device=cpu",
-            f"--workdir={folder}",
-        )  # fmt: skip
-        assert f"cells: 1, done: {done}" in made.stdout
-    found = json.loads((folder / "reproduction.json").read_text())
+def test_a_figure_of_runs_that_are_there(tmp_path, monkeypatch, capsys):
+    draw_nothing(monkeypatch)
+    for name in cells_.cells_of(("figure 3",), "smoke"):
+        path = write_cell(tmp_path, name)
+        record_state(path, "finished")
+        (path / "report.html").write_text("")
+    monkeypatch.setattr(folder, "run_jobs", lambda *_: None)
+    folder.reproduce(["figure 3"], "smoke", workdir=str(tmp_path))
+    assert capsys.readouterr().out.startswith(f"workdir: {tmp_path}\n")
+    found = json.loads((tmp_path / "reproduction.json").read_text())
     (curve,) = (one for one in found["sections"] if one["title"].startswith("Figure 3"))
     assert [row["offset"] for row in curve["tables"][0]["rows"]] == list(range(1, 21))
     assert "synthetic" in found["title"]
 
 
-@pytest.mark.slow
-def test_the_command_explains_itself():
-    """On one screen, with an example."""
-    said = run("experiments.reproduce", "--help").stdout
-    flags = ("table", "figure", "scale", "data", "workdir", "audio", "image", "seeds", "jobs")
-    assert all(f"\n--{flag} " in said for flag in flags)
-    assert said.count("\n") <= 45
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("flag", "value", "word"), [
-    ("seeds", 0, "--seeds"), ("table", "7", "<1|2|3|4|open|bound>"),
-    ("audio", "num_step=3", "num_steps"),
+    ("seeds", 0, "--seeds"), ("audio", "num_step=3", "num_steps"),
 ])  # fmt: skip
 def test_a_mistake_is_a_sentence(flag, value, word, tmp_path):
     words = ["--all", "--dry-run", f"--workdir={tmp_path / 'x'}", f"--{flag}", value]

@@ -1,18 +1,15 @@
 """Odd starts: closed streams, full disks, ignored signals, no home, names that are not UTF-8."""
 
-import errno
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 
 import pytest
 
 from configs import audio_synthetic
-from cpc import files
 from cpc.data import cache_dir
-from cpc.train import JsonlWriter, make_mesh
+from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command import cli, lock
 from experiments.command.run_dir import open_run
@@ -32,7 +29,7 @@ os._exit(7)
 """
 
 
-@pytest.mark.parametrize("closed", [(), (1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("closed", [(), (0, 1, 2)])
 def test_a_command_starts_without_streams_and_children(closed):
     prepare = f"""
 import os, signal, sys
@@ -102,18 +99,3 @@ def test_a_lock_that_is_a_fifo_is_named(tmp_path):
     os.mkfifo(tmp_path / lock.LOCK)
     with pytest.raises(UserError, match=r"run\.lock is not a regular file"), lock.hold(tmp_path):
         pass
-
-
-def test_too_many_open_files_is_not_a_full_disk(tmp_path):
-    """The advice is about what was exhausted."""
-    assert "ulimit -n" in files.advise(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-    assert "space" in files.advise(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-        with pytest.raises(UserError, match=r"metrics\.jsonl failed .*ulimit -n"):
-            JsonlWriter(tmp_path / "metrics.jsonl")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

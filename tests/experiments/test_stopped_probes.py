@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from configs import audio_synthetic, series_files
-from cpc.train import Stopped, raise_if_stopped, stop_on_signals
+from cpc.train import Stopped, stop_on_signals
 from experiments.kinds.audio import probes as audio
 from experiments.kinds.series import probes as series
-from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, run_probes
+from experiments.training.probes import ProbeContext, ProbeTask, run_probes
 
 
 class Features:
@@ -47,21 +47,9 @@ def probe_series(features, folder, monkeypatch):
     ask(config, folder, series.feature_sets, data=SimpleNamespace(train=None, test=None))
 
 
-def probe_by_tasks(features, folder, _):
-    config = SimpleNamespace(seed=0, probe=SimpleNamespace(features=("bag", "c")))
-    sets = [FeatureSet(name, None) for name in config.probe.features]
-    ask(config, folder, lambda *_: sets, lambda context, one: features(one.name) or ())
-
-
-@pytest.mark.parametrize("probe", [probe_audio, probe_series, probe_by_tasks])
+@pytest.mark.parametrize("probe", [probe_audio, probe_series])
 def test_the_next_feature_is_not_asked_for(probe, tmp_path, monkeypatch):
     features = Features()
     with stop_on_signals(), pytest.raises(Stopped, match="stopped by SIGTERM"):
         probe(features, tmp_path, monkeypatch)
     assert len(features.asked) == (2 if probe is probe_series else 1)  # of training and test
-
-
-def test_without_a_signal_nothing_is_raised():
-    raise_if_stopped()
-    with stop_on_signals():
-        raise_if_stopped()

@@ -21,13 +21,13 @@ from cpc.results import Score, read_scores
 from cpc.train import make_mesh, replicate
 from cpc.types import UserError
 from experiments.bench.step import count_compilations
-from experiments.kinds.audio import frames as audio_frames
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import supervised as audio_supervised
+from experiments.kinds.audio import tasks as audio_frames
 from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_samples
 from experiments.kinds.image import kind as image
-from experiments.kinds.image import supervised as image_supervised
+from experiments.kinds.image import probes as image_supervised
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, kept_until_done
 from experiments.training.supervised import (
@@ -488,7 +488,7 @@ def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch)
         given.append(options)
         return optax.identity(), None
 
-    monkeypatch.setattr("experiments.training.supervised.make_optimizer", make)
+    monkeypatch.setattr("experiments.training.supervised.train.make_optimizer", make)
     for config.optim.name in ("lion", "schedule_free"):
         make_own_optimizer(config, 100, 1.0, ())
     assert [options["name"] for options in given] == ["lion", "adam"]

@@ -91,7 +91,6 @@ def test_a_page_is_one_file_and_always_the_same_bytes(tmp_path):
     assert base64.b64decode(embedded) == (tmp_path / "figures" / "f.png").read_bytes()
 
 
-@pytest.mark.slow
 def test_a_dollar_in_a_name_is_no_mathematics():
     """Two of them are as many as it takes, whatever stands between."""
     figure, (axes, powers) = make_figure(2)
@@ -108,28 +107,23 @@ def test_a_dollar_in_a_name_is_no_mathematics():
     assert png == to_png(figure)
 
 
-def test_two_figures_of_one_name_are_refused(tmp_path):
+def test_empty_sections_are_left_out_and_two_figures_of_one_name_refused(tmp_path):
+    page = write_page(tmp_path, "p", "t", "l", sections=[Section("nothing"), Section("s", ["x"])])
+    assert "nothing" not in page.read_text()
+    assert not (tmp_path / "figures").exists()
     twice = Section("s", figures=[Figure("f", drawing(), title, "c") for title in "ab"])
     with pytest.raises(ValueError, match="two figures of the page p are named f"):
         write_page(tmp_path, "p", "t", "l", sections=[twice])
 
 
-def test_sections_without_content_are_left_out(tmp_path):
-    page = write_page(tmp_path, "p", "t", "l", sections=[Section("nothing"), Section("s", ["x"])])
-    assert "nothing" not in page.read_text()
-    assert not (tmp_path / "figures").exists()
-
-
 @pytest.mark.parametrize(
     ("values", "kind", "texts"),
     [
-        ([0.5, 1e-5], "number", ["0.5", "1e−5"]),
-        (["a", None], "text", ["a", ""]),
-        (["a" * 40], "long", ["a" * 40]),
-        ([None, None], "number", ["", ""]),
+        ([0.5, 1e-5], "number", ["0.5", "1e−5"]), (["a", None], "text", ["a", ""]),
+        (["a" * 40], "long", ["a" * 40]), ([None, None], "number", ["", ""]),
         ([-3, True], "number", ["−3", "yes"]),
     ],
-)
+)  # fmt: skip
 def test_columns(values, kind, texts):
     table = Table("t", pd.DataFrame({"x": pd.Series(values, dtype=object)}))
     assert kinds(table) == [kind]

@@ -8,14 +8,12 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgb
 from test_engine import Page
 
 from cpc.files import read_json, write_json
-from cpc.report import Words, closing_lines, run_page, score_section, sentences, write_report
-from cpc.report.draw import add_shared_legend, make_figure, stack_panels
-from cpc.report.engine import Section, cells
-from cpc.report.run_page import accuracy_colors, accuracy_figure, bound_figure, curves_figure
+from cpc.report import Words, closing_lines, run_page, sentences, write_report
+from cpc.report.engine import Section, cells, write_page
+from cpc.report.run_page import accuracy_figure, bound_figure, curves_figure
 from cpc.report.score_section import (
     curve_figures,
     curve_table,
@@ -31,14 +29,20 @@ from cpc.results import (
     Score,
     last_scores,
     read_run,
-    read_scores,
     score_frame,
     show_value,
     write_scores,
 )
 from tests.fake_image_run import DIRECTIONS, write_fake_image_run
 from tests.fake_image_run import OFFSETS as ROWS_AHEAD
-from tests.fake_run import OFFSETS, add_records, fake_record, remove_seals, write_fake_run
+from tests.fake_run import (
+    OFFSETS,
+    add_records,
+    draw_nothing,
+    fake_record,
+    remove_seals,
+    write_fake_run,
+)
 
 AUDIO = Words("recordings", baselines=("mfcc",), titles={"mfcc": "MFCC"}, tested="utterances")
 IMAGES = Words("images", features=("z", "c"), baselines=("pixels",), ahead="rows ahead")
@@ -47,15 +51,27 @@ FIGURES = {"accuracy", "bound", "collapse", "curves", "scores", "speed"}
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run directory with its page, made once; tests do not change it."""
-    workdir = write_fake_run(tmp_path_factory.mktemp("finished"))
-    assert write_report(workdir, AUDIO) == workdir / "report.html"
+    """A run directory with every file, which no test changes."""
+    workdir = write_fake_run(tmp_path_factory.mktemp("finished"), 500)
+    row = {"name": "a", "value": 1.0, "unit": "u", "meaning": "what a means"}
+    write_json(workdir / "audit.json", {"rule": "batch", "title": "x", "rows": [row]})
+    write_json(workdir / "truth.json", {"offsets": [1, 2], "mutual_information": [1.0, 0.5]})
     return workdir
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    draw_nothing(monkeypatch)
 
 
 @pytest.fixture
 def images(tmp_path):
     return write_fake_image_run(tmp_path / "run")
+
+
+def axes_of(figures):
+    (one,) = figures
+    return one.figure.axes
 
 
 def summary(run, words):
@@ -66,9 +82,13 @@ def headline(run, words):
     return run_page.headline(run, headlines(run.scores, words))
 
 
-def axes_of(figures):
-    (one,) = figures
-    return one.figure.axes
+PHONES = Score("phones", "ru", "frame", "c", "linear", "accuracy", 0.73, 0.72, 0.74, 0.21)
+
+
+def probed(tmp_path, *scores):
+    (tmp_path / "config.json").write_text("{}")
+    write_scores(tmp_path, scores)
+    return read_run(tmp_path)
 
 
 def rewrite_lines(workdir, lines):
@@ -82,22 +102,20 @@ def tables_of(run, words):
     return {group: score_table(group, rows, words) for group, rows in groups.items()}
 
 
-@pytest.mark.slow
 def test_page_is_whole(finished):
-    page = (finished / "report.html").read_text(encoding="utf-8")
+    """It has every part, and the same records make the same bytes."""
+    own = [lambda run: Section("Mine", [f"of {run.name}"]), lambda run: None]
+    written = write_report(finished, AUDIO, own).read_bytes()
+    assert write_report(finished, AUDIO, own).read_bytes() == written
+    page = written.decode()
     assert {path.stem for path in (finished / "figures").glob("*.png")} == FIGURES
     assert page.count("<img") == len(FIGURES)
     text = "".join(Page(page).text)
     assert "1009/<b>.flac: no samples" in text  # of the skipped files
-    assert "model.context_width" in text  # of the configuration
-    assert "git_revision" in text
+    of_audit, of_config = "what a means", "model.context_width"
+    for word in (of_audit, of_config, "git_revision", "of audio_voices"):
+        assert word in text
     assert read_run(finished).environment["command"] in text
-
-
-@pytest.mark.slow
-def test_same_records_same_bytes(workdir):
-    first = write_report(workdir, AUDIO).read_bytes()
-    assert write_report(workdir, AUDIO).read_bytes() == first
 
 
 def test_a_speaker_called_script(tmp_path):
@@ -111,45 +129,26 @@ def test_a_speaker_called_script(tmp_path):
     assert name in "".join(page.text)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "missing", ["config.json", "environment.json", "metrics.jsonl", "scores.json", "skipped.txt"]
-)
-def test_missing_parts_are_left_out(workdir, missing):
-    (workdir / missing).unlink()
-    Page(write_report(workdir, AUDIO).read_text(encoding="utf-8"))
-
-
-def test_page_before_anything_is_measured(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    page = write_report(tmp_path, AUDIO)
-    assert page.read_text().count("<img") == 0
-    assert headline(read_run(tmp_path), AUDIO) == []
-
-
-@pytest.mark.slow
-def test_problems_of_damaged_files_are_on_the_page(workdir):
+def test_missing_and_damaged_parts_are_left_out(workdir):
+    """Each file alone, and in the end almost all of them."""
     (workdir / "scores.json").write_text("{")
     (problem,) = read_run(workdir).problems
     assert problem in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
+    for missing in ("scores.json", "environment.json", "skipped.txt", "metrics.jsonl"):
+        (workdir / missing).unlink()
+        Page(write_report(workdir, AUDIO).read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
-def test_headline_numbers(finished):
-    numbers = [number for number, _ in headline(read_run(finished), AUDIO)]
-    bound = read_run(finished).offsets
-    mean = bound[(bound.rule == "one_per_sequence") & (bound.step == 2000)].bound.mean()
-    assert numbers == [f"{mean:.2f} nats", "56.2 %", "87.1 %", "99.2 %", "2,000"]
-
-
-@pytest.mark.slow
-def test_modalities_add_sections(workdir):
-    own = [lambda run: Section("Mine", [f"of {run.name}"]), lambda run: None]
-    assert "of audio_voices" in "".join(Page(write_report(workdir, AUDIO, own).read_text()).text)
-
-
-def test_score_tables(finished):
-    tables = tables_of(read_run(finished), AUDIO)
+def test_numbers_table_and_figure_of_scores(finished):
+    run = read_run(finished)
+    bound = run.offsets[(run.offsets.rule == "one_per_sequence") & (run.offsets.step == 500)].bound
+    numbers = [number for number, _ in headline(run, AUDIO)]
+    assert numbers == [f"{bound.mean():.2f} nats", "56.2 %", "87.1 %", "99.2 %", "500"]
+    panels = axes_of(scores_figure(last_scores(run.scores), AUDIO))
+    widths = [[bar.get_width() for bar in axes.patches] for axes in panels]
+    np.testing.assert_allclose(widths[0], [35.1, 61.4, 44.1, 56.2, 63.4])  # baselines first
+    assert len(widths) == 3
+    tables = tables_of(run, AUDIO)
     rows = cells(tables["phones", "festvox-ru", "frame"])
     assert rows == [
         ["chance", "", "21.3", "", "", ""],
@@ -179,24 +178,7 @@ def test_without_knowledge_is_of_each_metric_and_where_they_differ_of_each_of_th
         assert rows[0]["R-value"] == "0.4"
     panels = axes_of(scores_figure(score_frame(scores), AUDIO))
     lines = [len(axes.collections) for axes in panels if axes.get_yticklabels()]
-    assert len({*lines}) == 1
-    assert (lines[0] > 0) == own
-
-
-def test_score_tables_of_images_have_paired_leads_and_top_5(images):
-    top_5 = Score("classes", "shapes", "image", "z", "linear", "top-5 accuracy", 0.955, 0.95, 0.96)
-    write_scores(images, [top_5._replace(step=500)])
-    table = tables_of(read_run(images), IMAGES)["classes", "shapes", "image"]
-    ours = dict(zip(table.frame.columns, cells(table)[4], strict=True))
-    assert ours == {
-        "features": "CPC, z",
-        "method": "linear",
-        "accuracy, %": "85.5",
-        "top-5 accuracy, %": "95.5",
-        "95 % interval": "84.8 to 86.2",
-        "over untrained": "+11.4 (+10.3 to +12.5)",  # unpaired: +10.4 to +12.4
-        "setting": "lbfgs, l2 0.001",
-    }
+    assert (len({*lines}), lines[0] > 0) == (1, own)
 
 
 def test_tasks_come_as_they_were_asked_and_features_from_baselines_to_what_was_learned():
@@ -211,6 +193,30 @@ def test_tasks_come_as_they_were_asked_and_features_from_baselines_to_what_was_l
     assert found == {"speakers": ["random c", "c"], "ABX": ["mfcc", "c"]}
 
 
+def test_tables_and_figures_of_images(images):
+    """Paired leads, top-5 accuracy, and panels and lines of each direction."""
+    top_5 = Score("classes", "shapes", "image", "z", "linear", "top-5 accuracy", 0.955, 0.95, 0.96)
+    write_scores(images, [top_5._replace(step=500)])
+    run = read_run(images)
+    table = tables_of(run, IMAGES)["classes", "shapes", "image"]
+    ours = dict(zip(table.frame.columns, cells(table)[4], strict=True))
+    assert ours == {
+        "features": "CPC, z", "method": "linear", "accuracy, %": "85.5",
+        "top-5 accuracy, %": "95.5", "95 % interval": "84.8 to 86.2",
+        "over untrained": "+11.4 (+10.3 to +12.5)",  # unpaired: +10.4 to +12.4
+        "setting": "lbfgs, l2 0.001",
+    }  # fmt: skip
+    panels = axes_of(bound_figure(run, IMAGES))
+    assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == [
+        f"{rule}, {direction}" for rule in ("batch", "one per sequence") for direction in DIRECTIONS
+    ]
+    (ceiling,) = [line for line in panels[0].lines if line.get_label() == "log N"]
+    assert ceiling.get_xdata().tolist() == ROWS_AHEAD
+    top1, _ = axes_of(accuracy_figure(run, IMAGES))
+    assert "one per sequence, up, N = 128" in {line.get_label() for line in top1.lines}
+    assert top1.get_xlabel() == "offset k (rows ahead)"
+
+
 def test_learning_curves(images):
     run = read_run(images)
     groups = score_groups(last_scores(run.scores), IMAGES)
@@ -222,56 +228,16 @@ def test_learning_curves(images):
     assert figure.name == "curve_few_labels_shapes_image_accuracy"
     lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
     assert list(lines) == [
-        "untrained, z, frozen",
-        "pixels, frozen",
-        "CPC, z, frozen",
-        "CPC, z, fine-tuned",
+        "untrained, z, frozen", "pixels, frozen", "CPC, z, frozen", "CPC, z, fine-tuned",
         "supervised",
-    ]
+    ]  # fmt: skip
     line, *_ = lines["CPC, z, frozen"].lines
     assert [float(line.get_xdata()[at]) for at in (0, -1)] == [600, 60_000]
     assert [float(line.get_ydata()[at]) for at in (0, -1)] == pytest.approx([72, 85])
     assert axes.get_xticklabels()[0].get_text() == "600\n1 % of the labels"
 
 
-def test_a_score_without_a_number_of_labels_is_not_a_point_of_a_curve(images):
-    few = next(score for score in read_scores(images) if score.task == "few_labels")
-    write_scores(
-        images, [few._replace(features="pixels", method="all", num_train=None, setting="")]
-    )
-    section = scores_section(read_run(images), IMAGES)
-    curve, table = (one for one in section.tables if one.title.startswith("Few labels"))
-    assert "by number of labels" in curve.title
-    assert not any("nan" in head for head in curve.frame.columns)
-    assert [row[1] for row in cells(table)] == ["all"]
-    assert "nan" not in str(summary(read_run(images), IMAGES))
-
-
-def test_few_labels_without_an_interval_have_none_in_words(images):
-    few = [score for score in read_scores(images) if score.task == "few_labels"]
-    write_scores(images, [score._replace(low=None, high=None, outcomes=None) for score in few])
-    (sentence, *_) = [one for one in summary(read_run(images), IMAGES) if "With 600" in one]
-    assert "z frozen reaches 72.0 %; the same network on these labels alone" in sentence
-    assert "()" not in sentence
-
-
-@pytest.mark.slow
-def test_each_data_set_has_a_learning_curve_of_its_own(images):
-    few = [score for score in read_scores(images) if score.task == "few_labels"]
-    write_scores(images, [score._replace(data="others", outcomes=None) for score in few])
-    page = write_report(images, IMAGES, ()).read_text(encoding="utf-8")
-    drawn = [
-        images / "figures" / f"curve_few_labels_{data}_image_accuracy.png"
-        for data in ("shapes", "others")
-    ]
-    assert drawn[0].read_bytes() != drawn[1].read_bytes()
-    for data in ("shapes", "others"):
-        assert f"Few labels by image, {data}: accuracy against labels" in page
-        assert f"labels of {data} (1 % of the labels), " in page
-
-
-@pytest.mark.slow
-def test_each_unit_and_metric_has_a_learning_curve_of_its_own(images):
+def test_each_data_set_unit_and_metric_has_a_learning_curve(images):
     asked = {
         ("utterance", "accuracy"): 0.2, ("frame", "accuracy"): 0.5, ("frame", "top-5 accuracy"): 0.8
     }  # fmt: skip
@@ -294,15 +260,8 @@ def test_each_unit_and_metric_has_a_learning_curve_of_its_own(images):
     assert len({*drawn}) == 6
     sentences = [one for one in summary(read_run(images), AUDIO) if "labels of a/b" in one]
     assert ["top-5 accuracy of" in one for one in sentences] == [False, False, True]
-    write_report(images, IMAGES)
+    write_page(images, "curves", "", "", sections=[section])
     assert all((images / "figures" / f"{name}.png").exists() for name in drawn)
-
-
-def test_scores_figure_has_a_panel_for_each_task_and_unit(finished):
-    panels = axes_of(scores_figure(last_scores(read_run(finished).scores), AUDIO))
-    widths = [[bar.get_width() for bar in axes.patches] for axes in panels]
-    np.testing.assert_allclose(widths[0], [35.1, 61.4, 44.1, 56.2, 63.4])  # baselines first
-    assert len(widths) == 3
 
 
 def test_scores_during_training(workdir):
@@ -314,16 +273,7 @@ def test_scores_during_training(workdir):
     assert lines == {"CPC, c": [[100, 30], [200, 50]]}  # of MFCC one step is no line
 
 
-def test_curves_are_means_over_offsets_that_have_a_value(workdir):
-    rng = np.random.default_rng(0)
-    record = fake_record(600, "batch", False, 1024, 4.4, rng) | {"split": "train"}
-    loss = [None, *record["offset_loss"][1:]]
-    add_records(workdir, record | {"offset_loss": loss})
-    left, _ = axes_of(curves_figure(read_run(workdir)))
-    np.testing.assert_allclose(left.lines[0].get_ydata()[-1], np.mean(loss[1:]))
-
-
-def test_bound_figure_shows_the_last_records(workdir):
+def test_figures_of_offsets_show_the_last_records(workdir):
     truth = {"offsets": OFFSETS, "mutual_information": [3.0] * 12}
     (workdir / "truth.json").write_text(json.dumps(truth))
     run = read_run(workdir)
@@ -337,35 +287,18 @@ def test_bound_figure_shows_the_last_records(workdir):
         np.testing.assert_array_equal(lines["exact mutual information"], 3.0)
         assert axes.get_ylim()[1] > rows.log_n.max()
         assert axes.get_title(loc="left").startswith(rule.replace("_", " "))
-
-
-@pytest.mark.parametrize("number", [1, 2, 4, 6, 12])
-def test_every_direction_has_a_color_of_its_own(number):
-    colors = {tuple(to_rgb(color)) for color in accuracy_colors(0, number)}
-    assert len(colors) == number
-
-
-def test_accuracy_figure_has_both_readings_and_chance(workdir):
-    run = read_run(workdir)
     top1, pairwise = axes_of(accuracy_figure(run, AUDIO))
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in top1.lines}
     rows = run.offsets[(run.offsets.rule == "batch") & (run.offsets.split == "test")]
     np.testing.assert_allclose(lines["batch, N = 1,024"], 100 * rows[rows.step == 500].acc_top1)
     np.testing.assert_allclose(lines["chance, 1.6 %"], 100 / 64)
     assert "chance, 50 %" in {line.get_label() for line in pairwise.lines}
-
-
-def test_directions_have_panels_and_lines_of_their_own(images):
-    run = read_run(images)
-    panels = axes_of(bound_figure(run, IMAGES))
-    assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == [
-        f"{rule}, {direction}" for rule in ("batch", "one per sequence") for direction in DIRECTIONS
-    ]
-    (ceiling,) = [line for line in panels[0].lines if line.get_label() == "log N"]
-    assert ceiling.get_xdata().tolist() == ROWS_AHEAD
-    top1, _ = axes_of(accuracy_figure(run, IMAGES))
-    assert "one per sequence, up, N = 128" in {line.get_label() for line in top1.lines}
-    assert top1.get_xlabel() == "offset k (rows ahead)"
+    # Curves are means over the offsets that have a value.
+    record = fake_record(600, "batch", False, 1024, 4.4, np.random.default_rng(0))
+    loss = [None, *record["offset_loss"][1:]]
+    add_records(workdir, record | {"split": "train", "offset_loss": loss})
+    left, _ = axes_of(curves_figure(read_run(workdir)))
+    np.testing.assert_allclose(left.lines[0].get_ydata()[-1], np.mean(loss[1:]))
 
 
 def test_parts_that_predict_unequally_are_averaged_by_prediction(workdir):
@@ -404,7 +337,6 @@ def test_states_name_their_offsets():
     assert len(state_sentences(rows.assign(state="fine", bound=1.0), "")) == 1
 
 
-@pytest.mark.slow
 def test_summary_calls_only_bounds_so(workdir):
     def sentences():
         return summary(read_run(workdir), AUDIO)
@@ -426,19 +358,12 @@ def test_summary_calls_only_bounds_so(workdir):
     rewrite_lines(workdir, known)
     assert "(chance 0.2 %)" in " ".join(sentences())
     assert not any(word in words for word in ("chance at", "aturated", "estimate"))
-    assert "nan" not in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
+    assert "nan" not in words
 
 
-@pytest.mark.parametrize(
-    ("num_won", "num_lost", "higher_is_better", "word"),
-    [
-        (13, 3, True, "better"),
-        (25, 15, True, "not"),
-        (3, 13, True, "worse"),
-        (3, 13, False, "better"),
-        (13, 3, False, "worse"),
-    ],
-)
+@pytest.mark.parametrize(("num_won", "num_lost", "higher_is_better", "word"), [
+    (13, 3, True, "better"), (25, 15, True, "not"), (3, 13, False, "better"),
+])  # fmt: skip
 def test_scores_are_compared_by_the_difference_and_its_direction(
     num_won, num_lost, higher_is_better, word
 ):
@@ -475,8 +400,7 @@ def test_features_are_laid_beside_each_baseline_and_the_network_untrained(tmp_pa
         baselines=("mfcc", "mfcc context"), titles={"mfcc": "MFCC", "mfcc context": "stacked"}
     )
     ours, gain = (one for one in summary(read_run(tmp_path), words) if "linear on c" in one)
-    assert "better than MFCC (" in ours
-    assert "worse than stacked (" in ours
+    assert all(word in ours for word in ("better than MFCC (", "worse than stacked ("))
     assert "untrained" not in ours
     assert gain.startswith("Trained minus untrained")
     assert re.search(r"\+1\.[3-7] \(\+1\.\d to \+1\.\d\) points, paired by items", gain)
@@ -485,7 +409,6 @@ def test_features_are_laid_beside_each_baseline_and_the_network_untrained(tmp_pa
     assert "training has lost" in loss
 
 
-@pytest.mark.slow
 def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
     def number_of_sentences():
         return len(summary(read_run(workdir), AUDIO))
@@ -506,13 +429,9 @@ def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
 
 def test_an_error_rate_goes_through_the_page(tmp_path):
     """Lower is better, and there is no chance level."""
-    (tmp_path / "config.json").write_text("{}")
     rate = Score("words", "news", "utterance", "c", "ctc", "word error rate", 0.123, 0.11, 0.14,
                  higher_is_better=False, num_test=70)  # fmt: skip
-    write_scores(
-        tmp_path, [rate, rate._replace(features="random c", value=0.9, low=0.8, high=0.95)]
-    )
-    run = read_run(tmp_path)
+    run = probed(tmp_path, rate, rate._replace(features="random c", value=0.9, low=0.8, high=0.95))
     assert headline(run, AUDIO)[0][0] == "12.3 %"
     table = tables_of(run, AUDIO)["words", "news", "utterance"]
     assert list(table.frame.columns)[2] == "word error rate, %"
@@ -522,11 +441,9 @@ def test_an_error_rate_goes_through_the_page(tmp_path):
     assert "lower is better" in axes.get_xlabel()
     assert [line for line in axes.lines if line.get_linestyle() == ":"] == []
     (sentence,) = [one for one in summary(run, AUDIO) if "12.3" in one]
+    gains = [one for one in summary(run, AUDIO) if "−77.7" in one]
     assert "chance" not in sentence
-    (gain,) = [one for one in summary(run, AUDIO) if one.startswith("Trained minus untrained")]
-    assert "−77.7" in gain
-    assert "lost" not in gain
-    Page(write_report(tmp_path, AUDIO).read_text())
+    assert ["lost" in one for one in gains] == [False, False]
 
 
 #: What a flip, a hand or another program may have put where something else was.
@@ -555,64 +472,35 @@ def changed(value, path, new):
     return value
 
 
-@pytest.fixture(scope="module")
-def all_of_it(tmp_path_factory):
-    workdir = write_fake_run(tmp_path_factory.mktemp("all"), 300)
-    audit = {"rule": "batch", "title": "x"}
-    row = {"name": "a", "value": 1.0, "unit": "u", "meaning": "m"}
-    write_json(workdir / "audit.json", {**audit, "rows": [row]})
-    write_json(workdir / "truth.json", {"offsets": [1, 2], "mutual_information": [1.0, 0.5]})
+def test_whatever_stands_in_a_file_the_page_is_made(finished, tmp_path):
+    """A value, or a whole file, is of another type: in all files at once, as none knows others."""
+    workdir = shutil.copytree(finished, tmp_path / "run")
     score = Score("tone", "voices", "frame", "c", "linear", "accuracy", 0.5, 0.4, 0.6, 0.1)
     write_scores(workdir, [score, score._replace(features="random c")])
-    return workdir
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["audit.json", "truth.json", "scores.json", "environment.json", "config.json"]
-)
-def test_whatever_stands_in_a_file_the_page_is_made(all_of_it, tmp_path, monkeypatch, name):
-    """Without its pictures, which take long."""
-    workdir = shutil.copytree(all_of_it, tmp_path / "run")
-    of_run = [f"{name}_figure" for name in ("curves", "bound", "accuracy", "spread", "speed")]
-    of_scores = ["scores_figure", "progress_figure", "curve_figures"]
-    for module, drawn in ((run_page, of_run), (score_section, of_scores)):
-        for function in drawn:
-            monkeypatch.setattr(module, function, lambda *args: [])
-
-    def show_tables(folder, name, title, lead, headline, sections):
-        for section in sections:
-            for table in (*section.tables, *section.details):
-                cells(table)
-        return folder
-
-    monkeypatch.setattr(run_page, "write_page", show_tables)
-    path = workdir / name
-    whole = read_json(path)
-    every = [(place, new) for place in places(whole) for new in (..., *WRONG)]
+    names = ("audit.json", "truth.json", "scores.json", "environment.json", "config.json")
+    whole = {name: read_json(workdir / name) for name in names}
+    every = {
+        name: [(place, new) for place in places(content) for new in (..., *WRONG)]
+        for name, content in whole.items()
+    }
     rng = np.random.default_rng(0)
-    for number in rng.permutation(len(every))[:6]:
-        write_json(path, changed(whole, *every[number]))
+    for _ in range(4):
+        for name, content in whole.items():
+            write_json(workdir / name, changed(content, *every[name][rng.choice(len(every[name]))]))
         write_report(workdir, AUDIO)
-    for new in WRONG:
-        write_json(path, new)
+    for new in WRONG[::3]:
+        for name in whole:
+            write_json(workdir / name, new)
         write_report(workdir, AUDIO)
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
-    [
-        ({"split": [None]}, False),
-        ({"rank_c": "a", "steps_per_second": "a"}, False),
-        ({"bound": {}, "n": "a", "state": 3}, False),
-        ({"step": 1e308}, True),
-        ({"step": "a"}, True),
-        ({"step": "7"}, False),
-        ({"offsets": 3}, False),
-    ],
-)
-def test_a_record_of_wrong_types_costs_at_most_itself(all_of_it, tmp_path, change, problem):
-    workdir = shutil.copytree(all_of_it, tmp_path / "run")
+    [({"split": [None], "rank_c": "a", "bound": {}, "n": "a", "state": 3}, False),
+     ({"step": 1e308}, True), ({"step": "7", "offsets": 3}, False)],
+)  # fmt: skip
+def test_a_record_of_wrong_types_costs_at_most_itself(finished, tmp_path, change, problem):
+    workdir = shutil.copytree(finished, tmp_path / "run")
     first, *rest = (workdir / "metrics.jsonl").read_text().splitlines()
     rewrite_lines(workdir, [json.dumps({**json.loads(first), **change}), *rest, "[3]", rest[0]])
     run = read_run(workdir)
@@ -622,46 +510,36 @@ def test_a_record_of_wrong_types_costs_at_most_itself(all_of_it, tmp_path, chang
     summary(run, AUDIO)
 
 
-def probed(tmp_path, *scores):
-    (tmp_path / "config.json").write_text("{}")
-    write_scores(tmp_path, scores)
-    return read_run(tmp_path)
-
-
-PHONES = Score("phones", "ru", "frame", "c", "linear", "accuracy", 0.73, 0.72, 0.74, 0.21)
-
-
 def test_the_page_opens_with_what_training_gained_and_names_lost_comparisons(tmp_path):
     hidden = PHONES._replace(method="hidden", value=0.745, low=0.74, high=0.75)
     scores = [
-        PHONES,
-        PHONES._replace(features="random c", value=0.682, low=0.67, high=0.69),
+        PHONES, PHONES._replace(features="random c", value=0.682, low=0.67, high=0.69),
         PHONES._replace(features="mfcc", value=0.6, low=0.59, high=0.61),
         PHONES._replace(data="en", value=0.681, low=0.67, high=0.69),
         PHONES._replace(data="en", features="random c", value=0.631, low=0.62, high=0.64),
         PHONES._replace(task="nats", metric="nats", value=2.5, low=2.4, high=2.6),
-        PHONES._replace(task="nats", metric="nats", features="random c", value=1.0),
-        hidden,
+        PHONES._replace(task="nats", metric="nats", features="random c", value=1.0), hidden,
         hidden._replace(features="mfcc", value=0.788, low=0.78, high=0.79),
-    ]
+    ]  # fmt: skip
     run = probed(tmp_path, *scores)
     first, *others = summary(run, AUDIO)
     assert first == "CPC over untrained: phones +4.8 and +5.0 points, nats nats +1.50 nats."
     (lost,) = [one for one in others if "hidden" in one]
-    assert "MFCC" in lost
-    assert "78.8 % to 74.5 %" in lost
+    assert all(word in lost for word in ("MFCC", "78.8 % to 74.5 %"))
     lines = closing_lines(tmp_path, AUDIO)
     assert lines[1].split()[-4:] == ["21.0", "60.0", "68.2", "73.0"]
     assert lines[-2:] == [first, lost]
+    # A lost metric of the headline's method is named, too.
+    five = PHONES._replace(metric="top-5 accuracy", value=0.8, low=0.79, high=0.81)
+    better = five._replace(features="mfcc", value=0.9, low=0.89, high=0.91)
+    said = summary(probed(tmp_path, PHONES, five, better), AUDIO)
+    assert any("top-5 accuracy" in one and "90.0 % to 80.0 %" in one for one in said)
 
 
 @pytest.mark.parametrize(("trained", "untrained", "metric", "is_worse"), [
     ((0.37,), (0.76,), "accuracy", True), ((0.758,), (0.76,), "accuracy", False),
-    ((0.37, 0.36, 0.38), (0.76, 0.75, 0.77), "accuracy", True),
     ((0.74, 0.60, 0.88), (0.76, 0.62, 0.90), "accuracy", False),
-    ((0.97, 0.96, 0.98), (0.76, 0.75, 0.77), "accuracy", False),
     ((0.97, 0.96, 0.98), (0.76, 0.75, 0.77), "error rate", True),
-    ((0.37,), (0.76,), "error rate", False),
 ])  # fmt: skip
 def test_features_that_training_has_made_worse_come_first(
     tmp_path, trained, untrained, metric, is_worse
@@ -683,38 +561,9 @@ def test_a_difference_of_one_test_item_has_no_verdict(tmp_path):
     ours = PHONES._replace(value=0.38, **own)
     other = ours._replace(features="random c", value=0.76, outcomes=Outcomes([76], [100], "one"))
     (sentence,) = [one for one in summary(probed(tmp_path, ours, other), AUDIO) if "minus" in one]
-    assert "−38.0 points" in sentence
-    assert "one test item" in sentence
+    assert all(word in sentence for word in ("−38.0 points", "one test item"))
     assert "distinguishable" not in sentence
     assert "without an interval" in against_phrase(ours, other, AUDIO)
-
-
-def test_without_learned_features_no_column_is_cpcs(tmp_path):
-    """Of baselines alone, and of the network untrained: neither is compared with itself."""
-    mfcc = PHONES._replace(features="mfcc")
-    said = summary(probed(tmp_path, mfcc), AUDIO)
-    assert not any("distinguishable" in one for one in said)
-    head, row = closing_lines(tmp_path, AUDIO)
-    assert "CPC" not in head
-    assert row.split()[-2:] == ["21.0", "73.0"]
-    write_scores(tmp_path, [PHONES._replace(features="random c", value=0.5), mfcc])
-    head, row = closing_lines(tmp_path, AUDIO)
-    assert head.split()[-1] == "untrained"
-    assert row.split()[-1] == "50.0"
-
-
-def test_a_lost_metric_of_the_headlines_method_is_named(tmp_path):
-    five = PHONES._replace(metric="top-5 accuracy", value=0.8, low=0.79, high=0.81)
-    better = five._replace(features="mfcc", value=0.9, low=0.89, high=0.91)
-    said = summary(probed(tmp_path, PHONES, five, better), AUDIO)
-    assert any("top-5 accuracy" in one and "90.0 % to 80.0 %" in one for one in said)
-
-
-def test_advice_follows_the_rule_of_the_config_if_no_step_is_recorded(tmp_path):
-    untrained = PHONES._replace(features="random c", value=0.9, low=0.89, high=0.91)
-    probed(tmp_path, PHONES, untrained)
-    (tmp_path / "config.json").write_text('{"negatives": {"rule": "own_sequence"}}')
-    assert "own_sequence" not in summary(read_run(tmp_path), AUDIO)[0]
 
 
 def test_an_infinite_loss_is_worse_than_guessing_and_not_unmeasured(workdir):
@@ -727,29 +576,3 @@ def test_an_infinite_loss_is_worse_than_guessing_and_not_unmeasured(workdir):
     said = summary(read_run(workdir), AUDIO)
     assert any("Worse than guessing at offset 3" in one for one in said)
     assert not any("No number at" in one for one in said)
-
-
-def test_captions_promise_only_intervals_that_there_are(tmp_path):
-    alone = PHONES._replace(low=None, high=None)
-    captions = []
-    for scores in ([PHONES], [alone], [PHONES, alone._replace(features="z")]):
-        (tmp_path / str(len(captions))).mkdir()
-        run = probed(tmp_path / str(len(captions)), *scores)
-        captions.append(scores_section(run, AUDIO).figures[0].caption)
-    assert ["95 %" in caption for caption in captions] == [True, False, True]
-    assert len(set(captions)) == 3
-
-
-@pytest.mark.parametrize("num_panels", [1, 2, 5])
-def test_panels_stack_for_phones_and_keep_their_legend(num_panels):
-    figure, panels = make_figure(num_panels, num_columns=2)
-    for axes in panels:
-        axes.plot([1, 2], label="line")
-    add_shared_legend(figure, panels)
-    assert stack_panels(figure) == (num_panels > 1)
-    width, _ = figure.get_size_inches()
-    assert (width < 5) == (num_panels > 1)
-    figure.draw_without_rendering()
-    lefts = {round(axes.get_position().x0, 3) for axes in panels}
-    assert len(lefts) == 1
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["line"]
