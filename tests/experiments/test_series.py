@@ -406,6 +406,13 @@ def test_the_size_of_what_a_file_holds_is_limited(tmp_path, monkeypatch, form):
         files.read_sequences(tmp_path, 1)
 
 
+def test_a_zip_of_another_compression_is_not_inflated(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x.npy", b"")
+    with pytest.raises(UserError, match="compression"):
+        files.read_file(tmp_path / "x.npz")
+
+
 @pytest.mark.parametrize("metadata", [
     b"", b"[]", b'{"index_columns": [[]], "columns": 3}', b'{"index_columns": ["0"]}',
 ])  # fmt: skip
