@@ -16,7 +16,7 @@ from absl import app, flags
 from cpc import __main__ as program
 from cpc import losses, negatives, types
 from cpc.data.__main__ import SETS, TEXTS
-from experiments.command import cli  # noqa: F401 (its flags are not those of one command)
+from experiments.command import cli
 from tests import fake_torch
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -38,9 +38,10 @@ def shown_commands():
 def parse(monkeypatch, module, words):
     """Return the words that remain when a command has parsed its flags; its main does not run."""
     known, rest = flags.FLAGS, []
-    own = ("absl.", "experiments.command.")  # other modules' flags may have a command's names
     homes = {name: known.find_module_defining_flag(name) or "" for name in known}
-    others = {name: known[name] for name, home in homes.items() if not home.startswith(own)}
+    shared = {flag.name for flag in vars(cli).values() if isinstance(flag, flags.FlagHolder)}
+    shared |= {name for name, home in homes.items() if home.startswith("absl.")}
+    others = {name: known[name] for name in homes.keys() - shared}  # may have a command's names
     for name in others:
         delattr(known, name)
     before = {*known}

@@ -24,7 +24,8 @@ ON_HOST = {"certify", "describe", "describe_aligned",
            "greedy_decode", "image_scores", "ball_information", "auto_reset", "label_subset",
            "few_label_score", "seeds_interval", "read_rows", "with_neighbours", "expected_count",
            "format_audit", "log_uniform", "probabilities", "solve_alpha", "uniform",
-           "unigram"}  # fmt: skip
+           "unigram", "abx_score", "cell_errors", "cell_weights", "code_entropy", "code_scores",
+           "cut_tokens", "make_cells"}  # fmt: skip
 LABELS = np.array([0, 1, 2, 0, 1, 2] * 4)
 #: Results of these are entries of their inputs, and have the inputs' dtype.
 SELECT = {"hardest", "mix_keys", "percentile_ring", "semi_hard", "uniform_draws", "uniform_subset",
