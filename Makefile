@@ -10,6 +10,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 DEMO_RUN ?= runs/voices
+# Two processes, files in the order of conftest.py.
+SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 
 # Big pages for big buffers: a CPU step spends its time computing instead of faulting pages in.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
@@ -17,20 +19,18 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Where Python is told to write no bytecode, each of the tests' commands would compile its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test nightly mutations fast whole lint docs clean
+.PHONY: demo test nightly mutations tests fast lint docs clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/demo
 	$(BIN)/python -m experiments.train --config configs/audio_voices.py --workdir $(DEMO_RUN)
 
-# Types and the site keep one core busy each, and tests two.
+# Side by side, so that neither core waits: types, the site, and the tests in two processes.
 test: .venv/dev
-	$(MAKE) -j 2 lint docs
-	$(MAKE) fast
-	$(MAKE) whole
+	$(MAKE) -j 3 lint docs tests
 
 nightly: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m nightly
+	$(BIN)/python -m pytest $(SHARED) -m nightly
 	$(BIN)/python -m tests.estimators.coverage
 	$(BIN)/python -m tests.estimators.forty_tasks
 	mkdir -p build/studies
@@ -41,11 +41,11 @@ mutations: .venv/dev
 	@mkdir -p build
 	$(BIN)/python -m tests.mutations --out build/mutations.jsonl
 
-whole: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(whole or network) and not nightly"
+tests: .venv/dev
+	$(BIN)/python -m pytest $(SHARED) -m "not nightly"
 
 fast: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not whole and not network and not nightly"
+	$(BIN)/python -m pytest $(SHARED) -m "not whole and not network and not nightly"
 
 lint: .venv/dev
 	$(BIN)/ruff check

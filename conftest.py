@@ -35,3 +35,9 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files of whole runs, so that no process is left with one at the end."""
+    long = {item.path for item in items if item.get_closest_marker("whole")}
+    items.sort(key=lambda item: item.path not in long)
