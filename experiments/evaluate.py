@@ -29,13 +29,7 @@ from cpc.report.engine import Section
 from cpc.results import Run, digest
 from cpc.types import UserError
 from experiments.command import cli, cluster
-from experiments.command.config import (
-    Config,
-    check_config,
-    judged_on,
-    load_config,
-    with_settings,
-)
+from experiments.command.config import Config, check_config, judged_on, load_config, with_settings
 from experiments.command.run_dir import open_run, write_skipped
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
@@ -78,7 +72,7 @@ def run(
     mesh = cluster.start(device, config, workdir)
     data = load(config, pretrained)
     config.probe.tasks = tuple(tasks) or possible(data)
-    audio.check(config)
+    audio.geometry(config)  # which checks it
     with open_run(workdir, config, mesh) as path:
         options = plain(config.probe)
         asked_for = options.pop("tasks")
@@ -95,8 +89,8 @@ def run(
             write_sealed(path / DONE, {"options": options, "tasks": [*done, *left]})
         else:
             print(f"{', '.join(config.probe.tasks)} are answered already")
-        sections = (weights_section, *audio.SECTIONS)
-        print(f"report: {report.write_report(path, audio.WORDS, sections)}")
+        sections = (weights_section, *audio.PAGE.sections)
+        print(f"report: {report.write_report(path, audio.PAGE.words, sections)}")
 
 
 def read_weights(checkpoint: str, layer: str) -> models.Pretrained:

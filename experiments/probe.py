@@ -43,13 +43,13 @@ def main() -> None:
     if TASK.value != "all":
         if TASK.value not in known:
             raise UserError(
-                f"{workdir} holds a run of {kind.NAME}, which has no task {TASK.value}: choose "
+                f"{workdir} holds a run of {own.kind}, which has no task {TASK.value}: choose "
                 f"from {', '.join(known)}"
             )
         config.probe.tasks = (TASK.value,)
     config = judged_on(config, kind.KEYS, SETTINGS)
     check_config(config, kind.KEYS)
-    kind.check(config)
+    kind.geometry(config)  # which checks it
     is_of_run = check_places(kind, own, config)
     cluster.start(cli.DEVICE.value)
     variables, step = training.read_variables(workdir, STEP.value)

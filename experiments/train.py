@@ -16,7 +16,7 @@ from absl import flags
 from cpc.train import is_first, run_on_first
 from cpc.types import UserError
 from experiments.command import cli, cluster, names
-from experiments.command.config import Config, check_config
+from experiments.command.config import check_config
 from experiments.command.keys import list_keys, list_kinds, take_section
 from experiments.command.run_dir import check_same_data, open_run, record_state, write_skipped
 from experiments.kinds import registry as kinds
@@ -24,27 +24,25 @@ from experiments.training.loop import check_logger
 from experiments.training.problem import Dataset, Work
 
 
-def run(
-    config: Config | None, workdir: str | None, device: str = "auto", only_audit: bool = False
-) -> None:
+def run(config: Any, workdir: str | None, device: str = "auto", only_audit: bool = False) -> None:
     """Run a config from its checks to its page; the same call again resumes."""
-    kind = kinds.kind_of(config)
+    kind, pipeline = kinds.kind_of(config), kinds.pipeline_of(config)
     check_config(config, kind.KEYS)
     check_logger(config)
-    if kind.ON_ONE_DEVICE:
-        mesh = cluster.start_alone(device, kind.NAME)
+    if pipeline.ON_ONE_DEVICE:
+        mesh = cluster.start_alone(device, config.kind)
     else:
         mesh = cluster.start(device, config, workdir)
-    plan = kind.interpret(kind, config, mesh)
+    plan = pipeline.interpret(kind, config, mesh)
     with open_run(workdir, config, mesh) as folder:
         data: Dataset | None = cluster.load_in_turn(lambda: kind.load_data(config, print))
         if data is not None:
             check_same_data(folder, data.fingerprint())
             write_skipped(folder, data.skipped)
-        work = kind.make_work(kind, plan, data, folder, mesh)
+        work = pipeline.make_work(kind, plan, data, folder, mesh)
         if only_audit:
             if work.audit is None:
-                raise UserError(f"a config of kind {kind.NAME} has no negatives to audit")
+                raise UserError(f"a config of kind {config.kind} has no negatives to audit")
             work.audit()
             return end(folder, "audited")
         reason, trained = work.train()

@@ -20,7 +20,7 @@ from cpc.models.ngram import kneser_ney, ngram_log_p
 from cpc.results import read_run
 from cpc.train import make_mesh
 from experiments.kinds.words.evaluate import tell
-from experiments.kinds.words.run import load_text, make
+from experiments.kinds.words.run import load_data, make
 from experiments.train import run
 
 # %% [markdown]
@@ -48,7 +48,7 @@ config.optim.rule, config.optim.learning_rate = "adagrad", 0.2
 config.objective.alpha, config.objective.draws, config.objective.share = 1.0, 0, 1
 
 # %%
-text = load_text(config.data, config.seed, print)
+text = load_data(config, print)
 ngram = kneser_ney(
     text.train.tokens, text.train.sentence_starts, len(text.train.vocabulary.words), 3
 )

@@ -19,7 +19,7 @@ def plan_of(config) -> Plan:
 
 def plan_of_offsets(config, offsets, num_latents=32, width=8) -> Plan:
     """The plan of a config whose one branch predicts these offsets, whatever the data."""
-    geometry = Geometry(num_latents, width, (Branch("forward", offsets),), is_window=False)
+    geometry = Geometry(num_latents, width, (Branch("forward", offsets),))
     return make_plan(config, geometry)
 
 

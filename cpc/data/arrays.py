@@ -1,12 +1,14 @@
 """Arrays of users, checked and brought to what a model takes, as files of that content are."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import soxr
 from jaxtyping import Float, Num, UInt8
 
+from cpc.data import augment
 from cpc.data.audio_file import MAX_RATE_HZ, MIN_RATE_HZ, MOST_BEYOND
 from cpc.data.image_file import fit_pixels
 from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
@@ -17,6 +19,8 @@ from cpc.types import UserError
 Form: TypeAlias = Literal["one", "batch", "list"]
 #: Channels of images; 4 is RGB with alpha.
 IMAGE_CHANNELS = 1, 3, 4
+#: Facts about the input that models of a kind record.
+RECORDED = {"audio": ("sample_rate_hz", "rms"), "series": ("standardize",)}
 
 
 def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
@@ -221,3 +225,81 @@ def _to_bytes(pixels: np.ndarray) -> UInt8[np.ndarray, "y x ch"]:
             "uint8, or floats in 0..1: scale x"
         )
     return np.round(pixels * np.float32(255 / most)).astype(np.uint8)
+
+
+def check_recorded(given: Mapping[str, Any]) -> None:
+    """Check that a model records what `take` needs to know of its input."""
+    kind = given["kind"]
+    lacks = [name for name in RECORDED.get(kind, ()) if name not in given]
+    if lacks or (kind == "series" and len(given["shape"]) != 2):
+        missing = (lacks or ["channels"])[0]
+        raise UserError(f"the model of {kind} does not record its {missing}: export it again")
+
+
+def take(
+    given: Mapping[str, Any],
+    about: Mapping[str, Any],
+    stride: int,
+    x: Any,
+    sample_rate_hz: int | float | None,
+    normalize: bool,
+) -> tuple[Any, Form | None, Callable[[Any], Any] | None]:
+    """Return x in the form that a model takes: signals, images, or a batch, whose form is None.
+
+    Also returned is what prepares images on the device.
+
+    Args:
+        given, about: what the model records of its input and else, such as its run's config.
+        stride: samples per frame of the model.
+        x, sample_rate_hz, normalize: see `cpc.models.Embedder`.
+    """
+    kind = given["kind"]
+    if sample_rate_hz is not None and kind != "audio":
+        raise UserError(f"sample_rate_hz is for sound, and the model is of {kind}: omit it")
+    if kind == "audio":
+        rate_hz, rms = given["sample_rate_hz"], given["rms"]
+        how: Any = {"sample_rate_hz": sample_rate_hz, "model_rate_hz": rate_hz, "rms": rms}
+        return *take_sounds(x, **how, stride=stride, normalize=normalize), None
+    if kind == "series":
+        how = {"channels": given["shape"][1], "standardize": given["standardize"]}
+        return *take_series(x, **how, normalize=normalize), None
+    if kind == "image" and getattr(x, "ndim", 0) != len(given["shape"]) + 1:
+        prepare = _make_cut(about)
+        if not normalize:
+            raise UserError("normalize=False takes patches (b, i, j, y, x, c): omit it")
+        data = about["config"]["data"]
+        return *take_images(x, size=data["size"], channels=data["channels"]), prepare
+    return _check_batch(x, given), None, None
+
+
+def _make_cut(about: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return what cuts images into patches on the device as the run's config says."""
+    try:
+        model, options = (about["config"][name] for name in ("model", "augment"))
+        return functools.partial(
+            augment.cut_for_evaluation,
+            crop=options["crop"],
+            grey=options["grey"],
+            patch=model["patch"],
+            stride=model["stride"],
+        )
+    except (KeyError, TypeError):
+        raise UserError(
+            "the model does not record how images are cut into patches: export it again"
+        ) from None
+
+
+def _check_batch(x: Any, given: Mapping[str, Any]) -> Any:
+    """Return a batch that a model takes as it is: words of text, or patches."""
+    x, shape, is_text = np.asarray(x), tuple(given["shape"]), given["kind"] == "text"
+    if x.ndim != len(shape) + 1 or (x.shape[1:] != shape and not is_text):
+        raise UserError(f"x has shape {x.shape}, but the model takes batches of {shape}")
+    if x.dtype.kind != ("i" if is_text else "f"):
+        wanted = "ids of words, int32" if is_text else "floats"
+        raise UserError(f"x has dtype {x.dtype}, but the model takes {wanted}: convert it")
+    if is_text and "words" in given and x.max(initial=-1) > given["words"].count(" "):
+        raise UserError(
+            f"x has the id {x.max()}, but the model knows {given['words'].count(' ') + 1:,} words: "
+            "encode x with the model's words"
+        )
+    return x

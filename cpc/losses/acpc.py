@@ -22,13 +22,7 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, anchor_scores
 from cpc.losses.cpc_loss import OffsetSums, sum_sequences
-from cpc.losses.inputs import (
-    check_arguments,
-    check_batch,
-    check_layout,
-    mark_misfit,
-    read_batch,
-)
+from cpc.losses.inputs import check_arguments, check_batch, check_layout, mark_misfit, read_batch
 from cpc.losses.masking import Number, check, divide
 from cpc.losses.noise_contrastive import info_nce
 from cpc.losses.tiles import (

@@ -16,23 +16,11 @@ from cpc.losses.blocks import (
     sharded_losses,
     take_traced,
 )
-from cpc.losses.inputs import (
-    check_arguments,
-    check_batch,
-    check_layout,
-    mark_misfit,
-    read_batch,
-)
+from cpc.losses.inputs import check_arguments, check_batch, check_layout, mark_misfit, read_batch
 from cpc.losses.masking import Number, check, divide
 from cpc.losses.noise_contrastive import info_nce
 from cpc.losses.table import AnchorLoss, describe
-from cpc.losses.tiles import (
-    AnchorScores,
-    Latents,
-    compare,
-    find_alike,
-    vary_alike,
-)
+from cpc.losses.tiles import AnchorScores, Latents, compare, find_alike, vary_alike
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError, check_type
 
 

@@ -12,14 +12,7 @@ from cpc.losses.blocks import Plan, score_blocks
 from cpc.losses.inputs import check_negatives
 from cpc.losses.masking import Number, check, divide, read_mask
 from cpc.losses.tiles import AnchorScores, Latents, block_size, num_columns, vary_alike
-from cpc.types import (
-    AnyPosition,
-    NegativeRule,
-    UserError,
-    check_array,
-    check_function,
-    check_type,
-)
+from cpc.types import AnyPosition, NegativeRule, UserError, check_array, check_function, check_type
 
 
 class StreamingOptions(TypedDict, total=False):

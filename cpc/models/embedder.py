@@ -1,6 +1,7 @@
 """A trained model as a function from the arrays of users to features."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, overload
 
@@ -10,12 +11,10 @@ from numpy.typing import NDArray
 from cpc.models.features import Layers
 from cpc.models.layers import layer_depths
 from cpc.models.load import Pretrained, load_pretrained
-from cpc.types import ArrayLike, UserError
+from cpc.types import ArrayLike, PyTree
 
-#: Images that are embedded at a time.
-BATCH_IMAGES = 64
-#: Facts about the input that models of a kind record.
-REQUIRED = {"audio": ("sample_rate_hz", "rms"), "series": ("standardize",)}
+#: Arrays of one shape that are embedded at a time.
+BATCH_ROWS = 64
 
 
 class Embedder:
@@ -39,15 +38,8 @@ class Embedder:
     network is `make_model(pretrained.module).embed(pretrained.variables, x)`.
     """
 
-    def __init__(self, pretrained: Pretrained):
-        self._module, self._variables, self._input, self._about = pretrained
-        kind, axes = self._input["kind"], len(self._input["shape"])
-        lacks = [name for name in REQUIRED.get(kind, ()) if name not in self._input]
-        if lacks or (kind == "series" and axes != 2):
-            raise UserError(
-                f"the model of {kind} does not record its {(lacks or ['channels'])[0]}: "
-                "export it again"
-            )
+    def __init__(self, module: Any, variables: PyTree, take: Callable[..., tuple[Any, Any, Any]]):
+        self._module, self._variables, self._take = module, variables, take
         self._compiled: dict[tuple[tuple[str, ...], bool], Layers] = {}
 
     @overload
@@ -87,81 +79,22 @@ class Embedder:
     def _embed(
         self, names: tuple[str, ...], x: Any, sample_rate_hz: int | float | None, normalize: bool
     ) -> dict[str, Any]:
-        from cpc.data import arrays  # imported late: it brings the libraries that read files
-
-        given, kind = self._input, self._input["kind"]
-        if sample_rate_hz is not None and kind != "audio":
-            raise UserError(f"sample_rate_hz is for sound, and the model is of {kind}: omit it")
-        is_image = kind == "image" and getattr(x, "ndim", 0) != len(given["shape"]) + 1
-        layers = self._layers(names, is_image)
-        if kind == "audio":
-            items, form = arrays.take_sounds(
-                x,
-                sample_rate_hz=sample_rate_hz,
-                model_rate_hz=given["sample_rate_hz"],
-                rms=given["rms"],
-                stride=layers.stride,
-                normalize=normalize,
-            )
+        items, form, prepare = self._take(x, sample_rate_hz, normalize)
+        key = names, prepare is None
+        if key not in self._compiled:
+            self._compiled[key] = Layers(self._module, self._variables, names, prepare)
+        layers = self._compiled[key]
+        if form is None:
+            return layers.embed_batch(items)
+        if prepare is None:
             found = layers.embed_signals(items)
-        elif kind == "series":
-            items, form = arrays.take_series(
-                x, channels=given["shape"][1], standardize=given["standardize"], normalize=normalize
-            )
-            found = layers.embed_signals(items)
-        elif is_image:
-            if not normalize:
-                raise UserError("normalize=False takes patches (b, i, j, y, x, c): omit it")
-            data = self._about["config"]["data"]
-            items, form = arrays.take_images(x, size=data["size"], channels=data["channels"])
-            parts = (items[i : i + BATCH_IMAGES] for i in range(0, len(items), BATCH_IMAGES))
-            found = [row for part in parts for row in layers.embed_rows(part)]
         else:
-            return layers.embed_batch(_check_batch(x, given))
+            parts = (items[i : i + BATCH_ROWS] for i in range(0, len(items), BATCH_ROWS))
+            found = [row for part in parts for row in layers.embed_rows(part)]
         if form == "one":
             return found[0]
         by_layer = {name: [row[name] for row in found] for name in names}
         return by_layer if form == "list" else {n: np.stack(by_layer[n]) for n in names}
-
-    def _layers(self, names: tuple[str, ...], is_image: bool) -> Layers:
-        """Return the compiled layers, with images cut into patches as the run's config says."""
-        if (names, is_image) in self._compiled:
-            return self._compiled[names, is_image]
-        prepare = None
-        if is_image:
-            from cpc.data import augment
-
-            try:
-                model, options = (self._about["config"][name] for name in ("model", "augment"))
-                prepare = functools.partial(
-                    augment.cut_for_evaluation,
-                    crop=options["crop"],
-                    grey=options["grey"],
-                    patch=model["patch"],
-                    stride=model["stride"],
-                )
-            except (KeyError, TypeError):
-                raise UserError(
-                    "the model does not record how images are cut into patches: export it again"
-                ) from None
-        made = Layers(self._module, self._variables, names, prepare)
-        return self._compiled.setdefault((names, is_image), made)
-
-
-def _check_batch(x: Any, given: dict[str, Any]) -> Any:
-    """Return a batch that a model takes as it is: words of text, or patches."""
-    x, shape, is_text = np.asarray(x), tuple(given["shape"]), given["kind"] == "text"
-    if x.ndim != len(shape) + 1 or (x.shape[1:] != shape and not is_text):
-        raise UserError(f"x has shape {x.shape}, but the model takes batches of {shape}")
-    if x.dtype.kind != ("i" if is_text else "f"):
-        wanted = "ids of words, int32" if is_text else "floats"
-        raise UserError(f"x has dtype {x.dtype}, but the model takes {wanted}: convert it")
-    if is_text and "words" in given and x.max(initial=-1) > given["words"].count(" "):
-        raise UserError(
-            f"x has the id {x.max()}, but the model knows {given['words'].count(' ') + 1:,} words: "
-            "encode x with the model's words"
-        )
-    return x
 
 
 def load(folder: str | Path) -> Embedder:
@@ -176,9 +109,14 @@ def load(folder: str | Path) -> Embedder:
 
     A run is exported when it has reached its last step, and by `cpc export`.
     """
-    return Embedder(load_pretrained(folder))
+    return embed_with(load_pretrained(folder))
 
 
 def embed_with(pretrained: Pretrained) -> Embedder:
     """Return the function embed(x) -> (z, c) of a model in memory, as `load` does."""
-    return Embedder(pretrained)
+    from cpc.data import arrays  # imported late: it brings the libraries that read files
+
+    module, variables, given, about = pretrained
+    arrays.check_recorded(given)
+    stride = getattr(getattr(module, "encoder", None), "stride", 1)
+    return Embedder(module, variables, functools.partial(arrays.take, given, about, stride))

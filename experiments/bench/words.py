@@ -26,7 +26,7 @@ from experiments.bench.timing import Row, Target, read_sizes
 from experiments.bench.versus import run_side
 from experiments.command import cluster
 from experiments.kinds.words import run
-from experiments.kinds.words.run import load_text
+from experiments.kinds.words.run import load_data
 
 PYTHON = "CPC_GENSIM_PYTHON"
 #: Words per second, as a fraction of gensim's.
@@ -40,7 +40,7 @@ def word_rows(epochs: int) -> list[Row]:
     )
     config = get_config()
     config.data.test_fraction = 0.0
-    text = load_text(config.data, 0, print)
+    text = load_data(config, print)
     vocabulary = text.train.vocabulary
     sides = {"words": sys.executable, **({"by_gensim": python} if python else {})}
     rates, found = {}, {}
@@ -111,7 +111,7 @@ def main() -> None:
     cluster.start("cpu")
     config = get_config()
     config.epochs, config.data.test_fraction = given["epochs"], 0.0
-    text = load_text(config.data, 0, lambda line: None)
+    text = load_data(config, lambda line: None)
     made = run.make(config, text)
     state = made.launch(jax.tree.map(jax.numpy.copy, made.state), made.stream.launch(0))
     jax.block_until_ready(state)

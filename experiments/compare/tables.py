@@ -35,10 +35,9 @@ class Question(NamedTuple):
     @property
     def title(self) -> str:
         """The question in words."""
-        by = "" if self.unit == "image" else f" by {self.unit}"
         how = METHODS.get(self.method, self.method)
         what = "" if self.metric == "accuracy" else f", {self.metric}"
-        return f"{self.task}{by}, {self.data}, {how} on {self.features}{what}"
+        return f"{self.task} by {self.unit}, {self.data}, {how} on {self.features}{what}"
 
 
 def questions(scores: Frame) -> list[Question]:

@@ -47,7 +47,7 @@ def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bo
     pretrained = take_model(path, step)
     try:
         if for_s3prl:
-            write_expert(folder, kind.NAME)
+            write_expert(folder, pretrained.input)
         share(kind, path, folder, pretrained)
     except OSError as error:
         raise UserError(
@@ -57,9 +57,10 @@ def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bo
     print(f"exported: {folder}, step {pretrained.about['step']:,}")
 
 
-def write_expert(folder: pathlib.Path, kind: str) -> None:
+def write_expert(folder: pathlib.Path, given: dict) -> None:
     """Write the two files that make an exported model of sound an upstream of s3prl."""
-    if kind != "audio":
+    if "sample_rate_hz" not in given:
+        kind = given["kind"]
         raise UserError(f"s3prl is of speech, and this is a model of {kind}: leave out --s3prl")
     write_text(folder / "expert.py", EXPERT.read_text())
     write_text(folder / "hubconf.py", HUBCONF)

@@ -14,9 +14,8 @@ from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.information.estimators import claims, fit_and_read, make_row
-from experiments.information.run import interpret, load_data, make_work, measure_each
+from experiments.information.run import load_data, measure_each
 
-NAME, ON_ONE_DEVICE = "mi_consistency", False
 SIDE = 28
 #: Law -> the image that each part of x and y is of, and the rows that each part of y keeps.
 LAWS = {

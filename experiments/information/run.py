@@ -15,6 +15,8 @@ from experiments.command.config import Config
 from experiments.information.estimators import check_estimation
 from experiments.training.problem import Work
 
+ON_ONE_DEVICE = False
+
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
     """Return the config of an experiment, checked."""

@@ -16,10 +16,9 @@ from cpc.results import read_run
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.information import estimators
-from experiments.information.run import interpret, load_data, make_work
+from experiments.information.run import load_data
 from experiments.training.loop import Training, run_training
 
-NAME, ON_ONE_DEVICE = "mi_staircase", False
 MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 
 

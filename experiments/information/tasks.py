@@ -14,9 +14,8 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.information.arrays import standardize
 from experiments.information.estimators import claims, fit_and_read, make_row
-from experiments.information.run import interpret, load_data, make_work, measure_each
+from experiments.information.run import load_data, measure_each
 
-NAME, ON_ONE_DEVICE = "mi_tasks", False
 #: Half of a sample's pairs trains, a quarter chooses the step, a quarter is read.
 PARTS = (0.5, 0.75)
 

@@ -12,15 +12,16 @@ from cpc.types import UserError
 from experiments.command.config import Config, find_kind, load_config
 from experiments.command.run_dir import read_config, writer_of
 from experiments.information import consistency, staircase, tasks
+from experiments.information import run as information
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.image import kind as image
 from experiments.kinds.rl import run as rl
 from experiments.kinds.series import kind as series
 from experiments.kinds.text import kind as text
 from experiments.kinds.words import run as words
+from experiments.training import contrastive
 from experiments.training import step as training
-from experiments.training.contrastive import describe
-from experiments.training.problem import Contrastive, Kind
+from experiments.training.problem import Contrastive, Kind, Pipeline
 
 #: Kinds of data that a contrastive model learns from. A new one is a folder, and a line here.
 CONTRASTIVE: dict[str, Contrastive] = {
@@ -38,6 +39,12 @@ KINDS: dict[str, Kind] = {
     "mi_tasks": tasks,
     "mi_consistency": consistency,
 }
+#: How the kinds that are not contrastive are trained.
+PIPELINES: dict[str, Pipeline] = {
+    "words": words,
+    "rl": rl,
+    **dict.fromkeys(("mi_staircase", "mi_tasks", "mi_consistency"), information),
+}
 
 
 def kind_of(config: Any) -> Kind:
@@ -48,6 +55,11 @@ def kind_of(config: Any) -> Kind:
     if name not in KINDS:
         raise UserError(f"the config's kind is {name!r}: choose one of {', '.join(KINDS)}")
     return KINDS[name]
+
+
+def pipeline_of(config: Config) -> Pipeline:
+    """Return what trains a config."""
+    return PIPELINES.get(config.kind, contrastive)
 
 
 def read_contrastive(workdir: pathlib.Path) -> tuple[Contrastive, Config]:
@@ -98,4 +110,4 @@ def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
             f"{workdir} has no checkpoints: train it first with cpc train --workdir {workdir}"
         )
     variables, number = training.read_variables(workdir, step)
-    return describe(kind, workdir, config, kind.build_model(config), variables, number)
+    return contrastive.describe(kind, workdir, config, kind.build_model(config), variables, number)

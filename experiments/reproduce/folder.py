@@ -106,7 +106,7 @@ def check_length(cell: Planned) -> None:
     if geometry.num_offsets >= geometry.num_latents:
         raise UserError(
             f"the cell {cell.name} predicts {geometry.num_offsets} latents ahead in sequences of "
-            f"{geometry.num_latents}: make them longer (data.window_samples)"
+            f"{geometry.num_latents}: lower model.num_offsets, or make them longer"
         )
 
 

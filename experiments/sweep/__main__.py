@@ -40,22 +40,9 @@ from cpc.types import UserError
 from experiments.command import cli, names, run_dir
 from experiments.command.config import Config
 from experiments.kinds.registry import CONTRASTIVE
-from experiments.sweep.cells import (
-    Cell,
-    check_rank_by,
-    keep_best,
-    last_scores,
-    make_cells,
-    shorten,
-)
+from experiments.sweep.cells import Cell, check_rank_by, keep_best, last_scores, make_cells, shorten
 from experiments.sweep.jobs import check_cell, end, lock_folder, make_job, read_plan, run_jobs
-from experiments.sweep.launchers import (
-    Job,
-    count_signals,
-    import_submitit,
-    make_local,
-    make_slurm,
-)
+from experiments.sweep.launchers import Job, count_signals, import_submitit, make_local, make_slurm
 
 GRID = flags.DEFINE_multi_string(
     "grid", [], "config.key=value,value: one axis of the product; or a .py file; may be repeated."

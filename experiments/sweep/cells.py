@@ -21,6 +21,7 @@ from cpc.results import Score, read_scores, show_value
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import Config, parse_settings
+from experiments.kinds.registry import CONTRASTIVE
 
 #: A directory's name may have 255 bytes.
 MAX_NAME = 180
@@ -165,18 +166,16 @@ def flag_text(value: Any) -> str:
 
 #: A round has a third of the cells of the one before, for three times the steps: as much work.
 FACTOR = 3
-#: Tasks without a score of each of the features, and one whose score, the bitrate of codes, is
-#: least if all collapse into one.
-UNRANKED = ("fine_tuned", "supervised", "neighbours", "units", "codes")
 #: Learned features; on baselines all cells tie.
 LEARNED = ("c", "z")
 
 
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     """Return the task and the features whose score ranks cells."""
-    probe = config.get("probe", {})
-    features = probe.get("features", ())
-    tasks = [task for task in probe.get("tasks", ()) if task not in UNRANKED]
+    kind, features, tasks = CONTRASTIVE.get(config.kind), (), []
+    if kind is not None:
+        features = config.probe.features
+        tasks = [task for task in config.probe.tasks if task not in kind.PROBES.unranked]
     learned = [name for name in features if name in LEARNED]
     if not tasks or not features or not (rank_by or learned):
         raise UserError(

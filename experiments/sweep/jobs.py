@@ -15,7 +15,7 @@ from cpc.types import UserError
 from experiments import status
 from experiments.command import cli, names, run_dir
 from experiments.command.config import Config, with_settings
-from experiments.kinds.registry import kind_of
+from experiments.kinds.registry import kind_of, pipeline_of
 from experiments.sweep.cells import Cell, flag_text
 from experiments.sweep.launchers import Job, Launch
 
@@ -24,7 +24,7 @@ def check_cell(config: Config, cell: Cell) -> None:
     """Check a cell's config before any cell runs, as far as that needs no data and no device."""
     kind = kind_of(config)
     try:
-        kind.interpret(kind, with_settings(config, cell.settings))
+        pipeline_of(config).interpret(kind, with_settings(config, cell.settings))
     except UserError as error:
         raise UserError(f"the cell {cell.name}: {error}") from None
 

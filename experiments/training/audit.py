@@ -81,7 +81,7 @@ def audit_problem(problem: Problem) -> Audit:
         shape = np.broadcast_shapes(*map(np.shape, located))
         inputs = content_ids(np.asarray(plain(batch)), shape, branch.name)
         label = {**problem.label(batch), "content": inputs}
-        utterance = batch.get("utterance", batch["sequence"])  # an image is its own
+        utterance = batch.get("utterance", batch["sequence"])  # whole sequences are their own
         utterance = utterance.reshape(-1, *(1,) * (np.ndim(located.time) - 1))
         if exists is not None:  # padding is not looked at
 

@@ -32,8 +32,8 @@ def reject(config: Config, *mistakes: tuple[Any, str, str]) -> None:
 
 
 def check_shared(config: Config) -> None:
-    """Check the keys that several kinds have: norms, lists of names, and supervised networks."""
-    data, probe, is_batch = config.data, config.probe, config.model.norm == "batch"
+    """Check norms, and when supervised networks are trained."""
+    probe, is_batch = config.probe, config.model.norm == "batch"
     trained = [f"probe.{key}" for key in ("tasks", "features") if "supervised" in probe[key]]
     reject(config,
         (is_batch and config.optim.name == "schedule_free", "model.norm optim.name",
@@ -42,8 +42,6 @@ def check_shared(config: Config) -> None:
         (is_batch and config.optim.accumulate > 1, "model.norm optim.accumulate",
          "batch norm would see a part of the batch at a time; choose another model.norm, or set "
          "optim.accumulate to 1"),
-        (bool(data.get("train_list")) != bool(data.get("test_list")),
-         "data.train_list data.test_list", "set both, or neither"),
         (probe.every and trained, " ".join(["probe.every", *trained]),
          "the supervised network would be trained anew each time, with the same result; set "
          "probe.every to 0, or leave supervised out"),
@@ -51,12 +49,20 @@ def check_shared(config: Config) -> None:
 
 
 def check_probes(config: Config) -> None:
-    """Check that probes have features, and as many frames as labels."""
-    has_tasks = bool(config.probe.tasks)
+    """Check that probes have features."""
     reject(config,
-        (has_tasks and not config.probe.features, "probe.features",
+        (config.probe.tasks and not config.probe.features, "probe.features",
          "name one or more, or set probe.tasks to ()"),
-        (has_tasks and config.model.get("padding") == "valid", "model.padding",
+    )  # fmt: skip
+
+
+def check_signals(config: Config) -> None:
+    """Check the lists of files of signals, and that these have as many frames as labels."""
+    data, is_valid = config.data, config.model.padding == "valid"
+    reject(config,
+        (bool(data.train_list) != bool(data.test_list),
+         "data.train_list data.test_list", "set both, or neither"),
+        (config.probe.tasks and is_valid, "model.padding",
          "there are fewer latents than labels; probe with causal or same padding, or set "
          "probe.tasks to ()"),
     )  # fmt: skip
@@ -87,14 +93,14 @@ def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.split("/")[level - 1] for name in names)
 
 
-def name_of(config: Config) -> str:
+def name_of(config: Config, name: str = "") -> str:
     """Return what scores call the data: the name of the folder, of the set, or of the source."""
     options = config.data
     if options.source in OWN:
         return pathlib.Path(options.path).expanduser().resolve().name
-    return options.get("name") or options.source
+    return name or options.source
 
 
-def places_of(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return what scores call the data, and where they are."""
-    return {name_of(config): (config.data.path if config.data.source in OWN else "",)}
+def places_of(config: Config, name: str = "") -> dict[str, tuple[str, ...]]:
+    """Return what scores call the data, such as the name of their set, and where they are."""
+    return {name_of(config, name): (config.data.path if config.data.source in OWN else "",)}

@@ -16,7 +16,7 @@ from cpc.results import QUESTION, Run, Score, last_scores, read_run, with_unit
 from cpc.train import check_batch_size, run_on_first
 from cpc.types import UserError
 from experiments import status
-from experiments.command.config import Config, check_config, load_config, with_settings
+from experiments.command.config import Config, check_config, with_settings
 from experiments.status import PROBED, was_probed
 from experiments.training import step as training
 from experiments.training.audit import audit_run
@@ -25,6 +25,7 @@ from experiments.training.plan import Plan, make_plan
 from experiments.training.probes import ProbeContext, kept_until_done, run_probes
 from experiments.training.problem import Contrastive, Probe, Work
 
+ON_ONE_DEVICE = False
 #: Keys of `probe` that say what is fitted, and not how.
 ASKED = ("tasks", "features")
 
@@ -32,7 +33,6 @@ ASKED = ("tasks", "features")
 def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None = None) -> Plan:
     """Interpret a config and check all of it that needs no data."""
     check_config(config, kind.KEYS)
-    kind.check(config)
     plan = make_plan(config, kind.geometry(config))
     optim, every, batch_size = config.optim, config.probe.every, config.data.batch_size
     num_devices = 1 if mesh is None else mesh.size
@@ -60,7 +60,7 @@ def make_work(
 ) -> Work:
     """Return what audits, trains, probes and exports a plan."""
     config, problem = plan.config, kind.make_problem(plan, data)
-    run_on_first(kind.record, config, folder, data)
+    run_on_first(problem.record, folder)
 
     probe_of = functools.partial(make_probe, kind, workdir=folder, data=data, model=problem.model)
     probe = probe_of(config)
@@ -78,26 +78,26 @@ def make_work(
         train=train,
         finish=finish,
         write_page=lambda folder: write_page(kind, folder),
-        closing_lines=lambda folder: report.closing_lines(folder, kind.WORDS),
+        closing_lines=lambda folder: report.closing_lines(folder, kind.PAGE.words),
         audit=lambda: audit_run(folder, problem, True),
     )
 
 
 def write_page(kind: Contrastive, workdir: pathlib.Path) -> pathlib.Path:
     """Write the page of a run, with what its kind of data has."""
-    return report.write_report(workdir, kind.WORDS, kind.SECTIONS)
+    return report.write_report(workdir, kind.PAGE.words, kind.PAGE.sections)
 
 
 def make_probe(
     kind: Contrastive, config: Config, workdir: pathlib.Path, data: Any, model: models.Model
 ) -> Probe:
     """Return what fits the probes of `config.probe` and records them."""
-    tasks = kind.probe_tasks(config, data)
+    tasks = kind.PROBES.tasks(config, data)
 
     def probe(variables: Any, step: int) -> list[Score]:
         with kept_until_done(workdir, step) as folder_of:
             context = ProbeContext(config, data, model, variables, workdir, step, folder_of)
-            return run_probes(context, tasks, kind.feature_sets)
+            return run_probes(context, tasks, kind.PROBES)
 
     return probe
 
@@ -131,8 +131,9 @@ def options(probe: Any) -> dict[str, Any] | None:
 
 def check_places(kind: Contrastive, own: Config, config: Config) -> bool:
     """Return whether a run is to be probed on its own data, which may have been moved."""
-    is_own, before = plain(config.data) == plain(own.data), kind.places_of(own)
-    for name, given in kind.places_of(config).items():
+    places_of = kind.PROBES.places_of
+    is_own, before = plain(config.data) == plain(own.data), places_of(own)
+    for name, given in places_of(config).items():
         now, then = (
             [pathlib.Path(path).expanduser().resolve() for path in paths if path]
             for paths in (given, before.get(name, given))
@@ -209,7 +210,7 @@ def write_card(
     ]
     return f"""# {workdir.resolve().name}
 
-Contrastive predictive coding (van den Oord et al. 2018) of {kind.NAME}: encoder,
+Contrastive predictive coding (van den Oord et al. 2018) of {config["kind"]}: encoder,
 context and predictor after {step:,} of {config["num_steps"]:,} steps.
 
 ## Data
@@ -228,7 +229,7 @@ the rule {config["negatives"]["rule"]}, loss {config["loss"]["name"]}.
 ## Use
 
 ```python
-{kind.show_use(load_config(config, kind.KEYS), folder)}
+{kind.PAGE.use.format(folder=folder, **pretrained.input)}
 ```
 
 `model.safetensors` holds the arrays; `config.json` the modules with all their fields, and the

@@ -32,8 +32,8 @@ class Geometry(NamedTuple):
     width: int
     """Width of a latent."""
     branches: tuple[Branch, ...]
-    is_window: bool = True
-    """Whether the latents follow each other in one window of time."""
+    window: str = ""
+    """Key of the window in which the latents follow each other; "" if they do not."""
     apart: int = 0
     """Length of a window of which no overlapping one is a negative; 0 allows them."""
     excludes_anchor: bool = False
@@ -81,7 +81,7 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
     loss = LOSSES[config.loss.name].bind(dict(config.loss))
     description = describe(loss)
     description = describe_aligned(description) if geometry.is_aligned else description
-    if geometry.is_window:
+    if geometry.window:
         check_window(config, own, geometry)
     number = f"{options.num_sampled} " if takes_number(options) else ""
     words = own.name if choose is None else f"{own.name}, {number}{options.choose}"
@@ -172,8 +172,9 @@ def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
     # Rules depend only on distances and sameness: a few anchors and candidates stand for all.
     furthest = max(max(branch.offsets) for branch in geometry.branches)
     if length < 2:
-        key = next(f"data.{name}" for name in config.data if name.startswith("window_"))
-        raise UserError(f"a window has {length} latent, so no other is ahead of it: raise {key}")
+        raise UserError(
+            f"a window has {length} latent, so no other is ahead of it: raise {geometry.window}"
+        )
     batch_size = config.data.batch_size
     sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
     for k in range(1, min(furthest, length - 1) + 1):

@@ -14,6 +14,7 @@ from cpc.results import Score, print_scores, write_scores
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
+from experiments.training.checks import places_of
 
 #: Labels that a sentence names of many.
 MOST_NAMED = 5
@@ -56,17 +57,26 @@ class ProbeTask(NamedTuple):
     """record(folder) writes what the task compares, and prints what it cannot compare."""
 
 
+class Probes(NamedTuple):
+    """What a kind of data asks of features."""
+
+    tasks: Callable[[Config, Any], list[ProbeTask]]
+    """tasks(config, data) -> what `probe.tasks` asks, or a UserError if the data cannot feed it."""
+    feature_sets: Callable[[ProbeContext, Sequence[ProbeTask]], Iterator[FeatureSet]]
+    """feature_sets(context, tasks) yields the features that tasks use, one after the other."""
+    places_of: Callable[[Config], dict[str, tuple[str, ...]]] = places_of
+    """What scores call the data, and the paths by which others of the name differ."""
+    unranked: tuple[str, ...] = ()
+    """Tasks whose scores do not tell which of two networks is better."""
+
+
 def feature_names(config: Config, tasks: Iterable[ProbeTask]) -> tuple[str, ...]:
     """Return the names of the features that tasks use, each once."""
     names = [name for task in tasks for name in task.features or config.probe.features]
     return tuple(dict.fromkeys(names))
 
 
-def run_probes(
-    context: ProbeContext,
-    tasks: Sequence[ProbeTask],
-    feature_sets: Callable[[ProbeContext, Sequence[ProbeTask]], Iterator[FeatureSet]],
-) -> list[Score]:
+def run_probes(context: ProbeContext, tasks: Sequence[ProbeTask], probes: Probes) -> list[Score]:
     """Ask all tasks of each feature set in turn, and print and return the scores.
 
     Only one feature set is held at a time, and a score is recorded as soon as it is found.
@@ -76,7 +86,7 @@ def run_probes(
     seconds = dict.fromkeys(found, 0.0)
     for task in tasks:
         task.record(context.workdir / "probes")
-    for features in feature_sets(context, tasks):
+    for features in probes.feature_sets(context, tasks):
         for task in tasks:
             if features.name not in (task.features or config.probe.features):
                 continue

@@ -16,7 +16,7 @@ from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Geometry, Plan
-from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
+from experiments.training.probes import Probes
 
 #: probe(variables, step) fits and records the probes, and returns their scores.
 Probe: TypeAlias = Callable[[Any, int], list[Score]]
@@ -49,6 +49,8 @@ class Problem(NamedTuple):
     """Batches of the evaluations; None for no evaluation."""
     per_step: tuple[float, str]
     """What a batch holds, and its unit, such as (0.003, "h audio")."""
+    record: Callable[[Path], object] = lambda folder: None
+    """record(folder) writes what the page shows of the data themselves."""
 
 
 class Embedding(NamedTuple):
@@ -83,6 +85,11 @@ class Dataset(Protocol):
     """What a run asks of its data, whatever they are."""
 
     @property
+    def name(self) -> str:
+        """What scores call the data: their folder, set or source."""
+        ...
+
+    @property
     def skipped(self) -> Sequence[tuple[str, str]]:
         """What was left out, and why."""
         ...
@@ -93,57 +100,60 @@ class Dataset(Protocol):
 
 
 class Kind(Protocol):
-    """What a run needs of a kind of config: a module; `experiments.kinds.registry` lists them."""
-
-    @property
-    def NAME(self) -> str:
-        """The value of `config.kind`, and the word in sentences."""
-        ...
-
-    @property
-    def ON_ONE_DEVICE(self) -> bool:
-        """Whether its steps are too small to be shared by devices or processes."""
-        ...
+    """A kind of config: a module; `experiments.kinds.registry` lists them."""
 
     @property
     def KEYS(self) -> Keys:
         """Every key of a config, as `configs` describes it."""
         ...
 
-    def interpret(self, kind: Any, config: Config, mesh: Any = None, /) -> Any:
-        """Return the plan of a config; with a mesh, check that it fits there, too."""
-        ...
-
     def load_data(self, config: Config, log: Callable[[str], object], /) -> Any:
         """Return the `Dataset` that a config names; None if the kind makes its own data."""
         ...
 
-    def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
-        """Return what trains and finishes a run of this kind."""
+
+class Pipeline(Protocol):
+    """How configs are checked, trained and finished: a module, for one kind or several."""
+
+    @property
+    def ON_ONE_DEVICE(self) -> bool:
+        """Whether steps are too small to be shared by devices or processes."""
         ...
+
+    def interpret(self, kind: Any, config: Config, mesh: Any = None, /) -> Any:
+        """Return the plan of a config; with a mesh, check that it fits there, too."""
+        ...
+
+    def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
+        """Return what trains and finishes a run."""
+        ...
+
+
+class Page(NamedTuple):
+    """What a kind of data shows of its runs, on their page and on the model card."""
+
+    words: Words
+    """The nouns of the sentences of a page."""
+    use: str
+    """Python that makes features with an exported model; {folder} and keys of its input are
+    filled in, such as {shape[0]}."""
+    sections: tuple[Callable[[Run], Section | None], ...] = ()
+    """What only runs on this kind of data show."""
 
 
 class Contrastive(Kind, Protocol):
-    """What a contrastive kind of data adds, for probes, embeddings, exports and pages."""
+    """A kind of data that `experiments.training.contrastive` learns from."""
 
-    WORDS: Words
-    """The nouns of the sentences of a page."""
-
-    @property
-    def SECTIONS(self) -> tuple[Callable[[Run], Section | None], ...]:
-        """What only runs on this kind of data show on their page."""
-        ...
-
-    def check(self, config: Config, /) -> None:
-        """Raise a UserError if values of the config do not go together, whatever the data."""
-        ...
-
-    def places_of(self, config: Config, /) -> dict[str, tuple[str, ...]]:
-        """Return what scores call the data, and the paths by which others of the name differ."""
-        ...
+    PROBES: Probes
+    """What is asked of features."""
+    PAGE: Page
+    """What is shown of a run."""
 
     def geometry(self, config: Config, /) -> Geometry:
-        """Return the latents and predictions of one sequence or image."""
+        """Return the latents and predictions of one sequence or image.
+
+        Raise a UserError if values of the config do not go together, whatever the data.
+        """
         ...
 
     def build_model(self, config: Config, /) -> Model:
@@ -154,26 +164,8 @@ class Contrastive(Kind, Protocol):
         """Return what is trained."""
         ...
 
-    def probe_tasks(self, config: Config, data: Any, /) -> list[ProbeTask]:
-        """Return what `probe.tasks` asks of features, if the data can feed it."""
-        ...
-
-    def feature_sets(
-        self, context: ProbeContext, tasks: Sequence[ProbeTask], /
-    ) -> Iterator[FeatureSet]:
-        """Yield the features that tasks use, one after the other."""
-        ...
-
-    def record(self, config: Config, workdir: Path, data: Any, /) -> None:
-        """Write what the page shows of the data themselves."""
-        ...
-
     def describe_input(self, config: Config, workdir: Path | None = None, /) -> dict[str, Any]:
         """Return what an exported model says of its input: its shape, and what its run found."""
-        ...
-
-    def show_use(self, config: Config, folder: str, /) -> str:
-        """Return Python that makes features with an exported model."""
         ...
 
     def embed_files(

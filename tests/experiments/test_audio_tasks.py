@@ -110,7 +110,7 @@ def config():
 def test_tasks_join_the_scores_of_a_run(config, data, tmp_path):
     """Codes, which are bits a second of all test utterances, are of z alone."""
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    audio.check(config)
+    audio.geometry(config)
     model, x = audio.build_model(config), np.zeros((1, config.data.window_samples), np.float32)
     variables = jax.jit(model.init)(jax.random.key(0), {"x": x})
     found = make_probe(audio, config, tmp_path, data, model)(variables, 3)
@@ -139,7 +139,7 @@ def test_tasks_join_the_scores_of_a_run(config, data, tmp_path):
 def test_codes_need_quantized_latents_and_z(config, change, match):
     config.update(change)
     with pytest.raises(UserError, match=match):
-        audio.check(config)
+        audio.geometry(config)
 
 
 def test_a_folder_of_features_is_judged_by_an_item_file(tmp_path, capsys):

@@ -163,4 +163,4 @@ def test_a_run_with_augmentation_is_heard_and_drawn_on_its_page(tmp_path):
     assert "1_dropout.wav is left out" in " ".join(section.sentences)
     shutil.rmtree(folder)
     assert heard.augmentation_section(read_run(tmp_path)) is None
-    assert heard.augmentation_section in audio.SECTIONS
+    assert heard.augmentation_section in audio.PAGE.sections

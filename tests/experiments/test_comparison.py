@@ -76,7 +76,8 @@ def test_one_seed(tmp_path):
     over = ends(score(cells["other"]), "over_untrained")
     assert over == pytest.approx([0.2, 0.2 - half, 0.2 + half])
     head, _, first, second = table.splitlines()
-    assert head.startswith("| cell | norm | log N − L, nats | classes, clothes, linear on z, % |")
+    columns = ("cell", "norm", "log N − L, nats", "classes by image, clothes, linear on z, %")
+    assert head.startswith(f"| {' | '.join(columns)} |")
     shown = f"+10.0 (+{100 * lead.low:.1f} to +{100 * lead.high:.1f})"
     assert first.startswith(f"| base | none | 1.25 | 60.0 (57.0 to 63.0) | {shown} |  |")
     assert "| +10.0 (+5.0 to +15.0) | 1 | 20 | 30 s |" in second

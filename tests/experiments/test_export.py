@@ -187,9 +187,8 @@ def test_a_run_that_has_ended_is_exported(small_run):
     write_json(small_run / "config.json", config)
     export.run(str(small_run), str(small_run.parent / "shared"), None)
     restored = models.load_pretrained(small_run.parent / "shared")
-    problem = types.SimpleNamespace(model=image.build_model(config))
-    stubs = {"make_problem": lambda *_: problem, "record": lambda *_: None}
-    kind = types.SimpleNamespace(**{**vars(image), **stubs})
+    problem = types.SimpleNamespace(model=image.build_model(config), record=lambda _: None)
+    kind = types.SimpleNamespace(**{**vars(image), "make_problem": lambda *_: problem})
     work = contrastive.make_work(kind, plan_of(config), None, small_run, None)
     work.finish(restored.variables)
     for name in ("model.safetensors", "config.json"):

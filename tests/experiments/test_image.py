@@ -326,8 +326,9 @@ def test_five_best_of_more_than_five_classes(task, num_classes):
     # The class is told from the next one by chance: the best is often wrong, the five best never.
     x = np.eye(num_classes)[(labels + rng.integers(0, 2, 70)) % num_classes].astype(np.float32)
     config = make_config(probe__tasks=(task,), probe__features=("z",), probe__solver="ridge")
-    (probe,) = image_probes.probe_tasks(config, ImageData(*[images] * 3))
-    context: Any = ProbeContext(config, *[None] * 6)
+    data = ImageData(*[images] * 3)
+    (probe,) = image_probes.probe_tasks(config, data)
+    context: Any = ProbeContext(config, data, *[None] * 5)
     scores = list(probe.answer(context, FeatureSet("z", (images, images, lambda: (x, x)))))
     values = {score.metric: score.value for score in scores}
     assert values["accuracy"] < 0.8

@@ -26,9 +26,9 @@ from cpc.types import UserError
 from experiments.command import cli
 from experiments.command.config import load_config, with_settings
 from experiments.command.run_dir import check_same_run, identify_run
-from experiments.kinds.registry import CONTRASTIVE, KINDS, kind_of, read_contrastive
+from experiments.kinds.registry import CONTRASTIVE, KINDS, kind_of, pipeline_of, read_contrastive
 from experiments.training import contrastive
-from experiments.training.checks import check_shared
+from experiments.training.checks import check_signals
 from experiments.training.contrastive import interpret
 from tests import commands
 
@@ -241,7 +241,7 @@ def test_folders_that_cannot_be_trained_on(folder_config, tmp_path):
     refused(folder_config, "clip77")
     for given in ("train_list", "test_list"):
         with pytest.raises(UserError, match=rf"data\.{given} is"):
-            check_shared(with_settings(folder_config, {f"data.{given}": ""}))
+            check_signals(with_settings(folder_config, {f"data.{given}": ""}))
 
 
 def set_lists(config, folder, train, test):
@@ -295,7 +295,7 @@ def test_files_that_are_skipped_cut_short_or_new_are_seen(
 ):
     """By a run without its training; new ones could come into the test set."""
     work = types.SimpleNamespace(train=lambda: ("SIGTERM", None))
-    monkeypatch.setattr(CONTRASTIVE["audio"], "make_work", lambda *_: work)
+    monkeypatch.setattr(contrastive, "make_work", lambda *_: work)
     write_clips(tmp_path / "clips", (1.0,) * 11 + (0.1,))
     (tmp_path / "clips" / "speaker0" / "empty.wav").touch()
     folder_config.data.max_skipped_fraction = 0.01
@@ -329,7 +329,7 @@ def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
     config.data.source, config.data[key] = source, "mine"
     said = rf"^data.{key} is 'mine', and data.source is {re.escape(source)}, which does not read it"
     with pytest.raises(UserError, match=said):
-        KINDS[kind].interpret(KINDS[kind], config)
+        pipeline_of(config).interpret(KINDS[kind], config)
 
 
 @pytest.mark.parametrize(("flags", "words"), [

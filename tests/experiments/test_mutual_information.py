@@ -288,7 +288,7 @@ def test_a_config_that_cannot_be_names_its_key(kind, make, key, value):
     config = make()
     config[key] = value
     with pytest.raises(UserError, match=key):
-        kind.interpret(kind, config)
+        runner.interpret(kind, config)
 
 
 def test_too_few_images_are_refused(images):

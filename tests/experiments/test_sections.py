@@ -114,7 +114,7 @@ def test_a_speaker_map_that_cannot_be_read_is_named(voices, damage):
 
 def test_page_of_images_has_their_figures(shapes, monkeypatch):
     draw_nothing(monkeypatch)
-    page = write_report(shapes, image.WORDS, image.SECTIONS).read_text(encoding="utf-8")
+    page = write_report(shapes, image.PAGE.words, image.PAGE.sections).read_text(encoding="utf-8")
     found = {path.stem for path in (shapes / "figures").glob("*.png")}
     own = {"neighbours", "units", "augmented", "progress"}
     assert own | {"curve_few_labels_shapes_image_accuracy"} <= found

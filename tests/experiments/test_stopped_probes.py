@@ -10,7 +10,7 @@ from configs import audio_synthetic, series_files
 from cpc.train import Stopped, stop_on_signals
 from experiments.kinds.audio import probes as audio
 from experiments.kinds.series import probes as series
-from experiments.training.probes import ProbeContext, ProbeTask, run_probes
+from experiments.training.probes import ProbeContext, Probes, ProbeTask, run_probes
 
 
 class Features:
@@ -27,7 +27,8 @@ class Features:
 
 def ask(config, folder, feature_sets, answer=lambda context, features: (), data=None):
     context: Any = ProbeContext(config, data, None, None, folder, 1, folder.joinpath)
-    run_probes(context, [ProbeTask("any", answer)] * 2, feature_sets)
+    nothing: Any = None
+    run_probes(context, [ProbeTask("any", answer)] * 2, Probes(nothing, feature_sets))
 
 
 def probe_audio(features, folder, monkeypatch):

@@ -28,7 +28,7 @@ from experiments.kinds.text import kind as text
 from experiments.kinds.text import probes, sections
 from experiments.kinds.text.data import TextData, cut_runs, load_data, make_runs, read_corpus
 from experiments.kinds.words import run as words_run
-from experiments.kinds.words.run import load_text as load_words
+from experiments.kinds.words.run import load_data as load_words
 from experiments.training import step as training
 from experiments.training.contrastive import interpret, make_probe
 from experiments.training.objective import init_objective, objective_loss
@@ -279,7 +279,7 @@ def test_words_and_books_are_one_text_to_sentences_and_to_words(tmp_path, monkey
     interpret(CONTRASTIVE["text"], config)
     of_words = with_settings(make_config(words.KEYS), {**settings, "data.test_fraction": 0.0})
     words_run.interpret(words_run, of_words)
-    for corpus in (read_corpus(config, str), load_words(of_words.data, 0, str).train):
+    for corpus in (read_corpus(config, str), load_words(of_words, str).train):
         assert corpus.vocabulary.words == ("<unk>", "a", "dog", "cat")
         assert corpus.vocabulary.counts.tolist() == [2, 5, 3, 2]
         assert np.diff(corpus.document_starts).tolist() == [3, 2]

@@ -17,7 +17,7 @@ from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate, run, step
-from experiments.kinds.words.run import Text, load_text, synthetic
+from experiments.kinds.words.run import Text, load_data, synthetic
 from experiments.train import run as run_config
 
 V = 6
@@ -288,7 +288,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     corpus = synthetic(0, 3000, 50)
     assert corpus.sentence_starts[-1] == len(corpus.tokens) == corpus.vocabulary.counts.sum()
     assert (np.diff(corpus.vocabulary.counts[1:]) <= 0).all()
-    monkeypatch.setattr(run, "load_text", lambda *given: Text(corpus, corpus))
+    monkeypatch.setattr(run, "load_data", lambda *given: Text(corpus, corpus))
     config = quick(objective__noise="learned_unigram")
     run_config(config, str(whole), "cpu")
     shutil.copytree(whole, parts)
@@ -322,7 +322,7 @@ def test_a_config_that_cannot_be_names_its_keys(given, words):
     def start():
         run.interpret(run, config)
         if config.data.source == "folder":
-            run.load_text(config.data, 0, print)
+            run.load_data(config, print)
         run.make(config, Text(corpus, corpus))
 
     with pytest.raises(UserError, match=words):
@@ -345,12 +345,12 @@ def test_lines_are_sentences_and_their_unknown_word_is_ours(tmp_path, monkeypatc
     config.data.source, config.data.path = "folder", str(tmp_path / "text")
     config.data.min_count, config.data.test_fraction = 1, 0.0
     config.data.form = "lines"
-    corpus = load_text(config.data, 0, lambda line: None).train
+    corpus = load_data(config, lambda line: None).train
     assert set(corpus.vocabulary.words) == {"<unk>", "mr.", "is", "n"}
     assert np.diff(corpus.sentence_starts).tolist() == [4, 3] * 3
     assert (corpus.tokens[:4] == 0).tolist() == [False, True, False, False]
     config.data.form = "prose"
-    assert "mr." not in load_text(config.data, 0, lambda line: None).train.vocabulary.words
+    assert "mr." not in load_data(config, lambda line: None).train.vocabulary.words
 
 
 @pytest.mark.parametrize(

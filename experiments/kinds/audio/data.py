@@ -18,7 +18,7 @@ from cpc.types import Item, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
 from experiments.training import checks
-from experiments.training.checks import data_root
+from experiments.training.checks import data_root, name_of
 
 #: The synthetic source: small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
@@ -43,6 +43,7 @@ class AudioData(NamedTuple):
     """Name of a labelled set -> its phones."""
     items: dict[str, list[Item]] = {}  # noqa: RUF012 (never written to)
     """Name of an item file -> its tokens."""
+    name: str = ""
 
     @property
     def skipped(self) -> Sequence[Skipped]:
@@ -82,7 +83,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
             "cut the files up, or name test utterances in data.test_list (and data.train_list)"
         )
     _describe(train, test, options.window_samples, log)
-    return AudioData(train, test, phones, items)
+    return AudioData(train, test, phones, items, name_of(config))
 
 
 def _read_labels(options, root):
@@ -172,7 +173,8 @@ def _synthetic(config: Config) -> AudioData:
         seed=config.seed,
     )
     train, test = data.split_by_utterance(made.recordings, config.data.test_fraction, config.seed)
-    return AudioData(train, test, {"synthetic": Phones(made.labels, made.label_names)})
+    phones = {"synthetic": Phones(made.labels, made.label_names)}
+    return AudioData(train, test, phones, name=name_of(config))
 
 
 def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int, float]:

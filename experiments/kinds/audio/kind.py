@@ -12,26 +12,21 @@ from configs.audio import KEYS
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches
 from cpc.types import Batch, UserError
 from experiments.command.config import Config, with_settings
-from experiments.kinds.audio import model, sections
+from experiments.kinds.audio import model
 from experiments.kinds.audio.data import AudioData, known_nats, label_frames, load_data, places_of
 from experiments.kinds.audio.embed import embed_files
-from experiments.kinds.audio.heard import (
-    augmentation_section,
-    check_augmentation,
-    prepare,
-    record_augmentation,
-)
-from experiments.kinds.audio.model import build_model, choose_offsets, geometry, num_latents
+from experiments.kinds.audio.heard import check_augmentation, prepare, record_augmentation
+from experiments.kinds.audio.model import build_model, choose_offsets, num_latents
 from experiments.kinds.audio.probes import check_options, feature_sets, probe_tasks
-from experiments.kinds.audio.sections import WORDS
-from experiments.training.checks import check_shared, reject
-from experiments.training.contrastive import interpret, make_work
-from experiments.training.plan import Plan
+from experiments.kinds.audio.sections import PAGE
+from experiments.training.checks import check_shared, check_signals, reject
+from experiments.training.plan import Geometry, Plan
+from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import write_truth
 
-NAME, ON_ONE_DEVICE = "audio", False
-SECTIONS = (*sections.SECTIONS, augmentation_section)
+#: The bitrate of codes is best if all collapse into one.
+PROBES = Probes(probe_tasks, feature_sets, places_of, unranked=("codes",))
 
 #: Samples of a synthetic recording: a minute, of which thousands are made in about one.
 MAX_SYNTHETIC = 2**20
@@ -58,6 +53,7 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
         draw=draw_windows(config, data.train, config.seed),
         held_out=held_out,
         per_step=(hours, "h audio"),
+        record=lambda folder: record(config, folder, data),
     )
 
 
@@ -87,9 +83,10 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
     )
 
 
-def check(config: Config) -> None:
-    """Check that the values of a config go together."""
+def geometry(config: Config) -> Geometry:
+    """Return the latents and predictions of a window, if the values of a config go together."""
     check_shared(config)
+    check_signals(config)
     check_options(config)
     model.check_model(config)
     check_augmentation(config)
@@ -102,6 +99,7 @@ def check(config: Config) -> None:
          "synthetic recordings are as long as a window, and thousands; choose at most "
          f"{MAX_SYNTHETIC:,}"),
     )  # fmt: skip
+    return model.geometry(config)
 
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
@@ -131,12 +129,3 @@ def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[
         "rms": TARGET_RMS,
         "sample_rate_hz": SAMPLE_RATE_HZ,
     }
-
-
-def show_use(config: Config, folder: str) -> str:
-    """Return Python that makes features with an exported model."""
-    return f"""from cpc import models
-
-embed = models.load("{folder}")
-# x: (b, s), (s,) or a list of (s,), as read from files; sample_rate_hz=... unless {SAMPLE_RATE_HZ}
-z, c = embed(x)  # both (b, t, width)"""

@@ -85,7 +85,14 @@ def geometry(config: Config) -> Geometry:
     branches = tuple(Branch(name, offsets[:number]) for name, number in counts.items())
     apart = 0 if config.negatives.overlap else config.data.window_samples
     width, is_aligned = latent_width(config), config.loss.align_to > 0
-    return Geometry(num_latents(config), width, branches, apart=apart, is_aligned=is_aligned)
+    return Geometry(
+        num_latents(config),
+        width,
+        branches,
+        window="data.window_samples",
+        apart=apart,
+        is_aligned=is_aligned,
+    )
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:

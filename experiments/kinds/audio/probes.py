@@ -21,7 +21,7 @@ from experiments.command.run_dir import write_latest
 from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
 from experiments.kinds.audio.recognition import recognition_tasks
 from experiments.kinds.audio.tasks import abx_tasks, boundary_tasks, phone_tasks, speaker_tasks
-from experiments.training.checks import check_probes, name_of, reject
+from experiments.training.checks import check_probes, reject
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 from experiments.training.sequences import make_embed_long
 
@@ -35,9 +35,7 @@ def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         by_utterance, stride = features.values
         frames = [np.asarray(evaluate.read_rows(by_utterance[name])) for name in data.test.names]
         seconds = stride / SAMPLE_RATE_HZ
-        return list(
-            evaluate.code_scores(frames, seconds, data=name_of(config), features=features.name)
-        )
+        return list(evaluate.code_scores(frames, seconds, data=data.name, features=features.name))
 
     return [ProbeTask("codes", answer, parts=(data.test,))]
 

@@ -10,7 +10,9 @@ from cpc.report.engine import Figure, Section, Table
 from cpc.report.words import Words
 from cpc.results import Run, last_scores
 from cpc.types import UserError
+from experiments.kinds.audio.heard import augmentation_section
 from experiments.kinds.paper import NUM_CLASSES, SOURCE, TABLE_1
+from experiments.training.problem import Page
 
 WORDS = Words(
     examples="recordings",
@@ -160,4 +162,12 @@ def standardize(x: np.ndarray) -> np.ndarray:
     return np.where(varies, scaled - mean, 0) / np.where(varies, std, 1)
 
 
-SECTIONS = (paper_section, speakers_section)
+PAGE = Page(
+    words=WORDS,
+    use="""from cpc import models
+
+embed = models.load("{folder}")
+# x: (b, s), (s,) or a list of (s,), as read from files; sample_rate_hz=... unless {sample_rate_hz}
+z, c = embed(x)  # both (b, t, width)""",
+    sections=(paper_section, speakers_section, augmentation_section),
+)

@@ -35,7 +35,6 @@ from experiments.kinds.audio.data import (
     num_labels,
 )
 from experiments.kinds.audio.supervised import train_supervised
-from experiments.training.checks import name_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 
@@ -87,8 +86,7 @@ def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         )
     most = config.probe.minutes_per_speaker
     parts = first_minutes(data.train, most), first_minutes(select(data.test, known), most)
-    source = name_of(config)
-    check_trained(config, parts[0], source)
+    check_trained(config, parts[0], data.name)
     train, test = (
         [
             np.full(num_labels(length), names.index(speaker), np.int32)
@@ -97,7 +95,7 @@ def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         for part in parts
     )
     labels = Labels(len(names), (train, test), ("frame", "utterance"))
-    answer = functools.partial(frame_scores, "speakers", source, parts, labels)
+    answer = functools.partial(frame_scores, "speakers", data.name, parts, labels)
     return [ProbeTask("speakers", answer, parts=parts)]
 
 

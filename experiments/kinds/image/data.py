@@ -16,7 +16,7 @@ from cpc.models import patch_grid
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.training.checks import data_root, group_files, reject
+from experiments.training.checks import data_root, group_files, name_of, reject
 
 #: Where the images of a split lie: splits or files, and their rows there.
 Places: TypeAlias = list[tuple[str, range]]
@@ -40,11 +40,12 @@ class ImageData(NamedTuple):
     """To fit probes on."""
     test: data.Images
     """To measure on."""
+    name: str = ""
 
     @property
     def skipped(self) -> Sequence[Skipped]:
         """What was left out, and why."""
-        return skipped(self)
+        return skipped(self[:3])
 
     def fingerprint(self) -> dict[str, Fingerprint]:
         """Return what tells the parts of these data from those of others."""
@@ -60,7 +61,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
         check_splits(config, reader.locate)
     sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
     read = [sets[split] for split in splits]
-    loaded = ImageData(*split_groups(config, read))
+    loaded = ImageData(*split_groups(config, read), name=name_of(config, options.name))
     where = f"data.test_split ({options.test_split})"
     for part, key in tested_parts(config).items():
         images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
@@ -70,13 +71,13 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
                 f"copies of images of {where}: name a split with other images"
             )
         loaded = loaded._replace(**{part: images})
-    num_copies = len(skipped(loaded)) - len(skipped(sets.values()))
+    num_copies = len(loaded.skipped) - len(skipped(sets.values()))
     copies = f", {num_copies:,} of them copies of test images" if num_copies else ""
     y, x, channels = loaded.train.pixels.shape[1:]
     log(
         f"data: {len(loaded.train):,} images of {y} by {x} pixels, {channels} channel"
         f"{'s' * (channels > 1)} to train on, {len(loaded.probe):,} to probe, "
-        f"{len(loaded.test):,} to test; {count_names(skipped(loaded), 'skipped')}{copies}"
+        f"{len(loaded.test):,} to test; {count_names(loaded.skipped, 'skipped')}{copies}"
     )
     return loaded
 

@@ -16,15 +16,20 @@ from experiments.command.config import Config
 from experiments.kinds.image.data import ImageData, grid_of, load_data, prepare, side_of
 from experiments.kinds.image.embed import embed_files
 from experiments.kinds.image.probes import feature_sets, probe_tasks
-from experiments.kinds.image.sections import SECTIONS, WORDS, save_augmented
+from experiments.kinds.image.sections import PAGE, save_augmented
 from experiments.training.checks import check_shared, places_of, reject
-from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
+from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Problem
 
 CONTEXTS = {"conv": models.MaskedRowConv, "gru": models.RowGRU}
-NAME, ON_ONE_DEVICE = "image", False
+PROBES = Probes(
+    probe_tasks,
+    feature_sets,
+    lambda config: places_of(config, config.data.name),
+    unranked=("fine_tuned", "supervised", "neighbours", "units"),  # not asked of each feature
+)
 
 
 def make_problem(plan: Plan, data: ImageData) -> Problem:
@@ -51,19 +56,8 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
         draw=draw(data.train, seed=config.seed),
         held_out=held_out,
         per_step=(batch_size, "images"),
+        record=lambda folder: record(config, folder, data),
     )
-
-
-def check(config: Config) -> None:
-    """Check that the values of a config go together."""
-    check_shared(config)
-    reject(config,
-        (side_of(config) > config.data.size, "augment.crop data.size",
-         "a crop is at most as large as the image"),
-        (config.augment.jitter > config.model.patch, "augment.jitter model.patch",
-         "a part of a patch is at most as large as it"),
-    )  # fmt: skip
-    choose_offsets(config)
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
@@ -76,14 +70,21 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the latents and predictions of an image."""
-    width = config.model.target_width or build_encoder(config.model, jnp.float32)[1]
+    """Return the latents and predictions of an image, if the values of a config go together."""
+    check_shared(config)
+    reject(config,
+        (side_of(config) > config.data.size, "augment.crop data.size",
+         "a crop is at most as large as the image"),
+        (config.augment.jitter > config.model.patch, "augment.jitter model.patch",
+         "a part of a patch is at most as large as it"),
+    )  # fmt: skip
     offsets, module = choose_offsets(config), build_model(config).module
+    width = config.model.target_width or build_encoder(config.model, jnp.float32)[1]
     names = module.directions
     if module.cuts:
         names = [f"module {number} {direction}" for number, direction in module.branches]
     branches = tuple(Branch(name, offsets) for name in names)
-    return Geometry(math.prod(grid_of(config)), width, branches, is_window=False)
+    return Geometry(math.prod(grid_of(config)), width, branches)
 
 
 def build_model(config: Config) -> models.Model:
@@ -155,12 +156,3 @@ def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[
     """Return the shape of an image's grid of patches."""
     patch, channels = config.model.patch, 1 if config.augment.grey else config.data.channels
     return {"kind": "image", "shape": [*grid_of(config), patch, patch, channels]}
-
-
-def show_use(config: Config, folder: str) -> str:
-    """Return Python that makes features with an exported model."""
-    return f"""from cpc import models
-
-embed = models.load("{folder}")
-# images: (b, y, x, channels), uint8 or floats in 0..1, or a list of images of any size
-z, c = embed(images)  # both over the grid of patches: (b, i, j, width)"""

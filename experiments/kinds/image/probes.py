@@ -22,7 +22,7 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.image.data import ImageData, grid_of, prepare
 from experiments.kinds.image.sections import save_neighbours, save_units
-from experiments.training.checks import name_of, reject
+from experiments.training.checks import reject
 from experiments.training.probes import (
     FeatureSet,
     ProbeContext,
@@ -215,7 +215,7 @@ def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> It
         labelled.labels,
         test.labels,
         task="classes",
-        data=name_of(context.config),
+        data=context.data.name,
         correct_5={case: evaluate.in_best(found, test.labels, 5)} if num_classes > 5 else {},
     )
 
@@ -226,7 +226,7 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
     numbers = np.arange(len(labelled))
     held = hold_out(numbers, config.seed)
     kept, stop_by = (select_images(labelled, n) for n in (np.setdiff1d(numbers, held), held))
-    folder = context.folder_of(f"supervised-{name_of(config)}")
+    folder = context.folder_of(f"supervised-{context.data.name}")
     own = functools.partial(prepare, config)
     answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
     print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
@@ -237,7 +237,7 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
         labelled.labels,
         test.labels,
         task="classes",
-        data=name_of(config),
+        data=context.data.name,
     )
 
 
@@ -290,7 +290,7 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
         unconverged.clear()
         correct = np.stack([answer(subset) == test.labels for subset in subsets])
         score = evaluate.few_label_score(
-            correct, test.labels, data=name_of(config), features=features.name, mode=mode,
+            correct, test.labels, data=context.data.name, features=features.name, mode=mode,
             fraction=fraction, num_labels=len(subsets[0]),
         )  # fmt: skip
         is_single = np.bincount(labelled.labels[subsets[0]]).max() == 1

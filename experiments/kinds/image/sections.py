@@ -17,6 +17,7 @@ from experiments.command.run_dir import write_latest
 from experiments.kinds.image.data import prepare
 from experiments.kinds.paper import IMAGENET, IMAGENET_SOURCE
 from experiments.training.probes import FeatureSet, ProbeContext
+from experiments.training.problem import Page
 
 NUM_QUERIES, NUM_NEIGHBOURS, NUM_UNITS, NUM_PATCHES, NUM_AUGMENTED = 8, 8, 8, 12, 8
 
@@ -170,4 +171,12 @@ def imagenet_table() -> Table:
     )
 
 
-SECTIONS = (paper_section, images_section)
+PAGE = Page(
+    words=WORDS,
+    use="""from cpc import models
+
+embed = models.load("{folder}")
+# images: (b, y, x, channels), uint8 or floats in 0..1, or a list of images of any size
+z, c = embed(images)  # both over the grid of patches: (b, i, j, width)""",
+    sections=(paper_section, images_section),
+)

@@ -23,9 +23,7 @@ from experiments.training.records import describe_offsets
 
 #: watch(params, seed) of `evaluate.watcher`.
 Watch: TypeAlias = Callable[[Any, Any], evaluate.Watched]
-
-
-NAME, ON_ONE_DEVICE = "rl", True
+ON_ONE_DEVICE = True
 
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:

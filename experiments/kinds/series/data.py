@@ -15,7 +15,7 @@ from cpc.data.walk import Skipped, count_names, find_copies, read_named, same_na
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.training.checks import data_root, group_files
+from experiments.training.checks import data_root, group_files, name_of
 
 
 class Part(NamedTuple):
@@ -159,6 +159,7 @@ class SeriesData(NamedTuple):
     file_names: tuple[str, ...]
     groups: tuple[str, ...]
     """The group of each file, such as its subject; a group is in one part of the split."""
+    name: str
 
     @property
     def skipped(self) -> Sequence[Skipped]:
@@ -192,8 +193,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
     labels = label_files(config, sequences.names)
     file_names = np.unique(labels[labels != ""])
     files = np.where(labels == "", -1, np.searchsorted(file_names, labels)).astype(np.int32)
-    names = tuple(map(str, file_names))
-    data = SeriesData(train, test, tuple(step_labels), step_names, files, names, groups)
+    names, name = tuple(map(str, file_names)), name_of(config)
+    data = SeriesData(train, test, tuple(step_labels), step_names, files, names, groups, name)
     log(describe_data(config, sequences, data))
     return data
 

@@ -21,39 +21,32 @@ from experiments.kinds.series.data import (
 )
 from experiments.kinds.series.embed import embed_files
 from experiments.kinds.series.probes import feature_sets, probe_tasks
-from experiments.training.checks import check_probes, check_shared, places_of, reject
-from experiments.training.contrastive import interpret, make_work
+from experiments.training.checks import check_probes, check_shared, check_signals, reject
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
-from experiments.training.problem import HeldOut, Problem
+from experiments.training.probes import Probes
+from experiments.training.problem import HeldOut, Page, Problem
 from experiments.training.sequences import make_cpc, positions, write_truth
-
-NAME, ON_ONE_DEVICE = "series", False
-SECTIONS = ()
 
 #: With fewer groups to train on, or fewer than the batch has rows, negatives are of one sequence.
 FEW_GROUPS = 32
 
-WORDS = Words(
-    examples="series",
-    target="future latent",
-    ahead="latents ahead",
-    tested="files",
-    baselines=("raw",),
-    titles={"raw": "the numbers themselves"},
+PROBES = Probes(probe_tasks, feature_sets)
+PAGE = Page(
+    words=Words(
+        examples="series",
+        target="future latent",
+        ahead="latents ahead",
+        tested="files",
+        baselines=("raw",),
+        titles={"raw": "the numbers themselves"},
+    ),
+    use="""from cpc import models
+
+embed = models.load("{folder}")
+# x: (b, t, {shape[1]}), (t, {shape[1]}) or a list of these, as in files
+z, c = embed(x)  # both (b, t, width)""",
 )
-
-
-def check(config: Config) -> None:
-    """Check that the values of a config go together."""
-    options = config.data
-    check_shared(config)
-    check_probes(config)
-    reject(config,
-        (options.file_label == "table" and not options.file_labels,
-         "data.file_label data.file_labels",
-         "set data.file_labels to a csv of name,label"),
-    )  # fmt: skip
 
 
 def build_model(config: Config) -> Model:
@@ -77,11 +70,19 @@ def build_encoder(config: Config) -> ConvEncoder:
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the latents and predictions of a window."""
+    """Return the latents and predictions of a window, if the values of a config go together."""
+    check_shared(config)
+    check_probes(config)
+    check_signals(config)
+    reject(config,
+        (config.data.file_label == "table" and not config.data.file_labels,
+         "data.file_label data.file_labels",
+         "set data.file_labels to a csv of name,label"),
+    )  # fmt: skip
     apart = 0 if config.negatives.overlap else config.data.window_steps
     branch = Branch("forward", tuple(range(1, config.model.num_offsets + 1)))
     length = build_encoder(config).num_latents(config.data.window_steps)
-    return Geometry(length, config.model.width, (branch,), apart=apart)
+    return Geometry(length, config.model.width, (branch,), window="data.window_steps", apart=apart)
 
 
 def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
@@ -148,6 +149,7 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
         draw=draw(data.train, seed=config.seed),
         held_out=held_out,
         per_step=(options.batch_size * options.window_steps / 1e6, "M steps"),
+        record=lambda folder: record(config, folder, data),
     )
 
 
@@ -191,12 +193,3 @@ def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[
         "standardize": config.data.standardize,
         "step_label": config.data.step_label,
     }
-
-
-def show_use(config: Config, folder: str) -> str:
-    """Return Python that makes features with an exported model."""
-    return f"""from cpc import models
-
-embed = models.load("{folder}")
-# x: (b, t, {config.data.channels}), (t, {config.data.channels}) or a list of these, as in files
-z, c = embed(x)  # both (b, t, width)"""

@@ -14,7 +14,6 @@ from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.series.data import Part, SeriesData, labels_of_frames
-from experiments.training.checks import name_of
 from experiments.training.probes import (
     FeatureSet,
     ProbeContext,
@@ -94,7 +93,7 @@ def label_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iter
     labels = [labels_of(task, data, part, context.model.module.encoder.stride) for part in parts]
     how = {
         "task": task,
-        "data": name_of(context.config),
+        "data": data.name,
         "num_classes": len(data.step_names if task == "steps" else data.file_names),
         "hidden_widths": (0, *filter(None, [options.hidden_width])),
         "updates": Updates(num_epochs=options.num_epochs),

@@ -14,7 +14,7 @@ from cpc.data.walk import Skipped, count_names
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.training.checks import data_root
+from experiments.training.checks import data_root, name_of
 
 #: Of a document of the grammar.
 GRAMMAR_SENTENCES = 50
@@ -31,6 +31,7 @@ class TextData(NamedTuple):
     """Name of a probe -> sentences, and a label 0 or 1 of each."""
     unused: tuple[tuple[str, str], ...] = ()
     """(name, reason) of words and sentences of the text that no batch can have."""
+    name: str = ""
 
     @property
     def skipped(self) -> Sequence[Skipped]:
@@ -63,7 +64,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
         f"train, {len(test.sentence_starts) - 1:,} to test; {cut}"
         + count_names(corpus.skipped, "files skipped")
     )
-    return TextData(train, test, read_tasks(config, log), unused)
+    return TextData(train, test, read_tasks(config, log), unused, name_of(config))
 
 
 def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], ...]:

@@ -16,32 +16,18 @@ from experiments.command.config import Config
 from experiments.kinds.text.data import TextData, load_data, make_runs
 from experiments.kinds.text.embed import embed_files
 from experiments.kinds.text.probes import feature_sets, probe_tasks
-from experiments.kinds.text.sections import SECTIONS, WORDS
-from experiments.training.checks import check_probes, places_of, reject
-from experiments.training.contrastive import interpret, make_work
+from experiments.kinds.text.sections import PAGE
+from experiments.training.checks import check_probes, reject
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
+from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import make_cpc, positions, write_truth
 
-NAME, ON_ONE_DEVICE = "text", False
+PROBES = Probes(probe_tasks, feature_sets)
 
 #: The words that a run's ids mean.
 VOCABULARY = "vocabulary.tsv"
-
-
-def check(config: Config) -> None:
-    """Check that the values of a config go together."""
-    check_probes(config)
-    is_cpc, has_vectors = config.model.name == "cpc", "vectors" in config.probe.features
-    reject(config,
-        (has_vectors and not config.probe.word_vectors, "probe.features probe.word_vectors",
-         "set probe.word_vectors to a file of them, or take vectors out of probe.features"),
-        (is_cpc and config.data.run_sentences <= config.model.num_offsets,
-         "data.run_sentences model.num_offsets",
-         "a run has no sentence that far ahead; raise data.run_sentences, or lower "
-         "model.num_offsets"),
-    )  # fmt: skip
 
 
 def build_model(config: Config) -> Model:
@@ -65,11 +51,28 @@ def build_encoder(config: Config) -> SentenceEncoder:
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the sentences of a run, and the ones that are predicted from each."""
+    """Return the sentences of a run and their predictions, if the values of a config fit."""
+    check_probes(config)
+    is_cpc, has_vectors = config.model.name == "cpc", "vectors" in config.probe.features
+    reject(config,
+        (has_vectors and not config.probe.word_vectors, "probe.features probe.word_vectors",
+         "set probe.word_vectors to a file of them, or take vectors out of probe.features"),
+        (is_cpc and config.data.run_sentences <= config.model.num_offsets,
+         "data.run_sentences model.num_offsets",
+         "a run has no sentence that far ahead; raise data.run_sentences, or lower "
+         "model.num_offsets"),
+    )  # fmt: skip
     length, two = config.data.run_sentences, config.model.name == "quick_thoughts"
     ahead = Branch("next", tuple(range(1, config.model.num_offsets + 1)))
     branches = (Branch("next", (1,)), Branch("previous", (1,))) if two else (ahead,)
-    return Geometry(length, config.model.width, branches, apart=length, excludes_anchor=two)
+    return Geometry(
+        length,
+        config.model.width,
+        branches,
+        window="data.run_sentences",
+        apart=length,
+        excludes_anchor=two,
+    )
 
 
 def make_problem(plan: Plan, text: TextData) -> Problem:
@@ -95,6 +98,7 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
         draw=draw(text.train, seed=config.seed),
         held_out=held_out,
         per_step=(options.batch_size * options.run_sentences / 1e3, "k sentences"),
+        record=lambda folder: record(config, folder, text),
     )
 
 
@@ -142,14 +146,3 @@ def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[
         **({} if config.data.form == "prose" else {"form": config.data.form}),
         **words,
     }
-
-
-def show_use(config: Config, folder: str) -> str:
-    """Return Python that makes features with an exported model."""
-    return f"""from cpc import data, models
-
-embed = models.load("{folder}")
-words = models.load_pretrained("{folder}").input["words"].split(" ")
-sentences = ["It was a dark night.", "Nobody slept."]  # that follow each other
-x = data.encode_sentences(sentences, words, {config.data.max_words})  # (t, words), padded with -1
-z, c = embed(x[None])  # both (1, t, width)"""

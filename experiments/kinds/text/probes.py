@@ -23,7 +23,6 @@ from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
-from experiments.training.checks import name_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 
 #: Lines that decide the width if there is no header.
@@ -294,7 +293,7 @@ def next_scores(
     compare = predicted_right if name in ("c", "random c") else similar_right
     right = compare(context, name, x, other)
     outcomes = Outcomes((right & asked).sum(1), asked.sum(1), items=items)
-    score = make_score("next", name_of(context.config), name, outcomes, 0.5, setting)
+    score = make_score("next", context.data.name, name, outcomes, 0.5, setting)
     yield score if is_sure else score._replace(low=None, high=None)
 
 

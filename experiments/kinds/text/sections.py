@@ -4,6 +4,7 @@ from cpc.report.engine import Format, Section, Table
 from cpc.report.words import Words
 from cpc.results import Run, last_scores
 from experiments.kinds.paper import TABLE_5
+from experiments.training.problem import Page
 
 WORDS = Words(
     examples="text",
@@ -53,4 +54,14 @@ def paper_section(run: Run) -> Section | None:
     return Section("Beside the paper", [note], tables=[table])
 
 
-SECTIONS = (paper_section,)
+PAGE = Page(
+    words=WORDS,
+    use="""from cpc import data, models
+
+embed = models.load("{folder}")
+words = models.load_pretrained("{folder}").input["words"].split(" ")
+sentences = ["It was a dark night.", "Nobody slept."]  # that follow each other
+x = data.encode_sentences(sentences, words, {shape[1]})  # (t, words), padded with -1
+z, c = embed(x[None])  # both (1, t, width)""",
+    sections=(paper_section,),
+)

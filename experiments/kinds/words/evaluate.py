@@ -28,7 +28,7 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
     if config.evaluate.perplexity and len(text.test.tokens):
         told = tell(trained, text.test.tokens, text.test.sentence_starts)
         try:
-            scores += perplexity_scores(*told, features=config.model.name, data=config.data.source)
+            scores += perplexity_scores(*told, features=config.model.name, data=text.name)
         except UserError as error:
             log(f"no perplexity: {error}")
     vectors = np.asarray(state.params["tables"]["input"])

@@ -51,6 +51,7 @@ class Text(NamedTuple):
 
     train: Corpus
     test: Corpus
+    name: str = ""
 
     @property
     def skipped(self) -> Sequence[Skipped]:
@@ -84,37 +85,31 @@ def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Co
     return Corpus(tokens, starts, documents, Vocabulary(words, counts), [])
 
 
-def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
-    """Return the text that the data section of a config names."""
+def load_data(config: Config, log: Callable[[str], object]) -> Text:
+    """Return the text that a config names."""
+    data, is_own = config.data, config.data.source == "folder"
+    if is_own and not data.path:
+        raise UserError("data.source is folder: name it by data.path")
     if data.source == "synthetic":
-        corpus = synthetic(seed)
-    elif data.source == "folder":
-        if not data.path:
-            raise UserError("data.source is folder: name it by data.path")
-        corpus = pack(Path(data.path), data, log, data.form)
+        corpus = synthetic(config.seed)
     else:
-        corpus = pack(prepare_texts(data.source, log=log) / "text", data, log)
+        corpus = read_text_folder(
+            Path(data.path) if is_own else prepare_texts(data.source, log=log) / "text",
+            cache_dir() / "packs",
+            log,
+            form=data.form if is_own else "prose",
+            min_count=data.min_count,
+            max_vocabulary=data.max_vocabulary,
+        )
     skipped = count_names(corpus.skipped, "files skipped")
     if data.test_fraction == 0:
         log(f"data: {describe_corpus(corpus)}; {skipped}")
-        return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]))
-    train, test, num_copies = split_for_training(corpus, test=data.test_fraction, seed=seed)
+        return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]), data.source)
+    train, test, num_copies = split_for_training(corpus, test=data.test_fraction, seed=config.seed)
     copies = f"{num_copies:,} training sentences are also in the test text and left out; "
     used = describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(f"data: {used}; {copies if num_copies else ''}{skipped}")
-    return Text(train, test)
-
-
-def pack(folder: Path, data: Any, log: Callable[[str], object], form: str = "prose") -> Corpus:
-    """Return a folder's text as tokens."""
-    return read_text_folder(
-        folder,
-        cache_dir() / "packs",
-        log,
-        form=form,
-        min_count=data.min_count,
-        max_vocabulary=data.max_vocabulary,
-    )
+    return Text(train, test, data.source)
 
 
 def fingerprint(corpus: Corpus) -> Fingerprint:
@@ -124,7 +119,7 @@ def fingerprint(corpus: Corpus) -> Fingerprint:
     return Fingerprint(len(starts) - 1, starts.tobytes() + words)
 
 
-NAME, ON_ONE_DEVICE = "words", True
+ON_ONE_DEVICE = True
 
 
 class Trained(NamedTuple):
@@ -262,8 +257,3 @@ def make_work(
         return write_words_report(folder)
 
     return Work(lambda: train(trained, folder, mesh), finish, write_page)
-
-
-def load_data(config: Config, log: Callable[[str], object]) -> Text:
-    """Return the text that a config names."""
-    return load_text(config.data, config.seed, log)
