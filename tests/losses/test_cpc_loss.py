@@ -8,21 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc import negatives
+from cpc import losses, negatives
 from cpc.estimators import Tracker, bound_over_sequences
-from cpc.losses import (
-    MemoryBank,
-    acpc_loss,
-    cpc_loss,
-    debiased,
-    hard_weighted,
-    info_nce,
-    sigmoid,
-    sup_con,
-)
+from cpc.losses import MemoryBank, cpc_loss, debiased, info_nce, sigmoid
 from cpc.types import CPCOutputs, Position, Rule, UserError
 from tests.goldens.goldens import load_golden
-from tests.losses.any_rule import any_rule, with_index
+from tests.losses.any_rule import any_rule, contrasts, with_index
 
 META, CASES = load_golden("cpc_loss.npz")
 RULES = {
@@ -40,6 +31,7 @@ COVERED = [
     and params["anchors"] == "per_step"
     and (expected["n_anchors"] > expected["n_without_negatives"]).any()
 ]
+assert len(COVERED) >= 25, "only explicit negatives and common anchors are out of scope"
 
 
 def positions_of(batch, length, speaker=None):
@@ -95,10 +87,6 @@ def run_golden(params, inputs):
         np.arange(length) < lengths[:, None], 1 / params["scale"], params["cosine"], block=block,
     )  # fmt: skip
     return jax.tree.map(lambda x: x[: params["K"]], sums), dict(zip("zcW", gradients, strict=True))
-
-
-def test_goldens_are_covered():
-    assert len(COVERED) >= 25, "only explicit negatives and common anchors are out of scope"
 
 
 @pytest.mark.parametrize("name", COVERED)
@@ -209,25 +197,15 @@ def random_outputs(batch=3, length=7, width=4, num_offsets=2, seed=0, lanes=()):
     return CPCOutputs(z, z, predictions)
 
 
-def naive(outputs, allows, offsets):
-    """Loops over anchors and candidates of an (b, t, lane) grid, in float64."""
-    z, predictions = np.asarray(outputs.z, np.float64), np.asarray(outputs.predictions, np.float64)
-    b, t, lanes = predictions.shape[:3]
-    total = 0.0
-    for index, k in enumerate(offsets):
-        losses = []
-        for i, s, a in np.ndindex(b, t - k, lanes):
-            query = predictions[i, s, a, index]
-            positive = query @ z[i, s + k, a]
-            scores = [
-                query @ z[j, u, lane]
-                for j, u, lane in np.ndindex(b, t, lanes)
-                if (j, u, lane) != (i, s + k, a) and allows((i, s, a), (j, u, lane))
-            ]
-            if scores:
-                losses.append(np.logaddexp.reduce([positive, *scores]) - positive)
-        total += np.mean(losses)
-    return total
+def naive(outputs, positions, rule, offsets, **options):
+    """The losses of each offset's anchors."""
+    losses = [[] for _ in offsets]
+    args = outputs.z, outputs.predictions, positions, rule, offsets
+    for row, _, target, allowed, scores in contrasts(*args, **options):
+        losses[row].append(
+            np.logaddexp.reduce(scores[[target, *allowed], row]) - scores[target, row]
+        )
+    return losses
 
 
 LANES = Position(
@@ -236,14 +214,9 @@ LANES = Position(
     np.arange(3)[None, None],
     (np.arange(4) % 2)[:, None, None],
 )
-OF_LANES = {
-    "batch": (negatives.batch, lambda a, c: True),
-    "others": (negatives.excluding_sequence, lambda a, c: a[0] != c[0]),
-    "own": (negatives.own_sequence, lambda a, c: a[0] == c[0]),
-    "group": (negatives.same_group, lambda a, c: a[0] % 2 == c[0] % 2),
-    "shards": (SHARDS, lambda a, c: a[0] // 2 == c[0] // 2),
-}
-ANY_LANE = any_rule([rule for rule, _ in OF_LANES.values()])
+OF_LANES = {name: RULES[name] for name in ("all", "exclude_own", "own_only", "same_speaker")}
+OF_LANES["shards"] = SHARDS
+ANY_LANE = any_rule(list(OF_LANES.values()))
 
 
 @functools.partial(jax.jit, static_argnames="rule")
@@ -251,15 +224,14 @@ def loss_of_lanes(outputs, positions, rule):
     return cpc_loss(outputs, positions, rule, block=5, offsets=(1, 3))
 
 
-@pytest.mark.parametrize("name", [*OF_LANES, "shards by themselves"])
+@pytest.mark.parametrize("name", OF_LANES)
 def test_images_have_lanes(name):
     """Rows for time, columns for lanes: the loss of images is the same function."""
-    outputs = random_outputs(4, 4, 3, 2, lanes=(3,))
-    rule, allows = OF_LANES[name.split()[0]]
-    index = list(OF_LANES).index(name.split()[0])
-    rule = ANY_LANE if name in OF_LANES else rule
-    loss, _ = loss_of_lanes(outputs, with_index(LANES, index), rule)
-    assert float(loss) == pytest.approx(naive(outputs, allows, (1, 3)), rel=1e-5)
+    outputs, rule = random_outputs(4, 4, 3, 2, lanes=(3,)), OF_LANES[name]
+    want = sum(map(np.mean, naive(outputs, LANES, rule, (1, 3))))
+    for one in (ANY_LANE, *[SHARDS] * (rule is SHARDS)):
+        loss, _ = loss_of_lanes(outputs, with_index(LANES, list(OF_LANES).index(name)), one)
+        assert float(loss) == pytest.approx(want, rel=1e-5)
 
 
 def test_equal_scores_give_log_n():
@@ -269,41 +241,6 @@ def test_equal_scores_give_log_n():
     np.testing.assert_array_equal(sums.n / sums.anchors, 48.0)
     np.testing.assert_array_equal(sums.top1, 0.0)  # ties are lost
     np.testing.assert_allclose(sums.pairwise / sums.anchors, 0.5)
-
-
-def test_huge_scores_keep_their_gradient():
-    """A positive 100 below must still pull with full strength (log(softmax + eps) would not)."""
-    dtype = jnp.bfloat16
-    predictions = jnp.zeros((2, 2, 1, 1), dtype).at[0, 0].set(1.0)
-
-    @jax.jit
-    @jax.value_and_grad
-    def loss(z):
-        outputs = CPCOutputs(z, z, predictions)
-        return cpc_loss(outputs, positions_of(2, 2), negatives.excluding_sequence)[0]
-
-    for gap in (100.0, -100.0, 1e4, -1e4):
-        value, gradient = loss(jnp.zeros((2, 2, 1), dtype).at[0, 1].set(gap))
-        expected = max(-gap, 0.0) + (np.log(2) if gap < 0 else 0.0)
-        assert float(value) == pytest.approx((expected + np.log(3)) / 2, rel=1e-2)
-        assert float(gradient[0, 1, 0]) == pytest.approx(-0.5 if gap < 0 else 0.0, abs=1e-3)
-        assert gradient.dtype == dtype
-
-
-def test_devices_change_nothing():
-    outputs = random_outputs(8, 5, 4, 2)
-
-    @jax.jit
-    @functools.partial(jax.value_and_grad, has_aux=True)
-    def loss(outputs):
-        return cpc_loss(outputs, positions_of(8, 5), negatives.batch, block=24)
-
-    one = loss(outputs)
-    mesh = jax.make_mesh((8,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-    many = loss(jax.device_put(outputs, sharding))
-    assert_same(one, many, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(one[0][1].n, many[0][1].n)
 
 
 def test_chance_is_that_of_each_anchor():
@@ -330,17 +267,12 @@ def margin_loss(positive, negatives, where, *, weight=1.0):
     return weight * jnp.where(where, hinge, 0.0).sum(-1)
 
 
-def wrapped_info_nce(positive, negatives, where):
-    return info_nce(positive, negatives, where)
-
-
 def shrink(rng, positive, scores, where):
     """Scores below the positive, shrunk and moved with it."""
     return 0.5 * scores + 0.1 * positive[:, None], where & (scores < positive[:, None])
 
 
 WAYS = {
-    "wrapped": (wrapped_info_nce, None),
     "chosen": (info_nce, shrink),
     "margin": (margin_loss, None),
     "margin of chosen": (margin_loss, shrink),
@@ -391,35 +323,6 @@ def test_any_loss_and_choice_by_blocks_equal_the_whole_matrix(name):
     assert_same(blocks(*args), whole_matrices(*args)[name], rtol=3e-5, atol=1e-5)
 
 
-def test_floor_of_cosines_is_that_of_the_temperature():
-    """e^(-1 / tau), also if learned; half of the anchors have all of their noise taken away."""
-    loss = functools.partial(hard_weighted, prior=0.3, concentration=0.5)
-    outputs = random_outputs(3, 5, 5, 1)
-    unit = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), outputs)
-    moved = 2 * jnp.roll(unit.z, -1, axis=1)[:2, :, None]  # towards their positives
-    predictions = unit.predictions.at[:2].add(moved)
-    predictions = predictions / jnp.linalg.norm(predictions, axis=-1, keepdims=True)
-
-    def whole(z, predictions, tau):
-        scores = predictions[:, :-1, 0].reshape(-1, 5) @ z.reshape(-1, 5).T
-        place = jnp.arange(15).reshape(3, 5)[:, 1:].ravel()  # of the positives
-        positive, where = scores[jnp.arange(12), place], jnp.arange(15) != place[:, None]
-        return loss(positive, scores, where, temperature=tau).mean()
-
-    def blocks(z, predictions, tau):
-        outputs = CPCOutputs(z, z, predictions)
-        options = {"loss": loss, "temperature": tau, "block": 6}
-        return cpc_loss(outputs, POSITIONS, negatives.batch, **options)[0]
-
-    args = unit.z, predictions
-    programs = [jax.jit(jax.value_and_grad(f, (0, 1, 2))) for f in (whole, blocks)]
-    for tau in (1.0, 0.1):
-        expected, got = (program(*args, jnp.float32(tau)) for program in programs)
-        assert_same(got, expected, rtol=1e-4, atol=2e-5)
-    known = jax.jit(lambda z, p: blocks(z, p, 0.1))(*args)
-    assert float(known) == pytest.approx(float(expected[0]), rel=2e-5)
-
-
 def test_strict_bound_equals_the_rule():
     outputs = random_outputs(5, 6, 4, 3)
 
@@ -442,19 +345,15 @@ def bind(loss, name, **known):
 
 
 STRUCTURES = {
-    "aligned, a group": (
+    "aligned, a group, a choice": (
         negatives.same_group & negatives.one_per_sequence & SHARDS,
-        lambda option: {"temperature": option},
-    ),
-    "aligned, a choice": (
-        negatives.one_per_sequence,
         lambda option: {"choose": shrink, **bind(margin_loss, "weight")(option)},
     ),
     "aligned, a floor": (
         negatives.one_per_sequence,
         lambda option: {"loss": functools.partial(debiased, prior=0.5), "temperature": option},
     ),
-    "shards, several positives": (SHARDS, bind(sup_con, "temperature")),
+    "shards, several positives": (SHARDS, bind(losses.sup_con, "temperature")),
     "shards, any cost": (SHARDS, bind(cost_of_all, "size")),
 }
 
@@ -560,7 +459,7 @@ def test_lanes_that_are_padding_everywhere_are_allowed():
 
 
 def test_memory_is_further_candidates_without_a_gradient():
-    """Two batches as one, against one batch with 9 latents of the other as its memory."""
+    """Nine latents of another batch, of twelve that the memory has room for."""
     both, positions = random_outputs(4, 6, 5, 2), positions_of(4, 6)
     half = CPCOutputs(*(x[:2] for x in both))
     other = Position(*(jnp.broadcast_to(p, (4, 6))[2:].reshape(-1) for p in positions))
@@ -578,15 +477,9 @@ def test_memory_is_further_candidates_without_a_gradient():
     assert all(np.isfinite(gradient).all() for gradient in new)
     assert np.any(np.asarray(new.z))
     assert not np.any(np.asarray(dold))
-    queries = half.predictions[:, :, 0].reshape(-1, 5)
-    candidates = jnp.concatenate([half.z.reshape(-1, 5), both.z[2:].reshape(-1, 5)[:9]])
-    matrix = np.asarray(queries @ candidates.T, np.float64)
-    losses = []
-    for i in range(12):
-        if i % 6 < 5:
-            allowed = [j for j in range(21) if j == i + 1 or j >= 12 or j // 6 != i // 6]
-            losses.append(np.logaddexp.reduce(matrix[i, allowed]) - matrix[i, i + 1])
-    np.testing.assert_allclose(sums.loss[0], np.sum(losses), rtol=1e-5)
+    memory = MemoryBank(both.z[2:].reshape(-1, 5), other, np.arange(12) < 9)
+    want = naive(half, positions_of(2, 6), negatives.excluding_sequence, (1, 2), memory=memory)
+    np.testing.assert_allclose(sums.loss, [np.sum(losses) for losses in want], rtol=1e-5)
     assert np.isfinite(float(value))
 
 
@@ -615,66 +508,15 @@ def test_gradients_of_numbers_are_summed_in_float32():
     np.testing.assert_allclose(got, expected, rtol=5e-3)
 
 
-def test_a_temperature_may_be_an_array_that_jit_closes_over():
-    tau = jnp.float32(0.5)
-    call = functools.partial(cpc_loss, random_outputs(), positions_of(3, 7), negatives.batch)
-    loss, _ = jax.eval_shape(lambda: call(temperature=tau))
-    assert loss.shape == ()
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"temperature": 0.0}, "temperature is 0.0: it must be above 0"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": jnp.ones(3)}, r"temperature has shape \(3,\)"),
-        ({"block": 0}, "block is 0"),
-        ({"columns": 0}, "columns is 0"),
-        ({"where": jnp.ones((3, 7))}, "where is float32"),
-        ({"where": jnp.ones((3, 1), bool)}, r"booleans of the shape \(3, 7\)"),
-        ({"offsets": (1,)}, "offsets do not fit"),
-        ({"offsets": (0, 1)}, "offsets do not fit"),
-        ({"offsets": (1, 7)}, "an offset of 7 needs sequences of more than 7 latents"),
-    ],
-    ids=str,
-)
-def test_mistakes_are_named(options, match, unchecked):
-    with pytest.raises(UserError, match=match):
-        cpc_loss(random_outputs(), positions_of(3, 7), negatives.batch, **options)
-
-
-@pytest.mark.parametrize("loss", [cpc_loss, functools.partial(acpc_loss, num_frames=3)])
-def test_shapes_that_do_not_fit_are_named(loss, unchecked):
-    outputs, positions = random_outputs(4, 5, 2, 2), positions_of(4, 5)
-    for shape in ((4, 2, 1, 2), (4, 5, 1, 4), (4, 5, 0, 2), (4, 5, 2), (2,)):
-        wrong = outputs._replace(predictions=jnp.zeros(shape))
-        with pytest.raises(UserError, match=r"z has shape \(4, 5, 2\) and predictions"):
-            loss(wrong, positions, negatives.batch)
-    with pytest.raises(UserError, match=r"the positions' sequence has shape \(3, "):
-        loss(outputs, positions_of(3, 5), negatives.batch)
-
-
-def test_maps_and_memory_that_do_not_fit_are_named(unchecked):
-    outputs = random_outputs(4, 5, 2, 2)
-    call = functools.partial(cpc_loss, outputs, positions_of(4, 5), negatives.batch)
-    for shape in ((2, 3, 2), (1, 2, 2), (2, 2)):
-        with pytest.raises(UserError, match=r"maps has shape .*, c \(4, 5, 2\)"):
-            call(maps=jnp.zeros(shape))
-    positions = Position(*(jnp.zeros(6, jnp.int32) + 9 for _ in Position._fields))
-    for shape in ((6, 3), (5, 2)):
-        memory = MemoryBank(jnp.zeros(shape), positions, jnp.ones(6, bool))
-        with pytest.raises(UserError, match="the memory's keys have shape"):
-            call(memory=memory)
-
-
 def test_float64_of_numpy_is_read_as_float32(unchecked):
-    """JAX would warn of each array, and warnings are errors here."""
-    z = np.random.default_rng(0).normal(size=(3, 7, 4))
+    """JAX would warn of each array. The temperature is an array that jit closes over."""
+    z, tau = np.random.default_rng(0).normal(size=(3, 7, 4)), jnp.float32(0.5)
 
     @jax.jit
-    def losses():
+    def run():
         both = (CPCOutputs(x, x, x[:, :, None]) for x in (z, z.astype(np.float32)))
-        return [cpc_loss(outputs, positions_of(3, 7), negatives.batch)[0] for outputs in both]
+        args = positions_of(3, 7), negatives.batch
+        return [cpc_loss(outputs, *args, temperature=tau)[0] for outputs in both]
 
-    given, wanted = losses()
+    given, wanted = run()
     assert float(given) == pytest.approx(float(wanted), rel=1e-6)

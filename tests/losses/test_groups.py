@@ -10,7 +10,7 @@ import pytest
 from cpc import negatives
 from cpc.losses import cpc_loss, info_nce, sup_con
 from cpc.types import CPCOutputs, Position
-from tests.losses.any_rule import any_rule, every_pair, flatten, with_index
+from tests.losses.any_rule import any_rule, contrasts, with_index
 
 B, T, K, D = 6, 5, 2, 5
 GROUP = np.array([0, 1, 0, -1, 1, -1])  # below 0: unknown, and no group
@@ -47,37 +47,21 @@ def run_named(name, arrays, tau=0.7, positions=POSITIONS, lengths=LENGTHS, **opt
     return run(*arrays, with_index(positions, index), where, tau, rule=rule, **options)
 
 
-def naive_loss(z, predictions, rule, inside, tau=0.7, lengths=LENGTHS):
-    """The sum over offsets of the mean over anchors, one candidate after the other, float64."""
-    z, predictions = (np.asarray(x, np.float64) for x in (z, predictions))
-    total, flat = 0.0, flatten(POSITIONS, (B, T))
-    for k in range(1, K + 1):
-        losses, allowed = [], every_pair(flat, rule, k).reshape(B, T, B, T)
-        for b in range(B):
-            for t in range(lengths[b] - k):
-                positives, others = [], []
-                for i in range(B):
-                    for j in range(lengths[i]):
-                        s = predictions[b, t, k - 1] @ z[i, j] / tau
-                        if (i, j) == (b, t + k):
-                            positives.append(s)
-                        elif allowed[b, t, i, j]:
-                            is_alike = GROUP[i] == GROUP[b] >= 0
-                            (positives if is_alike else others).append(s)
-                if not others:
-                    continue
-                log_total = np.log(np.exp([*positives, *others]).sum())
-                if inside:
-                    losses.append(log_total - np.log(np.mean(np.exp(positives))))
-                else:
-                    losses.append(np.mean(log_total - np.array(positives)))
-        total += np.mean(losses)
-    return total
+def naive_loss(z, predictions, rule, inside, tau=0.7):
+    """The sum over offsets of the mean over anchors, in float64."""
+    losses, where = [[] for _ in range(K)], np.arange(T) < LENGTHS[:, None]
+    args = z, predictions, POSITIONS, rule, range(1, K + 1), where
+    for row, i, target, allowed, scores in contrasts(*args, tau=tau):
+        is_alike = (GROUP[allowed // T] == GROUP[i // T]) & (GROUP[i // T] >= 0)
+        own = scores[[target, *allowed[is_alike]], row]
+        if not is_alike.all():
+            total = np.logaddexp.reduce([*own, *scores[allowed[~is_alike], row]])
+            losses[row].append(total - (np.log(np.exp(own).mean()) if inside else own.mean()))
+    return sum(map(np.mean, losses))
 
 
 @pytest.mark.parametrize(
-    ("name", "inside"),
-    [*((name, False) for name in RULES), ("blocks", True), ("aligned", True)],
+    ("name", "inside"), [*((name, False) for name in RULES), ("blocks", True), ("aligned", True)]
 )
 def test_equals_the_naive_twin(name, inside):
     """Values, and gradients along a random direction."""

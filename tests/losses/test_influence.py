@@ -12,6 +12,7 @@ from cpc.losses import MemoryBank, cpc_loss, debiased
 from cpc.parallel import make_reducer
 from cpc.train import BATCH_AXIS, batch_sharding, make_mesh
 from cpc.types import CPCOutputs, Position
+from tests.losses.any_rule import contrasts
 
 B, T, D, OFFSETS, FURTHER = 8, 5, 4, (1, 3), 5
 TAU, PRIOR = 0.2, 0.1
@@ -56,33 +57,16 @@ def naive_value(positive, scores, loss, choose):
 def naive_moments(rule, loss=None, choose=None, where=None, memory=None):
     """Sums of u_b, u_b^2 and u_b a_b of each offset, (3, k)."""
     outputs, positions, *_ = make_problem()
-    z, predictions = (np.asarray(x, np.float64) for x in (outputs.z, outputs.predictions))
-    keys, exists = z.reshape(-1, D), np.ones(B * T, bool)
-    exists = exists if where is None else np.asarray(where).ravel()
-    place = np.stack([np.broadcast_to(p, (B, T)).ravel() for p in positions])
-    if memory is not None:
-        keys = np.concatenate([keys, np.asarray(memory.keys, np.float64)])
-        exists = np.concatenate([exists, memory.exists])
-        place = np.concatenate([place, np.stack(memory.positions)], 1)
-    sequence = np.arange(len(keys)) // T  # beyond B: of the memory
-    moments = []
-    for row, k in enumerate(OFFSETS):
-        values, received, anchors = np.zeros((3, len(keys) // T + 1))
-        pairs = rule(Position(*place[:, : B * T, None]), Position(*place[:, None]), k)
-        for i in range(B * T):
-            target, b = i + k, i // T
-            allowed = np.asarray(pairs)[i] & exists
-            if i % T + k >= T or not (exists[i] and exists[target] and allowed.any()):
-                continue
-            scores = keys @ predictions.reshape(-1, 2, D)[i, row] / TAU
-            value, weights = naive_value(scores[target], scores[allowed], loss, choose)
-            values[b] += value
-            anchors[b] += 1
-            other = sequence[allowed] != b
-            np.add.at(received, sequence[allowed][other], weights[other])
-        u = (values - received)[:B]
-        moments.append([u.sum(), (u**2).sum(), (u * anchors[:B]).sum()])
-    return np.array(moments).T
+    sums = np.zeros((3, len(OFFSETS), B + 1))  # what the memory receives comes last
+    args = outputs.z, outputs.predictions, positions, rule, OFFSETS, where, memory
+    for row, i, target, allowed, scores in contrasts(*args, tau=TAU):
+        value, weights = naive_value(scores[target, row], scores[allowed, row], loss, choose)
+        sums[:2, row, i // T] += value, 1
+        other = allowed // T != i // T
+        np.add.at(sums[2, row], allowed[other] // T, weights[other])
+    values, anchors, received = sums[..., :B]
+    u = values - received
+    return np.stack([u, u**2, u * anchors]).sum(-1)
 
 
 RULES = {

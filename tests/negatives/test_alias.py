@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpc.negatives import (
-    AliasTable,
-    alias_table,
-    draw,
-    draw_unique,
-    expected_count,
-    log_uniform,
-    probabilities,
-)
+from cpc.negatives import AliasTable, alias_table, draw, draw_unique, log_uniform, probabilities
 from cpc.negatives.noise import _high_product
 from cpc.types import UserError
 from tests.goldens.goldens import load_golden
@@ -45,18 +37,14 @@ def check(table, weights, atol):
     np.testing.assert_array_equal(rebuilt[q == 0], 0.0)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=12).filter(any))
-def test_rebuilds_ties_and_zeros(weights):
-    """Small integers: columns that fill up exactly, and rounding on either side of it."""
-    check(alias_table(np.array(weights)), np.array(weights), atol=1e-15)
-
-
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(1, 300), st.integers(0, 10**6), st.floats(0, 30))
-def test_rebuilds_any_spread(size, seed, spread):
-    weights = np.exp(spread * np.random.default_rng(seed).normal(size=size))
-    check(alias_table(weights), weights, atol=1e-15)
+def test_rebuilds_any_spread_ties_and_zeros(size, seed, spread):
+    """Small integers: columns that fill up exactly, and rounding on either side of it."""
+    rng = np.random.default_rng(seed)
+    ties = np.r_[1, rng.integers(0, 7, size % 12)]
+    for weights in (np.exp(spread * rng.normal(size=size)), ties):
+        check(alias_table(weights), weights, atol=1e-15)
 
 
 def test_equal_classes_need_no_alias():
@@ -110,25 +98,14 @@ def test_tables_and_draws_have_the_distribution(name):
     assert statistic(counts, q, expected["chi2_bins"]) <= expected.get("chi2_999999", 1e-9)
 
 
-def test_draws_are_independent():
-    """Pairs of neighbours, too, have the distribution."""
-    q = np.array([0.1, 0.2, 0.7])
-    classes = np.asarray(draw_many(jax.random.key(8), alias_table(q))).reshape(-1, 2)
-    counts = np.bincount(classes @ [3, 1], minlength=9)
-    assert statistic(counts, np.outer(q, q).ravel(), 9) < 42.70  # chi-square, 8 degrees, 1 - 1e-6
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (2, 3, 4)])
-def test_shapes(shape):
-    table = alias_table(np.array([1.0, 2.0, 3.0]))
-    assert jax.eval_shape(lambda: draw(jax.random.key(0), table, shape)).shape == shape
-
-
 def test_keys_matter():
     table = alias_table(np.ones(1000))
     one, same, two = (draw_many(jax.random.key(seed), table) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert float((one == two).mean()) < 0.01
+    shapes = (), (0,), (2, 3, 4)
+    found = jax.eval_shape(lambda: [draw(jax.random.key(0), table, shape) for shape in shapes])
+    assert tuple(x.shape for x in found) == shapes
 
 
 def test_a_threshold_next_to_one_does_not_overflow():
@@ -187,19 +164,6 @@ def test_unique_draws_are_the_first_distinct_ones(size, num):
         assert (ids.tolist(), int(num_draws)) == until_distinct(rng, table, num)
 
 
-def test_unique_draws_have_the_expected_count():
-    """Of so many draws as it took, a class is in the sample with probability 1 - (1 - q)^draws."""
-    q = log_uniform(40)
-    keys = jax.random.split(jax.random.key(1), 4000)
-    table = jax.device_put(alias_table(q))
-    ids, num_draws = jax.jit(jax.vmap(lambda rng: draw_unique(rng, table, 12)))(keys)
-    found = np.bincount(np.asarray(ids).ravel(), minlength=40) / len(keys)
-    assert found.sum() == pytest.approx(12)
-    expected = np.mean([expected_count(q, int(k), unique=True) for k in num_draws], 0)
-    np.testing.assert_allclose(found, expected, atol=0.03)
-    assert np.abs(12 * q - found).max() > 0.2, "with repeats it would be another number"
-
-
 def test_more_distinct_classes_than_there_are():
     """A traced table ends with classes that are none."""
     for weights in ([1.0, 1.0], [0.0, 1.0, 2.0]):
@@ -208,9 +172,3 @@ def test_more_distinct_classes_than_there_are():
             draw_unique(jax.random.key(0), table, 3)
     ids, _ = jax.jit(draw_unique, static_argnums=2)(jax.random.key(0), table, 3)
     assert sorted(ids.tolist()) == [-1, 1, 2]
-
-
-def test_bad_weights_are_named():
-    """By the function that `test_noise` covers."""
-    with pytest.raises(UserError, match="class 1 is -1"):
-        alias_table(np.array([1.0, -1.0]))

@@ -77,10 +77,8 @@ def test_rows_depend_on_themselves_alone(name):
     """Other rows' scores may change anything: the same key gives this row the same choice."""
     positive, negatives, where = rows()
     other = positive.at[:3].set(7.0), negatives.at[:3].mul(-3.0), where.at[:3].set(True)
-    for got, want in zip(
-        every_sampler(*other)[name][0][1], every_sampler(*rows())[name][0][1], strict=True
-    ):
-        np.testing.assert_array_equal(got[3:], want[3:])
+    both = [every_sampler(*given)[name][0][1] for given in (other, rows())]
+    jax.tree.map(lambda got, want: np.testing.assert_array_equal(got[3:], want[3:]), *both)
 
 
 @each_sampler
@@ -91,26 +89,17 @@ def test_finite_in_half_precision_and_with_huge_scores(name, dtype, scale):
     assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in (value, *gradients))
 
 
-@each_sampler
-def test_an_anchor_without_candidates_is_refused(name):
-    nothing = jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool)
-    with pytest.raises(UserError, match="there are 0 candidates"):
-        SAMPLERS[name](RNG, *nothing)
-
-
-@pytest.mark.parametrize(
-    "make", [uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num)]
-)
-def test_at_least_one_negative(make):
-    for num in (0, -3):
-        with pytest.raises(UserError, match=f"{num} negatives: ask for 1 or more"):
-            make(num)
-
-
-@pytest.mark.parametrize("choose", [uniform_subset(10), hardest(10), mixed(10, 1)])
-def test_more_than_there_are_candidates(choose):
-    with pytest.raises(UserError, match="needs 10 negatives, but there are 9"):
-        choose(RNG, *rows())
+def test_impossible_numbers_are_refused():
+    for make in (uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num)):
+        for num in (0, -3):
+            with pytest.raises(UserError, match=f"{num} negatives: ask for 1 or more"):
+                make(num)
+    for choose in (uniform_subset(10), hardest(10), mixed(10, 1)):
+        with pytest.raises(UserError, match="needs 10 negatives, but there are 9"):
+            choose(RNG, *rows())
+    for choose in SAMPLERS.values():
+        with pytest.raises(UserError, match="there are 0 candidates"):
+            choose(RNG, jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool))
 
 
 sample = jax.jit(sample_uniform, static_argnums=2)
@@ -127,7 +116,7 @@ def test_sample_uniform_takes_that_many_of_the_allowed():
     rng = np.random.default_rng(0)
     allowed = rng.random((40, 9)) < rng.random((40, 1))
     allowed[0] = False
-    for num in (1, 4, 9, 10):
+    for num in (1, 4, 10):
         chosen = np.asarray(sample(RNG, jnp.asarray(allowed), num))
         assert not (chosen & ~allowed).any()
         np.testing.assert_array_equal(chosen.sum(1), np.minimum(allowed.sum(1), num))
@@ -136,7 +125,7 @@ def test_sample_uniform_takes_that_many_of_the_allowed():
 def test_sample_uniform_is_uniform_over_subsets():
     """All 10 pairs of 5 allowed negatives equally often: chi-square with 9 degrees of freedom."""
     allowed = jnp.tile(jnp.array([True, True, False, True, True, True]), (20_000, 1))
-    chosen = np.asarray(sample(jax.random.key(3), allowed, 2))
+    chosen = np.asarray(sample(jax.random.PRNGKey(3), allowed, 2))  # the older kind of key
     counts = np.unique(chosen @ (1 << np.arange(6)), return_counts=True)[1]
     assert len(counts) == 10
     assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # 0.1 % of samples lie above
@@ -156,11 +145,6 @@ def test_bits_differ_in_a_row_and_keys_draw_independently():
     assert abs(together).max() < 0.04
     spread = np.bincount((counted >> 24).ravel(), minlength=256)
     assert ((spread - 1250) ** 2 / 1250).sum() < 330.5  # 255 degrees of freedom, 0.1 %
-
-
-@pytest.mark.parametrize("key", [jax.random.key(3), jax.random.PRNGKey(3)])
-def test_any_kind_of_key_draws(key):
-    assert sample(key, jnp.ones((2, 9), bool), 3).sum(1).tolist() == [3, 3]
 
 
 def test_draws_are_uniform_and_independent():
