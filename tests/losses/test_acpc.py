@@ -63,8 +63,7 @@ def test_cost_and_weights_are_those_of_all_paths(best):
 
 
 B, T, D, K, F, TAU = 4, 6, 5, 2, 3, 0.5
-ROW = np.arange(B, dtype=np.int32)[:, None]
-POSITIONS = Position(ROW, np.arange(T, dtype=np.int32)[None], np.zeros((1, 1), np.int32), ROW // 2)
+POSITIONS = Position.grid(B, T, group=np.arange(B) // 2)
 PLAIN = {
     "batch": negatives.batch,
     "others": negatives.excluding_sequence,

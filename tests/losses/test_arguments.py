@@ -179,12 +179,14 @@ def test_rules_take_rules_and_functions(unchecked):
     for function in ("batch", lambda anchor: True):
         with pytest.raises(UserError, match="allows"):
             Rule("mine", function)  # pyright: ignore[reportArgumentType]
-    for rule, choose in (("batch", None), (negatives.batch, 16)):
-        with pytest.raises(UserError, match=r"rule|choose"):
-            negatives.audit_rule(rule, GRID, [1], choose=choose)
-    for positions in (tuple(GRID), GRID.time, None):
-        with pytest.raises(UserError, match=r"^positions"):
-            negatives.audit_rule(negatives.batch, positions, [1])
+    for rule, positions, choose, match in (
+        ("batch", GRID, None, "^rule"),
+        (negatives.batch, GRID, 16, "^choose"),
+        (negatives.batch, tuple(GRID), None, "^positions"),
+        (negatives.batch, None, None, "^positions"),
+    ):
+        with pytest.raises(UserError, match=match):
+            negatives.audit_rule(rule, positions, [1], choose=choose)
     x = outputs_of(1).z[0]
     for positions, rule in ((tuple(FLAT), negatives.batch), (FLAT, "batch")):
         with pytest.raises(UserError, match="wrong type"):

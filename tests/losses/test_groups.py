@@ -14,9 +14,7 @@ from tests.losses.any_rule import any_rule, contrasts, with_index
 
 B, T, K, D = 6, 5, 2, 5
 GROUP = np.array([0, 1, 0, -1, 1, -1])  # below 0: unknown, and no group
-POSITIONS = Position(
-    np.arange(B)[:, None], np.arange(T)[None], np.zeros((1, 1), int), GROUP[:, None]
-)
+POSITIONS = Position.grid(B, T, group=GROUP)
 PLAIN = {"blocks": negatives.batch, "other sequences": negatives.excluding_sequence}
 RULES = PLAIN | {
     "shards": negatives.batch & negatives.within_shards(2, B),

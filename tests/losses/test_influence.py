@@ -28,9 +28,7 @@ def make_problem():
         return jnp.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True), jnp.float32)
 
     z, predictions, keys = unit(B, T), unit(B, T, 2), unit(FURTHER)
-    speaker = rng.integers(3, size=(B, 1))
-    places = np.arange(B)[:, None], np.arange(T)[None], np.zeros((1, 1)), speaker
-    positions = Position(*(jnp.asarray(p, jnp.int32) for p in places))
+    positions = jax.tree.map(jnp.asarray, Position.grid(B, T, group=rng.integers(3, size=B)))
     where = jnp.asarray(np.arange(T) < np.where(np.arange(B) == 3, 4, T)[:, None])
     far = Position(*(jnp.full(FURTHER, x, jnp.int32) for x in (100, 100, 0, 1)))
     memory = MemoryBank(keys, far, jnp.arange(FURTHER) != 2)
@@ -86,8 +84,8 @@ PATHS = {
     "another loss": ("batch", {"loss": True}),
     "aligned with another loss": ("aligned", {"loss": True, "where": True}),
     "a mesh of the compiler": ("other", {"where": True, "devices": 8}),
-    "gathered keys": ("other", {"where": True, "memory": True, "devices": 4, "reduced": True}),
-    "a ring": ("group", {"where": True, "memory": True, "devices": 4, "ring": True}),
+    "gathered keys": ("other", {"where": True, "memory": True, "devices": 4, "form": "gather"}),
+    "a ring": ("group", {"where": True, "memory": True, "devices": 4, "form": "ring"}),
 }  # fmt: skip
 #: The program without a gradient is another one on these.
 WITHOUT_GRADIENT = ("whole rows", "columns across sequences", "a ring")
@@ -98,26 +96,24 @@ def test_moments_equal_the_naive_twin(path, monkeypatch):
     name, options = PATHS[path]
     options = dict(options)
     outputs, positions, where, memory = make_problem()
-    devices, loss = options.pop("devices", 1), options.pop("loss", None)
-    mesh = make_mesh(devices)
-    if options.get("ring"):
+    devices, loss, form = (options.pop(key, None) for key in ("devices", "loss", "form"))
+    mesh = make_mesh(devices or 1)
+    if form == "ring":
         monkeypatch.setattr("cpc.parallel.reducer.GATHERED_BYTES", 100)
-    if options.pop("reduced", False) or options.pop("ring", False):
+    if form:
         options["reducer"] = make_reducer(mesh, BATCH_AXIS)
-    of_arrays = {
-        key: value for key, value in (("where", where), ("memory", memory)) if key in options
-    }
-    options |= of_arrays
+    given = {"where": where, "memory": memory}
+    options |= (of_arrays := {key: given[key] for key in given.keys() & options})
     if loss:
         options["loss"] = functools.partial(debiased, prior=PRIOR)
     want = naive_moments(RULES[name], loss, options.get("choose"), **of_arrays)
 
-    def value(outputs):
-        return cpc_loss(
-            outputs, positions, RULES[name], temperature=TAU, offsets=OFFSETS, **options
-        )
+    options |= {"temperature": TAU, "offsets": OFFSETS}
 
-    outputs = jax.device_put(outputs, batch_sharding(mesh)) if devices > 1 else outputs
+    def value(outputs):
+        return cpc_loss(outputs, positions, RULES[name], **options)
+
+    outputs = jax.device_put(outputs, batch_sharding(mesh)) if devices else outputs
     (_, sums), _ = jax.jit(jax.value_and_grad(value, has_aux=True))(outputs)
     got = np.stack([sums.projection, sums.value_squared, sums.value_anchors])
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * np.abs(want).max())

@@ -284,32 +284,26 @@ def test_rows_that_cannot_be_cut_are_few(loss, rows, monkeypatch):
     assert found == {rows}
 
 
-@pytest.mark.parametrize(
-    ("num_candidates", "anchors"), [(100, 8192), (2**17, 2048), (2**19, 512), (10**6, 8192)]
-)
-def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(
-    num_candidates, anchors, monkeypatch
-):
-    assert block_size(num_candidates) == max(512, 2**19 // num_candidates)
+def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(monkeypatch):
+    cases = {100: 8192, 2**17: 2048, 2**19: 512, 10**6: 8192}
+    assert [*map(block_size, cases)] == [max(512, 2**19 // n) for n in cases]
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert block_size(num_candidates) == anchors
-    assert block_size(num_candidates, num_candidates) == min(8192, 2**28 // num_candidates)
-    columns = num_columns(anchors, num_candidates, None)
-    assert columns == (num_candidates if num_candidates <= 2**19 else 8192)
+    for n, anchors in cases.items():
+        assert block_size(n) == anchors
+        assert block_size(n, n) == min(8192, 2**28 // n)
+        assert num_columns(anchors, n, None) == (n if n <= 2**19 else 8192)
 
 
 def test_mistakes_are_named(unchecked):
     q, k, (anchors, candidates), _ = example()
-    call = functools.partial(streaming_info_nce, q, k, anchors, candidates, negatives.batch, 1)
+    right = {"queries": q, "keys": k, "anchors": anchors, "candidates": candidates}
     for options, match in (
         ({"temperature": 0}, "temperature is 0"),
         ({"block": 0}, "block is 0"),
         ({"columns": 0}, "columns is 0"),
         ({"where_anchors": jnp.ones(len(q))}, "where_anchors is float32"),
+        ({"anchors": candidates}, "positions of anchors have"),
+        ({"keys": k[:, :4]}, "keys are 4 wide and queries 5"),
     ):
         with pytest.raises(UserError, match=match):
-            call(**options)
-    with pytest.raises(UserError, match="positions of anchors have"):
-        streaming_info_nce(q, k, candidates, candidates, negatives.batch, 1)
-    with pytest.raises(UserError, match="keys are 4 wide and queries 5"):
-        streaming_info_nce(q, k[:, :4], anchors, candidates, negatives.batch, 1)
+            streaming_info_nce(**right | {"rule": negatives.batch, "offset": 1} | options)
