@@ -1,4 +1,4 @@
-"""The CPC loss against goldens, a naive float64 twin, closed forms and invariances."""
+"""The CPC loss, also of groups: goldens, naive float64 twins, closed forms and invariances."""
 
 import dataclasses
 import functools
@@ -486,3 +486,92 @@ def test_float64_of_numpy_is_read_as_float32(unchecked):
 
     given, wanted = run()
     assert float(given) == pytest.approx(float(wanted), rel=1e-6)
+
+
+#: SupCon of latents: candidates of the anchor's group are positives, beside what is predicted.
+B, T, K, D = 6, 5, 2, 5
+GROUP = np.array([0, 1, 0, -1, 1, -1])  # below 0: unknown, and no group
+GROUPED = Position.grid(B, T, group=GROUP)
+PLAIN = {"blocks": negatives.batch, "other sequences": negatives.excluding_sequence}
+OF_GROUPS = PLAIN | {
+    "shards": negatives.batch & negatives.within_shards(2, B),
+    "aligned": negatives.one_per_sequence,
+}
+ANY_OF_GROUPS = any_rule(list(PLAIN.values()))
+LENGTHS = np.array([T, T - 2, T, T - 1, T, 3])
+
+
+def group_arrays(seed=0):
+    rng = np.random.default_rng(seed)
+    return np.float32(rng.normal(size=(B, T, D))), np.float32(rng.normal(size=(B, T, K, D)))
+
+
+@functools.partial(jax.jit, static_argnames=("rule", "inside"))
+@functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+def of_groups(z, predictions, positions, where, tau, *, rule, inside=False):
+    z = jnp.where(where[..., None], z, jnp.nan)  # padding may hold anything
+    options = {"temperature": tau, "where": where, "block": 8}
+    loss = functools.partial(losses.sup_con, inside=inside)
+    return cpc_loss(CPCOutputs(z, z, predictions), positions, rule, loss=loss, **options)
+
+
+def run_groups(name, arrays, tau=0.7, positions=GROUPED, lengths=LENGTHS, **options):
+    index = list(PLAIN).index(name) if name in PLAIN else 0
+    where = np.arange(T) < lengths[:, None]
+    rule = ANY_OF_GROUPS if name in PLAIN else OF_GROUPS[name]
+    return of_groups(*arrays, with_index(positions, index), where, tau, rule=rule, **options)
+
+
+def naive_groups(z, predictions, rule, inside, tau=0.7):
+    """The sum over offsets of the mean over anchors, in float64."""
+    losses, where = [[] for _ in range(K)], np.arange(T) < LENGTHS[:, None]
+    args = z, predictions, GROUPED, rule, range(1, K + 1), where
+    for row, i, target, allowed, scores in contrasts(*args, tau=tau):
+        is_alike = (GROUP[allowed // T] == GROUP[i // T]) & (GROUP[i // T] >= 0)
+        own = scores[[target, *allowed[is_alike]], row]
+        if not is_alike.all():
+            total = np.logaddexp.reduce([*own, *scores[allowed[~is_alike], row]])
+            losses[row].append(total - (np.log(np.exp(own).mean()) if inside else own.mean()))
+    return sum(map(np.mean, losses))
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [*((name, False) for name in OF_GROUPS), ("blocks", True), ("aligned", True)],
+)
+def test_positives_of_the_group_equal_the_naive_twin(name, inside):
+    """Values, and gradients along a random direction."""
+    arrays, rule = group_arrays(), OF_GROUPS[name]
+    (value, sums), gradients = run_groups(name, arrays, inside=inside)
+    np.testing.assert_allclose(value, naive_groups(*arrays, rule, inside), rtol=2e-5)
+    assert np.isfinite(sums.loss).all()
+    rng = np.random.default_rng(2)
+    directions = [rng.normal(size=x.shape) for x in arrays]
+    slope = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+    low, high = (
+        naive_groups(*(x + s * d for x, d in zip(arrays, directions, strict=True)), rule, inside)
+        for s in (-1e-4, 1e-4)
+    )
+    np.testing.assert_allclose(slope, (high - low) / 2e-4, rtol=2e-3)
+
+
+def test_without_groups_it_is_info_nce():
+    z, predictions = group_arrays()
+    unknown = GROUPED._replace(group=np.full((B, 1), -1))
+    whole = np.full(B, T)
+    (value, _), _ = run_groups("blocks", (z, predictions), 1.0, unknown, whole)
+    plain = jax.jit(
+        lambda z, p: cpc_loss(CPCOutputs(z, z, p), unknown, negatives.batch, loss=info_nce)
+    )
+    np.testing.assert_allclose(value, plain(z, predictions)[0], rtol=1e-6)
+
+
+def test_metrics_are_of_the_predicted_latent_among_other_groups():
+    """The predicted latent wins against all of other groups, whatever others of its own score."""
+    z = jnp.zeros((B, T, D)).at[:, :, 0].set(jnp.where(GROUP[:, None] == 0, 2.0, 0.0))
+    predictions = jnp.zeros((B, T, K, D)).at[:, :, :, 0].set(1.0)
+    (_, sums), _ = run_groups("blocks", (z, predictions), lengths=np.full(B, T))
+    num_first = 2 * np.array([T - 1, T - 2])  # anchors of the two sequences of group 0
+    np.testing.assert_array_equal(sums.top1, num_first)
+    others = 4 * T * num_first  # of a sequence without a group all but the positive count
+    assert sums.n[0] == others[0] + num_first[0] + 2 * (T - 1) * (4 * T + 1) + 2 * (T - 1) * B * T

@@ -19,14 +19,10 @@ SAMPLED_META, SAMPLED = load_golden("tf_sampled_losses.npz")
 
 
 def test_normaliser_may_be_one_of_each_anchor():
-    options = {
-        "log_noise_positive": 0.0,
-        "log_noise_negatives": 0.0,
-        "log_normalizer": jnp.arange(2.0),
-    }
-    d = -np.arange(2) - np.log(3)
-    expected = np.logaddexp(0, -d) + 3 * np.logaddexp(0, d)
-    np.testing.assert_allclose(nce(jnp.zeros(2), jnp.zeros((2, 3)), **options), expected, rtol=1e-6)
+    noise, z = {"log_noise_positive": 0.0, "log_noise_negatives": 0.0}, np.arange(2.0)
+    found = nce(jnp.zeros(2), jnp.zeros((2, 3)), log_normalizer=jnp.float32(z), **noise)
+    d = -z - np.log(3)
+    np.testing.assert_allclose(found, np.logaddexp(0, -d) + 3 * np.logaddexp(0, d), rtol=1e-6)
 
 
 CORRECTED = {losses.ranking_nce: "log_noise", nce: "log_noise"}

@@ -115,10 +115,7 @@ def test_bad_numbers_are_named():
         (lambda: negatives.expected_count(0.5, -1, unique=True), "num_draws is -1"),
         (lambda: negatives.solve_alpha(np.array([9, 1]), np.array([1]), 0.6), r"0\.1 to 0\.5"),
         (lambda: negatives.bigrams(WORDS, np.ones(4) / 4, 0.0), "backoff"),
-        (
-            lambda: TWO_OF_THREE(jax.random.key(0), jnp.zeros((1, 1), int), 3),
-            "3 distinct .* only 2",
-        ),
+        (lambda: TWO_OF_THREE(RNG, jnp.zeros((1, 1), int), 3), "3 distinct .* only 2"),
     ):
         with pytest.raises(UserError, match=match):
             call()
@@ -219,7 +216,7 @@ def test_bigram_noise_of_sentences_of_one_word_is_that_of_all_words():
     assert abs(np.mean(drawn) - 0.75) < 0.03
 
 
-TWO_OF_THREE = negatives.fixed_sampler(np.array([1.0, 0.0, 1.0]))
+RNG, TWO_OF_THREE = jax.random.key(0), negatives.fixed_sampler(np.array([1.0, 0.0, 1.0]))
 
 
 ALIAS_META, TABLES = load_golden("alias_tables.json")

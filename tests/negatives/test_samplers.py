@@ -96,10 +96,7 @@ def test_finite_in_half_precision_and_with_huge_scores(name, dtype, scale):
 
 
 def test_impossible_numbers_are_refused():
-    nothing, no_keys = (
-        (jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool)),
-        jnp.zeros((2, 0, 3)),
-    )
+    nothing = jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool)
     of_num = (uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num))
     for call, match in (
         *((lambda make=make: make(0), "0 negatives: ask for 1 or more") for make in of_num),
@@ -111,7 +108,7 @@ def test_impossible_numbers_are_refused():
         (lambda: semi_hard(float("nan")), "margin of semi_hard"),
         *((lambda ends=ends: percentile_ring(*ends), "percentiles rise between 0 and 100")
           for ends in ((-1, 50), (50, 50), (0, 101))),
-        (lambda: mix_keys(RNG, no_keys, 1), "mix_keys got no keys"),
+        (lambda: mix_keys(RNG, jnp.zeros((2, 0, 3)), 1), "mix_keys got no keys"),
         (lambda: mix_keys(RNG, jnp.zeros((2, 1, 3)), 0), "mix_keys is asked for 0"),
         (lambda: propose(RNG, jnp.zeros(3), 0, "stopped"), "asked for 0"),
         (lambda: propose(RNG, jnp.zeros(0), 1, "stopped"), "no classes"),
