@@ -139,8 +139,8 @@ def test_samples_and_log_ratio_agree_with_the_truth(name):
 
     @jax.jit
     def draw(rng):
-        x, y = task.sample(rng, 1500)
-        before = base.log_ratio(*base.sample(rng, 1500))
+        x, y = task.sample(rng, 800)
+        before = base.log_ratio(*base.sample(rng, 800))
         return x, task.log_ratio(x, y), task.log_ratio(x[2:5], y[3:9]), before
 
     x, ratio, part, before = map(np.float64, draw(jax.random.key(3)))

@@ -205,11 +205,8 @@ def test_bounded_temperature_is_inverted_and_stays_within_bounds():
         value, slope = bounded(raw_temperature(tau, 0.01, 1.0))
         assert float(value) == pytest.approx(tau, rel=1e-5)
         assert float(slope) > 0.0
-    values = [float(bounded_temperature(raw, 0.01, 1.0)) for raw in (-1e4, -3.0, 0.0, 3.0, 1e4)]
-    assert values == sorted(values)
-    assert values[0] == pytest.approx(0.01, rel=1e-6)
-    assert values[2] == pytest.approx(0.1, rel=1e-6)
-    assert values[-1] == pytest.approx(1.0, rel=1e-6)
+    values = [float(bounded(raw)[0]) for raw in (-1e4, 0.0, 1e4)]
+    assert values == pytest.approx([0.01, 0.1, 1.0], rel=1e-6)
 
 
 def test_a_temperature_may_be_an_array_that_jit_closes_over():
