@@ -78,9 +78,9 @@ RULES = PLAIN | {
 ALL, PADDED = np.ones((B, T), bool), np.arange(T)[None] < np.array([T, 5, 3, 6])[:, None]
 
 
-def make_outputs(num=K, seed=0):
-    rng = np.random.default_rng(seed)
-    return tuple(np.float32(rng.normal(size=s)) for s in ((B, T, D), (B, T, num, D)))
+def make_outputs():
+    rng = np.random.default_rng(0)
+    return tuple(np.float32(rng.normal(size=s)) for s in ((B, T, D), (B, T, K, D)))
 
 
 def place(name):
@@ -188,15 +188,14 @@ def test_blocks_and_the_order_of_sequences_change_nothing():
 
 
 def test_drawn_negatives_are_as_many_as_requested():
-    options = (("choose", negatives.uniform_subset(5)), ("rng", jax.random.PRNGKey(0)))
-    z, p = make_outputs()
+    options = {"choose": negatives.uniform_subset(5), "rng": jax.random.PRNGKey(0)}
 
     @jax.jit
     def sums(z, p):
-        outputs = CPCOutputs(z, z, p)
-        return acpc_loss(outputs, POSITIONS, negatives.batch, num_frames=F, **dict(options))[1]
+        args = CPCOutputs(z, z, p), POSITIONS, negatives.batch
+        return acpc_loss(*args, num_frames=F, **options)[1]
 
-    found = sums(z, p)
+    found = sums(*make_outputs())
     np.testing.assert_allclose(found.n / found.anchors, 6, rtol=1e-6)
 
 
