@@ -1,7 +1,6 @@
-"""Estimators of score matrices: goldens, a naive float64 twin, huge scores, bad input."""
+"""Estimators of score matrices: goldens, twins, labels, their certificate, bad input."""
 
 import functools
-import inspect
 import itertools
 import math
 
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 
 from cpc.estimators import (
+    Estimate,
+    certify,
     club,
     donsker_varadhan,
     flo,
@@ -38,13 +39,6 @@ GRADIENTS = ("infonce", "nwj", "dv", "tuba", "js")
 
 #: Sizes with a program of their own; the cases of other sizes are run each night.
 SIZES = (2, 5, 6, 8)
-golden_cases = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] * (params["N"] not in SIZES))
-        for name, (params, _, _) in CASES.items()
-    ],
-)
 
 
 # Compiled for a dozen shapes and run a few times each: the compiler need not try hard.
@@ -104,8 +98,14 @@ def assert_close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=atol)
 
 
-@golden_cases
-def test_goldens(name):
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (params["N"] not in SIZES))
+        for name, (params, _, _) in CASES.items()
+    ],
+)
+def test_goldens_and_their_gradients(name):
     _, inputs, expected = CASES[name]
     scores = inputs["scores"]
     for suffix, matrix in (("", scores), ("_T", scores.T)):
@@ -115,18 +115,12 @@ def test_goldens(name):
         assert_close(out["nwj"], expected["js" + suffix])  # what public code reads out for JS
         for i, clip in enumerate(("1", "5", "inf")):
             assert_close(out["smile"][i], expected[f"smile_{clip}{suffix}"])
-        for i, value in enumerate(expected["interpolated" + suffix]):
-            assert_close(out["interpolated"][i], value)
-            zero = expected["interpolated_zero_baseline" + suffix][i]
-            assert_close(out["interpolated_zero_baseline"][i], zero)
-        assert_close(out["interpolated"][-2], expected["interpolated_alpha0" + suffix])
-        assert_close(out["interpolated"][-1], expected["interpolated_alpha1" + suffix])
-
-
-@golden_cases
-def test_golden_gradients(name):
-    _, inputs, expected = CASES[name]
-    out = run(inputs["scores"], inputs["log_baseline"])
+        for kind in ("interpolated", "interpolated_zero_baseline"):
+            for value, want in zip(out[kind], expected[kind + suffix], strict=False):
+                assert_close(value, want)
+        for i in (0, 1):
+            assert_close(out["interpolated"][i - 2], expected[f"interpolated_alpha{i}{suffix}"])
+    out = run(scores, inputs["log_baseline"])
     for gradient, key in zip(out["gradients"], GRADIENTS, strict=False):
         assert_close(gradient, expected[f"grad_{key}"])
     assert_close(out["gradients"][4], expected["grad_smile_5"])  # SMILE trains as JS does
@@ -139,100 +133,54 @@ def test_golden_gradients(name):
         assert_close(out["log_average"][i], np.log(max(average, 1e-4)))
 
 
-def naive(f, log_a, u):
-    """The formulas, entry by entry, in float64; b_ik the interpolated baseline of row i."""
+def naive(f, u):
+    """The formulas that have no golden, entry by entry, in float64."""
     n = len(f)
     off = [(i, j) for i in range(n) for j in range(n) if i != j]
     joint = sum(f[i, i] for i in range(n)) / n
-    partition = sum(np.exp(f[i, j]) for i, j in off) / len(off)
-
-    def info_nce_value():
-        rows = [f[i, i] - np.log(sum(np.exp(f[i, j]) for j in range(n))) for i in range(n)]
-        return np.log(n) + sum(rows) / n
-
-    def without(i, k):
-        return sum(np.exp(f[i, j]) for j in range(n) if j != k) / (n - 1)
-
-    def interpolated_value(alpha, a):
-        b = [[alpha * without(i, k) + (1 - alpha) * a[i] for k in range(n)] for i in range(n)]
-        first = sum(f[i, i] - np.log(b[i][j]) for i, j in off) / len(off)
-        return 1 + first - sum(np.exp(f[i, j]) / b[i][i] for i, j in off) / len(off)
 
     def ml_cpc_value(alpha):
         total = alpha * sum(np.exp(f[i, i]) for i in range(n))
         total += (n - alpha) / (n - 1) * sum(np.exp(f[i, j]) for i, j in off)
         return sum(np.log(n * n * np.exp(f[i, i]) / total) for i in range(n)) / n
 
-    def smile_value(clip):
-        clipped = sum(np.clip(np.exp(f[i, j]), np.exp(-clip), np.exp(clip)) for i, j in off)
-        return joint - np.log(clipped / len(off))
-
-    a = np.exp(log_a)
+    others = sum(np.exp(f[i, j] - f[i, i] - u[i]) for i, j in off) / (n - 1)
     return {
-        "infonce": info_nce_value(),
-        "nwj": joint - partition / np.e,
-        "dv": joint - np.log(partition),
-        "mine": [joint - np.log(partition)] * 2,
-        "log_average": [np.log(0.9 * b + 0.1 * partition) for b in (1.0, 50.0)],
-        "tuba": 1
-        + sum(f[i, i] - log_a[i] for i in range(n)) / n
-        - sum(np.exp(f[i, j]) / a[i] for i, j in off) / len(off),
-        "nwj_shifted": 1 + joint - partition,
-        "js_objective": -sum(np.log1p(np.exp(-f[i, i])) for i in range(n)) / n
-        - sum(np.log1p(np.exp(f[i, j])) for i, j in off) / len(off),
-        "smile": [smile_value(clip) for clip in CLIPS],
-        "interpolated": [interpolated_value(alpha, a) for alpha in ALPHAS],
-        "interpolated_zero_baseline": [interpolated_value(alpha, np.ones(n)) for alpha in ALPHAS],
         "ml_cpc": [ml_cpc_value(n / (n * (n - 1) + 1)), ml_cpc_value(1)],
-        "flo": 1
-        - sum(
-            u[i] + sum(np.exp(f[i, j] - f[i, i] - u[i]) for j in range(n) if j != i) / (n - 1)
-            for i in range(n)
-        )
-        / n,
+        "flo": 1 - (sum(u) + others) / n,
         "club": joint - sum(f[i, j] for i, j in off) / len(off),
     }
 
 
-@pytest.mark.parametrize(("n", "scale"), [*itertools.product((2, 5), (0.1, 1.0, 3.0))])
 @pytest.mark.parametrize("seed", range(3))
-def test_equal_naive_twin(n, seed, scale):
+def test_equal_naive_twin(seed):
     rng = np.random.default_rng(seed)
-    scores, log_baseline, u = (
-        scale * rng.normal(size=(n, n)),
-        rng.normal(size=n),
-        rng.normal(size=n),
-    )
-    scores, log_baseline, u = (np.float32(x).astype(float) for x in (scores, log_baseline, u))
-    out = run(scores, log_baseline, u)
-    for name, expected in naive(scores, log_baseline, u).items():
-        expected = np.asarray(expected)
-        size = max(np.abs(expected).max(), np.abs(scores).max())
-        np.testing.assert_allclose(out[name], expected, rtol=0, atol=2e-5 * size, err_msg=name)
-
-
-def mine_value(scores):
-    return mine(scores, 0.0)[0]
+    for n, scale in itertools.product((2, 5), (0.1, 1.0, 3.0)):
+        scores, u = np.float32(scale * rng.normal(size=(n, n))), np.float32(rng.normal(size=n))
+        out = run(scores, rng.normal(size=n), u)
+        for name, expected in naive(scores.astype(float), u.astype(float)).items():
+            size = max(np.abs(expected).max(), np.abs(scores).max())
+            np.testing.assert_allclose(out[name], expected, rtol=0, atol=2e-5 * size, err_msg=name)
 
 
 ESTIMATORS = {
     "info_nce": info_nce,
     "donsker_varadhan": donsker_varadhan,
-    "mine": mine_value,
+    "mine": lambda scores: mine(scores, 0.0)[0],
     "tuba": functools.partial(tuba, log_baseline=0.5),
     "nwj": nwj,
     "js": js,
     "smile": functools.partial(smile, clip=5.0),
     "interpolated": functools.partial(interpolated, log_baseline=0.0, alpha=0.1),
     "ml_cpc": ml_cpc,
-    "flo": lambda scores: flo(scores, jnp.zeros(len(scores))),
+    "flo": lambda scores: flo(scores, -jnp.diagonal(scores)),
     "club": club,
 }
 
 
 @jax.jit
 def estimates(scores):
-    """All of them, which also shows that an Estimate passes jit and vmap."""
+    """All of them, which also shows that an Estimate passes jit."""
     return {name: estimator(scores) for name, estimator in ESTIMATORS.items()}
 
 
@@ -242,15 +190,6 @@ def test_float32_inside():
     for name, estimate in estimates(scores).items():
         assert estimate.value.dtype == jnp.float32, name
         assert float(estimate.value) == pytest.approx(float(exact[name].value), rel=1e-5), name
-
-
-def test_estimates_pass_vmap():
-    scores = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 5)), jnp.float32)
-    batch = jax.vmap(estimates)(scores)["interpolated"]
-    single = estimates(scores[1])["interpolated"]
-    assert (batch.is_bound, batch.side) == (True, "lower")
-    assert float(batch.value[1]) == pytest.approx(float(single.value), rel=1e-5)
-    np.testing.assert_allclose(batch.ceiling, [1 + math.log(4 / 0.1)] * 3, rtol=1e-5)
 
 
 def test_labels():
@@ -286,7 +225,7 @@ def values_and_slopes(scores):
     def values(scores):
         return {name: one(scores).value for name, one in (possible | ends).items()}
 
-    return values(scores), jax.jacobian(values)(scores)
+    return values(scores), jax.grad(lambda scores: sum(values(scores).values()))(scores)
 
 
 @pytest.mark.parametrize("symbols", [(0, 0, 1, 1, 2, 3), (0, 1, 2, 3, 4, 5)])
@@ -294,13 +233,12 @@ def test_impossible_pairs_are_as_good_as_pairs_of_a_very_low_score(symbols):
     """The exact critic of a code without noise is -inf off its own symbol, and no NaN comes."""
     same = jnp.array(symbols)[:, None] == jnp.array(symbols)
     exact, low = (jnp.where(same, math.log(6), floor) for floor in (-math.inf, -1e4))
-    (got, slopes), (want, _) = values_and_slopes(exact), values_and_slopes(low)
+    (got, slope), (want, _) = values_and_slopes(exact), values_and_slopes(low)
     if len(set(symbols)) == 6:  # there the one kind of bound has nothing to average
         assert min(got.pop(name) for name in ("donsker_varadhan", "mine")) > 1e4
     for name, value in got.items():
         assert float(value) == pytest.approx(float(want[name]), rel=1e-5), name
-    for name, slope in slopes.items():
-        assert np.isfinite(slope).all(), name
+    assert np.isfinite(slope).all()
 
 
 def test_mine_average_has_a_floor():
@@ -308,37 +246,123 @@ def test_mine_average_has_a_floor():
     assert float(log_average) == pytest.approx(math.log(1e-4))
 
 
-@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"nwj", "js"}))  # which are TUBA
-def test_scores_must_be_square(name):
-    """Without the shape checks of the test session, which would speak first."""
-    bare = {
-        "mine": lambda scores: inspect.unwrap(mine)(scores, 0.0),
-        "tuba": lambda scores: inspect.unwrap(tuba)(scores, 0.0),
-        "smile": lambda scores: inspect.unwrap(smile)(scores, 1.0),
-        "interpolated": lambda scores: inspect.unwrap(interpolated)(scores, 0.0, 0.5),
-        "flo": lambda scores: inspect.unwrap(flo)(scores, jnp.zeros(1)),
-    }.get(name) or inspect.unwrap(ESTIMATORS[name])
-    for shape in ((1, 1), (2, 3), (4,), (0, 0)):
-        with pytest.raises(UserError, match="scores has the shape"):
-            bare(jnp.zeros(shape))
+def test_scores_must_be_square(unchecked):
+    of_flo = {"flo": lambda scores: flo(scores, jnp.zeros(1))}
+    for estimator in (ESTIMATORS | of_flo).values():
+        for shape in ((1, 1), (2, 3), (4,), (0, 0)):
+            with pytest.raises(UserError, match="scores has the shape"):
+                estimator(jnp.zeros(shape))
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda s: smile(s, 0), "clip is 0"),
+    (lambda s: smile(s, math.nan), "clip is nan"),
+    (lambda s: smile(s, jnp.float32(0)), "clip is 0.0"),
+    (lambda s: smile(s, jnp.ones(4)), r"clip has the shape \(4,\): it must be"),
+    (lambda s: interpolated(s, 0.0, jnp.ones(4)), "alpha has the shape"),
+    (lambda s: ml_cpc(s, jnp.ones(4)), "alpha has the shape"),
+    (lambda s: interpolated(s, 0.0, 1.5), "alpha is 1.5"),
+    (lambda s: interpolated(s, 0.0, jnp.float32(2)), "alpha is 2.0"),
+    (lambda s: ml_cpc(s, 0.2), "alpha is 0.2: with 4 pairs it must be from 0.3077 to 1"),
+    (lambda s: ml_cpc(s, 1.1), "alpha is 1.1"),
+    (lambda s: flo(s, jnp.zeros(3)), "u has the shape"),
+])  # fmt: skip
+def test_bad_arguments(call, words, unchecked):
+    with pytest.raises(UserError, match=words):
+        call(jnp.zeros((4, 4)))
+
+
+SHIFTS = {"tuba": 0.5, "nwj": 1.0}
+
+
+def relabelled(estimator, side="lower", ceiling=math.inf):
+    return lambda scores: Estimate(estimator(scores).value, True, ceiling, side)
+
+
+def info_nce_of_columns(scores):
+    """The matrix transposed, in plain exponentials."""
+    total = jnp.log(jnp.exp(scores).mean(0))
+    return Estimate((jnp.diagonal(scores) - total).mean(), True, math.log(len(scores)), "lower")
+
+
+MUTANTS = {
+    "smile as a bound with a ceiling": (
+        relabelled(functools.partial(smile, clip=1.0), ceiling=1.0),
+        "exact critic", "Gaussian, I = 2, N = 64", "Gaussian, I = 10, N = 64, median",
+        "highest of any 8 pairs",
+    ),
+    "club as an upper bound for every critic": (relabelled(club, "upper"), "worst of"),
+    "transposed, with overflow": (info_nce_of_columns, "change by h(y), of columns", "not finite"),
+}  # fmt: skip
+
+
+@functools.cache
+def certificate(name):
+    return certify(ESTIMATORS[name], SHIFTS.get(name, 0.0))
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    "name", [pytest.param(n, marks=[pytest.mark.nightly] * (n != "info_nce")) for n in ESTIMATORS]
+)
+def test_ours_keep_their_promises(name):
+    table = certificate(name)
+    assert table.passed, str(table)
+    assert any(row.passed for row in table.rows)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_wrong_labels_fail(name):
+    """Each in the row that is there to see it."""
+    estimator, *where = MUTANTS[name]
+    table = certify(estimator)
+    assert not table.passed
+    failed = [row.check for row in table.rows if row.passed is False]
+    for check in where:
+        assert any(name.startswith(check) for name in failed), str(table)
+    assert "FAIL" in str(table)
+
+
+def test_rows_of_info_nce():
+    """Known numbers: the identity, the oracle table, the freedom in rows, the ceiling."""
+    rows = {row.check: row for row in certificate("info_nce").rows}
+    exact = next(row for check, row in rows.items() if check.startswith("exact critic (log N - L"))
+    assert f"{exact.measured:.4g}" in exact.check  # I - KL, by another enumeration
+    assert exact.expected == "at most 0.1941"
+    assert rows["Gaussian, I = 2, N = 64"].measured == pytest.approx(1.8145, abs=4 * 0.02)
+    assert rows["Gaussian, I = 2, N = 64"].spread == pytest.approx(0.198, rel=0.3)
+    assert rows["Gaussian, I = 10, N = 128, median"].measured == pytest.approx(4.79, abs=0.02)
+    assert rows["change by h(x), of rows"].measured == pytest.approx(0.0, abs=1e-5)
+    assert rows["change by h(y), of columns"].measured > 0.1
+    assert rows["highest of any 8 pairs"].measured == pytest.approx(math.log(8))
+    lines = str(certificate("info_nce")).splitlines()
+    assert lines[0] == "lower bound, ceiling 1.386 of 4 pairs"
+    assert len({line.index("pass") for line in lines if line.endswith("pass")}) == 1  # aligned
+
+
+@pytest.mark.nightly
+def test_biased_upwards_without_a_promise_is_told_and_not_judged():
+    rows = {row.check: row for row in certificate("donsker_varadhan").rows}
+    row = rows["Gaussian, I = 10, N = 64, median"]
+    assert row.measured > 10.5
+    assert row.passed is None
+
+
+def test_a_bare_number_promises_nothing():
+    """A user's own, without a label: only what every estimator must do is judged."""
+    table = certify(lambda scores: jnp.diagonal(scores).mean() - scores.mean())
+    assert table.promise == "a bare number"
+    assert table.passed
+    judged = [row.check for row in table.rows if row.passed is not None]
+    assert judged == ["change by h(y), of columns", "not finite at +-1e4, NaN at -inf"]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "words"),
     [
-        (lambda s: smile(s, 0), "clip is 0"),
-        (lambda s: smile(s, math.nan), "clip is nan"),
-        (lambda s: smile(s, jnp.float32(0)), "clip is 0.0"),
-        (lambda s: inspect.unwrap(smile)(s, jnp.ones(4)), r"clip has the shape \(4,\): it must be"),
-        (lambda s: inspect.unwrap(interpolated)(s, 0.0, jnp.ones(4)), "alpha has the shape"),
-        (lambda s: inspect.unwrap(ml_cpc)(s, jnp.ones(4)), "alpha has the shape"),
-        (lambda s: interpolated(s, 0.0, 1.5), "alpha is 1.5"),
-        (lambda s: interpolated(s, 0.0, jnp.float32(2)), "alpha is 2.0"),
-        (lambda s: ml_cpc(s, 0.2), "alpha is 0.2: with 4 pairs it must be from 0.3077 to 1"),
-        (lambda s: ml_cpc(s, 1.1), "alpha is 1.1"),
-        (lambda s: inspect.unwrap(flo)(s, jnp.zeros(3)), "u has the shape"),
+        (lambda scores: float(np.mean(scores)), "JAX cannot trace the estimator"),
+        (lambda scores: Estimate(scores.mean(), is_bound=True), "got ''"),
     ],
 )
-def test_bad_arguments(call, words):
+def test_estimators_that_cannot_be_certified(estimator, words):
     with pytest.raises(UserError, match=words):
-        call(jnp.zeros((4, 4)))
+        certify(estimator)

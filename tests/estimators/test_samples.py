@@ -44,38 +44,6 @@ def test_ksg_equals_naive_twin(n, dx, dy, k, seed):
     assert (estimate.is_bound, estimate.side) == (False, "")
 
 
-def correlated(rho, n, dim=1, seed=0):
-    x, e = np.random.default_rng(seed).normal(size=(2, n, dim))
-    return x, rho * x + math.sqrt(1 - rho**2) * e
-
-
-def test_gaussian_truth():
-    """rho = 0.75: 0.4133 nats; the spread of 8 seeds is that of the estimates."""
-    values = np.array(
-        [[ksg(*correlated(0.75, 2000, seed=s)).value, cca(*correlated(0.75, 2000, seed=s)).value]
-         for s in range(8)]
-    )  # fmt: skip
-    error = values.std(0, ddof=1) / math.sqrt(8)
-    assert (np.abs(values.mean(0) - 0.4133) < 4 * error + 0.005).all()
-    assert (error < 0.02).all()
-
-
-def test_invertible_maps():
-    """KSG looks at ranks of neighbours of each side, CCA at linear maps."""
-    x, y = correlated(0.75, 1000, dim=2)
-    mix = np.array([[2.0, 1.0], [-1.0, 0.5]])
-    assert cca(x @ mix + 3, y).value == pytest.approx(cca(x, y).value, abs=1e-10)
-    assert ksg(2 * x, 2 * y).value == pytest.approx(ksg(x, y).value, abs=1e-10)
-    assert abs(ksg(x, y**3).value - 2 * 0.4133) < 0.25
-    assert cca(x, y**3).value < cca(x, y).value - 0.2
-
-
-def test_cca_sees_lines_only():
-    x = np.random.default_rng(0).normal(size=(5000, 1))
-    assert cca(x, x**2).value < 0.02
-    assert ksg(x, x**2).value > 2.0
-
-
 def test_cca_of_the_sample_covariance():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(50, 2))

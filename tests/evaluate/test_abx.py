@@ -1,5 +1,6 @@
 import itertools
 
+import jax
 import numpy as np
 import pytest
 
@@ -84,13 +85,10 @@ def average(cells, errors):
     ("which", "how"), [(which, how) for which, case in CASES.items() for how in case[0]]
 )
 def test_errors_are_those_of_zerospeech(tmp_path, which, how):
-    """Equal to zerospeech-libriabx2 0.9.8, with all of its draws.
+    """Equal to EvalABX().eval_abx of zerospeech-libriabx2 0.9.8, with all of its draws.
 
-    Made by `zrc_abx2.eval_ABX.EvalABX().eval_abx(EvalArgs(path_data=..., path_item_file=...,
-    distance_mode=..., max_size_group=..., max_x_across=...))` on the .npy files that are the
-    golden's inputs, which lists files as `os.walk` does, the order of the item file here; with an
-    empty module in the place of torchaudio. "zeros" has frames of zeros, "ties" frames along
-    two axes, whose distances tie exactly.
+    Its files are listed in the order of the item file, with an empty module in the place of
+    torchaudio. "zeros" has frames of zeros, "ties" frames along two axes, whose distances tie.
     """
     distance, speakers, contexts, max_tokens, max_speakers = how.split()
     items, features = read_case(tmp_path, which)
@@ -106,9 +104,8 @@ def test_the_last_frame_is_a_switch(tmp_path):
     items, features = read_case(tmp_path, "real")
     whole = cut_tokens(items, features, 0.01)
     lost = cut_tokens(items, features, 0.01, lose_last_frame=True)
-    for token, less in zip(whole, lost, strict=True):
-        assert len(token) >= 2
-        np.testing.assert_array_equal(token[:-1], less)
+    assert min(map(len, whole)) >= 2
+    jax.tree.map(np.testing.assert_array_equal, [token[:-1] for token in whole], lost)
     # Middles at 5, 15 and 25 ms.
     (token,) = cut_tokens([Item("u", 0.004, 0.016, *"abcd")], {"u": np.eye(3)}, 0.01)
     np.testing.assert_array_equal(token, np.eye(3)[:2])
@@ -220,12 +217,14 @@ def test_lines_that_are_no_items_are_named(tmp_path, line, message):
 def test_an_item_of_another_recording_is_named():
     items = [Item("u", 0.0, 0.1, *"abcs"), Item("v", 0.5, 0.6, *"abcs")]
     features = {"u": np.zeros((10, 2))}
-    with pytest.raises(UserError, match=r"x\.item: v from 0\.5 s"):
-        cut_tokens(items, features, 0.01, source="x.item")
-    features["v"] = np.zeros((50, 2))
-    with pytest.raises(UserError, match=r"v from 0\.5 s to 0\.6 s .* 50"):
-        cut_tokens(items, features, 0.01)
-    features["v"] = np.zeros((49, 2))
-    with pytest.raises(UserError, match="49"):
-        cut_tokens([Item("v", 0.2, 0.7, *"abcs")], features, 0.01)
+    late = [Item("v", 0.2, 0.7, *"abcs")]
+    for given, number, match in (
+        (items, None, r"x\.item: v from 0\.5 s"),
+        (items, 50, r"v from 0\.5 s to 0\.6 s .* 50"),
+        (late, 49, "49"),
+    ):
+        if number:
+            features["v"] = np.zeros((number, 2))
+        with pytest.raises(UserError, match=match):
+            cut_tokens(given, features, 0.01, source="x.item")
     assert len(cut_tokens([Item("v", 0.2, 0.55, *"abcs")], features, 0.01)[0]) == 29

@@ -66,12 +66,10 @@ def steps(seed, noise):
 
 def test_the_threshold_is_that_of_the_highest_r_value():
     utterances = [steps(seed, 0.25) for seed in range(12)]
-    changes, true = ([pair[i] for pair in utterances] for i in range(2))
+    changes, true = zip(*utterances, strict=True)
     best = fit_prominence(changes, true, 1.0)
-    values = [
-        r_value(total(match_all([peaks(x, one) for x in changes], true, 1.0)))
-        for one in PROMINENCES
-    ]
+    found = [match_all([peaks(x, one) for x in changes], true, 1.0) for one in PROMINENCES]
+    values = [r_value(total(each)) for each in found]
     assert values[list(PROMINENCES).index(best)] == max(values) > 0.95
     assert 0 < best < PROMINENCES[-1]
     assert min(values) < 0.8  # there is something to choose

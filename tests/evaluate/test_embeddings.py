@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.fft
 
 from cpc.evaluate import mfcc
 from cpc.evaluate.embeddings import bucket_lengths, embed_pieces, embed_utterances
@@ -24,7 +25,6 @@ def waveforms_of(lengths):
 def test_equals_one_at_a_time(batch_frames):
     waveforms = waveforms_of([1600, 170, 32_000, 159, 4805, 0, 1600, 12_345])
     found = embed_utterances(causal_embed, iter(waveforms), 160, batch_frames)
-    whole = causal_embed(waveforms[2][None])[0]
     for waveform, features in zip(waveforms, found, strict=True):
         num_frames = max(1, len(waveform) // 160)
         assert features.shape == (num_frames, 2)
@@ -33,7 +33,6 @@ def test_equals_one_at_a_time(batch_frames):
             frames = waveform[: num_frames * 160].reshape(-1, 160).mean(axis=1)
             alone = np.stack([frames, np.cumsum(frames)], axis=1)
             np.testing.assert_allclose(features, alone, atol=1e-5)
-    np.testing.assert_allclose(found[2], whole, atol=1e-5)
     assert embed_utterances(causal_embed, [], 160) == []
 
 
@@ -67,8 +66,7 @@ def test_an_accelerator_pads_rather_than_compile(backend, shapes, monkeypatch):
     waveforms = waveforms_of([100] * 20 + [1000])
     features = embed_utterances(embed, waveforms, 1, shape_frames=10)
     assert found == shapes
-    for waveform, feature in zip(waveforms, features, strict=True):
-        np.testing.assert_array_equal(feature[:, 0], waveform)
+    jax.tree.map(np.testing.assert_array_equal, [x[:, 0] for x in features], waveforms)
 
 
 @pytest.mark.parametrize("shape_frames", [0, 50, 150, 10_000])
@@ -115,11 +113,8 @@ def test_signals_of_several_channels_at_another_stride():
         return np.asarray(x).reshape(len(x), -1, 8, 3).sum(2)
 
     found = embed_utterances(embed, signals, 8)
-    for signal, features in zip(signals, found, strict=True):
-        frames = max(1, len(signal) // 8)
-        assert features.shape == (frames, 3)
-        if len(signal) >= 8:
-            np.testing.assert_allclose(features, embed(signal[None, : 8 * frames])[0], atol=1e-5)
+    assert found[1].shape == (1, 3)
+    np.testing.assert_allclose(found[3], embed(signals[3][None, :24])[0], atol=1e-5)
     seen.clear()
     embed_utterances(embed, [np.arange(300, dtype=np.float32).reshape(100, 3)], 8)
     # A signal goes on as its mirror image.
@@ -136,9 +131,8 @@ def test_frames_that_look_ahead_are_the_same_in_any_batch():
         return frames[:, :-2] + frames[:, 1:-1] + frames[:, 2:]
 
     together = embed_utterances(embed, waveforms, 160, ahead=2)
-    for found, waveform in zip(together, waveforms, strict=True):
-        alone = embed_utterances(embed, [waveform], 160, ahead=2)[0]
-        np.testing.assert_array_equal(found, alone)
+    alone = [embed_utterances(embed, [waveform], 160, ahead=2)[0] for waveform in waveforms]
+    jax.tree.map(np.testing.assert_array_equal, together, alone)
 
 
 @pytest.mark.parametrize("length", [40 * 160, 47 * 160 + 30])
@@ -160,3 +154,42 @@ def test_pieces_are_the_whole(length, monkeypatch):
         np.testing.assert_allclose(one, other, atol=2e-4)
     (only,) = embed_utterances(mfcc, [long], 160, 30, ahead=5, embed_long=embed_long)
     np.testing.assert_array_equal(only, found[1])
+
+
+def naive_mfcc(x):
+    """One frame at a time in float64, by the textbook, on one 16 kHz waveform."""
+    num_frames = len(x) // 160
+    x = np.float64(x[: num_frames * 160])
+    emphasised = np.array([x[i] - 0.97 * (x[i - 1] if i else 0) for i in range(len(x))])
+    mel_top = 2595 * np.log10(1 + 8000 / 700)
+    edges = [700 * (10 ** (mel_top * i / 41 / 2595) - 1) for i in range(42)]
+    hz, rows = np.arange(257) * 16000 / 512, []
+    for t in range(num_frames):
+        frame = np.pad(emphasised, 120 + 160)[160 * t + 160 :][:400]  # centred
+        power = np.abs(np.fft.rfft(frame * np.hamming(400), 512)) ** 2 / 512
+        energies = [np.interp(hz, edges[f : f + 3], [0, 1, 0]) @ power for f in range(40)]
+        log_energies = np.log(np.maximum(energies, 1e-10))
+        rows.append(scipy.fft.dct(log_energies, type=2, norm="ortho")[:13])
+
+    def slope(rows):
+        at = np.pad(rows, ((2, 2), (0, 0)), "edge")
+        return (at[3:-1] - at[1:-3] + 2 * (at[4:] - at[:-4])) / 10
+
+    return np.concatenate([rows, slope(rows), slope(slope(rows))], axis=1)
+
+
+def test_mfcc_equal_the_textbook():
+    x = np.float32(0.1 * np.random.default_rng(0).standard_normal((2, 2000)))
+    found = np.asarray(mfcc(x))
+    assert (found.shape, found.dtype) == ((2, 12, 39), np.float32)
+    np.testing.assert_allclose(found, [naive_mfcc(row) for row in x], atol=2e-3, rtol=1e-4)
+
+
+def test_edges_of_mfcc():
+    assert np.isfinite(np.asarray(mfcc(np.zeros((1, 1600), np.float32)))).all()
+    assert mfcc(jnp.zeros((1, 1600), jnp.bfloat16)).dtype == jnp.float32
+    for num_samples in (0, 159, 160, 401):
+        shape = jax.eval_shape(mfcc, jnp.zeros((1, num_samples))).shape
+        assert shape == (1, num_samples // 160, 39)
+    slow = jax.eval_shape(lambda x: mfcc(x, sample_rate_hz=8000), jnp.zeros((1, 8000)))
+    assert slow.shape == (1, 100, 39)  # a frame each 10 ms

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from scipy import stats
 
-from cpc.evaluate import bootstrap_interval, embed_images, image_scores, in_best
+from cpc.evaluate import FRACTIONS, embed_images, few_label_score, image_scores, label_subset
+from cpc.evaluate.accuracy import in_best
+from cpc.evaluate.images import seeds_interval
 from cpc.results import difference, paired_difference
 from cpc.types import UserError
 
@@ -44,22 +47,6 @@ def outcomes(rng, count, ours=0.62, theirs=0.55, shared=0.8):
     return draw[0] < ours, draw[1] < theirs
 
 
-def test_paired_interval_covers_and_is_narrower_than_two_intervals():
-    rng = np.random.default_rng(0)
-    covered, rejected = [], []
-    for trial in range(400):
-        ours, theirs = outcomes(rng, 300)
-        found = paired_difference(ours, theirs, num_resamples=500, seed=trial)
-        covered.append(found.low <= 0.07 <= found.high)
-        rejected.append(
-            paired_difference(*outcomes(rng, 300, 0.6, 0.6), num_resamples=1).p_value < 0.05
-        )
-    assert 0.92 <= np.mean(covered) <= 0.98
-    assert np.mean(rejected) <= 0.06  # an exact test rejects at most so often
-    low, high = bootstrap_interval(ours, np.ones(300, int))
-    assert found.high - found.low < 0.75 * (high - low) * np.sqrt(2)
-
-
 def test_paired_difference_is_a_bootstrap_over_items():
     ours, theirs = outcomes(np.random.default_rng(1), 80)
     drawn = np.random.default_rng(2).integers(80, size=(20_000, 80))
@@ -69,12 +56,13 @@ def test_paired_difference_is_a_bootstrap_over_items():
     np.testing.assert_allclose(
         [found.low, found.high], np.quantile(naive, [0.025, 0.975]), atol=1 / 80 + 1e-9
     )
-    back = paired_difference(theirs, ours)
+    back, differ = paired_difference(theirs, ours), ours != theirs
     assert back.value == -found.value
-    assert back.p_value == found.p_value
+    exact = stats.binomtest(int(ours[differ].sum()), int(differ.sum())).pvalue
+    assert back.p_value == found.p_value == pytest.approx(exact)
 
 
-@pytest.mark.parametrize("count", [3, 5, 6, 10])
+@pytest.mark.parametrize("count", [5, 6])
 def test_few_items_are_as_sure_as_the_exact_test(count):
     """All right against all wrong: of five items one in sixteen such pairs is by chance."""
     ours, theirs = np.ones(count, bool), np.zeros(count, bool)
@@ -86,15 +74,6 @@ def test_few_items_are_as_sure_as_the_exact_test(count):
     # Of more items some might have differed, and none of these would in one draw of forty.
     most = 1 - 0.025 ** (1 / count)
     assert paired_difference(ours, ours)[:4] == pytest.approx((0.0, -most, most, 1.0))
-
-
-def test_equal_ones_are_rarely_called_different():
-    """Of few items the percentiles alone would: in 9 of 100 of ten items."""
-    rng, wrong = np.random.default_rng(0), []
-    for _ in range(300):
-        found = paired_difference(*(rng.uniform(size=(2, 10)) < 0.5), num_resamples=300)
-        wrong.append(found.low > 0 or found.high < 0)
-    assert np.mean(wrong) < 0.05
 
 
 def test_scores_say_what_they_measure():
@@ -134,3 +113,95 @@ def test_user_mistakes():
             image_scores(correct, {}, *labels, task="classes", data="toy", correct_5=five)
     with pytest.raises(UserError, match="3 and 2"):
         paired_difference(np.ones(3, bool), np.ones(2, bool))
+
+
+LABELS = np.random.default_rng(0).choice([-1, 0, 1, 2], 2000, p=[0.2, 0.5, 0.29, 0.01])
+
+
+def test_subsets_are_nested_stratified_and_sorted():
+    counts = np.bincount(LABELS[LABELS >= 0])
+    previous = set()
+    for fraction in FRACTIONS:
+        kept = label_subset(LABELS, fraction, seed=3)
+        assert (np.diff(kept) > 0).all()
+        assert previous <= set(kept)
+        expected = [max(1, round(fraction * count)) for count in counts]
+        np.testing.assert_array_equal(np.bincount(LABELS[kept]), expected)
+        previous = set(kept)
+    assert previous == set(np.flatnonzero(LABELS >= 0))
+
+
+def test_subsets_follow_the_seed():
+    one, two, other = (label_subset(LABELS, 0.1, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, two)
+    shared = len(set(one) & set(other)) / len(one)
+    assert 0.03 < shared < 0.2  # independent draws of a tenth share a tenth
+    assert not (np.diff(one) == 1).all()
+    for fraction in (0, 1.5):
+        with pytest.raises(UserError, match=str(fraction)):
+            label_subset(LABELS, fraction, 0)
+    with pytest.raises(UserError, match="no row has a label"):
+        label_subset(np.full(4, -1), 0.5, 0)
+
+
+@pytest.mark.parametrize("seeds_differ", [0.0, 0.08])
+def test_interval_covers_the_truth(seeds_differ):
+    """Whether the chance lies in the pictures alone or in the subsets as well."""
+    rng = np.random.default_rng(0)
+    covered = []
+    for _ in range(400):
+        difficulty = rng.uniform(0.4, 0.8, 150)  # mean 0.6
+        shift = seeds_differ * rng.standard_normal((5, 1))
+        correct = rng.uniform(size=(5, 150)) < difficulty + shift
+        low, high = seeds_interval(correct)
+        covered.append(low <= 0.6 <= high)
+    assert 0.92 <= np.mean(covered) <= 0.99
+
+
+def test_interval_at_the_edges():
+    for seeds in (1, 3):
+        right, wrong = np.ones((seeds, 10), bool), np.zeros((seeds, 10), bool)
+        exact = 0.025**0.1  # Clopper and Pearson's, of ten answers
+        assert seeds_interval(right) == (pytest.approx(exact), 1.0)
+        assert seeds_interval(wrong) == (0.0, pytest.approx(1 - exact))
+        assert np.isnan(seeds_interval(right[:, :1])).all()  # one image says nothing of others
+    halves = np.array([[True, False] * 5, [False, True] * 5])  # neither seeds nor images differ
+    assert np.isnan(seeds_interval(halves)).all()
+    low, high = seeds_interval(np.array([[True] * 95 + [False] * 5]))
+    assert high == pytest.approx(0.95 + 1.984 * np.sqrt(0.95 * 0.05 / 99), abs=1e-3)
+    assert seeds_interval(np.array([[True] * 9 + [False]]))[1] == 1.0
+    assert low < 0.95 < high
+
+
+def test_score_of_several_subsets():
+    correct, labels = np.array([[1, 1, 0, 0], [1, 1, 1, 0]], bool), np.arange(4)
+    options = {"data": "toy", "features": "z", "mode": "frozen", "fraction": 1, "num_labels": 60}
+    score = few_label_score(correct, labels, **options)
+    assert (score.value, score.method, score.num_train, score.num_test) == (0.625, "frozen", 60, 4)
+    assert score.low < 0.625 < score.high
+    assert few_label_score(correct[1:], labels, **options).high > 0.75  # all labels: one subset
+    other = few_label_score(correct[::-1], labels, **{**options, "features": "pixels"})
+    assert difference(score, other)[:3] == (0, 0, 0)
+    assert difference(score, other).paired == "items"
+
+
+def test_a_difference_of_few_labels_does_not_leave_out_which_were_drawn():
+    """Two methods are equally good, and each subset of the labels moves both of them by chance."""
+    rng, sure = np.random.default_rng(0), 0
+    labels = rng.integers(0, 10, 2000)
+    options = {"data": "toy", "mode": "frozen", "fraction": 0.01, "num_labels": 60}
+
+    def right():
+        return rng.uniform(size=(3, 2000)) < 0.8 + 0.03 * rng.standard_normal((3, 1))
+
+    for _ in range(100):
+        both = [few_label_score(right(), labels, features=x, **options) for x in ("z", "random z")]
+        ours, theirs = both
+        found = difference(ours, theirs)
+        sure += found.low > 0 or found.high < 0
+    assert found.paired == ""
+    assert ours.low < ours.value < ours.high
+    assert sure <= 8
+    one = few_label_score(rng.uniform(size=(1, 2000)) < 0.8, labels, features="z", **options)
+    assert (one.low, one.high) == (None, None)
+    assert np.isnan(difference(one, ours).low)

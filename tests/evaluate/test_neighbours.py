@@ -69,16 +69,15 @@ def test_most_exciting_streams():
 
 def test_user_mistakes():
     x, y = features(9), np.zeros(9, int)
-    for k in (0, 10):
-        with pytest.raises(UserError, match="there are 9 training rows"):
-            nearest(x, x, k=k)
-        with pytest.raises(UserError, match="there are 9 patches"):
-            most_exciting([x], k)
-    with pytest.raises(UserError, match="6 wide and the others 4"):
-        nearest(x, x[:, :4], k=1)
-    with pytest.raises(UserError, match=r"0\.\.1"):
-        knn_predict(x, y - 1, x, num_classes=2, k=3)
-    with pytest.raises(UserError, match="have 8 labels"):
-        knn_predict(x, y[:8], x, num_classes=2, k=3)
-    with pytest.raises(UserError, match="0 patches"):
-        most_exciting([], 3)
+    for call, match in (
+        (lambda: nearest(x, x, k=0), "there are 9 training rows"),
+        (lambda: nearest(x, x, k=10), "there are 9 training rows"),
+        (lambda: most_exciting([x], 0), "there are 9 patches"),
+        (lambda: most_exciting([x], 10), "there are 9 patches"),
+        (lambda: most_exciting([], 3), "0 patches"),
+        (lambda: nearest(x, x[:, :4], k=1), "6 wide and the others 4"),
+        (lambda: knn_predict(x, y - 1, x, num_classes=2, k=3), r"0\.\.1"),
+        (lambda: knn_predict(x, y[:8], x, num_classes=2, k=3), "have 8 labels"),
+    ):
+        with pytest.raises(UserError, match=match):
+            call()

@@ -3,21 +3,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from cpc.evaluate import (
-    Updates,
-    adam_cosine,
-    fit_lbfgs_probe,
-    fit_probes,
-    fit_ridge_probe,
-    knn_predict,
-    paper_sgd,
-    predict,
-    read_rows,
-    with_neighbours,
-)
-from cpc.evaluate import fit_probe as fit_probe_fully
+from cpc import evaluate
+from cpc.evaluate import Updates, adam_cosine, fit_lbfgs_probe, fit_ridge_probe, predict, read_rows
 from cpc.evaluate.fit import draw_rows, fit_layers, split_utterances
-from cpc.evaluate.probe import join
+from cpc.evaluate.probe import as_stacked, join, keep
+from cpc.results import difference
 from cpc.types import UserError
 
 QUICK = {"min_updates": 300, "batch_size": 128}
@@ -26,7 +16,7 @@ QUICK = {"min_updates": 300, "batch_size": 128}
 def fit_probe(*args, **options):
     """Fit a probe by few updates, whose fields may be among the options."""
     given = {name: options.pop(name) for name in Updates._fields if name in options}
-    return fit_probe_fully(*args, updates=Updates(**{**QUICK, **given}), **options)
+    return evaluate.fit_probe(*args, updates=Updates(**{**QUICK, **given}), **options)
 
 
 def blobs(num_frames, num_classes=4, width=8, noise=1.0, seed=0):
@@ -45,43 +35,24 @@ def accuracy(probe, features, labels):
 
 @pytest.mark.parametrize("weight_decay", [1e-4, 1e-2])
 def test_linear_probes_are_scikit_learns_at_convergence(weight_decay):
+    """Frames without a label change nothing."""
     x, y, utterances = blobs(3000)
-    test_x, test_y, _ = blobs(3000, seed=1)
-    probe = fit_probe(x, y, utterances, num_classes=4, weight_decays=(weight_decay,))
+    more = np.concatenate([x, 1e6 * np.ones_like(x[:50])])
+    y_more, utterances = np.append(y, [-1] * 50), np.append(utterances, [999] * 50)
+    probe = fit_probe(more, y_more, utterances, num_classes=4, weight_decays=(weight_decay,))
     assert probe.converged
-    scale = x.mean(axis=0), x.std(axis=0)
+    scaled = (x - x.mean(axis=0)) / x.std(axis=0)
     reference = LogisticRegression(C=1 / (3000 * weight_decay), tol=1e-8, max_iter=10_000)
-    reference.fit((x - scale[0]) / scale[1], y)
+    reference.fit(scaled, y)
 
     def objective(weight, log_probabilities):
         nats = -log_probabilities[np.arange(3000), y].mean()
         return nats + weight_decay / 2 * np.square(weight).sum()
 
-    theirs = objective(reference.coef_, reference.predict_log_proba((x - scale[0]) / scale[1]))
+    theirs = objective(reference.coef_, reference.predict_log_proba(scaled))
     ours = objective(np.asarray(probe.params[0][0]), predict(probe, x))
     assert theirs - 1e-5 < ours < theirs + 1e-3
-    expected = reference.score((test_x - scale[0]) / scale[1], test_y)
-    assert accuracy(probe, test_x, test_y) == pytest.approx(expected, abs=0.003)
-
-
-def test_slow_directions_are_fitted():
-    """Adam with few updates leaves them; a converged fit does not depend on their scale."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 4000)
-    common = rng.standard_normal((4000, 1))  # hides the label in each of the features
-    x = common + 0.01 * (y[:, None] - 0.5) * [1, -1] + 0.005 * rng.standard_normal((4000, 2))
-    x, utterances = x.astype(np.float32), np.arange(4000) // 20
-    stopped = fit_probe(x, y, utterances, num_classes=2, optimizer=adam_cosine)
-    assert accuracy(fit_probe(x, y, utterances, num_classes=2), x, y) > 0.9
-    assert accuracy(stopped, x, y) < 0.8
-
-
-def test_solves_a_separable_problem_with_a_constant_feature():
-    x, y, utterances = blobs(600, noise=0.1)
-    x[:, 3] = 1234.5
-    probe = fit_probe(x, y, utterances, num_classes=4)
-    assert accuracy(probe, x, y) > 0.98
-    np.testing.assert_allclose(np.exp(predict(probe, x)).sum(axis=1), 1, rtol=1e-5)
+    assert accuracy(probe, x, y) == pytest.approx(reference.score(scaled, y), abs=0.003)
 
 
 def test_the_hidden_layer_solves_exclusive_or_by_its_seed():
@@ -95,14 +66,6 @@ def test_the_hidden_layer_solves_exclusive_or_by_its_seed():
     jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
     assert one.weight_decay == two.weight_decay
     assert not np.array_equal(one.params[0][0], other.params[0][0])
-
-
-def test_unlabelled_frames_change_nothing():
-    x, y, utterances = blobs(600)
-    more = np.concatenate([x, 1e6 * np.ones_like(x[:50])])
-    one = fit_probe(x, y, utterances, num_classes=4)
-    two = fit_probe(more, np.append(y, [-1] * 50), np.append(utterances, [999] * 50), num_classes=4)
-    jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
 
 
 def test_random_labels_choose_the_strongest_decay():
@@ -141,29 +104,25 @@ def test_refits_on_all_training_utterances_with_the_decay_that_held_out_ones_cho
     assert read == {3: set(train.tolist()), 1: set(range(400))}
 
 
-@pytest.mark.parametrize(
-    ("min_updates", "updates"), [(10, {3: 60, 1: 200}), (240, {3: 80, 1: 240})]
-)
-def test_decays_are_compared_after_a_third_of_the_updates(monkeypatch, min_updates, updates):
+def test_decays_are_compared_after_a_third_of_the_updates(monkeypatch):
     """36 and 40 batches of 10 an epoch; the least of updates is of all that a fit makes."""
-    x, y, utterances = blobs(400)
-    found = {}
+    data, found = blobs(400), {}
 
     def spy(*args, num_updates, **options):
         found[len(args[5])] = num_updates
         return fit_layers(*args, num_updates=num_updates, **options)
 
     monkeypatch.setattr("cpc.evaluate.fit.fit_layers", spy)
-    options = {"num_epochs": 5, "min_updates": min_updates, "batch_size": 10}
-    options["optimizer"] = adam_cosine
-    fit_probe(x, y, utterances, num_classes=4, **options)
-    assert found == updates
+    options = {"num_epochs": 5, "batch_size": 10, "optimizer": adam_cosine}
+    for min_updates, updates in ((10, {3: 60, 1: 200}), (240, {3: 80, 1: 240})):
+        fit_probe(*data, num_classes=4, min_updates=min_updates, **options)
+        assert found == updates
 
 
 def test_probes_that_are_fitted_side_by_side_are_those_that_are_fitted_alone():
     data, options = blobs(200), {"num_epochs": 1, "min_updates": 30}
     updates = Updates(**{**QUICK, **options})
-    together = fit_probes(*data, num_classes=4, hidden_widths=(0, 5), updates=updates)
+    together = evaluate.fit_probes(*data, num_classes=4, hidden_widths=(0, 5), updates=updates)
     assert [len(probe.params) for probe in together] == [1, 2]
     for width, probe in zip((0, 5), together, strict=True):
         alone = fit_probe(*data, num_classes=4, hidden_width=width, **options)
@@ -182,7 +141,7 @@ def test_every_row_is_drawn_equally_often():
 def test_neighbours_laid_side_by_side_or_read_where_they_are_needed():
     x, y, utterances = blobs(600, width=3)
     y[::7] = -1
-    stacked = join([with_neighbours(part, 2) for part in np.split(x, 30)])
+    stacked = join([evaluate.with_neighbours(part, 2) for part in np.split(x, 30)])
     copied = read_rows(stacked)
     one, two = (
         fit_probe(rows, y, utterances, num_classes=4, weight_decays=(1e-3,), min_updates=1500)
@@ -191,9 +150,6 @@ def test_neighbours_laid_side_by_side_or_read_where_they_are_needed():
     np.testing.assert_allclose(predict(one, stacked), predict(one, copied), atol=1e-5)
     # Standardised by a frame's own numbers or by those of its place, which hardly differ.
     np.testing.assert_allclose(predict(one, stacked), predict(two, copied), atol=0.2)
-    assert accuracy(one, stacked, y) > accuracy(
-        fit_probe(x, y, utterances, num_classes=4, weight_decays=(1e-3,)), x, y
-    )
 
 
 def test_predicts_in_chunks_whose_rows_follow_length_and_width(monkeypatch):
@@ -219,7 +175,7 @@ def test_predicts_in_chunks_whose_rows_follow_length_and_width(monkeypatch):
 
 def test_the_papers_sgd_on_one_row_a_picture_reaches_the_optimum():
     x, y, _ = blobs(1000)
-    options = {"weight_decays": [1e-3], "optimizer": paper_sgd, "learning_rate": 0.1}
+    options = {"weight_decays": [1e-3], "optimizer": evaluate.paper_sgd, "learning_rate": 0.1}
     probe = fit_probe(x, y, np.arange(1000), num_classes=4, min_updates=2000, **options)
     optimum = fit_lbfgs_probe(x, y, num_classes=4, l2s=[1e-3], tolerance=1e-5)
     np.testing.assert_allclose(probe.params[0][0], optimum.params[0][0], atol=0.01)
@@ -227,7 +183,7 @@ def test_the_papers_sgd_on_one_row_a_picture_reaches_the_optimum():
 
 def test_the_papers_rates():
     """0.1, 0.01 and 0.001 for 50, 25 and 10 thousand updates, momentum 0.9: scaled down."""
-    transform = paper_sgd(0.1, 85)
+    transform = evaluate.paper_sgd(0.1, 85)
     state = transform.init(1.0)
     updates, previous = [], 0.0
     for number in range(85):
@@ -239,19 +195,16 @@ def test_the_papers_rates():
 
 
 def test_user_mistakes():
+    """Features that are no numbers had been answered by the first class, with an interval."""
     x, y, utterances = blobs(100)
-    with pytest.raises(UserError, match="two classes"):
-        fit_probe(x, 0 * y, utterances, num_classes=4)
-    with pytest.raises(UserError, match=r"0\.\.2"):
-        fit_probe(x, y, utterances, num_classes=3)
-    with pytest.raises(UserError, match="two labelled training utterances"):
-        fit_probe(x, y, 0 * utterances, num_classes=4)
+    for labels, groups, num_classes, match in (
+        (0 * y, utterances, 4, "two classes"),
+        (y, utterances, 3, r"0\.\.2"),
+        (y, 0 * utterances, 4, "two labelled training utterances"),
+    ):
+        with pytest.raises(UserError, match=match):
+            fit_probe(x, labels, groups, num_classes=num_classes)
     assert fit_probe(x, y, 0 * utterances, num_classes=4, weight_decays=(1e-4,))
-
-
-def test_features_that_are_no_numbers_are_refused():
-    """Every answer had been the first class, with an interval."""
-    x, y, utterances = blobs(100)
     broken = x.copy()
     broken[3, 5] = np.inf
     probe = fit_ridge_probe(x, y, num_classes=4)
@@ -260,8 +213,133 @@ def test_features_that_are_no_numbers_are_refused():
         lambda: fit_ridge_probe(broken, y, num_classes=4),
         lambda: fit_lbfgs_probe(broken, y, num_classes=4),
         lambda: predict(probe, broken),
-        lambda: knn_predict(broken, y, x, num_classes=4),
-        lambda: knn_predict(x, y, broken, num_classes=4),
+        lambda: evaluate.knn_predict(broken, y, x, num_classes=4),
+        lambda: evaluate.knn_predict(x, y, broken, num_classes=4),
     ):
         with pytest.raises(UserError, match="feature 5 of 8"):
             ask()
+
+
+def naive_neighbours(frames, reach):
+    """One row after the other, one neighbour after the other."""
+    rows = []
+    for t in range(len(frames)):
+        around = [min(max(s, 0), len(frames) - 1) for s in range(t - reach, t + reach + 1)]
+        rows.append(np.concatenate([frames[s] for s in around]))
+    return np.array(rows)
+
+
+def utterances_of(*lengths):
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((length, 3)).astype(np.float32) for length in lengths]
+
+
+@pytest.mark.parametrize(("length", "reach"), [(30, 8), (5, 8), (1, 2), (7, 0)])
+def test_neighbours_of_each_frame(length, reach):
+    (frames,) = utterances_of(length)
+    stacked = evaluate.with_neighbours(frames, reach)
+    assert stacked.shape == (length, 3 * (2 * reach + 1))
+    np.testing.assert_array_equal(read_rows(stacked), naive_neighbours(frames, reach))
+    np.testing.assert_array_equal(read_rows(stacked, 2, 4), naive_neighbours(frames, reach)[2:4])
+
+
+def test_no_row_reaches_into_another_utterance():
+    parts = utterances_of(6, 1, 9)
+    joined = join([evaluate.with_neighbours(part, 2) for part in parts])
+    expected = np.concatenate([naive_neighbours(part, 2) for part in parts])
+    np.testing.assert_array_equal(read_rows(joined), expected)
+    assert len(joined.frames) == 16 + 3 * 4  # two more at either end of each
+
+
+def test_kept_rows_read_the_same_and_bring_no_other_frame():
+    (frames,) = utterances_of(20)
+    rows = evaluate.with_neighbours(frames, 2)
+    kept = keep(rows, np.array([9, 3]))
+    np.testing.assert_array_equal(read_rows(kept), read_rows(rows)[[9, 3]])
+    assert len(kept.frames) == 10
+    single = keep(as_stacked(frames), np.array([5, 1]))
+    np.testing.assert_array_equal(single.frames, frames[[1, 5]])
+    np.testing.assert_array_equal(read_rows(single), frames[[5, 1]])
+
+
+def speakers_data(num_utterances, seed):
+    """Utterances of 3 speakers: "good" features tell them apart, "bad" ones do not."""
+    rng, labels = np.random.default_rng(seed), [n % 3 for n in range(num_utterances)]
+    bad = [np.float32(rng.standard_normal((rng.integers(3, 9), 3))) for _ in labels]
+    good = [
+        0.6 * x[::-1] + np.eye(3, dtype=np.float32)[s] for x, s in zip(bad, labels, strict=True)
+    ]
+    return {"good": good, "bad": bad}, labels
+
+
+def test_scores_say_what_they_measure():
+    train, train_labels = speakers_data(120, 0)
+    test, test_labels = speakers_data(60, 1)
+    options = {"task": "speakers", "data": "toy", "num_classes": 3, "hidden_widths": (0, 8)}
+    options |= {"units": ("frame", "utterance"), "updates": Updates(min_updates=300, batch_size=64)}
+    scores = list(evaluate.probe_scores(train, test, train_labels, test_labels, **options))
+    assert len(scores) == 8
+    assert {(score.task, score.data, score.metric) for score in scores} == {
+        ("speakers", "toy", "accuracy")
+    }
+    found = {(score.features, score.method, score.unit): score for score in scores}
+    frame, utterance = (found["good", "linear", unit] for unit in ("frame", "utterance"))
+    assert frame.value < utterance.value
+    assert utterance.value > 0.8
+    assert utterance.chance == pytest.approx(1 / 3)
+    assert found["bad", "linear", "frame"].value < 0.5
+    num_frames = sum(len(f) for f in test["good"])
+    for score in scores:
+        assert score.low <= score.value <= score.high
+        assert score.num_train == sum(len(f) for f in train["good"])
+        assert score.num_test == {"frame": num_frames, "utterance": 60}[score.unit]
+        assert len(score.outcomes.sums) == 60  # of each utterance
+        assert score.outcomes.sums.sum() / score.outcomes.counts.sum() == score.value
+
+
+def test_scores_on_the_same_utterances_are_paired():
+    (train, train_labels), (test, labels) = speakers_data(60, 0), speakers_data(40, 1)
+    options = {"task": "speakers", "data": "toy", "num_classes": 3, "weight_decays": (1e-3,)}
+    good, bad = evaluate.probe_scores(train, test, train_labels, labels, **options)
+    assert difference(good, bad).paired == "items"
+    assert difference(good, bad).low > 0.2
+    labels[-1] = (labels[-1] + 1) % 3
+    elsewhere, _ = evaluate.probe_scores(train, test, train_labels, labels, **options)
+    assert difference(good, elsewhere).paired == ""
+
+
+def test_scores_of_answers_are_those_of_the_probe_that_gave_them():
+    rng = np.random.default_rng(0)
+    labels = [np.full(n, i % 2) for i, n in enumerate(rng.integers(3, 9, 12))]
+    for utterance in labels:
+        utterance[0] = -1
+    features = [(y[:, None] + rng.standard_normal((len(y), 2))).astype(np.float32) for y in labels]
+    options = {"task": "speakers", "data": "toy", "units": ("frame", "utterance")}
+    fit_options = {"num_classes": 2, "weight_decays": (0.1,)}
+    given = {"c": features}, {"c": features}, labels, labels
+    scores = list(evaluate.probe_scores(*given, **options, **fit_options))
+    flat, utterances = np.concatenate(labels), np.repeat(np.arange(12), list(map(len, labels)))
+    probe = evaluate.fit_probe(np.concatenate(features), flat, utterances, **fit_options)
+    answers = [predict(probe, one) for one in features]
+    options["features"] = "c"
+    again = evaluate.answer_scores(answers, labels, labels, setting="l2 0.1", **options)
+    for one, other in zip(again, scores, strict=True):
+        assert one._replace(outcomes=None) == other._replace(outcomes=None)
+    assert scores[0].num_test == (flat >= 0).sum()
+    wrong = evaluate.answer_scores(answers, labels, labels[:-1], **options)
+    with pytest.raises(UserError, match=r"answers hold 12 utterances .* 11"):
+        list(wrong)
+
+
+def test_scores_name_the_user_mistake():
+    features = {"c": [np.zeros((5, 2), np.float32)] * 4}
+    options = {"task": "phones", "data": "toy", "num_classes": 2}
+    wrong = [np.zeros(5, int)] * 3 + [np.zeros(4, int)]
+    for labels, words in (
+        (wrong, "utterance 3 .* 5 frames but 4 labels"),
+        ([0] * 4, "two classes"),
+        ([-1] * 4, "no frame"),
+        ([0] * 3, "4 utterances .* 3"),
+    ):
+        with pytest.raises(UserError, match=words):
+            list(evaluate.probe_scores(features, features, labels, labels, **options))

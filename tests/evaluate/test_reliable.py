@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 from cpc.evaluate import (
-    area_under_curve,
     interquartile_mean,
     optimality_gap,
     performance_profile,
@@ -30,12 +29,8 @@ def test_equals_rliable(name):
     }
     for key, value in ours.items():
         np.testing.assert_allclose(value, outputs[key], rtol=META["tolerance"]["rtol"], err_msg=key)
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name != "one_run"])
-def test_intervals_are_near_those_of_rliable(name):
-    _, inputs, outputs = CASES[name]
-    x, y = np.array(inputs["x"]), np.array(inputs["y"])
+    if name == "one_run":
+        return
     atol = META["tolerance"]["interval_atol"]
     found = stratified_interval(interquartile_mean, x, num_resamples=10_000)
     np.testing.assert_allclose(found, outputs["interval_of_interquartile_mean"], atol=atol)
@@ -55,22 +50,9 @@ def test_failed_and_extreme_runs():
     assert np.isnan(interquartile_mean(far))
 
 
-def test_areas():
-    steps = np.array([100.0, 200.0, 400.0])
-    curves = np.array([[2.0, 2.0, 2.0], [0.0, 1.0, 2.0], [100.0, 200.0, 400.0]])
-    np.testing.assert_allclose(area_under_curve(steps, curves), [2, (50 + 300) / 300, 250])
-
-
-def test_the_interval_of_a_mean_is_that_of_the_normal():
+def test_the_level_of_an_interval():
     x = np.random.default_rng(0).normal(size=(400, 1))
-
-    def mean(scores):
-        return scores.mean((-2, -1))
-
-    low, high = stratified_interval(mean, x, num_resamples=10_000)
-    half = stats.norm.ppf(0.975) * x.std() / np.sqrt(len(x))
-    np.testing.assert_allclose([low, high], [x.mean() - half, x.mean() + half], atol=0.004)
-    low, high = stratified_interval(mean, x, num_resamples=10_000, level=0.5)
+    low, high = stratified_interval(lambda x: x.mean((-2, -1)), x, num_resamples=10_000, level=0.5)
     np.testing.assert_allclose(high - low, 2 * stats.norm.ppf(0.75) / 20 * x.std(), rtol=0.05)
 
 

@@ -1,9 +1,8 @@
-"""A rule whose positions name the rule to apply, so that one compiled program serves many."""
+"""A rule whose positions name the rule to apply, and the loss of CPC as loops over anchors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -28,14 +27,27 @@ def with_index(positions: Position, index: int) -> SoundPosition:
     return SoundPosition(*positions, *(jnp.full(shape, x, jnp.int32) for x in (index, 0, 0)))
 
 
-def every_pair(positions: Position, rule: NegativeRule, offset: int) -> np.ndarray:
-    """Return whether the rule allows each pair of flat positions (n,), as a matrix (n, n)."""
-    rows, columns = (Position(*(np.asarray(p)[cut] for p in positions))
-                     for cut in ((slice(None), None), (None,)))  # fmt: skip
-    n = len(rows.sequence)
-    return np.broadcast_to(np.asarray(rule(rows, columns, offset)), (n, n))
+def contrasts(
+    z: Any, predictions: Any, positions: Position, rule: NegativeRule, offsets: Sequence[int],
+    where: Any = None, memory: Any = None, tau: float = 1.0,
+) -> Iterator[tuple]:  # fmt: skip
+    """Yield (row, anchor, target, negatives, scores (n, k)) of each anchor that counts, in float64.
 
-
-def flatten(positions: Position, shape: tuple[int, ...]) -> Position:
-    """Return positions that broadcast to a shape as flat arrays."""
-    return jax.tree.map(lambda p: np.broadcast_to(p, shape).ravel(), positions)
+    Rows count the offsets; all others index the flat latents, behind which the memory's are.
+    """
+    place = [np.broadcast_to(p, z.shape[:-1]).ravel() for p in positions[:4]]
+    keys, num = np.float64(z).reshape(-1, z.shape[-1]), z[..., 0].size
+    exists = np.ones(num, bool) if where is None else np.ravel(where)
+    queries = np.float64(predictions).reshape(num, -1, z.shape[-1])
+    if memory is not None:
+        place = [np.concatenate(both) for both in zip(place, memory.positions, strict=True)]
+        keys, exists = np.concatenate([keys, memory.keys]), np.concatenate([exists, memory.exists])
+    rows, columns = (Position(*(p[cut] for p in place)) for cut in ((slice(None), None), (None,)))
+    sequence, time, lane, _ = place
+    for row, k in enumerate(offsets):
+        pairs = np.broadcast_to(np.asarray(rule(rows, columns, k)), (len(keys),) * 2) & exists
+        for i in np.flatnonzero(exists[:num]):
+            target = (sequence == sequence[i]) & (time == time[i] + k) & (lane == lane[i]) & exists
+            if target.any() and pairs[i].any():
+                scores = keys @ queries[i].T / tau
+                yield row, i, int(target.argmax()), np.flatnonzero(pairs[i]), scores

@@ -42,7 +42,7 @@ def decoupled(positive, negatives, temperature, weight=1.0):
     return total - weight * positive / temperature
 
 
-def hard_weighted(positive, negatives, prior, concentration, temperature):
+def hard_weighted(positive, negatives, prior, concentration, temperature, own_class=None):
     """With numbers instead of logarithms; decimals do not overflow."""
 
     def exp(x):
@@ -52,7 +52,8 @@ def hard_weighted(positive, negatives, prior, concentration, temperature):
     tilt = [exp(concentration * s / temperature) for s in negatives]
     mean = sum(w * x for w, x in zip(tilt, u, strict=True)) / sum(tilt)
     own = exp(positive / temperature)
-    corrected = (mean - Decimal(prior) * own) / (1 - Decimal(prior))
+    taken = [exp(s / temperature) for s in own_class or [positive]]
+    corrected = (mean - Decimal(prior) * sum(taken) / len(taken)) / (1 - Decimal(prior))
     noise = max(corrected, exp(-1 / temperature))
     return float((1 + len(u) * noise / own).ln())
 

@@ -1,4 +1,4 @@
-"""The CPC loss against goldens, a naive float64 twin, closed forms and invariances."""
+"""The CPC loss, also of groups: goldens, naive float64 twins, closed forms and invariances."""
 
 import dataclasses
 import functools
@@ -8,21 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc import negatives
+from cpc import losses, negatives
 from cpc.estimators import Tracker, bound_over_sequences
-from cpc.losses import (
-    MemoryBank,
-    acpc_loss,
-    cpc_loss,
-    debiased,
-    hard_weighted,
-    info_nce,
-    sigmoid,
-    sup_con,
-)
+from cpc.losses import MemoryBank, cpc_loss, debiased, info_nce, sigmoid
 from cpc.types import CPCOutputs, Position, Rule, UserError
 from tests.goldens.goldens import load_golden
-from tests.losses.any_rule import any_rule, with_index
+from tests.losses.any_rule import any_rule, contrasts, with_index
 
 META, CASES = load_golden("cpc_loss.npz")
 RULES = {
@@ -40,6 +31,7 @@ COVERED = [
     and params["anchors"] == "per_step"
     and (expected["n_anchors"] > expected["n_without_negatives"]).any()
 ]
+assert len(COVERED) >= 25, "only explicit negatives and common anchors are out of scope"
 
 
 def positions_of(batch, length, speaker=None):
@@ -95,10 +87,6 @@ def run_golden(params, inputs):
         np.arange(length) < lengths[:, None], 1 / params["scale"], params["cosine"], block=block,
     )  # fmt: skip
     return jax.tree.map(lambda x: x[: params["K"]], sums), dict(zip("zcW", gradients, strict=True))
-
-
-def test_goldens_are_covered():
-    assert len(COVERED) >= 25, "only explicit negatives and common anchors are out of scope"
 
 
 @pytest.mark.parametrize("name", COVERED)
@@ -164,21 +152,19 @@ SHARDS = negatives.within_shards(2, 4)
 @pytest.mark.parametrize(
     "options",
     [
-        {"block": 8, "columns": 5, "offsets": (2, 4), "memory": 6,
+        {"block": 8, "columns": 5, "offsets": (2, 4),
          "where": jnp.arange(6)[None] < jnp.array([6, 4, 5, 6])[:, None]},
         {"rule": SHARDS, "loss": sigmoid, "bias": -1.0, "temperature": 0.5},
     ],
     ids=["cut", "shards"],
 )  # fmt: skip
 def test_projected_candidates_give_the_same(options):
-    num_memory = options.get("memory", 0)
-    arrays = random_arrays(
-        (4, 6, 7), (4, 6, 3), (2, 3, 7), *([(num_memory, 7)] if num_memory else [])
-    )
-    rest = {name: value for name, value in options.items() if name != "memory"}
+    """With a memory, unless each shard has its own negatives."""
+    memory = [] if "rule" in options else [(6, 7)]
+    arrays = random_arrays((4, 6, 7), (4, 6, 3), (2, 3, 7), *memory)
 
     def both(with_maps):
-        loss = functools.partial(linear_loss, with_maps=with_maps, **rest)
+        loss = functools.partial(linear_loss, with_maps=with_maps, **options)
         return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays)
 
     assert_same(both(True), both(False), atol=2e-5)
@@ -203,47 +189,24 @@ def test_candidates_are_projected_if_contexts_are_narrower():
 
 def random_outputs(batch=3, length=7, width=4, num_offsets=2, seed=0, lanes=()):
     rng = np.random.default_rng(seed)
-    z = rng.normal(size=(batch, length, *lanes, width))
-    predictions = rng.normal(size=(batch, length, *lanes, num_offsets, width))
-    z, predictions = jnp.asarray(z, jnp.float32), jnp.asarray(predictions, jnp.float32)
+    shapes = (batch, length, *lanes, width), (batch, length, *lanes, num_offsets, width)
+    z, predictions = (jnp.float32(rng.normal(size=shape)) for shape in shapes)
     return CPCOutputs(z, z, predictions)
 
 
-def naive(outputs, allows, offsets):
-    """Loops over anchors and candidates of an (b, t, lane) grid, in float64."""
-    z, predictions = np.asarray(outputs.z, np.float64), np.asarray(outputs.predictions, np.float64)
-    b, t, lanes = predictions.shape[:3]
-    total = 0.0
-    for index, k in enumerate(offsets):
-        losses = []
-        for i, s, a in np.ndindex(b, t - k, lanes):
-            query = predictions[i, s, a, index]
-            positive = query @ z[i, s + k, a]
-            scores = [
-                query @ z[j, u, lane]
-                for j, u, lane in np.ndindex(b, t, lanes)
-                if (j, u, lane) != (i, s + k, a) and allows((i, s, a), (j, u, lane))
-            ]
-            if scores:
-                losses.append(np.logaddexp.reduce([positive, *scores]) - positive)
-        total += np.mean(losses)
-    return total
+def naive(outputs, positions, rule, offsets, **options):
+    """The losses of each offset's anchors."""
+    losses, args = [[] for _ in offsets], (outputs.z, outputs.predictions, positions, rule, offsets)
+    for row, _, target, allowed, scores in contrasts(*args, **options):
+        s = scores[[target, *allowed], row]
+        losses[row].append(np.logaddexp.reduce(s) - s[0])
+    return losses
 
 
-LANES = Position(
-    np.arange(4)[:, None, None],
-    np.arange(4)[None, :, None],
-    np.arange(3)[None, None],
-    (np.arange(4) % 2)[:, None, None],
-)
-OF_LANES = {
-    "batch": (negatives.batch, lambda a, c: True),
-    "others": (negatives.excluding_sequence, lambda a, c: a[0] != c[0]),
-    "own": (negatives.own_sequence, lambda a, c: a[0] == c[0]),
-    "group": (negatives.same_group, lambda a, c: a[0] % 2 == c[0] % 2),
-    "shards": (SHARDS, lambda a, c: a[0] // 2 == c[0] // 2),
-}
-ANY_LANE = any_rule([rule for rule, _ in OF_LANES.values()])
+LANES = Position.grid(4, 4, 3, group=np.arange(4) % 2)
+OF_LANES = {name: RULES[name] for name in ("all", "exclude_own", "own_only", "same_speaker")}
+OF_LANES["shards"] = SHARDS
+ANY_LANE = any_rule(list(OF_LANES.values()))
 
 
 @functools.partial(jax.jit, static_argnames="rule")
@@ -251,15 +214,14 @@ def loss_of_lanes(outputs, positions, rule):
     return cpc_loss(outputs, positions, rule, block=5, offsets=(1, 3))
 
 
-@pytest.mark.parametrize("name", [*OF_LANES, "shards by themselves"])
+@pytest.mark.parametrize("name", OF_LANES)
 def test_images_have_lanes(name):
     """Rows for time, columns for lanes: the loss of images is the same function."""
-    outputs = random_outputs(4, 4, 3, 2, lanes=(3,))
-    rule, allows = OF_LANES[name.split()[0]]
-    index = list(OF_LANES).index(name.split()[0])
-    rule = ANY_LANE if name in OF_LANES else rule
-    loss, _ = loss_of_lanes(outputs, with_index(LANES, index), rule)
-    assert float(loss) == pytest.approx(naive(outputs, allows, (1, 3)), rel=1e-5)
+    outputs, rule = random_outputs(4, 4, 3, 2, lanes=(3,)), OF_LANES[name]
+    want = sum(map(np.mean, naive(outputs, LANES, rule, (1, 3))))
+    for one in (ANY_LANE, *[SHARDS] * (rule is SHARDS)):
+        loss, _ = loss_of_lanes(outputs, with_index(LANES, list(OF_LANES).index(name)), one)
+        assert float(loss) == pytest.approx(want, rel=1e-5)
 
 
 def test_equal_scores_give_log_n():
@@ -269,41 +231,6 @@ def test_equal_scores_give_log_n():
     np.testing.assert_array_equal(sums.n / sums.anchors, 48.0)
     np.testing.assert_array_equal(sums.top1, 0.0)  # ties are lost
     np.testing.assert_allclose(sums.pairwise / sums.anchors, 0.5)
-
-
-def test_huge_scores_keep_their_gradient():
-    """A positive 100 below must still pull with full strength (log(softmax + eps) would not)."""
-    dtype = jnp.bfloat16
-    predictions = jnp.zeros((2, 2, 1, 1), dtype).at[0, 0].set(1.0)
-
-    @jax.jit
-    @jax.value_and_grad
-    def loss(z):
-        outputs = CPCOutputs(z, z, predictions)
-        return cpc_loss(outputs, positions_of(2, 2), negatives.excluding_sequence)[0]
-
-    for gap in (100.0, -100.0, 1e4, -1e4):
-        value, gradient = loss(jnp.zeros((2, 2, 1), dtype).at[0, 1].set(gap))
-        expected = max(-gap, 0.0) + (np.log(2) if gap < 0 else 0.0)
-        assert float(value) == pytest.approx((expected + np.log(3)) / 2, rel=1e-2)
-        assert float(gradient[0, 1, 0]) == pytest.approx(-0.5 if gap < 0 else 0.0, abs=1e-3)
-        assert gradient.dtype == dtype
-
-
-def test_devices_change_nothing():
-    outputs = random_outputs(8, 5, 4, 2)
-
-    @jax.jit
-    @functools.partial(jax.value_and_grad, has_aux=True)
-    def loss(outputs):
-        return cpc_loss(outputs, positions_of(8, 5), negatives.batch, block=24)
-
-    one = loss(outputs)
-    mesh = jax.make_mesh((8,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-    many = loss(jax.device_put(outputs, sharding))
-    assert_same(one, many, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(one[0][1].n, many[0][1].n)
 
 
 def test_chance_is_that_of_each_anchor():
@@ -330,94 +257,41 @@ def margin_loss(positive, negatives, where, *, weight=1.0):
     return weight * jnp.where(where, hinge, 0.0).sum(-1)
 
 
-def wrapped_info_nce(positive, negatives, where):
-    return info_nce(positive, negatives, where)
-
-
 def shrink(rng, positive, scores, where):
     """Scores below the positive, shrunk and moved with it."""
     return 0.5 * scores + 0.1 * positive[:, None], where & (scores < positive[:, None])
 
 
-WAYS = {
-    "wrapped": (wrapped_info_nce, None),
-    "chosen": (info_nce, shrink),
-    "margin": (margin_loss, None),
-    "margin of chosen": (margin_loss, shrink),
-}
 POSITIONS = positions_of(3, 5)
 
 
-@jax.jit
-def whole_matrices(z, predictions, tau, bias):
-    """Value and gradients of each way, from one matrix of scores an offset."""
+def whole_matrices(loss, z, predictions, tau, bias):
+    """The loss of what `shrink` chooses, from one matrix of scores an offset."""
     flat = Position(*(np.broadcast_to(p, (3, 5)).reshape(-1) for p in POSITIONS))
-    anchors = Position(*(p[:, None] for p in flat))
-
-    def value(loss, choose, z, predictions, tau, bias):
-        total = 0.0
-        for k in (1, 2):
-            scores = predictions[:, :, k - 1].reshape(-1, 5) @ z.reshape(-1, 5).T / tau + bias
-            here = np.flatnonzero(np.asarray(flat.time) + k < 5)
-            positive = scores[here, here + k]
-            chosen = scores[here]
-            where = jnp.asarray(negatives.batch(anchors, flat, k)[here])
-            if choose is not None:
-                chosen, where = choose(None, positive, chosen, where)
-            total += loss(positive, chosen, where).sum() / where.any(-1).sum()
-        return total
-
-    return {
-        name: jax.value_and_grad(functools.partial(value, *way), (0, 1, 2, 3))(
-            z, predictions, tau, bias
-        )
-        for name, way in WAYS.items()
-    }
+    anchors, total = Position(*(p[:, None] for p in flat)), 0.0
+    for k in (1, 2):
+        scores = predictions[:, :, k - 1].reshape(-1, 5) @ z.reshape(-1, 5).T / tau + bias
+        here = np.flatnonzero(np.asarray(flat.time) + k < 5)
+        where = jnp.asarray(negatives.batch(anchors, flat, k)[here])
+        chosen, where = shrink(None, scores[here, here + k], scores[here], where)
+        total += loss(scores[here, here + k], chosen, where).sum() / where.any(-1).sum()
+    return total
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_any_loss_and_choice_by_blocks_equal_the_whole_matrix(name):
+@pytest.mark.parametrize("loss", [info_nce, margin_loss])
+def test_any_loss_of_a_choice_by_blocks_equals_the_whole_matrix(loss):
     """The bias is added to every score, and is learned, as is the temperature."""
-    outputs, (loss, choose) = random_outputs(3, 5, 5, 2), WAYS[name]
 
-    @jax.jit
-    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2, 3))
-    def blocks(z, predictions, tau, bias):
-        options = {"temperature": tau, "bias": bias, "block": 6}
+    def blocks(loss, z, predictions, tau, bias):
+        options = {"temperature": tau, "bias": bias, "block": 6, "loss": loss, "choose": shrink}
         outputs = CPCOutputs(z, z, predictions)
-        return cpc_loss(outputs, POSITIONS, negatives.batch, loss=loss, choose=choose, **options)[0]
-
-    args = outputs.z, outputs.predictions, jnp.float32(0.8), jnp.float32(0.5)
-    assert_same(blocks(*args), whole_matrices(*args)[name], rtol=3e-5, atol=1e-5)
-
-
-def test_floor_of_cosines_is_that_of_the_temperature():
-    """e^(-1 / tau), also if learned; half of the anchors have all of their noise taken away."""
-    loss = functools.partial(hard_weighted, prior=0.3, concentration=0.5)
-    outputs = random_outputs(3, 5, 5, 1)
-    unit = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), outputs)
-    moved = 2 * jnp.roll(unit.z, -1, axis=1)[:2, :, None]  # towards their positives
-    predictions = unit.predictions.at[:2].add(moved)
-    predictions = predictions / jnp.linalg.norm(predictions, axis=-1, keepdims=True)
-
-    def whole(z, predictions, tau):
-        scores = predictions[:, :-1, 0].reshape(-1, 5) @ z.reshape(-1, 5).T
-        place = jnp.arange(15).reshape(3, 5)[:, 1:].ravel()  # of the positives
-        positive, where = scores[jnp.arange(12), place], jnp.arange(15) != place[:, None]
-        return loss(positive, scores, where, temperature=tau).mean()
-
-    def blocks(z, predictions, tau):
-        outputs = CPCOutputs(z, z, predictions)
-        options = {"loss": loss, "temperature": tau, "block": 6}
         return cpc_loss(outputs, POSITIONS, negatives.batch, **options)[0]
 
-    args = unit.z, predictions
-    programs = [jax.jit(jax.value_and_grad(f, (0, 1, 2))) for f in (whole, blocks)]
-    for tau in (1.0, 0.1):
-        expected, got = (program(*args, jnp.float32(tau)) for program in programs)
-        assert_same(got, expected, rtol=1e-4, atol=2e-5)
-    known = jax.jit(lambda z, p: blocks(z, p, 0.1))(*args)
-    assert float(known) == pytest.approx(float(expected[0]), rel=2e-5)
+    _, *arrays = random_outputs(3, 5, 5, 2)
+    args = *arrays, jnp.float32(0.8), jnp.float32(0.5)
+    ways = [functools.partial(way, loss) for way in (blocks, whole_matrices)]
+    found, want = (jax.jit(jax.value_and_grad(way, (0, 1, 2, 3)))(*args) for way in ways)
+    assert_same(found, want, rtol=3e-5, atol=1e-5)
 
 
 def test_strict_bound_equals_the_rule():
@@ -442,19 +316,15 @@ def bind(loss, name, **known):
 
 
 STRUCTURES = {
-    "aligned, a group": (
+    "aligned, a group, a choice": (
         negatives.same_group & negatives.one_per_sequence & SHARDS,
-        lambda option: {"temperature": option},
-    ),
-    "aligned, a choice": (
-        negatives.one_per_sequence,
         lambda option: {"choose": shrink, **bind(margin_loss, "weight")(option)},
     ),
     "aligned, a floor": (
         negatives.one_per_sequence,
         lambda option: {"loss": functools.partial(debiased, prior=0.5), "temperature": option},
     ),
-    "shards, several positives": (SHARDS, bind(sup_con, "temperature")),
+    "shards, several positives": (SHARDS, bind(losses.sup_con, "temperature")),
     "shards, any cost": (SHARDS, bind(cost_of_all, "size")),
 }
 
@@ -544,23 +414,18 @@ def test_positions_that_a_structure_does_not_fit_are_refused(name):
     assert np.isfinite(traced_loss(GRID, rule))
 
 
-def test_gaps_in_the_padding_are_allowed():
+def test_gaps_in_the_padding_and_lanes_of_padding_are_allowed():
     where = np.ones((4, 6), bool)
     where[1, 4:] = False
     positions = GRID._replace(time=np.where(where, np.arange(6)[None], -1))
     found, expected = (traced_loss(p, negatives.one_per_sequence, where) for p in (positions, GRID))
     assert float(found) == float(expected)
-
-
-def test_lanes_that_are_padding_everywhere_are_allowed():
     outputs, where = random_outputs(4, 4, 3, 2, lanes=(3,)), jnp.arange(48).reshape(4, 4, 3) % 3 < 1
-    rule = negatives.one_per_sequence
-    loss, _ = jax.eval_shape(lambda: cpc_loss(outputs, LANES, rule, where=where))
-    assert loss.shape == ()
+    jax.eval_shape(lambda: cpc_loss(outputs, LANES, negatives.one_per_sequence, where=where))
 
 
 def test_memory_is_further_candidates_without_a_gradient():
-    """Two batches as one, against one batch with 9 latents of the other as its memory."""
+    """Nine latents of another batch, of twelve that the memory has room for."""
     both, positions = random_outputs(4, 6, 5, 2), positions_of(4, 6)
     half = CPCOutputs(*(x[:2] for x in both))
     other = Position(*(jnp.broadcast_to(p, (4, 6))[2:].reshape(-1) for p in positions))
@@ -578,15 +443,9 @@ def test_memory_is_further_candidates_without_a_gradient():
     assert all(np.isfinite(gradient).all() for gradient in new)
     assert np.any(np.asarray(new.z))
     assert not np.any(np.asarray(dold))
-    queries = half.predictions[:, :, 0].reshape(-1, 5)
-    candidates = jnp.concatenate([half.z.reshape(-1, 5), both.z[2:].reshape(-1, 5)[:9]])
-    matrix = np.asarray(queries @ candidates.T, np.float64)
-    losses = []
-    for i in range(12):
-        if i % 6 < 5:
-            allowed = [j for j in range(21) if j == i + 1 or j >= 12 or j // 6 != i // 6]
-            losses.append(np.logaddexp.reduce(matrix[i, allowed]) - matrix[i, i + 1])
-    np.testing.assert_allclose(sums.loss[0], np.sum(losses), rtol=1e-5)
+    memory = MemoryBank(both.z[2:].reshape(-1, 5), other, np.arange(12) < 9)
+    want = naive(half, positions_of(2, 6), negatives.excluding_sequence, (1, 2), memory=memory)
+    np.testing.assert_allclose(sums.loss, [np.sum(losses) for losses in want], rtol=1e-5)
     assert np.isfinite(float(value))
 
 
@@ -615,66 +474,104 @@ def test_gradients_of_numbers_are_summed_in_float32():
     np.testing.assert_allclose(got, expected, rtol=5e-3)
 
 
-def test_a_temperature_may_be_an_array_that_jit_closes_over():
-    tau = jnp.float32(0.5)
-    call = functools.partial(cpc_loss, random_outputs(), positions_of(3, 7), negatives.batch)
-    loss, _ = jax.eval_shape(lambda: call(temperature=tau))
-    assert loss.shape == ()
+def test_float64_of_numpy_is_read_as_float32(unchecked):
+    """JAX would warn of each array. The temperature is an array that jit closes over."""
+    z, tau = np.random.default_rng(0).normal(size=(3, 7, 4)), jnp.float32(0.5)
+
+    @jax.jit
+    def run():
+        both = (CPCOutputs(x, x, x[:, :, None]) for x in (z, z.astype(np.float32)))
+        args = positions_of(3, 7), negatives.batch
+        return [cpc_loss(outputs, *args, temperature=tau)[0] for outputs in both]
+
+    given, wanted = run()
+    assert float(given) == pytest.approx(float(wanted), rel=1e-6)
+
+
+#: SupCon of latents: candidates of the anchor's group are positives, beside what is predicted.
+B, T, K, D = 6, 5, 2, 5
+GROUP = np.array([0, 1, 0, -1, 1, -1])  # below 0: unknown, and no group
+GROUPED = Position.grid(B, T, group=GROUP)
+PLAIN = {"blocks": negatives.batch, "other sequences": negatives.excluding_sequence}
+OF_GROUPS = PLAIN | {
+    "shards": negatives.batch & negatives.within_shards(2, B),
+    "aligned": negatives.one_per_sequence,
+}
+ANY_OF_GROUPS = any_rule(list(PLAIN.values()))
+LENGTHS = np.array([T, T - 2, T, T - 1, T, 3])
+
+
+def group_arrays():
+    rng = np.random.default_rng(0)
+    return np.float32(rng.normal(size=(B, T, D))), np.float32(rng.normal(size=(B, T, K, D)))
+
+
+@functools.partial(jax.jit, static_argnames=("rule", "inside"))
+@functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+def of_groups(z, predictions, positions, where, tau, *, rule, inside=False):
+    z = jnp.where(where[..., None], z, jnp.nan)  # padding may hold anything
+    options = {"temperature": tau, "where": where, "block": 8}
+    loss = functools.partial(losses.sup_con, inside=inside)
+    return cpc_loss(CPCOutputs(z, z, predictions), positions, rule, loss=loss, **options)
+
+
+def run_groups(name, arrays, tau=0.7, positions=GROUPED, lengths=LENGTHS, **options):
+    index = list(PLAIN).index(name) if name in PLAIN else 0
+    where = np.arange(T) < lengths[:, None]
+    rule = ANY_OF_GROUPS if name in PLAIN else OF_GROUPS[name]
+    return of_groups(*arrays, with_index(positions, index), where, tau, rule=rule, **options)
+
+
+def naive_groups(z, predictions, rule, inside, tau=0.7):
+    """The sum over offsets of the mean over anchors, in float64."""
+    losses, where = [[] for _ in range(K)], np.arange(T) < LENGTHS[:, None]
+    args = z, predictions, GROUPED, rule, range(1, K + 1), where
+    for row, i, target, allowed, scores in contrasts(*args, tau=tau):
+        is_alike = (GROUP[allowed // T] == GROUP[i // T]) & (GROUP[i // T] >= 0)
+        own = scores[[target, *allowed[is_alike]], row]
+        if not is_alike.all():
+            total = np.logaddexp.reduce([*own, *scores[allowed[~is_alike], row]])
+            losses[row].append(total - (np.log(np.exp(own).mean()) if inside else own.mean()))
+    return sum(map(np.mean, losses))
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"temperature": 0.0}, "temperature is 0.0: it must be above 0"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": jnp.ones(3)}, r"temperature has shape \(3,\)"),
-        ({"block": 0}, "block is 0"),
-        ({"columns": 0}, "columns is 0"),
-        ({"where": jnp.ones((3, 7))}, "where is float32"),
-        ({"where": jnp.ones((3, 1), bool)}, r"booleans of the shape \(3, 7\)"),
-        ({"offsets": (1,)}, "offsets do not fit"),
-        ({"offsets": (0, 1)}, "offsets do not fit"),
-        ({"offsets": (1, 7)}, "an offset of 7 needs sequences of more than 7 latents"),
-    ],
-    ids=str,
+    ("name", "inside"),
+    [*((name, False) for name in OF_GROUPS), ("blocks", True), ("aligned", True)],
 )
-def test_mistakes_are_named(options, match, unchecked):
-    with pytest.raises(UserError, match=match):
-        cpc_loss(random_outputs(), positions_of(3, 7), negatives.batch, **options)
+def test_positives_of_the_group_equal_the_naive_twin(name, inside):
+    """Values, and gradients along a random direction."""
+    arrays, rule = group_arrays(), OF_GROUPS[name]
+    (value, sums), gradients = run_groups(name, arrays, inside=inside)
+    np.testing.assert_allclose(value, naive_groups(*arrays, rule, inside), rtol=2e-5)
+    assert np.isfinite(sums.loss).all()
+    rng = np.random.default_rng(2)
+    directions = [rng.normal(size=x.shape) for x in arrays]
+    slope = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+    low, high = (
+        naive_groups(*(x + s * d for x, d in zip(arrays, directions, strict=True)), rule, inside)
+        for s in (-1e-4, 1e-4)
+    )
+    np.testing.assert_allclose(slope, (high - low) / 2e-4, rtol=2e-3)
 
 
-@pytest.mark.parametrize("loss", [cpc_loss, functools.partial(acpc_loss, num_frames=3)])
-def test_shapes_that_do_not_fit_are_named(loss, unchecked):
-    outputs, positions = random_outputs(4, 5, 2, 2), positions_of(4, 5)
-    for shape in ((4, 2, 1, 2), (4, 5, 1, 4), (4, 5, 0, 2), (4, 5, 2), (2,)):
-        wrong = outputs._replace(predictions=jnp.zeros(shape))
-        with pytest.raises(UserError, match=r"z has shape \(4, 5, 2\) and predictions"):
-            loss(wrong, positions, negatives.batch)
-    with pytest.raises(UserError, match=r"the positions' sequence has shape \(3, "):
-        loss(outputs, positions_of(3, 5), negatives.batch)
+def test_without_groups_it_is_info_nce():
+    z, predictions = group_arrays()
+    unknown = GROUPED._replace(group=np.full((B, 1), -1))
+    whole = np.full(B, T)
+    (value, _), _ = run_groups("blocks", (z, predictions), 1.0, unknown, whole)
+    plain = jax.jit(
+        lambda z, p: cpc_loss(CPCOutputs(z, z, p), unknown, negatives.batch, loss=info_nce)
+    )
+    np.testing.assert_allclose(value, plain(z, predictions)[0], rtol=1e-6)
 
 
-def test_maps_and_memory_that_do_not_fit_are_named(unchecked):
-    outputs = random_outputs(4, 5, 2, 2)
-    call = functools.partial(cpc_loss, outputs, positions_of(4, 5), negatives.batch)
-    for shape in ((2, 3, 2), (1, 2, 2), (2, 2)):
-        with pytest.raises(UserError, match=r"maps has shape .*, c \(4, 5, 2\)"):
-            call(maps=jnp.zeros(shape))
-    positions = Position(*(jnp.zeros(6, jnp.int32) + 9 for _ in Position._fields))
-    for shape in ((6, 3), (5, 2)):
-        memory = MemoryBank(jnp.zeros(shape), positions, jnp.ones(6, bool))
-        with pytest.raises(UserError, match="the memory's keys have shape"):
-            call(memory=memory)
-
-
-def test_float64_of_numpy_is_read_as_float32(unchecked):
-    """JAX would warn of each array, and warnings are errors here."""
-    z = np.random.default_rng(0).normal(size=(3, 7, 4))
-
-    @jax.jit
-    def losses():
-        both = (CPCOutputs(x, x, x[:, :, None]) for x in (z, z.astype(np.float32)))
-        return [cpc_loss(outputs, positions_of(3, 7), negatives.batch)[0] for outputs in both]
-
-    given, wanted = losses()
-    assert float(given) == pytest.approx(float(wanted), rel=1e-6)
+def test_metrics_are_of_the_predicted_latent_among_other_groups():
+    """The predicted latent wins against all of other groups, whatever others of its own score."""
+    z = jnp.zeros((B, T, D)).at[:, :, 0].set(jnp.where(GROUP[:, None] == 0, 2.0, 0.0))
+    predictions = jnp.zeros((B, T, K, D)).at[:, :, :, 0].set(1.0)
+    (_, sums), _ = run_groups("blocks", (z, predictions), lengths=np.full(B, T))
+    num_first = 2 * np.array([T - 1, T - 2])  # anchors of the two sequences of group 0
+    np.testing.assert_array_equal(sums.top1, num_first)
+    others = 4 * T * num_first  # of a sequence without a group all but the positive count
+    assert sums.n[0] == others[0] + num_first[0] + 2 * (T - 1) * (4 * T + 1) + 2 * (T - 1) * B * T

@@ -1,4 +1,4 @@
-"""What all losses promise: equal to a naive twin, float32, masked entries unseen, rows alone."""
+"""All losses: a naive twin, float32, masked entries, rows alone, arguments, descriptions."""
 
 import functools
 import itertools
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cpc import losses
+from cpc.losses import describe
 from cpc.types import UserError
 from tests.losses import naive_losses as naive
 
@@ -150,13 +151,10 @@ def test_masked_entries_are_never_seen(name):
 
 
 @EVERY
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_half_precision_is_read_into_float32(name, dtype):
-    positive, negatives, where = scores_of(2, 3, 6)
-    positive, negatives = (
-        np.asarray(jnp.asarray(x, dtype), np.float32) for x in (positive, negatives)
-    )
-    values, gradients = run_loss(name, positive, negatives, where, dtype=dtype)
+def test_half_precision_is_read_into_float32(name):
+    *scores, where = scores_of(2, 3, 6)
+    positive, negatives = (np.float32(x.astype(jnp.bfloat16)) for x in scores)
+    values, gradients = run_loss(name, positive, negatives, where, dtype=jnp.bfloat16)
     expected, slopes = run_loss(name, positive, negatives, where)
     assert values.dtype == jnp.float32
     np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-6)
@@ -191,39 +189,74 @@ def test_rows_are_alone(name):
     assert float(poisoned[0]) == float(values[0])
 
 
+SEVERAL = ("info_nce", "sup_con_out", "nce", "sampled_softmax", "sampled_logistic")
+SEVERAL = (*SEVERAL, "negative_sampling", "sup_con_in")
+
+
 @EVERY
-def test_shapes_that_do_not_match_are_a_sentence(name, unchecked):
-    loss = LOSSES[name][0]
-    two, mask = jnp.zeros(2), jnp.ones((2, 3), bool)
-    with pytest.raises(UserError, match=r"negatives has shape \(3, 3\): with 2 anchors"):
-        loss(two, jnp.zeros((3, 3)))
-    with pytest.raises(UserError, match=r"negatives has shape \(2,\)"):
-        loss(two, two)
-    with pytest.raises(UserError, match=r"where is bool of shape \(2, 3\): .* \(2, 4\)"):
-        loss(two, jnp.zeros((2, 4)), mask)
-    with pytest.raises(UserError, match="where is int32"):
-        loss(two, jnp.zeros((2, 3)), mask.astype(jnp.int32))
-    with pytest.raises(UserError, match=r"positive has shape \(2, 3, 1\)"):
-        loss(jnp.zeros((2, 3, 1)), jnp.zeros((2, 3)))
+def test_scores_and_masks_that_do_not_fit_are_named(name, unchecked):
+    two, rows, mask = jnp.zeros(2), jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
+    several = r"positive has shape \(2, 3, 1\)" if name in SEVERAL else r"it must be \(m,\)"
+    for args, match in (
+        ((two, jnp.zeros((3, 3))), r"negatives has shape \(3, 3\): with 2 anchors"),
+        ((two, two), r"negatives has shape \(2,\)"),
+        ((two, jnp.zeros((2, 4)), mask), r"where is bool of shape \(2, 3\): .* \(2, 4\)"),
+        ((two, rows, mask.astype(jnp.int32)), "where is int32"),
+        ((two, rows, [[True] * 3] * 2), "where"),
+        ((jnp.zeros((2, 3, 1)), rows), several),
+        ((rows, rows), "scores"),
+        ((None, rows), "positive"),
+        ((two, rows.tolist()), "negatives"),
+        ((two > 0, rows), "positive"),
+        ((two, 1j * rows), "negatives"),
+    ):
+        with pytest.raises(UserError, match=match):
+            LOSSES[name][0](*args)
 
 
-@pytest.mark.parametrize("name", [
-    "nt_xent", "ranking_nce", "decoupled", "debiased", "hard_weighted", "sigmoid", "triplet_all",
-])  # fmt: skip
-def test_losses_of_one_positive_refuse_several(name, unchecked):
-    with pytest.raises(UserError, match=r"positive has shape \(2, 3\): it must be \(m,\)"):
-        LOSSES[name][0](jnp.zeros((2, 3)), jnp.zeros((2, 4)))
+def test_scores_may_be_of_any_type(unchecked):
+    types = (np.float32, np.int32, np.float64, jnp.bfloat16)
+
+    def run():
+        arrays = [(np.ones(2, kind), np.zeros((2, 3), kind)) for kind in types]
+        return [loss(*x) for loss, _ in LOSSES.values() for x in arrays]
+
+    assert {(x.shape, x.dtype.name) for x in jax.eval_shape(run)} == {((2,), "float32")}
 
 
-TEMPERED = {
-    "info_nce": losses.info_nce,
-    "nt_xent": losses.nt_xent,
-    "sup_con": losses.sup_con,
-    "decoupled": losses.decoupled,
-    "debiased": bind(losses.debiased, prior=0.1),
-    "hard_weighted": bind(losses.hard_weighted, prior=0.1, concentration=1.0),
-    "sigmoid": bind(losses.sigmoid, bias=0.0),
-}
+def test_as_many_positives_as_negatives_go_with_a_mask():
+    """As many labels as samples are no embeddings either."""
+    rows, mask = jnp.zeros((3, 4)), jnp.ones((3, 4), bool)
+    jax.eval_shape(lambda: [LOSSES[name][0](rows, rows, mask) for name in SEVERAL])
+    drawn, w = (jnp.arange(3), jnp.ones((2, 3)), jnp.ones(3)), jnp.ones((9, 2))
+    options = {"sampled_values": drawn, "remove_accidental_hits": False}
+    sample = bind(losses.candidate_sampling, num_sampled=3, **options)
+    jax.eval_shape(sample, w, w[:, 0], jnp.array([[1, 2, 3], [4, 5, 6]]), w[:2])
+
+
+def test_other_losses_take_matrices_of_numbers(unchecked):
+    x, there = jnp.ones((2, 3)), jnp.ones((2, 3), bool)
+    for wrong in (x.tolist(), x[0], x > 0):
+        for loss in (losses.view_scores, losses.alignment):
+            with pytest.raises(UserError, match=r"first|z "):
+                loss(wrong, wrong)
+        with pytest.raises(UserError, match="z "):
+            losses.uniformity(wrong)
+        for loss in (losses.logistic_pairs, losses.softmax_pairs):
+            for args in ((wrong, x, there), (x, wrong, there), (x, x, x), (x, x[:1], there)):
+                with pytest.raises(UserError, match=r"positive|negatives"):
+                    loss(*args)
+
+
+TEMPERED = (
+    "info_nce",
+    "nt_xent",
+    "sup_con_out",
+    "decoupled",
+    "debiased",
+    "hard_weighted",
+    "sigmoid",
+)
 SCORES = jnp.array([0.3]), jnp.array([[0.1, jnp.nan, -0.4]])
 
 
@@ -233,7 +266,7 @@ def by_temperature(temperature):
 
     def values(temperature):
         given = (*SCORES, where)
-        return {name: loss(*given, temperature=temperature)[0] for name, loss in TEMPERED.items()}
+        return {n: LOSSES[n][0](*given, temperature=temperature)[0] for n in TEMPERED}
 
     return values(temperature), jax.jacfwd(values)(temperature)
 
@@ -242,7 +275,7 @@ def by_temperature(temperature):
 def test_temperature_is_checked_and_learnable(name):
     for temperature in (0, -1.0, float("nan"), jnp.float32(0.0)):
         with pytest.raises(UserError, match="temperature is"):
-            TEMPERED[name](*SCORES, temperature=temperature)
+            LOSSES[name][0](*SCORES, temperature=temperature)
     high, low = (by_temperature(tau)[0][name] for tau in (0.51, 0.49))
     assert float(by_temperature(0.5)[1][name]) == pytest.approx(float(high - low) / 0.02, rel=1e-2)
 
@@ -262,3 +295,85 @@ def test_numbers_out_of_range_are_a_sentence(loss, keyword, values):
     for value in values:
         with pytest.raises(UserError, match=f"{keyword} is {value!r}|{keyword} is -1.0"):
             loss(jnp.zeros(1), jnp.zeros((1, 2)), **{keyword: value})
+
+
+LOG_Q = jnp.log(jnp.array([0.2, 0.8]))
+
+CONTRASTED = (
+    *("info_nce", "ranking_nce", "nce", "negative_sampling", "sampled_softmax", "sampled_logistic"),
+    *("full_softmax", "full_logistic", "nt_xent", "sup_con", "decoupled", "debiased"),
+    *("hard_weighted", "sigmoid", "triplet"),
+)
+BOUNDS = {"info_nce", "ranking_nce", "sampled_softmax"}
+
+
+def test_every_loss_is_in_the_table():
+    described = {name: describe(getattr(losses, name)) for name in CONTRASTED}
+    assert len({one.name for one in described.values()}) == len(CONTRASTED)
+    for name, description in described.items():
+        assert description != losses.Description(description.name)
+        assert description.bounds == ("I(x; c)" if name in BOUNDS else None)
+        assert description.is_bound(independent_negatives=True) == (name in BOUNDS)
+        assert not description.is_bound(independent_negatives=False)
+
+
+OPTIONS = {
+    name: {**LOSSES[name][0].keywords, "temperature": 1.0} for name in ("debiased", "hard_weighted")
+}
+OPTIONS |= {
+    "nce": {"log_noise_positive": 0.0, "log_noise_negatives": 0.0},
+    "nt_xent": {"temperature": 1.0},
+    "triplet": {"margin": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(CONTRASTED) - {"full_softmax", "full_logistic"}))
+def test_log_n_is_the_loss_at_chance_and_nothing_is_it_at_best(name):
+    """Decoupled has no floor; SupCon has both, but with one positive alone."""
+    loss = bind(getattr(losses, name), **OPTIONS.get(name, {}))
+    chance, best = jax.jit(lambda *scores: loss(*scores))(jnp.array([0.0, 50.0]), jnp.zeros((2, 9)))
+    has_both = np.isclose(chance, np.log(10)) and np.isclose(best, 0, atol=1e-5)
+    assert describe(loss).has_log_n == (has_both and name != "sup_con")
+
+
+def test_partials_are_looked_into():
+    once = bind(losses.triplet, margin=0.2)
+    assert describe(bind(once, mining="all")) == describe(losses.triplet)
+    corrected = bind(losses.nce, log_noise_positive=-1.0, log_noise_negatives=LOG_Q)
+    assert describe(corrected) == describe(losses.nce)
+
+
+@pytest.mark.parametrize(
+    ("loss", "prefix"), [(losses.ranking_nce, "log_noise"), (losses.sampled_softmax, "log_q")]
+)
+def test_a_correction_is_part_of_the_critic_on_every_candidate_or_none(loss, prefix):
+    positive, negatives = f"{prefix}_positive", f"{prefix}_negatives"
+    same = ((-3.0, -3.0), (LOG_Q, LOG_Q), (np.float32(-0.1), jnp.float32(-0.1)))
+    for keywords in ({}, *({positive: one, negatives: two} for one, two in same)):
+        assert describe(bind(loss, **keywords)).bounds == "I(x; c)", keywords
+    other = ((-1.0, -3.0), (jnp.float32(-1), -3.0))
+    of_one = ({negatives: LOG_Q}, {positive: LOG_Q}, {negatives: -3.0})
+    for keywords in (*of_one, *({positive: one, negatives: two} for one, two in other)):
+        description = describe(bind(loss, **keywords))
+        assert description.bounds is None, keywords
+        assert description.optimum is None
+        assert not description.is_bound(independent_negatives=True)
+    within = bind(bind(loss, **{positive: LOG_Q}), **{negatives: LOG_Q})
+    assert describe(within).bounds == "I(x; c)"
+
+
+class Unhashable:
+    __hash__ = None
+
+    def __call__(self, positive, negatives, where=None):
+        return positive
+
+
+def test_unknown_functions_are_scores():
+    def my_loss(positive, negatives, where=None):
+        return positive
+
+    known = (my_loss, "my_loss"), (bind(my_loss), "my_loss"), (Unhashable(), "Unhashable")
+    for loss, name in known:
+        assert describe(loss) == losses.Description(name)
+    assert not describe(my_loss).is_bound(independent_negatives=True)

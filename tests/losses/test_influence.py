@@ -12,6 +12,7 @@ from cpc.losses import MemoryBank, cpc_loss, debiased
 from cpc.parallel import make_reducer
 from cpc.train import BATCH_AXIS, batch_sharding, make_mesh
 from cpc.types import CPCOutputs, Position
+from tests.losses.any_rule import contrasts
 
 B, T, D, OFFSETS, FURTHER = 8, 5, 4, (1, 3), 5
 TAU, PRIOR = 0.2, 0.1
@@ -27,9 +28,7 @@ def make_problem():
         return jnp.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True), jnp.float32)
 
     z, predictions, keys = unit(B, T), unit(B, T, 2), unit(FURTHER)
-    speaker = rng.integers(3, size=(B, 1))
-    places = np.arange(B)[:, None], np.arange(T)[None], np.zeros((1, 1)), speaker
-    positions = Position(*(jnp.asarray(p, jnp.int32) for p in places))
+    positions = jax.tree.map(jnp.asarray, Position.grid(B, T, group=rng.integers(3, size=B)))
     where = jnp.asarray(np.arange(T) < np.where(np.arange(B) == 3, 4, T)[:, None])
     far = Position(*(jnp.full(FURTHER, x, jnp.int32) for x in (100, 100, 0, 1)))
     memory = MemoryBank(keys, far, jnp.arange(FURTHER) != 2)
@@ -56,33 +55,16 @@ def naive_value(positive, scores, loss, choose):
 def naive_moments(rule, loss=None, choose=None, where=None, memory=None):
     """Sums of u_b, u_b^2 and u_b a_b of each offset, (3, k)."""
     outputs, positions, *_ = make_problem()
-    z, predictions = (np.asarray(x, np.float64) for x in (outputs.z, outputs.predictions))
-    keys, exists = z.reshape(-1, D), np.ones(B * T, bool)
-    exists = exists if where is None else np.asarray(where).ravel()
-    place = np.stack([np.broadcast_to(p, (B, T)).ravel() for p in positions])
-    if memory is not None:
-        keys = np.concatenate([keys, np.asarray(memory.keys, np.float64)])
-        exists = np.concatenate([exists, memory.exists])
-        place = np.concatenate([place, np.stack(memory.positions)], 1)
-    sequence = np.arange(len(keys)) // T  # beyond B: of the memory
-    moments = []
-    for row, k in enumerate(OFFSETS):
-        values, received, anchors = np.zeros((3, len(keys) // T + 1))
-        pairs = rule(Position(*place[:, : B * T, None]), Position(*place[:, None]), k)
-        for i in range(B * T):
-            target, b = i + k, i // T
-            allowed = np.asarray(pairs)[i] & exists
-            if i % T + k >= T or not (exists[i] and exists[target] and allowed.any()):
-                continue
-            scores = keys @ predictions.reshape(-1, 2, D)[i, row] / TAU
-            value, weights = naive_value(scores[target], scores[allowed], loss, choose)
-            values[b] += value
-            anchors[b] += 1
-            other = sequence[allowed] != b
-            np.add.at(received, sequence[allowed][other], weights[other])
-        u = (values - received)[:B]
-        moments.append([u.sum(), (u**2).sum(), (u * anchors[:B]).sum()])
-    return np.array(moments).T
+    sums = np.zeros((3, len(OFFSETS), B + 1))  # what the memory receives comes last
+    args = outputs.z, outputs.predictions, positions, rule, OFFSETS, where, memory
+    for row, i, target, allowed, scores in contrasts(*args, tau=TAU):
+        value, weights = naive_value(scores[target, row], scores[allowed, row], loss, choose)
+        sums[:2, row, i // T] += value, 1
+        other = allowed // T != i // T
+        np.add.at(sums[2, row], allowed[other] // T, weights[other])
+    values, anchors, received = sums[..., :B]
+    u = values - received
+    return np.stack([u, u**2, u * anchors]).sum(-1)
 
 
 RULES = {
@@ -102,8 +84,8 @@ PATHS = {
     "another loss": ("batch", {"loss": True}),
     "aligned with another loss": ("aligned", {"loss": True, "where": True}),
     "a mesh of the compiler": ("other", {"where": True, "devices": 8}),
-    "gathered keys": ("other", {"where": True, "memory": True, "devices": 4, "reduced": True}),
-    "a ring": ("group", {"where": True, "memory": True, "devices": 4, "ring": True}),
+    "gathered keys": ("other", {"where": True, "memory": True, "devices": 4, "form": "gather"}),
+    "a ring": ("group", {"where": True, "memory": True, "devices": 4, "form": "ring"}),
 }  # fmt: skip
 #: The program without a gradient is another one on these.
 WITHOUT_GRADIENT = ("whole rows", "columns across sequences", "a ring")
@@ -114,26 +96,24 @@ def test_moments_equal_the_naive_twin(path, monkeypatch):
     name, options = PATHS[path]
     options = dict(options)
     outputs, positions, where, memory = make_problem()
-    devices, loss = options.pop("devices", 1), options.pop("loss", None)
-    mesh = make_mesh(devices)
-    if options.get("ring"):
+    devices, loss, form = (options.pop(key, None) for key in ("devices", "loss", "form"))
+    mesh = make_mesh(devices or 1)
+    if form == "ring":
         monkeypatch.setattr("cpc.parallel.reducer.GATHERED_BYTES", 100)
-    if options.pop("reduced", False) or options.pop("ring", False):
+    if form:
         options["reducer"] = make_reducer(mesh, BATCH_AXIS)
-    of_arrays = {
-        key: value for key, value in (("where", where), ("memory", memory)) if key in options
-    }
-    options |= of_arrays
+    given = {"where": where, "memory": memory}
+    options |= (of_arrays := {key: given[key] for key in given.keys() & options})
     if loss:
         options["loss"] = functools.partial(debiased, prior=PRIOR)
     want = naive_moments(RULES[name], loss, options.get("choose"), **of_arrays)
 
-    def value(outputs):
-        return cpc_loss(
-            outputs, positions, RULES[name], temperature=TAU, offsets=OFFSETS, **options
-        )
+    options |= {"temperature": TAU, "offsets": OFFSETS}
 
-    outputs = jax.device_put(outputs, batch_sharding(mesh)) if devices > 1 else outputs
+    def value(outputs):
+        return cpc_loss(outputs, positions, RULES[name], **options)
+
+    outputs = jax.device_put(outputs, batch_sharding(mesh)) if devices else outputs
     (_, sums), _ = jax.jit(jax.value_and_grad(value, has_aux=True))(outputs)
     got = np.stack([sums.projection, sums.value_squared, sums.value_anchors])
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * np.abs(want).max())

@@ -62,12 +62,8 @@ def test_two_devices_add_up_what_each_share_gives(loss):
         return jax.lax.psum(value, BATCH_AXIS), gradients
 
     whole, split = jax.P(), jax.P(BATCH_AXIS)
-    two = jax.shard_map(
-        of_device,
-        mesh=make_mesh(2),
-        in_specs=(split, whole, split, whole),
-        out_specs=(whole, (split, whole)),
-    )
+    specs = {"in_specs": (split, whole, split, whole), "out_specs": (whole, (split, whole))}
+    two = jax.shard_map(of_device, mesh=make_mesh(2), **specs)
 
     def by_shares(q, k):
         shares = q.reshape(2, -1, D), *(p.reshape(2, -1) for p in there)

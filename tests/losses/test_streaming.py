@@ -2,6 +2,7 @@
 
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,32 @@ from cpc import losses, negatives
 from cpc.losses import cpc_loss, info_nce, sigmoid, streaming_info_nce, streaming_symmetric_info_nce
 from cpc.losses.tiles import block_size, num_columns
 from cpc.types import CPCOutputs, Position, UserError
-from tests.losses import naive_streaming as naive
 from tests.losses.any_rule import any_rule, with_index
+
+
+def naive(q, k, anchors, candidates, rule, offset, g, temperature=1.0, where=None):
+    """Losses and standing of anchors, and gradients of sum_i g_i L_i, from whole matrices."""
+    q, k = np.float64(q), np.float64(k)
+    rows = Position(*(np.asarray(p)[:, None] for p in anchors))
+    columns = Position(*(np.asarray(p)[None] for p in candidates))
+    exists = np.outer(*where) if where else np.ones((len(q), len(k)), bool)
+    target = (rows.sequence == columns.sequence) & (rows.time + offset == columns.time) & exists
+    target &= rows.lane == columns.lane
+    others = np.asarray(rule(rows, columns, offset)) & exists & ~target
+    counted = (target.any(1) & others.any(1))[:, None]
+    target, others = target & counted, others & counted
+    scores = q @ k.T / temperature
+    own = np.where(target, scores, 0).sum(1, keepdims=True)
+    total = np.logaddexp.reduce(np.where(target | others, scores, -np.inf), 1, keepdims=True)
+    share = np.exp(np.where(target | others, scores - total, -np.inf))
+    w = (share - target) * g[:, None] / temperature
+    return types.SimpleNamespace(
+        loss=np.where(counted, total - own, 0)[:, 0], counted=counted[:, 0],
+        num_candidates=(target | others).sum(1), rank=(others & (scores >= own)).sum(1),
+        wins=(others * ((scores < own) + 0.5 * (scores == own))).sum(1),
+        dqueries=w @ k, dkeys=w.T @ q, highest=np.abs(q @ k.T).max(),
+    )  # fmt: skip
+
 
 RULES = {
     "batch": negatives.batch,
@@ -80,31 +105,30 @@ def check(got, want, rtol=3e-5, atol=3e-5):
 @pytest.mark.parametrize("name", RULES)
 def test_equals_the_naive_twin(name):
     q, k, positions, g = example()
-    want = naive.streaming(q, k, *positions, RULES[name], 1, g)
+    want = naive(q, k, *positions, RULES[name], 1, g)
     assert 0 < want.counted.sum() < len(q), "some anchors have a positive, and some have none"
     check(run(q, k, positions, g, rule=name, **CUTS["tiles"]), want)
 
 
-@pytest.mark.parametrize(("name", "offset"), [("whole", 2), ("tiles", 0)])
-def test_equals_the_twin_however_it_is_cut(name, offset):
-    """One weight for all anchors, a temperature, and its gradient."""
-    q, k, positions, _ = example(1)
-    g = np.ones(len(q), np.float32)
-    got = run(q, k, positions, g, 0.5, rule="outside_window", offset=offset, **CUTS[name])
-    rule = RULES["outside_window"]
-    want = naive.streaming(q, k, *positions, rule, offset, g, temperature=0.5)
-    check(got, want)
-    slope = -(np.asarray(q) * want.dqueries).sum() / 0.5
-    assert float(got[2][2]) == pytest.approx(slope, rel=1e-4)
+def test_offset_zero():
+    q, k, positions, g = example(1)
+    check(
+        run(q, k, positions, g, rule="outside_window", offset=0, **CUTS["tiles"]),
+        naive(q, k, *positions, RULES["outside_window"], 0, g),
+    )
 
 
 @each_cut
 def test_padding_is_never_seen(cut):
+    """With one weight for all anchors, a temperature, and its gradient."""
     q, k, positions, g = example(2)
+    g = np.ones_like(g)
     where = np.arange(len(q)) % 4 > 0, np.arange(len(k)) % 5 > 0
     poisoned = [np.where(w[:, None], x, np.nan) for w, x in zip(where, (q, k), strict=True)]
-    got = run(*poisoned, positions, g, where=where, **cut)
-    check(got, naive.streaming(q, k, *positions, negatives.batch, 1, g, where=where))
+    got = run(*poisoned, positions, g, 0.5, where=where, **cut)
+    want = naive(q, k, *positions, negatives.batch, 1, g, 0.5, where)
+    check(got, want)
+    assert float(got[2][2]) == pytest.approx(-(q * want.dqueries).sum() / 0.5, rel=1e-4)
     for w, gradient in zip(where, got[2], strict=False):
         np.testing.assert_array_equal(np.asarray(gradient)[~w], 0.0)
 
@@ -112,7 +136,7 @@ def test_padding_is_never_seen(cut):
 @each_cut
 def test_huge_scores_are_finite_and_right(cut):
     q, k, positions, g = example(3, scale=70.0)
-    want = naive.streaming(q, k, *positions, negatives.batch, 1, g)
+    want = naive(q, k, *positions, negatives.batch, 1, g)
     assert want.highest > 1e4
     got = run(q, k, positions, g, **cut)
     np.testing.assert_allclose(got[0], want.loss, rtol=1e-5, atol=2e-2)  # an ulp of 1e4 is 1e-3
@@ -127,7 +151,7 @@ def test_half_precision_is_reduced_in_float32(cut):
     q, k = (jnp.asarray(x, jnp.bfloat16) for x in (q, k))
     loss, standing, gradients = run(q, k, positions, g, **cut)
     exact = [np.asarray(x, np.float32) for x in (q, k)]
-    want = naive.streaming(*exact, *positions, negatives.batch, 1, g)
+    want = naive(*exact, *positions, negatives.batch, 1, g)
     assert (loss.dtype, gradients[0].dtype) == (jnp.float32, jnp.bfloat16)
     np.testing.assert_allclose(loss, want.loss, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(standing.wins, want.wins)
@@ -196,24 +220,14 @@ def test_both_directions_equal_two_calls():
 
     gradients, (here, there) = both(q, k, 0.5)
     wheres = {"where": where}, {"where": where[::-1]}
-    first = naive.streaming(q, k, *positions, one_sided, 1, g, 0.5, **wheres[0])
-    second = naive.streaming(k, q, *positions[::-1], one_sided, -1, h, 0.5, **wheres[1])
-    dqueries, dkeys = first.dqueries + second.dkeys, first.dkeys + second.dqueries
-    check((*here, gradients), first._replace(dqueries=dqueries, dkeys=dkeys))
-    check((*there, gradients[1::-1]), second._replace(dqueries=dkeys, dkeys=dqueries))
-    slope = -((q * dqueries).sum()) / 0.5
+    first = naive(q, k, *positions, one_sided, 1, g, 0.5, **wheres[0])
+    second = naive(k, q, *positions[::-1], one_sided, -1, h, 0.5, **wheres[1])
+    first.dqueries, first.dkeys = first.dqueries + second.dkeys, first.dkeys + second.dqueries
+    second.dqueries, second.dkeys = first.dkeys, first.dqueries
+    check((*here, gradients), first)
+    check((*there, gradients[1::-1]), second)
+    slope = -(q * first.dqueries).sum() / 0.5
     assert float(gradients[2]) == pytest.approx(slope, rel=1e-4)
-
-
-def test_with_64_bits_enabled_all_stays_in_32():
-    """This holds for every loop's carry; sums of int32 are int64 unless their dtype is given."""
-    q, k, positions, g = example(10)
-    with jax.enable_x64(True):
-        tiles = jax.eval_shape(functools.partial(run, columns=7), q, k, positions, g)
-        both = jax.eval_shape(
-            lambda q, k: streaming_symmetric_info_nce(q, k, *positions, negatives.batch, 1), q, k
-        )
-    assert {x.dtype for x in jax.tree.leaves((tiles[:2], tiles[2][:2], both))} == {np.dtype("f4")}
 
 
 def test_no_gradient_work_without_differentiation():
@@ -233,16 +247,13 @@ def test_no_gradient_work_without_differentiation():
 
 @pytest.mark.parametrize("cut", [{"block": 64}, {"block": 256, "columns": 256}])
 def test_memory_is_linear(cut):
-    """Twice the anchors and candidates take twice the memory, not four times."""
-    sizes = []
-    for m in (2048, 4096):
-        place = Position(*(jax.ShapeDtypeStruct((m,), jnp.int32) for _ in range(4)))
-        x = jax.ShapeDtypeStruct((m, 8), jnp.float32)
-        g, where = (jax.ShapeDtypeStruct((m,), dtype) for dtype in (jnp.float32, bool))
-        rest = (place, place), g, 1.0, 1, (where, where)
-        program = compiled.lower(x, x, *rest, rule=RULES["same_group"], **cut)
-        sizes.append(program.compile().memory_analysis().temp_size_in_bytes)
-    assert sizes[1] - sizes[0] < 4096 * 8192  # far from 4 bytes a pair
+    m = 4096
+    place = Position(*(jax.ShapeDtypeStruct((m,), jnp.int32) for _ in range(4)))
+    x = jax.ShapeDtypeStruct((m, 8), jnp.float32)
+    g, where = (jax.ShapeDtypeStruct((m,), dtype) for dtype in (jnp.float32, bool))
+    rest = (place, place), g, 1.0, 1, (where, where)
+    program = compiled.lower(x, x, *rest, rule=RULES["same_group"], **cut).compile()
+    assert program.memory_analysis().temp_size_in_bytes < m * 8192  # far from 4 bytes a pair
 
 
 def test_rows_are_cut_above_the_threshold(monkeypatch):
@@ -273,32 +284,26 @@ def test_rows_that_cannot_be_cut_are_few(loss, rows, monkeypatch):
     assert found == {rows}
 
 
-@pytest.mark.parametrize(
-    ("num_candidates", "anchors"), [(100, 8192), (2**17, 2048), (2**19, 512), (10**6, 8192)]
-)
-def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(
-    num_candidates, anchors, monkeypatch
-):
-    assert block_size(num_candidates) == max(512, 2**19 // num_candidates)
+def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(monkeypatch):
+    cases = {100: 8192, 2**17: 2048, 2**19: 512, 10**6: 8192}
+    assert [*map(block_size, cases)] == [max(512, 2**19 // n) for n in cases]
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert block_size(num_candidates) == anchors
-    assert block_size(num_candidates, num_candidates) == min(8192, 2**28 // num_candidates)
-    columns = num_columns(anchors, num_candidates, None)
-    assert columns == (num_candidates if num_candidates <= 2**19 else 8192)
+    for n, anchors in cases.items():
+        assert block_size(n) == anchors
+        assert block_size(n, n) == min(8192, 2**28 // n)
+        assert num_columns(anchors, n, None) == (n if n <= 2**19 else 8192)
 
 
 def test_mistakes_are_named(unchecked):
     q, k, (anchors, candidates), _ = example()
-    call = functools.partial(streaming_info_nce, q, k, anchors, candidates, negatives.batch, 1)
+    right = {"queries": q, "keys": k, "anchors": anchors, "candidates": candidates}
     for options, match in (
         ({"temperature": 0}, "temperature is 0"),
         ({"block": 0}, "block is 0"),
         ({"columns": 0}, "columns is 0"),
         ({"where_anchors": jnp.ones(len(q))}, "where_anchors is float32"),
+        ({"anchors": candidates}, "positions of anchors have"),
+        ({"keys": k[:, :4]}, "keys are 4 wide and queries 5"),
     ):
         with pytest.raises(UserError, match=match):
-            call(**options)
-    with pytest.raises(UserError, match="positions of anchors have"):
-        streaming_info_nce(q, k, candidates, candidates, negatives.batch, 1)
-    with pytest.raises(UserError, match="keys are 4 wide and queries 5"):
-        streaming_info_nce(q, k[:, :4], anchors, candidates, negatives.batch, 1)
+            streaming_info_nce(**right | {"rule": negatives.batch, "offset": 1} | options)

@@ -1,4 +1,4 @@
-"""NT-Xent, SupCon and triplets against pytorch-metric-learning and lightly, and reductions."""
+"""Losses of views against pytorch-metric-learning, lightly and twins; alignment and uniformity."""
 
 import functools
 
@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.losses import info_nce, nt_xent, sup_con, triplet, view_scores
+from cpc import losses
+from cpc.losses import alignment, info_nce, nt_xent, sup_con, uniformity, view_scores
 from cpc.types import UserError
 from tests.goldens.goldens import load_golden
 
@@ -82,81 +83,6 @@ def test_nt_xent_and_sup_con_equal_metric_learning(name):
         close(by_anchor[:n], sums / np.maximum(counts, 1), largest)
 
 
-@jax.jit
-def triplets(z, is_positive, is_negative, normalize, margin):
-    """Means over all triplets and over the hardest of each anchor, with gradients."""
-    has_both = is_positive.any(-1) & is_negative.any(-1)
-    count = is_negative.sum(-1, keepdims=True) * is_positive
-
-    def losses(z):
-        z = jnp.where(normalize, unit(z), z)
-        squared = jnp.square(z[:, None] - z).sum(-1)
-        d = jnp.where(squared > 1e-12, jnp.sqrt(jnp.where(squared > 1e-12, squared, 1.0)), 0.0)
-        farthest = jnp.where(is_positive, d, 0.0).max(-1)
-        hard = jnp.where(has_both, triplet(-farthest, -d, is_negative, margin=margin), 0.0)
-        rows = jnp.repeat(-d, N, 0), jnp.repeat(is_negative, N, 0)
-        every = triplet(-d.ravel(), *rows, margin=margin, mining="all").reshape(N, N)
-        every = (every * count).sum() / jnp.maximum(count.sum(), 1)
-        return jnp.stack([every, hard.sum() / jnp.maximum(has_both.sum(), 1)])
-
-    return losses(z), jax.jacrev(losses)(z)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_triplets_equal_metric_learning(name):
-    params, z, is_positive, is_negative, expected = case_of(name)
-    if params["N"] == 5:
-        assert expected["miner_all_count"] == 0, "case one_class has no negative at all"
-    given = params["normalize"], params["margin"]
-    means, gradients = triplets(z, is_positive, is_negative, *given)
-    inside = slice(params["N"]), slice(params["D"])
-    close(means[0], expected["triplet_alltriplets_mean"])
-    close(gradients[0][inside], expected["triplet_alltriplets_grad"])
-    if not (is_positive.any(-1) & is_negative.any(-1)).any():
-        return
-    close(means[1], expected["miner_hard_triplet_mean"])
-    if name != "duplicates":  # two distances are equal: any may be mined
-        close(gradients[1][inside], expected["miner_hard_triplet_grad"])
-
-
-semi_hard = jax.jit(functools.partial(triplet, mining="semi_hard"))
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("one_class", "wide")])
-def test_semi_hard_negatives_are_the_nearest_beyond_the_positive(name):
-    params, _, is_positive, is_negative, expected = case_of(name)
-    n, margin, distance = params["N"], params["margin"], expected["distance"]
-    d = np.zeros((N, N), np.float32)
-    d[:n, :n] = distance
-    pairs = np.argwhere(is_positive)
-    rows = np.repeat(-d, N, 0), np.repeat(is_negative, N, 0)
-    mined = np.asarray(semi_hard(-d.ravel(), *rows, margin=margin)).reshape(N, N)
-    inside = {}  # the library lists every negative within the margin; here the nearest is taken
-    for a, p, negative in expected["miner_semihard_t_idx"]:
-        inside.setdefault((a, p), []).append(distance[a, negative])
-    for a, p in pairs:
-        others = d[a][is_negative[a]]
-        chosen = min(inside[a, p]) if (a, p) in inside else others.max()
-        assert float(mined[a, p]) == pytest.approx(max(0.0, d[a, p] - chosen + margin), abs=1e-5)
-    # One triplet an anchor: the nearest negative beyond the farthest positive, margin or not.
-    batch = [mined[a, p] for a, p, _ in expected["miner_batch_semihard_idx"].tolist()]
-    close(np.mean(batch), expected["miner_batch_semihard_triplet_mean"])
-
-
-@pytest.mark.parametrize("b", [1, 5])
-def test_view_scores_are_the_pairs_of_views(b):
-    rng = np.random.default_rng(b)
-    first, second = rng.normal(size=(2, b, 3))
-    positive, negatives = jax.jit(view_scores)(jnp.asarray(first), jnp.asarray(second))
-    z = np.concatenate([first, second])
-    z /= np.linalg.norm(z, axis=1, keepdims=True)
-    for i in range(2 * b):
-        twin = (i + b) % (2 * b)
-        others = [z[i] @ z[j] for j in range(2 * b) if j not in (i, twin)]
-        assert float(positive[i]) == pytest.approx(z[i] @ z[twin], abs=1e-6)
-        np.testing.assert_allclose(np.sort(negatives[i]), np.sort(others), atol=1e-6)
-
-
 def test_view_scores_of_a_zero_vector_are_zero_without_a_gradient():
     views = jnp.zeros((2, 3)).at[0].set(1.0)
     total = jax.jit(jax.value_and_grad(lambda z: nt_xent(*view_scores(z, views)).sum()))
@@ -185,73 +111,52 @@ def test_nt_xent_equals_that_of_lightly(name):
         np.testing.assert_allclose(slope, expected[key], rtol=1e-5, atol=1e-5 * largest)
 
 
-@pytest.mark.parametrize("b", [1, 8])
-def test_nt_xent_at_chance(b):
-    """T25: log(2b - 1); a batch of one has no negative and no loss."""
-    same = jnp.ones((b, 4))
-    losses = jax.jit(lambda z: nt_xent(*view_scores(z, z)))(same)
-    np.testing.assert_allclose(losses, np.log(2 * b - 1), atol=1e-6)
-
-
 @jax.jit
-def supervised(positive, negatives, where_positive, where):
-    """SupCon and its gradients by the positives, whose masked entries hold NaN, of both forms."""
-
-    def run(inside):
-        def losses(positive, negatives):
-            masks = {"where_positive": where_positive, "temperature": 0.2, "inside": inside}
-            return sup_con(positive, negatives, where, **masks)
-
-        positives = jnp.where(where_positive, positive, jnp.nan), negatives
-        return losses(*positives), jax.jacrev(losses)(*positives)
-
-    return {inside: run(inside) for inside in (False, True)}
+def several(positive, negatives, where_positive, where):
+    """Losses of several positives, masked ones NaN, and their gradients: out, in, and InfoNCE."""
+    given = jnp.where(where_positive, positive, jnp.nan), negatives
+    masks = {"where": where, "where_positive": where_positive, "temperature": 0.2}
+    inside = functools.partial(sup_con, inside=True)
+    of = [functools.partial(loss, **masks) for loss in (sup_con, inside, info_nce)]
+    return [(loss(*given), jax.jacrev(loss, (0, 1))(*given)) for loss in of]
 
 
-def test_sup_con_equals_naive_twin_and_bounds_hold():
-    """T23: with one positive both forms are NT-Xent; L_in <= L_out with several."""
+def test_several_positives_equal_naive_twins():
+    """T23: with one positive all are NT-Xent; L_in <= L_out with several."""
     rng = np.random.default_rng(1)
     positive, negatives = (np.float32(rng.normal(size=s)) for s in ((6, 3), (6, 5)))
     where_positive, where = (rng.random(s) < 0.7 for s in ((6, 3), (6, 5)))
     where_positive[0], where_positive[1], where[0], where[2] = True, False, True, False
     where_positive[3] = np.arange(3) == 1
-    found = supervised(positive, negatives, where_positive, where)
-    for inside, (values, slopes) in found.items():
-        for i in range(6):
-            p = np.float64(positive[i])[where_positive[i]] / 0.2
-            n = np.float64(negatives[i])[where[i]] / 0.2
-            expected = 0.0
-            if len(p) and len(n):
-                own = np.logaddexp.reduce(p) - np.log(len(p)) if inside else p.mean()
-                expected = np.logaddexp.reduce([*p, *n]) - own
-            assert float(values[i]) == pytest.approx(expected, rel=2e-5, abs=2e-5)
-        np.testing.assert_array_equal(np.asarray(slopes)[:, ~where_positive], 0.0)
-        assert np.isfinite(slopes).all()
-    out, inner = found[False][0], found[True][0]
+    found = several(positive, negatives, where_positive, where)
+    for i in range(6):
+        p = np.float64(positive[i])[where_positive[i]] / 0.2
+        n = np.float64(negatives[i])[where[i]] / 0.2
+        expected = np.zeros(3)
+        if len(p) and len(n):
+            total, noise = np.logaddexp.reduce([*p, *n]), np.logaddexp.reduce(n)
+            own = np.logaddexp.reduce(p) - np.log(len(p))
+            expected = total - p.mean(), total - own, (np.logaddexp(p, noise) - p).mean()
+        values = [float(losses[i]) for losses, _ in found]
+        np.testing.assert_allclose(values, expected, rtol=2e-5, atol=2e-5)
+    for _, (to_positive, to_negatives) in found:
+        np.testing.assert_array_equal(np.asarray(to_positive)[:, ~where_positive], 0.0)
+        assert np.isfinite(to_positive).all()
+        assert np.isfinite(to_negatives).all()
+        assert not to_negatives[1:3].any()  # no positive, or no negative
+    (out, _), (inner, _), _ = found
     assert (inner <= out + 1e-6).all()
     assert inner[0] < out[0]
     assert float(inner[3]) == pytest.approx(float(out[3]), rel=1e-5)
 
 
 def test_huge_scores_of_several_positives_are_finite():
-    scores = jnp.array([[1e4, -1e4]]), jnp.array([[-1e4, 1e4]])
-
-    @jax.jit
-    def values(*scores):
-        masks = {
-            "where": jnp.ones((1, 2), bool),
-            "temperature": 1.0,
-        }  # or they look like embeddings
-
-        def losses(p, n):
-            found = [loss(p, n, **masks)[0] for loss in (info_nce, sup_con)]
-            return jnp.stack([*found, sup_con(p, n, **masks, inside=True)[0]])
-
-        return losses(*scores), jax.jacrev(losses, (0, 1))(*scores)
-
-    found, slopes = values(*scores)
-    np.testing.assert_allclose(found, [1e4, 1e4, np.log(4)], rtol=1e-3)  # log 2 and 2e4
-    assert all(np.isfinite(slope).all() for slope in slopes)
+    scores, there = np.float32([[[1e4, -1e4]], [[-1e4, 1e4]]]), np.ones((1, 2), bool)
+    for (values, slopes), want in zip(
+        several(*scores, there, there), (1, np.log(4), 1), strict=True
+    ):
+        np.testing.assert_allclose(values, want * (5e4 if want == 1 else 1), rtol=1e-3)
+        assert all(np.isfinite(slope).all() for slope in slopes)
 
 
 def test_bad_input_is_a_sentence(unchecked):
@@ -262,3 +167,113 @@ def test_bad_input_is_a_sentence(unchecked):
         sup_con(jnp.zeros((2, 3)), jnp.zeros((2, 4)), where_positive=mask, temperature=1.0)
     with pytest.raises(UserError, match="where_positive needs several positives"):
         info_nce(jnp.zeros(2), jnp.zeros((2, 4)), where_positive=jnp.ones((2, 1), bool))
+    z = jnp.ones((2, 3))
+    with pytest.raises(UserError, match=r"z_positive has shape \(3, 3\)"):
+        alignment(z, jnp.ones((3, 3)))
+    with pytest.raises(UserError, match="power is 0"):
+        alignment(z, z, 0)
+    with pytest.raises(UserError, match="z holds 1 latents"):
+        uniformity(z[:1])
+    with pytest.raises(UserError, match=r"scale is -1"):
+        uniformity(z, -1)
+
+
+def sphere(seed, m, d=3):
+    z = np.random.default_rng(seed).normal(size=(m, d))
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("power", [0.5, 1, 2, 3.0])
+def test_alignment_and_uniformity_equal_their_formulas(power):
+    z, other = sphere(0, 5), sphere(1, 5)
+    pairs = [np.exp(-power * ((z[i] - z[j]) ** 2).sum()) for i, j in np.ndindex(5, 5) if i != j]
+    expected = (np.linalg.norm(z - other, axis=1) ** power).mean(), np.log(np.mean(pairs))
+
+    @jax.jit
+    def both(z, other):
+        return alignment(z, other, power), uniformity(z, power)
+
+    np.testing.assert_allclose(both(jnp.float32(z), jnp.float32(other)), expected, rtol=1e-5)
+    half = [jnp.asarray(x, jnp.bfloat16) for x in (z, other)]
+    assert {x.dtype.name for x in jax.eval_shape(both, *half)} == {"float32"}
+
+
+def test_collapse_is_aligned_and_not_uniform():
+    z = jnp.tile(jnp.asarray(sphere(3, 1), jnp.float32), (4, 1))
+
+    @jax.jit
+    def found(z, other):
+        of = [jax.value_and_grad(alignment)(z, other, power) for power in (1, 2)]
+        return of, jax.value_and_grad(uniformity)(z)
+
+    aligned, (value, slope) = found(z, z)
+    for one, to_z in aligned:
+        assert float(one) == 0.0
+        np.testing.assert_array_equal(to_z, 0.0)
+    assert float(value) == pytest.approx(0.0, abs=1e-6)
+    assert np.isfinite(slope).all()
+
+
+def pair_scores():
+    rng = np.random.default_rng(0)
+    positive, negatives = rng.normal(size=(4, 3)), rng.normal(size=(4, 5))
+    there = rng.random((4, 3)) < 0.7
+    there[0] = False
+    where = rng.random((4, 3, 5)) < 0.6
+    where[..., 0] = True
+    return tuple(map(jnp.asarray, (positive, negatives, there, where)))
+
+
+WAYS = {
+    "logistic": (losses.logistic_pairs, losses.negative_sampling),
+    "softmax": (losses.softmax_pairs, info_nce),
+}
+
+
+@functools.partial(jax.jit, static_argnames=("name", "masked"))
+def run_pairs(positive, negatives, there, where, *, name, masked=True):
+    """Losses, those of each pair by itself, and gradients of the sum of the former."""
+    pairs, loss = WAYS[name]
+    where = where if masked else None
+
+    def total(positive, negatives):
+        losses = pairs(positive, negatives, there, where)
+        return losses.sum(), losses
+
+    slopes, losses = jax.grad(total, (0, 1), has_aux=True)(positive, negatives)
+    rows = [jnp.repeat(x, 3, 0) for x in (negatives, jnp.ones((4, 5), bool))]
+    if masked:
+        rows[1] = where.reshape(-1, 5)
+    each = loss(positive.ravel(), *rows).reshape(4, 3)
+    return losses, jnp.where(there, each, 0.0).sum(-1), slopes
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", WAYS)
+def test_equals_the_loss_of_each_pair(name, masked):
+    losses, want, _ = run_pairs(*pair_scores(), name=name, masked=masked)
+    np.testing.assert_allclose(losses, want, atol=1e-5)
+
+
+def test_weight_is_that_of_the_negatives():
+    positive, negatives, there, _ = pair_scores()
+    weighted = jax.jit(lambda w: losses.logistic_pairs(positive, negatives, there, weight=w))
+    one, three = weighted(1.0), weighted(3.0)
+    data = np.where(there, np.logaddexp(0, -np.asarray(positive)), 0).sum(-1)
+    np.testing.assert_allclose(three - data, 3 * (one - data), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_masked_scores_may_be_nan_and_have_no_gradient(name):
+    """Negatives are masked that no positive of their anchor counts; anchor 0 has no positive."""
+    positive, negatives, there, where = pair_scores()
+    where = where.at[1, :, 2].set(False)
+    counts = (where & there[..., None]).any(1)
+    assert not counts[1, 2]
+    want, _, slopes = run_pairs(positive, negatives, there, where, name=name)
+    poisoned = jnp.where(there, positive, jnp.nan), jnp.where(counts, negatives, jnp.nan)
+    losses, _, found = run_pairs(*poisoned, there, where, name=name)
+    np.testing.assert_allclose(losses, want, rtol=1e-6)
+    for slope, clean, mask in zip(found, slopes, (there, counts), strict=True):
+        np.testing.assert_allclose(slope, clean, rtol=1e-6)
+        assert not slope[~mask].any()

@@ -41,7 +41,7 @@ def numbers(rows):
 def test_own_positive_drawn_under_the_rule_of_cpc_audio():
     """128 of 8 windows of 128 latents: 1 - (1 - 1 / (127 b))^128."""
     options = {"choose": uniform_draws(128), "num_anchors": 256}
-    got = numbers(audit_rule(not_at_the_anchors_time, windows(8, 128), range(1, 9), **options))
+    got = numbers(audit_rule(not_at_the_anchors_time, windows(8, 128), (1, 8), **options))
     predicted = 0.1184
     assert got["accidental_hits_predicted"] == pytest.approx(predicted, abs=5e-5)
     spread = np.sqrt(predicted / got["anchors"])
@@ -59,16 +59,13 @@ def test_every_pair_by_loops():
     def rule(anchor, candidate, offset):
         return (candidate.time * 3 + candidate.sequence + anchor.time + offset) % 4 > 1
 
-    used, without, hits, same, known, own, log_n = [], 0, 0, 0, 0, 0, 0.0
-    pairs = chance = 0
+    used, hits, same, known, own, pairs, chance = [], 0, 0, 0, 0, 0, 0
     for k in offsets:
         for i, u in np.ndindex(b, t - k):
             target = labels[i, u + k]
             mine = [(j, v) for j, v in np.ndindex(b, t) if (v * 3 + j + u + k) % 4 > 1]
             used.append(len(mine))
-            without += not mine
             hits += (i, u + k) in mine
-            log_n += np.log(1 + len(mine))
             own += sum(utterances[j, 0] == utterances[i, 0] for j, _ in mine)
             if target >= 0:
                 known += sum(labels[place] >= 0 for place in mine)
@@ -77,11 +74,11 @@ def test_every_pair_by_loops():
                 chance += (labels == target).sum()
     got = numbers(audit_rule(rule, windows(b, t), offsets, labels=labels, utterances=utterances))
     assert got["anchors"] == len(used) == 18
-    assert got["negatives_min"] == min(used)
+    assert got["negatives_min"] == min(used) > 0
     expected = {
-        "anchors_without_negative": without / 18,
+        "anchors_without_negative": 0,
         "negatives_mean": np.mean(used),
-        "log_n": log_n / (18 - without),
+        "log_n": np.log1p(used).mean(),
         "accidental_hits": hits / 18,
         "false_negatives": same / known,
         "false_negatives_predicted": chance / pairs,
@@ -100,9 +97,7 @@ def test_weights_of_a_sampler():
     """Two candidates with weights 3 and 1 of 4 draws: (3 + 1)^2 / (9 + 1) = 1.6."""
 
     def choose(rng, positive, negatives, where):
-        ids = (
-            jnp.tile(jnp.argsort(~where, -1)[:, :2], 2).at[:, 3].set(jnp.argsort(~where, -1)[:, 0])
-        )
+        ids = jnp.argsort(~where, -1)[:, jnp.array([0, 1, 0, 0])]
         return jnp.take_along_axis(negatives, ids, -1), jnp.ones_like(ids, bool)
 
     got = numbers(audit_rule(negatives.excluding_sequence, windows(3, 4), [1], choose=choose))
@@ -252,14 +247,14 @@ def test_age_of_a_queue():
 
 def test_audit_finds_the_audit_of_its_arguments():
     place, counts, queue = windows(2, 3), np.array([1, 3]), make_queue(2, 2)
-    for positions in (place, [place]):
-        assert audit(negatives.batch, positions, [1]) == audit_rule(negatives.batch, place, [1])
-    assert audit(counts) == audit_table(counts)
-    assert audit(queue, 5) == audit_queue(queue, 5)
 
     def draw(rng):
         return jax.random.randint(rng, (4,), 0, 3)
 
+    for positions in (place, [place]):
+        assert audit(negatives.batch, positions, [1]) == audit_rule(negatives.batch, place, [1])
+    assert audit(counts) == audit_table(counts)
+    assert audit(queue, 5) == audit_queue(queue, 5)
     assert audit(draw, np.ones(3), np.arange(2)) == audit_sampler(draw, np.ones(3), np.arange(2))
     with pytest.raises(UserError, match="needs the positions or the probabilities"):
         audit(draw)
@@ -276,39 +271,29 @@ def test_rows_go_into_json_and_onto_the_console():
     assert format_audit(()) == ""
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"offsets": []}, "name one or more"),
-        ({"offsets": [0, 1]}, "each 1 or more"),
-        ({"offsets": [9]}, "a latent 9 steps after another"),
-        ({"num_anchors": 0}, "num_anchors is 0"),
-        ({"labels": np.zeros((2, 5), int)}, "labels of shape"),
-        ({"positions": [windows(2, 4)], "labels": [None, None]}, "labels are of 2 batches"),
-        ({"positions": windows(0, 4)}, "positions are empty"),
-        ({"positions": Position(*(np.zeros(2, int),) * 4)}, "two latents at one place"),
-        ({"choose": hardest(9)}, "hardest needs 9 negatives, but there are 8"),
-    ],
-)
-def test_what_an_audit_of_a_rule_cannot_use(change, message):
-    options = {"positions": windows(2, 4), "offsets": [1], **change}
-    with pytest.raises(UserError, match=message):
-        audit_rule(negatives.batch, options.pop("positions"), options.pop("offsets"), **options)
+RULE = {"rule": negatives.batch, "positions": windows(2, 4), "offsets": [1]}
+SAMPLER = {"draw": lambda rng: jnp.arange(3), "q": np.ones(3), "targets": np.array([0])}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"q": np.array([0.5, -0.5])}, "finite, 0 or more"),
-        ({"q": np.ones(2)}, "a table of 2 classes has ids 0 to 1"),
-        ({"targets": np.array([7])}, "targets go from 7 to 7"),
-        ({"targets": np.array([], int)}, "targets have shape"),
-        ({"draw": lambda rng: jnp.zeros(3)}, "drawn ids have shape"),
-        ({"draw": lambda rng: jnp.zeros((5, 3), int)}, "do not fit"),
-        ({"num_rounds": 0}, "draw at least once"),
-    ],
-)
-def test_arguments_that_an_audit_of_a_sampler_cannot_use(change, message):
-    options = {"draw": lambda rng: jnp.arange(3), "q": np.ones(3), "targets": np.array([0])}
+@pytest.mark.parametrize(("change", "message"), [
+    ({"offsets": []}, "name one or more"),
+    ({"offsets": [0, 1]}, "each 1 or more"),
+    ({"offsets": [9]}, "a latent 9 steps after another"),
+    ({"num_anchors": 0}, "num_anchors is 0"),
+    ({"labels": np.zeros((2, 5), int)}, "labels of shape"),
+    ({"positions": [windows(2, 4)], "labels": [None, None]}, "labels are of 2 batches"),
+    ({"positions": windows(0, 4)}, "positions are empty"),
+    ({"positions": Position(*(np.zeros(2, int),) * 4)}, "two latents at one place"),
+    ({"choose": hardest(9)}, "hardest needs 9 negatives, but there are 8"),
+    ({"q": np.array([0.5, -0.5])}, "finite, 0 or more"),
+    ({"q": np.ones(2)}, "a table of 2 classes has ids 0 to 1"),
+    ({"targets": np.array([7])}, "targets go from 7 to 7"),
+    ({"targets": np.array([], int)}, "targets have shape"),
+    ({"draw": lambda rng: jnp.zeros(3)}, "drawn ids have shape"),
+    ({"draw": lambda rng: jnp.zeros((5, 3), int)}, "do not fit"),
+    ({"num_rounds": 0}, "draw at least once"),
+])  # fmt: skip
+def test_arguments_that_an_audit_cannot_use(change, message):
+    of_sampler = change.keys() & {*SAMPLER, "num_rounds"}
     with pytest.raises(UserError, match=message):
-        audit_sampler(**{**options, "num_rounds": 1, **change})
+        (audit_sampler if of_sampler else audit_rule)(**(SAMPLER if of_sampler else RULE) | change)

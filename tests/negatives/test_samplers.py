@@ -1,4 +1,7 @@
-"""Samplers: what all of them promise, and the uniform ones against their law."""
+"""Samplers: all of them, the uniform ones' law, mining against loops over rows, proposals."""
+
+import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +13,11 @@ from cpc.negatives.samplers import (
     distinct_bits,
     draw_by_units,
     hardest,
+    mix_keys,
     mixed,
+    nth_lowest,
     percentile_ring,
+    propose,
     proposed,
     sample_uniform,
     semi_hard,
@@ -77,10 +83,8 @@ def test_rows_depend_on_themselves_alone(name):
     """Other rows' scores may change anything: the same key gives this row the same choice."""
     positive, negatives, where = rows()
     other = positive.at[:3].set(7.0), negatives.at[:3].mul(-3.0), where.at[:3].set(True)
-    for got, want in zip(
-        every_sampler(*other)[name][0][1], every_sampler(*rows())[name][0][1], strict=True
-    ):
-        np.testing.assert_array_equal(got[3:], want[3:])
+    both = [every_sampler(*given)[name][0][1] for given in (other, rows())]
+    jax.tree.map(lambda got, want: np.testing.assert_array_equal(got[3:], want[3:]), *both)
 
 
 @each_sampler
@@ -91,26 +95,28 @@ def test_finite_in_half_precision_and_with_huge_scores(name, dtype, scale):
     assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in (value, *gradients))
 
 
-@each_sampler
-def test_an_anchor_without_candidates_is_refused(name):
+def test_impossible_numbers_are_refused():
     nothing = jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool)
-    with pytest.raises(UserError, match="there are 0 candidates"):
-        SAMPLERS[name](RNG, *nothing)
-
-
-@pytest.mark.parametrize(
-    "make", [uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num)]
-)
-def test_at_least_one_negative(make):
-    for num in (0, -3):
-        with pytest.raises(UserError, match=f"{num} negatives: ask for 1 or more"):
-            make(num)
-
-
-@pytest.mark.parametrize("choose", [uniform_subset(10), hardest(10), mixed(10, 1)])
-def test_more_than_there_are_candidates(choose):
-    with pytest.raises(UserError, match="needs 10 negatives, but there are 9"):
-        choose(RNG, *rows())
+    of_num = (uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num))
+    for call, match in (
+        *((lambda make=make: make(0), "0 negatives: ask for 1 or more") for make in of_num),
+        *((lambda choose=choose: choose(RNG, *rows()), "needs 10 negatives, but there are 9")
+          for choose in (uniform_subset(10), hardest(10), mixed(10, 1))),
+        *((lambda choose=choose: choose(RNG, *nothing), "there are 0 candidates")
+          for choose in SAMPLERS.values()),
+        (lambda: semi_hard(0), "margin of semi_hard"),
+        (lambda: semi_hard(float("nan")), "margin of semi_hard"),
+        *((lambda ends=ends: percentile_ring(*ends), "percentiles rise between 0 and 100")
+          for ends in ((-1, 50), (50, 50), (0, 101))),
+        (lambda: mix_keys(RNG, jnp.zeros((2, 0, 3)), 1), "mix_keys got no keys"),
+        (lambda: mix_keys(RNG, jnp.zeros((2, 1, 3)), 0), "mix_keys is asked for 0"),
+        (lambda: propose(RNG, jnp.zeros(3), 0, "stopped"), "asked for 0"),
+        (lambda: propose(RNG, jnp.zeros(0), 1, "stopped"), "no classes"),
+        (lambda: proposed(3, "fixed"), 'cannot be "fixed"'),
+        (lambda: proposed(0, "stopped"), "asked for 0"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=match):
+            call()
 
 
 sample = jax.jit(sample_uniform, static_argnums=2)
@@ -127,7 +133,7 @@ def test_sample_uniform_takes_that_many_of_the_allowed():
     rng = np.random.default_rng(0)
     allowed = rng.random((40, 9)) < rng.random((40, 1))
     allowed[0] = False
-    for num in (1, 4, 9, 10):
+    for num in (1, 4, 10):
         chosen = np.asarray(sample(RNG, jnp.asarray(allowed), num))
         assert not (chosen & ~allowed).any()
         np.testing.assert_array_equal(chosen.sum(1), np.minimum(allowed.sum(1), num))
@@ -136,7 +142,7 @@ def test_sample_uniform_takes_that_many_of_the_allowed():
 def test_sample_uniform_is_uniform_over_subsets():
     """All 10 pairs of 5 allowed negatives equally often: chi-square with 9 degrees of freedom."""
     allowed = jnp.tile(jnp.array([True, True, False, True, True, True]), (20_000, 1))
-    chosen = np.asarray(sample(jax.random.key(3), allowed, 2))
+    chosen = np.asarray(sample(jax.random.PRNGKey(3), allowed, 2))  # the older kind of key
     counts = np.unique(chosen @ (1 << np.arange(6)), return_counts=True)[1]
     assert len(counts) == 10
     assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # 0.1 % of samples lie above
@@ -156,11 +162,6 @@ def test_bits_differ_in_a_row_and_keys_draw_independently():
     assert abs(together).max() < 0.04
     spread = np.bincount((counted >> 24).ravel(), minlength=256)
     assert ((spread - 1250) ** 2 / 1250).sum() < 330.5  # 255 degrees of freedom, 0.1 %
-
-
-@pytest.mark.parametrize("key", [jax.random.key(3), jax.random.PRNGKey(3)])
-def test_any_kind_of_key_draws(key):
-    assert sample(key, jnp.ones((2, 9), bool), 3).sum(1).tolist() == [3, 3]
 
 
 def test_draws_are_uniform_and_independent():
@@ -199,3 +200,260 @@ def test_units_weigh_the_draws_and_zero_is_never_drawn():
     np.testing.assert_array_equal(counts[[0, 2, 5]], 0)
     want = 1000 * np.array([1, 2, 7])
     assert ((counts[[1, 3, 4]] - want) ** 2 / want).sum() < 13.8
+
+
+M, N = 150, 12
+
+
+def many_rows():
+    """Scores of few values, so that some are equal; rows 0 and 1 are allowed none and one."""
+    rng = np.random.default_rng(7)
+    where = rng.random((M, N)) < rng.random((M, 1))
+    where[0], where[1] = False, np.arange(N) == 3
+    return rng.integers(-8, 8, M) / 4, rng.integers(-12, 12, (M, N)) / 4, where
+
+
+def run(choose, positive, negatives, where):
+    poisoned = jnp.asarray(np.where(where, negatives, np.nan), jnp.float32)
+    result = jax.jit(choose)(RNG, jnp.asarray(positive, jnp.float32), poisoned, jnp.asarray(where))
+    return tuple(np.asarray(x) for x in result)
+
+
+compiled_mix = jax.jit(mix_keys, static_argnums=2)
+
+
+def test_hardest_is_the_head_of_the_sorted_row():
+    positive, negatives, where = many_rows()
+    scores, chosen = run(hardest(5), positive, negatives, where)
+    assert scores.shape == (M, 5)
+    for i in range(M):
+        want = sorted(negatives[i][where[i]], reverse=True)[:5]
+        np.testing.assert_array_equal(scores[i][chosen[i]], want)
+        np.testing.assert_array_equal(chosen[i], np.arange(5) < len(want))
+
+
+def test_hardest_sends_the_gradient_where_the_scores_came_from():
+    negatives = jnp.array([[1.0, 5.0, 3.0, 9.0]])
+    where = jnp.array([[True, True, True, False]])
+
+    def weighted(x):
+        scores, chosen = hardest(3)(RNG, jnp.zeros(1), x, where)
+        return (jnp.where(chosen, scores, 0.0) * jnp.array([10.0, 20.0, 30.0])).sum()
+
+    slopes = jax.jit(jax.grad(weighted))(negatives)
+    np.testing.assert_array_equal(slopes, [[30.0, 10.0, 20.0, 0.0]])
+
+
+def semi_hard_of(positive, scores, margin):
+    band = [s for s in scores if positive - margin < s < positive]
+    if band:
+        return sorted(band)
+    below = [s for s in scores if s < positive]
+    return [max(below)] if below else [min(scores)] if scores else []
+
+
+@pytest.mark.parametrize("margin", [0.25, 1])
+def test_semi_hard_by_loops(margin):
+    positive, negatives, where = many_rows()
+    _, chosen = run(semi_hard(margin), positive, negatives, where)
+    assert not (chosen & ~where).any()
+    for i in range(M):
+        want = semi_hard_of(positive[i], list(negatives[i][where[i]]), margin)
+        assert sorted(negatives[i][chosen[i]]) == want
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 100), (30, 70), (99, 100)])
+def test_ring_by_exact_fractions(low, high):
+    """Row i is allowed i of 100 different scores."""
+    rng = np.random.default_rng(3)
+    negatives = rng.permuted(np.tile(np.arange(100.0), (101, 1)), axis=1)
+    where = rng.permuted(np.arange(100) < np.arange(101)[:, None], axis=1)
+    _, chosen = run(percentile_ring(low, high), np.zeros(101), negatives, where)
+    for i in range(101):
+        rising = sorted(negatives[i][where[i]])
+        first, last = math.floor(Fraction(i * low, 100)), math.ceil(Fraction(i * high, 100))
+        assert sorted(negatives[i][chosen[i]]) == rising[first:last]
+        assert chosen[i].any() == (i > 0)
+
+
+def test_ring_takes_all_that_tie_with_its_ends():
+    scores = np.array([[2.0, 1.0, 2.0, 0.0, 2.0, 1.0, 3.0, 1.0]])
+    _, chosen = run(percentile_ring(25, 50), np.zeros(1), scores, np.ones((1, 8), bool))
+    assert chosen[0].tolist() == [False, True, False, False, False, True, False, True]
+
+
+def test_mixtures_are_convex_pairs_of_the_hardest():
+    _, negatives, where = many_rows()
+    negatives = negatives + np.arange(N) / 100  # no two equal
+
+    @jax.jit
+    def mixtures(x):
+        def total(x):
+            scores, chosen = mixed(4, 6)(RNG, jnp.zeros(M), x, jnp.asarray(where))
+            return jnp.where(chosen, scores, 0.0).sum(0), (scores, chosen)
+
+        jacobian, found = jax.jacrev(total, has_aux=True)(jnp.where(where, x, jnp.nan))
+        return jacobian, *found
+
+    jacobian, scores, chosen = map(np.asarray, mixtures(jnp.asarray(negatives, jnp.float32)))
+    np.testing.assert_array_equal(chosen[:, :N], where)
+    np.testing.assert_array_equal(chosen[:, N:], np.repeat(where.any(-1)[:, None], 6, 1))
+    np.testing.assert_allclose(scores[:, :N][where], negatives[where], rtol=1e-6)
+    weights = np.moveaxis(np.asarray(jacobian), 0, 1)[:, N:]  # (m, 6, n)
+    mixtures = (weights @ negatives[..., None])[..., 0]
+    some = where.any(-1)
+    np.testing.assert_allclose(mixtures[some], scores[some, N:], atol=1e-5)
+    np.testing.assert_allclose(weights.sum(-1), chosen[:, N:], atol=1e-6)
+    assert (weights >= 0).all()
+    for i in range(M):
+        best = np.argsort(np.where(where[i], -negatives[i], np.inf))[: min(4, where[i].sum())]
+        used = weights[i] > 0
+        assert not used[:, np.setdiff1d(np.arange(N), best)].any()
+        if len(best) > 1:
+            assert (used.sum(-1) == 2).all()
+
+
+def test_pairs_and_shares_are_uniform():
+    """The scores 0, 1, 10 tell the pair of each mixture: 6 ordered pairs, 5 degrees of freedom."""
+    negatives = np.array([[0.0, 1.0, 10.0]])
+    keys = jnp.eye(3)[None]
+    weights = np.asarray(compiled_mix(RNG, keys, 12_000))[0]
+    np.testing.assert_allclose(np.linalg.norm(weights, axis=-1), 1.0, rtol=1e-5)
+    shares = weights / weights.sum(-1, keepdims=True)
+    pairs = (shares > 0) @ [1, 2, 4]
+    counts = np.bincount(pairs, minlength=7)[[3, 5, 6]]
+    assert counts.sum() == 12_000
+    assert ((counts - 4000) ** 2 / 4000).sum() < 13.8  # 2 degrees of freedom
+    first = shares[pairs == 3][:, 0]
+    bins = np.histogram(first, 10, (0, 1))[0]
+    assert ((bins - len(first) / 10) ** 2 / (len(first) / 10)).sum() < 27.9  # 9 degrees
+    scores, _ = run(mixed(2, 500), np.zeros(1), negatives, np.ones((1, 3), bool))
+    assert scores[0, 3:].min() >= 1
+    assert scores[0, 3:].max() <= 10
+
+
+def test_keys_that_cancel_are_not_nan():
+    keys = jnp.array([[[1.0, 0.0], [-1.0, 0.0]]])
+    mix = jax.jit(jax.value_and_grad(lambda keys: mix_keys(RNG, keys, 3).sum()))
+    assert np.isfinite(mix(0 * keys)[1]).all()
+    assert np.isfinite(mix(keys)[0])
+
+
+def test_nth_lowest_is_that_of_a_sort():
+    """Of both signs and zeros, with ties, infinities and NaN, which sorts behind all."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(60, 40)).astype(np.float32) * 10.0 ** rng.integers(-30, 30, (60, 40))
+    x = np.where(rng.random((60, 40)) < 0.2, np.float32(2.5), x).astype(np.float32)
+    for row, value in enumerate((np.inf, -np.inf, 0.0, -0.0, np.nan, -np.nan, 1e-42)):
+        x[row, :: 2 + row] = value
+    ranks = np.stack([rng.integers(0, 40, 60), np.zeros(60, int), np.full(60, 39)])
+    want = np.take_along_axis(np.sort(x, -1), ranks.T, -1).T
+    np.testing.assert_array_equal(jax.jit(nth_lowest)(jnp.asarray(x), jnp.asarray(ranks)), want)
+
+
+@pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.jit, lambda f: jax.jit(lambda x: jax.lax.map(f, x[None])[0])]
+)
+def test_fixed_noise_must_not_follow_a_trained_array(transform):
+    def loss(theta):
+        return propose(RNG, 2 * theta, 3, "fixed").log_q.sum()
+
+    jax.eval_shape(transform(loss), jnp.zeros(4))
+    with pytest.raises(UserError, match='choose "stopped"'):
+        jax.eval_shape(jax.grad(transform(loss)), jnp.zeros(4))
+
+
+def test_draws_follow_q():
+    """Chi-square with 4 degrees of freedom; no impossible or masked class is ever drawn."""
+    logits = jnp.array([-jnp.inf, 0.0, 1.0, jnp.nan, 2.0, -1.0, 0.5, -jnp.inf])
+    draw = jax.jit(lambda rng: propose(rng, logits, 50_000, "stopped", jnp.arange(8) != 3))
+    proposal = draw(jax.random.key(4))
+    q = np.exp(np.asarray(proposal.table, np.float64))
+    np.testing.assert_array_equal(q[[0, 3, 7]], 0.0)
+    assert q.sum() == pytest.approx(1.0, abs=1e-6)
+    counts, want = np.bincount(proposal.ids, minlength=8), 50_000 * q
+    assert counts[q == 0].sum() == 0
+    assert ((counts - want)[q > 0] ** 2 / want[q > 0]).sum() < 18.5  # 0.1 % of samples lie above
+    np.testing.assert_array_equal(proposal.log_q, np.asarray(proposal.table)[proposal.ids])
+    fixed = propose(RNG, logits, 1, "fixed", jnp.arange(8) != 3)
+    np.testing.assert_allclose(fixed.table, proposal.table, rtol=1e-6)
+
+
+def test_a_distribution_for_each_anchor():
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 6)), jnp.float32)
+    where = jnp.array([[True] * 6, [False] * 6, [False] * 5 + [True]])
+    targets, columns = jnp.array([2, 0, 5]), jnp.array([[2, 1], [0, 0], [5, 4]])
+
+    @jax.jit
+    def draw(rng):
+        proposal = propose(rng, logits, 4, "through", where)
+        of_targets = [proposal.log_q_of(x) for x in (targets, columns)]
+        return proposal.ids, proposal.log_q, proposal.table, of_targets
+
+    ids, log_q, table, (of_targets, of_columns) = jax.device_get(draw(RNG))
+    assert ids.shape == log_q.shape == (3, 4)
+    np.testing.assert_allclose(table[0], jax.nn.log_softmax(logits[0]), rtol=1e-6)
+    assert np.isneginf(table[1]).all()
+    np.testing.assert_array_equal(ids[2], 5)
+    np.testing.assert_array_equal(log_q[2], 0.0)
+    np.testing.assert_array_equal(of_targets, table[np.arange(3), targets])
+    np.testing.assert_array_equal(of_columns[:, 0], of_targets)
+
+
+def test_only_through_has_a_gradient_and_only_where_allowed():
+    logits, where = jnp.array([0.0, jnp.nan, 1.0]), jnp.array([True, False, True])
+
+    @jax.jit
+    def slopes(logits):
+        def total(logits, mode):
+            return propose(RNG, logits, 8, mode, where).log_q.sum()
+
+        return [jax.grad(total)(logits, mode) for mode in ("stopped", "through")]
+
+    stopped, gradient = map(np.asarray, slopes(logits))
+    np.testing.assert_array_equal(stopped, 0.0)
+    assert gradient[1] == 0.0
+    assert gradient[0] == pytest.approx(-gradient[2], abs=1e-5)
+    assert abs(gradient[0]) > 0.1
+
+
+def scored_rows():
+    rng = np.random.default_rng(2)
+    where = jnp.asarray(rng.random((5, 8)) < 0.7).at[0].set(False)
+    return jnp.float32(rng.normal(size=5)), jnp.float32(2 * rng.normal(size=(5, 8))), where
+
+
+def full_loss(positive, negatives, where, num):
+    """InfoNCE with the mean exponential of all allowed negatives, `num` times."""
+    r = jnp.maximum(where.sum(-1, keepdims=True), 1)
+    return info_nce(positive, negatives - jnp.log(r) + jnp.log(num), where)
+
+
+def test_proposal_by_exact_scores_has_no_variance():
+    positive, negatives, where = scored_rows()
+
+    @jax.jit
+    def both(negatives):
+        def of_mode(mode):
+            def total(negatives):
+                losses = info_nce(positive, *proposed(3, mode)(RNG, positive, negatives, where))
+                return losses.sum(), losses
+
+            return jax.grad(total, has_aux=True)(negatives)
+
+        full = jax.grad(lambda x: full_loss(positive, x, where, 3).sum())(negatives)
+        return [*map(of_mode, ("stopped", "through")), (full, full_loss(*scored_rows(), 3))]
+
+    (_, stopped), (slope, through), (want, losses) = both(negatives)
+    for found in (stopped, through):
+        np.testing.assert_allclose(found, losses, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(slope, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sharpness", [0, 1.5])
+def test_corrected_draws_estimate_the_mean_exponential(sharpness):
+    positive, negatives, where = scored_rows()
+    choose = jax.jit(proposed(40_000, "stopped", sharpness))
+    scores, _ = choose(RNG, positive, negatives, where)
+    want = np.where(where, np.exp(negatives), 0.0).sum(-1)[1:] / np.asarray(where).sum(-1)[1:]
+    np.testing.assert_allclose(np.exp(scores[1:]).mean(-1), want, rtol=0.05)

@@ -39,9 +39,6 @@ def padded(rows):
 SCORES, WHERE = padded([inputs["scores"] for _, inputs, _ in ROWS.values()])
 entropies = jax.jit(entropy)
 weights = jax.jit(negative_weights)
-solve_rows = jax.jit(
-    jax.vmap(lambda s, target, where: solve_temperature(s[None], target, where[None]))
-)
 
 
 def expected_of(key):
@@ -61,18 +58,6 @@ def test_entropy_and_its_slope_equal_golden():
         np.testing.assert_allclose(differentiate(tau), expected_of("dH")[:, i], 2e-5, atol)
 
 
-@pytest.mark.parametrize("i", range(5))
-def test_solved_temperature_equals_golden(i):
-    """One temperature a row, by vmap."""
-    solvable = [j for j, (_, inputs, _) in enumerate(ROWS.values()) if "target_H" in inputs]
-    cases = [list(ROWS.values())[j] for j in solvable]
-    targets = jnp.array([inputs["target_H"][i] for _, inputs, _ in cases])
-    chosen = jnp.array(solvable)
-    tau = solve_rows(SCORES[chosen], targets, WHERE[chosen])
-    want = [expected["tau_solved"][i] for _, _, expected in cases]
-    np.testing.assert_allclose(tau, want, rtol=1e-5)
-
-
 def test_negative_weights_equal_golden():
     names = [name for name in ROWS if name != "single"]
     positives = [ROWS[name][1]["positive_index"] for name in names]
@@ -85,19 +70,6 @@ def test_negative_weights_equal_golden():
             want = ROWS[name][2]["negative_weights"][i]
             # Scores differ by up to 160, and float32 has 7 digits of that, over tau.
             np.testing.assert_allclose(row[kept], want, rtol=1e-4, atol=1e-6)
-
-
-def test_negative_weights_by_hand():
-    _, inputs, expected = GOLDEN["negative_weights_three"]
-    scores = jnp.array([inputs["negative_scores"]])
-    for tau, want in zip(inputs["tau"], expected["negative_weights"], strict=True):
-        np.testing.assert_allclose(weights(scores, tau)[0], want, rtol=2e-6)
-
-
-def test_weights_are_the_gradient_on_the_negatives():
-    scores = jnp.array([[0.5, -0.3, 0.1]])
-    pull = jax.jit(jax.grad(lambda s: 0.2 * jax.nn.logsumexp(s / 0.2)))(scores)
-    np.testing.assert_allclose(weights(scores, 0.2), pull, rtol=1e-6)
 
 
 def random_scores(seed, spread, clustered):
@@ -160,8 +132,8 @@ def test_held_temperature_stays_within_bounds():
             tau = bounded(tau, fraction)
             assert 0.5 <= float(tau) <= 2.0
         assert float(tau) == pytest.approx(end, rel=1e-3)
-    for low in np.float32([0.05, 0.07, 0.1, 0.3]).tolist():  # not even by rounding
-        assert float(hold_entropy(low, scores, None, 1e-9, low, 2.0)) >= low
+    low = float(np.float32(0.07))  # not even by rounding
+    assert float(hold_entropy(low, scores, None, 1e-9, low, 2.0)) >= low
     inside = bounded(2.0, 0.5)
     assert 0.5 < float(inside) < 2.0
     assert float(bounded(1e9, 0.5)) == float(inside)
@@ -175,27 +147,20 @@ def test_held_temperature_does_not_jump(start):
     assert max(factor, 1 / factor) == pytest.approx(16, rel=1e-3)
 
 
-def test_nothing_to_hold_changes_nothing():
-    scores, where = jnp.full((2, 3), jnp.nan), jnp.zeros((2, 3), bool)
-    assert float(hold(0.7, scores, where, 0.5)) == pytest.approx(0.7, rel=1e-6)
-
-
-def test_temperatures_found_have_no_gradient():
+def test_nothing_to_hold_changes_nothing_and_nothing_found_has_a_gradient():
+    nothing = jnp.full((2, 3), jnp.nan), jnp.zeros((2, 3), bool)
+    assert float(hold(0.7, *nothing, 0.5)) == pytest.approx(0.7, rel=1e-6)
     scores = jnp.array([[3.0, 1.0, 0.0]])
-    for find in (
-        lambda s: solve_temperature(s, 0.5),
-        lambda s: hold_entropy(1.0, s, None, 0.5, 0.01, 10.0),
-    ):
-        np.testing.assert_array_equal(jax.jit(jax.grad(find))(scores), 0.0)
+    for find in (solve, lambda s, target: hold(1.0, s, jnp.ones((1, 3), bool), target)):
+        np.testing.assert_array_equal(jax.jit(jax.grad(find))(scores, 0.5), 0.0)
 
 
 def test_target_out_of_reach():
     """A sentence where values are known, under jit the end of the bracket that comes closest."""
     scores = jnp.array([[1.0, 1.0, 0.0, -1.0]])  # two greatest: entropy is above log 2
+    reach = r"from 1e-06 to 1e\+06 .* above 0\.693147 and below 1\.38629"
     for target, end in ((0.69, 1e-6), (1.39, 1e6)):
-        with pytest.raises(
-            UserError, match=r"from 1e-06 to 1e\+06 .* above 0\.693147 and below 1\.38629"
-        ):
+        with pytest.raises(UserError, match=reach):
             solve_temperature(scores, target)
         assert float(solve(scores, target)) == pytest.approx(end, rel=1e-5)
     equal = jnp.zeros((1, 4))  # log 4 at any temperature
@@ -228,14 +193,10 @@ def test_huge_scores_are_finite(dtype):
     np.testing.assert_allclose(share, [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
     assert float(solve(scores[:1], 0.5)) > 100.0
     assert jnp.isfinite(hold(1.0, scores, jnp.ones((2, 3), bool), 0.5))
-
-
-def test_half_precision_is_not_used():
-    scores = jnp.asarray(random_scores(1, 5.0, False)[0], jnp.bfloat16)
-    where = jnp.isfinite(scores)
-    np.testing.assert_array_equal(
-        entropies(scores, 0.3, where), entropies(scores.astype(jnp.float32), 0.3, where)
-    )
+    if dtype == jnp.bfloat16:
+        scores = jnp.asarray(random_scores(1, 5.0, False)[0], dtype)
+        found, want = (entropy(x, 0.3, jnp.isfinite(x)) for x in (scores, jnp.float32(scores)))
+        np.testing.assert_array_equal(found, want)
 
 
 def test_bounded_temperature_is_inverted_and_stays_within_bounds():
@@ -244,11 +205,8 @@ def test_bounded_temperature_is_inverted_and_stays_within_bounds():
         value, slope = bounded(raw_temperature(tau, 0.01, 1.0))
         assert float(value) == pytest.approx(tau, rel=1e-5)
         assert float(slope) > 0.0
-    values = [float(bounded_temperature(raw, 0.01, 1.0)) for raw in (-1e4, -3.0, 0.0, 3.0, 1e4)]
-    assert values == sorted(values)
-    assert values[0] == pytest.approx(0.01, rel=1e-6)
-    assert values[2] == pytest.approx(0.1, rel=1e-6)
-    assert values[-1] == pytest.approx(1.0, rel=1e-6)
+    values = [float(bounded(raw)[0]) for raw in (-1e4, 0.0, 1e4)]
+    assert values == pytest.approx([0.01, 0.1, 1.0], rel=1e-6)
 
 
 def test_a_temperature_may_be_an_array_that_jit_closes_over():
@@ -263,16 +221,16 @@ def test_numbers_out_of_range_are_named():
         for temperature in (0, float("nan"), jnp.array([1.0, 0.0])):
             with pytest.raises(UserError, match="temperature is"):
                 measure(scores, temperature)
+    hold_scores = functools.partial(hold_entropy, 1.0, scores, None)
+    halves = [
+        functools.partial(f, 0.5) for f in (hold_scores, bounded_temperature, raw_temperature)
+    ]
     for low, high in ((0.0, 1.0), (1.0, 1.0), (0.1, math.inf)):
-        for call in (
-            lambda *ends: hold_entropy(1.0, scores, None, 0.5, *ends),
-            lambda *ends: bounded_temperature(0.0, *ends),
-            lambda *ends: raw_temperature(0.5, *ends),
-        ):
+        for call in halves:
             with pytest.raises(UserError, match="give 0 < low < high"):
                 call(low, high)
     with pytest.raises(UserError, match="temperature is 2"):
         raw_temperature(2.0, 0.1, 1.0)
     for fraction in (0.0, 1.0, jnp.float32(1.5)):
         with pytest.raises(UserError, match="fraction is"):
-            hold_entropy(1.0, scores, None, fraction, 0.1, 1.0)
+            hold_scores(fraction, 0.1, 1.0)

@@ -1,0 +1,135 @@
+"""Nested cross-validation; bags, maps and scores of words; codes: twins and closed forms."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sklearn.linear_model import LogisticRegression
+
+from cpc.evaluate import bag_of_words, code_entropy, code_scores, cross_validate, expand_vocabulary
+from cpc.evaluate.cross_validation import fit_dense, fit_sparse
+from cpc.evaluate.words import analogy_score, perplexity_scores, similarity_scores, spearman
+from cpc.types import UserError
+
+
+def test_accuracy_is_that_of_the_best_boundary():
+    rng = np.random.default_rng(0)
+    labels, x = rng.integers(0, 2, 1000), np.float32(rng.normal(size=(1000, 6)))
+    x[:, 0] += 1.5 * labels
+    found = cross_validate(fit_dense, x, labels, l2s=(1e-3, 1e-1), num_folds=5)
+    assert len(found.items) == len(set(found.items)) == len(found.correct) == 1000
+    assert found.correct.mean() == pytest.approx(0.773, abs=0.03)  # Phi(1.5 / 2)
+    assert len(found.l2s) == 5
+
+
+def test_a_fold_has_no_part_in_its_own_answer():
+    """An answer that looked at its own fold would know these labels by heart."""
+    seen, falling = [], itertools.count(100, -1)
+
+    def fit(x, labels, num_classes, l2s):
+        def answer(rows):
+            seen.append((set(x.ravel().tolist()), set(rows.ravel().tolist())))
+            return np.full((len(rows), num_classes), -next(falling))
+
+        return [(l2, answer, True) for l2 in l2s]
+
+    x = np.arange(43.0)[:, None]
+    cross_validate(fit, x, np.arange(43) % 2, num_folds=5, l2s=(1.0, 0.1))
+    assert len(seen) == 5 * 3
+    for fitted, asked in seen:
+        assert not fitted & asked
+    assert [len(fitted) for fitted, _ in seen[:3]] == [24, 24, 32]
+    assert seen[0][1] == seen[1][1] != seen[2][1]
+
+
+def test_sparse_fit_is_sklearns():
+    rng = np.random.default_rng(0)
+    x = bag_of_words([rng.integers(0, 30, rng.integers(3, 9)) for _ in range(200)], 30)
+    labels = (x[:, [3]].toarray().ravel() + rng.random(200) > 0.8).astype(int)
+    l2 = 1e-3
+    ((_, answer, converged),) = fit_sparse(x, labels, 2, [l2])
+    counts = x.toarray()
+    weights = np.log1p(counts) * np.log(201 / (1 + (counts > 0).sum(axis=0)))
+    weights /= np.linalg.norm(weights, axis=1, keepdims=True)
+    # Two columns of weights, each +-w / 2, cost half of what one column w does.
+    theirs = LogisticRegression(C=2 / (l2 * 200), tol=1e-8, max_iter=5000).fit(weights, labels)
+    assert converged
+    np.testing.assert_allclose(
+        np.exp(answer(x))[:, 1], theirs.predict_proba(weights)[:, 1], atol=2e-3
+    )
+
+
+@pytest.mark.parametrize(("labels", "folds"), [([0, 1, 0], 10), ([0] * 30, 10), ([0, 1] * 9, 2)])
+def test_what_makes_no_folds_is_refused(labels, folds):
+    labels = np.array(labels)
+    with pytest.raises(UserError, match="folds"):
+        cross_validate(fit_dense, np.zeros((len(labels), 2)), labels, num_folds=folds)
+
+
+def test_new_words_lie_where_the_map_puts_them():
+    rng = np.random.default_rng(0)
+    vectors, noisy, new = (rng.normal(size=s) for s in ((50, 8), (50, 5), (7, 8)))
+    normal = np.linalg.inv(vectors.T @ vectors) @ vectors.T @ noisy
+    np.testing.assert_allclose(expand_vocabulary(vectors, noisy, new), new @ normal, rtol=1e-8)
+
+
+def test_spearman_is_scipys_with_ties():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 5, 40) * 1.0, rng.normal(size=40)
+    assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
+
+
+def test_similarity_leaves_out_what_has_no_vector_and_says_so():
+    angles = np.array([0.0, 0.1, 0.4, 1.0, 2.0])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], 1) * np.arange(1, 6)[:, None]
+    index = dict(zip("abcde", range(5), strict=True))
+    pairs = [("a", "b"), ("a", "c"), ("a", "d"), ("a", "e"), ("a", "zebra")]
+    said = np.array([9.0, 8.0, 5.0, 1.0, 0.0])
+    (score,) = similarity_scores(vectors, index, {"set": (pairs, said)}, features="x")
+    assert (score.value, score.num_test) == (1.0, 4)
+    assert score.setting == "20% of pairs unknown"
+    assert score.low <= score.value <= score.high
+
+
+def test_analogies_are_answered_by_another_word():
+    vectors = np.array([[1.0, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [5, 0, 0]])
+    index = dict(zip(("man", "king", "woman", "queen", "other"), range(5), strict=True))
+    four = ("man", "king", "woman", "queen")
+    score = analogy_score(vectors, index, [four, ("man", "king", "no", "queen")], features="x")
+    assert (score.value, score.num_test) == (1.0, 1)
+    assert analogy_score(vectors, index, [("no",) * 4], features="x") is None
+    assert analogy_score(vectors, index, [four], features="x", num_words=3) is None
+
+
+def test_perplexity_of_a_fair_die_is_six_and_self_normalised_ones_show_log_z():
+    log_p, log_z = np.full(60, -np.log(6)), np.full(60, np.log(2.0))
+    scores = list(perplexity_scores(log_p, log_z, np.arange(60) // 5, features="x", data="dice"))
+    values = {score.method: score.value for score in scores}
+    assert values["normalised"] == pytest.approx(6)
+    assert values["self-normalised"] == pytest.approx(3)
+    assert values["mean"] == pytest.approx(np.log(2))
+    assert values["standard deviation"] == pytest.approx(0)
+    with pytest.raises(UserError, match="no word of the held-out text"):
+        list(perplexity_scores(np.zeros(0), np.zeros(0), np.zeros(0, int), features="", data=""))
+
+
+def test_one_code_takes_no_bits_and_zero_is_one_number():
+    assert code_entropy(np.ones((9, 2), "f")) == (0.0, 1)
+    assert code_entropy(np.array([[0.0], [-0.0]], "f")) == (0.0, 1)
+
+
+def test_bits_a_second_are_those_of_a_frame_times_frames():
+    frames = [np.float32([[1], [2]]), np.float32([[3], [4], [1], [2], [3], [4]])]
+    rate, perplexity = code_scores(frames, 0.02, data="toy", features="z")
+    assert rate.value == pytest.approx(2 * 50)
+    assert perplexity.value == pytest.approx(4)
+    assert (rate.metric, rate.unit, rate.higher_is_better) == ("bits per second", "second", False)
+    assert rate.setting == "4 codes in 8 frames"
+
+
+def test_features_that_never_repeat_take_the_logarithm_of_their_number():
+    noise = np.random.default_rng(0).normal(size=(64, 7)).astype("f")
+    rate, _ = code_scores([noise], 0.01, data="toy", features="c")
+    assert rate.value == pytest.approx(100 * math.log2(64))
