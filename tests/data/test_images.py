@@ -87,13 +87,10 @@ def test_processes_share_the_global_batch():
         np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), whole[key])
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"batch_size": 0}, "0"), ({"batch_size": 11}, "the 10 images"),
-    ({"batch_size": 9, "num_processes": 2}, "multiple of 2"),
-])  # fmt: skip
-def test_impossible_batches(arguments, message):
-    with pytest.raises(UserError, match=message):
-        data.make_image_batches(images(), seed=0, **arguments)
+def test_impossible_batches():
+    for size, processes, message in ((0, 1, "0"), (11, 1, "10 images"), (9, 2, "multiple of 2")):
+        with pytest.raises(UserError, match=message):
+            data.make_image_batches(images(), seed=0, batch_size=size, num_processes=processes)
 
 
 def test_an_image_that_was_saved_again_is_a_copy():

@@ -104,15 +104,11 @@ def energy(outputs):
     return jnp.tanh(outputs.predictions[:, :-1, 0] * outputs.z[:, 1:]).sum()
 
 
-@pytest.mark.parametrize("encoder", [
-    ConvEncoder(8, (4, 3, 4), (2, 2, 2)), LogMelEncoder(8, (2, 1, 2), norm="layer")
-])  # fmt: skip
-def test_losses_train_their_own_module_alone(encoder):
+def test_losses_train_their_own_module_alone():
     """The gradients are those without isolation, of the module's own parameters, and 0 else."""
-    cuts = (1, 3)
+    cuts, encoder = (1, 3), LogMelEncoder(8, (2, 1, 2), norm="layer")  # cut as its ConvEncoder is
     module, variables = make(encoder, CausalConv(4, 1), cuts=cuts)
-    plain, params = module.clone(cuts=()), variables["params"]
-    x = noise(2, 640 if isinstance(encoder, LogMelEncoder) else 80)
+    plain, params, x = module.clone(cuts=()), variables["params"], noise(2, 640)
     ends = [end_at(plain, {"params": {"encoder": {}}}, f"z{cut}")[0].encoder for cut in cuts]
 
     def isolated(params):
@@ -187,11 +183,8 @@ def test_contexts_of_both_directions_do_not_stream():
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"directions": ("backward",)}, "choose forward"),
-    ({"directions": ()}, "choose forward"),
-    ({"cuts": (3, 2)}, r"\[3, 2\]"),
-    ({"cuts": (6,)}, "1 to 5"),
-    ({"cuts": (0,)}, "1 to 5"),
+    ({"directions": ("backward",)}, "forward"), ({"directions": ()}, "forward"),
+    ({"cuts": (3, 2)}, r"\[3, 2\]"), ({"cuts": (6,)}, "1 to 5"), ({"cuts": (0,)}, "1 to 5"),
 ])  # fmt: skip
 def test_mistakes_are_reported(options, words):
     with pytest.raises(UserError, match=words):

@@ -15,17 +15,7 @@ import jax
 import linear_run
 import pytest
 
-from cpc.train import (
-    Checkpoints,
-    distributed,
-    is_first,
-    join_processes,
-    loop,
-    open_checkpoints,
-    run_on_first,
-    wait_for_all,
-    watch,
-)
+from cpc import train
 from cpc.types import UserError
 
 NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -50,14 +40,14 @@ def free_port():
 
 
 def test_alone(describe):
-    assert distributed.find_cluster() is None
+    assert train.distributed.find_cluster() is None
     describe("127.0.0.1:1", "1", "0")
-    assert distributed.find_cluster() is None
-    join_processes()
-    wait_for_all("nothing")
+    assert train.distributed.find_cluster() is None
+    train.join_processes()
+    train.wait_for_all("nothing")
     assert not jax.distributed.is_initialized()
-    assert is_first()
-    assert run_on_first(lambda x: x + 1, 2) == 3
+    assert train.is_first()
+    assert train.run_on_first(lambda x: x + 1, 2) == 3
 
 
 def test_slurm_is_found(describe, monkeypatch):
@@ -65,7 +55,7 @@ def test_slurm_is_found(describe, monkeypatch):
     slurm = {"JOB_ID": "7", "STEP_NODELIST": "node[3-4]", "NTASKS": "2", "PROCID": "1"}
     for name, value in {**slurm, "LOCALID": "0", "STEP_NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    found = distributed.find_cluster()
+    found = train.distributed.find_cluster()
     assert found is not None
     assert found.address.startswith("node3:")
     assert (found.number, found.own, found.local_devices) == (2, 1, [0])
@@ -75,10 +65,10 @@ def test_three_variables_need_no_detection(describe, monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setitem(sys.modules, "jax._src.clusters", None)
     describe("node7:1234", "3", "2")
-    assert distributed.find_cluster() == ("node7:1234", 3, 2, None)
+    assert train.distributed.find_cluster() == ("node7:1234", 3, 2, None)
     describe("node7:1234", "3", None)
     with pytest.raises(UserError, match="cannot be read"):
-        distributed.find_cluster()
+        train.distributed.find_cluster()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +83,7 @@ def test_three_variables_need_no_detection(describe, monkeypatch):
 def test_variables_that_do_not_fit_are_one_sentence(describe, values, sentence):
     describe(*values)
     with pytest.raises(UserError, match=sentence):
-        distributed.find_cluster()
+        train.distributed.find_cluster()
 
 
 @pytest.mark.parametrize(("index", "sentence"), [("1", "no process 0"), ("0", "not all of 2")])
@@ -102,7 +92,7 @@ def test_others_that_do_not_come_are_one_sentence(describe, index, sentence):
     address = f"127.0.0.1:{free_port()}"
     describe(address, "2", index)
     with pytest.raises(UserError, match=f"{sentence}.* {address} within 0.5 s"):
-        join_processes(join_seconds=0.5)
+        train.join_processes(join_seconds=0.5)
     assert not jax.distributed.is_initialized()
 
 
@@ -110,17 +100,19 @@ def test_a_port_in_use_is_one_sentence(describe):
     with socket.create_server(("", 0)) as server:
         describe(f"127.0.0.1:{server.getsockname()[1]}", "2", "0")
         with pytest.raises(UserError, match=r"cannot listen at .* choose another port"):
-            join_processes(join_seconds=0.5)
+            train.join_processes(join_seconds=0.5)
 
 
 def call_roll(number, *sayings, seconds=5.0):
     """Process 0 of `number`, to whom each of these says what it says, in its order."""
     port = free_port()
     found = []
-    with watch.listen("127.0.0.1", port) as server:
-        end = watch.time.monotonic() + seconds
+    with train.watch.listen("127.0.0.1", port) as server:
+        end = train.watch.time.monotonic() + seconds
         words = (queue.SimpleQueue(), server, f"127.0.0.1:{port}", number, end)
-        thread = threading.Thread(target=lambda: found.append(outcome(watch.call_roll, *words)))
+        thread = threading.Thread(
+            target=lambda: found.append(outcome(train.watch.call_roll, *words))
+        )
         thread.start()
         connections = []
         for say in sayings:
@@ -135,7 +127,7 @@ def call_roll(number, *sayings, seconds=5.0):
 def outcome(function, *args):
     try:
         return {index: close(peer) for index, peer in function(*args).items()}
-    except watch.Absent as absent:
+    except train.watch.Absent as absent:
         return str(absent)
 
 
@@ -176,10 +168,10 @@ STRANGERS = {
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_stranger_neither_stops_nor_joins_a_start(stranger):
-    begin = watch.time.monotonic()
+    begin = train.watch.time.monotonic()
     present = call_roll(2, STRANGERS[stranger], comes(1))
     assert list(present) == [1]
-    assert watch.time.monotonic() - begin < 2  # nobody waits for who says nothing
+    assert train.watch.time.monotonic() - begin < 2  # nobody waits for who says nothing
 
 
 def test_a_hundred_silent_strangers_do_not_stop_a_start():
@@ -196,7 +188,7 @@ def test_one_that_comes_and_goes_has_not_come_and_may_come_again():
     def come_and_go(connection, port):
         comes(1, 3)(connection, port)
         connection.close()
-        watch.time.sleep(0.1)
+        train.watch.time.sleep(0.1)
 
     assert call_roll(3, come_and_go, seconds=0.3).startswith("processes 1, 2 missing: not all of 3")
     assert call_roll(3, come_and_go, comes(1, 3), comes(2, 3)).keys() == {1, 2}
@@ -208,7 +200,7 @@ def test_nobody_takes_the_place_of_one_who_has_come():
     def come(connection, port):
         comes(1, 3)(connection, port)
         first.append(connection.getsockname())
-        watch.time.sleep(0.1)
+        train.watch.time.sleep(0.1)
 
     present = call_roll(3, come, comes(1, 3), comes(2, 3))
     assert present[1] == first[0]
@@ -216,9 +208,9 @@ def test_nobody_takes_the_place_of_one_who_has_come():
 
 def test_a_local_launch_listens_on_no_network():
     for host in ("localhost", "127.0.0.1"):
-        with watch.listen(host, free_port()) as server:
+        with train.watch.listen(host, free_port()) as server:
             assert server.getsockname()[0] == "127.0.0.1"
-    with watch.listen("node7", free_port()) as server:
+    with train.watch.listen("node7", free_port()) as server:
         assert server.getsockname()[0] in ("::", "0.0.0.0")
 
 
@@ -241,11 +233,11 @@ def test_what_is_no_process_0_is_not_joined(describe):
         thread.start()
         describe(f"127.0.0.1:{port}", "2", "1")
         with pytest.raises(UserError, match=r"does not take this process 1 .* within 0.5 s: check"):
-            join_processes(join_seconds=0.5)
+            train.join_processes(join_seconds=0.5)
 
 
 def at(step, moved=0.0, *, busy=False, longest=1.6, heard=999.5):
-    return watch.Heartbeat(step, busy, longest, moved, heard)
+    return train.watch.Heartbeat(step, busy, longest, moved, heard)
 
 
 def later(*heartbeats):
@@ -289,7 +281,7 @@ def later(*heartbeats):
 )
 def test_which_process_hangs(heartbeats, sentence):
     """By what the processes said until second 1000, where nobody may stay for 300 s."""
-    found = watch.find_hung(dict(enumerate(heartbeats)), len(heartbeats), 300.0, 1000.0)
+    found = train.watch.find_hung(dict(enumerate(heartbeats)), len(heartbeats), 300.0, 1000.0)
     assert sentence in found
     assert bool(sentence) == bool(found)
 
@@ -305,7 +297,7 @@ def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
         def report_busy(self, step):
             said.append((step, "busy"))
 
-    monkeypatch.setattr(distributed, "_watchdogs", [Watchdog()])
+    monkeypatch.setattr(train.distributed, "_watchdogs", [Watchdog()])
     linear_run.run(tmp_path, 22, eval_every=10, save_every=18)
     waits = (0,) * 16 + (1,) * 6
     steps = [(step - lacks, waits[step - 1]) for step in range(1, 23) for lacks in (1, 0)]
@@ -343,7 +335,7 @@ def test_watchdogs_end_a_program_that_hangs(tmp_path):
     logs[0].write_text("pages of trace")
     logs[1].touch()
     programs = [
-        watched("-S", "-c", PROGRAM, watch.__file__, port, index, word, logs[int(index)])
+        watched("-S", "-c", PROGRAM, train.watch.__file__, port, index, word, logs[int(index)])
         for index, word in (("0", "at 102"), ("1", "at 100"))
     ]
     try:
@@ -374,13 +366,13 @@ def test_processes_of_different_identities_are_ended_by_name(identities, said):
     with contextlib.ExitStack() as stack:
         pairs = [[*map(stack.enter_context, socket.socketpair())] for _ in identities]
         events = queue.SimpleQueue()
-        own, *others = (watch.Peer(events, one, i) for i, (one, _) in enumerate(pairs))
+        own, *others = (train.watch.Peer(events, one, i) for i, (one, _) in enumerate(pairs))
         peers = {peer.index: peer for peer in others}
         for (_, other), identity in zip(pairs, identities, strict=True):
             other.sendall(f"waits {json.dumps(identity)}\n".encode())
         if said is None:
             threading.Timer(0.3, pairs[0][1].sendall, (b"bye\n",)).start()
-        sentence = watch.watch(events, peers, own, len(identities), 30.0, 30.0)
+        sentence = train.watch.watch(events, peers, own, len(identities), 30.0, 30.0)
         if said is None:
             assert sentence is None
             assert all(b"all\n" in other.recv(100) for _, other in pairs)
@@ -414,16 +406,16 @@ def test_a_process_whose_watchdog_ends_does_not_wait_for_ever():
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [distributed.LOST] * 2
+    assert [process.returncode for process in processes] == [train.distributed.LOST] * 2
     assert errors[0] == "error: the watchdog next to this process has ended\n"
     assert errors[1].startswith("error: process 0 of 2 has ended")
 
 
 def test_all_steps_of_a_launch_are_asked_about(tmp_path, monkeypatch):
     """What the processes agree on is the step after the last one asked about: seldom a launch."""
-    monkeypatch.setattr(Checkpoints, "is_preempted", lambda self, step: step == 13)
-    with open_checkpoints(tmp_path) as checkpoint:
-        reasons = [loop._preemption(checkpoint, step, 4) for step in (0, 4, 8, 12, 16)]
+    monkeypatch.setattr(train.Checkpoints, "is_preempted", lambda self, step: step == 13)
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        reasons = [train.loop._preemption(checkpoint, step, 4) for step in (0, 4, 8, 12, 16)]
     assert reasons == ["", "", "", "", "preemption"]
 
 
@@ -439,7 +431,7 @@ def test_a_late_answer_leaves_no_limit_on_later_lines():
 
         thread = threading.Thread(target=answer)
         thread.start()
-        end = watch.time.monotonic() + 5
-        with watch.connect_to_first("127.0.0.1", port, 1, 2, end) as connection:
+        end = train.watch.time.monotonic() + 5
+        with train.watch.connect_to_first("127.0.0.1", port, 1, 2, end) as connection:
             assert connection.gettimeout() is None
         thread.join()
