@@ -15,7 +15,17 @@ import jax
 import linear_run
 import pytest
 
-from cpc import train
+from cpc.train import (
+    Checkpoints,
+    distributed,
+    is_first,
+    join_processes,
+    loop,
+    open_checkpoints,
+    run_on_first,
+    wait_for_all,
+    watch,
+)
 from cpc.types import UserError
 
 NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -40,14 +50,14 @@ def free_port():
 
 
 def test_alone(describe):
-    assert train.distributed.find_cluster() is None
+    assert distributed.find_cluster() is None
     describe("127.0.0.1:1", "1", "0")
-    assert train.distributed.find_cluster() is None
-    train.join_processes()
-    train.wait_for_all("nothing")
+    assert distributed.find_cluster() is None
+    join_processes()
+    wait_for_all("nothing")
     assert not jax.distributed.is_initialized()
-    assert train.is_first()
-    assert train.run_on_first(lambda x: x + 1, 2) == 3
+    assert is_first()
+    assert run_on_first(lambda x: x + 1, 2) == 3
 
 
 def test_slurm_is_found(describe, monkeypatch):
@@ -55,7 +65,7 @@ def test_slurm_is_found(describe, monkeypatch):
     slurm = {"JOB_ID": "7", "STEP_NODELIST": "node[3-4]", "NTASKS": "2", "PROCID": "1"}
     for name, value in {**slurm, "LOCALID": "0", "STEP_NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    found = train.distributed.find_cluster()
+    found = distributed.find_cluster()
     assert found is not None
     assert found.address.startswith("node3:")
     assert (found.number, found.own, found.local_devices) == (2, 1, [0])
@@ -65,54 +75,45 @@ def test_three_variables_need_no_detection(describe, monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setitem(sys.modules, "jax._src.clusters", None)
     describe("node7:1234", "3", "2")
-    assert train.distributed.find_cluster() == ("node7:1234", 3, 2, None)
+    assert distributed.find_cluster() == ("node7:1234", 3, 2, None)
     describe("node7:1234", "3", None)
     with pytest.raises(UserError, match="cannot be read"):
-        train.distributed.find_cluster()
+        distributed.find_cluster()
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        (("a:1", None, None), "JAX_PROCESS_ID are not all set"),
-        (("a:1", "2", "2"), "JAX_PROCESS_ID is 2: of 2 processes it is 0 to 1"),
+def test_variables_that_do_not_fit_are_one_sentence(describe):
+    for values, words in (
+        (("a:1", None, None), "JAX_PROCESS_ID"), (("a:1", "2", "2"), "JAX_PROCESS_ID is 2"),
         (("a:1", "two", "0"), "JAX_NUM_PROCESSES is 'two'"),
-        (("a", "2", "0"), "JAX_COORDINATOR_ADDRESS is 'a': write host:port"),
-    ],
-)
-def test_variables_that_do_not_fit_are_one_sentence(describe, values, sentence):
-    describe(*values)
-    with pytest.raises(UserError, match=sentence):
-        train.distributed.find_cluster()
+        (("a", "2", "0"), "JAX_COORDINATOR_ADDRESS is 'a'"),
+    ):  # fmt: skip
+        describe(*values)
+        with pytest.raises(UserError, match=words):
+            distributed.find_cluster()
 
 
-@pytest.mark.parametrize(("index", "sentence"), [("1", "no process 0"), ("0", "not all of 2")])
-def test_others_that_do_not_come_are_one_sentence(describe, index, sentence):
+def test_others_that_do_not_come_are_one_sentence(describe):
     """Before JAX is asked, which would abort."""
-    address = f"127.0.0.1:{free_port()}"
-    describe(address, "2", index)
-    with pytest.raises(UserError, match=f"{sentence}.* {address} within 0.5 s"):
-        train.join_processes(join_seconds=0.5)
-    assert not jax.distributed.is_initialized()
-
-
-def test_a_port_in_use_is_one_sentence(describe):
-    with socket.create_server(("", 0)) as server:
+    for index, words in (("1", "no process 0"), ("0", "not all of 2")):
+        address = f"127.0.0.1:{free_port()}"
+        describe(address, "2", index)
+        with pytest.raises(UserError, match=f"{words}.* {address} within 0.3 s"):
+            join_processes(join_seconds=0.3)
+        assert not jax.distributed.is_initialized()
+    with socket.create_server(("", 0)) as server:  # in use
         describe(f"127.0.0.1:{server.getsockname()[1]}", "2", "0")
         with pytest.raises(UserError, match=r"cannot listen at .* choose another port"):
-            train.join_processes(join_seconds=0.5)
+            join_processes(join_seconds=0.3)
 
 
 def call_roll(number, *sayings, seconds=5.0):
     """Process 0 of `number`, to whom each of these says what it says, in its order."""
     port = free_port()
     found = []
-    with train.watch.listen("127.0.0.1", port) as server:
-        end = train.watch.time.monotonic() + seconds
+    with watch.listen("127.0.0.1", port) as server:
+        end = watch.time.monotonic() + seconds
         words = (queue.SimpleQueue(), server, f"127.0.0.1:{port}", number, end)
-        thread = threading.Thread(
-            target=lambda: found.append(outcome(train.watch.call_roll, *words))
-        )
+        thread = threading.Thread(target=lambda: found.append(outcome(watch.call_roll, *words)))
         thread.start()
         connections = []
         for say in sayings:
@@ -127,7 +128,7 @@ def call_roll(number, *sayings, seconds=5.0):
 def outcome(function, *args):
     try:
         return {index: close(peer) for index, peer in function(*args).items()}
-    except train.watch.Absent as absent:
+    except watch.Absent as absent:
         return str(absent)
 
 
@@ -150,37 +151,26 @@ def resets(connection, port):
     connection.close()
 
 
-STRANGERS = {
-    "silent": says(b""),
-    "reset": resets,
-    "closed": lambda connection, port: connection.close(),
-    "garbage": says(bytes(range(256)) * 40),
-    "endless": says(b"here" * 1000),
-    "http": says(b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n"),
-    "no size": says(b"here 1\n"),
-    "no number": says(b"here abc\n"),
-    "no such": says(b"here 5 2\n"),
-    "process 0": says(b"here 0 2\n"),
-    "no words": says(b"\n"),
-    "another number": comes(1, number=3),
-}
+def test_strangers_neither_stop_nor_join_a_start():
+    """The last two are of launches of other sizes, and a hundred say nothing."""
+    lines = (
+        bytes(range(256)) * 40, b"here" * 1000, b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n",
+        b"here 1\n", b"here abc\n", b"\n", b"here 0 2\n", b"here 5 2\n", b"here 1 3\n",
+    )  # fmt: skip
+    own = []
 
+    def come(connection, port):
+        comes(1)(connection, port)
+        own.append(connection.getsockname())
 
-@pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_stranger_neither_stops_nor_joins_a_start(stranger):
-    begin = train.watch.time.monotonic()
-    present = call_roll(2, STRANGERS[stranger], comes(1))
-    assert list(present) == [1]
-    assert train.watch.time.monotonic() - begin < 2  # nobody waits for who says nothing
-
-
-def test_a_hundred_silent_strangers_do_not_stop_a_start():
-    present = call_roll(2, *[says(b"")] * 100, comes(1))
-    assert list(present) == [1]
+    begin = watch.time.monotonic()
+    odd = (resets, lambda connection, port: connection.close(), *map(says, lines))
+    assert call_roll(2, *odd, *[says(b"")] * 100, come) == {1: own[0]}
+    assert watch.time.monotonic() - begin < 3  # nobody waits for who says nothing
 
 
 def test_who_has_not_come_is_named():
-    absent = call_roll(4, comes(2, 4), STRANGERS["http"], seconds=0.3)
+    absent = call_roll(4, comes(2, 4), says(b"GET / HTTP/1.1\r\n\r\n"), seconds=0.3)
     assert absent.startswith("processes 1, 3 missing (1 connections of something else): not all of")
 
 
@@ -188,7 +178,7 @@ def test_one_that_comes_and_goes_has_not_come_and_may_come_again():
     def come_and_go(connection, port):
         comes(1, 3)(connection, port)
         connection.close()
-        train.watch.time.sleep(0.1)
+        watch.time.sleep(0.1)
 
     assert call_roll(3, come_and_go, seconds=0.3).startswith("processes 1, 2 missing: not all of 3")
     assert call_roll(3, come_and_go, comes(1, 3), comes(2, 3)).keys() == {1, 2}
@@ -200,7 +190,7 @@ def test_nobody_takes_the_place_of_one_who_has_come():
     def come(connection, port):
         comes(1, 3)(connection, port)
         first.append(connection.getsockname())
-        train.watch.time.sleep(0.1)
+        watch.time.sleep(0.1)
 
     present = call_roll(3, come, comes(1, 3), comes(2, 3))
     assert present[1] == first[0]
@@ -208,9 +198,9 @@ def test_nobody_takes_the_place_of_one_who_has_come():
 
 def test_a_local_launch_listens_on_no_network():
     for host in ("localhost", "127.0.0.1"):
-        with train.watch.listen(host, free_port()) as server:
+        with watch.listen(host, free_port()) as server:
             assert server.getsockname()[0] == "127.0.0.1"
-    with train.watch.listen("node7", free_port()) as server:
+    with watch.listen("node7", free_port()) as server:
         assert server.getsockname()[0] in ("::", "0.0.0.0")
 
 
@@ -233,11 +223,11 @@ def test_what_is_no_process_0_is_not_joined(describe):
         thread.start()
         describe(f"127.0.0.1:{port}", "2", "1")
         with pytest.raises(UserError, match=r"does not take this process 1 .* within 0.5 s: check"):
-            train.join_processes(join_seconds=0.5)
+            join_processes(join_seconds=0.5)
 
 
 def at(step, moved=0.0, *, busy=False, longest=1.6, heard=999.5):
-    return train.watch.Heartbeat(step, busy, longest, moved, heard)
+    return watch.Heartbeat(step, busy, longest, moved, heard)
 
 
 def later(*heartbeats):
@@ -245,43 +235,36 @@ def later(*heartbeats):
     return [one._replace(changed=one.changed or -4000.0) for one in heartbeats]
 
 
-@pytest.mark.parametrize(
-    ("heartbeats", "sentence"),
-    [
-        # The others wait for the one behind, whenever they came to where they are.
-        ([at(136, 690), at(120, 600)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
-        ([at(136, 600), at(120, 690)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
-        ([at(9), at(8), at(8)], "processes 1, 2 of 3 stayed at step 8"),
-        ([at(136), at(120)], "wait before: 1.6 s), and others wait at step 136; all end: look at"),
-        ([at(136), at(120)], "the output of process 1, then start all of them again, and they res"),
-        # It waits for nobody, and evaluation for all.
-        ([at(128), at(128, busy=True)], "process 0 of 2 stayed at step 128"),
-        ([at(8), at(8)], "all processes stayed at step 8 for 300 s"),
-        ([at(8), at(8)], "which one hangs cannot be told"),
-        # One has moved; the one behind is busy; a step has taken half a minute before.
-        ([at(136), at(120, 701)], ""),
-        ([at(136, 701), at(120)], ""),
-        ([at(136), at(120, busy=True)], ""),
-        ([at(136), at(0, busy=True, longest=0.0)], ""),
-        ([at(136, longest=110), at(120)], ""),
-        ([at(136, longest=50), at(120)], "for 500 s (the longest wait before: 50.0 s)"),
-        # Silent: perhaps it is the one that is stopped, and that will be known when it has been so
-        # for as long; then it is, whatever it does and wherever the others are.
-        ([at(136), at(120), at(136, heard=900)], ""),
-        ([at(136), at(120), at(136, heard=699)], "process 2 of 3 gave no sign of life for 300 s"),
-        ([at(136, 999), at(136, 999, heard=699)], "process 1 of 2 gave no sign of life"),
-        ([at(8), at(8, busy=True, heard=699)], "since step 8: stopped, or stuck; all end: look at"),
-        # Who is busy, such as one that starts, evaluates or saves, has an hour.
-        (later(at(136), at(128, busy=True)), "process 1 of 2 stayed at step 128 for 3600 s"),
-        (later(at(136), at(0, busy=True)), "process 1 of 2 stayed at step 0 for 3600 s"),
-        # One has moved within the hour; one fits the probes, and the others wait for no step of it.
-        (later(at(136, -2500), at(128, busy=True)), ""),
-        (later(at(128, busy=True), at(100, busy=True)), ""),
-    ],
-)
+@pytest.mark.parametrize(("heartbeats", "sentence"), [
+    # The others wait for the one behind, whenever they came to where they are.
+    ([at(136, 690), at(120, 600)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
+    ([at(136, 600), at(120, 690)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
+    ([at(9), at(8), at(8)], "processes 1, 2 of 3 stayed at step 8"),
+    ([at(136), at(120)], "wait before: 1.6 s), and others wait at step 136; all end: look at"),
+    # It waits for nobody, and evaluation for all.
+    ([at(128), at(128, busy=True)], "process 0 of 2 stayed at step 128"),
+    ([at(8), at(8)], "all processes stayed at step 8 for 300 s"),
+    # One has moved; the one behind is busy; a step has taken half a minute before.
+    ([at(136), at(120, 701)], ""), ([at(136, 701), at(120)], ""),
+    ([at(136), at(120, busy=True)], ""), ([at(136), at(0, busy=True, longest=0.0)], ""),
+    ([at(136, longest=110), at(120)], ""),
+    ([at(136, longest=50), at(120)], "for 500 s (the longest wait before: 50.0 s)"),
+    # Silent: perhaps it is the one that is stopped, and that will be known when it has been so
+    # for as long; then it is, whatever it does and wherever the others are.
+    ([at(136), at(120), at(136, heard=900)], ""),
+    ([at(136), at(120), at(136, heard=699)], "process 2 of 3 gave no sign of life for 300 s"),
+    ([at(136, 999), at(136, 999, heard=699)], "process 1 of 2 gave no sign of life"),
+    ([at(8), at(8, busy=True, heard=699)], "since step 8"),
+    # Who is busy, such as one that starts, evaluates or saves, has an hour.
+    (later(at(136), at(128, busy=True)), "process 1 of 2 stayed at step 128 for 3600 s"),
+    (later(at(136), at(0, busy=True)), "process 1 of 2 stayed at step 0 for 3600 s"),
+    # One has moved within the hour; one fits the probes, and the others wait for no step of it.
+    (later(at(136, -2500), at(128, busy=True)), ""),
+    (later(at(128, busy=True), at(100, busy=True)), ""),
+])  # fmt: skip
 def test_which_process_hangs(heartbeats, sentence):
     """By what the processes said until second 1000, where nobody may stay for 300 s."""
-    found = train.watch.find_hung(dict(enumerate(heartbeats)), len(heartbeats), 300.0, 1000.0)
+    found = watch.find_hung(dict(enumerate(heartbeats)), len(heartbeats), 300.0, 1000.0)
     assert sentence in found
     assert bool(sentence) == bool(found)
 
@@ -297,7 +280,7 @@ def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
         def report_busy(self, step):
             said.append((step, "busy"))
 
-    monkeypatch.setattr(train.distributed, "_watchdogs", [Watchdog()])
+    monkeypatch.setattr(distributed, "_watchdogs", [Watchdog()])
     linear_run.run(tmp_path, 22, eval_every=10, save_every=18)
     waits = (0,) * 16 + (1,) * 6
     steps = [(step - lacks, waits[step - 1]) for step in range(1, 23) for lacks in (1, 0)]
@@ -335,7 +318,7 @@ def test_watchdogs_end_a_program_that_hangs(tmp_path):
     logs[0].write_text("pages of trace")
     logs[1].touch()
     programs = [
-        watched("-S", "-c", PROGRAM, train.watch.__file__, port, index, word, logs[int(index)])
+        watched("-S", "-c", PROGRAM, watch.__file__, port, index, word, logs[int(index)])
         for index, word in (("0", "at 102"), ("1", "at 100"))
     ]
     try:
@@ -352,27 +335,23 @@ def test_watchdogs_end_a_program_that_hangs(tmp_path):
     assert [path.exists() for path in logs] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("identities", "said"),
-    [
-        ([{"seed": 0, "data": "a"}, {"seed": 0, "data": "a"}], None),
-        ([{"seed": 0}, {"seed": 1}], ["process 1 of 2", "seed: 0", "1 here"]),
-        ([{}, {}, {"model.width": 8}], ["process 2 of 3", "model.width: absent there, 8"]),
-        ([{"a": 1, "b": 1, "c": "x", "d": 1}, {"c": "y" * 9999}], ["a: 1", "absent", "1 more"]),
-    ],
-)
+@pytest.mark.parametrize(("identities", "said"), [
+    ([{"seed": 0, "data": "a"}, {"seed": 0, "data": "a"}], None),
+    ([{}, {}, {"model.width": 8}], ["process 2 of 3", "model.width: absent there, 8"]),
+    ([{"a": 1, "b": 1, "c": "x", "d": 1}, {"c": "y" * 9999}], ["a: 1", "absent", "1 more"]),
+])  # fmt: skip
 def test_processes_of_different_identities_are_ended_by_name(identities, said):
     """Also of long values, as the sentence is one line; the same ones go on."""
     with contextlib.ExitStack() as stack:
         pairs = [[*map(stack.enter_context, socket.socketpair())] for _ in identities]
         events = queue.SimpleQueue()
-        own, *others = (train.watch.Peer(events, one, i) for i, (one, _) in enumerate(pairs))
+        own, *others = (watch.Peer(events, one, i) for i, (one, _) in enumerate(pairs))
         peers = {peer.index: peer for peer in others}
         for (_, other), identity in zip(pairs, identities, strict=True):
             other.sendall(f"waits {json.dumps(identity)}\n".encode())
         if said is None:
             threading.Timer(0.3, pairs[0][1].sendall, (b"bye\n",)).start()
-        sentence = train.watch.watch(events, peers, own, len(identities), 30.0, 30.0)
+        sentence = watch.watch(events, peers, own, len(identities), 30.0, 30.0)
         if said is None:
             assert sentence is None
             assert all(b"all\n" in other.recv(100) for _, other in pairs)
@@ -406,16 +385,16 @@ def test_a_process_whose_watchdog_ends_does_not_wait_for_ever():
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [train.distributed.LOST] * 2
+    assert [process.returncode for process in processes] == [distributed.LOST] * 2
     assert errors[0] == "error: the watchdog next to this process has ended\n"
     assert errors[1].startswith("error: process 0 of 2 has ended")
 
 
 def test_all_steps_of_a_launch_are_asked_about(tmp_path, monkeypatch):
     """What the processes agree on is the step after the last one asked about: seldom a launch."""
-    monkeypatch.setattr(train.Checkpoints, "is_preempted", lambda self, step: step == 13)
-    with train.open_checkpoints(tmp_path) as checkpoint:
-        reasons = [train.loop._preemption(checkpoint, step, 4) for step in (0, 4, 8, 12, 16)]
+    monkeypatch.setattr(Checkpoints, "is_preempted", lambda self, step: step == 13)
+    with open_checkpoints(tmp_path) as checkpoint:
+        reasons = [loop._preemption(checkpoint, step, 4) for step in (0, 4, 8, 12, 16)]
     assert reasons == ["", "", "", "", "preemption"]
 
 
@@ -431,7 +410,7 @@ def test_a_late_answer_leaves_no_limit_on_later_lines():
 
         thread = threading.Thread(target=answer)
         thread.start()
-        end = train.watch.time.monotonic() + 5
-        with train.watch.connect_to_first("127.0.0.1", port, 1, 2, end) as connection:
+        end = watch.time.monotonic() + 5
+        with watch.connect_to_first("127.0.0.1", port, 1, 2, end) as connection:
             assert connection.gettimeout() is None
         thread.join()

@@ -138,7 +138,7 @@ def test_an_evaluation_that_a_signal_cuts_short_is_made_when_resumed(tmp_path):
         assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
 
 
-@pytest.mark.parametrize(("stopped_at", "best"), [(10, 10), (40, 40), (30, 20)])
+@pytest.mark.parametrize(("stopped_at", "best"), [(40, 40), (30, 20)])
 def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
     tmp_path, stopped_at, best
 ):
@@ -203,12 +203,6 @@ def test_a_non_finite_loss_stops_and_leaves_the_last_good_checkpoint(tmp_path, n
         assert (last["step"], last["loss"], last["gradient_norm"]) == (15, None, None)
     good = linear_run.run(tmp_path, STEPS)  # the same command, with the data repaired
     assert_same_state(good.state, whole.state)
-
-
-def test_the_save_before_the_next_log_does_not_keep_what_is_bad(tmp_path):
-    with pytest.raises(UserError, match="step 8"):
-        linear_run.run(tmp_path, STEPS, nan_at=7, log_every=100, save_every=10)
-    assert not [p for p in (tmp_path / "checkpoints").glob("*") if p.name.isdecimal()]
 
 
 def test_eight_devices_give_the_same_records_and_trace_the_step_once(tmp_path, whole):
@@ -305,14 +299,14 @@ def test_launches_of_several_steps_are_the_same_training_also_resumed(tmp_path, 
         np.testing.assert_allclose(value, of_five[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_a_failure_inside_a_launch_names_its_step(tmp_path):
-    with pytest.raises(UserError, match=r"step 8 \(batch 7\)"):
-        launch(tmp_path, nan_at=7)
-
-
 def test_what_is_due_within_a_launch_is_refused(tmp_path):
+    """And a failure inside a launch names its step."""
     for name in ("log_every", "eval_every", "save_every"):
-        with pytest.raises(UserError, match=f"{name} is 4, which is no multiple of the 5"):
+        with pytest.raises(UserError, match=f"{name} is 4, .* 5"):
             launch(tmp_path, **{name: 4})
     with pytest.raises(UserError, match="num_steps is 21"):
         launch(tmp_path, num_steps=21)
+    with pytest.raises(UserError, match=r"step 8 \(batch 7\)"):
+        launch(tmp_path, nan_at=7, log_every=100, save_every=10)
+    # The save before the next log does not keep what is bad.
+    assert not [p for p in (tmp_path / "checkpoints").glob("*") if p.name.isdecimal()]

@@ -21,7 +21,7 @@ def test_an_absent_device_is_one_sentence(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"), [("auto", RuntimeError("no device")), ("gpu", AssertionError())]
+    ("kind", "error"), [("auto", RuntimeError("?")), ("gpu", AssertionError())]
 )
 def test_no_backend_at_all_is_one_sentence(kind, error, monkeypatch):
     """As with JAX_PLATFORMS=cuda on a machine without one."""
