@@ -155,13 +155,10 @@ def test_losses_train_their_own_module_alone():
                 np.testing.assert_allclose(leaf[n], one[n], rtol=1e-4, atol=1e-5)
 
 
-def test_branches_are_named_from_the_last_module_to_the_first():
+def test_a_shorter_part_ends_in_both_directions_and_drops_later_cuts():
     module, _ = make(ConvEncoder(8), **BOTH, **GREEDY)
     assert module.branches == [*itertools.product((3, 2, 1), TIME_DIRECTIONS)]
     assert module.linear_maps({}) is None
-
-
-def test_a_shorter_part_ends_in_both_directions_and_drops_later_cuts():
     module = CPC(ConvEncoder(8), GRU(6, 2), LinearPredictor(3, 8), TIME_DIRECTIONS, (2, 4))
     variables = random_variables(module, jnp.zeros((1, 1600)))
     assert end_at(module, variables, "z2")[0].cuts == ()
@@ -172,10 +169,6 @@ def test_a_shorter_part_ends_in_both_directions_and_drops_later_cuts():
         one = variables["params"][name]
         kept = {key: value for key, value in one.items() if key.endswith("0")}
         jax.tree.map(np.testing.assert_array_equal, own["params"][name], kept)
-
-
-def test_contexts_of_both_directions_do_not_stream():
-    module, variables = make(**BOTH)
     with pytest.raises(UserError, match="both directions"):
         next(stream_contexts(module, variables, iter([jnp.zeros((1, 3, 8))])))
     greedy, variables = make(ConvEncoder(8), **GREEDY)

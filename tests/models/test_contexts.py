@@ -105,6 +105,8 @@ def test_blocks_of_a_gru_are_as_many_grus_of_the_same_latents():
     np.testing.assert_allclose(*both(z), rtol=1e-5, atol=1e-6)
     with pytest.raises(UserError, match="GRU of 3 blocks"):
         GRU(8, blocks=3)
+    with pytest.raises(UserError, match="multiple of 16, not 20"):
+        CausalTransformer(20)
 
 
 def test_a_transformer_sees_in_a_long_sequence_its_span_alone():
@@ -129,8 +131,3 @@ def test_a_transformers_work_is_linear_in_the_length():
     ]
     for key in ("flops", "bytes accessed"):
         assert costs[1][key] < 12 * costs[0][key]
-
-
-def test_transformer_heads_are_pairs():
-    with pytest.raises(UserError, match="multiple of 16, not 20"):
-        CausalTransformer(20)

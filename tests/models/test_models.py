@@ -88,18 +88,6 @@ def test_any_length_embeds(padding):
         assert encoder.pads == [(3, 3), (2, 2), (1, 1), (1, 1), (1, 1)]
 
 
-def test_an_encoder_of_other_channels_is_named():
-    encoder = ConvEncoder(8, (4,), (2,), channels=3)
-
-    def shape(x):
-        return jax.eval_shape(encoder.init_with_output, jax.random.key(0), x)[0].shape
-
-    assert shape(jnp.zeros((2, 20, 3))) == (2, 10, 8)
-    for x in (jnp.zeros((2, 20)), jnp.zeros((2, 20, 2))):
-        with pytest.raises(UserError, match="made for 3"):
-            shape(x)
-
-
 def test_bfloat16_computes_what_float32_does():
     x, model = noise(2, 200), CPC(ConvEncoder(8, (10, 4), (5, 2)), GRU(6), LinearPredictor(2, 8))
     variables = random_variables(model, x)
@@ -168,6 +156,15 @@ def test_latents_of_a_clip_of_any_length_are_those_of_it_alone():
 def test_mistakes_are_sentences(options, words):
     with pytest.raises(UserError, match=words):
         ConvEncoder(**{"width": 8, **options})
+
+
+def test_an_encoder_of_other_channels_is_named():
+    encoder = ConvEncoder(8, (4,), (2,), channels=3)
+    shape = functools.partial(jax.eval_shape, encoder.init_with_output, jax.random.key(0))
+    assert shape(jnp.zeros((2, 20, 3)))[0].shape == (2, 10, 8)
+    for x in (jnp.zeros((2, 20)), jnp.zeros((2, 20, 2))):
+        with pytest.raises(UserError, match="made for 3"):
+            shape(x)
 
 
 def test_an_encoder_computed_again_is_the_same():

@@ -153,6 +153,8 @@ def test_geometry_and_layers_are_the_encoders():
     wanted = variables["params"]["encoder"]["encoder"]
     jax.tree.map(np.testing.assert_array_equal, own["params"]["encoder"], wanted)
     assert models.end_at(whole, variables, "z")[0] == whole
+    with pytest.raises(UserError, match="QuantizedEncoder has no layers"):
+        make_cpc().clone(cuts=(1,))
 
 
 def test_an_export_keeps_the_codebook_alone(tmp_path):
@@ -165,13 +167,3 @@ def test_an_export_keeps_the_codebook_alone(tmp_path):
     assert again.module == module
     kept = {name: variables[name] for name in ("params", "codebook")}
     jax.tree.map(np.testing.assert_array_equal, again.variables, kept)
-
-
-def test_codes_have_no_layers_to_cut():
-    with pytest.raises(UserError, match="QuantizedEncoder has no layers"):
-        models.CPC(
-            models.QuantizedEncoder(models.ConvEncoder(6), 5, 4),
-            models.GRU(4),
-            models.LinearPredictor(2, 4),
-            cuts=(1,),
-        )
