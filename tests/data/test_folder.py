@@ -321,7 +321,7 @@ def test_what_is_not_finite_is_skipped_and_said(two_speakers, value, rate_hz):
 
 
 def of_many_rates(path):
-    """An MP3 that begins with noise and goes on with near silence, without its number of frames."""
+    """An MP3 of several bit rates, noise and near silence, without its number of frames."""
     wave = noise(20, 48_000)
     wave[48_000:] *= 1e-4
     write(path, wave[::-1], 48_000, format="MP3", bitrate_mode="VARIABLE")
@@ -343,7 +343,7 @@ def test_files_that_are_read_in_part_are_kept_and_said(tmp_path):
     def harm(content, position, change=bytes(20)):
         return content[:position] + change + content[position + len(change) :]
 
-    wav, ogg, mp3 = encode("wav", 1, 0), encode("ogg", 3, 1), encode("mp3", 3, 2)
+    wav, ogg, mp3 = encode("wav", 1, 0), encode("ogg", 3, 0), encode("mp3", 3, 0)
     long, rf64 = encode("mp3", 20, 3), encode("wav", 1, 4, format="RF64")
     tag = b"ID3\4\0\0\0\0\2\0" + b"\xff\xfb\x90\x00" * 64
     # Content, what is said of it, and the number of samples that are left.
@@ -354,8 +354,8 @@ def test_files_that_are_read_in_part_are_kept_and_said(tmp_path):
         "twice2.ogg": (encode("ogg", 3, 5) + encode("ogg", 3, 6), "first of its streams", 48_000),
         "twice3.mp3": (tag + encode("mp3", 3, 7) + mp3, r"3\.0 of its 6\.\d s", 48_000),
         "rates.mp3": (of_many_rates(tmp_path / "m" / "x.mp3"), r"\d of its 20\.\d s are", None),
-        "page.ogg": (harm(ogg, len(ogg) // 3), "pages? or more are missing|page or more", None),
-        "inner.ogg": (harm(encode("ogg", 3, 8), len(ogg) // 2), "decode", range(48_000)),
+        "page.ogg": (harm(ogg, len(ogg) // 3), "pages? or more", range(48_000)),
+        "inner.ogg": (harm(ogg, len(ogg) // 2), "decode", range(48_000)),
         "inner3.mp3": (harm(long, len(long) // 2, bytes(3000)), "131,072 of 320,000", 131_072),
         "huge.wav": (harm(rf64, 20, struct.pack("<3Q", 4 << 40, 4 << 40, 2 << 40)),
                      "4,398,046,511,104 bytes", 16_000),
@@ -514,14 +514,17 @@ def test_levels_are_brought_into_16_bits_and_listed(tmp_path):
     said = [*recordings.skipped, *recordings.shortened]
     for name, (_, _, _, kept, words) in LEVELS.items():
         reasons = [reason for one, reason in said if one == name]
-        assert [words in one for one in reasons] == [True] * bool(words), (name, reasons)
+        assert bool(reasons) == bool(words), (name, reasons)
+        assert any(words in one for one in reasons) == bool(words), (name, reasons)
         assert (name in recordings.names) == (kept is not None)
         if kept is None:
             continue
         index, sound = recordings.names.index(name), kept - kept.mean() * ("offset" in words)
         samples = recordings.read(index, 0, int(recordings.lengths[index])) / 32768
-        np.testing.assert_allclose(samples, sound, atol=2e-3 if "2" in name else 2e-4, err_msg=name)
-        np.testing.assert_allclose(recordings.rms[index], sound.std(), rtol=2e-3, err_msg=name)
+        atol = 2e-3 if name in ("loud", "square", "beyond", "above", "balanced2") else 1e-4
+        np.testing.assert_allclose(samples, sound, atol=atol, err_msg=name)
+        rms = np.sqrt(np.mean(samples**2))
+        np.testing.assert_allclose(recordings.rms[index], rms, rtol=1e-3, err_msg=name)
         other = source.read(source.names.index(name), 99, 999) / 32768
         np.testing.assert_allclose(other, samples[99:999], atol=3e-4, err_msg=name)
     write(tmp_path / "far" / "x.wav", 3e4 * noise(0.1), subtype="FLOAT")

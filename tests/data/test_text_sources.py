@@ -244,7 +244,7 @@ def test_words_and_books_joined(mirror, tmp_path, monkeypatch):
     folder = texts.prepare_texts("words+books", tmp_path / "cache", quiet)
     parts = [texts.prepare_texts(name, tmp_path / "cache", quiet) for name in ("words", "books")]
     files = [path.read_bytes() for one in parts for path in (one / "text").iterdir()]
-    assert sorted(p.read_bytes() for p in (folder / "text").rglob("*.txt")) == sorted(files)
+    assert sorted(p.read_bytes() for p in folder.glob("text/*/*.txt")) == sorted(files)
     assert len(files) == 8
     credits = (folder / "CREDITS.txt").read_text()
     assert "WordNet" in credits

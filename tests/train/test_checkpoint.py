@@ -257,10 +257,11 @@ def test_an_older_step_is_left_alone(tmp_path):
 #: Saves a state, and one that does not fit.
 FILLS = """
 import resource, sys
-import numpy as np
+import jax.numpy as jnp, numpy as np
 from cpc import train
 from cpc.types import UserError
-noise = lambda seed: {"params": np.random.default_rng(seed).normal(size=(512, 1024)).astype("f")}
+draw = lambda seed: np.random.default_rng(seed).normal(size=(512, 1024)).astype("f")
+noise = lambda seed: {"params": jnp.asarray(draw(seed))}
 try:
     with train.open_checkpoints(sys.argv[1]) as checkpoint:
         checkpoint.save(1, noise(1), {"value": 1})
