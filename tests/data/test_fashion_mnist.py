@@ -1,5 +1,4 @@
 import gzip
-import io
 import struct
 
 import numpy as np
@@ -17,22 +16,17 @@ COUNTS = {"train": 30, "t10k": 20}
 
 
 def idx(array):
-    return (
-        bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}i", *array.shape) + bytes(array)
-    )
+    sizes = struct.pack(f">{array.ndim}i", *array.shape)
+    return bytes([0, 0, 8, array.ndim]) + sizes + bytes(array)
 
 
-def packed(array, name="", seconds=0):
-    target = io.BytesIO()
-    with gzip.GzipFile(name, "wb", fileobj=target, mtime=seconds) as file:
-        file.write(idx(array))
-    return target.getvalue()
+def packed(array):
+    return gzip.compress(idx(array), mtime=0)
 
 
 def pixels(prefix):
-    return np.random.default_rng(COUNTS[prefix]).integers(
-        0, 256, (COUNTS[prefix], 28, 28), np.uint8
-    )
+    number = COUNTS[prefix]
+    return np.random.default_rng(number).integers(0, 256, (number, 28, 28), np.uint8)
 
 
 def labels(prefix):

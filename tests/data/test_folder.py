@@ -178,14 +178,13 @@ def test_librispeech_tree(tmp_path, monkeypatch):
             assert data.read_folder(path).speakers == (speaker,) * 2
     (root / "SPEAKERS.TXT").unlink()
     assert data.read_folder(root).speakers == ("61", "61", "103", "103")
-
-
-def test_a_chapter_of_librispeech_leaves_other_files_their_speakers(tmp_path):
-    write_chapter(tmp_path / "84" / "100", "84")
-    write(tmp_path / "84" / "101" / "84-101-0000.flac", noise(0.1, seed=5))  # without transcript
+    # A chapter leaves other files their speakers; one without its transcript is known by its files.
+    folder = tmp_path / "84"
+    write_chapter(folder / "84" / "100", "84")
+    write(folder / "84" / "101" / "84-101-0000.flac", noise(0.1, seed=5))
     for i, name in enumerate(("bob", "eve")):
-        write(tmp_path / name / "x" / f"{name}.wav", noise(0.1, seed=7 + i))
-    assert data.read_folder(tmp_path).speakers == ("84", "84", "84", "bob", "eve")
+        write(folder / name / "x" / f"{name}.wav", noise(0.1, seed=7 + i))
+    assert data.read_folder(folder).speakers == ("84", "84", "84", "bob", "eve")
 
 
 @pytest.mark.parametrize(("name", "rate_hz", "channels", "options"), [
@@ -246,17 +245,14 @@ def test_names_that_are_no_text_are_skipped_and_listed(two_speakers):
     assert "not valid UTF-8" in reason
     assert empty.endswith(r"two\nlines.wav")
     assert "\n" not in "".join(text for pair in recordings.skipped for text in pair)
-
-
-def test_a_folder_whose_name_is_no_text_is_one_sentence(tmp_path):
-    root = tmp_path / os.fsdecode(b"caf\xe9")
+    root = two_speakers / os.fsdecode(b"caf\xe9")
     root.mkdir()
-    write(tmp_path / "x.wav", noise(0.1)).rename(root / "y.wav")
+    (two_speakers / "ann" / "a0.wav").rename(root / "y.wav")
     with pytest.raises(UserError, match="not valid UTF-8") as caught:
         data.read_folder(root)
     str(caught.value).encode()
-    (tmp_path / "link").symlink_to(root)  # gives it another name
-    assert len(data.read_folder(tmp_path / "link")) == 1
+    (two_speakers / "link").symlink_to(root)  # gives it another name
+    assert len(data.read_folder(two_speakers / "link")) == 1
 
 
 def claim(path, num_frames):

@@ -44,30 +44,30 @@ NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 32, 3), n
 ANIMATED = {"save_all": True, "append_images": [Image.new("RGB", (32, 24))], "lossless": True}
 # Name -> (file, tolerance as RGB, shows colors).
 FORMATS = {
-    "webp": (lambda: encode(color(), "webp", quality=95), 12, True),
-    "cmyk jpeg": (lambda: encode(color().convert("CMYK"), "jpeg", quality=95), 6, True),
-    "grey jpeg": (lambda: encode(color().convert("L"), "jpeg", quality=95), 6, False),
-    "16-bit png": (lambda: encode(Image.fromarray(deep()), "png"), 0, False),
-    "gif": (lambda: encode(color().quantize(256), "gif"), 16, True),
-    "bmp": (lambda: encode(color(), "bmp"), 0, True),
-    "tiff": (lambda: encode(color(), "tiff", compression="tiff_lzw"), 0, True),
-    "16-bit tiff": (lambda: encode(Image.fromarray(deep()), "tiff"), 0, False),
-    "ppm": (lambda: encode(color(), "ppm"), 0, True),
-    "pgm of 16 bits": (lambda: b"P5 32 24 65535\n" + deep().astype(">u2").tobytes(), 0, False),
-    "rgba": (lambda: encode(color().convert("RGBA"), "png"), 0, True),
-    "grey with alpha": (lambda: encode(color().convert("LA"), "png"), 0, False),
-    "animated webp": (lambda: encode(color(), "webp", **ANIMATED), 0, True),
-    "jpeg of damaged tags": (lambda: encode(color(), "jpeg", quality=95, subsampling=0,
-                                            exif=b"Exif\0\0II*\0\xff\xff\xff\xff"), 6, True),
+    "webp": (encode(color(), "webp", quality=95), 12, True),
+    "cmyk jpeg": (encode(color().convert("CMYK"), "jpeg", quality=95), 6, True),
+    "grey jpeg": (encode(color().convert("L"), "jpeg", quality=95), 6, False),
+    "16-bit png": (encode(Image.fromarray(deep()), "png"), 0, False),
+    "gif": (encode(color().quantize(256), "gif"), 16, True),
+    "bmp": (encode(color(), "bmp"), 0, True),
+    "tiff": (encode(color(), "tiff", compression="tiff_lzw"), 0, True),
+    "16-bit tiff": (encode(Image.fromarray(deep()), "tiff"), 0, False),
+    "ppm": (encode(color(), "ppm"), 0, True),
+    "pgm of 16 bits": (b"P5 32 24 65535\n" + deep().astype(">u2").tobytes(), 0, False),
+    "rgba": (encode(color().convert("RGBA"), "png"), 0, True),
+    "grey with alpha": (encode(color().convert("LA"), "png"), 0, False),
+    "animated webp": (encode(color(), "webp", **ANIMATED), 0, True),
+    "jpeg of damaged tags": (encode(color(), "jpeg", quality=95, subsampling=0,
+                                    exif=b"Exif\0\0II*\0\xff\xff\xff\xff"), 6, True),
 }  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_is_brought_to_8_bits(name):
-    make, tolerance, has_colors = FORMATS[name]
+    content, tolerance, has_colors = FORMATS[name]
     for channels in (1, 3):
-        pixels = decode_image(make(), name, size=None, channels=channels)
+        pixels = decode_image(content, name, size=None, channels=channels)
         assert pixels.dtype == np.uint8
         assert pixels.shape == (24, 32, channels)
         expected = smooth() if has_colors and channels == 3 else grey()[..., None]

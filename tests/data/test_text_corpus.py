@@ -97,7 +97,7 @@ def read_in_chunks(monkeypatch, size):
     monkeypatch.setattr("cpc.data.text.pack.read_chunks", lambda path: read(path, size))
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 50])
+@pytest.mark.parametrize("size", [1, 7, 50])
 def test_chunks_do_not_show(tmp_path, monkeypatch, size):
     text = "\ufeffÉmile ran.\nHe\nfell! \n \nNo end\n\n\nLast one.\n" * 2
     folder = write(tmp_path / "texts", a=text)
@@ -220,16 +220,6 @@ def make_corpus(lengths, documents, seed=0):
     bounds = np.concatenate([[0], np.cumsum(documents)])
     tokens = rng.integers(0, 5, starts[-1]).astype(np.int32)
     return Corpus(tokens, starts, bounds, Vocabulary(tuple("uabcd"), np.zeros(5, np.int64)), [])
-
-
-def test_selected_sentences(corpus):
-    mask = np.array([1, 0, 1, 1, 0, 1, 1], bool)
-    chosen = select_sentences(corpus, mask)
-    assert sentences(chosen) == [["the cat sat"], ["the end"], ["a cat"], ["it's i", "b cat"]]
-    piece = select_sentences(corpus, np.arange(7) >= 3)
-    assert np.shares_memory(piece.tokens, corpus.tokens)
-    assert sentences(piece) == sentences(corpus)[1:]
-    assert len(select_sentences(corpus, np.zeros(7, bool)).tokens) == 0
 
 
 def test_split_keeps_blocks_and_what_was_there():
@@ -411,6 +401,9 @@ def test_sentences_of_the_test_text_do_not_train(tmp_path):
     before, after, known = ([one for document in part for one in document] for part in parts)
     assert num_copies == sum(one in known for one in before) > 0
     assert after == [one for one in before if one not in known]
+    assert np.shares_memory(
+        select_sentences(train, np.arange(len(before)) >= 3).tokens, train.tokens
+    )
     assert leave_out_tested(left, test)[1] == 0
     with pytest.raises(UserError, match="test text"):
         leave_out_tested(test, test)

@@ -44,16 +44,6 @@ VISIBLE = {
 STEPS = {"down": (1, 0), "up": (-1, 0), "right": (0, 1), "left": (0, -1)}
 
 
-@pytest.mark.parametrize("direction", models.DIRECTIONS)
-def test_frames_go_through_the_picture_in_their_direction(direction):
-    grid = np.arange(24).reshape(2, 3, 4)
-    frame = models.to_frame(grid, direction)
-    np.testing.assert_array_equal(models.from_frame(frame, direction), grid)
-    step = {"down": 4, "up": -4, "right": 1, "left": -1}[direction]
-    np.testing.assert_array_equal(np.diff(frame, axis=1), step)
-    assert frame.shape == ((2, 3, 4) if direction in ("down", "up") else (2, 4, 3))
-
-
 def test_no_context_depends_on_a_patch_further_on():
     """Row n of the batch differs from the last in patch n; contexts see their own and the last."""
     module, x = build(models.DIRECTIONS, "gru"), jnp.tile(patches(1), (13, 1, 1, 1, 1, 1))

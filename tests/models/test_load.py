@@ -40,39 +40,26 @@ def pretrained(module, given):
     return models.Pretrained(module, random_variables(module, x), given, {"step": 7})
 
 
+CONV, LINEAR = models.ConvEncoder, models.LinearPredictor
 MODULES = {
-    **{
-        name: models.CPC(models.ConvEncoder(8), models.GRU(6), make(3, 8))
-        for name, make in models.PREDICTORS.items()
-    },
+    **{name: models.CPC(CONV(8), models.GRU(6), make(3, 8))
+       for name, make in models.PREDICTORS.items()},
     "branches": models.CPC(
-        models.LogMelEncoder(8),
-        models.GRU(6),
-        models.LinearPredictor(2, 8),
-        models.TIME_DIRECTIONS,
-        cuts=(2, 5),
-    ),
-    "codes": models.CPC(
-        models.QuantizedEncoder(models.ConvEncoder(6), 7, 4, 0.5, 1.0, True),
-        models.GRU(5),
-        models.LinearPredictor(2, 4),
-    ),
+        models.LogMelEncoder(8), models.GRU(6), LINEAR(2, 8), models.TIME_DIRECTIONS, cuts=(2, 5)),
+    "codes": models.CPC(models.QuantizedEncoder(CONV(6), 7, 4, 0.5, 1.0, True), models.GRU(5),
+                        LINEAR(2, 4)),
     "gru": audio_module(models.GRU(6, 2)),
     "lstm": audio_module(models.LSTM(6), padding="same"),
     "conv": audio_module(models.CausalConv(6, 2, dilated=False), norm="batch"),
     "transformer": audio_module(models.CausalTransformer(8, 1, num_heads=2), norm="channel"),
-    "segments": models.SegmentalCPC(
-        models.ConvEncoder(8), models.GRU(6), models.LinearPredictor(1, 8), 8, threshold=0.2
-    ),
-    "images": image_module(
-        models.SmallConvEncoder((4, 8), norm="batch"), functools.partial(models.MaskedRowConv, 6, 1)
-    ),
+    "segments": models.SegmentalCPC(CONV(8), models.GRU(6), LINEAR(1, 8), 8, threshold=0.2),
+    "images": image_module(models.SmallConvEncoder((4, 8), norm="batch"),
+                           functools.partial(models.MaskedRowConv, 6, 1)),
     "greedy": image_module(models.SmallConvEncoder((4, 8)), models.RowGRU).clone(cuts=(1, 2)),
     "resnet": image_module(
         models.ResNet((models.Stage(1, 8), models.Stage(1, 8, 4)), pooled_stem=False),
-        functools.partial(models.RowGRU, 6, dtype=jnp.dtype("bfloat16")),
-    ),
-}
+        functools.partial(models.RowGRU, 6, dtype=jnp.dtype("bfloat16"))),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODULES)

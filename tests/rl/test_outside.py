@@ -14,16 +14,15 @@ from cpc.types import UserError
 
 def fake_gymnax(*, are_discrete=True):
     """A walk to 3 by gymnax's methods: truncated after 5 steps, which `step_env` does not say."""
+
+    def step(key, state, action, params):
+        state = state[0] + action, state[1] + 1
+        return jnp.stack(state), state, action, state[0] >= 3, {}
+
     environment = types.SimpleNamespace(
         action_space=lambda params: types.SimpleNamespace(**({"n": 2} if are_discrete else {})),
         reset_env=lambda key, params: (jnp.arange(2), (params["start"], jnp.int32(0))),
-        step_env=lambda key, state, action, params: (
-            jnp.stack([state[0] + action, state[1] + 1]),
-            (state[0] + action, state[1] + 1),
-            action,
-            state[0] + action >= 3,
-            {},
-        ),
+        step_env=step,
         is_truncated=lambda state, params: state[1] >= 5,
     )
     return types.SimpleNamespace(
@@ -57,19 +56,16 @@ def fake_navix(seen):
 
 
 def fake_craftax(asked):
+    def step(key, state, action, params):
+        return jnp.full((9, 7, 3), 0.25), state + 1, params["worth"], state >= 1, {}
+
     def make(name, auto_reset):
         asked.append((name, auto_reset))
         return types.SimpleNamespace(
             default_params={"worth": 2.0},
             action_space=lambda params: types.SimpleNamespace(n=17),
             reset=lambda key, params: (jnp.zeros((9, 7, 3)), jnp.int32(0)),
-            step=lambda key, state, action, params: (
-                jnp.full((9, 7, 3), 0.25),
-                state + 1,
-                params["worth"],
-                state >= 1,
-                {},
-            ),
+            step=step,
         )
 
     module = types.ModuleType("craftax")

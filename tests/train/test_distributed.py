@@ -169,31 +169,25 @@ def test_strangers_neither_stop_nor_join_a_start():
     assert watch.time.monotonic() - begin < 3  # nobody waits for who says nothing
 
 
-def test_who_has_not_come_is_named():
-    absent = call_roll(4, comes(2, 4), says(b"GET / HTTP/1.1\r\n\r\n"), seconds=0.3)
-    assert absent.startswith("processes 1, 3 missing (1 connections of something else): not all of")
-
-
 def test_one_that_comes_and_goes_has_not_come_and_may_come_again():
+    """And nobody takes the place of one who has come; who has not come is named."""
+
     def come_and_go(connection, port):
         comes(1, 3)(connection, port)
         connection.close()
         watch.time.sleep(0.1)
-
-    assert call_roll(3, come_and_go, seconds=0.3).startswith("processes 1, 2 missing: not all of 3")
-    assert call_roll(3, come_and_go, comes(1, 3), comes(2, 3)).keys() == {1, 2}
-
-
-def test_nobody_takes_the_place_of_one_who_has_come():
-    first = []
 
     def come(connection, port):
         comes(1, 3)(connection, port)
         first.append(connection.getsockname())
         watch.time.sleep(0.1)
 
-    present = call_roll(3, come, comes(1, 3), comes(2, 3))
-    assert present[1] == first[0]
+    first = []
+    assert call_roll(3, come_and_go, seconds=0.3).startswith("processes 1, 2 missing: not all of 3")
+    assert call_roll(3, come_and_go, comes(1, 3), comes(2, 3)).keys() == {1, 2}
+    assert call_roll(3, come, comes(1, 3), comes(2, 3))[1] == first[0]
+    absent = call_roll(4, comes(2, 4), says(b"GET / HTTP/1.1\r\n\r\n"), seconds=0.3)
+    assert absent.startswith("processes 1, 3 missing (1 connections of something else): not all of")
 
 
 def test_a_local_launch_listens_on_no_network():

@@ -42,9 +42,9 @@ def test_a_step_is_the_plain_optax_step_with_the_folded_key():
     for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(state.params), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
     losses, norms = np.sum(expected, axis=0)
-    np.testing.assert_allclose(state.metrics["loss"], losses, rtol=1e-5)
-    np.testing.assert_allclose(state.metrics["gradient_norm"], norms, rtol=1e-5)
-    np.testing.assert_allclose(state.metrics["per_k"], [losses, 2 * losses], rtol=1e-5)
+    wanted = {"loss": losses, "gradient_norm": norms, "per_k": [losses, 2 * losses]}
+    for name, value in wanted.items():
+        np.testing.assert_allclose(state.metrics[name], value, rtol=1e-5)
     assert [float(state.metrics[n]) for n in ("steps", "nonfinite", "seen")] == [3, 0, 48]
     np.testing.assert_allclose(state.extra["mean"], extra["mean"], rtol=1e-5)
     assert int(state.step) == 3
