@@ -45,6 +45,8 @@ def test_information_against_enumeration(offset):
 
 
 def test_information_of_known_chains():
+    cycle = np.roll(np.eye(4), 1, axis=1)
+    np.testing.assert_allclose(data.synthetic_information(7, cycle, 2), np.log(8))
     falling = [data.synthetic_information(k, data.phone_chain(6)) for k in range(13)]
     assert (np.diff(falling) < 0).all()
     np.testing.assert_allclose(falling[0], np.log(6))

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from typing import Any, NamedTuple
 
 import linear_run
@@ -238,28 +239,16 @@ def test_data_that_ends_early(tmp_path):
         train.fit(state, step, lambda start: few[start:], num_steps=5)
 
 
-class Order:
-    """A writer, evaluator and step that note who was called when."""
-
-    def __init__(self):
-        self.events = []
-
-    def write(self, record):
-        self.events.append(f"{record['split']} {record['step']}")
-
-    def close(self):
-        pass
-
-
 def test_metrics_are_written_while_the_next_step_runs():
-    order = Order()
-    mesh = train.make_mesh(1)
+    events, mesh = [], train.make_mesh(1)
+    write = lambda record: events.append(f"{record['split']} {record['step']}")  # noqa: E731
+    writer = types.SimpleNamespace(write=write, close=lambda: None)
     tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=5)
     state = train.replicate(linear_run.new_state(tx), mesh)
     jitted = train.jit_step(train.make_train_step(linear_run.loss_fn, tx), state)
 
     def step(state, batch):
-        order.events.append("step")
+        events.append("step")
         return jitted(state, batch)
 
     train.fit(
@@ -269,10 +258,10 @@ def test_metrics_are_written_while_the_next_step_runs():
         num_steps=5,
         evaluate=lambda state: [{"at": int(state.step)}],
         cadence=train.Cadence(log_every=2, eval_every=4),
-        sinks=train.Sinks(writers=[order]),
+        sinks=train.Sinks(writers=[writer]),
         steps_in_flight=1,
     )
-    assert order.events == [
+    assert events == [
         *["step", "step", "step", "train 2", "step", "train 4", "test 4", "step"],
         *["train 5", "test 5"],
     ]
