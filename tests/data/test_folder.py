@@ -2,6 +2,7 @@ import os
 import re
 import struct
 import sys
+from collections import defaultdict
 from unittest import mock
 
 import numpy as np
@@ -368,12 +369,14 @@ def test_files_that_are_read_in_part_are_kept_and_said(tmp_path):
     assert name == "long"
     assert "20,000" in reason
     assert again.shortened == recordings.shortened
-    reasons = {path.rsplit("/")[-1].split(".")[0]: why for path, why in recordings.shortened}
-    assert all(any(why in line for line in said) for why in reasons.values())
+    assert all(any(why in line for line in said) for _, why in recordings.shortened)
+    reasons = defaultdict(str)
+    for path, why in recordings.shortened:
+        reasons[path.rsplit("/")[-1].split(".")[0]] += why
     for name, (_, words, number) in files.items():
         stem = name.split(".")[0]
         assert bool(words) == (stem in reasons)
-        assert re.search(words, reasons.get(stem, "")), name
+        assert re.search(words, reasons[stem]), name
         index = recordings.names.index(stem)
         length = int(recordings.lengths[index])
         assert number is None or length in np.atleast_1d(number), (name, length)
@@ -491,7 +494,7 @@ LEVELS = {
     "above": (voice(0.5, seed=3) + 2, 16_000, "FLOAT", voice(0.5, seed=3), "constant offset"),
     "faint": (voice(3e-4, seed=4), 16_000, "FLOAT", voice(3e-4, seed=4), "16 bits"),
     "faint2": (voice(3e-4, seed=5), 16_000, "PCM_16", voice(3e-4, seed=5), ""),  # it had no more
-    "balanced": (stack(WAVES[3], -1.0), 16_000, "PCM_16", WAVES[3], "channel 1 is read alone"),
+    "balanced": (stack(WAVES[3], -0.99), 16_000, "PCM_16", WAVES[3], "channel 1 is read alone"),
     "balanced2": (stack(LOW, -0.97), 44_100, "PCM_16", soxr.resample(LOW, 44_100, RATE_HZ),
                   "channel 1 is read alone"),
     "stereo": (MANY[:, :2] / 9, 16_000, "PCM_16", MANY[:, :2].mean(axis=1) / 9, ""),

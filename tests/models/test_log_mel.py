@@ -1,6 +1,5 @@
 """The log-mel encoder: energies against plain loops, geometry, causality, and its way to files."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
