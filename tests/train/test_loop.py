@@ -92,7 +92,7 @@ def wait_until(condition, process, seconds=60.0):
 def test_killed_and_stopped_processes_resume_as_if_never_stopped(tmp_path):
     """Killed in the middle of a save, then stopped by a signal."""
     parts = tmp_path / "parts"
-    process = start(parts, "--steps", "1000000", "--save-every", "10")
+    process = start(parts, "1000000", "0")
 
     def is_saving_a_later_one():
         names = [path.name for path in (parts / "checkpoints").glob("*")]
@@ -102,7 +102,7 @@ def test_killed_and_stopped_processes_resume_as_if_never_stopped(tmp_path):
     process.kill()
     process.communicate()
     written = (parts / "metrics.jsonl").stat().st_mtime_ns
-    process = start(parts, "--steps", "1000000", "--pause-seconds", "0.02")
+    process = start(parts, "1000000", "0.02")
     wait_until(lambda: (parts / "metrics.jsonl").stat().st_mtime_ns > written, process)
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
