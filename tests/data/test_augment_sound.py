@@ -63,13 +63,11 @@ def test_pitch_looks_no_further_ahead_than_it_says():
         assert energy[: at - 256].sum() < 0.002 * energy.sum()
 
 
-@pytest.mark.parametrize("num_samples", [None, [SIZE, 5000, 3000, SIZE]])
-def test_noise_is_another_row_at_the_ratio_asked(num_samples):
-    x = windows()
-    real = np.arange(SIZE) < np.array(num_samples or [SIZE] * 4)[:, None]
-    x = np.where(real, x, 0)
+def test_noise_is_another_row_at_the_ratio_asked():
+    number = jnp.array([SIZE, 5000, 3000, SIZE])
+    real = np.arange(SIZE) < np.asarray(number)[:, None]
+    x = np.where(real, windows(), 0)
     ranges = RANGES._replace(snr_low_db=7.0, snr_high_db=7.0)
-    number = None if num_samples is None else jnp.array(num_samples)
     y = augment(jax.random.key(3), x, ("noise",), ranges, num_samples=number)
     noise = np.asarray(y) - x
     ratio = 10 * np.log10(np.square(x).sum(1) / np.square(noise).sum(1))
@@ -84,15 +82,6 @@ def test_noise_is_another_row_at_the_ratio_asked(num_samples):
         assert max(likeness) > 0.999
 
 
-def test_ratios_cover_their_range():
-    x = jnp.tile(windows(2), (100, 1))
-    noise = np.asarray(augment(jax.random.key(0), x, ("noise",), RANGES) - x)
-    ratio = 10 * np.log10(np.square(x).sum(1) / np.square(noise).sum(1))
-    assert ratio.min() == pytest.approx(5, abs=0.5)
-    assert ratio.max() == pytest.approx(20, abs=0.5)
-    assert ratio.mean() == pytest.approx(12.5, abs=1)
-
-
 def test_noise_is_a_stranger_where_there_is_one():
     speaker = jnp.array([0, 0, 1, 0, 1, 0])
     for seed in range(20):
@@ -100,19 +89,20 @@ def test_noise_is_a_stranger_where_there_is_one():
         assert (speaker[drawn] != speaker).all()
         alone = sound.draw_others(jax.random.key(seed), 6, jnp.zeros(6, int))
         assert (alone != jnp.arange(6)).all()
-
-
-def test_silence_gets_no_noise_and_gives_none():
-    x = windows().at[1].set(0)
-    y = np.asarray(sound.mix(x[1], x[0], jnp.float32(5)))
-    assert (y == 0).all()
+    x = windows().at[1].set(0)  # silence gets no noise, and gives none
+    assert (np.asarray(sound.mix(x[1], x[0], jnp.float32(5))) == 0).all()
     np.testing.assert_array_equal(sound.mix(x[0], x[1], jnp.float32(5)), x[0])
+    x = jnp.tile(windows(2), (100, 1))
+    noise = np.asarray(augment(jax.random.key(0), x, ("noise",), RANGES) - x)
+    ratio = 10 * np.log10(np.square(x).sum(1) / np.square(noise).sum(1))
+    np.testing.assert_allclose([ratio.min(), ratio.max()], [5, 20], atol=0.5)
+    assert ratio.mean() == pytest.approx(12.5, abs=1)
 
 
-@pytest.mark.parametrize("number", [SIZE, 3000])
-def test_reverberation_keeps_the_energy_and_says_nothing_of_the_future(number):
+def test_reverberation_keeps_the_energy_and_says_nothing_of_the_future():
     x = np.zeros((2, SIZE), np.float32)
     x[:, 1000], x[:, 1900] = 0.5, -0.2
+    number = 3000
     numbers = jnp.array([number, SIZE])
     y = np.asarray(augment(jax.random.key(1), x, ("reverb",), RANGES, num_samples=numbers))
     np.testing.assert_allclose(np.square(y).sum(1), np.square(x).sum(1), rtol=1e-4)
@@ -201,13 +191,12 @@ def test_an_effect_draws_the_same_beside_others_in_one_trace():
         return sound.augment_sound(rng, x, effects)
 
     x, key = windows(size=2048), jax.random.key(5)
-    alone = count(key, count(key, x, ("reverb",)), ("dropout",))
-    together = count(key, x, ("reverb", "dropout"))
+    alone = count(key, count(key, x, ("band_reject",)), ("dropout",))
+    together = count(key, x, ("band_reject", "dropout"))
     np.testing.assert_allclose(together, alone, atol=1e-6)
-    assert not np.allclose(count(key, x, ("dropout", "reverb")), together, atol=1e-4)
-    assert len(traces) == 4
+    assert not np.allclose(count(key, x, ("dropout", "band_reject")), together, atol=1e-4)
     for seed in range(3):
-        count(jax.random.key(seed), windows(size=2048, seed=seed), ("reverb",))
+        count(jax.random.key(seed), windows(size=2048, seed=seed), ("dropout",))
     assert len(traces) == 4
 
 

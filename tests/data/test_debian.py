@@ -37,22 +37,19 @@ def test_fetched_once_and_verified_each_time(mirror, package, tmp_path, monkeypa
     unpack(archive, tmp_path / "out")
     assert (tmp_path / "out/usr/share/x.txt").read_bytes() == b"hello"
     assert fetch_archive(package, tmp_path / "debs", said.append) == archive
-    assert len(calls(mirror)) == 1
-    assert len(said) == 1
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_damaged_archive_is_fetched_again(mirror, package, tmp_path, monkeypatch, damage):
-    packages.fake_apt(mirror, monkeypatch)
-    archive = fetch_archive(package, tmp_path / "debs", quiet)
-    content = bytearray(archive.path.read_bytes())
-    content[200] ^= 1
-    archive.path.write_bytes(content if damage == "flip" else content[:-1])
-    said = []
-    again = fetch_archive(package, tmp_path / "debs", said.append)
-    assert "damaged" in said[0]
-    assert file_sha256(again.path) == package.sha256
-    assert len(calls(mirror)) == 2
+    assert (len(calls(mirror)), len(said)) == (1, 1)
+    content = archive.path.read_bytes()
+    damaged = (content[:200] + bytes([content[200] ^ 1]) + content[201:], content[:-1])
+    for number, harmed in enumerate(damaged, start=2):
+        archive.path.write_bytes(harmed)
+        said.clear()
+        again = fetch_archive(package, tmp_path / "debs", said.append)
+        assert "damaged" in said[0]
+        assert file_sha256(again.path) == package.sha256
+        assert len(calls(mirror)) == number
+    archive.path.write_bytes(b"no archive")
+    with pytest.raises(UserError, match="dpkg-deb -x"):
+        unpack(archive, tmp_path)
 
 
 def test_interrupted_fetch_is_redone(mirror, package, tmp_path, monkeypatch):
@@ -106,21 +103,10 @@ def test_without_apt_network_or_such_a_package(mirror, package, tmp_path, monkey
         fetch_archive(package, tmp_path / "debs", quiet)
 
 
-def test_archive_that_does_not_unpack(mirror, package, tmp_path, monkeypatch):
-    packages.fake_apt(mirror, monkeypatch)
-    (mirror / "sounds_1-1_all.deb").write_bytes(b"no archive")
-    archive = fetch_archive(package, tmp_path / "debs", quiet)
-    with pytest.raises(UserError, match="dpkg-deb -x"):
-        unpack(archive, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"[]", b"null", b"3", b"\xff", b'"sounds"', b'{"sounds": []}'),
-        b'{"sounds": {"file": "../precious_1_all.deb", "size": 3, "sha256": "0"}}',
-    ],
-)
+@pytest.mark.parametrize("content", [
+    b"[]", b"\xff", b'{"sounds": []}',
+    b'{"sounds": {"file": "../precious_1_all.deb", "size": 3, "sha256": "0"}}',
+])  # fmt: skip
 def test_a_manifest_of_something_else_is_none(mirror, package, tmp_path, content):
     """Nor does it lead to a file outside, which would be removed as a damaged archive."""
     folder = tmp_path / "debs"

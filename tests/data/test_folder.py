@@ -2,6 +2,7 @@ import os
 import re
 import struct
 import sys
+from collections import defaultdict
 from unittest import mock
 
 import numpy as np
@@ -15,6 +16,7 @@ from cpc.data.recordings import measure_levels, to_int16
 from cpc.types import UserError
 
 RATE_HZ = 16_000
+OPUS, VORBIS = ({"format": "OGG", "subtype": name} for name in ("OPUS", "VORBIS"))
 
 
 def noise(seconds, rate_hz=RATE_HZ, channels=1, seed=0):
@@ -71,12 +73,10 @@ def test_speaker_level(tmp_path):
 
 
 def test_names_with_other_endings_or_accents(tmp_path):
-    write(tmp_path / "ann" / "x.wav", noise(0.1, seed=1))
-    write(tmp_path / "ann" / "x.flac", noise(0.1, seed=2))
-    assert data.read_folder(tmp_path).names == ("ann/x.flac", "ann/x.wav")
-    write(tmp_path / "bob" / "cafe\u0301.wav", noise(0.1, seed=3))
-    recordings = data.read_folder(tmp_path)
-    assert recordings.names[2] == "bob/caf\u00e9.wav"  # is compared with its accents composed
+    for seed, name in enumerate(("ann/x.wav", "ann/x.flac", "bob/cafe\u0301.wav")):
+        write(tmp_path / name, noise(0.1, seed=seed))
+    recordings = data.read_folder(tmp_path)  # compares names with their accents composed
+    assert recordings.names == ("ann/x.flac", "ann/x.wav", "bob/caf\u00e9.wav")
     (tmp_path / "list.txt").write_text("bob/cafe\u0301.wav\n", encoding="utf-8-sig")
     listed = data.read_list(tmp_path / "list.txt")
     assert data.split_by_lists(recordings, listed, ["ann/x.wav"])[0].names == ("bob/caf\u00e9.wav",)
@@ -95,11 +95,10 @@ def test_the_same_samples_by_two_endings_are_one_recording(tmp_path):
     assert [reason.split("/")[-1] for _, reason in recordings.skipped] == ["SA1.WAV", "x.flac"]
 
 
-@pytest.mark.parametrize("ending", ["mp3", "ogg", "opus"])
+@pytest.mark.parametrize("ending", ["mp3", "opus"])
 def test_a_lossy_copy_beside_a_recording_is_left_out(tmp_path, ending):
     """Encoded at another rate, too, and by encoders that delay: apart, one would test the other."""
-    opus = {"format": "OGG", "subtype": "OPUS"} if ending == "opus" else {}
-    folder = tmp_path / "ann"
+    opus, folder = OPUS if ending == "opus" else {}, tmp_path / "ann"
     for i, (seconds, delay, rate_hz) in enumerate([(0.5, 0, 16_000), (3, 0.07, 48_000)]):
         wave = noise(seconds, seed=i)
         write(folder / f"{i}.wav", wave)
@@ -116,29 +115,26 @@ def test_a_lossy_copy_beside_a_recording_is_left_out(tmp_path, ending):
     assert recordings.skipped == tuple((a, f"{a} has the sound of {b}") for a, b in pairs)
 
 
-@pytest.mark.parametrize(("ending", "file_format", "subtypes"), [
-    ("aif", "AIFF", ("PCM_16", "PCM_24")), ("aiff", "AIFF", ("FLOAT",)),
-    ("aifc", "AIFF", ("ULAW",)), ("au", "AU", ("ULAW",)), ("caf", "CAF", ("PCM_16", "ALAC_24")),
-    ("w64", "W64", ("PCM_24",)), ("rf64", "RF64", ("PCM_16",)), ("sph", "NIST", ("ULAW",)),
-    ("snd", "AU", ("PCM_16",)), ("wv1", "NIST", ("PCM_16",)),
+@pytest.mark.parametrize(("ending", "file_format", "subtype"), [
+    ("aif", "AIFF", "PCM_24"), ("aiff", "AIFF", "FLOAT"), ("aifc", "AIFF", "ULAW"),
+    ("au", "AU", "ULAW"), ("caf", "CAF", "PCM_16"), ("caf", "CAF", "ALAC_24"),
+    ("w64", "W64", "PCM_24"), ("rf64", "RF64", "PCM_16"), ("sph", "NIST", "ULAW"),
+    ("snd", "AU", "PCM_16"), ("wv1", "NIST", "PCM_16"),
 ])  # fmt: skip
-def test_formats_beside_wav(tmp_path, ending, file_format, subtypes):
-    for subtype in subtypes:
-        for rate_hz, channels in ((RATE_HZ, 1), (44_100, 2)):
-            folder, wave = tmp_path / f"{subtype}{rate_hz}", noise(1, rate_hz, channels)
-            options = {"format": file_format, "subtype": subtype}
-            file = write(folder / "ann" / f"whole.{ending}", wave, rate_hz, **options)
-            write(folder / "bob" / "as.wav", wave, rate_hz, subtype="PCM_16")
-            part = write(folder / "cut" / f"part.{ending}", wave, rate_hz, **options)
-            part.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-            recordings = data.read_folder(folder, max_skipped_fraction=0.5)
-            whole, other = (recordings.read(i, 0, RATE_HZ).astype(int) for i in range(2))
-            np.testing.assert_allclose(whole, other, atol=600 if subtype == "ULAW" else 2)
-            np.testing.assert_array_equal(recordings.read(0, 300, 9000), whole[300:9000])
-            np.testing.assert_allclose(streamed(recordings)[0], whole, atol=1)
-            ((name, why),) = (*recordings.skipped, *recordings.shortened)
-            assert name == str(part)
-            assert "short" in why or "malformed" in why
+def test_formats_beside_wav(tmp_path, ending, file_format, subtype):
+    wave, options = noise(1, 44_100, 2), {"format": file_format, "subtype": subtype}
+    file = write(tmp_path / "ann" / f"whole.{ending}", wave, 44_100, **options)
+    write(tmp_path / "bob" / "as.wav", wave, 44_100, subtype="PCM_16")
+    part = write(tmp_path / "cut" / f"part.{ending}", wave, 44_100, **options)
+    part.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    recordings = data.read_folder(tmp_path, max_skipped_fraction=0.5)
+    whole, other = (recordings.read(i, 0, RATE_HZ).astype(int) for i in range(2))
+    np.testing.assert_allclose(whole, other, atol=600 if subtype == "ULAW" else 2)
+    np.testing.assert_array_equal(recordings.read(0, 300, 9000), whole[300:9000])
+    np.testing.assert_allclose(streamed(recordings)[0], whole, atol=1)
+    ((name, why),) = (*recordings.skipped, *recordings.shortened)
+    assert name == str(part)
+    assert "short" in why or "malformed" in why
 
 
 def test_sound_that_is_not_read_is_listed(tmp_path):
@@ -155,14 +151,6 @@ def test_sound_that_is_not_read_is_listed(tmp_path):
     assert "a.wav" in reasons[f"{tmp_path}/a.m4a"]
     with pytest.raises(UserError, match=r"ffmpeg -i c\.wma c\.flac"):
         data.read_folder(tmp_path / "bob")
-
-
-def test_a_damaged_file_changes_no_name(tmp_path):
-    for i in range(20):
-        write(tmp_path / ("ann", "bob")[i // 10] / f"{i % 10}.wav", noise(0.1, seed=i))
-    whole = data.read_folder(tmp_path).names
-    (tmp_path / "bob" / "3.wav").write_bytes(b"")
-    assert data.read_folder(tmp_path).names == tuple(name for name in whole if name != "bob/3")
 
 
 def write_chapter(chapter, speaker, number=2):
@@ -191,25 +179,24 @@ def test_librispeech_tree(tmp_path, monkeypatch):
             assert data.read_folder(path).speakers == (speaker,) * 2
     (root / "SPEAKERS.TXT").unlink()
     assert data.read_folder(root).speakers == ("61", "61", "103", "103")
-
-
-def test_a_chapter_of_librispeech_leaves_other_files_their_speakers(tmp_path):
-    write_chapter(tmp_path / "84" / "100", "84")
-    write(tmp_path / "84" / "101" / "84-101-0000.flac", noise(0.1, seed=5))  # without transcript
+    # A chapter leaves other files their speakers; one without its transcript is known by its files.
+    folder = tmp_path / "84"
+    write_chapter(folder / "84" / "100", "84")
+    write(folder / "84" / "101" / "84-101-0000.flac", noise(0.1, seed=5))
     for i, name in enumerate(("bob", "eve")):
-        write(tmp_path / name / "x" / f"{name}.wav", noise(0.1, seed=7 + i))
-    assert data.read_folder(tmp_path).speakers == ("84", "84", "84", "bob", "eve")
+        write(folder / name / "x" / f"{name}.wav", noise(0.1, seed=7 + i))
+    assert data.read_folder(folder).speakers == ("84", "84", "84", "bob", "eve")
 
 
 @pytest.mark.parametrize(("name", "rate_hz", "channels", "options"), [
-    ("x.wav", 44_100, 2, {}), ("x.wav", 16_000, 2, {}),
-    ("x.wav", 8_000, 1, {"subtype": "FLOAT"}), ("x.flac", 22_050, 1, {"subtype": "PCM_24"}),
-    ("x.flac", 11_127, 1, {}), ("x.ogg", 22_050, 2, {"format": "OGG", "subtype": "VORBIS"}),
-    ("x.mp3", 44_100, 1, {"format": "MP3", "subtype": "MPEG_LAYER_III"}),
-    ("x.opus", 48_000, 1, {"format": "OGG", "subtype": "OPUS"}),
+    ("x.wav", 16_000, 2, {}), ("x.wav", 8_000, 1, {"subtype": "FLOAT"}),
+    ("x.flac", 11_127, 1, {"subtype": "PCM_24"}), ("x.mp3", 44_100, 1, {"format": "MP3"}),
+    ("x.ogg", 8_000, 1, VORBIS), ("x.opus", 48_000, 1, OPUS),
 ])  # fmt: skip
 def test_windows_agree_with_the_whole_file(tmp_path, name, rate_hz, channels, options):
-    path = write(tmp_path / "ann" / name, noise(3, rate_hz, channels), rate_hz, **options)
+    """Also in the last page of Vorbis, where a seek comes to another place."""
+    wave = noise(20 if name == "x.ogg" else 3, rate_hz, channels)
+    path = write(tmp_path / "ann" / name, wave, rate_hz, **options)
     recordings = data.read_folder(tmp_path)
     length = int(recordings.lengths[0])
     decoded, _ = soundfile.read(path, always_2d=True)
@@ -219,42 +206,31 @@ def test_windows_agree_with_the_whole_file(tmp_path, name, rate_hz, channels, op
     assert whole.dtype == np.int16
     common = min(length, len(expected))
     np.testing.assert_allclose(whole[:common] / 32768, expected[:common], atol=2e-3, rtol=0)
-    for start, stop in ((0, 999), (7001, 20_001), (length - 1501, length), (30_000, 30_001)):
+    starts = range(100, length - 501, 5999)
+    for start, stop in ((7001, 20_001), (length - 1501, length), *((i, i + 500) for i in starts)):
         window = recordings.read(0, start, stop)
         assert window.shape == (stop - start,)
         np.testing.assert_allclose(window.astype(int), whole[start:stop], atol=8, rtol=0)
 
 
-def test_vorbis_seeks_to_the_sample(tmp_path):
-    wave = noise(20, 8000)[:, 0]
-    write(tmp_path / "ann" / "x.ogg", wave, 8000, format="OGG", subtype="VORBIS")
-    recordings = data.read_folder(tmp_path)
-    whole = recordings.read(0, 0, 320_000)
-    for start in range(100, 319_000, 5999):
-        window = recordings.read(0, start, start + 500)
-        np.testing.assert_allclose(window, whole[start : start + 500], atol=8)
-
-
 def test_bad_files_among_good_ones_are_skipped_and_listed(two_speakers):
-    (two_speakers / "ann" / "empty.wav").touch()
-    (two_speakers / "bob" / "text.flac").write_text("this is no audio at all")
-    write(two_speakers / "bob" / "xnone.wav", np.zeros((0, 1)))
+    """And keep their names from others."""
+    bad = {"ann/e.wav": "is empty", "bob/a0.flac": "is not audio", "bob/x.wav": "no samples"}
+    for name in [*bad][:2]:
+        (two_speakers / name).write_text("this is no audio at all" * name.endswith("flac"))
+    write(two_speakers / "bob" / "x.wav", np.zeros((0, 1)))
     recordings = data.read_folder(two_speakers, max_skipped_fraction=0.2)
-    assert len(recordings) == 24
-    names = [path.rsplit("/", 1)[1] for path, _ in recordings.skipped]
-    assert names == ["empty.wav", "text.flac", "xnone.wav"]
-    words = ("is empty", "is not audio", "no samples")
-    assert all(word in why for word, (_, why) in zip(words, recordings.skipped, strict=True))
+    assert (len(recordings), recordings.names[0]) == (24, "ann/a0")
+    assert [path for path, _ in recordings.skipped] == [f"{two_speakers / name}" for name in bad]
+    reasons = [why for _, why in recordings.skipped]
+    assert all(word in why for word, why in zip(bad.values(), reasons, strict=True))
     with pytest.raises(UserError, match=r"3 of 27 .*10%"):
         data.read_folder(two_speakers)
-
-
-def test_no_folder_and_no_audio(tmp_path):
     with pytest.raises(UserError, match="nowhere"):
-        data.read_folder(tmp_path / "nowhere")
-    (tmp_path / "readme.txt").write_text("nothing")
+        data.read_folder(two_speakers / "nowhere")
+    (two_speakers / "none").mkdir()
     with pytest.raises(UserError, match="no recordings"):
-        data.read_folder(tmp_path)
+        data.read_folder(two_speakers / "none")
 
 
 def test_names_that_are_no_text_are_skipped_and_listed(two_speakers):
@@ -270,17 +246,14 @@ def test_names_that_are_no_text_are_skipped_and_listed(two_speakers):
     assert "not valid UTF-8" in reason
     assert empty.endswith(r"two\nlines.wav")
     assert "\n" not in "".join(text for pair in recordings.skipped for text in pair)
-
-
-def test_a_folder_whose_name_is_no_text_is_one_sentence(tmp_path):
-    root = tmp_path / os.fsdecode(b"caf\xe9")
+    root = two_speakers / os.fsdecode(b"caf\xe9")
     root.mkdir()
-    write(tmp_path / "x.wav", noise(0.1)).rename(root / "y.wav")
+    (two_speakers / "ann" / "a0.wav").rename(root / "y.wav")
     with pytest.raises(UserError, match="not valid UTF-8") as caught:
         data.read_folder(root)
     str(caught.value).encode()
-    (tmp_path / "link").symlink_to(root)  # gives it another name
-    assert len(data.read_folder(tmp_path / "link")) == 1
+    (two_speakers / "link").symlink_to(root)  # gives it another name
+    assert len(data.read_folder(two_speakers / "link")) == 1
 
 
 def claim(path, num_frames):
@@ -301,16 +274,14 @@ def int32(value):
     return value.to_bytes(4, "little")
 
 
-@pytest.mark.parametrize(("name", "harm", "words"), [
-    ("x.flac", lambda path: claim(path, 2**36 - 1), "68,719,476,735"),
-    ("x.wav", lambda path: put(path, 24, int32(999)), "999 Hz"),
-    ("x.wav", lambda path: put(path, 24, int32(1_000_000)), "1000000 Hz"),
-    ("x.wav", lambda path: put(path, 40, int32(0)), "32,044 bytes"),
-])  # fmt: skip
-def test_what_no_header_of_a_recording_says_is_skipped(two_speakers, name, harm, words):
-    harm(write(two_speakers / "ann" / name, noise(1, seed=99)))
-    ((_, reason),) = data.read_folder(two_speakers).skipped
-    assert words in reason
+def test_what_no_header_of_a_recording_says_is_skipped(two_speakers):
+    claim(write(two_speakers / "ann" / "w.flac", noise(1, seed=99)), 2**36 - 1)
+    headers = ((24, 999), (24, 1_000_000), (40, 0))
+    for name, (position, value) in zip("xyz", headers, strict=True):
+        put(write(two_speakers / "ann" / f"{name}.wav", noise(1)), position, int32(value))
+    reasons = [why for _, why in data.read_folder(two_speakers, 1, 0.2).skipped]
+    words = ("68,719,476,735", "999 Hz", "1000000 Hz", "32,044 bytes")
+    assert all(word in why for word, why in zip(words, reasons, strict=True))
 
 
 def packed(root, said=None):
@@ -318,10 +289,9 @@ def packed(root, said=None):
     return data.pack(data.read_folder(root), root.parent / "pack", log, max_skipped_fraction=0.5)
 
 
-@pytest.mark.parametrize("rate_hz", [16_000, 22_050])
-def test_a_flac_of_unknown_length_is_decoded_to_its_end(tmp_path, rate_hz):
+def test_a_flac_of_unknown_length_is_decoded_to_its_end(tmp_path):
     """The format allows 0, and encoders that write to a pipe leave it so."""
-    path = write(tmp_path / "in" / "ann" / "x.flac", noise(1.3, rate_hz), rate_hz)
+    path = write(tmp_path / "in" / "ann" / "x.flac", noise(1.3, 22_050), 22_050)
     whole = data.read_folder(tmp_path / "in")
     expected = whole.read(0, 0, 20_800)
     claim(path, 0)
@@ -330,13 +300,6 @@ def test_a_flac_of_unknown_length_is_decoded_to_its_end(tmp_path, rate_hz):
     np.testing.assert_array_equal(recordings.read(0, 0, 20_800), expected)
     np.testing.assert_array_equal(recordings.read(0, 20_700, 20_800), whole.read(0, 20_700, 20_800))
     np.testing.assert_array_equal(packed(tmp_path / "in").read(0, 0, 20_800), expected)
-
-
-def test_a_flac_of_a_few_samples_too_many_is_truncated(two_speakers):
-    claim(write(two_speakers / "ann" / "x.flac", noise(1, seed=99)), 20_000)
-    ((name, reason),) = packed(two_speakers).skipped
-    assert name == "x"
-    assert "20,000" in reason
 
 
 @pytest.mark.parametrize(("value", "rate_hz"), [(np.nan, 16_000), (-np.inf, 44_100)])
@@ -354,94 +317,70 @@ def test_what_is_not_finite_is_skipped_and_said(two_speakers, value, rate_hz):
     assert "first at 0.250 s" in reason
 
 
-@pytest.mark.parametrize(("name", "options", "what"), [
-    ("x.wav", {}, "promises 32,000 bytes, and there are 15,978"),
-    ("x.ogg", {"format": "OGG", "subtype": "VORBIS"}, "last page"),
-    ("x.opus", {"format": "OGG", "subtype": "OPUS"}, "last page"),
-    ("x.mp3", {"format": "MP3", "subtype": "MPEG_LAYER_III"}, "samples decode"),
-])  # fmt: skip
-def test_half_a_file_is_kept_and_said(tmp_path, name, options, what):
-    seconds = 1 if name == "x.wav" else 3
-    path = write(tmp_path / "in" / "ann" / name, noise(seconds), **options)
-    content, said = path.read_bytes(), []
-    assert not packed(tmp_path / "in").shortened
-    path.write_bytes(content[: len(content) // 2])
-    recordings = packed(tmp_path / "in", said)
-    ((file, missing),) = recordings.shortened
-    assert file.rsplit("/", 1)[-1] in (name, "x")
-    assert what in missing
-    assert any(missing in line for line in said)
-    assert not recordings.skipped
-    (length,) = recordings.lengths.tolist()
-    assert 4000 < length < 16_000 * seconds * 0.7
-    again = packed(tmp_path / "in")
-    assert again.shortened == recordings.shortened
-    assert again.read(0, 0, length).std() > 1000
-
-
-@pytest.mark.parametrize(("name", "subtype", "what"), [
-    ("x.ogg", "VORBIS", "first of its streams"), ("x.opus", "OPUS", "first of its streams"),
-    ("x.mp3", "MPEG_LAYER_III", r"3\.0 of its 6\.\d s"),
-])  # fmt: skip
-def test_joined_files_are_kept_and_what_is_unread_is_said(tmp_path, name, subtype, what):
-    path = tmp_path / "in" / "ann" / name
-    form = {"format": "MP3" if name == "x.mp3" else "OGG", "subtype": subtype}
-    content = b"".join(write(path, noise(3, seed=i), **form).read_bytes() for i in range(2))
-    tag = b"ID3\4\0\0\0\0\2\0" + b"\xff\xfb\x90\x00" * 64 if name == "x.mp3" else b""
-    path.write_bytes(tag + content)
-    recordings = data.read_folder(tmp_path / "in")
-    assert recordings.lengths.tolist() == [48_000]
-    ((_, missing),) = recordings.shortened
-    assert re.search(what, missing)
-
-
-def test_an_mp3_of_several_rates_without_their_sum_is_said_to_be_read_in_part(tmp_path):
-    """It is taken to have the first frame's bit rate, here that of noise, before silence."""
-    path, wave = tmp_path / "in" / "ann" / "x.mp3", noise(20, 48_000)
+def of_many_rates(path):
+    """An MP3 of several bit rates, noise and near silence, without its number of frames."""
+    wave = noise(20, 48_000)
     wave[48_000:] *= 1e-4
-    path.parent.mkdir(parents=True)
-    form = {"format": "MP3", "subtype": "MPEG_LAYER_III", "bitrate_mode": "VARIABLE"}
-    with soundfile.SoundFile(path, "w", 48_000, 1, **form) as sound:
-        sound.write(wave[::-1])
+    write(path, wave[::-1], 48_000, format="MP3", bitrate_mode="VARIABLE")
     content = path.read_bytes()
-    assert not data.read_folder(tmp_path / "in").shortened
-    path.write_bytes(content[content.index(content[:2], content.index(b"Xing")) :])
-    ((_, missing),) = data.read_folder(tmp_path / "in").shortened
-    assert re.search(r"only \d+\.\d of its 20\.\d s are read", missing)
+    assert not data.read_folder(path.parent).shortened
+    return content[content.index(content[:2], content.index(b"Xing")) :]
 
 
-def test_what_is_damaged_within_is_kept_and_said(tmp_path):
-    folder = tmp_path / "in" / "ann"
-    path = write(folder / "x.ogg", noise(3), format="OGG", subtype="VORBIS")
-    content = path.read_bytes()
-    for part, what in ((3, "pages? or more are missing|page or more are missing"), (2, "decode")):
-        path.write_bytes(content)
-        put(path, len(content) // part, bytes(20))
-        recordings = packed(tmp_path / "in")
-        ((_, missing),) = recordings.shortened
-        assert re.search(what, missing)
-        assert recordings.lengths[0] < 48_000
-    path.unlink()
-    path = write(folder / "x.mp3", noise(20), format="MP3", subtype="MPEG_LAYER_III")
-    whole = packed(tmp_path / "in").read(0, 0, 3 * 65_536)
-    put(path, path.stat().st_size // 2, bytes(3000))
-    recordings = packed(tmp_path / "in")
-    assert recordings.lengths.tolist() == [2 * 65_536]
-    assert "131,072 of 320,000 samples decode" in recordings.shortened[0][1]
-    np.testing.assert_array_equal(recordings.read(0, 0, 2 * 65_536), whole[: 2 * 65_536])
+def test_files_that_are_read_in_part_are_kept_and_said(tmp_path):
+    """Halves, files that were joined, damage within, and sizes that a header promises."""
+    forms = {"wav": {}, "ogg": VORBIS, "mp3": {"format": "MP3"}, "flac": {}}
 
+    def encode(ending, seconds, seed, **options):
+        path = write(
+            tmp_path / f"x.{ending}", noise(seconds, seed=seed), **forms[ending], **options
+        )
+        return path.read_bytes()
 
-def test_a_wav_from_a_pipe_is_whole_and_one_of_terabytes_cut_short(tmp_path):
-    for promised in (0xFFFFFFFF, 0x7FFFF024, 0x80000000):
-        put(write(tmp_path / "in" / "ann" / "x.wav", noise(1)), 40, int32(promised))
-        recordings = packed(tmp_path / "in")
-        assert recordings.lengths.tolist() == [16_000]
-        assert not recordings.shortened
-    path = write(tmp_path / "in" / "ann" / "x.wav", noise(1), format="RF64")
-    put(path, 20, struct.pack("<3Q", 4 << 40, 4 << 40, 2 << 40))
-    recordings = packed(tmp_path / "in")
-    assert recordings.lengths.tolist() == [16_000]
-    assert "4,398,046,511,104 bytes" in recordings.shortened[0][1]
+    def harm(content, position, change=bytes(20)):
+        return content[:position] + change + content[position + len(change) :]
+
+    wav, ogg, mp3 = encode("wav", 1, 0), encode("ogg", 3, 0), encode("mp3", 3, 0)
+    long, rf64 = encode("mp3", 20, 3), encode("wav", 1, 4, format="RF64")
+    tag = b"ID3\4\0\0\0\0\2\0" + b"\xff\xfb\x90\x00" * 64
+    # Content, what is said of it, and the number of samples that are left.
+    files = {
+        "half.wav": (wav[: len(wav) // 2], "promises 32,000 bytes, and there are 15,978", 7989),
+        "half2.ogg": (ogg[: len(ogg) // 2], "last page", range(4000, 33_000)),
+        "half3.mp3": (mp3[: len(mp3) // 2], "samples decode", range(4000, 33_000)),
+        "twice2.ogg": (encode("ogg", 3, 5) + encode("ogg", 3, 6), "first of its streams", 48_000),
+        "twice3.mp3": (tag + encode("mp3", 3, 7) + mp3, r"3\.0 of its 6\.\d s", 48_000),
+        "rates.mp3": (of_many_rates(tmp_path / "m" / "x.mp3"), r"\d of its 20\.\d s are", None),
+        "page.ogg": (harm(ogg, len(ogg) // 3), "pages? or more", range(48_000)),
+        "inner.ogg": (harm(ogg, len(ogg) // 2), "decode", range(48_000)),
+        "inner3.mp3": (harm(long, len(long) // 2, bytes(3000)), "131,072 of 320,000", 131_072),
+        "huge.wav": (harm(rf64, 20, struct.pack("<3Q", 4 << 40, 4 << 40, 2 << 40)),
+                     "4,398,046,511,104 bytes", 16_000),
+        **{f"pipe{size}.wav": (harm(encode("wav", 1, size % 99), 40, int32(size)), "", 16_000)
+           for size in (0xFFFFFFFF, 0x7FFFF024, 0x80000000)},
+    }  # fmt: skip
+    for name, (content, _, _) in files.items():
+        (tmp_path / "in" / "ann").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / "ann" / name).write_bytes(content)
+    claim(write(tmp_path / "in" / "ann" / "long.flac", noise(1, seed=99)), 20_000)
+    said = []
+    recordings, again = packed(tmp_path / "in", said), packed(tmp_path / "in")
+    ((name, reason),) = recordings.skipped
+    assert name == "long"
+    assert "20,000" in reason
+    assert again.shortened == recordings.shortened
+    assert all(any(why in line for line in said) for _, why in recordings.shortened)
+    reasons = defaultdict(str)
+    for path, why in recordings.shortened:
+        reasons[path.rsplit("/")[-1].split(".")[0]] += why
+    for name, (_, words, number) in files.items():
+        stem = name.split(".")[0]
+        assert bool(words) == (stem in reasons)
+        assert re.search(words, reasons[stem]), name
+        index = recordings.names.index(stem)
+        length = int(recordings.lengths[index])
+        assert number is None or length in np.atleast_1d(number), (name, length)
+        assert recordings.read(index, 0, length).std() > 1000 * (stem != "rates")
 
 
 def test_what_a_decoder_raises_is_a_reason(two_speakers, monkeypatch):
@@ -498,13 +437,13 @@ def test_what_may_not_be_read_is_counted_and_what_is_no_file_never_opened(
             raise PermissionError(13, "Permission denied", str(folder))
         return scan(folder)
 
-    monkeypatch.setattr(os, "scandir", refuse)
-    ((folder, reason),) = data.read_folder(two_speakers).skipped
-    assert folder.endswith("cyd")
-    assert "Permission denied" in reason
-    with pytest.raises(UserError, match="1 of 25 recordings"):
-        data.read_folder(two_speakers, max_skipped_fraction=0.0)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        ((folder, reason),) = data.read_folder(two_speakers).skipped
+        assert folder.endswith("cyd")
+        assert "Permission denied" in reason
+        with pytest.raises(UserError, match="1 of 25 recordings"):
+            data.read_folder(two_speakers, max_skipped_fraction=0.0)
     os.mkfifo(two_speakers / "ann" / "fifo.wav")
     (two_speakers / "ann" / "zero.wav").symlink_to("/dev/zero")
     (two_speakers / "ann" / "gone.wav").symlink_to("nowhere")
@@ -513,7 +452,7 @@ def test_what_may_not_be_read_is_counted_and_what_is_no_file_never_opened(
     assert "No such file" in reasons[1]
 
 
-@pytest.mark.parametrize("rate_hz", [16_000, 44_100, 11_127])
+@pytest.mark.parametrize("rate_hz", [16_000, 11_127])
 def test_a_stream_has_the_samples_of_the_whole_file(tmp_path, monkeypatch, rate_hz):
     """The resampler's state goes on from part to part: not a bit differs, wherever they are cut."""
     write(tmp_path / "ann" / "x.wav", noise(2, rate_hz, 2), rate_hz)
@@ -532,70 +471,72 @@ def voice(peak, rate_hz=RATE_HZ, seed=0):
     return peak * wave / np.abs(wave).max()
 
 
-def pack_one(tmp_path, wave, rate_hz=RATE_HZ, **options):
-    """A recording next to a sound one, packed: its samples, rms and the sentences on it."""
-    write(tmp_path / "in" / "ann" / "x.wav", wave, rate_hz, **options)
-    write(tmp_path / "in" / "ann" / "good.wav", noise(1, seed=9))
-    recordings = data.pack_folder(tmp_path / "in", tmp_path / "pack", lambda _: None)
-    said = [reason for name, reason in (*recordings.skipped, *recordings.shortened) if "x" in name]
-    if "x" not in recordings.names:
-        return None, 0.0, said
-    index = recordings.names.index("x")
-    samples = recordings.read(index, 0, int(recordings.lengths[index])) / 32768
-    unpacked = data.read_folder(tmp_path / "in")
-    np.testing.assert_allclose(unpacked.read(index, 99, 999) / 32768, samples[99:999], atol=3e-4)
-    return samples, float(recordings.rms[index]), said
+WAVES = [noise(2, seed=seed)[:, 0] for seed in range(9)]
+TONE = 0.999 * np.sign(np.sin(2 * np.pi * 440 * np.arange(44_100) / 44_100))
+SQUARE, LOW = soxr.resample(TONE, 44_100, RATE_HZ), noise(2, 44_100, seed=20)[:, 0]
+MANY = noise(1, channels=32, seed=21)
 
 
-@pytest.mark.parametrize(("peak", "subtype"), [(0.9, "FLOAT"), (1.2, "DOUBLE"), (7.9, "FLOAT")])
-def test_a_recording_beyond_full_scale_is_scaled_and_listed(tmp_path, peak, subtype):
-    wave = voice(peak)
-    samples, _, said = pack_one(tmp_path, wave, subtype=subtype)
-    assert np.corrcoef(samples, wave)[0, 1] > 0.99999
-    assert np.abs(samples).max() <= 1
-    assert [f"{peak:.4g} times" in one for one in said] == [True] * (peak > 1)
+def stack(wave, gain):
+    return np.stack([wave, gain * wave], axis=1)
 
 
-def test_a_resampler_beyond_full_scale_does_not_clip(tmp_path):
-    """A square wave at full scale overshoots; only its scale changes, which is not listed."""
-    wave = 0.999 * np.sign(np.sin(2 * np.pi * 440 * np.arange(44_100) / 44_100))
-    samples, _, said = pack_one(tmp_path, wave, 44_100)
-    expected = soxr.resample(wave, 44_100, RATE_HZ)
-    assert np.abs(expected).max() > 1.05
-    assert np.corrcoef(samples, expected)[0, 1] > 0.99999
-    assert not said
+#: Sound, its rate and subtype, what is kept of it (None: nothing), and what is said.
+LEVELS = {
+    "soft": (voice(0.9), 16_000, "FLOAT", voice(0.9), ""),
+    "loud": (voice(7.9, seed=1), 16_000, "DOUBLE", voice(1, seed=1), "7.9 times"),
+    # A square wave at full scale overshoots when resampled; only its scale changes.
+    "square": (TONE, 44_100, "PCM_16", SQUARE / np.abs(SQUARE).max(), ""),
+    "offset": (0.135 * WAVES[0] - 0.5, 16_000, "PCM_16", 0.135 * WAVES[0], "constant offset"),
+    "offset2": (0.135 * WAVES[1] + 0.01, 16_000, "FLOAT", 0.135 * WAVES[1], "constant offset"),
+    "small": (WAVES[2] + 0.005, 16_000, "PCM_16", WAVES[2] + 0.005, ""),  # 5 % of its loudness
+    "beyond": (voice(5, seed=2) + 2, 16_000, "FLOAT", voice(1, seed=2), "constant offset"),
+    "above": (voice(0.5, seed=3) + 2, 16_000, "FLOAT", voice(0.5, seed=3), "constant offset"),
+    "faint": (voice(3e-4, seed=4), 16_000, "FLOAT", voice(3e-4, seed=4), "16 bits"),
+    "faint2": (voice(3e-4, seed=5), 16_000, "PCM_16", voice(3e-4, seed=5), ""),  # it had no more
+    "balanced": (stack(WAVES[3], -0.99), 16_000, "PCM_16", WAVES[3], "channel 1 is read alone"),
+    "balanced2": (stack(LOW, -0.97), 44_100, "PCM_16", soxr.resample(LOW, 44_100, RATE_HZ),
+                  "channel 1 is read alone"),
+    "stereo": (MANY[:, :2] / 9, 16_000, "PCM_16", MANY[:, :2].mean(axis=1) / 9, ""),
+    "many": (MANY, 16_000, "PCM_16", MANY.mean(axis=1), ""),
+    "silence": (np.zeros((16_000, 2)), 16_000, "PCM_16", None, "silent"),
+    "constant": (np.full(16_000, 0.3), 16_000, "PCM_16", None, "silent"),
+    "nothing": (1e-6 * noise(1), 16_000, "FLOAT", None, "silent"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("offset", "subtype"), [(-0.5, "PCM_16"), (0.01, "FLOAT")])
-def test_a_constant_offset_is_subtracted_and_listed(tmp_path, offset, subtype):
-    wave = noise(2)[:, 0] * 0.0135 / 0.1
-    samples, rms, said = pack_one(tmp_path, wave + offset, subtype=subtype)
-    np.testing.assert_allclose(rms, 0.0135, rtol=1e-3)
-    np.testing.assert_allclose(samples, wave - wave.mean(), atol=6e-5)
-    assert ["constant offset" in one for one in said] == [True]
+def test_levels_are_brought_into_16_bits_and_listed(tmp_path):
+    for name, (wave, rate_hz, subtype, _, _) in LEVELS.items():
+        write(tmp_path / "in" / "ann" / f"{name}.wav", wave, rate_hz, subtype=subtype)
+    recordings = packed(tmp_path / "in")
+    source = data.read_folder(tmp_path / "in")
+    said = [*recordings.skipped, *recordings.shortened]
+    for name, (_, _, _, kept, words) in LEVELS.items():
+        reasons = [reason for one, reason in said if one == name]
+        assert bool(reasons) == bool(words), (name, reasons)
+        assert any(words in one for one in reasons) == bool(words), (name, reasons)
+        assert (name in recordings.names) == (kept is not None)
+        if kept is None:
+            continue
+        index, sound = recordings.names.index(name), kept - kept.mean() * ("offset" in words)
+        samples = recordings.read(index, 0, int(recordings.lengths[index])) / 32768
+        atol = 2e-3 if name in ("loud", "square", "beyond", "above", "balanced2") else 1e-4
+        np.testing.assert_allclose(samples, sound, atol=atol, err_msg=name)
+        rms = np.sqrt(np.mean(samples**2))
+        np.testing.assert_allclose(recordings.rms[index], rms, rtol=1e-3, err_msg=name)
+        other = source.read(source.names.index(name), 99, 999) / 32768
+        np.testing.assert_allclose(other, samples[99:999], atol=3e-4, err_msg=name)
+    write(tmp_path / "far" / "x.wav", 3e4 * noise(0.1), subtype="FLOAT")
+    with pytest.raises(UserError, match=r"x\.wav has samples of up to [\d,]+, and full scale is 1"):
+        data.read_folder(tmp_path / "far").read(0, 0, 100)
 
 
-def test_a_small_offset_stays_and_one_beyond_full_scale_does_not(tmp_path):
-    wave = noise(2)[:, 0]
-    samples, _, said = pack_one(tmp_path / "small", wave + 0.005)  # 0.1 % of its loudness
-    np.testing.assert_allclose(samples, wave + 0.005, atol=6e-5)
-    assert not said
-    for peak in (5.0, 0.5):
-        wave = voice(peak) + 2
-        samples, _, said = pack_one(tmp_path / f"{peak}", wave, subtype="FLOAT")
-        assert np.corrcoef(samples, wave)[0, 1] > 0.99999
-        assert abs(samples.mean()) < 1e-3
-        assert any("constant offset" in one for one in said)
-
-
-@pytest.mark.parametrize(("wave", "subtype"), [
-    (np.zeros(16_000), "PCM_16"), (np.zeros((16_000, 2)), "PCM_16"),
-    (np.full(16_000, 0.3), "FLOAT"), (np.full(16_000, 0.3), "PCM_16"), (1e-6 * noise(1), "FLOAT"),
-])  # fmt: skip
-def test_silence_is_left_out_and_listed(tmp_path, wave, subtype):
-    samples, _, said = pack_one(tmp_path, wave, subtype=subtype)
-    assert samples is None
-    assert "silent" in said[0]
+def test_a_file_may_end_inside_of_a_header():
+    """The first frame is not counted, as another one has to follow."""
+    frame = bytes([0xFF, 0xFB, 0x90, 0]) + bytes(413)  # 1,152 samples of layer III, at 44.1 kHz
+    for num_bytes in (0, 3, 4, 417):
+        expected = (1 + (num_bytes >= 4)) * 1152 / 44_100
+        assert mp3_seconds(2 * frame + frame[:num_bytes]) == pytest.approx(expected)
 
 
 def test_copies_under_other_names_and_formats_are_left_out(tmp_path):
@@ -610,30 +551,6 @@ def test_copies_under_other_names_and_formats_are_left_out(tmp_path):
         assert recordings.names == ("b", "other")
         assert [name for name, _ in recordings.skipped] == ["c", "d", "e", "f"]
         assert all("b" in reason for _, reason in recordings.skipped)
-
-
-def test_a_recording_that_16_bits_lose_is_listed(tmp_path):
-    samples, _, said = pack_one(tmp_path, voice(3e-4), subtype="FLOAT")
-    assert samples is not None
-    assert ["16 bits" in one for one in said] == [True]
-    assert not pack_one(tmp_path / "other", voice(3e-4))[2]  # it had no more
-    write(tmp_path / "far" / "x.wav", 3e4 * noise(0.1), subtype="FLOAT")  # is no square wave
-    with pytest.raises(UserError, match=r"x\.wav has samples of up to [\d,]+, and full scale is 1"):
-        data.read_folder(tmp_path / "far").read(0, 0, 100)
-
-
-@pytest.mark.parametrize(("gain", "rate_hz"), [(-1.0, 16_000), (-0.97, 44_100)])
-def test_channels_that_cancel_are_not_averaged(tmp_path, gain, rate_hz):
-    wave = noise(2, rate_hz)[:, 0]
-    samples, _, said = pack_one(tmp_path, np.stack([wave, gain * wave], 1), rate_hz)
-    expected = soxr.resample(wave, rate_hz, RATE_HZ)
-    np.testing.assert_allclose(samples, expected, atol=2e-3)
-    assert ["channel 1 is read alone" in one for one in said] == [True]
-    for channels in (2, 32):
-        wave = noise(1, channels=channels)
-        samples, _, said = pack_one(tmp_path / f"{channels}", wave)
-        np.testing.assert_allclose(samples, wave.mean(axis=1), atol=6e-5)
-        assert not said
 
 
 def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):
@@ -651,14 +568,3 @@ def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):
         np.testing.assert_array_equal(recordings.read(i, 0, length), expected)
         assert recordings.rms is not None
         np.testing.assert_allclose(recordings.rms[i], np.sqrt(np.mean((expected / 32768) ** 2)))
-
-
-#: MPEG 1, layer III, 128 kbit/s at 44.1 kHz: 1,152 samples in 417 bytes.
-FRAME = bytes([0xFF, 0xFB, 0x90, 0]) + bytes(413)
-
-
-def test_a_file_may_end_inside_of_a_header():
-    """The first frame is not counted, as another one has to follow."""
-    for num_bytes in (0, 1, 2, 3, 4, 417):
-        expected = (1 + (num_bytes >= 4)) * 1152 / 44_100
-        assert mp3_seconds(2 * FRAME + FRAME[:num_bytes]) == pytest.approx(expected)

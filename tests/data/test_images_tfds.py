@@ -68,6 +68,19 @@ def read(data_dir, name, split, **options):
     return data.read_images_tfds(data_dir, name, split, **{"log": lambda _: None, **options})
 
 
+def test_where_the_images_of_a_split_lie(prepared):
+    for split, shards in {
+        "train[:50%]": {"train-00000": range(3)},
+        "train[2:-1]": {"train-00000": range(2, 3), "train-00001": range(2)},
+        "unlabelled+train[5:]": {"unlabelled-00000": range(2), "train-00001": range(2, 3)},
+    }.items():
+        found = data.locate_images_tfds(prepared, "stl10", split)
+        names = [path.rpartition("/")[2].replace(".array_record", "")[6:-9] for path, _ in found]
+        assert dict(zip(names, [rows for _, rows in found], strict=True)) == shards
+    with pytest.raises(UserError, match=r"no split 'test' .* it has train, unlabelled"):
+        data.locate_images_tfds(prepared, "stl10", "test")
+
+
 @pytest.mark.parametrize("memory_bytes", [10**9, 0])
 def test_reads_what_was_written(prepared, tmp_path, memory_bytes, monkeypatch):
     monkeypatch.setattr("cpc.data.images.MEMORY_BYTES", memory_bytes)
@@ -83,20 +96,6 @@ def test_reads_what_was_written(prepared, tmp_path, memory_bytes, monkeypatch):
     assert nameless.labels.tolist() == [data.UNLABELLED] * 2
     grey = read(prepared, "stl10", "train", size=4, channels=1)
     assert grey.pixels.shape == (6, 4, 4, 1)
-
-
-@pytest.mark.parametrize(("split", "shards"), [
-    ("train", {"train-00000": range(3), "train-00001": range(3)}),
-    ("train[:50%]", {"train-00000": range(3)}),
-    ("train[2:-1]", {"train-00000": range(2, 3), "train-00001": range(2)}),
-    ("unlabelled+train[5:]", {"unlabelled-00000": range(2), "train-00001": range(2, 3)}),
-])  # fmt: skip
-def test_where_the_images_of_a_split_lie(prepared, split, shards):
-    found = data.locate_images_tfds(prepared, "stl10", split)
-    names = [path.rpartition("/")[2].replace(".array_record", "")[6:-9] for path, _ in found]
-    assert dict(zip(names, [rows for _, rows in found], strict=True)) == shards
-    with pytest.raises(UserError, match=r"no split 'test' .* it has train, unlabelled"):
-        data.locate_images_tfds(prepared, "stl10", "test")
 
 
 def test_damaged_record(tmp_path):
@@ -174,5 +173,5 @@ def test_several_classes_and_images(tmp_path):
         return {"left": png(image(i)), "right": png(image(i))}
 
     write(tmp_path / "sets/pairs/1.0.0", features, pair)
-    with pytest.raises(UserError, match=r"pairs has 2 8-bit images an example \(of left, right"):
+    with pytest.raises(UserError, match=r"pairs has 2 8-bit images .*left, right"):
         read(data_dir, "pairs", "train")

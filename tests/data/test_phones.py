@@ -17,6 +17,9 @@ def test_the_papers_format(tmp_path):
     assert labels["103-1240-0000"].dtype == np.int32
     assert labels["1-2-3"].tolist() == [2]
     assert len(names) == 41
+    path = tmp_path / "phones.txt"  # neither a mark of byte order nor an accent apart is of an id
+    path.write_text("a 1 2\ncafe\u0301 3\n", encoding="utf-8-sig")
+    assert list(data.read_alignments(path)[0]) == ["a", "caf\u00e9"]
 
 
 def test_names(tmp_path):
@@ -51,15 +54,6 @@ def test_a_few_frames_more_or_less(num_labels):
     np.testing.assert_array_equal(frames[:common], labels[:common])
     assert (frames[common:] == data.UNLABELLED).all()
     assert len(frames) == 100
-
-
-def test_labels_of_another_recording():
-    for num_labels in (0, 89, 104):
-        with pytest.raises(UserError, match=rf"u7 has {num_labels} labels but 100 frames"):
-            data.align(np.zeros(num_labels, np.int32), 100, "u7")
-
-
-def test_a_mark_of_byte_order_and_accents_apart_are_no_part_of_an_id(tmp_path):
-    path = tmp_path / "phones.txt"
-    path.write_text("a 1 2\ncafe\u0301 3\n", encoding="utf-8-sig")
-    assert list(data.read_alignments(path)[0]) == ["a", "caf\u00e9"]
+    for number in (0, 89, 104):
+        with pytest.raises(UserError, match=rf"u7 has {number} labels but 100 frames"):
+            data.align(np.zeros(number, np.int32), 100, "u7")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cpc import data
-from cpc.data.recordings import gains, root_mean_square
+from cpc.data.recordings import root_mean_square
 from cpc.types import UserError
 
 
@@ -43,22 +43,12 @@ def test_split_shares_speakers_and_no_utterance(ten):
     assert data.split_by_utterance(ten, 0.2, seed=1)[1].names == test.names
     seen = {data.split_by_utterance(ten, 0.2, seed=s)[1].names for s in range(8)}
     assert len(seen) > 1
-
-
-def test_split_keeps_one_on_each_side(ten):
-    for fraction in (0.01, 0.5, 0.99):
+    for fraction in (0.01, 0.99):  # one on each side
         for part in data.split_by_utterance(ten, fraction, seed=0):
             assert {"a", "b"} <= set(part.speakers)
-    for fraction in (0.0, 1.0, -1.0):
+    for fraction in (0.0, 1.0):
         with pytest.raises(UserError, match="test_fraction"):
             data.split_by_utterance(ten, fraction, seed=0)
-
-
-def test_lists_split(ten, tmp_path):
-    (tmp_path / "train.txt").write_text("u3\n\nu1 \n")
-    train, test = data.split_by_lists(ten, data.read_list(tmp_path / "train.txt"), ["u9"])
-    assert train.names == ("u3", "u1")
-    assert test.names == ("u9",)
 
 
 def test_absent_and_shared_utterances_are_counted_and_named(ten):
@@ -77,9 +67,14 @@ def test_named_files_that_are_no_files_are_never_opened(tmp_path, make):
     for read in (data.read_list, data.read_alignments, data.read_items):
         with pytest.raises(UserError, match="is no file"):
             read(tmp_path / "named")
+    with pytest.raises(UserError, match=r"none\.txt"):
+        data.read_list(tmp_path / "none.txt")
 
 
-def test_damaged_utterances_may_be_listed():
+def test_lists_split_also_damaged_utterances(ten, tmp_path):
+    (tmp_path / "train.txt").write_text("u3\n\nu1 \n")
+    train, test = data.split_by_lists(ten, data.read_list(tmp_path / "train.txt"), ["u9"])
+    assert (train.names, test.names) == (("u3", "u1"), ("u9",))
     some = ramp(["u0"], ["a"], skipped=(("/somewhere/u1.flac", "is empty"), ("u2", "cut")))
     train, test = data.split_by_lists(some, ["u0", "u1"], ["u2"])
     assert (train.names, test.names) == (("u0",), ())
@@ -87,11 +82,6 @@ def test_damaged_utterances_may_be_listed():
     assert data.split_by_lists(by_path, ["ann/0"], ["ann/1"])[0].names == ("ann/0",)
     with pytest.raises(UserError, match="bob/1"):
         data.split_by_lists(by_path, ["ann/0"], ["bob/1"])
-
-
-def test_missing_list(tmp_path):
-    with pytest.raises(UserError, match=r"none\.txt"):
-        data.read_list(tmp_path / "none.txt")
 
 
 def test_every_utterance_gets_the_same_loudness():
@@ -110,8 +100,4 @@ def test_every_utterance_gets_the_same_loudness():
             x = data.read_all(recordings, i)
             assert x.dtype == np.float32
             np.testing.assert_allclose(np.sqrt(np.mean(x**2)), data.TARGET_RMS, rtol=1e-4)
-
-
-def test_silence_stays_finite():
-    assert np.isfinite(gains(np.zeros(1))).all()
     assert root_mean_square(np.zeros(0, np.int16)) == 0

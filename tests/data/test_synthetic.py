@@ -26,7 +26,7 @@ def test_chain_is_a_chain():
     np.testing.assert_allclose(stationary(chain).sum(), 1)
 
 
-@pytest.mark.parametrize("offset", [0, 1, 3])
+@pytest.mark.parametrize("offset", [1, 3])
 def test_information_against_enumeration(offset):
     """The sum over all pairs (speaker, phone) at two times, written out."""
     chain, num_speakers = uneven_chain(), 3
@@ -45,15 +45,13 @@ def test_information_against_enumeration(offset):
 
 
 def test_information_of_known_chains():
-    fair = np.full((4, 4), 0.25)
-    np.testing.assert_allclose(data.synthetic_information(1, fair), 0, atol=1e-12)
     cycle = np.roll(np.eye(4), 1, axis=1)
     np.testing.assert_allclose(data.synthetic_information(7, cycle, 2), np.log(8))
     falling = [data.synthetic_information(k, data.phone_chain(6)) for k in range(13)]
     assert (np.diff(falling) < 0).all()
     np.testing.assert_allclose(falling[0], np.log(6))
     with pytest.raises(UserError, match="offset is -1"):
-        data.synthetic_information(-1, fair)
+        data.synthetic_information(-1, data.phone_chain(6))
 
 
 def test_reading_is_pure_and_seeks():
@@ -64,16 +62,13 @@ def test_reading_is_pure_and_seeks():
         np.testing.assert_array_equal(recordings.read(4, start, stop), whole[start:stop])
         np.testing.assert_array_equal(make().recordings.read(4, start, stop), whole[start:stop])
     assert (make(seed=6).recordings.read(4, 0, 400) != whole[:400]).any()
+    measured = [root_mean_square(recordings.read(i, 0, 32_000)) for i in range(len(recordings))]
+    np.testing.assert_allclose(recordings.rms, measured, rtol=0.03)
+    with pytest.raises(UserError, match="synthetic"):
+        make(seconds=0.0)
     # An utterance does not depend on how many there are.
     more = make(utterances_per_speaker=9).recordings
     np.testing.assert_array_equal(more.read(4, 0, 400), whole[:400])
-
-
-def test_loudness_is_what_is_recorded():
-    recordings = make().recordings
-    lengths = enumerate(recordings.lengths.tolist())
-    measured = [root_mean_square(recordings.read(i, 0, length)) for i, length in lengths]
-    np.testing.assert_allclose(recordings.rms, measured, rtol=0.03)
 
 
 def test_labels_follow_the_chain():
@@ -106,8 +101,3 @@ def test_a_frame_tells_its_phone_and_speaker_and_nothing_of_its_neighbour():
     same = np.flatnonzero(labels[1:] == labels[:-1])
     difference = (samples[same + 1].astype(int) - samples[same]) / 32768
     assert difference.std() == pytest.approx(np.sqrt(2) * NOISE_RMS, rel=0.05)
-
-
-def test_nothing_to_make():
-    with pytest.raises(UserError, match="synthetic"):
-        make(seconds=0.0)

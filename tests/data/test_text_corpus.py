@@ -57,13 +57,19 @@ def corpus(tmp_path):
     return read_text_folder(write(tmp_path / "texts", **texts), tmp_path / "packs", quiet)
 
 
-def test_sentences_and_documents(corpus):
+def test_sentences_and_documents(corpus, tmp_path):
     assert sentences(corpus) == [
         ["the cat sat", "the dog ran", "the end"],
         ["a cat", "mr cat", "it's i", "b cat"],
     ]
     assert corpus.tokens.dtype == np.int32
     assert corpus.sentence_starts.dtype == corpus.document_starts.dtype == np.int64
+    (tmp_path / "ptb.txt").write_text(" no it was n't \n\n mr. N <unk> . said\n")
+    lines = read_text_folder(tmp_path / "ptb.txt", tmp_path / "packs", quiet, form="lines")
+    assert sentences(lines) == [["no it was n't", "mr. n <unk> . said"]]
+    (tmp_path / "mac.txt").write_bytes(b"one two\rthree\r\rfour five\r")
+    mac = read_text_folder(tmp_path / "mac.txt", tmp_path / "packs", quiet)
+    assert sentences(mac) == [["one two three", "four five"]]
 
 
 def test_ids_fall_in_frequency(corpus):
@@ -86,18 +92,12 @@ def test_cut_words_become_unknown(tmp_path):
     assert most.tokens.tolist() == [1, 1, 1, 2, 2, 0, 3, 0, 0]
 
 
-def test_lines_are_sentences_as_they_stand(tmp_path):
-    (tmp_path / "ptb.train.txt").write_text(" no it was n't \n\n mr. N <unk> . said\n")
-    corpus = read_text_folder(tmp_path / "ptb.train.txt", tmp_path / "packs", quiet, form="lines")
-    assert sentences(corpus) == [["no it was n't", "mr. N <unk> . said".lower()]]
-
-
 def read_in_chunks(monkeypatch, size):
     read = tokenizer.read_chunks
     monkeypatch.setattr("cpc.data.text.pack.read_chunks", lambda path: read(path, size))
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 50])
+@pytest.mark.parametrize("size", [1, 7, 50])
 def test_chunks_do_not_show(tmp_path, monkeypatch, size):
     text = "\ufeffÉmile ran.\nHe\nfell! \n \nNo end\n\n\nLast one.\n" * 2
     folder = write(tmp_path / "texts", a=text)
@@ -110,11 +110,16 @@ def test_chunks_do_not_show(tmp_path, monkeypatch, size):
 
 
 def test_a_pack_is_used_again_until_the_files_change(tmp_path):
-    folder = write(tmp_path / "texts", a="one two one")
-    said = []
+    folder, said = write(tmp_path / "texts", a="one two one"), []
     for _ in range(2):
         read_text_folder(folder, tmp_path / "packs", said.append)
     assert sum("packing" in line for line in said) == 1
+    (path,) = (tmp_path / "packs").glob("*/tokens.int32")
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 3]) + content[1:])  # damaged, it is made again
+    read_text_folder(folder, tmp_path / "packs", said.append)
+    assert path.read_bytes() == content
+    assert not list((tmp_path / "packs").glob("*.part*"))
     write(folder, b="three three three three")
     again = read_text_folder(folder, tmp_path / "packs", said.append)
     assert again.vocabulary.words[1] == "three"
@@ -154,18 +159,6 @@ def test_a_pack_in_a_cache_that_is_read_only_is_used(tmp_path, monkeypatch, has_
         read_text_folder(folder, packs, said.append)
 
 
-def test_a_damaged_pack_is_made_anew(tmp_path):
-    folder = write(tmp_path / "texts", a="one two one")
-    first = read_text_folder(folder, tmp_path / "packs", quiet)
-    expected = first.tokens.tolist()
-    (path,) = (tmp_path / "packs").glob("*/tokens.int32")
-    content = bytearray(path.read_bytes())
-    content[0] ^= 3
-    path.write_bytes(content)
-    assert read_text_folder(folder, tmp_path / "packs", quiet).tokens.tolist() == expected
-    assert not list((tmp_path / "packs").glob("*.part*"))
-
-
 def test_vocabulary_file_is_invertible(tmp_path, corpus):
     write_vocabulary(tmp_path / "v.tsv", corpus.vocabulary)
     words, counts = read_vocabulary(tmp_path / "v.tsv")
@@ -177,12 +170,10 @@ def test_vocabulary_file_is_invertible(tmp_path, corpus):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"", "no words"), (b"... !\n\n", "no words"), (b"one one one", "1 words"),
+    (b"... !\n\n", "no words"), (b"one one one", "1 words"),
     (b"fine\ntext\x00\x01", "line 2 of .*a.txt"), (b"fine\n\nna\xefve words", "line 3 of .*a.txt"),
-    ("one two three".encode("utf-16"), "iconv -f utf-16"),
     (b"\xfe\xff" + "one two".encode("utf-16-be"), "iconv -f utf-16"),
-    ("one two three".encode("utf-32"), "iconv -f utf-32"),
-    ("one two three".encode("utf-16-le"), "zero byte"),
+    ("one two".encode("utf-32"), "iconv -f utf-32"), ("one".encode("utf-16-le"), "zero byte"),
     (b"line\n" * 9999 + b"\xff\n", "line 10000 "),
 ])  # fmt: skip
 def test_bad_text_gets_a_sentence(tmp_path, monkeypatch, content, message):
@@ -194,20 +185,27 @@ def test_bad_text_gets_a_sentence(tmp_path, monkeypatch, content, message):
     assert not [p for p in (tmp_path / "packs").iterdir() if p.suffix != ".lock"]
 
 
-def test_no_folder_and_no_text(tmp_path):
+def test_every_file_is_read_or_listed(tmp_path):
     with pytest.raises(UserError, match="none"):
         read_text_folder(tmp_path / "none", tmp_path / "packs", quiet)
-    (tmp_path / "x.pdf").write_bytes(b"x")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in ("c.epub", "d.md", "e.txt.gz", "f", "README.md", ".hidden", "sums.md5"):
+        (folder / name).touch()
     with pytest.raises(UserError, match=r"\.txt"):
-        read_text_folder(tmp_path, tmp_path / "packs", quiet)
+        read_text_folder(folder, tmp_path / "packs", quiet)
+    write(folder, a="one two three", b="two three four")
+    found = read_text_folder(folder, tmp_path / "packs", quiet)
+    assert {Path(name).name for name, _ in found.skipped} == {"c.epub", "d.md", "e.txt.gz", "f"}
+    (folder / "c.epub").unlink()
+    assert len(read_text_folder(folder, tmp_path / "packs", quiet).skipped) == 3
 
 
-@pytest.mark.parametrize("name", ["f05x", "z"])
-def test_a_bad_file_among_many_leaves_no_trace(tmp_path, monkeypatch, name):
+def test_a_bad_file_among_many_leaves_no_trace(tmp_path, monkeypatch):
     read_in_chunks(monkeypatch, 12)  # some of the bad file is written before the damage is met
     texts = {f"f{i:02}": f"word{i} and more. And more" for i in range(12)}
     good = read_text_folder(write(tmp_path / "good", **texts), tmp_path / "packs", quiet)
-    bad = write(tmp_path / "bad", **texts, **{name: b"and odd. words\nhere\n\xff"})
+    bad = write(tmp_path / "bad", **texts, f05x=b"and odd. words\nhere\n\xff")
     found = read_text_folder(bad, tmp_path / "packs", quiet)
     assert sentences(found) == sentences(good)
     assert found.vocabulary.words == good.vocabulary.words
@@ -222,16 +220,6 @@ def make_corpus(lengths, documents, seed=0):
     bounds = np.concatenate([[0], np.cumsum(documents)])
     tokens = rng.integers(0, 5, starts[-1]).astype(np.int32)
     return Corpus(tokens, starts, bounds, Vocabulary(tuple("uabcd"), np.zeros(5, np.int64)), [])
-
-
-def test_selected_sentences(corpus):
-    mask = np.array([1, 0, 1, 1, 0, 1, 1], bool)
-    chosen = select_sentences(corpus, mask)
-    assert sentences(chosen) == [["the cat sat"], ["the end"], ["a cat"], ["it's i", "b cat"]]
-    piece = select_sentences(corpus, np.arange(7) >= 3)
-    assert np.shares_memory(piece.tokens, corpus.tokens)
-    assert sentences(piece) == sentences(corpus)[1:]
-    assert len(select_sentences(corpus, np.zeros(7, bool)).tokens) == 0
 
 
 def test_split_keeps_blocks_and_what_was_there():
@@ -311,29 +299,17 @@ def test_terminators_of_all_scripts_end_sentences():
     )
     assert tokenize("Τι; Ναι") == ["τι", ";", "ναι"], "the Greek question mark"
     assert tokenize("我?你") == ["我", "?", "你"]
-
-
-def test_initials_end_no_sentence():
     words = ["in", "the", "u", "s", "a", "now", ".", "so", "am", "i", "."]
-    assert tokenize("In the U.S.A. now. So am I.") == words
+    assert tokenize("In the U.S.A. now. So am I.") == words  # initials end no sentence
     assert tokenize('צה"ל בא. "טוב."') == ['צה"ל', "בא", ".", "טוב", '."']
     assert tokenize('א"א" "א') == ['א"א', "א"]
 
 
-HOSTILE = {
-    "stops": "." * 20_000 + "x",
-    "terminators": "。.!" * 7_000 + "x",
-    "decimals": "．" * 20_000 + "5",
-    "brackets": "." + ")" * 20_000 + "x",
-    "both": ".)" * 10_000 + "x",
-    "joiners": "a" + "\u200c" * 20_000,
-    "blanks": "\n" + " " * 20_000 + "x",
-    "marks": "a" + "\u0301\u0316" * 50_000,
-    "apostrophes": "'" * 20_000,
-}
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("text", [
+    "." * 20_000 + "x", "。.!" * 7_000 + "x", "．" * 20_000 + "5", "." + ")" * 20_000 + "x",
+    ".)" * 10_000 + "x", "a" + "\u200c" * 20_000, "\n" + " " * 20_000 + "x",
+    "a" + "\u0301\u0316" * 50_000, "'" * 20_000,
+], ids=range(9))  # fmt: skip
 def test_tokenizing_takes_linear_time(text):
     """A hundredth of this bound is enough; quadratic matching takes longer than the bound."""
     begin = time.process_time()
@@ -365,31 +341,14 @@ def test_a_long_line_stays_one_sentence(tmp_path, monkeypatch):
         assert sentences(found) == [expected]
 
 
-def test_line_ends_of_old_macs(tmp_path):
-    folder = write(tmp_path / "texts", a="one two\rthree\r\rfour five\r")
-    found = read_text_folder(folder, tmp_path / "packs", quiet)
-    assert sentences(found) == [["one two three", "four five"]]
-
-
 def novel(seed, sentences=60, words=7):
     draw = np.random.default_rng(seed).integers(0, 300, (sentences, words))
     return " ".join(" ".join(f"w{n}" for n in row) + "." for row in draw)
 
 
-def both_sides(corpus):
-    train, _, test = split_sentences(corpus, valid=0, test=0.3, block_sentences=10)
-    lines = [
-        {part.tokens[a:b].tobytes() for a, b in itertools.pairwise(part.sentence_starts)}
-        for part in (train, test)
-    ]
-    return len(lines[0] & lines[1]), len(lines[1])
-
-
 LICENCE = "This text is free. You may copy it as often as you like, and give it away. "
 COPIES = {
-    "equal": lambda text: text,
     "case": str.upper,
-    "wrapping": lambda text: textwrap.fill(text, 40),
     "licence": lambda text: LICENCE + "\n\n" + text,
     "a part": lambda text: text[: len(text) * 2 // 3],
     "an anthology": lambda text: novel(7) + novel(8) + text,
@@ -409,15 +368,22 @@ def test_copies_of_a_text_are_left_out_and_listed(tmp_path, change, form):
         assert "b.txt" in reason
         assert "d.txt" in reason
         assert len(corpus.document_starts) == 4
-    same, num_test = both_sides(corpus) if form == "prose" else (0, 1)
-    assert num_test > 0
-    assert same == 0
+    if form == "prose":
+        train, _, test = split_sentences(corpus, valid=0, test=0.3, block_sentences=10)
+        lines = [
+            {part.tokens[a:b].tobytes() for a, b in itertools.pairwise(part.sentence_starts)}
+            for part in (train, test)
+        ]
+        assert lines[1]
+        assert not lines[0] & lines[1]
 
 
 def test_texts_without_copies_are_as_if_no_copy_had_been_there(tmp_path):
-    texts = {"a": novel(0), "b": novel(1), "c": novel(2)}
+    """Sentences that are in every text do not make copies."""
+    often = "\n\nChapter one.\n\nHe said nothing.\n\n" * 3
+    texts = {name: novel(i) + often for i, name in enumerate("abc")}
     alone = read_text_folder(write(tmp_path / "alone", **texts), tmp_path / "packs", quiet)
-    more = {**texts, "a2": novel(0), "c2": novel(2) + " And more."}
+    more = {**texts, "a2": texts["a"], "c2": texts["c"] + " And more."}
     left = read_text_folder(write(tmp_path / "more", **more), tmp_path / "packs", quiet)
     assert alone.skipped == []
     assert len(left.skipped) == 2
@@ -435,6 +401,9 @@ def test_sentences_of_the_test_text_do_not_train(tmp_path):
     before, after, known = ([one for document in part for one in document] for part in parts)
     assert num_copies == sum(one in known for one in before) > 0
     assert after == [one for one in before if one not in known]
+    assert np.shares_memory(
+        select_sentences(train, np.arange(len(before)) >= 3).tokens, train.tokens
+    )
     assert leave_out_tested(left, test)[1] == 0
     with pytest.raises(UserError, match="test text"):
         leave_out_tested(test, test)
@@ -458,12 +427,6 @@ def test_words_of_the_test_text_alone_are_unknown(tmp_path):
     assert (test.tokens == 0).any()
 
 
-def test_common_sentences_do_not_make_copies(tmp_path):
-    often = "\n\nChapter one.\n\nHe said nothing.\n\n"
-    texts = {name: novel(i, 20) + often * 3 for i, name in enumerate("abcd")}
-    assert not read_text_folder(write(tmp_path / "t", **texts), tmp_path / "p", quiet).skipped
-
-
 def test_windows_of_large_texts_are_sampled(monkeypatch):
     text = np.random.default_rng(0).integers(0, 1000, 20_000)
     every, some = pack.hash_windows(text), pack.hash_windows(text, 8)
@@ -472,13 +435,3 @@ def test_windows_of_large_texts_are_sampled(monkeypatch):
     monkeypatch.setattr(pack, "MAX_WINDOWS", 1000)
     found = pack.find_copied_documents(np.concatenate([text[:9000], text]), [0, 9000, 29_000])
     assert set(found) == {0}
-
-
-def test_every_file_is_read_or_listed(tmp_path):
-    folder = write(tmp_path / "texts", a="one two three", b="two three four")
-    for name in ("c.epub", "d.md", "e.txt.gz", "f", "README.md", ".hidden", "sums.md5"):
-        (folder / name).touch()
-    found = read_text_folder(folder, tmp_path / "packs", quiet)
-    assert {Path(name).name for name, _ in found.skipped} == {"c.epub", "d.md", "e.txt.gz", "f"}
-    (folder / "c.epub").unlink()
-    assert len(read_text_folder(folder, tmp_path / "packs", quiet).skipped) == 3

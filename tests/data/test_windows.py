@@ -44,6 +44,7 @@ def test_batch_is_what_it_says(five):
     for key in ("sequence", "speaker", "utterance"):
         assert batch[key].dtype == np.int32
     assert batch["sequence"].tolist() == list(range(6))
+    assert "num_samples" not in batch
     steps = np.diff(batch["x"] * 32768, axis=1)
     np.testing.assert_allclose(steps, 1, atol=1e-4)  # contiguous
     assert [u for u, _ in place(batch)] == batch["utterance"].tolist()
@@ -51,41 +52,19 @@ def test_batch_is_what_it_says(five):
     assert [names[s] for s in batch["speaker"]] == [five.speakers[u] for u in batch["utterance"]]
 
 
-@pytest.mark.parametrize("one_speaker", [False, True])
-def test_every_window_of_a_recording_is_equally_likely(five, one_speaker):
-    make = data.make_batches(
-        five, window_samples=10, batch_size=16, seed=1, one_speaker=one_speaker
-    )
-    places = [p for step in range(1500) for p in place(make(step))]
-    found, counts = np.unique(places, axis=0, return_counts=True)
-    possible = [(i, s) for i, n in enumerate(five.lengths) for s in range(n - 10 + 1)]
-    assert sorted(map(tuple, found.tolist())) == possible  # each of 3 + 21 + 1 + 6, no other
-    assert "num_samples" not in make(0)
-    # Of 67 samples in all, those of the recording, shared by its windows.
-    expected = np.array([len(places) * n / 67 / (n - 9) for n in five.lengths[found[:, 0]]])
-    # Binomial, and for one speaker a batch shares its draw of the speaker: within 6 deviations.
-    spread = np.sqrt(expected * (16 if one_speaker else 1))
-    assert (np.abs(counts - expected) < 6 * spread).all()
-
-
 def test_one_speaker_a_batch(five):
     mixed = data.make_batches(five, window_samples=10, batch_size=32, seed=0)
     single = data.make_batches(five, window_samples=10, batch_size=32, seed=0, one_speaker=True)
     assert max(len(set(mixed(s)["speaker"].tolist())) for s in range(20)) == 3
+    again, other = (
+        data.make_batches(five, window_samples=10, batch_size=32, seed=seed) for seed in (0, 1)
+    )
+    np.testing.assert_array_equal(again(5)["x"], mixed(5)["x"])
+    assert place(mixed(5)) != place(mixed(6))
+    assert place(mixed(5)) != place(other(5))
     drawn = [set(single(s)["speaker"].tolist()) for s in range(200)]
     assert all(len(speakers) == 1 for speakers in drawn)
     assert len(set.union(*drawn)) == 3
-
-
-def test_pure_in_seed_and_step(five):
-    def batches(seed):
-        return data.make_batches(five, window_samples=10, batch_size=8, seed=seed)
-
-    first, second = batches(0), batches(0)
-    second(17)
-    np.testing.assert_array_equal(first(5)["x"], second(5)["x"])
-    assert place(first(5)) != place(first(6))
-    assert place(first(5)) != place(batches(1)(5))
 
 
 @pytest.mark.parametrize("one_speaker", [False, True])
@@ -145,22 +124,25 @@ def test_a_short_clip_is_drawn_whole_and_filled_up(with_short):
 
 @pytest.mark.parametrize("one_speaker", [False, True])
 def test_every_recording_is_heard_in_proportion_to_its_time(one_speaker):
-    """Also one that is just as long as a window: it had counted for 1, and those shorter for 7."""
+    """And each of its windows as often, also of one that is just as long as a window or shorter."""
     recordings = numbered([80, 4, 9, 10, 11, 15, 7, 1, 40], [*"cabcacabb"])
-    make = data.make_packed_batches(
-        recordings,
-        window_samples=10,
-        batch_size=200 if not one_speaker else 16,
-        seed=1,
-        one_speaker=one_speaker,
-    )
-    heard = np.zeros(9)
+    sizes = {"window_samples": 10, "batch_size": 16 if one_speaker else 200}
+    make = data.make_packed_batches(recordings, **sizes, seed=1, one_speaker=one_speaker)
+    heard, counts = np.zeros(9), np.zeros((9, 81))
     for step in range(2000 if one_speaker else 480):
         batch = make(step)
         np.add.at(heard, batch["utterance"], batch["num_samples"])
+        np.add.at(counts, (batch["utterance"], batch["start"]), 1)
     rate = heard / recordings.lengths
     # A clip of up to 11 samples is drawn 4,900 times and more; one speaker's share a draw of 16.
     np.testing.assert_allclose(rate / rate.mean(), 1, atol=0.2 if one_speaker else 0.06)
+    for found, length in zip(counts, recordings.lengths, strict=True):
+        windows = found[: max(1, length - 9)]
+        assert found.sum() == windows.sum()
+        # Binomial, and one speaker's share a draw: within 6 deviations.
+        spread = np.sqrt(windows.mean() * (16 if one_speaker else 1))
+        assert (np.abs(windows - windows.mean()) < 6 * spread).all()
+        assert windows.all()
 
 
 def test_the_line_tells_what_overlaps(with_short):

@@ -52,14 +52,11 @@ def test_words_are_thinned_out_as_often_as_said():
     kept = np.concatenate([words.launch(i)["tokens"][:, 2:-2].ravel()
                            for i in range(words.per_epoch)])  # fmt: skip
     assert set(kept[kept >= 0].tolist()) == set(range(200, 401))
-
-
-def test_a_text_of_which_nothing_stays_is_refused():
     with pytest.raises(UserError, match="no two words"):
         stream(keep=np.zeros(401))
 
 
-@pytest.mark.parametrize(("steps", "positions"), [(1, 256), (4, 64), (1, 1500), (3, 900), (1, 32)])
+@pytest.mark.parametrize(("steps", "positions"), [(4, 64), (3, 900), (1, 32)])
 def test_small_launches_leave_nothing_out(steps, positions):
     tokens = np.arange(50_000, dtype=np.int32)
     sizes = {"seed": 0, "steps": steps, "positions": positions, "margin": 5}

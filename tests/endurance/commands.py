@@ -24,23 +24,16 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     exported = ("model.safetensors", "config.json")
     #: What is killed: its words, and what it has written.
     commands: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path], Any]]] = {
-        "embed": (
-            lambda to: (*embed, f"--output={to}/"),
-            lambda to: {path.name: path.read_bytes() for path in to.glob("**/*.npy")},
-        ),
-        "export": (
-            lambda to: ("experiments.export", f"--workdir={run}", f"--output={to}"),
-            lambda to: {name: (to / name).read_bytes() for name in exported},
-        ),
-        "sweep": (
-            lambda to: ("experiments.sweep", *TINY, f"--workdir={to}", "--grid=seed=0,1"),
-            lambda to: [read_end(to / name) for name in ("seed=0", "seed=1")],
-        ),
+        "embed": (lambda to: (*embed, f"--output={to}/"),
+                  lambda to: {path.name: path.read_bytes() for path in to.glob("**/*.npy")}),
+        "export": (lambda to: ("experiments.export", f"--workdir={run}", f"--output={to}"),
+                   lambda to: {name: (to / name).read_bytes() for name in exported}),
+        "sweep": (lambda to: ("experiments.sweep", *TINY, f"--workdir={to}", "--grid=seed=0,1"),
+                  lambda to: [read_end(to / name) for name in ("seed=0", "seed=1")]),
         "reproduce": (
             lambda to: ("experiments.reproduce", "--figure=3", "--scale=smoke", f"--workdir={to}"),
-            lambda to: [read_end(path.parent) for path in sorted(to.glob("*/metrics.jsonl"))],
-        ),
-    }
+            lambda to: [read_end(path.parent) for path in sorted(to.glob("*/metrics.jsonl"))]),
+    }  # fmt: skip
     wholes: dict[str, tuple[Any, float]] = {}
     order = [str(name) for name in rng.permutation([*commands, "pack"])]
     for number, name in enumerate(itertools.cycle(order)):

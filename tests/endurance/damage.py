@@ -29,24 +29,24 @@ UNREAD = ("report.html", "README.md", "run.lock", "state.json", "log.txt", "skip
 
 
 def harm(rng: np.random.Generator, path: Path) -> str:
-    content = bytearray(path.read_bytes())
+    content = path.read_bytes()
     kind = rng.choice(["flip", "flip", "flip", "flip", "cut", "empty", "longer", "noise", "gone"])
-    where = int(rng.integers(max(1, len(content))))
-    if kind == "flip" and content:
-        bit = int(rng.integers(8))
-        content[where] ^= 1 << bit
-        said = f"bit {bit} of byte {where} flipped"
-    elif kind == "gone":
+    where, bit = int(rng.integers(max(1, len(content)))), int(rng.integers(8))
+    if kind == "gone":
         path.unlink()
         return "deleted"
+    if kind == "flip" and content:
+        flipped = bytes([content[where] ^ 1 << bit])
+        content = content[:where] + flipped + content[where + 1 :]
+        said = f"bit {bit} of byte {where} flipped"
     elif kind in ("cut", "flip"):
         content, said = content[:where], f"cut after {where} bytes"
     elif kind == "empty":
-        content, said = bytearray(), "emptied"
+        content, said = b"", "emptied"
     elif kind == "longer":
-        content, said = content + bytes(rng.integers(0, 256, 100, np.uint8)), "100 bytes longer"
+        content, said = content + rng.bytes(100), "100 bytes longer"
     else:
-        content, said = bytearray(rng.integers(0, 256, len(content), np.uint8)), "all noise"
+        content, said = rng.bytes(len(content)), "all noise"
     path.write_bytes(content)
     return said
 
@@ -97,13 +97,10 @@ def choose_file(rng: np.random.Generator, name: str, copy: Path) -> Path:
 
 #: What a page lacks when a file is deleted; that it does, nobody needs to say.
 LACKS = {
-    "metrics.jsonl": ("metrics", "offsets", "scores"),
-    "scores.json": ("scores", "outcomes"),
-    "scores.npz": ("outcomes",),
-    "config.json": ("config",),
-    "environment.json": ("environment",),
-    "audit.json": ("audit",),
-}
+    "metrics.jsonl": ("metrics", "offsets", "scores"), "scores.json": ("scores", "outcomes"),
+    "scores.npz": ("outcomes",), "config.json": ("config",),
+    "environment.json": ("environment",), "audit.json": ("audit",),
+}  # fmt: skip
 
 
 def is_same(right: Any, harmed: Path) -> Callable[[Any], bool]:

@@ -4,6 +4,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,19 +21,15 @@ def sound(rng: np.random.Generator, seconds: float = 0.3) -> np.ndarray:
     return rng.normal(0, 0.1, int(16000 * seconds)).clip(-1, 1).astype(np.float32)
 
 
-def cut(rng: np.random.Generator, path: Path, suffix: str) -> None:
-    path = path.with_suffix(suffix)
-    soundfile.write(path, sound(rng, 2), 16000)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(rng.integers(len(content)))])
-
-
-def flip(rng: np.random.Generator, path: Path, suffix: str) -> None:
+def harm(rng: np.random.Generator, path: Path, suffix: str, is_cut: bool) -> None:
     path = path.with_suffix(suffix)
     soundfile.write(path, sound(rng, 2), 16000)
     content = bytearray(path.read_bytes())
-    for where in rng.integers(0, len(content), 3):
-        content[where] ^= 1 << int(rng.integers(8))
+    if is_cut:
+        del content[int(rng.integers(len(content))) :]
+    else:
+        for where in rng.integers(0, len(content), 3):
+            content[where] ^= 1 << int(rng.integers(8))
     path.write_bytes(content)
 
 
@@ -62,13 +59,10 @@ def with_value(rng: np.random.Generator, path: Path, value: float) -> None:
 ODD_SOUNDS: dict[str, Make] = {
     "empty": lambda rng, p: p.with_suffix(".wav").write_bytes(b"") and None,
     "noise": lambda rng, p: p.with_suffix(".flac").write_bytes(rng.bytes(500)) and None,
-    "half wav": lambda rng, p: cut(rng, p, ".wav"),
-    "half flac": lambda rng, p: cut(rng, p, ".flac"),
-    "half ogg": lambda rng, p: cut(rng, p, ".ogg"),
-    "half mp3": lambda rng, p: cut(rng, p, ".mp3"),
-    "flipped flac": lambda rng, p: flip(rng, p, ".flac"),
-    "flipped ogg": lambda rng, p: flip(rng, p, ".ogg"),
-    "flipped mp3": lambda rng, p: flip(rng, p, ".mp3"),
+    **{f"half {end}": partial(harm, suffix=f".{end}", is_cut=True)
+       for end in ("wav", "flac", "ogg", "mp3")},
+    **{f"flipped {end}": partial(harm, suffix=f".{end}", is_cut=False)
+       for end in ("flac", "ogg", "mp3")},
     "NaN": lambda rng, p: with_value(rng, p, np.nan),
     "infinity": lambda rng, p: with_value(rng, p, np.inf),
     "1 Hz": lambda rng, p: with_header(rng, p, 1, 9600),
@@ -79,24 +73,20 @@ ODD_SOUNDS: dict[str, Make] = {
     "device": lambda rng, p: p.with_suffix(".wav").symlink_to("/dev/zero"),
     "link to nowhere": lambda rng, p: p.with_suffix(".wav").symlink_to("/nowhere/at/all"),
     "two loops": lambda rng, p: (
-        [p.with_name(f"{p.name}{i}").symlink_to(".", target_is_directory=True) for i in "ab"]
-        and None
-    ),
+        [p.with_name(f"{p.name}{i}").symlink_to(".") for i in "ab"] and None),
     "name of bytes": lambda rng, p: (
-        Path(os.fsdecode(os.fsencode(p) + b"\xff.wav")).write_bytes(b"RIFF") and None
-    ),
+        Path(os.fsdecode(os.fsencode(p) + b"\xff.wav")).write_bytes(b"RIFF") and None),
     "folder named wav": lambda rng, p: p.with_suffix(".wav").mkdir(),
-}
+}  # fmt: skip
 
 
-def image_file(rng: np.random.Generator, path: Path, kind: str, size: int = 12) -> None:
+def image_file(
+    rng: np.random.Generator, path: Path, kind: str, size: int = 12, *, is_cut: bool = False
+) -> None:
     Image.fromarray(rng.integers(0, 256, (size, size), np.uint8)).save(path, format=kind)
-
-
-def half_image(rng: np.random.Generator, path: Path) -> None:
-    image_file(rng, path.with_suffix(".png"), "PNG")
-    content = path.with_suffix(".png").read_bytes()
-    path.with_suffix(".png").write_bytes(content[: int(rng.integers(len(content) - 12))])
+    content = path.read_bytes()
+    if is_cut:
+        path.write_bytes(content[: int(rng.integers(len(content) - 12))])
 
 
 #: Of these something is lost where they are kept; then they are named.
@@ -105,7 +95,7 @@ ALTERED = ("half wav", "half ogg", "half mp3", "NaN", "infinity")
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 12\n%%EndComments\n%%EOF\n"
 ODD_IMAGES: dict[str, Make] = {
     "empty": lambda rng, p: p.with_suffix(".png").write_bytes(b"") and None,
-    "half": half_image,
+    "half": lambda rng, p: image_file(rng, p.with_suffix(".png"), "PNG", is_cut=True),
     "EPS": lambda rng, p: p.with_suffix(".png").write_bytes(EPS) and None,
     "ICO": lambda rng, p: image_file(rng, p.with_suffix(".png"), "ICO", 16),
     "TGA": lambda rng, p: image_file(rng, p.with_suffix(".png"), "TGA"),
@@ -132,14 +122,12 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
             return read_sounds(root, names) if is_sound else read_images(root)
 
         what = f"{'sounds' if is_sound else 'images'}: {', '.join(names)}"
-        yield attempt(what, use, keeps(good))
+        yield attempt(what, use, partial(keeps, good))
         shutil.rmtree(root)
 
 
-def keeps(good: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndarray]], bool]:
-    return lambda found: all(
-        name in found and np.array_equal(found[name], x) for name, x in good.items()
-    )
+def keeps(good: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> bool:
+    return all(name in found and np.array_equal(found[name], x) for name, x in good.items())
 
 
 def write_sounds(rng: np.random.Generator, root: Path) -> dict[str, np.ndarray]:

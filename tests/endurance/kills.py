@@ -22,11 +22,10 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NUM_STEPS = 20
 TINY = (
     "--config=configs/audio_synthetic.py", f"--config.num_steps={NUM_STEPS}",
-    "--config.log_every=2",
-    "--config.eval_every=10", "--config.save_every=4", "--config.data.batch_size=4",
-    "--config.data.window_samples=2560", "--config.model.width=8", "--config.model.num_offsets=2",
-    "--config.model.context_width=8", "--config.evaluate.num_windows=8",
-    "--config.optim.warmup_steps=2", "--config.probe.tasks=()",
+    "--config.log_every=2", "--config.eval_every=10", "--config.save_every=4",
+    "--config.data.batch_size=4", "--config.data.window_samples=2560", "--config.model.width=8",
+    "--config.model.num_offsets=2", "--config.model.context_width=8",
+    "--config.evaluate.num_windows=8", "--config.optim.warmup_steps=2", "--config.probe.tasks=()",
 )  # fmt: skip
 #: Each carries another state through a stop.
 CONFIGS = {

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from random_variables import noise
+from random_variables import noise, random_variables
 
 from cpc.models.agent import Agent, DenseEncoder, Heard
 
@@ -14,18 +14,14 @@ def test_a_critic_of_its_own_leaves_the_policy_alone(widths):
     x = noise(4, 2, 3, 2)
     heard = Heard(x, jnp.zeros((4, 2), jnp.int32), jnp.zeros((4, 2), bool))
 
-    @jax.jit
-    def run(x):
-        params = agent.init(jax.random.key(1), heard, agent.begin(2))["params"]
+    params = random_variables(agent, heard, agent.begin(2))["params"]
 
-        def values(params, x):
-            heard_x = heard._replace(observation=x)
-            return agent.apply({"params": params}, heard_x, agent.begin(2)).values
+    def last(params, x):
+        heard_x = heard._replace(observation=x)
+        values = agent.apply({"params": params}, heard_x, agent.begin(2)).values
+        return values[-1].sum(), values
 
-        gradients = jax.grad(lambda *args: values(*args)[-1].sum(), (0, 1))(params, x)
-        return params, values(params, x), *gradients
-
-    params, values, gradients, of_x = run(x)
+    (gradients, of_x), values = jax.jit(jax.grad(last, (0, 1), has_aux=True))(params, x)
     moved = {name for name in gradients if any(g.any() for g in jax.tree.leaves(gradients[name]))}
     assert moved == ({"critic"} if widths else {"critic", "cell", "encoder"})
     # Earlier observations count by the memory alone.

@@ -105,16 +105,18 @@ def test_blocks_of_a_gru_are_as_many_grus_of_the_same_latents():
     np.testing.assert_allclose(*both(z), rtol=1e-5, atol=1e-6)
     with pytest.raises(UserError, match="GRU of 3 blocks"):
         GRU(8, blocks=3)
+    with pytest.raises(UserError, match="multiple of 16, not 20"):
+        CausalTransformer(20)
 
 
 def test_a_transformer_sees_in_a_long_sequence_its_span_alone():
-    """Windows of 6 latents, at lengths below, at and between multiples of the span."""
+    """Windows of 6 latents, at lengths at and between multiples of the span."""
     context, z = CausalTransformer(8, 1, num_heads=2, span=6), noise(1, 20, 8)
     variables = random_variables(context, z)
     apply = jax.jit(context.apply)
     windows = apply(variables, jnp.stack([z[0, t - 5 : t + 1] for t in range(5, 20)]))
     alone = np.concatenate([windows[0, :5], windows[:, -1]])
-    for length in (0, 5, 12, 20):
+    for length in (0, 12, 20):
         found = apply(variables, z[:, :length])
         assert found.shape == (1, length, 8)
         np.testing.assert_allclose(found[0], alone[:length], rtol=1e-4, atol=1e-5)
@@ -129,8 +131,3 @@ def test_a_transformers_work_is_linear_in_the_length():
     ]
     for key in ("flops", "bytes accessed"):
         assert costs[1][key] < 12 * costs[0][key]
-
-
-def test_transformer_heads_are_pairs():
-    with pytest.raises(UserError, match="multiple of 16, not 20"):
-        CausalTransformer(20)

@@ -58,11 +58,7 @@ def is_own(keys, number, bounds):
 def test_losses_train_their_own_module_alone(encoder, cuts, target_width):
     """The gradients are those without isolation, of the module's own parameters, and 0 else."""
     module, variables = make(encoder, cuts=cuts, target_width=target_width)
-    x, bounds, params = (
-        noise(2, *GRID),
-        [0, *cuts, encoder.num_layers],
-        variables["params"],
-    )
+    x, bounds, params = noise(2, *GRID), [0, *cuts, encoder.num_layers], variables["params"]
 
     def losses(params):
         outputs = module.apply({"params": params}, x)[::-1]
@@ -100,8 +96,5 @@ def test_branches_and_shorter_parts_keep_the_cuts_within():
     assert module.branches == [(n, side) for n in (3, 2, 1) for side in ("down", "left")]
     shorter, _ = end_at(module, variables, "z2")
     assert (shorter.cuts, shorter.encoder.widths) == ((1,), (4, 6))
-
-
-def test_unknown_cuts_are_reported():
     with pytest.raises(UserError, match="1 to 3"):
         make(cuts=(4,))

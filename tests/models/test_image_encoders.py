@@ -14,7 +14,7 @@ from cpc.types import UserError
 #: All parameters of torchvision's networks, with batch norm after every convolution and a
 #: classifier of 1000; the convolutions of v2 are the same.
 PUBLISHED = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 152: 60_192_808}
-TINY = (Stage(2, 4), Stage(2, 8, 4))
+TINY = (Stage(2, 4), Stage(1, 8, 4))
 ENCODERS = {
     "small": SmallConvEncoder((4, 8)),
     "resnet": ResNet(TINY, pooled_stem=False, stem_width=4),
@@ -67,13 +67,11 @@ def test_the_widened_network_has_161_layers_and_300_million_parameters():
     assert 300e6 < size + norms < 305e6
 
 
-@pytest.mark.parametrize(("depth", "field"), [
-    (18, 435), (34, 899), (50, 427), (101, 971), (152, 1451)
-])  # fmt: skip
-def test_resnets_state_their_geometry(depth, field):
+def test_resnets_state_their_geometry():
     """Receptive fields as published for networks that stride in their 3x3 convolutions."""
-    encoder = ResNet(resnet_stages(depth))
-    assert (encoder.stride, encoder.receptive_field) == (32, field)
+    for depth, field in {18: 435, 34: 899, 50: 427, 101: 971, 152: 1451}.items():
+        encoder = ResNet(resnet_stages(depth))
+        assert (encoder.stride, encoder.receptive_field) == (32, field)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -196,7 +194,7 @@ def test_batch_norm_sees_the_other_patches_in_training():
 @pytest.mark.parametrize(("inner", "norm"), [(None, "none"), (8, "none"), (8, "layer")])
 def test_without_norm_the_signal_keeps_its_scale(inner, norm):
     """Each block starts as the identity, its other convolutions scaled by the depth (Fixup)."""
-    stages = (Stage(2, 32, inner), Stage(2, 64, inner))[: 1 if norm == "layer" else 2]
+    stages = (Stage(2, 64, inner),) if norm == "layer" else (Stage(1, 32), Stage(2, 64, inner))
     encoder = ResNet(stages, norm, pooled_stem=False, stem_width=32)
     z, variables = jax.jit(encoder.init_with_output)(jax.random.key(0), images(4, 8))
     block = variables["params"][f"stage{len(stages) - 1}_block1"]
@@ -207,41 +205,31 @@ def test_without_norm_the_signal_keeps_its_scale(inner, norm):
     assert 0.1 < float(jnp.sqrt(jnp.mean(z**2))) < 10
     np.testing.assert_array_equal(block[last]["kernel"], 0.0)
     first = block["conv0"]["kernel"]
-    scale = 4 ** (-1 / 2) if inner is None else 4 ** (-1 / 4)
+    scale = 3 ** (-1 / 2) if inner is None else 3 ** (-1 / 4)
     wanted = math.sqrt(2 / math.prod(first.shape[:-1])) * scale
     np.testing.assert_allclose(first.std(), wanted, rtol=0.1)
 
 
-def test_rematerialisation_changes_no_gradient():
+def test_rematerialisation_keeps_the_weights_and_computes_again():
     plain, x = ResNet((Stage(1, 4),), "layer", pooled_stem=False, stem_width=4), images(2, 6)
     encoders = plain, plain.clone(remat=True)
     variables = random_variables(plain, x)
     assert jax.tree.structure(shapes(encoders[1], x)) == jax.tree.structure(variables)
+    both = jax.jit(lambda v: [encoder.apply(v, x, True) for encoder in encoders])(variables)
+    np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-6)
 
-    def gradient(encoder, variables):
-        return jax.grad(lambda v: jnp.sin(encoder.apply(v, x, True)).sum())(variables)
+    def program(encoder):
+        gradient = jax.grad(lambda v: jnp.sin(encoder.apply(v, x, True)).sum())
+        return str(jax.make_jaxpr(gradient)(variables))
 
-    pairs = jax.jit(lambda v: [gradient(encoder, v) for encoder in encoders])(variables)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *pairs)
-    traces = [str(jax.make_jaxpr(lambda v, e=e: gradient(e, v))(variables)) for e in encoders]
+    traces = [program(encoder) for encoder in encoders]
     assert ["checkpoint" in trace or "remat" in trace for trace in traces] == [False, True]
 
 
-def test_pictures_of_other_sizes_share_the_weights():
-    """The same network takes a patch, a whole image, and one that is not square."""
-    encoder = ENCODERS["pooled"]
-    variables = random_variables(encoder, images(1, 16))
-    for x in (images(2, 40), images(2, 1), images(2, 16)[:, :9]):
-        assert jax.eval_shape(encoder.apply, variables, x).shape == (2, 8)
-
-
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda: resnet_stages(51), "depth 51"),
-    (lambda: resnet_stages(161, 4), "161 has 3 stages.* after 4"),
-    (lambda: resnet_stages(50, 0), "cannot end after 0"),
-    (lambda: ResNet(()), "no stage"),
-    (lambda: ResNet(TINY, "laier"), "laier"),
-    (lambda: ResNet((Stage(1, 48),), "group"), "48 channels"),
+    (lambda: resnet_stages(51), "51"), (lambda: resnet_stages(161, 4), "161 has 3 .* after 4"),
+    (lambda: resnet_stages(50, 0), "after 0"), (lambda: ResNet(()), "no stage"),
+    (lambda: ResNet(TINY, "laier"), "laier"), (lambda: ResNet((Stage(1, 48),), "group"), "48"),
     (lambda: SmallConvEncoder(()), "no layer"),
     (lambda: SmallConvEncoder((8,), "channel"), "'channel'"),
     (lambda: SmallConvEncoder((8, 40), "group"), "40 channels"),

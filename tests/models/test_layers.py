@@ -48,15 +48,10 @@ def features(module, variables, layer, x):
     return jax.jit(functools.partial(module.apply, method="encode"))(variables, x)
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        audio_module(LSTM(6, 2), norm="batch", padding=(3, 2, 1, 1, 1)),
-        audio_module(CausalTransformer(8, 1, num_heads=2), norm="channel"),
-        image_module(ResNet((Stage(1, 4), Stage(1, 8)), norm="batch", pooled_stem=False)),
-    ],
-    ids=["lstm", "transformer", "resnet"],
-)
+@pytest.mark.parametrize("module", [
+    audio_module(LSTM(6, 2), norm="batch", padding=(3, 2, 1, 1, 1)),
+    image_module(ResNet((Stage(1, 4), Stage(1, 8)), norm="batch", pooled_stem=False)),
+], ids=["audio", "images"])  # fmt: skip
 def test_the_last_layers_are_z_and_c(module):
     def parts(module):
         is_audio = isinstance(module, CPC)
@@ -71,22 +66,15 @@ def test_the_last_layers_are_z_and_c(module):
             jax.tree.map(np.testing.assert_array_equal, own, variables)
 
 
-@pytest.mark.parametrize(
-    ("part", "shape", "number"),
-    [
-        (ConvEncoder(8, norm="batch", padding=(3, 2, 1, 1, 1)), (2, 1600), 3),
-        (SmallConvEncoder((4, 8), norm="layer"), (2, 8, 8, 1), 1),
-        (ResNet((Stage(1, 4), Stage(2, 8)), norm="batch", pooled_stem=False), (2, 8, 8, 1), 1),
-        (ResNet((Stage(1, 4), Stage(2, 8)), pooled_stem=False), (2, 8, 8, 1), 1),
-        (GRU(6, 3), (2, 5, 4), 2),
-        (LSTM(6, 2), (2, 5, 4), 1),
-        (CausalConv(6, 3), (2, 5, 4), 2),
-        (CausalTransformer(8, 3, num_heads=2), (2, 5, 4), 2),
-        (MaskedRowConv(6, 2), (2, 3, 3, 4), 1),
-        (RowGRU(6, 2), (2, 3, 3, 4), 1),
-    ],
-    ids=lambda value: type(value).__name__,
-)
+@pytest.mark.parametrize(("part", "shape", "number"), [
+    (ConvEncoder(8, norm="batch", padding=(3, 2, 1, 1, 1)), (2, 1600), 3),
+    (SmallConvEncoder((4, 8), norm="layer"), (2, 8, 8, 1), 1),
+    (ResNet((Stage(1, 4), Stage(2, 8)), norm="batch", pooled_stem=False), (2, 8, 8, 1), 1),
+    (ResNet((Stage(1, 4), Stage(2, 8)), pooled_stem=False), (2, 8, 8, 1), 1),
+    (GRU(6, 3), (2, 5, 4), 2), (LSTM(6, 2), (2, 5, 4), 1), (CausalConv(6, 3), (2, 5, 4), 2),
+    (CausalTransformer(8, 3, num_heads=2), (2, 5, 4), 2),
+    (MaskedRowConv(6, 2), (2, 3, 3, 4), 1), (RowGRU(6, 2), (2, 3, 3, 4), 1),
+], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_a_shorter_part_has_the_variables_that_it_needs_and_no_more(part, shape, number):
     _, variables = draw(part, *shape)
     shorter, own = part.upto(number, variables)
@@ -126,8 +114,7 @@ def test_contexts_of_each_direction_end_at_the_layer():
     assert [*layer_depths(module)] == ["z1", "z2", "z", "c1", "c2", "c"]
 
 
-@pytest.mark.parametrize("layer", ["z0", "z6", "d"])
-def test_an_unknown_layer_names_those_that_there_are(layer):
-    module = audio_module(GRU(6))
-    with pytest.raises(UserError, match="z1, z2, z3, z4, z5, z, c1, c"):
-        end_at(module, {}, layer)
+def test_an_unknown_layer_names_those_that_there_are():
+    for layer in ("z0", "z6", "d"):
+        with pytest.raises(UserError, match="z1, z2, z3, z4, z5, z, c1, c"):
+            end_at(audio_module(GRU(6)), {}, layer)

@@ -36,20 +36,19 @@ def test_layers_are_those_of_flax(own, flax, options):
     np.testing.assert_array_equal(gradient["params"]["bias"], np.full(3, 65536.0))
 
 
-def test_the_encoders_biases_too():
+def test_biases_of_encoders_and_row_contexts_too():
     encoder = ConvEncoder(4, (4, 4), (2, 2), dtype=jnp.bfloat16)
-    x = jnp.zeros((16, 4 * 1024))
-    variables = random_variables(encoder, x)
+    context, z = RowGRU(4, dtype=jnp.bfloat16), jnp.zeros((64, 1, 1024, 3))
+    variables = random_variables(encoder, x := jnp.zeros((16, 4 * 1024)))
     variables["params"]["bias0"] = -jnp.ones(4)
     variables["params"]["bias1"] = jnp.ones(4)  # of silence the last layer is its bias
-    loss = lambda v: encoder.apply(v, x).astype(jnp.float32).sum()  # noqa: E731
-    gradient = jax.jit(jax.grad(loss))(variables)
-    np.testing.assert_array_equal(gradient["params"]["bias1"], np.full(4, 16384.0))
+    of_context = jax.tree.map(lambda leaf: 0 * leaf, random_variables(context, z))
 
+    def total(variables, of_context):
+        outputs = encoder.apply(variables, x), context.apply(of_context, z)
+        return sum(one.astype(jnp.float32).sum() for one in outputs)
 
-def test_the_row_contexts_biases_too():
-    context, z = RowGRU(4, dtype=jnp.bfloat16), jnp.zeros((64, 1, 1024, 3))
-    variables = jax.tree.map(lambda leaf: 0 * leaf, random_variables(context, z))
-    gradient = jax.jit(jax.grad(lambda v: context.apply(v, z).astype(jnp.float32).sum()))(variables)
+    first, second = jax.jit(jax.grad(total, (0, 1)))(variables, of_context)
+    np.testing.assert_array_equal(first["params"]["bias1"], np.full(4, 16384.0))
     # tanh(x + sigmoid(0) b) (1 - sigmoid(0)) at 0, from each of 65,536 places.
-    np.testing.assert_array_equal(gradient["params"]["bias0"], np.full(4, 0.25 * 65536))
+    np.testing.assert_array_equal(second["params"]["bias0"], np.full(4, 0.25 * 65536))

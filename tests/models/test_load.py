@@ -9,34 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_variables import noise, random_variables
+from random_variables import random_variables
 
+from cpc import models
 from cpc.files import file_sha256, read_json, write_sealed
-from cpc.models import (
-    CPC,
-    GRU,
-    LSTM,
-    PREDICTORS,
-    TIME_DIRECTIONS,
-    CausalConv,
-    CausalTransformer,
-    ConvEncoder,
-    ImageCPC,
-    LinearPredictor,
-    LogMelEncoder,
-    MaskedRowConv,
-    Pretrained,
-    QuantizedEncoder,
-    ResNet,
-    RowGRU,
-    SegmentalCPC,
-    SmallConvEncoder,
-    Stage,
-    load,
-    load_pretrained,
-    make_model,
-    save,
-)
 from cpc.models.description import build, describe
 from cpc.models.load import read_weights, write_weights
 from cpc.types import UserError
@@ -45,15 +21,15 @@ AUDIO = {"kind": "audio", "shape": [640], "sample_rate_hz": 16000, "rms": 0.05}
 IMAGES = {"kind": "image", "shape": [3, 3, 8, 8, 1]}
 
 
-def audio_module(context=GRU(6), **options):
-    return CPC(ConvEncoder(8, **options), context, LinearPredictor(2, 8))
+def audio_module(context=models.GRU(6), **options):
+    return models.CPC(models.ConvEncoder(8, **options), context, models.LinearPredictor(2, 8))
 
 
 def image_module(encoder, make_context):
-    return ImageCPC(
+    return models.ImageCPC(
         encoder,
         make_context,
-        functools.partial(LinearPredictor, 1, 8),
+        functools.partial(models.LinearPredictor, 1, 8),
         directions=("down", "left"),
         channels=1,
     )
@@ -61,29 +37,29 @@ def image_module(encoder, make_context):
 
 def pretrained(module, given):
     x = np.zeros((1, *given["shape"]), "f")
-    return Pretrained(module, random_variables(module, x), given, {"step": 7})
+    return models.Pretrained(module, random_variables(module, x), given, {"step": 7})
 
 
+CONV, LINEAR = models.ConvEncoder, models.LinearPredictor
 MODULES = {
-    **{name: CPC(ConvEncoder(8), GRU(6), make(3, 8)) for name, make in PREDICTORS.items()},
-    "branches": CPC(LogMelEncoder(8), GRU(6), LinearPredictor(2, 8), TIME_DIRECTIONS, cuts=(2, 5)),
-    "codes": CPC(
-        QuantizedEncoder(ConvEncoder(6), 7, 4, 0.5, 1.0, True), GRU(5), LinearPredictor(2, 4)
-    ),
-    "gru": audio_module(GRU(6, 2)),
-    "lstm": audio_module(LSTM(6), padding="same"),
-    "conv": audio_module(CausalConv(6, 2, dilated=False), norm="batch"),
-    "transformer": audio_module(CausalTransformer(8, 1, num_heads=2), norm="channel"),
-    "segments": SegmentalCPC(ConvEncoder(8), GRU(6), LinearPredictor(1, 8), 8, threshold=0.2),
-    "images": image_module(
-        SmallConvEncoder((4, 8), norm="batch"), functools.partial(MaskedRowConv, 6, 1)
-    ),
-    "greedy": image_module(SmallConvEncoder((4, 8)), RowGRU).clone(cuts=(1, 2)),
+    **{name: models.CPC(CONV(8), models.GRU(6), make(3, 8))
+       for name, make in models.PREDICTORS.items()},
+    "branches": models.CPC(
+        models.LogMelEncoder(8), models.GRU(6), LINEAR(2, 8), models.TIME_DIRECTIONS, cuts=(2, 5)),
+    "codes": models.CPC(models.QuantizedEncoder(CONV(6), 7, 4, 0.5, 1.0, True), models.GRU(5),
+                        LINEAR(2, 4)),
+    "gru": audio_module(models.GRU(6, 2)),
+    "lstm": audio_module(models.LSTM(6), padding="same"),
+    "conv": audio_module(models.CausalConv(6, 2, dilated=False), norm="batch"),
+    "transformer": audio_module(models.CausalTransformer(8, 1, num_heads=2), norm="channel"),
+    "segments": models.SegmentalCPC(CONV(8), models.GRU(6), LINEAR(1, 8), 8, threshold=0.2),
+    "images": image_module(models.SmallConvEncoder((4, 8), norm="batch"),
+                           functools.partial(models.MaskedRowConv, 6, 1)),
+    "greedy": image_module(models.SmallConvEncoder((4, 8)), models.RowGRU).clone(cuts=(1, 2)),
     "resnet": image_module(
-        ResNet((Stage(1, 8), Stage(1, 8, 4)), pooled_stem=False),
-        functools.partial(RowGRU, 6, dtype=jnp.dtype("bfloat16")),
-    ),
-}
+        models.ResNet((models.Stage(1, 8), models.Stage(1, 8, 4)), pooled_stem=False),
+        functools.partial(models.RowGRU, 6, dtype=jnp.dtype("bfloat16"))),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -91,7 +67,7 @@ def test_a_description_makes_the_same_module(name):
     module = MODULES[name]
     again = build(json.loads(json.dumps(describe(module))))
     assert describe(again) == describe(module)
-    if isinstance(module, ImageCPC):
+    if isinstance(module, models.ImageCPC):
         assert again.encoder == module.encoder
         assert again.make_context() == module.make_context()
     else:
@@ -99,16 +75,14 @@ def test_a_description_makes_the_same_module(name):
 
 
 @pytest.mark.parametrize(("name", "given"), [("gru", AUDIO), ("images", IMAGES)])
-def test_what_is_loaded_embeds_the_same_to_the_last_bit(tmp_path, name, given):
-    first, x = pretrained(MODULES[name], given), noise(2, *given["shape"])
-    wanted = jax.jit(make_model(first.module).embed)(first.variables, x)
-    save(tmp_path / "run" / "exported", first)
+def test_what_is_loaded_is_the_same_to_the_last_bit(tmp_path, name, given):
+    first = pretrained(MODULES[name], given)
+    models.save(tmp_path / "run" / "exported", first)
     for folder in (tmp_path / "run" / "exported", tmp_path / "run"):
-        again = load_pretrained(folder)
+        again = models.load_pretrained(folder)
         assert (again.input, again.about) == (given, {"step": 7})
+        assert describe(again.module) == describe(first.module)
         jax.tree.map(np.testing.assert_array_equal, again.variables, first.variables)
-    found = jax.jit(make_model(again.module).embed)(again.variables, x)
-    jax.tree.map(np.testing.assert_array_equal, tuple(found), tuple(wanted))
 
 
 def test_arrays_in_another_order_are_written_as_they_read(tmp_path):
@@ -119,7 +93,7 @@ def test_arrays_in_another_order_are_written_as_they_read(tmp_path):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    return save(tmp_path_factory.mktemp("saved"), pretrained(audio_module(), AUDIO))
+    return models.save(tmp_path_factory.mktemp("saved"), pretrained(audio_module(), AUDIO))
 
 
 @pytest.fixture
@@ -143,10 +117,10 @@ def edit_weights(folder, **arrays):
 
 def test_a_folder_without_a_model_or_of_something_else(tmp_path):
     with pytest.raises(UserError, match=r"model.safetensors.*cpc export --workdir"):
-        load(tmp_path)
+        models.load(tmp_path)
     (tmp_path / "config.json").write_text('{"seed": 0}')
     with pytest.raises(UserError, match=r"config.json of something else"):
-        save(tmp_path, pretrained(audio_module(), AUDIO))
+        models.save(tmp_path, pretrained(audio_module(), AUDIO))
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     assert (tmp_path / "config.json").read_text() == '{"seed": 0}'
 
@@ -155,35 +129,29 @@ def test_a_run_does_not_load_as_older_than_it_is(tmp_path, saved):
     shutil.copytree(saved, tmp_path / "exported")  # of step 7
     (tmp_path / "checkpoints" / "7").mkdir(parents=True)
     (tmp_path / "checkpoints" / "damaged-9-1").mkdir()
-    assert load_pretrained(tmp_path).about == {"step": 7}
+    assert models.load_pretrained(tmp_path).about == {"step": 7}
     (tmp_path / "checkpoints" / "10").mkdir()
     with pytest.raises(UserError, match=r"step 7 .*step 10"):
-        load(tmp_path)
-    assert load_pretrained(tmp_path / "exported").about == {"step": 7}
+        models.load(tmp_path)
+    assert models.load_pretrained(tmp_path / "exported").about == {"step": 7}
     edit(tmp_path / "exported", about={"step": 10})
-    assert load_pretrained(tmp_path).about == {"step": 10}
+    assert models.load_pretrained(tmp_path).about == {"step": 10}
 
 
 def test_every_entry_that_does_not_fit_is_listed(folder):
     names = ["params/encoder/kernel1", "params/encoder/kernel2"]
-    edit_weights(
-        folder,
-        **dict.fromkeys(names),
-        **{"params/more": np.zeros(1, "f"), "params/context/bias0": np.zeros((2, 3), "f")},
-    )
+    kernel = read_weights(folder / "model.safetensors")[names[0]]
+    edit_weights(folder, **{names[0]: kernel.astype(np.int8)})
+    with pytest.raises(UserError, match=f"{names[0]} .* int8"):
+        models.load(folder)
+    more = {"params/more": np.zeros(1, "f"), "params/context/bias0": np.zeros((2, 3), "f")}
+    edit_weights(folder, **dict.fromkeys(names), **more)
     with pytest.raises(UserError) as error:
-        load(folder)
+        models.load(folder)
     assert str(error.value).endswith(
         f"missing {', '.join(names)}; unknown params/more; "
         "misshapen params/context/bias0 is (2, 3) and must be (6,)"
     )
-
-
-def test_weights_of_whole_numbers_are_reported(folder):
-    kernel = read_weights(folder / "model.safetensors")["params/encoder/kernel1"]
-    edit_weights(folder, **{"params/encoder/kernel1": kernel.astype(np.int8)})
-    with pytest.raises(UserError, match=r"params/encoder/kernel1 .* int8"):
-        load(folder)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
@@ -197,9 +165,9 @@ def test_damage_of_an_export_is_noticed(folder, name):
             damaged[place] ^= 1 << int(rng.integers(7))
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=name):
-            load(folder)
+            models.load(folder)
     path.write_bytes(whole)
-    load(folder)
+    models.load(folder)
 
 
 GOOD = describe(audio_module())
@@ -210,49 +178,34 @@ def with_field(part, **fields):
 
 
 WRONG = [
-    ({"format": "cpc 9"}, "'cpc 9'"),
+    ({"format": "cpc 9"}, "'cpc 9'"), (with_field("context", depth=3), "'depth'"),
     ({"model": {"type": "Popen", "args": ["ls"]}}, "'Popen'"),
-    (with_field("context", depth=3), "'depth'"),
-    ({"model": describe(audio_module(GRU(5, 2)))}, "missing .*input1"),
-    *(({"model": model}, "model") for model in (None, {}, GOOD["context"], {"type": ["CPC"]})),
-    *(({"model": {**GOOD, "context": part}}, "") for part in ("GRU", {"type": "Popen"})),
+    ({"model": describe(audio_module(models.GRU(5, 2)))}, "missing .*input1"),
+    *(({"model": model}, "model") for model in (None, GOOD["context"], {"type": ["CPC"]})),
+    ({"model": {**GOOD, "context": "GRU"}}, ""), ({"model": {**GOOD, "context": {}}}, ""),
     *((with_field("context", num_layers=size), "") for size in (2**31, "1", -1)),
-    *((with_field("encoder", dtype=dtype), "") for dtype in ("int8", ["float32"])),
+    (with_field("encoder", dtype="int8"), ""), (with_field("encoder", strides=[0, 4, 2, 2, 2]), ""),
     (with_field("encoder", kernels=[1] * 10**3, strides=[1] * 10**3), ""),
-    (with_field("encoder", strides=[0, 4, 2, 2, 2]), ""),
     (with_field("encoder", width=10**12), ""),
     ({"model": {"type": "ImageCPC", "encoder": GOOD["encoder"], "make_context": 3}}, ""),
     ({"about": {"step": "a"}}, "lacks"),
-    *(({"input": x}, "lacks") for x in (None, {}, {**AUDIO, "kind": None}, {**AUDIO, "rms": "a"})),
-    *(({"input": {**AUDIO, "shape": x}}, "") for x in (None, [], [0], [10**12], [640] * 5)),
-    ({"sha256": ""}, "sha256"),
-]
+    *(({"input": x}, "lacks") for x in (None, {**AUDIO, "kind": None}, {**AUDIO, "rms": "a"})),
+    *(({"input": {**AUDIO, "shape": x}}, "") for x in (None, [0], [10**12], [640] * 5)),
+    ({"sha256": ""}, "sha256"), (b"[]", ""), (b"[" * 5000 + b"]" * 5000, ""), (b"\xff", ""),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "match"), WRONG, ids=lambda value: str(value)[:40])
 def test_a_wrong_or_hostile_config_is_one_line(folder, changes, match):
-    edit(folder, **changes)
+    if isinstance(changes, bytes):
+        (folder / "config.json").write_bytes(changes)
+    else:
+        edit(folder, **changes)
     with pytest.raises(UserError, match=r"config\.json|model\.safetensors") as error:
-        load(folder)
+        models.load(folder)
     assert re.search(match, str(error.value))
     assert len(str(error.value)) < 600
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("text", ["[]", "3", "[" * 5000 + "]" * 5000, "\xff"])
-def test_a_config_that_is_no_object_is_reported(folder, text):
-    (folder / "config.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(UserError, match=r"config\.json"):
-        load(folder)
-
-
-@pytest.mark.parametrize(("array", "match"), [
-    (np.array([b"abc"]), "dtype"), (np.array([1j]), "dtype"), (np.array([{}]), "damaged")
-])  # fmt: skip
-def test_an_npz_of_no_numbers_is_reported(tmp_path, array, match):
-    np.savez(tmp_path / "a.npz", a=array)
-    with pytest.raises(UserError, match=match):
-        read_weights(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.safetensors"])
@@ -263,3 +216,7 @@ def test_a_file_of_something_else(tmp_path, name):
     path.write_bytes(b"nothing of the kind, but long enough to hold a header")
     with pytest.raises(UserError, match="damaged"):
         read_weights(path)
+    for array, match in ((np.array([b"abc"]), "dtype"), (np.array([{}]), "damaged")):
+        np.savez(tmp_path / "b.npz", a=array)
+        with pytest.raises(UserError, match=match):
+            read_weights(tmp_path / "b.npz")

@@ -6,55 +6,49 @@ import numpy as np
 import pytest
 from random_variables import noise, random_variables
 
-from cpc.models import (
-    CPC,
-    GRU,
-    CausalTransformer,
-    ConvEncoder,
-    LinearPredictor,
-    LogMelEncoder,
-    SegmentalCPC,
-    make_model,
-    stream_contexts,
-    stream_latents,
-)
+from cpc import models
 from cpc.types import UserError
 
-SMALL = ConvEncoder(8, (10, 8), (5, 4))
+SMALL = models.ConvEncoder(8, (10, 8), (5, 4))
 
 
 def test_contexts_that_need_the_whole_recording_are_refused():
-    module = SegmentalCPC(SMALL, GRU(6), LinearPredictor(1, 8), 8)
+    module = models.SegmentalCPC(SMALL, models.GRU(6), models.LinearPredictor(1, 8), 8)
     with pytest.raises(UserError, match="of segments"):
-        next(stream_contexts(module, {}, iter([jnp.zeros((1, 4, 8))])))
+        next(models.stream_contexts(module, {}, iter([jnp.zeros((1, 4, 8))])))
 
 
 @pytest.mark.parametrize(("context", "encoder", "channels"), [
-    (GRU(6, 2), SMALL.clone(norm="channel", padding="same"), ()),
-    (CausalTransformer(8, 2, num_heads=2, span=4), SMALL.clone(channels=3, padding="valid"), (3,)),
-    (GRU(6), LogMelEncoder(8, (3, 5), norm="layer"), ()),
+    (models.GRU(6, 2), SMALL.clone(norm="channel", padding="same", channels=3), (3,)),
+    (models.CausalTransformer(8, 1, num_heads=2, span=4),
+     models.LogMelEncoder(8, (3, 5), padding="valid"), ()),
 ])  # fmt: skip
 def test_chunks_equal_the_whole(context, encoder, channels):
     frames, chunk = 23, 6
-    module, (_, after) = CPC(encoder, context, LinearPredictor(2, 8)), encoder.frames_around
-    tolerance = 1e-4 if isinstance(encoder, LogMelEncoder) else 1e-5  # energies near the floor
+    module, (_, after) = (
+        models.CPC(encoder, context, models.LinearPredictor(2, 8)),
+        encoder.frames_around,
+    )
+    tolerance = (
+        1e-4 if isinstance(encoder, models.LogMelEncoder) else 1e-5
+    )  # energies near the floor
     whole = np.asarray(noise((frames + after + chunk) * encoder.stride, *channels))
     variables = random_variables(module, whole[None])
-    z_all, c_all = jax.jit(make_model(module).embed)(
+    z_all, c_all = jax.jit(models.make_model(module).embed)(
         variables, whole[None, : (frames + after) * encoder.stride]
     )
     padded = np.pad(whole, ((0, 10 * encoder.stride), *((0, 0) for _ in channels)))
-    latents = [*stream_latents(module, variables, lambda a, b: padded[a:b], frames, chunk)]
+    latents = [*models.stream_latents(module, variables, lambda a, b: padded[a:b], frames, chunk)]
     assert {z.shape for z in latents} == {(1, chunk, 8)}
-    contexts = stream_contexts(module, variables, iter(latents))
+    contexts = models.stream_contexts(module, variables, iter(latents))
     z, c = (np.concatenate(list(parts), axis=1)[:, :frames] for parts in (latents, contexts))
     np.testing.assert_allclose(z, z_all[:, :frames], rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(c, c_all[:, :frames], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("encoder", [
-    *(SMALL.clone(padding=padding) for padding in ("causal", "same", "valid", (2, 1))),
-    *(LogMelEncoder(8, padding=padding) for padding in ("causal", "same", "valid")),
+    *(SMALL.clone(padding=padding) for padding in ("causal", "same", (2, 1))),
+    *(models.LogMelEncoder(8, padding=padding) for padding in ("same", "valid")),
 ])  # fmt: skip
 def test_the_samples_of_a_latent_lie_in_the_frames_around_it(encoder):
     x, stride, at = noise(1, 10 * encoder.stride, seed=1), encoder.stride, 4

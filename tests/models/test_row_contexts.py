@@ -10,7 +10,7 @@ from cpc.models import MaskedRowConv, RowGRU
 
 #: Context, and the columns to each side that it sees `rows` rows up, or None for nothing there.
 CONTEXTS = {
-    "conv3": (MaskedRowConv(16, 3), lambda rows: 3 if rows <= 3 else None),
+    "conv2": (MaskedRowConv(16, 2), lambda rows: 2 if rows <= 2 else None),
     "gru2": (RowGRU(8, 2), lambda rows: rows + 2),
 }
 ROWS, COLUMNS = 6, 9

@@ -29,13 +29,13 @@ def test_weights_of_torch_compute_what_torch_computed(monkeypatch, path):
     more = {"speakerEmb.weight": np.zeros((2, 2), "f4")}
     training = {"gEncoder": {**WEIGHTS, **more}, "cpcCriterion": more, "step": 3}
     fake_torch.install(monkeypatch, training)
-    for file in (GOLDENS / "checkpoint_weights.npz", path):
-        pretrained = load_cpc_audio(file)
-        assert (pretrained.module.context.num_layers, pretrained.input["rms"]) == (2, None)
-        model = make_model(pretrained.module)
-        z, c = jax.jit(model.embed)(pretrained.variables, jnp.asarray(expected["x"]))
-        np.testing.assert_allclose(z, expected["z"], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(c, expected["c"], rtol=1e-5, atol=1e-5)
+    one, pretrained = (load_cpc_audio(f) for f in (GOLDENS / "checkpoint_weights.npz", path))
+    assert (pretrained.module.context.num_layers, pretrained.input["rms"]) == (2, None)
+    model = make_model(pretrained.module)
+    z, c = jax.jit(model.embed)(pretrained.variables, jnp.asarray(expected["x"]))
+    np.testing.assert_allclose(z, expected["z"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(c, expected["c"], rtol=1e-5, atol=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, one.variables, pretrained.variables)
 
 
 @pytest.mark.parametrize("key", ["weights", "gEncoder", "state_dict", None])
@@ -49,20 +49,12 @@ def test_arrays_of_a_checkpoint_are_float32(monkeypatch, path, key):
     assert config == ({"x": 1} if key else {})
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
-        ({"weights": {"a": 1}, "step": 3}, "no named arrays, by itself or under weights, gEnc"),
-        ([1], "no named arrays"),
-        (
-            ValueError("Failed.\nUnsupported: GLOBAL os.mkdir was"),
-            r"\(it refers to os.mkdir\): fet",
-        ),
-        (EOFError(), r"a.pt as data \(EOFError\)"),
-        ({"conv.weight": np.zeros(3)}, "has no entry gEncoder"),
-        ({"config": {"cpc_mode": "reverse"}, "weights": WEIGHTS}, "cpc_mode 'reverse'"),
-    ],
-)
+@pytest.mark.parametrize(("content", "match"), [
+    ({"weights": {"a": 1}, "step": 3}, "weights, gEnc"), ([1], "no named arrays"),
+    (ValueError("Failed.\nUnsupported: GLOBAL os.mkdir was"), "os.mkdir"), (EOFError(), "EOFError"),
+    ({"conv.weight": np.zeros(3)}, "gEncoder"),
+    ({"config": {"cpc_mode": "reverse"}, "weights": WEIGHTS}, "cpc_mode 'reverse'"),
+])  # fmt: skip
 def test_what_is_not_a_checkpoint_is_one_sentence(monkeypatch, path, content, match):
     fake_torch.install(monkeypatch, content)
     with pytest.raises(UserError, match=match) as error:

@@ -74,6 +74,10 @@ def test_facts_are_what_cannot_be_seen():
         assert facts["row"] == (row if hides else -1)
         assert (facts["velocity"] >= 0) == hides
         state, _ = environment.step(jax.random.key(0), state, jnp.int32(1))
+    with pytest.raises(UserError, match=r"seen_agian.*seen_again"):
+        make_hidden_ball("seen_agian")
+    with pytest.raises(UserError, match="offset is 10"):
+        ball_information("seen_again", 10)
 
 
 def entropy(items):
@@ -94,10 +98,3 @@ def test_information_is_that_of_the_histories_of_pictures(variant, offset):
     histories, targets = zip(*pairs, strict=True)
     wanted = entropy(histories) + entropy(targets) - entropy(pairs)
     assert math.isclose(ball_information(variant, offset), wanted, abs_tol=1e-9)
-
-
-def test_mistakes_are_said():
-    with pytest.raises(UserError, match=r"seen_agian.*seen_again"):
-        make_hidden_ball("seen_agian")
-    with pytest.raises(UserError, match="offset is 10"):
-        ball_information("seen_again", 10)

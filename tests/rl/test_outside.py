@@ -14,16 +14,15 @@ from cpc.types import UserError
 
 def fake_gymnax(*, are_discrete=True):
     """A walk to 3 by gymnax's methods: truncated after 5 steps, which `step_env` does not say."""
+
+    def step(key, state, action, params):
+        state = state[0] + action, state[1] + 1
+        return jnp.stack(state), state, action, state[0] >= 3, {}
+
     environment = types.SimpleNamespace(
         action_space=lambda params: types.SimpleNamespace(**({"n": 2} if are_discrete else {})),
         reset_env=lambda key, params: (jnp.arange(2), (params["start"], jnp.int32(0))),
-        step_env=lambda key, state, action, params: (
-            jnp.stack([state[0] + action, state[1] + 1]),
-            (state[0] + action, state[1] + 1),
-            action,
-            state[0] + action >= 3,
-            {},
-        ),
+        step_env=step,
         is_truncated=lambda state, params: state[1] >= 5,
     )
     return types.SimpleNamespace(
@@ -57,19 +56,16 @@ def fake_navix(seen):
 
 
 def fake_craftax(asked):
+    def step(key, state, action, params):
+        return jnp.full((9, 7, 3), 0.25), state + 1, params["worth"], state >= 1, {}
+
     def make(name, auto_reset):
         asked.append((name, auto_reset))
         return types.SimpleNamespace(
             default_params={"worth": 2.0},
             action_space=lambda params: types.SimpleNamespace(n=17),
             reset=lambda key, params: (jnp.zeros((9, 7, 3)), jnp.int32(0)),
-            step=lambda key, state, action, params: (
-                jnp.full((9, 7, 3), 0.25),
-                state + 1,
-                params["worth"],
-                state >= 1,
-                {},
-            ),
+            step=step,
         )
 
     module = types.ModuleType("craftax")
@@ -101,9 +97,6 @@ def test_gymnax_says_both_ends(monkeypatch):
     assert [rest for _, *rest in found] == [[1, False], [0, False], [1, True]]
     _, found = play(environment, [0] * 5)
     assert [is_last for *_, is_last in found] == [False] * 4 + [True]
-
-
-def test_actions_have_to_be_choices(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", fake_gymnax(are_discrete=False))
     with pytest.raises(UserError, match="gymnax:Walk-v1 has continuous actions"):
         make_environment("gymnax:Walk-v1")
@@ -117,11 +110,8 @@ def test_navix_in_first_person(monkeypatch):
     first, found = play(environment, [1, 0, 1])
     assert seen == ["first person"]
     assert float(first.max()) == 0
-    assert [(float(o.max()), *rest) for o, *rest in found] == [
-        (1, 0.5, False),
-        (1, 0.5, False),
-        (2, 1.0, True),
-    ]
+    values = [(float(o.max()), *rest) for o, *rest in found]
+    assert values == [(1, 0.5, False), (1, 0.5, False), (2, 1.0, True)]
 
 
 def test_craftax_without_its_resets(monkeypatch):
@@ -133,36 +123,26 @@ def test_craftax_without_its_resets(monkeypatch):
     assert asked == [(name, False)]
     assert (environment.num_actions, environment.observation_shape) == (17, (9, 7, 3))
     _, found = play(environment, [3, 3])
-    assert [(float(o.max()), *rest) for o, *rest in found] == [
-        (0.25, 2.0, False),
-        (0.25, 2.0, True),
-    ]
+    values = [(float(o.max()), *rest) for o, *rest in found]
+    assert values == [(0.25, 2.0, False), (0.25, 2.0, True)]
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_ours_can_be_made(name):
-    environment = make_environment(name)
-    _, observation = environment.reset(jax.random.key(0))
-    assert observation.shape == environment.observation_shape
+def test_ours_can_be_made_and_others_may_not_be_there(monkeypatch):
+    for name in OWN:
+        environment = make_environment(name)
+        _, observation = environment.reset(jax.random.key(0))
+        assert observation.shape == environment.observation_shape
+    for library in OUTSIDE:
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(UserError, match=rf"pip install 'cpc-jax\[{library}\]'"):
+            make_environment(f"{library}:Any-v0")
 
 
-@pytest.mark.parametrize("library", OUTSIDE)
-def test_a_library_that_is_not_there(monkeypatch, library):
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(UserError, match=rf"pip install 'cpc-jax\[{library}\]'"):
-        make_environment(f"{library}:Any-v0")
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("t_mase", "mean t_maze"),
-        ("gymnaks:CartPole-v1", "mean gymnax:CartPole-v1"),
-        ("atari", "t_maze, .*gymnax:ID, navix:ID, craftax:ID"),
-        ("gymnax:Wolk-v1", "mean Walk-v1"),
-        ("gymnax:xyz", "known are Walk-v1"),
-    ],
-)
+@pytest.mark.parametrize(("name", "hint"), [
+    ("t_mase", "mean t_maze"), ("gymnaks:CartPole-v1", "mean gymnax:CartPole-v1"),
+    ("atari", "t_maze, .*gymnax:ID, navix:ID, craftax:ID"), ("gymnax:Wolk-v1", "mean Walk-v1"),
+    ("gymnax:xyz", "known are Walk-v1"),
+])  # fmt: skip
 def test_an_unknown_name(monkeypatch, name, hint):
     monkeypatch.setitem(sys.modules, "gymnax", fake_gymnax())
     monkeypatch.setitem(sys.modules, "craftax", fake_craftax([]))

@@ -76,7 +76,7 @@ def test_starts_are_of_the_key(six):
     assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.parametrize(("num", "num_resets"), [(0, None), (4, 0), (4, 5)])
-def test_numbers_that_cannot_be(num, num_resets):
-    with pytest.raises(UserError, match="at least one of each"):
-        side_by_side(lottery(), num, num_resets)
+def test_numbers_that_cannot_be():
+    for num, num_resets in ((0, None), (4, 0), (4, 5)):
+        with pytest.raises(UserError, match="at least one of each"):
+            side_by_side(lottery(), num, num_resets)

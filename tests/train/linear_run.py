@@ -1,6 +1,5 @@
 """A whole experiment around a linear model, for the tests of the loop, also as a command."""
 
-import argparse
 import functools
 import pathlib
 import sys
@@ -13,7 +12,6 @@ import numpy as np
 from cpc import train
 from cpc.results.score import read_records
 from cpc.train.step import make_launch
-from cpc.types import UserError
 
 
 def loss_fn(params, extra, batch, rng):
@@ -124,25 +122,10 @@ def host(state):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("workdir")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--save-every", type=int, default=10)
-    parser.add_argument("--pause-seconds", type=float, default=0.0)
-    arguments = parser.parse_args()
-    try:
-        with train.stop_on_signals() as stop:
-            result = run(
-                arguments.workdir,
-                arguments.steps,
-                stop=stop,
-                save_every=arguments.save_every,
-                console=sys.stdout,
-                pause_seconds=arguments.pause_seconds,
-            )
-    except UserError as error:
-        sys.stdout.write(f"{error}\n")
-        sys.exit(2)
+    workdir, steps, pause = sys.argv[1:]
+    options = {"console": sys.stdout, "pause_seconds": float(pause)}
+    with train.stop_on_signals() as stop:
+        result = run(workdir, int(steps), stop=stop, **options)
     sys.stdout.write(f"stopped at {int(result.state.step)} because of {result.reason!r}\n")
 
 

@@ -81,36 +81,29 @@ def test_three_variables_need_no_detection(describe, monkeypatch):
         distributed.find_cluster()
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        (("a:1", None, None), "JAX_PROCESS_ID are not all set"),
-        (("a:1", "2", "2"), "JAX_PROCESS_ID is 2: of 2 processes it is 0 to 1"),
+def test_variables_that_do_not_fit_are_one_sentence(describe):
+    for values, words in (
+        (("a:1", None, None), "JAX_PROCESS_ID"), (("a:1", "2", "2"), "JAX_PROCESS_ID is 2"),
         (("a:1", "two", "0"), "JAX_NUM_PROCESSES is 'two'"),
-        (("a", "2", "0"), "JAX_COORDINATOR_ADDRESS is 'a': write host:port"),
-    ],
-)
-def test_variables_that_do_not_fit_are_one_sentence(describe, values, sentence):
-    describe(*values)
-    with pytest.raises(UserError, match=sentence):
-        distributed.find_cluster()
+        (("a", "2", "0"), "JAX_COORDINATOR_ADDRESS is 'a'"),
+    ):  # fmt: skip
+        describe(*values)
+        with pytest.raises(UserError, match=words):
+            distributed.find_cluster()
 
 
-@pytest.mark.parametrize(("index", "sentence"), [("1", "no process 0"), ("0", "not all of 2")])
-def test_others_that_do_not_come_are_one_sentence(describe, index, sentence):
+def test_others_that_do_not_come_are_one_sentence(describe):
     """Before JAX is asked, which would abort."""
-    address = f"127.0.0.1:{free_port()}"
-    describe(address, "2", index)
-    with pytest.raises(UserError, match=f"{sentence}.* {address} within 0.5 s"):
-        join_processes(join_seconds=0.5)
-    assert not jax.distributed.is_initialized()
-
-
-def test_a_port_in_use_is_one_sentence(describe):
-    with socket.create_server(("", 0)) as server:
+    for index, words in (("1", "no process 0"), ("0", "not all of 2")):
+        address = f"127.0.0.1:{free_port()}"
+        describe(address, "2", index)
+        with pytest.raises(UserError, match=f"{words}.* {address} within 0.3 s"):
+            join_processes(join_seconds=0.3)
+        assert not jax.distributed.is_initialized()
+    with socket.create_server(("", 0)) as server:  # in use
         describe(f"127.0.0.1:{server.getsockname()[1]}", "2", "0")
         with pytest.raises(UserError, match=r"cannot listen at .* choose another port"):
-            join_processes(join_seconds=0.5)
+            join_processes(join_seconds=0.3)
 
 
 def call_roll(number, *sayings, seconds=5.0):
@@ -158,60 +151,43 @@ def resets(connection, port):
     connection.close()
 
 
-STRANGERS = {
-    "silent": says(b""),
-    "reset": resets,
-    "closed": lambda connection, port: connection.close(),
-    "garbage": says(bytes(range(256)) * 40),
-    "endless": says(b"here" * 1000),
-    "http": says(b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n"),
-    "no size": says(b"here 1\n"),
-    "no number": says(b"here abc\n"),
-    "no such": says(b"here 5 2\n"),
-    "process 0": says(b"here 0 2\n"),
-    "no words": says(b"\n"),
-    "another number": comes(1, number=3),
-}
+def test_strangers_neither_stop_nor_join_a_start():
+    """The last two are of launches of other sizes, and a hundred say nothing."""
+    lines = (
+        bytes(range(256)) * 40, b"here" * 1000, b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n",
+        b"here 1\n", b"here abc\n", b"\n", b"here 0 2\n", b"here 5 2\n", b"here 1 3\n",
+    )  # fmt: skip
+    own = []
 
+    def come(connection, port):
+        comes(1)(connection, port)
+        own.append(connection.getsockname())
 
-@pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_stranger_neither_stops_nor_joins_a_start(stranger):
     begin = watch.time.monotonic()
-    present = call_roll(2, STRANGERS[stranger], comes(1))
-    assert list(present) == [1]
-    assert watch.time.monotonic() - begin < 2  # nobody waits for who says nothing
-
-
-def test_a_hundred_silent_strangers_do_not_stop_a_start():
-    present = call_roll(2, *[says(b"")] * 100, comes(1))
-    assert list(present) == [1]
-
-
-def test_who_has_not_come_is_named():
-    absent = call_roll(4, comes(2, 4), STRANGERS["http"], seconds=0.3)
-    assert absent.startswith("processes 1, 3 missing (1 connections of something else): not all of")
+    odd = (resets, lambda connection, port: connection.close(), *map(says, lines))
+    assert call_roll(2, *odd, *[says(b"")] * 100, come) == {1: own[0]}
+    assert watch.time.monotonic() - begin < 3  # nobody waits for who says nothing
 
 
 def test_one_that_comes_and_goes_has_not_come_and_may_come_again():
+    """And nobody takes the place of one who has come; who has not come is named."""
+
     def come_and_go(connection, port):
         comes(1, 3)(connection, port)
         connection.close()
         watch.time.sleep(0.1)
-
-    assert call_roll(3, come_and_go, seconds=0.3).startswith("processes 1, 2 missing: not all of 3")
-    assert call_roll(3, come_and_go, comes(1, 3), comes(2, 3)).keys() == {1, 2}
-
-
-def test_nobody_takes_the_place_of_one_who_has_come():
-    first = []
 
     def come(connection, port):
         comes(1, 3)(connection, port)
         first.append(connection.getsockname())
         watch.time.sleep(0.1)
 
-    present = call_roll(3, come, comes(1, 3), comes(2, 3))
-    assert present[1] == first[0]
+    first = []
+    assert call_roll(3, come_and_go, seconds=0.3).startswith("processes 1, 2 missing: not all of 3")
+    assert call_roll(3, come_and_go, comes(1, 3), comes(2, 3)).keys() == {1, 2}
+    assert call_roll(3, come, comes(1, 3), comes(2, 3))[1] == first[0]
+    absent = call_roll(4, comes(2, 4), says(b"GET / HTTP/1.1\r\n\r\n"), seconds=0.3)
+    assert absent.startswith("processes 1, 3 missing (1 connections of something else): not all of")
 
 
 def test_a_local_launch_listens_on_no_network():
@@ -222,26 +198,33 @@ def test_a_local_launch_listens_on_no_network():
         assert server.getsockname()[0] in ("::", "0.0.0.0")
 
 
-def test_what_is_no_process_0_is_not_joined(describe):
-    """An http server at the address: one sentence, and no start."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+@contextlib.contextmanager
+def answering(reply):
+    """Yield the port of a server that gives each connection the same answer."""
 
-        def answer():
+    def answer():
+        with contextlib.suppress(OSError):
             while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
+                with server.accept()[0] as connection:
                     connection.recv(256)
-                    connection.sendall(b"go\n")
+                    connection.sendall(reply)
 
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def test_what_is_no_process_0_is_not_joined(describe):
+    """One sentence, and no start; and the wait for the answer leaves no limit on later lines."""
+    with answering(b"go\n") as port:
         describe(f"127.0.0.1:{port}", "2", "1")
-        with pytest.raises(UserError, match=r"does not take this process 1 .* within 0.5 s: check"):
-            join_processes(join_seconds=0.5)
+        with pytest.raises(UserError, match=r"does not take this process 1 .* within 0.3 s: check"):
+            join_processes(join_seconds=0.3)
+    end = watch.time.monotonic() + 5
+    with answering(b"go 1\n") as port:
+        connection = watch.connect_to_first("127.0.0.1", port, 1, 2, end)
+        assert connection.gettimeout() is None
+        connection.close()
 
 
 def at(step, moved=0.0, *, busy=False, longest=1.6, heard=999.5):
@@ -253,40 +236,33 @@ def later(*heartbeats):
     return [one._replace(changed=one.changed or -4000.0) for one in heartbeats]
 
 
-@pytest.mark.parametrize(
-    ("heartbeats", "sentence"),
-    [
-        # The others wait for the one behind, whenever they came to where they are.
-        ([at(136, 690), at(120, 600)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
-        ([at(136, 600), at(120, 690)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
-        ([at(9), at(8), at(8)], "processes 1, 2 of 3 stayed at step 8"),
-        ([at(136), at(120)], "wait before: 1.6 s), and others wait at step 136; all end: look at"),
-        ([at(136), at(120)], "the output of process 1, then start all of them again, and they res"),
-        # It waits for nobody, and evaluation for all.
-        ([at(128), at(128, busy=True)], "process 0 of 2 stayed at step 128"),
-        ([at(8), at(8)], "all processes stayed at step 8 for 300 s"),
-        ([at(8), at(8)], "which one hangs cannot be told"),
-        # One has moved; the one behind is busy; a step has taken half a minute before.
-        ([at(136), at(120, 701)], ""),
-        ([at(136, 701), at(120)], ""),
-        ([at(136), at(120, busy=True)], ""),
-        ([at(136), at(0, busy=True, longest=0.0)], ""),
-        ([at(136, longest=110), at(120)], ""),
-        ([at(136, longest=50), at(120)], "for 500 s (the longest wait before: 50.0 s)"),
-        # Silent: perhaps it is the one that is stopped, and that will be known when it has been so
-        # for as long; then it is, whatever it does and wherever the others are.
-        ([at(136), at(120), at(136, heard=900)], ""),
-        ([at(136), at(120), at(136, heard=699)], "process 2 of 3 gave no sign of life for 300 s"),
-        ([at(136, 999), at(136, 999, heard=699)], "process 1 of 2 gave no sign of life"),
-        ([at(8), at(8, busy=True, heard=699)], "since step 8: stopped, or stuck; all end: look at"),
-        # Who is busy, such as one that starts, evaluates or saves, has an hour.
-        (later(at(136), at(128, busy=True)), "process 1 of 2 stayed at step 128 for 3600 s"),
-        (later(at(136), at(0, busy=True)), "process 1 of 2 stayed at step 0 for 3600 s"),
-        # One has moved within the hour; one fits the probes, and the others wait for no step of it.
-        (later(at(136, -2500), at(128, busy=True)), ""),
-        (later(at(128, busy=True), at(100, busy=True)), ""),
-    ],
-)
+@pytest.mark.parametrize(("heartbeats", "sentence"), [
+    # The others wait for the one behind, whenever they came to where they are.
+    ([at(136, 690), at(120, 600)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
+    ([at(136, 600), at(120, 690)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
+    ([at(9), at(8), at(8)], "processes 1, 2 of 3 stayed at step 8"),
+    ([at(136), at(120)], "wait before: 1.6 s), and others wait at step 136; all end: look at"),
+    # It waits for nobody, and evaluation for all.
+    ([at(128), at(128, busy=True)], "process 0 of 2 stayed at step 128"),
+    ([at(8), at(8)], "all processes stayed at step 8 for 300 s"),
+    # One has moved; the one behind is busy; a step has taken half a minute before.
+    ([at(136), at(120, 701)], ""), ([at(136, 701), at(120)], ""),
+    ([at(136), at(120, busy=True)], ""), ([at(136), at(0, busy=True, longest=0.0)], ""),
+    ([at(136, longest=110), at(120)], ""),
+    ([at(136, longest=50), at(120)], "for 500 s (the longest wait before: 50.0 s)"),
+    # Silent: perhaps it is the one that is stopped, and that will be known when it has been so
+    # for as long; then it is, whatever it does and wherever the others are.
+    ([at(136), at(120), at(136, heard=900)], ""),
+    ([at(136), at(120), at(136, heard=699)], "process 2 of 3 gave no sign of life for 300 s"),
+    ([at(136, 999), at(136, 999, heard=699)], "process 1 of 2 gave no sign of life"),
+    ([at(8), at(8, busy=True, heard=699)], "since step 8"),
+    # Who is busy, such as one that starts, evaluates or saves, has an hour.
+    (later(at(136), at(128, busy=True)), "process 1 of 2 stayed at step 128 for 3600 s"),
+    (later(at(136), at(0, busy=True)), "process 1 of 2 stayed at step 0 for 3600 s"),
+    # One has moved within the hour; one fits the probes, and the others wait for no step of it.
+    (later(at(136, -2500), at(128, busy=True)), ""),
+    (later(at(128, busy=True), at(100, busy=True)), ""),
+])  # fmt: skip
 def test_which_process_hangs(heartbeats, sentence):
     """By what the processes said until second 1000, where nobody may stay for 300 s."""
     found = watch.find_hung(dict(enumerate(heartbeats)), len(heartbeats), 300.0, 1000.0)
@@ -321,6 +297,16 @@ def watched(*words):
     return subprocess.Popen([sys.executable, *words], **quiet)
 
 
+def ends_of(programs):
+    """Return the errors and the statuses of programs, which have a minute to end."""
+    try:
+        errors = [program.communicate(timeout=60)[1] for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+    return errors, [program.returncode for program in programs]
+
+
 #: A program beside a watchdog, that is nothing but its heartbeat.
 PROGRAM = """
 import subprocess, sys, time
@@ -346,29 +332,19 @@ def test_watchdogs_end_a_program_that_hangs(tmp_path):
         watched("-S", "-c", PROGRAM, watch.__file__, port, index, word, logs[int(index)])
         for index, word in (("0", "at 102"), ("1", "at 100"))
     ]
-    try:
-        errors = [program.communicate(timeout=60)[1] for program in programs]
-    finally:
-        for program in programs:
-            program.kill()
-    assert [program.returncode for program in programs] == [-signal.SIGKILL] * 2
-    sentence = (
-        "error: process 1 of 2 stayed at step 100 for 2 s (the longest wait before: 0.1 s), and"
-    )
+    errors, statuses = ends_of(programs)
+    assert statuses == [-signal.SIGKILL] * 2
+    sentence = "error: process 1 of 2 stayed at step 100 for 2 s (the longest wait before: 0.1 s)"
     assert all(error.startswith(sentence) and error.count("\n") == 1 for error in errors), errors
     assert [str(logs[0]) in error for error in errors] == [True, False]
     assert [path.exists() for path in logs] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("identities", "said"),
-    [
-        ([{"seed": 0, "data": "a"}, {"seed": 0, "data": "a"}], None),
-        ([{"seed": 0}, {"seed": 1}], ["process 1 of 2", "seed: 0", "1 here"]),
-        ([{}, {}, {"model.width": 8}], ["process 2 of 3", "model.width: absent there, 8"]),
-        ([{"a": 1, "b": 1, "c": "x", "d": 1}, {"c": "y" * 9999}], ["a: 1", "absent", "1 more"]),
-    ],
-)
+@pytest.mark.parametrize(("identities", "said"), [
+    ([{"seed": 0, "data": "a"}, {"seed": 0, "data": "a"}], None),
+    ([{}, {}, {"model.width": 8}], ["process 2 of 3", "model.width: absent there, 8"]),
+    ([{"a": 1, "b": 1, "c": "x", "d": 1}, {"c": "y" * 9999}], ["a: 1", "absent", "1 more"]),
+])  # fmt: skip
 def test_processes_of_different_identities_are_ended_by_name(identities, said):
     """Also of long values, as the sentence is one line; the same ones go on."""
     with contextlib.ExitStack() as stack:
@@ -409,12 +385,8 @@ def test_a_process_whose_watchdog_ends_does_not_wait_for_ever():
     processes = [
         watched("-c", WATCHED, address, index, word) for index, word in (("0", "killed"), ("1", ""))
     ]
-    try:
-        errors = [process.communicate(timeout=60)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [distributed.LOST] * 2
+    errors, statuses = ends_of(processes)
+    assert statuses == [distributed.LOST] * 2
     assert errors[0] == "error: the watchdog next to this process has ended\n"
     assert errors[1].startswith("error: process 0 of 2 has ended")
 
@@ -425,21 +397,3 @@ def test_all_steps_of_a_launch_are_asked_about(tmp_path, monkeypatch):
     with open_checkpoints(tmp_path) as checkpoint:
         reasons = [loop._preemption(checkpoint, step, 4) for step in (0, 4, 8, 12, 16)]
     assert reasons == ["", "", "", "", "preemption"]
-
-
-def test_a_late_answer_leaves_no_limit_on_later_lines():
-    """Of the wait for the roll to be full; process 0 may be silent for longer."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-
-        def answer():
-            with server.accept()[0] as connection:
-                connection.recv(64)
-                connection.sendall(b"go 1\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        end = watch.time.monotonic() + 5
-        with watch.connect_to_first("127.0.0.1", port, 1, 2, end) as connection:
-            assert connection.gettimeout() is None
-        thread.join()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from typing import Any, NamedTuple
 
 import linear_run
@@ -91,7 +92,7 @@ def wait_until(condition, process, seconds=60.0):
 def test_killed_and_stopped_processes_resume_as_if_never_stopped(tmp_path):
     """Killed in the middle of a save, then stopped by a signal."""
     parts = tmp_path / "parts"
-    process = start(parts, "--steps", "1000000", "--save-every", "10")
+    process = start(parts, "1000000", "0")
 
     def is_saving_a_later_one():
         names = [path.name for path in (parts / "checkpoints").glob("*")]
@@ -101,7 +102,7 @@ def test_killed_and_stopped_processes_resume_as_if_never_stopped(tmp_path):
     process.kill()
     process.communicate()
     written = (parts / "metrics.jsonl").stat().st_mtime_ns
-    process = start(parts, "--steps", "1000000", "--pause-seconds", "0.02")
+    process = start(parts, "1000000", "0.02")
     wait_until(lambda: (parts / "metrics.jsonl").stat().st_mtime_ns > written, process)
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
@@ -138,7 +139,7 @@ def test_an_evaluation_that_a_signal_cuts_short_is_made_when_resumed(tmp_path):
         assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
 
 
-@pytest.mark.parametrize(("stopped_at", "best"), [(10, 10), (40, 40), (30, 20)])
+@pytest.mark.parametrize(("stopped_at", "best"), [(40, 40), (30, 20)])
 def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
     tmp_path, stopped_at, best
 ):
@@ -205,12 +206,6 @@ def test_a_non_finite_loss_stops_and_leaves_the_last_good_checkpoint(tmp_path, n
     assert_same_state(good.state, whole.state)
 
 
-def test_the_save_before_the_next_log_does_not_keep_what_is_bad(tmp_path):
-    with pytest.raises(UserError, match="step 8"):
-        linear_run.run(tmp_path, STEPS, nan_at=7, log_every=100, save_every=10)
-    assert not [p for p in (tmp_path / "checkpoints").glob("*") if p.name.isdecimal()]
-
-
 def test_eight_devices_give_the_same_records_and_trace_the_step_once(tmp_path, whole):
     """Also after logs, saves and a resume."""
     traces = []
@@ -244,28 +239,16 @@ def test_data_that_ends_early(tmp_path):
         train.fit(state, step, lambda start: few[start:], num_steps=5)
 
 
-class Order:
-    """A writer, evaluator and step that note who was called when."""
-
-    def __init__(self):
-        self.events = []
-
-    def write(self, record):
-        self.events.append(f"{record['split']} {record['step']}")
-
-    def close(self):
-        pass
-
-
 def test_metrics_are_written_while_the_next_step_runs():
-    order = Order()
-    mesh = train.make_mesh(1)
+    events, mesh = [], train.make_mesh(1)
+    write = lambda record: events.append(f"{record['split']} {record['step']}")  # noqa: E731
+    writer = types.SimpleNamespace(write=write, close=lambda: None)
     tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=5)
     state = train.replicate(linear_run.new_state(tx), mesh)
     jitted = train.jit_step(train.make_train_step(linear_run.loss_fn, tx), state)
 
     def step(state, batch):
-        order.events.append("step")
+        events.append("step")
         return jitted(state, batch)
 
     train.fit(
@@ -275,10 +258,10 @@ def test_metrics_are_written_while_the_next_step_runs():
         num_steps=5,
         evaluate=lambda state: [{"at": int(state.step)}],
         cadence=train.Cadence(log_every=2, eval_every=4),
-        sinks=train.Sinks(writers=[order]),
+        sinks=train.Sinks(writers=[writer]),
         steps_in_flight=1,
     )
-    assert order.events == [
+    assert events == [
         *["step", "step", "step", "train 2", "step", "train 4", "test 4", "step"],
         *["train 5", "test 5"],
     ]
@@ -305,14 +288,14 @@ def test_launches_of_several_steps_are_the_same_training_also_resumed(tmp_path, 
         np.testing.assert_allclose(value, of_five[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_a_failure_inside_a_launch_names_its_step(tmp_path):
-    with pytest.raises(UserError, match=r"step 8 \(batch 7\)"):
-        launch(tmp_path, nan_at=7)
-
-
 def test_what_is_due_within_a_launch_is_refused(tmp_path):
+    """And a failure inside a launch names its step."""
     for name in ("log_every", "eval_every", "save_every"):
-        with pytest.raises(UserError, match=f"{name} is 4, which is no multiple of the 5"):
+        with pytest.raises(UserError, match=f"{name} is 4, .* 5"):
             launch(tmp_path, **{name: 4})
     with pytest.raises(UserError, match="num_steps is 21"):
         launch(tmp_path, num_steps=21)
+    with pytest.raises(UserError, match=r"step 8 \(batch 7\)"):
+        launch(tmp_path, nan_at=7, log_every=100, save_every=10)
+    # The save before the next log does not keep what is bad.
+    assert not [p for p in (tmp_path / "checkpoints").glob("*") if p.name.isdecimal()]

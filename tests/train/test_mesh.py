@@ -6,12 +6,6 @@ from cpc import train
 from cpc.types import UserError
 
 
-def test_devices_by_name():
-    assert train.choose_devices("cpu") == train.choose_devices() == jax.devices()
-    with pytest.raises(UserError, match="'gpus'"):
-        train.choose_devices("gpus")
-
-
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a machine without accelerators")
 @pytest.mark.parametrize("kind", ["gpu", "tpu"])
 def test_an_absent_device_is_one_sentence(kind):
@@ -21,7 +15,7 @@ def test_an_absent_device_is_one_sentence(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"), [("auto", RuntimeError("no device")), ("gpu", AssertionError())]
+    ("kind", "error"), [("auto", RuntimeError("?")), ("gpu", AssertionError())]
 )
 def test_no_backend_at_all_is_one_sentence(kind, error, monkeypatch):
     """As with JAX_PLATFORMS=cuda on a machine without one."""
@@ -37,6 +31,9 @@ def test_no_backend_at_all_is_one_sentence(kind, error, monkeypatch):
 
 
 def test_mesh_sizes():
+    assert train.choose_devices("cpu") == train.choose_devices() == jax.devices()
+    with pytest.raises(UserError, match="'gpus'"):
+        train.choose_devices("gpus")
     assert train.make_mesh().size == 8
     assert train.make_mesh(3).size == 3
     assert train.make_mesh(devices=jax.devices()[4:]).devices.tolist() == jax.devices()[4:]
@@ -54,9 +51,6 @@ def test_a_batch_is_split_by_rows():
     shards = [np.asarray(shard.data) for shard in batch["x"].addressable_shards]
     np.testing.assert_array_equal(shards, x.reshape(4, 2, 3))
     assert batch["deep"]["y"].shape == (8,)
-
-
-def test_a_batch_that_cannot_be_split_names_both_numbers():
     with pytest.raises(UserError, match=r"12 .* 8 devices"):
         train.put_batch({"x": np.zeros((12, 2))}, train.make_mesh(8))
     train.check_batch_size(16, train.make_mesh(8))

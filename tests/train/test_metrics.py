@@ -1,5 +1,4 @@
 import io
-import itertools
 import json
 import subprocess
 import sys
@@ -56,13 +55,13 @@ def test_every_flipped_bit_of_a_record_is_found(tmp_path):
         writer.write({"step": step, "split": "train", "loss": 1.5})
     writer.close()
     content, whole, silent = path.read_bytes(), read_records(tmp_path, []), []
-    for position, bit in itertools.product(range(content.index(b"\n")), range(8)):
+    for position in range(content.index(b"\n")):
         flipped = bytearray(content)
-        flipped[position] ^= 1 << bit
+        flipped[position] ^= 1 << position % 8
         path.write_bytes(flipped)
         problems = []
         if read_records(tmp_path, problems) != (whole[1:] if problems else whole):
-            silent.append((position, bit))
+            silent.append(position)
     assert not silent
 
 
@@ -76,6 +75,8 @@ def test_jsonl_on_resume_drops_what_came_later_and_a_torn_line(tmp_path):
     writer.close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [5, 10, 15]
     assert [item.name for item in tmp_path.iterdir()] == ["metrics.jsonl"]
+    with pytest.raises(UserError, match="failed"):
+        train.JsonlWriter(path / "metrics.jsonl")  # in what is no folder
 
 
 def test_records_carry_the_identity_of_their_run(tmp_path):
@@ -94,16 +95,15 @@ def test_records_carry_the_identity_of_their_run(tmp_path):
     assert [record["step"] for record in read_records(tmp_path, [])] == [1, 3, 4]
 
 
-def test_jsonl_in_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="failed"):
-        train.JsonlWriter(tmp_path / "file" / "metrics.jsonl")
-
-
 def test_tensorboard_has_scalars_and_lists_by_offset(tmp_path):
+    """And drops what came after the step of a resume."""
     writer = train.TensorBoardWriter(tmp_path)
     writer.write({"step": 3, "split": "train", "loss": 0.5, "bound": [1.5, 2.5], "note": "text"})
     writer.write({"step": 4, "split": "test", "loss": jnp.float32(0.25), "bad": float("nan")})
+    writer.write({"step": 5, "loss": 1.0})
+    writer.close()
+    writer = train.TensorBoardWriter(tmp_path, 4)
+    writer.write({"step": 5, "loss": 9.0})
     writer.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
@@ -112,24 +112,9 @@ def test_tensorboard_has_scalars_and_lists_by_offset(tmp_path):
         for tag in events.Tags()["scalars"]
     }
     assert values == {
-        "train/loss": [(3, 0.5)],
-        "train/bound/1": [(3, 1.5)],
-        "train/bound/2": [(3, 2.5)],
-        "test/loss": [(4, 0.25)],
-    }
-
-
-def test_tensorboard_drops_what_came_after_the_step_of_a_resume(tmp_path):
-    for start, value in ((0, 1.0), (2, 9.0)):
-        writer = train.TensorBoardWriter(tmp_path, start)
-        for step in range(start + 1, 5):
-            writer.write({"step": step, "loss": value})
-        writer.close()
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [
-        *[(1, 1.0), (2, 1.0), (3, 9.0), (4, 9.0)]
-    ]
+        "train/loss": [(3, 0.5), (5, 9.0)], "train/bound/1": [(3, 1.5)],
+        "train/bound/2": [(3, 2.5)], "test/loss": [(4, 0.25)],
+    }  # fmt: skip
 
 
 def test_a_service_gets_what_tensorboard_gets():
@@ -166,10 +151,9 @@ def test_a_service_that_fails_says_it_once_and_ends_nothing(fails):
     for step in (1, 2):
         writer.write({"step": step, "loss": 0.5})
     writer.close()
-    assert said == [
-        f"wandb gets no more records: {fails} failed (no {fails}); the run goes on, and its files "
-        "have all of them"
-    ]
+    ((sentence),) = said
+    assert f"{fails} failed (no {fails})" in sentence
+    assert "\n" not in sentence
     told = [name for name, _, _ in service.calls]
     want = {"init": ["init"], "log": ["init", "log"], "finish": ["init", "log", "log", "finish"]}
     assert told == want[fails]
@@ -207,10 +191,7 @@ def test_progress_on_a_terminal_rewrites_one_line():
     assert second.rstrip() == "step 2,000/2,000  loss 2.500  2.0 steps/s  72 s audio/s  0:00 left"
     assert len(second) >= len(first)  # it covers the one before
     assert lines[1:] == ["test at step 2,000  accuracy 0.750", ""]
-
-
-def test_progress_without_a_rate_yet():
-    stream = io.StringIO()
+    stream = io.StringIO()  # without a rate yet
     train.ProgressWriter(9, None, (1.0, "h"), stream).write({"step": 1, "loss": None})
     assert stream.getvalue() == "step 1/9  loss None\n"
 

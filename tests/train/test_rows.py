@@ -50,13 +50,10 @@ def dense_step(tx, params, batches):
     return params
 
 
-@pytest.mark.parametrize(
-    ("rule", "tx", "ids"),
-    [
-        ("sgd", optax.sgd(0.05), [[0, 2, 2, 5], [5, 5, 5, 1], [3, 0, 3, 0]]),
-        ("adagrad", optax.adagrad(0.05, 0.1, 1e-10), [[0, 2, 4, 5], [5, 3, 2, 1], [3, 0, 1, 6]]),
-    ],
-)
+@pytest.mark.parametrize(("rule", "tx", "ids"), [
+    ("sgd", optax.sgd(0.05), [[0, 2, 2, 5], [5, 5, 5, 1], [3, 0, 3, 0]]),
+    ("adagrad", optax.adagrad(0.05, 0.1, 1e-10), [[0, 2, 4, 5], [5, 3, 2, 1], [3, 0, 1, 6]]),
+])  # fmt: skip
 def test_equals_a_dense_step(rule, tx, ids):
     params, state = start(rule)
     batches = {"ids": jnp.array(ids), "target": jnp.linspace(-1, 1, 12).reshape(3, 4)}
