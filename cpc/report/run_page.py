@@ -54,9 +54,6 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
         workdir: of the run.
         words: the nouns of its kind of data.
         sections: those of its kind of data alone, which follow the scores.
-
-    Raises:
-        UserError: the directory holds no run.
     """
     run = read_run(workdir)
     found = headlines(run.scores, words)

@@ -225,9 +225,6 @@ def open_checkpoints(
 
     Kept are the newest two and the one with the lowest metric. Orbax's own messages, many and long,
     are silenced for the whole process.
-
-    Raises:
-        UserError: the directory cannot be made.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()  # orbax fails late on a relative one
@@ -259,9 +256,6 @@ def restore_params(
 
     Returns:
         ({"params": ..., "extra": ..., "ema": ...}, metadata, step), trees of dicts.
-
-    Raises:
-        UserError: the step, or every step, is absent or damaged.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()

@@ -100,9 +100,6 @@ def find_cluster() -> Cluster | None:
 
     It is described by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or detected by
     JAX, which knows Slurm, Open MPI, TPU pods and Kubernetes.
-
-    Raises:
-        UserError: the variables do not fit together, or a cluster cannot be read.
     """
     address, local = os.environ.get("JAX_COORDINATOR_ADDRESS"), None
     number, index = _read_number("JAX_NUM_PROCESSES"), _read_number("JAX_PROCESS_ID")
@@ -160,9 +157,6 @@ def join_processes(
     not heard of for 30 s, is stopped for `hang_seconds`, or hangs in training for that long or ten
     times the longest step, or if its `identify` returns another identity, as of another config.
     C++ messages go to a file, which that sentence names if it contains anything.
-
-    Raises:
-        UserError: not all processes come within `join_seconds`.
     """
     cluster = find_cluster()
     if cluster is None or _watchdogs:
