@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -231,8 +232,6 @@ def draw_bound(axes: Axes, rows: Frame) -> None:
 
 def offset_table(rule: str, rows: Frame, words: Words) -> Table:
     """Return all numbers of each offset of an evaluation."""
-    import pandas as pd
-
     has_bound = rows.bound.notna()
     interval = list(zip(rows.bound_low, rows.bound_high, strict=True))
     columns: dict[str, tuple[Any, Format]] = {
@@ -324,8 +323,6 @@ def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
 
 def audit_section(run: Run) -> Section | None:
     """Return the audit of the negatives, counted before the first step."""
-    import pandas as pd
-
     if run.audit is None:
         return None
     rows = [

@@ -71,13 +71,10 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
 def _load_split(folder: Path, prefix: str) -> Images:
     pixels = read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")
     labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz")
-    if pixels.shape[1:] != (28, 28) or labels.shape != pixels.shape[:1]:
+    most = labels.max(initial=0)
+    if (*pixels.shape[1:], *labels.shape) != (28, 28, len(pixels)) or most >= len(CLASS_NAMES):
         raise UserError(
-            f"{folder} is not Fashion-MNIST: images {pixels.shape}, labels {labels.shape}; "
-            "remove the folder and prepare it again"
-        )
-    if labels.max(initial=0) >= len(CLASS_NAMES):
-        raise UserError(
-            f"{folder} has label {labels.max()}: remove the folder and prepare it again"
+            f"{folder} is not Fashion-MNIST: images {pixels.shape}, labels {labels.shape} up to "
+            f"label {most}; remove the folder and prepare it again"
         )
     return Images(pixels[..., None], labels.astype(np.int32), CLASS_NAMES)
