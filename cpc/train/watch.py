@@ -63,12 +63,8 @@ class Heartbeat(NamedTuple):
     heard: float  # when it last reported
 
 
-class Absent(Exception):
-    """Not all processes came; says which one is missing."""
-
-
 class Ended(Exception):
-    """The watch is over; its argument is what `watch` returns."""
+    """The watch is over, with what `watch` returns, or cannot begin, with the reason."""
 
 
 class Peer:
@@ -159,13 +155,14 @@ def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
         return json.dumps(identity[name])[:MAX_VALUE] if name in identity else "absent"
 
     for index, own in sorted(identities.items()):
-        names = [name for name in sorted({*first, *own}) if first.get(name) != own.get(name)]
         shown = [
             f"{name}: {show(first, name)} there, {show(own, name)} here"
-            for name in names[:MAX_DIFFERENCES]
+            for name in sorted({*first, *own})
+            if first.get(name) != own.get(name)
         ]
-        shown += [f"and {len(names) - len(shown)} more"] * (len(names) > len(shown))
-        if names:
+        if more := len(shown[MAX_DIFFERENCES:]):
+            shown[MAX_DIFFERENCES:] = [f"and {more} more"]
+        if shown:
             return (
                 f"process {index} of {len(identities)} differs from process 0 ({'; '.join(shown)});"
                 " all end: start all of them with the same command, data and version"
@@ -193,7 +190,7 @@ def call_roll(
     """Return the connections of processes 1, 2, ... by index, who may go on when all have come.
 
     A connection that sends nothing, or anything else, delays nobody and takes nobody's place.
-    Absent if not all came before `end`.
+    Ended if not all came before `end`.
     """
     indices = {f"here {index} {number}": index for index in range(1, number)}
     present: dict[int, Peer] = {}
@@ -204,7 +201,7 @@ def call_roll(
         if time.monotonic() > end or os.getppid() != parent:
             missing = name_processes([i for i in indices.values() if i not in present])
             others = f" ({len(refused)} connections of something else)" if refused else ""
-            raise Absent(f"{missing} missing{others}: not all of {number} came to {address}")
+            raise Ended(f"{missing} missing{others}: not all of {number} came to {address}")
         with contextlib.suppress(OSError):  # none has come, or it has gone already
             Peer(events, server.accept()[0])
         while not events.empty():
@@ -223,7 +220,7 @@ def call_roll(
 
 
 def connect_to_first(host: str, port: int, own: int, number: int, end: float) -> socket.socket:
-    """Return a connection to process 0; Absent if it does not answer before `end`."""
+    """Return a connection to process 0; Ended if it does not answer before `end`."""
     problem = f"no process 0 answers at {host}:{port}"
     while time.monotonic() < end:
         with (
@@ -241,7 +238,7 @@ def connect_to_first(host: str, port: int, own: int, number: int, end: float) ->
                 f"else, is a launch of another size, or has a process {own})"
             )
         time.sleep(0.2)
-    raise Absent(problem)
+    raise Ended(problem)
 
 
 def watch(
@@ -327,15 +324,6 @@ def compare_identities(everyone: Sequence[Peer]) -> None:
         peer.send("all")
 
 
-def take_messages(log: str, own: int) -> str:
-    """Return where the C++ messages of a process are, or "" after removing an empty log."""
-    with contextlib.suppress(OSError):
-        if os.path.getsize(log):  # noqa: PTH202 (pathlib takes as long to import as all the rest)
-            return f"C++ messages of process {own} are in {log}"
-        os.unlink(log)  # noqa: PTH108
-    return ""
-
-
 def main(host: str, port: int, index: int, number: int, log: str, *seconds: float) -> None:
     """Connect, watch, and end the own program with a sentence if a process is lost or hangs."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own program handles them
@@ -348,7 +336,7 @@ def main(host: str, port: int, index: int, number: int, log: str, *seconds: floa
         else:
             with listen(host, port) as server:
                 peers = call_roll(events, server, f"{host}:{port}", number, end)
-    except Absent as absent:
+    except Ended as absent:
         own.send(
             f"{absent} within {join:g} s: check that all {number} processes are started with the "
             "same address (JAX_COORDINATOR_ADDRESS) and number, that process 0 runs on that "
@@ -364,7 +352,12 @@ def main(host: str, port: int, index: int, number: int, log: str, *seconds: floa
     sentence = watch(events, peers, own, number, silence, hang)
     for peer in peers.values() if sentence else ():
         peer.send(f"lost {sentence}")
-    messages = take_messages(log, index)
+    messages = ""
+    with contextlib.suppress(OSError):
+        if os.path.getsize(log):  # noqa: PTH202 (pathlib takes as long to import as all the rest)
+            messages = f"C++ messages of process {index} are in {log}"
+        else:
+            os.unlink(log)  # noqa: PTH108
     if sentence and os.getppid() == parent:
         os.write(2, f"error: {'; '.join(filter(None, [sentence, messages]))}\n".encode())
         own.send("lost")

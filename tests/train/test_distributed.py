@@ -135,7 +135,7 @@ def call_roll(number, *sayings, seconds=5.0):
 def outcome(function, *args):
     try:
         return {index: close(peer) for index, peer in function(*args).items()}
-    except watch.Absent as absent:
+    except watch.Ended as absent:
         return str(absent)
 
 
