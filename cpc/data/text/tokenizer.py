@@ -27,6 +27,8 @@ from cpc.types import UserError
 
 #: Bytes of a file that are in memory at a time.
 CHUNK_BYTES = 1 << 20
+#: Those of a character of UTF-8 after its first.
+CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 #: Byte order marks of encodings that are not read; of UTF-32 first, which begins as UTF-16 does.
 ENCODING_MARKS = {
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
@@ -213,8 +215,8 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
         while block := file.read(chunk_bytes):
             text = rest + block
             stop = text.rfind(b"\n") + 1 or text.rfind(b" ") + 1
-            if not stop and len(text) >= 2 * chunk_bytes:
-                stop = last_character(text)
+            if not stop and len(text) >= 2 * chunk_bytes:  # the last character may not be whole
+                stop = max(0, len(text.rstrip(CONTINUATION_BYTES)) - 1)
             if stop:
                 yield begin + decode(text[:stop], path, line)
                 line += text.count(b"\n", 0, stop)
@@ -222,18 +224,6 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
             rest = text[stop:]
     if rest:
         yield begin + decode(rest, path, line)
-
-
-def last_character(text: bytes) -> int:
-    """Return where the last character of UTF-8, which may not be whole, begins.
-
-    >>> last_character("aß".encode()), last_character("aß".encode()[:-1])
-    (1, 1)
-    """
-    start = len(text) - 1
-    while start > max(0, len(text) - 4) and text[start] & 0xC0 == 0x80:
-        start -= 1
-    return start
 
 
 def check_encoding(first: bytes, path: Path) -> None:
