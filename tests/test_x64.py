@@ -183,6 +183,12 @@ def audited(x):
     return [row.value for row in rows if row.value is not None]
 
 
+def audited_sampler(x):
+    draw = lambda key: negatives.draw(key, TABLE, (5,))  # noqa: E731
+    rows = negatives.audit_sampler(draw, np.arange(1.0, 30), np.arange(3), num_rounds=3)
+    return [row.value for row in rows if row.value is not None]
+
+
 NEGATIVES = {
     name: RULE(getattr(negatives, name))
     for name in ("batch", "excluding_sequence", "one_per_sequence", "own_sequence", "same_group")
@@ -190,7 +196,10 @@ NEGATIVES = {
     "accidental_hits": lambda x: negatives.accidental_hits(jnp.array([3, 5]), jnp.array([3, 2])),
     "ages": lambda x: negatives.ages(pushed(x), 7),
     "alias_table": lambda x: TABLE,
+    "audit_queue": lambda x: [row.value for row in negatives.audit_queue(pushed(x), 7)],
     "audit_rule": audited,
+    "audit_sampler": audited_sampler,
+    "audit_table": lambda x: [row.value for row in negatives.audit_table(np.arange(5.0))],
     "bigram_log_q": lambda x: negatives.bigram_log_q(
         bigram_noise(), jnp.array([0, -1]), jnp.array([[1, 2], [0, 1]])
     ),

@@ -10,7 +10,10 @@ forms and noise distributions, which are made on the host, are float64.
 
 from cpc.negatives.audit import Audit as Audit
 from cpc.negatives.audit import AuditRow as AuditRow
+from cpc.negatives.audit import audit_queue as audit_queue
 from cpc.negatives.audit import audit_rule as audit_rule
+from cpc.negatives.audit import audit_sampler as audit_sampler
+from cpc.negatives.audit import audit_table as audit_table
 from cpc.negatives.audit import format_audit as format_audit
 from cpc.negatives.candidates import Bigrams as Bigrams
 from cpc.negatives.candidates import Sampled as Sampled

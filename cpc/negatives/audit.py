@@ -1,4 +1,4 @@
-"""Audits: what a rule, and a sampler after it, gives the anchors, before a single step is trained.
+"""Audits: what a rule, a sampler or a queue gives the anchors, before a single step is trained.
 
 An audit is rows of numbers with their meaning, what was observed beside what is predicted. Nothing
 here needs a model; with the scores of one, mined negatives are audited too.
@@ -10,10 +10,14 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int, Num
 
+from cpc.negatives.noise import accidental_hits, hit_rate, probabilities
+from cpc.negatives.queue import Queue, ages
 from cpc.types import (
     AnyPosition,
     Array,
+    ArrayLike,
     NegativeRule,
     NegativeSampler,
     UserError,
@@ -48,8 +52,21 @@ WORDS = {
     "anchors_with_false_negatives": ("of anchors", "have a negative with the positive's label"),
     "same_utterance": ("of negatives", "come from the recording of the anchor"),
     "effective_negatives": ("negatives", "sample size of the weights, (sum w)^2 / sum w^2"),
+    "effective_negatives_predicted": ("negatives", "K V^2 / sum 1 / q, for many draws"),
     "weight_entropy": ("nats", "of the weights; log of their number if all weigh the same"),
     "duplicates": ("of negatives", "repeat or mix negatives that the anchor already has"),
+    "duplicates_predicted": ("of negatives", "if draws were independent"),
+    "classes": ("classes", "can be drawn"),
+    "entropy": ("nats", "of the distribution"),
+    "effective_classes": ("classes", "exp of the entropy"),
+    "most_probable": ("of draws", "are of the most probable class"),
+    "impossible_draws": ("draws", "of classes with q = 0"),
+    "chi_square": ("a degree", "of freedom: about 1 if the draws follow q"),
+    "queue_size": ("latents", "fit into the queue"),
+    "queue_filled": ("of slots", "hold a latent"),
+    "age_min": ("steps", "since the newest latent was added"),
+    "age_mean": ("steps", "since a latent was added, on average"),
+    "age_max": ("steps", "since the oldest latent was added"),
 }
 
 
@@ -294,3 +311,146 @@ def _rule_rows(sums, chosen, labelled):
 
 def _fraction(part, whole):
     return part / whole if whole else None
+
+
+def audit_queue(queue: Queue, step: int) -> Audit:
+    """How full and how stale a queue is at a step of the training.
+
+    >>> from cpc.negatives.queue import make_queue
+    >>> [row.value for row in audit_queue(make_queue(4, 2), 10)]
+    [4, 0.0, None, None, None]
+    """
+    age = np.asarray(ages(queue, step))
+    size, age = age.size, age[age >= 0]
+    return make_rows(
+        queue_size=size,
+        queue_filled=age.size / size,
+        age_min=float(age.min()) if age.size else None,
+        age_mean=float(age.mean()) if age.size else None,
+        age_max=float(age.max()) if age.size else None,
+    )
+
+
+def audit_table(q: Num[ArrayLike, "..."]) -> Audit:
+    """How spread a noise distribution over classes, probabilities or weights (v,), is.
+
+    >>> rows = audit_table(np.ones(8))
+    >>> [(row.name, round(row.value, 4)) for row in rows if "classes" in row.name]
+    [('classes', 8), ('effective_classes', 8.0)]
+    """
+    q = probabilities(q)
+    possible = q[q > 0]
+    entropy = float(-(possible * np.log(possible)).sum())
+    return make_rows(
+        classes=len(possible),
+        entropy=entropy,
+        effective_classes=float(np.exp(entropy)),
+        most_probable=float(q.max()),
+    )
+
+
+def audit_sampler(
+    draw: Callable[[Array], Any],
+    q: Num[ArrayLike, "..."],
+    targets: Int[ArrayLike, " m"],
+    *,
+    labels: Int[ArrayLike, " v"] | None = None,
+    rng: Array | None = None,
+    num_rounds: int = 50,
+) -> Audit:
+    """What a sampler of class ids draws, beside what its probabilities predict.
+
+    Predictions are those of independent draws. Weights are 1 / q, those of the log-Q correction at
+    equal scores.
+
+    Args:
+      draw: draw(rng) -> int ids (n,) for all anchors together, or (m, n) for each its own.
+      q: probability of each class in one draw, or weights, (v,).
+      targets: ids of the positives.
+      labels: a class of each id; another id of the target's label is a false negative.
+
+    >>> uniform = lambda rng: jax.random.randint(rng, (3, 5), 0, 10)
+    >>> rows = audit_sampler(uniform, np.ones(10), np.arange(3))
+    >>> round({row.name: row.value for row in rows}["accidental_hits_predicted"], 5)  # 1 - .9^5
+    0.40951
+    """
+    if num_rounds < 1:
+        raise UserError(f"num_rounds is {num_rounds}: draw at least once")
+    q, targets = probabilities(q), np.asarray(targets)
+    _check_ids("targets", targets, q)
+    counts, rounds = np.zeros(len(q), np.int64), []
+    for key in jax.random.split(jax.random.key(0) if rng is None else rng, num_rounds):
+        ids = np.asarray(draw(key))
+        _check_ids("drawn ids", ids, q)
+        counts += np.bincount(ids.ravel(), minlength=len(q))
+        rounds.append(_one_round(ids, q, targets, labels))
+    num, hits, false, effective, entropy, repeats = map(float, np.mean(rounds, 0))
+    false_negatives = {}
+    if labels is not None:
+        _, label = np.unique(labels, return_inverse=True)
+        others = np.bincount(label, q)[label] - q  # the label's probability without the target
+        false_negatives = {
+            "false_negatives": false,
+            "false_negatives_predicted": float(others[targets].mean()),
+        }
+    possible = q[q > 0]
+    return audit_table(q) + make_rows(
+        negatives_mean=num,
+        accidental_hits=hits,
+        accidental_hits_predicted=float(np.mean(hit_rate(q[targets], int(num)))),
+        **false_negatives,
+        effective_negatives=effective,
+        effective_negatives_predicted=float(num * len(possible) ** 2 / (1 / possible).sum()),
+        weight_entropy=entropy,
+        duplicates=repeats,
+        duplicates_predicted=float(1 - np.sum(hit_rate(q, int(num))) / num),
+        impossible_draws=int(counts[q == 0].sum()),
+        chi_square=_chi_square(counts, q),
+    )
+
+
+def _one_round(ids, q, targets, labels):
+    """Means over the anchors: draws, hits, false negatives, size and entropy of 1 / q, repeats."""
+    hit = np.asarray(accidental_hits(targets, ids))
+    same = np.zeros(1, bool)
+    if labels is not None:
+        labels = np.asarray(labels)
+        same = np.asarray(accidental_hits(labels[targets], labels[ids])) & ~hit
+    ids = np.atleast_2d(ids)
+    num = ids.shape[1]
+    weights = np.where(q[ids] > 0, 1 / np.where(q[ids] > 0, q[ids], 1.0), 0.0)
+    weight = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
+    entropy = -(weight * np.log(np.where(weight > 0, weight, 1.0))).sum(-1)
+    squares = np.square(weight).sum(-1)
+    effective = np.where(squares > 0, 1 / np.where(squares > 0, squares, 1.0), 0.0)
+    distinct = 1 + (np.diff(np.sort(ids, -1)) > 0).sum(-1)
+    means = (hit.any(-1), same, effective, entropy, 1 - distinct / num)
+    return num, *(x.mean() for x in means)
+
+
+def _check_ids(name, ids, q):
+    if not ids.size or not np.issubdtype(ids.dtype, np.integer):
+        raise UserError(f"the {name} have shape {ids.shape} and type {ids.dtype}: give integers")
+    if ids.min() < 0 or ids.max() >= len(q):
+        raise UserError(
+            f"the {name} go from {ids.min()} to {ids.max()}: a table of {len(q)} classes has ids "
+            f"0 to {len(q) - 1}"
+        )
+
+
+def _chi_square(counts, q):
+    """Per degree of freedom; rare classes are pooled until each bin expects 5 draws."""
+    order = np.argsort(q)
+    expected, observed = np.cumsum(counts.sum() * q[order]), np.cumsum(counts[order])
+    ends, reached = [], 0.0
+    while True:
+        end = int(np.searchsorted(expected, reached + 5))
+        if end >= len(q):
+            break
+        ends.append(end)
+        reached = expected[end]
+    if len(ends) < 2:
+        return None
+    ends[-1] = len(q) - 1  # what is left joins the last bin
+    bins, want = np.diff(observed[ends], prepend=0), np.diff(expected[ends], prepend=0)
+    return float(((bins - want) ** 2 / want).sum() / (len(ends) - 1))

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from cpc import negatives
-from cpc.negatives.audit import AuditRow, _blocks, audit_rule, format_audit
+from cpc.negatives.audit import (
+    AuditRow,
+    _blocks,
+    audit_queue,
+    audit_rule,
+    audit_sampler,
+    audit_table,
+    format_audit,
+)
+from cpc.negatives.queue import make_queue, push
 from cpc.negatives.samplers import hardest, mixed, uniform_draws, uniform_subset
 from cpc.types import Position, UserError
 
@@ -182,6 +191,64 @@ def test_memory_stays_bounded():
     assert sum(real.sum() for _, real in blocks) == 100
 
 
+def softmax_draw(q, shape):
+    return jax.jit(lambda rng: jax.random.categorical(rng, jnp.log(jnp.asarray(q)), shape=shape))
+
+
+def test_sampler_beside_its_predictions():
+    q = np.array([0.4, 0.3, 0.15, 0.1, 0.05, 0.0])
+    labels = np.array([0, 1, 0, 1, 0, 1])
+    targets = np.arange(40) % 5
+    rows = audit_sampler(softmax_draw(q, (40, 8)), q, targets, labels=labels, num_rounds=200)
+    got = numbers(rows)
+    hit = np.mean(1 - (1 - q[targets]) ** 8)
+    false = np.mean(np.array([0.6, 0.4])[labels[targets]] - q[targets])
+    repeats = 1 - (1 - (1 - q) ** 8).sum() / 8
+    assert got["accidental_hits_predicted"] == pytest.approx(hit)
+    assert got["false_negatives_predicted"] == pytest.approx(false)
+    assert got["duplicates_predicted"] == pytest.approx(repeats)
+    for name in ("accidental_hits", "false_negatives", "duplicates"):
+        assert got[name] == pytest.approx(got[f"{name}_predicted"], abs=0.01)
+    assert got["effective_negatives_predicted"] == pytest.approx(8 * 25 / (1 / q[:5]).sum())
+    assert got["impossible_draws"] == 0
+    assert 0.02 < got["chi_square"] < 18.5 / 4  # 4 degrees of freedom
+    assert got["classes"] == 5
+    assert got["entropy"] == pytest.approx(-(q[:5] * np.log(q[:5])).sum())
+
+
+def test_weights_of_shared_draws():
+    """Shared draws of ids 0, 0, 1 with q = 2/3, 1/3: weights 1, 1, 2 times 3/2."""
+    draws, q = np.array([0, 0, 1]), np.array([2, 1])
+    got = numbers(audit_sampler(lambda rng: draws, q, np.array([0, 1]), num_rounds=1))
+    assert got["effective_negatives"] == pytest.approx(16 / 6)
+    assert got["weight_entropy"] == pytest.approx(-(2 * 0.25 * np.log(0.25) + 0.5 * np.log(0.5)))
+    assert got["duplicates"] == pytest.approx(1 / 3)
+    assert got["accidental_hits"] == 1.0
+    assert got["negatives_mean"] == 3
+
+
+def test_wrong_probabilities_are_seen():
+    draw, targets = softmax_draw(np.array([0.5, 0.25, 0.25]), (20, 10)), np.zeros(20, int)
+    got = numbers(audit_sampler(draw, np.array([0.25, 0.25, 0.5]), targets, num_rounds=20))
+    assert got["chi_square"] > 100
+    got = numbers(audit_sampler(draw, np.array([1, 0, 1]), targets, num_rounds=20))
+    assert got["impossible_draws"] == pytest.approx(1000, abs=150)
+
+
+def test_table_of_probabilities():
+    got = numbers(audit_table(np.array([2, 1, 1, 0])))
+    assert got["classes"] == 3
+    assert got["entropy"] == pytest.approx(1.5 * np.log(2))
+    assert got["effective_classes"] == pytest.approx(2**1.5)
+    assert got["most_probable"] == 0.5
+
+
+def test_age_of_a_queue():
+    here = Position(*(jnp.arange(2),) * 4)
+    queue = push(push(make_queue(5, 1), jnp.ones((2, 1)), here, 3), jnp.ones((2, 1)), here, 10)
+    assert [row.value for row in audit_queue(queue, 12)] == [5, 0.8, 2.0, 5.5, 9.0]
+
+
 def test_rows_go_into_json_and_onto_the_console():
     options = {"labels": np.full((1, 3), -1), "choose": uniform_subset(1)}
     rows = audit_rule(negatives.batch, windows(1, 3), [1], **options)
@@ -211,3 +278,21 @@ def test_what_an_audit_of_a_rule_cannot_use(change, message):
     options = {"positions": windows(2, 4), "offsets": [1], **change}
     with pytest.raises(UserError, match=message):
         audit_rule(negatives.batch, options.pop("positions"), options.pop("offsets"), **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": np.array([0.5, -0.5])}, "finite, 0 or more"),
+        ({"q": np.ones(2)}, "a table of 2 classes has ids 0 to 1"),
+        ({"targets": np.array([7])}, "targets go from 7 to 7"),
+        ({"targets": np.array([], int)}, "targets have shape"),
+        ({"draw": lambda rng: jnp.zeros(3)}, "drawn ids have shape"),
+        ({"draw": lambda rng: jnp.zeros((5, 3), int)}, "do not fit"),
+        ({"num_rounds": 0}, "draw at least once"),
+    ],
+)
+def test_arguments_that_an_audit_of_a_sampler_cannot_use(change, message):
+    options = {"draw": lambda rng: jnp.arange(3), "q": np.ones(3), "targets": np.array([0])}
+    with pytest.raises(UserError, match=message):
+        audit_sampler(**{**options, "num_rounds": 1, **change})
