@@ -22,13 +22,13 @@ NOT_TRACED = (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTy
 ON_HOST = {"certify", "describe", "describe_aligned",
            "describe_fit", "beam_decode", "collapse", "count_edits",
            "greedy_decode", "image_scores", "ball_information", "auto_reset", "label_subset",
-           "few_label_score", "seeds_interval", "read_rows", "with_neighbours",
+           "few_label_score", "seeds_interval", "read_rows", "with_neighbours", "expected_count",
            "format_audit", "log_uniform", "probabilities", "solve_alpha", "uniform",
            "unigram", "abx_score", "cell_errors", "cell_weights", "code_entropy", "code_scores",
            "cut_tokens", "make_cells"}  # fmt: skip
 LABELS = np.array([0, 1, 2, 0, 1, 2] * 4)
 #: Results of these are entries of their inputs, and have the inputs' dtype.
-SELECT = {"hardest", "percentile_ring", "semi_hard", "uniform_draws", "uniform_subset",
+SELECT = {"hardest", "mix_keys", "percentile_ring", "semi_hard", "uniform_draws", "uniform_subset",
           "with_zero", "push", "adam_cosine", "paper_sgd", "frame_distances"}  # fmt: skip
 
 
@@ -144,6 +144,7 @@ LOSSES = {
     "path_weights": lambda x: losses.path_weights(x(2, 5, 3)),
     "softmax_pairs": pairs(losses.softmax_pairs),
     "streaming_info_nce": streaming(losses.streaming_info_nce),
+    "streaming_symmetric_info_nce": streaming(losses.streaming_symmetric_info_nce),
     "sum_anchors": anchors,
     "uniformity": lambda x: losses.uniformity(x(4, 3)),
     "view_scores": lambda x: losses.view_scores(x(3, 4), x(3, 4) + 1),
@@ -196,6 +197,7 @@ NEGATIVES = {
     "accidental_hits": lambda x: negatives.accidental_hits(jnp.array([3, 5]), jnp.array([3, 2])),
     "ages": lambda x: negatives.ages(pushed(x), 7),
     "alias_table": lambda x: TABLE,
+    "audit": audited,
     "audit_queue": lambda x: [row.value for row in negatives.audit_queue(pushed(x), 7)],
     "audit_rule": audited,
     "audit_sampler": audited_sampler,
@@ -221,6 +223,7 @@ NEGATIVES = {
     )(x),
     "log_uniform_sampler": drawn(negatives.log_uniform_sampler(20)),
     "make_queue": lambda x: negatives.make_queue(3, 2),
+    "mix_keys": lambda x: negatives.mix_keys(KEY, x(3, 4, 5), 6),
     "mixed": chosen(negatives.mixed(3, 4)),
     "negative_weights": lambda x: negatives.negative_weights(x(3, 5), x(value=0.5)),
     "observe": lambda x: negatives.observe(jnp.ones(4, jnp.int32), jnp.array([1, -1, 1])),
@@ -235,6 +238,7 @@ NEGATIVES = {
     "uniform_draws": chosen(negatives.uniform_draws(5)),
     "uniform_sampler": drawn(negatives.uniform_sampler(9)),
     "uniform_subset": chosen(negatives.uniform_subset(3)),
+    "unigram_sampler": drawn(negatives.unigram_sampler(np.arange(9))),
     "with_zero": chosen(negatives.with_zero()),
 }
 
@@ -258,6 +262,7 @@ ESTIMATORS = {
     "interpolated": lambda x: estimators.interpolated(x(6, 6), x(6), x(value=0.4)),
     "markov_task": lambda x: of_task(estimators.markov_task(np.full((3, 3), 1 / 3), 1)),
     "mine": lambda x: estimators.mine(x(6, 6), x(value=0.5)),
+    "one_hot_task": lambda x: of_task(estimators.one_hot_task(4)),
     "smile": lambda x: estimators.smile(x(6, 6), x(value=1.0)),
     "tuba": lambda x: estimators.tuba(x(6, 6), x(6)),
 }

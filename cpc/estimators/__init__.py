@@ -30,6 +30,7 @@ from cpc.estimators.tasks import binary_symmetric_task as binary_symmetric_task
 from cpc.estimators.tasks import discrete_task as discrete_task
 from cpc.estimators.tasks import gaussian_task as gaussian_task
 from cpc.estimators.tasks import markov_task as markov_task
+from cpc.estimators.tasks import one_hot_task as one_hot_task
 from cpc.estimators.tracker import Track as Track
 from cpc.estimators.tracker import Tracker as Tracker
 from cpc.estimators.tracker import bound_over_sequences as bound_over_sequences

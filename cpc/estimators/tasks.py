@@ -172,6 +172,13 @@ def discrete_information(joint: Float[np.ndarray, "p q"]) -> float:
     return float(np.sum(joint[occurs] * _log_ratio(joint)[occurs]))
 
 
+def one_hot_task(num_classes: int) -> Task:
+    """Return a class and its copy: I = ln(num_classes)."""
+    if num_classes < 1:
+        raise UserError(f"num_classes is {num_classes}: a copy needs 1 class or more")
+    return discrete_task(f"copy-{num_classes}", np.eye(num_classes) / num_classes)
+
+
 def binary_symmetric_task(p: float | int) -> Task:
     """Return a fair bit and its copy, right with probability p.
 

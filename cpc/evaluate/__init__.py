@@ -58,6 +58,8 @@ from cpc.evaluate.probe_scores import answer_scores as answer_scores
 from cpc.evaluate.probe_scores import probe_scores as probe_scores
 from cpc.evaluate.reliable import area_under_curve as area_under_curve
 from cpc.evaluate.reliable import interquartile_mean as interquartile_mean
+from cpc.evaluate.reliable import optimality_gap as optimality_gap
+from cpc.evaluate.reliable import performance_profile as performance_profile
 from cpc.evaluate.reliable import probability_of_improvement as probability_of_improvement
 from cpc.evaluate.reliable import stratified_interval as stratified_interval
 from cpc.evaluate.spread import code_entropy as code_entropy

@@ -48,6 +48,26 @@ def probability_of_improvement(
     return np.where(np.isnan(ours + theirs), np.nan, better).mean(axis=(-3, -2, -1))
 
 
+def optimality_gap(scores: Float[np.ndarray, "*s runs tasks"], target: float | int = 1.0) -> Values:
+    """Return by how much runs miss a target on average; scores above it count as the target.
+
+    >>> float(optimality_gap(np.array([[0.5], [3.0]])))
+    0.25
+    """
+    return target - np.minimum(scores, target).mean(axis=(-2, -1))
+
+
+def performance_profile(
+    scores: Float[np.ndarray, "*s runs tasks"], thresholds: Float[np.ndarray, " p"]
+) -> Float[np.ndarray, "*s p"]:
+    """Return the fraction of runs whose score is above each threshold.
+
+    >>> performance_profile(np.array([[0.5], [3.0]]), np.array([0.0, 1.0, 3.0]))
+    array([1. , 0.5, 0. ])
+    """
+    return (scores[..., None] > thresholds).mean(axis=(-3, -2))
+
+
 def area_under_curve(steps: Float[np.ndarray, " p"], returns: Float[np.ndarray, "*s p"]) -> Values:
     """Return the mean height of learning curves by trapezoids, in the unit of the returns.
 

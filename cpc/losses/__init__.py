@@ -34,6 +34,7 @@ from cpc.losses.sampled import sampled_logistic as sampled_logistic
 from cpc.losses.sampled import sampled_softmax as sampled_softmax
 from cpc.losses.streaming import StreamingOptions as StreamingOptions
 from cpc.losses.streaming import streaming_info_nce as streaming_info_nce
+from cpc.losses.streaming import streaming_symmetric_info_nce as streaming_symmetric_info_nce
 from cpc.losses.table import LOSSES as LOSSES
 from cpc.losses.table import AnchorLoss as AnchorLoss
 from cpc.losses.table import Description as Description

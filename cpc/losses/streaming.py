@@ -98,6 +98,31 @@ def streaming_info_nce(
     return scores.loss, jax.lax.stop_gradient(scores)
 
 
+def streaming_symmetric_info_nce(
+    queries: Float[Array, "m d"],
+    keys: Float[Array, "n d"],
+    anchors: AnyPosition,
+    candidates: AnyPosition,
+    rule: NegativeRule,
+    offset: int,
+    *,
+    where_anchors: Bool[Array, " m"] | None = None,
+    where_candidates: Bool[Array, " n"] | None = None,
+    **options: Any,
+) -> tuple[tuple[Float[Array, " m"], AnchorScores], tuple[Float[Array, " n"], AnchorScores]]:
+    """Return `streaming_info_nce` of the queries among the keys and of the keys among the queries.
+
+    The second has the offset negative: rule(key's position, query's position, -offset). CLIP is
+    half the sum of the two means (Radford et al. 2021, fig. 3). Further options go to both.
+    """
+    here = {"where_anchors": where_anchors, "where_candidates": where_candidates}
+    there = {"where_anchors": where_candidates, "where_candidates": where_anchors}
+    return (
+        streaming_info_nce(queries, keys, anchors, candidates, rule, offset, **here, **options),
+        streaming_info_nce(keys, queries, candidates, anchors, rule, -offset, **there, **options),
+    )
+
+
 def _choose_sizes(m, n, block=None, columns=None):
     """Return the anchors of a block and the candidates of a tile."""
     block = block_size(n, columns) if block is None else block

@@ -10,6 +10,7 @@ forms and noise distributions, which are made on the host, are float64.
 
 from cpc.negatives.audit import Audit as Audit
 from cpc.negatives.audit import AuditRow as AuditRow
+from cpc.negatives.audit import audit as audit
 from cpc.negatives.audit import audit_queue as audit_queue
 from cpc.negatives.audit import audit_rule as audit_rule
 from cpc.negatives.audit import audit_sampler as audit_sampler
@@ -26,8 +27,11 @@ from cpc.negatives.candidates import learned_unigram_sampler as learned_unigram_
 from cpc.negatives.candidates import log_uniform_sampler as log_uniform_sampler
 from cpc.negatives.candidates import observe as observe
 from cpc.negatives.candidates import uniform_sampler as uniform_sampler
+from cpc.negatives.candidates import unigram_sampler as unigram_sampler
 from cpc.negatives.closed_forms import LagCounts as LagCounts
+from cpc.negatives.closed_forms import Pool as Pool
 from cpc.negatives.closed_forms import Window as Window
+from cpc.negatives.closed_forms import compare_pool as compare_pool
 from cpc.negatives.closed_forms import count_same as count_same
 from cpc.negatives.closed_forms import effective_margin as effective_margin
 from cpc.negatives.closed_forms import exclude_window as exclude_window
@@ -36,11 +40,15 @@ from cpc.negatives.closed_forms import hard_fractions as hard_fractions
 from cpc.negatives.closed_forms import mean_hit_rate as mean_hit_rate
 from cpc.negatives.closed_forms import min_negatives as min_negatives
 from cpc.negatives.closed_forms import min_negatives_for as min_negatives_for
+from cpc.negatives.closed_forms import (
+    min_negatives_without_replacement as min_negatives_without_replacement,
+)
 from cpc.negatives.noise import AliasTable as AliasTable
 from cpc.negatives.noise import accidental_hits as accidental_hits
 from cpc.negatives.noise import alias_table as alias_table
 from cpc.negatives.noise import draw as draw
 from cpc.negatives.noise import draw_unique as draw_unique
+from cpc.negatives.noise import expected_count as expected_count
 from cpc.negatives.noise import hit_rate as hit_rate
 from cpc.negatives.noise import log_uniform as log_uniform
 from cpc.negatives.noise import probabilities as probabilities
@@ -64,6 +72,7 @@ from cpc.negatives.rules import within_shards as within_shards
 from cpc.negatives.samplers import SAMPLERS as SAMPLERS
 from cpc.negatives.samplers import Proposal as Proposal
 from cpc.negatives.samplers import hardest as hardest
+from cpc.negatives.samplers import mix_keys as mix_keys
 from cpc.negatives.samplers import mixed as mixed
 from cpc.negatives.samplers import percentile_ring as percentile_ring
 from cpc.negatives.samplers import propose as propose

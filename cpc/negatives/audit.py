@@ -100,6 +100,32 @@ def _format(value):
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
+def audit(subject: Any, *data: Any, **options: Any) -> Audit:
+    """Audits whatever decides about negatives, by what it is and what comes with it.
+
+        audit(rule, positions, offsets, ...)   audit_rule: one batch's Position, or several
+        audit(draw, q, targets, ...)           audit_sampler
+        audit(q)                               audit_table
+        audit(queue, step)                     audit_queue
+
+    Raises:
+      UserError: anything else.
+
+    >>> [row.name for row in audit(np.array([3.0, 1.0]))][:2]
+    ['classes', 'entropy']
+    """
+    if isinstance(subject, Queue):
+        return audit_queue(subject, *data, **options)
+    if not callable(subject):
+        return audit_table(subject, *data, **options)
+    if not data:
+        raise UserError("an audit of a function needs the positions or the probabilities with it")
+    several = isinstance(data[0], list | tuple) and all(isinstance(p, AnyPosition) for p in data[0])
+    if several or isinstance(data[0], AnyPosition):
+        return audit_rule(subject, *data, **options)
+    return audit_sampler(subject, *data, **options)
+
+
 def audit_rule(
     rule: NegativeRule,
     positions: AnyPosition | Sequence[AnyPosition],

@@ -20,6 +20,7 @@ from cpc.negatives.noise import (
     log_uniform,
     probabilities,
     uniform,
+    unigram,
 )
 from cpc.negatives.samplers import draw_by_units
 from cpc.types import ArrayLike, UserError
@@ -69,6 +70,14 @@ def uniform_sampler(num_classes: int) -> Sampler:
 def log_uniform_sampler(num_classes: int) -> Sampler:
     """Return a Zipfian sampler of classes sorted by falling frequency (TensorFlow's default)."""
     return fixed_sampler(log_uniform(num_classes))
+
+
+def unigram_sampler(counts: Num[ArrayLike, "..."]) -> Sampler:
+    """Return a sampler of classes by frequency^0.75 (TensorFlow's fixed_unigram, distortion 0.75).
+
+    For another exponent or repeats, use `fixed_sampler(unigram(counts, alpha), unique=False)`.
+    """
+    return fixed_sampler(unigram(counts))
 
 
 def learned_unigram_sampler(counts: Int[Array, " v"]) -> Sampler:

@@ -41,6 +41,33 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
     return math.ceil(math.log1p(-required_rate) / math.log1p(-density) * (1 - SLACK))
 
 
+def min_negatives_without_replacement(
+    num_hard: int, pool_size: int, required_rate: float | int
+) -> int:
+    """Smallest number of different negatives of a pool that hold a hard one often enough.
+
+    1 - C(P - H, k) / C(P, k) >= h,  the hypergeometric counterpart of `min_negatives`
+
+    for a pool of P of which H are hard.
+
+    Of ten with three hard ones, eight always hold one:
+
+    >>> min_negatives_without_replacement(3, 10, 1.0)
+    8
+    """
+    _check_share("required_rate", required_rate)
+    if not 0 <= num_hard <= pool_size:
+        raise UserError(f"num_hard is {num_hard}: it must be from 0 to the pool's {pool_size}")
+    if required_rate == 0:
+        return 0
+    if num_hard == 0:
+        raise UserError("num_hard is 0: no number of negatives holds a hard one")
+    left = pool_size - np.arange(pool_size - num_hard)  # before each of the draws that may all miss
+    log_miss = np.cumsum(np.log1p(-num_hard / left))
+    log_allowed = math.log1p(-required_rate) * (1 - SLACK) if required_rate < 1 else -math.inf
+    return 1 + int(np.count_nonzero(log_miss > log_allowed))
+
+
 def effective_margin(
     beta: float | int, temperature: float | int, num_negatives: int, *, highest: float | int = 1.0
 ) -> float:
@@ -155,6 +182,52 @@ def exclusion_window(
     raise UserError(
         f"no window leaves {num_negatives} candidates and at most {max_expected} false negatives: "
         f"{best.expected:.3g} is attainable, with a window of {best.width}"
+    )
+
+
+class Pool(NamedTuple):
+    """What a source of negatives offers and costs at each step."""
+
+    negatives: int
+    hit_rate: float
+    """Chance that an anchor's negatives hold a hard one."""
+    embedding_numbers: int
+    """Numbers kept in memory."""
+    multiply_adds: int
+    """To score all anchors."""
+    oldest_steps: int
+    """Age of the oldest negative; an old one was encoded by old parameters."""
+    has_gradient: bool
+    """Whether the loss reaches the encoder through the negatives."""
+
+
+def compare_pool(
+    batch_size: int, pool_size: int, width: int, density: float | int
+) -> tuple[Pool, Pool]:
+    """In-batch negatives against a queue of earlier ones.
+
+                  negatives  hit rate                memory  compute  age
+        in-batch  B - 1      1 - (1 - rho)^(B - 1)   B d     B^2 d    0
+        queue     P          1 - (1 - rho)^P         P d     B P d    up to P / B
+
+    for B embeddings a step, P in the queue, of d numbers each, of which a fraction rho is hard.
+
+    >>> batch, queue = compare_pool(8, 64, 4, 0.5)
+    >>> queue.negatives, queue.multiply_adds, queue.oldest_steps
+    (64, 2048, 8)
+    """
+    if min(batch_size, pool_size, width) < 1:
+        raise UserError(
+            f"batch_size is {batch_size}, pool_size {pool_size} and width {width}: give 1 or more"
+        )
+
+    def pool(negatives, kept, age, has_gradient):
+        rate = float(hit_rate(density, negatives))
+        return Pool(negatives, rate, kept * width, batch_size * kept * width, age, has_gradient)
+
+    return (
+        pool(batch_size - 1, batch_size, 0, True),
+        pool(pool_size, pool_size, math.ceil(pool_size / batch_size), False),
     )
 
 

@@ -81,6 +81,21 @@ def log_uniform(num_classes: int) -> Float64[np.ndarray, " n"]:
     return probabilities(np.log1p(1 / np.arange(1.0, num_classes + 1)))
 
 
+def expected_count(
+    q: float | Float[np.ndarray, "..."], num_draws: int, *, unique: bool
+) -> float | Float[np.ndarray, "..."]:
+    """Expected count Q of a class in a sample: what sampled losses subtract the log of.
+
+    With replacement Q = K q. Without it, drawing until enough distinct classes are there has taken
+    some number of tries (`draw_unique` says how many), and Q = 1 - (1 - q)^tries.
+
+    >>> expected_count(np.array([0.5, 0.0]), 3, unique=True)
+    array([0.875, 0.   ])
+    """
+    at_least_once = hit_rate(q, num_draws)
+    return at_least_once if unique else num_draws * q
+
+
 def solve_alpha(
     counts: Num[ArrayLike, "..."],
     minority: Int[np.ndarray, " _"] | Bool[np.ndarray, " n"],
@@ -272,7 +287,7 @@ def draw_unique(
     """Return distinct classes, in the order drawn, and how many draws with repeats that took.
 
     Classes are drawn until so many distinct ones are there, as by TensorFlow's unique candidate
-    samplers; 1 - (1 - q)^draws is how often a class is in such a sample.
+    samplers; `expected_count` of the number of draws is how often a class is in such a sample.
 
     Raises:
       UserError: fewer classes are possible than asked for; where the table is traced, ids of -1

@@ -302,7 +302,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
 
     (Kalantidis et al. 2020, MoCHi, eq. 4). Scores are linear in the keys, so a mixture of scores is
     the score of the mixed key. Differs from the paper, which stretches the mixed key back to unit
-    length, and also mixes keys with the query: neither is known from scores.
+    length (`mix_keys` does), and also mixes keys with the query: neither is known from scores.
 
     A row with one allowed negative repeats it; a row with none has no mixtures.
 
@@ -328,6 +328,31 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
         return scores, jnp.concatenate([where, real], -1)
 
     return choose
+
+
+def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[Array, "m c d"]:
+    """Return mixtures of pairs of each anchor's s keys, stretched to unit length.
+
+        z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4)
+
+    for keys that were gathered, such as the hardest of a queue. Returns (m, num_mixed, d); opposite
+    keys that cancel give a mixture near zero, never NaN.
+
+    >>> keys = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])
+    >>> mixtures = mix_keys(jax.random.key(0), keys, 5)
+    >>> mixtures.shape, bool(jnp.allclose(jnp.linalg.norm(mixtures, axis=-1), 1.0))
+    ((1, 5, 2), True)
+    """
+    check_num("mix_keys", num_mixed)
+    m, s, _ = keys.shape
+    if s == 0:
+        raise UserError("mix_keys got no keys to mix: give each anchor at least one")
+    one, other, fraction = _pairs(rng, jnp.full((m,), s, jnp.int32), num_mixed)
+    wide = keys.astype(jnp.float32)
+    y = fraction[..., None] * jnp.take_along_axis(wide, one[..., None], 1)
+    y += (1 - fraction)[..., None] * jnp.take_along_axis(wide, other[..., None], 1)
+    squared = jnp.maximum(jnp.square(y).sum(-1, keepdims=True), 1e-12)
+    return (y * jax.lax.rsqrt(squared)).astype(keys.dtype)
 
 
 def _pairs(

@@ -15,6 +15,7 @@ from cpc.estimators.tasks import (
     discrete_information,
     discrete_task,
     gaussian_information,
+    one_hot_task,
     stationary,
 )
 from cpc.types import UserError
@@ -112,8 +113,7 @@ TASKS = {
     **BEYOND_NORMAL,
     **{task.name: task for task in (
         gaussian_task(20, 0.0), gaussian_task(5, 1.5), gaussian_task(5, 1.5, cubic=True),
-        HIDDEN, markov_task(CHAIN, 1), discrete_task("copy-5", np.eye(5) / 5),
-        binary_symmetric_task(0.8),
+        HIDDEN, markov_task(CHAIN, 1), one_hot_task(5), binary_symmetric_task(0.8),
     )},
 }  # fmt: skip
 
@@ -212,6 +212,7 @@ def test_offsets_forget_the_phone_and_keep_the_speaker():
     (lambda: ar1_information(1.0, 1), "phi is 1.0"),
     (lambda: additive_uniform_task(0.0), "epsilon is 0.0"),
     (lambda: student_task(1, 1, 0), "df 0"),
+    (lambda: one_hot_task(0), "num_classes is 0"),
     (lambda: binary_symmetric_task(1.2), "p is 1.2"),
     (lambda: discrete_task("d", np.ones((2, 2))), "joint sums to 4"),
     (lambda: discrete_task("d", np.array([[1.5, -0.5]])), "least entry -0.5"),

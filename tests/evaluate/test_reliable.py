@@ -7,6 +7,8 @@ from scipy import stats
 from cpc.evaluate import (
     area_under_curve,
     interquartile_mean,
+    optimality_gap,
+    performance_profile,
     probability_of_improvement,
     stratified_interval,
 )
@@ -18,11 +20,13 @@ META, CASES = load_golden("reliable.json")
 
 @pytest.mark.parametrize("name", CASES)
 def test_equals_rliable(name):
-    _, inputs, outputs = CASES[name]
+    params, inputs, outputs = CASES[name]
     x, y = np.array(inputs["x"]), np.array(inputs["y"])
     ours = {
         "interquartile_mean": interquartile_mean(x),
+        "optimality_gap": optimality_gap(x, params["target"]),
         "probability_of_improvement": probability_of_improvement(x, y),
+        "performance_profile": performance_profile(x, np.array(params["thresholds"])),
     }
     for key, value in ours.items():
         np.testing.assert_allclose(value, outputs[key], rtol=META["tolerance"]["rtol"], err_msg=key)

@@ -101,6 +101,7 @@ def run_cpc(b, rule=negatives.batch, **options):
 
 
 FLAT = jax.tree.map(np.ravel, Position.grid(1, 5))
+STREAMING = losses.streaming_info_nce, losses.streaming_symmetric_info_nce
 ALONE = {
     "excluding_sequence": negatives.excluding_sequence,
     "joined": negatives.own_sequence & negatives.one_per_sequence,
@@ -118,8 +119,9 @@ def test_a_batch_without_negatives_is_refused(name):
         jax.jit(lambda: run_cpc(1, rule))()
     with refused():
         losses.acpc_loss(outputs_of(1), Position.grid(1, 5), rule, num_frames=3)
-    with refused():
-        losses.streaming_info_nce(x, x, FLAT, FLAT, rule, 1)
+    for loss in STREAMING:
+        with refused():
+            loss(x, x, FLAT, FLAT, rule, 1)
 
 
 def test_a_batch_without_positives_is_refused():
@@ -129,8 +131,9 @@ def test_a_batch_without_positives_is_refused():
     for time in (0 * right.time, 10 * right.time, 0):
         with refused():
             losses.cpc_loss(outputs_of(2), right._replace(time=time), negatives.batch)
-    with refused():
-        losses.streaming_info_nce(*[outputs_of(1).z[0]] * 2, FLAT, FLAT, negatives.batch, 5)
+    for loss in STREAMING:
+        with refused():
+            loss(*[outputs_of(1).z[0]] * 2, FLAT, FLAT, negatives.batch, 5)
 
 
 def test_sup_con_of_one_group_is_refused():

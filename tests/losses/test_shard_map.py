@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from cpc import negatives
-from cpc.losses import acpc_loss, cpc_loss, decoupled, streaming_info_nce
+from cpc.losses import (
+    acpc_loss,
+    cpc_loss,
+    decoupled,
+    streaming_info_nce,
+    streaming_symmetric_info_nce,
+)
 from cpc.train import BATCH_AXIS, make_mesh
 from cpc.types import CPCOutputs, Position
 
@@ -20,9 +26,8 @@ def tiles(*args):
 
 
 def symmetric(q, k, here, there):
-    forward, _ = streaming_info_nce(q, k, here, there, negatives.batch, 1, block=7)
-    backward, _ = streaming_info_nce(k, q, there, here, negatives.batch, -1, block=7)
-    return forward.sum() + (backward**2).sum()
+    losses = streaming_symmetric_info_nce(q, k, here, there, negatives.batch, 1, block=7)
+    return losses[0][0].sum() + (losses[1][0] ** 2).sum()
 
 
 def several_offsets(q, k, here, _, loss=cpc_loss):

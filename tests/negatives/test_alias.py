@@ -15,7 +15,7 @@ from cpc.negatives import (
     alias_table,
     draw,
     draw_unique,
-    hit_rate,
+    expected_count,
     log_uniform,
     probabilities,
 )
@@ -195,7 +195,7 @@ def test_unique_draws_have_the_expected_count():
     ids, num_draws = jax.jit(jax.vmap(lambda rng: draw_unique(rng, table, 12)))(keys)
     found = np.bincount(np.asarray(ids).ravel(), minlength=40) / len(keys)
     assert found.sum() == pytest.approx(12)
-    expected = np.mean([hit_rate(q, int(k)) for k in num_draws], 0)
+    expected = np.mean([expected_count(q, int(k), unique=True) for k in num_draws], 0)
     np.testing.assert_allclose(found, expected, atol=0.03)
     assert np.abs(12 * q - found).max() > 0.2, "with repeats it would be another number"
 

@@ -11,6 +11,7 @@ from cpc import negatives
 from cpc.negatives.audit import (
     AuditRow,
     _blocks,
+    audit,
     audit_queue,
     audit_rule,
     audit_sampler,
@@ -247,6 +248,21 @@ def test_age_of_a_queue():
     here = Position(*(jnp.arange(2),) * 4)
     queue = push(push(make_queue(5, 1), jnp.ones((2, 1)), here, 3), jnp.ones((2, 1)), here, 10)
     assert [row.value for row in audit_queue(queue, 12)] == [5, 0.8, 2.0, 5.5, 9.0]
+
+
+def test_audit_finds_the_audit_of_its_arguments():
+    place, counts, queue = windows(2, 3), np.array([1, 3]), make_queue(2, 2)
+    for positions in (place, [place]):
+        assert audit(negatives.batch, positions, [1]) == audit_rule(negatives.batch, place, [1])
+    assert audit(counts) == audit_table(counts)
+    assert audit(queue, 5) == audit_queue(queue, 5)
+
+    def draw(rng):
+        return jax.random.randint(rng, (4,), 0, 3)
+
+    assert audit(draw, np.ones(3), np.arange(2)) == audit_sampler(draw, np.ones(3), np.arange(2))
+    with pytest.raises(UserError, match="needs the positions or the probabilities"):
+        audit(draw)
 
 
 def test_rows_go_into_json_and_onto_the_console():

@@ -21,10 +21,18 @@ MARGIN_META, MARGINS = load_golden("m_eff.json")
 WINDOW_META, WINDOWS = load_golden("exclusion_window.json")
 
 
-@pytest.mark.parametrize("name", [name for name, case in K_MIN.items() if "rho" in case[1]])
+@pytest.mark.parametrize("name", K_MIN)
 def test_min_negatives_equals_golden(name):
-    _, inputs, expected = K_MIN[name]
-    solve = functools.partial(negatives.min_negatives, inputs["rho"], inputs["q"])
+    params, inputs, expected = K_MIN[name]
+    if params["kind"] == "with_replacement":
+        solve = functools.partial(negatives.min_negatives, inputs["rho"], inputs["q"])
+    else:
+        solve = functools.partial(
+            negatives.min_negatives_without_replacement,
+            inputs["relevant"],
+            inputs["pool"],
+            inputs["q"],
+        )
     if expected["k_min"] is None:
         with pytest.raises(UserError, match="no number of negatives"):
             solve()
@@ -38,6 +46,22 @@ def test_one_negative_less_is_too_few(density, required):
     k = negatives.min_negatives(density, required)
     assert negatives.hit_rate(density, k) >= required * (1 - 1e-9)
     assert k == 1 or negatives.hit_rate(density, k - 1) < required * (1 + 1e-9)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.integers(1, 60), st.integers(1, 60), st.floats(0.01, 1.0))
+def test_one_different_negative_less_is_too_few(num_hard, others, required):
+    pool = num_hard + others
+
+    def rate(k):
+        return 1 - math.comb(others, k) / math.comb(pool, k)
+
+    k = negatives.min_negatives_without_replacement(num_hard, pool, required)
+    assert 1 <= k <= others + 1
+    assert rate(k) >= required - 1e-9
+    assert rate(k - 1) < required + 1e-9
+    if required < 1 - 1e-9:  # repeats waste draws
+        assert k <= negatives.min_negatives(num_hard / pool, required)
 
 
 @pytest.mark.parametrize("name", MARGINS)
@@ -115,6 +139,16 @@ def test_attainable_budget_is_named():
         negatives.exclusion_window(same, 64, 128, 0.01)
 
 
+def test_pools_compared():
+    batch, queue = negatives.compare_pool(64, 1000, 512, 0.01)
+    assert batch == negatives.Pool(
+        63, pytest.approx(1 - 0.99**63), 64 * 512, 64 * 64 * 512, 0, True
+    )
+    assert queue == negatives.Pool(
+        1000, pytest.approx(1 - 0.99**1000), 1000 * 512, 64 * 1000 * 512, 16, False
+    )
+
+
 ONES = np.ones(4)
 
 
@@ -122,6 +156,9 @@ ONES = np.ones(4)
     (lambda: negatives.min_negatives(-0.1, 0.5), "density is -0.1"),
     (lambda: negatives.min_negatives(0.1, 1.5), "required_rate is 1.5"),
     (lambda: negatives.min_negatives(float("nan"), 0.5), "density is nan"),
+    (lambda: negatives.min_negatives_without_replacement(11, 10, 0.5), "must be from 0 to"),
+    (lambda: negatives.min_negatives_without_replacement(-1, 10, 0.5), "must be from 0 to"),
+    (lambda: negatives.min_negatives_without_replacement(3, 10, -0.5), "must be from 0 to"),
     (lambda: negatives.effective_margin(0.2, 0, 10), "temperature is 0"),
     (lambda: negatives.effective_margin(0.2, 0.1, 0), "num_negatives is 0"),
     (lambda: negatives.exclude_window(ONES, 4, 0, 1), "target is 4"),
@@ -129,6 +166,8 @@ ONES = np.ones(4)
     (lambda: negatives.exclude_window(ONES, 0, -1, 1), "width is -1"),
     (lambda: negatives.exclude_window(1.5 * ONES, 0, 0, 1), "same must hold probabilities"),
     (lambda: negatives.exclude_window(np.nan * ONES, 0, 0, 1), "same must hold probabilities"),
+    (lambda: negatives.compare_pool(0, 8, 4, 0.1), "give 1 or more"),
+    (lambda: negatives.compare_pool(8, 8, 0, 0.1), "give 1 or more"),
 ])  # fmt: skip
 def test_numbers_out_of_range_are_named(call, match):
     with pytest.raises(UserError, match=match):

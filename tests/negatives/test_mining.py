@@ -8,8 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.negatives.samplers import _pairs as draw_pairs
-from cpc.negatives.samplers import hardest, mixed, nth_lowest, percentile_ring, semi_hard
+from cpc.negatives.samplers import (
+    hardest,
+    mix_keys,
+    mixed,
+    nth_lowest,
+    percentile_ring,
+    semi_hard,
+)
 from cpc.types import UserError
 from tests.goldens.goldens import load_golden
 
@@ -29,6 +35,9 @@ def run(choose, positive, negatives, where):
     poisoned = jnp.asarray(np.where(where, negatives, np.nan), jnp.float32)
     result = jax.jit(choose)(RNG, jnp.asarray(positive, jnp.float32), poisoned, jnp.asarray(where))
     return tuple(np.asarray(x) for x in result)
+
+
+compiled_mix = jax.jit(mix_keys, static_argnums=2)
 
 
 def test_hardest_is_the_head_of_the_sorted_row():
@@ -142,6 +151,10 @@ def test_numbers_out_of_range_are_named():
     for ends in ((-1, 50), (50, 50), (60, 50), (0, 101)):
         with pytest.raises(UserError, match="percentiles rise between 0 and 100"):
             percentile_ring(*ends)
+    with pytest.raises(UserError, match="mix_keys got no keys"):
+        mix_keys(RNG, jnp.zeros((2, 0, 3)), 1)
+    with pytest.raises(UserError, match="mix_keys is asked for 0"):
+        mix_keys(RNG, jnp.zeros((2, 1, 3)), 0)
 
 
 def test_mixtures_are_convex_pairs_of_the_hardest():
@@ -178,8 +191,9 @@ def test_mixtures_are_convex_pairs_of_the_hardest():
 def test_pairs_and_shares_are_uniform():
     """The scores 0, 1, 10 tell the pair of each mixture: 6 ordered pairs, 5 degrees of freedom."""
     negatives = np.array([[0.0, 1.0, 10.0]])
-    one, other, share = (np.asarray(x)[0][:, None] for x in draw_pairs(RNG, jnp.array([3]), 12_000))
-    shares = share * np.eye(3)[one[:, 0]] + (1 - share) * np.eye(3)[other[:, 0]]
+    keys = jnp.eye(3)[None]
+    weights = np.asarray(compiled_mix(RNG, keys, 12_000))[0]
+    shares = weights / weights.sum(-1, keepdims=True)
     pairs = (shares > 0) @ [1, 2, 4]
     counts = np.bincount(pairs, minlength=7)[[3, 5, 6]]
     assert counts.sum() == 12_000
@@ -190,6 +204,26 @@ def test_pairs_and_shares_are_uniform():
     scores, _ = run(mixed(2, 500), np.zeros(1), negatives, np.ones((1, 3), bool))
     assert scores[0, 3:].min() >= 1
     assert scores[0, 3:].max() <= 10
+
+
+def test_mixture_of_scores_is_the_score_of_the_mixture_before_its_length():
+    """Same key, same pairs: s = q . y, and the paper's key is y / |y|."""
+    keys = np.random.default_rng(5).normal(size=(1, 4, 8))
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    keys = np.float32(keys[:, np.argsort(-keys[0].sum(-1))])
+    mixtures = np.asarray(compiled_mix(RNG, keys, 50))
+    np.testing.assert_allclose(np.linalg.norm(mixtures, axis=-1), 1.0, rtol=1e-5)
+    got, _ = run(mixed(4, 50), np.zeros(1), keys.sum(-1), np.ones((1, 4), bool))
+    lengths = got[:, 4:] / mixtures.sum(-1)
+    assert (lengths > 0).all()
+    assert (lengths <= 1 + 1e-5).all()
+
+
+def test_keys_that_cancel_are_not_nan():
+    keys = jnp.array([[[1.0, 0.0], [-1.0, 0.0]]])
+    mix = jax.jit(jax.value_and_grad(lambda keys: mix_keys(RNG, keys, 3).sum()))
+    assert np.isfinite(mix(0 * keys)[1]).all()
+    assert np.isfinite(mix(keys)[0])
 
 
 def test_nth_lowest_is_that_of_a_sort():
