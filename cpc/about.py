@@ -30,11 +30,7 @@ DEVICE_SECONDS = 60.0
 
 
 def describe(device_seconds: float = DEVICE_SECONDS) -> str:
-    """Return the first lines of a problem report.
-
-    Args:
-        device_seconds: how long the devices may take to answer.
-    """
+    """Return the first lines of a problem report; the devices may take so long to answer."""
     data, devices = ask_child(device_seconds)
     return "\n".join(
         [

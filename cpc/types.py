@@ -60,9 +60,6 @@ class Position(NamedTuple):
           num_lanes: patch columns in an image; leave it out for sequences.
           group: speaker or class of each sequence, (b,); by default each sequence is its own group.
 
-        Raises:
-          UserError: a size below 1, or a group that is not (b,).
-
         >>> Position.grid(2, 3).sequence
         array([[0, 0, 0],
                [1, 1, 1]], dtype=int32)

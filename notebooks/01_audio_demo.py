@@ -74,23 +74,13 @@ run = read_run(workdir)
 # ## The bound, and whether it can be believed
 # Log N - L of a training batch is an *estimate*: its candidates are latents of the same few
 # windows. The strict bound has one candidate from each of the other held-out windows. Its state
-# says if it
-# can be read: at *chance* nothing is known yet; *warn*, from 0.6 log N, and *saturated*, from
-# 0.9 log N, mean that the ceiling hides how much is known.
+# tells if it can be read: at *chance* nothing is known yet; *warn*, from 0.6 log N, and
+# *saturated*, from 0.9 log N, mean that the ceiling hides how much is known.
 
 # %%
+figures = workdir / "figures"
+display(*(Image(str(figures / name), width=700) for name in ("curves.png", "bound.png")))
 strict = last_evaluation(run, strict=True)
-curve = run.offsets[run.offsets.split == "train"].groupby("step")[["bound", "log_n"]].mean()
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
-left.plot(curve.bound, label="estimate, training")
-left.plot(curve.log_n, "k--", label="its log N")
-left.set(xlabel="step", ylabel="nats, mean over offsets")
-left.legend()
-ends = [strict.bound - strict.bound_low, strict.bound_high - strict.bound]
-right.errorbar(strict.offset, strict.bound, ends, fmt="o-", label="strict")
-right.plot(strict.offset, strict.log_n, "k--", label="its log N")
-right.set(xlabel="offset k, of 10 ms", ylabel="nats", title="held-out windows")
-right.legend()
 for row in strict.itertuples():
     print(f"offset {row.offset:2}: {row.bound:5.2f} nats, {row.state}")
 assert strict.is_bound.all()
@@ -132,7 +122,7 @@ run.scores[["unit", "features", "value", "low", "high", "chance"]]
 # Means of c over pieces of test utterances, as in the paper's Figure 2: one colour, one speaker.
 
 # %%
-Image(str(workdir / "figures" / "speakers.png"), width=700)
+Image(str(figures / "speakers.png"), width=700)
 
 # %% [markdown]
 # ## What it confuses
@@ -164,17 +154,12 @@ print(f"window {row}, 10 ms frame {time + k}, and what it takes for it: window {
 
 # %%
 hop = data.SAMPLE_RATE_HZ // 100
-clips = {}
 for name, window, at in (
     ("what the anchor has heard", row, time - margin),
     ("around its future", row, time + k),
     ("around what scores higher", other, place),
 ):
-    clips[name] = batch["x"][window, hop * max(0, at - margin) : hop * (at + margin)]
-figure, panels = plt.subplots(1, 3, sharey=True, figsize=(10, 2), layout="constrained")
-for axes, (name, clip) in zip(panels, clips.items(), strict=True):
-    axes.plot(np.arange(len(clip)) / 16, clip, linewidth=0.4)
-    axes.set(title=name, xlabel="milliseconds")
+    clip = batch["x"][window, hop * max(0, at - margin) : hop * (at + margin)]
     print(name)
     display(Audio(clip, rate=data.SAMPLE_RATE_HZ))
 

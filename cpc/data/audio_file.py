@@ -295,12 +295,10 @@ def read_samples(
     end = min(-(-stop * down // up) + margin, file.num_frames)
     first = first_block * down
     mono = _to_mono(file, _decode(file, first, end, "float32"), first)
-    mono = _resample(mono, file.rate_hz)[start - first_block * up :]
-    return to_int16(_fit(mono, stop - start), levels or UNALTERED)
-
-
-def _resample(mono: Float[np.ndarray, " a"], rate_hz: int) -> Float[np.ndarray, " c"]:
-    return mono if rate_hz == SAMPLE_RATE_HZ else soxr.resample(mono, rate_hz, SAMPLE_RATE_HZ)
+    if file.rate_hz != SAMPLE_RATE_HZ:
+        mono = soxr.resample(mono, file.rate_hz, SAMPLE_RATE_HZ)
+    mono = _fit(mono[start - first_block * up :], stop - start)
+    return to_int16(mono, levels or UNALTERED)
 
 
 def _fit(samples: Float[np.ndarray, " a"], length: int) -> Float[np.ndarray, " s"]:

@@ -20,11 +20,7 @@ def log_to_stderr(line: str) -> None:
 
 
 def cache_dir() -> Path:
-    """Return `$CPC_DATA`, or `cpc` in the user's cache folder (`$XDG_CACHE_HOME` or `~/.cache`).
-
-    Raises:
-        UserError: the user has no home directory.
-    """
+    """Return `$CPC_DATA`, or `cpc` in the user's cache folder (`$XDG_CACHE_HOME` or `~/.cache`)."""
     own = os.environ.get("CPC_DATA")
     try:
         return Path(own or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/cpc").expanduser()

@@ -193,9 +193,6 @@ def make_image_batches(
         label: int32 (b,), `UNLABELLED` where there is none.
         sequence: int32 (b,), row in the global batch.
         image: int32 (b,), index into `images`.
-
-    Raises:
-        UserError: a batch below 1, larger than the set, or that does not divide among processes.
     """
     rows = rows_of_process(batch_size, process, num_processes, "images")
     if batch_size > len(images):

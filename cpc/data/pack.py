@@ -55,9 +55,9 @@ def pack(
 
     `samples.int16` holds all utterances in a row, `samples.crc32` a checksum of each 64 KB of it,
     and `index.json`, which is sealed, the rest. An utterance that does not decode is left out and
-    listed in `skipped`. The pack is made again when the recordings have changed or when it is
-    damaged; it appears whole or not at all. Several processes may request the same pack at once:
-    each writes its own, and the first finished stays.
+    listed in `skipped`, up to `max_skipped_fraction` of them. The pack is made again when the
+    recordings have changed or when it is damaged; it appears whole or not at all. Several processes
+    may request the same pack at once: each writes its own, and the first finished stays.
 
     Utterances are brought into 16 bits here: a constant offset is subtracted, one that exceeds full
     scale is divided by its peak, both listed in `shortened`. One without sound, and one with the
@@ -66,9 +66,6 @@ def pack(
     Samples are checked as they are read, a block when a read first touches it; damage is a
     `UserError`, after which the same command packs again. That takes 0.4 s per GB, spread over a
     run (AMD EPYC, one of 2 cores), and nothing once all blocks have been read.
-
-    Raises:
-        UserError: more than `max_skipped_fraction` of the utterances do not decode; disk full.
     """
     path = Path(path)
     wanted = _fingerprint(recordings)
@@ -101,9 +98,6 @@ def pack_folder(
     """`pack(read_folder(root), path)`; reads no header while the folder is as it was packed.
 
     As it was: every file below `root` has the same name, size and time of change.
-
-    Raises:
-        UserError: as `read_folder` and `pack`.
     """
     path = Path(path)
     root = Path(os.path.abspath(root))  # noqa: PTH100 (as `read_folder`)

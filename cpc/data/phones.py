@@ -109,9 +109,6 @@ def read_items(path: str | Path) -> list[Item]:
 
     The first line is a heading, `#file onset offset #phone prev-phone next-phone speaker`; times
     are in seconds, and blank lines are passed over.
-
-    Raises:
-        UserError: names file and line of one that is not of this form.
     """
     lines, items = read_named(path, "the item file").splitlines(), []
     for number, line in enumerate(lines, start=1):
@@ -144,9 +141,6 @@ def write_items(path: str | Path, items: Iterable[Item]) -> None:
     """Write an item file, as `read_items` and ZeroSpeech's tools read it.
 
     White space parts the fields: that of a speaker's name becomes "_".
-
-    Raises:
-        UserError: an utterance's id has white space.
     """
     lines = [HEADER]
     for item in items:

@@ -102,10 +102,6 @@ def make_packed_batches(
             length of it, a clip shorter than a window two of these. It tells what overlaps.
         num_samples: int32 (b,), how many samples are real; the others are 0. Only if there are
             clips shorter than a window, in whatever batch.
-
-    Raises:
-        UserError: no recordings, recordings without `rms`, a batch or window below 1, or a batch
-            that does not divide among the processes.
     """
     rows = rows_of_process(batch_size, process, num_processes, "windows")
     if window_samples < 1:

@@ -10,6 +10,7 @@ from cpc.estimators.benchmark_tasks import beyond_normal as beyond_normal
 from cpc.estimators.certify import Certificate as Certificate
 from cpc.estimators.certify import certify as certify
 from cpc.estimators.estimate import Estimate as Estimate
+from cpc.estimators.estimate import cca as cca
 from cpc.estimators.estimate import club as club
 from cpc.estimators.estimate import donsker_varadhan as donsker_varadhan
 from cpc.estimators.estimate import flo as flo
@@ -17,13 +18,12 @@ from cpc.estimators.estimate import info_nce as info_nce
 from cpc.estimators.estimate import interpolated as interpolated
 from cpc.estimators.estimate import js as js
 from cpc.estimators.estimate import js_objective as js_objective
+from cpc.estimators.estimate import ksg as ksg
 from cpc.estimators.estimate import mine as mine
 from cpc.estimators.estimate import ml_cpc as ml_cpc
 from cpc.estimators.estimate import nwj as nwj
 from cpc.estimators.estimate import smile as smile
 from cpc.estimators.estimate import tuba as tuba
-from cpc.estimators.samples import cca as cca
-from cpc.estimators.samples import ksg as ksg
 from cpc.estimators.tasks import Task as Task
 from cpc.estimators.tasks import ar1_information as ar1_information
 from cpc.estimators.tasks import binary_symmetric_task as binary_symmetric_task

@@ -44,7 +44,6 @@ from cpc.evaluate.images import few_label_score as few_label_score
 from cpc.evaluate.images import image_scores as image_scores
 from cpc.evaluate.images import label_subset as label_subset
 from cpc.evaluate.images import seeds_interval as seeds_interval
-from cpc.evaluate.mfcc import mfcc as mfcc
 from cpc.evaluate.neighbours import Top as Top
 from cpc.evaluate.neighbours import knn_predict as knn_predict
 from cpc.evaluate.neighbours import most_exciting as most_exciting
@@ -66,3 +65,4 @@ from cpc.evaluate.reliable import stratified_interval as stratified_interval
 from cpc.evaluate.spread import code_entropy as code_entropy
 from cpc.evaluate.spread import code_scores as code_scores
 from cpc.evaluate.spread import feature_spread as feature_spread
+from cpc.mel import mfcc as mfcc

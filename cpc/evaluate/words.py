@@ -145,13 +145,6 @@ def perplexity_scores(
         )  # fmt: skip
     for method, value in (("mean", log_z.mean()), ("standard deviation", log_z.std())):
         yield Score(
-            "log Z",
-            data,
-            "word",
-            features,
-            method,
-            "nats",
-            float(value),
-            higher_is_better=False,
-            num_test=len(log_z),
-        )
+            "log Z", data, "word", features, method, "nats", float(value),
+            higher_is_better=False, num_test=len(log_z),
+        )  # fmt: skip

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from cpc.files import flatten
 from cpc.report.engine import Section, Table
 from cpc.report.words import Words
@@ -12,8 +14,6 @@ from cpc.results import Frame, Run
 
 def provenance_section(run: Run, words: Words) -> Section:
     """Return how a run was made, and its files."""
-    import pandas as pd
-
     tables = [Table("Files of the run", file_frame(run.workdir, words.files))]
     if run.skipped:
         title = f"Skipped files ({len(run.skipped):,})"
@@ -25,8 +25,6 @@ def made_section(
     environment: Mapping[str, Any], config: Mapping[str, Any], more: Sequence[Table] = ()
 ) -> Section:
     """Return the command and, folded, environment, configuration and more tables."""
-    import pandas as pd
-
     command = environment.get("command")
     command = " ".join(map(str, command)) if isinstance(command, list) else command
     details = []
@@ -60,8 +58,6 @@ FILES = {
 
 def file_frame(workdir: Path, own: Mapping[str, str]) -> Frame:
     """Return the files of a run directory with sizes, without the page itself."""
-    import pandas as pd
-
     meaning = FILES | dict(own)
     rows = [
         {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -54,9 +55,6 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
         workdir: of the run.
         words: the nouns of its kind of data.
         sections: those of its kind of data alone, which follow the scores.
-
-    Raises:
-        UserError: the directory holds no run.
     """
     run = read_run(workdir)
     found = headlines(run.scores, words)
@@ -234,8 +232,6 @@ def draw_bound(axes: Axes, rows: Frame) -> None:
 
 def offset_table(rule: str, rows: Frame, words: Words) -> Table:
     """Return all numbers of each offset of an evaluation."""
-    import pandas as pd
-
     has_bound = rows.bound.notna()
     interval = list(zip(rows.bound_low, rows.bound_high, strict=True))
     columns: dict[str, tuple[Any, Format]] = {
@@ -327,8 +323,6 @@ def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
 
 def audit_section(run: Run) -> Section | None:
     """Return the audit of the negatives, counted before the first step."""
-    import pandas as pd
-
     if run.audit is None:
         return None
     rows = [

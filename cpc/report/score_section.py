@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -209,8 +210,6 @@ def file_name(*parts: str) -> str:
 
 def score_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table:
     """Return the scores of a task, each next to the untrained network's with the same method."""
-    import pandas as pd
-
     lines, strong = [], []
     chances = rows.groupby("metric").chance
     is_own = chances.nunique().gt(1).any()  # each of the features has a chance of its own
@@ -290,8 +289,6 @@ def score_note(first: Row, rows: Frame, words: Words) -> str:
 
 def curve_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table:
     """Return scores of one metric by number of labels, one row per features and method."""
-    import pandas as pd
-
     counts = rows.drop_duplicates("num_train").sort_values("num_train")
     heads = {
         row.num_train: f"{row.num_train:,.0f}" + (f" ({row.setting})" if row.setting else "")

@@ -57,9 +57,6 @@ def paired_difference(
         ours, theirs: (m,) whether each item is right.
         num_resamples, seed: of the bootstrap.
 
-    Raises:
-        UserError: the numbers of items differ.
-
     >>> ours, theirs = np.array([True] * 8 + [False] * 2), np.array([True] * 3 + [False] * 7)
     >>> difference = paired_difference(ours, theirs)
     >>> difference.value, difference.p_value  # 5 of 5 in our favor: 2 / 2^5

@@ -66,11 +66,7 @@ class Run(NamedTuple):
 
 
 def read_run(workdir: str | Path) -> Run:
-    """Read a run directory, with a sentence in `problems` for each damaged file.
-
-    Raises:
-        UserError: there is no such directory, or it contains no run.
-    """
+    """Read a run directory, with a sentence in `problems` for each damaged file."""
     workdir = Path(workdir)
     if not (workdir / "config.json").exists() and not (workdir / "metrics.jsonl").exists():
         raise UserError(

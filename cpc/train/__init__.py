@@ -1,63 +1,50 @@
 """State, step, optimizer, mesh, checkpoint, metrics, loop. Knows no modality, no loss, no model."""
 
-from cpc.train.checkpoint import (
-    Checkpoints,
-    best_step,
-    open_checkpoints,
-    read_metadata,
-    restore_params,
-)
-from cpc.train.distributed import (
-    await_verdict,
-    find_cluster,
-    gather_rows,
-    is_first,
-    join_processes,
-    leave_failing,
-    leave_processes,
-    run_on_first,
-    wait_for_all,
-)
-from cpc.train.loop import Cadence, FitResult, Sinks, fit, means_per_step
-from cpc.train.mesh import (
-    BATCH_AXIS,
-    batch_sharding,
-    check_batch_size,
-    choose_devices,
-    make_mesh,
-    put_batch,
-    replicate,
-    replicated,
-)
-from cpc.train.metrics import (
-    JsonlWriter,
-    ProgressWriter,
-    ServiceWriter,
-    TensorBoardWriter,
-    Writer,
-    describe_values,
-    read_identity,
-)
-from cpc.train.optimizer import make_optimizer, scale_by_layer, schedule_free_average
-from cpc.train.rows import init_row_state, make_row_step
-from cpc.train.signals import Stopped, raise_if_stopped, stop_on_signals
-from cpc.train.step import (
-    TrainState,
-    enable_compilation_cache,
-    init_state,
-    jit_step,
-    make_train_step,
-    scan_steps,
-)
-
-__all__ = [
-    "BATCH_AXIS", "Cadence", "Checkpoints", "FitResult", "JsonlWriter", "ProgressWriter",
-    "ServiceWriter", "Sinks", "Stopped", "TensorBoardWriter", "TrainState", "Writer",
-    "await_verdict", "batch_sharding", "best_step", "check_batch_size", "choose_devices",
-    "describe_values", "enable_compilation_cache", "find_cluster", "fit", "gather_rows",
-    "init_row_state", "init_state", "is_first", "jit_step", "join_processes", "leave_failing",
-    "leave_processes", "make_mesh", "make_optimizer", "make_row_step", "make_train_step",
-    "means_per_step", "open_checkpoints", "put_batch", "raise_if_stopped", "read_identity",
-    "read_metadata", "replicate", "replicated", "restore_params", "run_on_first",
-    "scale_by_layer", "scan_steps", "schedule_free_average", "stop_on_signals", "wait_for_all",
-]  # fmt: skip
+from cpc.train.checkpoint import Checkpoints as Checkpoints
+from cpc.train.checkpoint import best_step as best_step
+from cpc.train.checkpoint import open_checkpoints as open_checkpoints
+from cpc.train.checkpoint import read_metadata as read_metadata
+from cpc.train.checkpoint import restore_params as restore_params
+from cpc.train.distributed import await_verdict as await_verdict
+from cpc.train.distributed import find_cluster as find_cluster
+from cpc.train.distributed import gather_rows as gather_rows
+from cpc.train.distributed import is_first as is_first
+from cpc.train.distributed import join_processes as join_processes
+from cpc.train.distributed import leave_failing as leave_failing
+from cpc.train.distributed import leave_processes as leave_processes
+from cpc.train.distributed import run_on_first as run_on_first
+from cpc.train.distributed import wait_for_all as wait_for_all
+from cpc.train.loop import Cadence as Cadence
+from cpc.train.loop import FitResult as FitResult
+from cpc.train.loop import Sinks as Sinks
+from cpc.train.loop import Stopped as Stopped
+from cpc.train.loop import fit as fit
+from cpc.train.loop import means_per_step as means_per_step
+from cpc.train.loop import raise_if_stopped as raise_if_stopped
+from cpc.train.loop import stop_on_signals as stop_on_signals
+from cpc.train.mesh import BATCH_AXIS as BATCH_AXIS
+from cpc.train.mesh import batch_sharding as batch_sharding
+from cpc.train.mesh import check_batch_size as check_batch_size
+from cpc.train.mesh import choose_devices as choose_devices
+from cpc.train.mesh import make_mesh as make_mesh
+from cpc.train.mesh import put_batch as put_batch
+from cpc.train.mesh import replicate as replicate
+from cpc.train.mesh import replicated as replicated
+from cpc.train.metrics import JsonlWriter as JsonlWriter
+from cpc.train.metrics import ProgressWriter as ProgressWriter
+from cpc.train.metrics import ServiceWriter as ServiceWriter
+from cpc.train.metrics import TensorBoardWriter as TensorBoardWriter
+from cpc.train.metrics import Writer as Writer
+from cpc.train.metrics import describe_values as describe_values
+from cpc.train.metrics import read_identity as read_identity
+from cpc.train.optimizer import make_optimizer as make_optimizer
+from cpc.train.optimizer import scale_by_layer as scale_by_layer
+from cpc.train.optimizer import schedule_free_average as schedule_free_average
+from cpc.train.step import TrainState as TrainState
+from cpc.train.step import enable_compilation_cache as enable_compilation_cache
+from cpc.train.step import init_row_state as init_row_state
+from cpc.train.step import init_state as init_state
+from cpc.train.step import jit_step as jit_step
+from cpc.train.step import make_row_step as make_row_step
+from cpc.train.step import make_train_step as make_train_step
+from cpc.train.step import scan_steps as scan_steps

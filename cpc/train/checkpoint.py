@@ -100,7 +100,11 @@ class Checkpoints:
         arrays = _without_keys(state)
         if metric is not None and np.isfinite(metric):
             self._metrics[step] = float(metric)
-        meta = {"leaves": _describe_leaves(arrays), "metadata": metadata}
+        leaves = {  # None as crc32: spread over processes
+            name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "crc32": _crc32(leaf)}
+            for name, leaf in named_leaves(arrays)
+        }
+        meta = {"leaves": leaves, "metadata": metadata}
         meta = seal({**meta, "metric": self._metrics.get(step)})
         self.wait()  # an error of the save before is told as that one's
         self._last_saved = step
@@ -225,9 +229,6 @@ def open_checkpoints(
 
     Kept are the newest two and the one with the lowest metric. Orbax's own messages, many and long,
     are silenced for the whole process.
-
-    Raises:
-        UserError: the directory cannot be made.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()  # orbax fails late on a relative one
@@ -259,9 +260,6 @@ def restore_params(
 
     Returns:
         ({"params": ..., "extra": ..., "ema": ...}, metadata, step), trees of dicts.
-
-    Raises:
-        UserError: the step, or every step, is absent or damaged.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()
@@ -392,11 +390,9 @@ def _without_keys(tree: PyTree) -> PyTree:
 
 def _with_keys(arrays: PyTree, target: PyTree) -> PyTree:
     def wrap(leaf: Any, like: Any) -> Any:
-        return (
-            jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
-            if _is_key(like)
-            else leaf
-        )
+        if not _is_key(like):
+            return leaf
+        return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
 
     return jax.tree.map(wrap, arrays, target)
 
@@ -404,14 +400,6 @@ def _with_keys(arrays: PyTree, target: PyTree) -> PyTree:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:200]
-
-
-def _describe_leaves(arrays: PyTree) -> Leaves:
-    """Return each leaf's shape, dtype and crc32 by path (None if it is spread over processes)."""
-    return {
-        name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "crc32": _crc32(leaf)}
-        for name, leaf in named_leaves(arrays)
-    }
 
 
 def _check_sums(arrays: PyTree, leaves: Leaves) -> None:

@@ -38,37 +38,42 @@ class Cluster(NamedTuple):
 
 
 class _Watchdog:
-    """The program `watch.py` next to this process."""
+    """The program `watch.py` next to this process, and what it gets to know."""
 
     def __init__(self, cluster: Cluster, *seconds: float):
+        """Start the program, wait until all processes have come, and redirect C++ messages."""
         host, _, port = cluster.address.rpartition(":")
-        self._messages, log = tempfile.mkstemp(prefix=f"cpc-process-{cluster.own}-", suffix=".log")
+        messages, log = tempfile.mkstemp(prefix=f"cpc-process-{cluster.own}-", suffix=".log")
         words = (host.strip("[]"), port, cluster.own, cluster.number, log, *seconds)
-        self._program: Any = subprocess.Popen(
+        self.program: Any = subprocess.Popen(
             [sys.executable, "-S", watch.__file__, *map(str, words)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        answer = self._program.stdout.readline().strip()
+        answer = self.program.stdout.readline().strip()
         if answer != "go":
-            self._program.communicate()
+            self.program.communicate()
             os.unlink(log)  # noqa: PTH108
             raise UserError(answer or "the watchdog next to this process could not start")
-        self._state, self._longest, self._arrived = "busy 0", 0.0, math.inf
-        self._all_here, self._leaves = threading.Event(), threading.Event()
-        self._heart = threading.Thread(target=self._send_heartbeats, daemon=True)
-        self._heart.start()
+        sys.stderr.flush()
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)  # the terminal is kept for Python
+        os.dup2(messages, 2)
+        os.close(messages)
+        self.state, self.longest, self.arrived = "busy 0", 0.0, math.inf
+        self.all_here, self.leaves = threading.Event(), threading.Event()
+        self.heart = threading.Thread(target=self._send_heartbeats, daemon=True)
+        self.heart.start()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        for line in self._program.stdout:
+        for line in self.program.stdout:
             if line.strip() == "lost":  # the watchdog has said why
                 break
-            self._all_here.set()
+            self.all_here.set()
         else:
-            if self._leaves.is_set():
+            if self.leaves.is_set():
                 return
             sys.stderr.write("error: the watchdog next to this process has ended\n")
         sys.stdout.flush()
@@ -77,43 +82,16 @@ class _Watchdog:
     def _send_heartbeats(self) -> None:
         # A thread, so that the loop never waits for the pipe, and a waiting program does not look
         # stopped.
-        while not self._leaves.wait(watch.HEARTBEAT_SECONDS):
-            self._send(f"{self._state} {self._longest:.2f}")
+        while not self.leaves.wait(watch.HEARTBEAT_SECONDS):
+            self.send(f"{self.state} {self.longest:.2f}")
 
-    def _send(self, line: str) -> None:
+    def send(self, line: str) -> None:
+        """Send a line; what becomes of a watchdog that has ended is found by `_listen`."""
         with contextlib.suppress(OSError):
-            os.write(self._program.stdin.fileno(), f"{line}\n".encode())
-
-    def report_step(self, step: int, num_waits: int) -> None:
-        now = time.monotonic()
-        self._longest = max(self._longest, now - self._arrived)
-        self._arrived = now if num_waits > 0 else math.inf
-        if num_waits > 1:
-            self._state = f"at {step}"
-
-    def report_busy(self, step: int) -> None:
-        self._state, self._arrived = f"busy {step}", math.inf
-
-    def redirect_native_messages(self) -> None:
-        """Keep the terminal for Python; C++ traces go to a file."""
-        sys.stderr.flush()
-        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-        os.dup2(self._messages, 2)
-        os.close(self._messages)
-
-    def wait(self, identity: Mapping[str, Any]) -> None:
-        self._all_here.clear()
-        self._send(f"waits {json.dumps(identity)}")
-        self._all_here.wait()
-
-    def leave(self) -> None:
-        self._leaves.set()
-        self._heart.join()
-        self._send("bye")
-        self._program.stdin.close()
-        self._program.wait()
+            os.write(self.program.stdin.fileno(), f"{line}\n".encode())
 
 
+#: That of this process, if it is one of several.
 _watchdogs: list[_Watchdog] = []
 
 
@@ -122,9 +100,6 @@ def find_cluster() -> Cluster | None:
 
     It is described by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or detected by
     JAX, which knows Slurm, Open MPI, TPU pods and Kubernetes.
-
-    Raises:
-        UserError: the variables do not fit together, or a cluster cannot be read.
     """
     address, local = os.environ.get("JAX_COORDINATOR_ADDRESS"), None
     number, index = _read_number("JAX_NUM_PROCESSES"), _read_number("JAX_PROCESS_ID")
@@ -182,17 +157,12 @@ def join_processes(
     not heard of for 30 s, is stopped for `hang_seconds`, or hangs in training for that long or ten
     times the longest step, or if its `identify` returns another identity, as of another config.
     C++ messages go to a file, which that sentence names if it contains anything.
-
-    Raises:
-        UserError: not all processes come within `join_seconds`.
     """
     cluster = find_cluster()
     if cluster is None or _watchdogs:
         return
-    watchdog = _Watchdog(cluster, join_seconds, SILENCE_SECONDS, hang_seconds)
-    _watchdogs.append(watchdog)
-    watchdog.redirect_native_messages()
-    watchdog.wait(identify())
+    _watchdogs.append(_Watchdog(cluster, join_seconds, SILENCE_SECONDS, hang_seconds))
+    wait_for_all("identity", identify())
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     is_local = watch.is_loopback(cluster.address.rpartition(":")[0].strip("[]"))
     jax.distributed.initialize(
@@ -219,14 +189,18 @@ def report_step(step: int, num_waits: int) -> None:
     `num_waits`: how often the loop has waited for the device. The first wait may be for others that
     still compile, and the second shows how long steps take.
     """
+    now = time.monotonic()
     for watchdog in _watchdogs:
-        watchdog.report_step(step, num_waits)
+        watchdog.longest = max(watchdog.longest, now - watchdog.arrived)
+        watchdog.arrived = now if num_waits > 0 else math.inf
+        if num_waits > 1:
+            watchdog.state = f"at {step}"
 
 
 def report_busy(step: int) -> None:
     """Tell the watchdog that work at this step, such as an evaluation, may take any time."""
     for watchdog in _watchdogs:
-        watchdog.report_busy(step)
+        watchdog.state, watchdog.arrived = f"busy {step}", math.inf
 
 
 def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
@@ -235,9 +209,11 @@ def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
     If they come with different identities, such as digests of their data, all of them end with a
     sentence that names the difference.
     """
-    if _watchdogs:
-        _watchdogs[0].wait(identity or {})
-    elif jax.process_count() > 1:
+    for watchdog in _watchdogs:
+        watchdog.all_here.clear()
+        watchdog.send(f"waits {json.dumps(identity or {})}")
+        watchdog.all_here.wait()
+    if not _watchdogs and jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
@@ -268,7 +244,11 @@ def gather_rows(batch: PyTree) -> PyTree:
 def leave_processes() -> None:
     """Tell the others that this process ends as it should."""
     for watchdog in _watchdogs:
-        watchdog.leave()
+        watchdog.leaves.set()
+        watchdog.heart.join()
+        watchdog.send("bye")
+        watchdog.program.stdin.close()
+        watchdog.program.wait()
     _watchdogs.clear()
 
 

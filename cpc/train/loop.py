@@ -8,7 +8,10 @@ and never lacks an evaluation that was due (or says that it does, if a signal cu
 the device never waits for the host's writing.
 """
 
+import contextlib
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +23,6 @@ import numpy as np
 from cpc.train.checkpoint import Checkpoints
 from cpc.train.distributed import report_busy, report_step
 from cpc.train.metrics import Writer
-from cpc.train.signals import Stopped
 from cpc.train.step import TrainState, describe_failure, named_leaves, zeros_like_metrics
 from cpc.types import Array, PyTree, UserError
 
@@ -305,3 +307,56 @@ def _make_throttle(steps_in_flight: int) -> Callable[[Array], int]:
         return max(calls // steps_in_flight - 1, 0)
 
     return throttle
+
+
+#: A wish that the loop grants after the step.
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: The `stop` of the outermost context that is open.
+_stops: list[Callable[[], str]] = []
+
+
+class Stopped(UserError):
+    """Work that ended before it was done, because a signal asked for it."""
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[Callable[[], str]]:
+    """Yield `stop() -> str`: the name of the signal that came, or "".
+
+    After the first signal the former handlers are back: a second Ctrl-C ends the process at once.
+    With several processes one of them must not stop alone, and JAX takes SIGTERM itself (see
+    `Checkpoints.is_preempted`); there, and outside of the main thread, nothing is caught. Within
+    another such context the wish is one and the same: both stop.
+    """
+    if _stops:
+        yield _stops[0]
+        return
+    received: list[str] = []
+    catches = jax.process_count() == 1 and threading.current_thread() is threading.main_thread()
+    former = {number: signal.getsignal(number) for number in SIGNALS} if catches else {}
+
+    def restore() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+    def receive(number: int, frame: Any) -> None:
+        received.append(signal.Signals(number).name)
+        restore()
+
+    for number in former:
+        signal.signal(number, receive)
+    _stops.append(lambda: received[0] if received else "")
+    try:
+        yield _stops[0]
+    finally:
+        _stops.clear()
+        restore()
+
+
+def raise_if_stopped() -> None:
+    """Raise `Stopped` if a signal came to the `stop_on_signals` that is open.
+
+    Called between the parts of work that takes minutes and can be made again, such as probes.
+    """
+    if _stops and (name := _stops[0]()):
+        raise Stopped(f"stopped by {name}")

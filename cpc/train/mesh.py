@@ -73,11 +73,7 @@ def check_batch_size(batch_size: int, mesh: Mesh) -> None:
 
 
 def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
-    """Copy a host batch to the devices, once; each process gives its own rows.
-
-    Raises:
-        UserError: the global batch is not divisible by the number of devices.
-    """
+    """Copy a host batch to the devices, once; each process gives its own rows."""
     sharding = batch_sharding(mesh)
 
     def put(rows: np.ndarray) -> jax.Array:

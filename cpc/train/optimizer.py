@@ -36,10 +36,6 @@ def make_optimizer(
         name: one of `OPTIMIZERS`.
         numbers: b1 and b2, which average gradients and their squares, and eps, which is added to
             denominators; each optimizer has its own defaults.
-
-    Raises:
-        UserError: an unknown name or schedule, a number that the optimizer does not use, or
-            numbers out of range.
     """
     rate = make_schedule(learning_rate, warmup_steps, num_steps, schedule)
     if clip_norm < 0 or weight_decay < 0:

@@ -31,7 +31,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 #: Seconds between two heartbeats of a program.
@@ -63,12 +63,8 @@ class Heartbeat(NamedTuple):
     heard: float  # when it last reported
 
 
-class Absent(Exception):
-    """Not all processes came; says which one is missing."""
-
-
 class Ended(Exception):
-    """The watch is over; its argument is what `watch` returns."""
+    """The watch is over, with what `watch` returns, or cannot begin, with the reason."""
 
 
 class Peer:
@@ -99,18 +95,6 @@ class Peer:
         if self.connection:
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
-
-
-def next_heartbeat(before: Heartbeat, line: str, now: float) -> Heartbeat:
-    """Return the heartbeat after a line that came `now`.
-
-    >>> next_heartbeat(Heartbeat(7, False, 0.5, 10.0, 12.0), "at 7 0.5", 13.0)
-    Heartbeat(step=7, is_busy=False, longest=0.5, changed=10.0, heard=13.0)
-    """
-    word, step, longest = line.split()
-    state = int(step), word == "busy"
-    changed = before.changed if state == before[:2] else now
-    return Heartbeat(*state, float(longest), changed, now)
 
 
 def find_hung(
@@ -171,13 +155,14 @@ def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
         return json.dumps(identity[name])[:MAX_VALUE] if name in identity else "absent"
 
     for index, own in sorted(identities.items()):
-        names = [name for name in sorted({*first, *own}) if first.get(name) != own.get(name)]
         shown = [
             f"{name}: {show(first, name)} there, {show(own, name)} here"
-            for name in names[:MAX_DIFFERENCES]
+            for name in sorted({*first, *own})
+            if first.get(name) != own.get(name)
         ]
-        shown += [f"and {len(names) - len(shown)} more"] * (len(names) > len(shown))
-        if names:
+        if more := len(shown[MAX_DIFFERENCES:]):
+            shown[MAX_DIFFERENCES:] = [f"and {more} more"]
+        if shown:
             return (
                 f"process {index} of {len(identities)} differs from process 0 ({'; '.join(shown)});"
                 " all end: start all of them with the same command, data and version"
@@ -185,28 +170,13 @@ def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
     return ""
 
 
-def connect_all(
-    events: Events, host: str, port: int, own: int, number: int, seconds: float
-) -> dict[int, Peer]:
-    """Return connections to all others (from process 0), or to process 0 (from another)."""
-    end = time.monotonic() + seconds
-    if own:
-        return {0: Peer(events, connect_to_first(host, port, own, number, end))}
-    with listen(host, port) as server:
-        peers = call_roll(events, server, f"{host}:{port}", number, end)
-    for index, peer in peers.items():
-        peer.send(f"go {index}")
-    return peers
-
-
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens at a loopback address, or at all interfaces for other hosts."""
-    if is_loopback(host):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
+    is_local = is_loopback(host)
+    dual = not is_local and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual or ":" in host else socket.AF_INET
+    address = (host if is_local else "", port)
+    return socket.create_server(address, family=family, dualstack_ipv6=dual)
 
 
 def is_loopback(host: str) -> bool:
@@ -217,9 +187,10 @@ def is_loopback(host: str) -> bool:
 def call_roll(
     events: Events, server: socket.socket, address: str, number: int, end: float
 ) -> dict[int, Peer]:
-    """Return the connections of processes 1, 2, ... by index; Absent if not all came in time.
+    """Return the connections of processes 1, 2, ... by index, who may go on when all have come.
 
     A connection that sends nothing, or anything else, delays nobody and takes nobody's place.
+    Ended if not all came before `end`.
     """
     indices = {f"here {index} {number}": index for index in range(1, number)}
     present: dict[int, Peer] = {}
@@ -230,7 +201,7 @@ def call_roll(
         if time.monotonic() > end or os.getppid() != parent:
             missing = name_processes([i for i in indices.values() if i not in present])
             others = f" ({len(refused)} connections of something else)" if refused else ""
-            raise Absent(f"{missing} missing{others}: not all of {number} came to {address}")
+            raise Ended(f"{missing} missing{others}: not all of {number} came to {address}")
         with contextlib.suppress(OSError):  # none has come, or it has gone already
             Peer(events, server.accept()[0])
         while not events.empty():
@@ -243,32 +214,31 @@ def call_roll(
                 peer.close()
             else:
                 peer.index, present[index] = index, peer
+    for index, peer in present.items():
+        peer.send(f"go {index}")
     return present
 
 
 def connect_to_first(host: str, port: int, own: int, number: int, end: float) -> socket.socket:
-    """Return a connection to process 0; Absent if it does not answer before `end`."""
+    """Return a connection to process 0; Ended if it does not answer before `end`."""
     problem = f"no process 0 answers at {host}:{port}"
-    while True:
-        connection = None
-        with contextlib.suppress(OSError):
-            connection = socket.create_connection((host, port), timeout=2)
+    while time.monotonic() < end:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((host, port), timeout=2) as connection,
+        ):
             connection.sendall(f"here {own} {number}\n".encode())
             connection.settimeout(max(0.01, end - time.monotonic()))
             with connection.makefile("rb", buffering=0) as lines:
-                answer = lines.readline(64)
-            if answer == f"go {own}\n".encode():
-                connection.settimeout(None)
-                return connection
+                if lines.readline(64) == f"go {own}\n".encode():
+                    connection.settimeout(None)
+                    return connection.dup()
             problem = (
                 f"what answers at {host}:{port} does not take this process {own} (it is something "
                 f"else, is a launch of another size, or has a process {own})"
             )
-        if connection:
-            connection.close()
-        if time.monotonic() > end:
-            raise Absent(problem)
         time.sleep(0.2)
+    raise Ended(problem)
 
 
 def watch(
@@ -287,20 +257,21 @@ def watch(
                 while True:
                     take_line(*events.get(timeout=timeout), own, peers, number)
                     timeout = 0.0
+            everyone = own, *peers.values()
             if own.index == 0:
-                compare_identities(own, peers)
+                compare_identities(everyone)
             before, now = now, time.monotonic()
             # Silence from before the roll was full, or while this program was stopped itself, as
             # by a batch system that suspends a job, does not count.
             if now - before > interval:
-                for peer in (own, *peers.values()):
+                for peer in everyone:
                     peer.heard = now
                     peer.heartbeat = peer.heartbeat._replace(changed=now, heard=now)
             if now - last_sent > interval:
                 last_sent = now
                 for peer in peers.values():
                     peer.send(".")
-                heartbeats = {peer.index: peer.heartbeat for peer in (own, *peers.values())}
+                heartbeats = {peer.index: peer.heartbeat for peer in everyone}
                 if own.index == 0 and (sentence := find_hung(heartbeats, number, hang, now)):
                     return sentence
             for peer in peers.values():
@@ -331,18 +302,19 @@ def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: 
         raise Ended(rest)
     elif word == "all":
         own.send("all")
-    elif word in ("at", "busy", "waits"):
-        if word == "waits":
-            peer.identity = rest
-        else:
-            peer.heartbeat = next_heartbeat(peer.heartbeat, line, time.monotonic())
-        if 0 in peers:  # process 0 has to know
-            peers[0].send(line)
+    elif word == "waits":
+        peer.identity = rest
+    elif word in ("at", "busy"):
+        step, longest = rest.split()
+        state, now = (int(step), word == "busy"), time.monotonic()
+        changed = peer.heartbeat.changed if state == peer.heartbeat[:2] else now
+        peer.heartbeat = Heartbeat(*state, float(longest), changed, now)
+    if 0 in peers and word in ("at", "busy", "waits"):  # process 0 has to know
+        peers[0].send(line)
 
 
-def compare_identities(own: Peer, peers: Mapping[int, Peer]) -> None:
+def compare_identities(everyone: Sequence[Peer]) -> None:
     """Let all go on if all wait with the same identity; Ended if one differs."""
-    everyone = own, *peers.values()
     if not all(peer.identity for peer in everyone):
         return
     if sentence := describe_difference({one.index: json.loads(one.identity) for one in everyone}):
@@ -352,33 +324,19 @@ def compare_identities(own: Peer, peers: Mapping[int, Peer]) -> None:
         peer.send("all")
 
 
-def take_messages(log: str, own: int) -> str:
-    """Return where the C++ messages of a process are, or "" after removing an empty log."""
-    with contextlib.suppress(OSError):
-        if os.path.getsize(log):  # noqa: PTH202 (pathlib takes as long to import as all the rest)
-            return f"C++ messages of process {own} are in {log}"
-        os.unlink(log)  # noqa: PTH108
-    return ""
-
-
-def main(
-    host: str,
-    port: int,
-    index: int,
-    number: int,
-    log: str,
-    join: float,
-    silence: float,
-    hang: float,
-) -> None:
+def main(host: str, port: int, index: int, number: int, log: str, *seconds: float) -> None:
     """Connect, watch, and end the own program with a sentence if a process is lost or hangs."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own program handles them
         signal.signal(ignored, signal.SIG_IGN)
-    parent, events = os.getppid(), queue.SimpleQueue()
-    own = Peer(events, index=index)
+    parent, events, (join, silence, hang) = os.getppid(), queue.SimpleQueue(), seconds
+    own, end = Peer(events, index=index), time.monotonic() + join
     try:
-        peers = connect_all(events, host, port, index, number, join)
-    except Absent as absent:
+        if index:
+            peers = {0: Peer(events, connect_to_first(host, port, index, number, end))}
+        else:
+            with listen(host, port) as server:
+                peers = call_roll(events, server, f"{host}:{port}", number, end)
+    except Ended as absent:
         own.send(
             f"{absent} within {join:g} s: check that all {number} processes are started with the "
             "same address (JAX_COORDINATOR_ADDRESS) and number, that process 0 runs on that "
@@ -394,7 +352,12 @@ def main(
     sentence = watch(events, peers, own, number, silence, hang)
     for peer in peers.values() if sentence else ():
         peer.send(f"lost {sentence}")
-    messages = take_messages(log, index)
+    messages = ""
+    with contextlib.suppress(OSError):
+        if os.path.getsize(log):  # noqa: PTH202 (pathlib takes as long to import as all the rest)
+            messages = f"C++ messages of process {index} are in {log}"
+        else:
+            os.unlink(log)  # noqa: PTH108
     if sentence and os.getppid() == parent:
         os.write(2, f"error: {'; '.join(filter(None, [sentence, messages]))}\n".encode())
         own.send("lost")

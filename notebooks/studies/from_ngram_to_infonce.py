@@ -287,13 +287,9 @@ def step_milliseconds(num_words, given):
     vocabulary = Vocabulary(("",) * num_words, counts)
     corpus = Corpus(tokens, np.array([0, 256]), np.array([0, 1]), vocabulary, [])
     settings = {
-        **LANGUAGE_MODEL,
-        "data.positions": 64,
-        "steps_per_launch": 2,
-        "optim.rule": "sgd",
-        "optim.learning_rate": 1e-3,
-        **given,
-    }
+        **LANGUAGE_MODEL, "data.positions": 64, "steps_per_launch": 2, "optim.rule": "sgd",
+        "optim.learning_rate": 1e-3, **given,
+    }  # fmt: skip
     made = words.make(with_settings(make_config(KEYS), settings), Text(corpus, corpus))
     state, batch, seconds = made.state, made.stream.launch(0), []
     for _ in range(4):

@@ -119,18 +119,9 @@ for k, mode in itertools.product((1, 5, 50), ("stopped", "through")):
 # %%
 DATA, NOISE = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.3, 0.4])
 ks = (1, 2, 4, 8, 16, 32, 64) if FULL else (1, 2, 4, 8, 16, 32)
-conventions = {  # scores of positive and negatives, all, all but hits, log q of both, log K
-    "off all, hits kept": lambda s, n, every, but, qs, qn, log_k: losses.ranking_nce(
-        s, n, every, log_noise_positive=qs, log_noise_negatives=qn
-    ),
-    "off negatives, kept": lambda s, n, every, but, qs, qn, log_k: losses.sampled_softmax(
-        s, n, every, log_q_negatives=log_k + qn
-    ),
-    "off negatives, removed": lambda s, n, every, but, qs, qn, log_k: losses.sampled_softmax(
-        s, n, but, log_q_negatives=log_k + qn
-    ),
-    "no correction": lambda s, n, every, but, qs, qn, log_k: losses.info_nce(s, n, every),
-}
+conventions = (
+    "off all, hits kept", "off negatives, kept", "off negatives, removed", "no correction",
+)  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnames="name")
@@ -139,11 +130,16 @@ def gradient(s, weight, label, counts, k, name):
     log_q = jnp.log(jnp.asarray(NOISE, jnp.float32))
 
     def expected(s):
-        every = counts > 0
-        but_hits = every & (label[:, None] != jnp.arange(4))
-        negatives = s + jnp.log(jnp.maximum(counts, 1))
-        noise = log_q[label], log_q, jnp.log(k)
-        return weight @ conventions[name](s[label], negatives, every, but_hits, *noise)
+        where = counts > 0
+        if name == "off negatives, removed":
+            where &= label[:, None] != jnp.arange(4)
+        scores = s[label], s + jnp.log(jnp.maximum(counts, 1)), where
+        if name == "off all, hits kept":
+            noise = {"log_noise_positive": log_q[label], "log_noise_negatives": log_q}
+            return weight @ losses.ranking_nce(*scores, **noise)
+        if name == "no correction":
+            return weight @ losses.info_nce(*scores)
+        return weight @ losses.sampled_softmax(*scores, log_q_negatives=jnp.log(k) + log_q)
 
     return jax.grad(expected)(s)
 

@@ -128,7 +128,7 @@ def call_roll(number, *sayings, seconds=5.0):
 def outcome(function, *args):
     try:
         return {index: close(peer) for index, peer in function(*args).items()}
-    except watch.Absent as absent:
+    except watch.Ended as absent:
         return str(absent)
 
 
@@ -274,14 +274,8 @@ def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
     """Before and after it has a batch, and how often it has waited for the mark of 8 steps."""
     said = []
 
-    class Watchdog:
-        def report_step(self, step, num_waits):
-            said.append((step, num_waits))
-
-        def report_busy(self, step):
-            said.append((step, "busy"))
-
-    monkeypatch.setattr(distributed, "_watchdogs", [Watchdog()])
+    monkeypatch.setattr(loop, "report_step", lambda step, num_waits: said.append((step, num_waits)))
+    monkeypatch.setattr(loop, "report_busy", lambda step: said.append((step, "busy")))
     linear_run.run(tmp_path, 22, eval_every=10, save_every=18)
     waits = (0,) * 16 + (1,) * 6
     steps = [(step - lacks, waits[step - 1]) for step in range(1, 23) for lacks in (1, 0)]
@@ -375,8 +369,9 @@ from cpc.train import distributed
 address, index, is_killed = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "killed"
 watchdog = distributed._Watchdog(distributed.Cluster(address, 2, index, None), 60, 20, 60)
 if is_killed:
-    watchdog._program.kill()
-watchdog.wait({})
+    watchdog.program.kill()
+distributed._watchdogs.append(watchdog)
+distributed.wait_for_all("")
 """
 
 

@@ -33,9 +33,6 @@ def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -
     """Fetch, verify and unpack the package into `cache`, `cache_dir()` if None; return the folder.
 
     The folder contains the four idx files of the package, `CREDITS.txt` and `licenses/`.
-
-    Raises:
-        UserError: without apt, network or disk space; it names the other sources.
     """
     with preparing("Fashion-MNIST", cache, "fashion-mnist.lock", log) as home:
         folder = home / "fashion-mnist"
@@ -51,11 +48,7 @@ def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -
 
 
 def load_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> dict[str, Images]:
-    """The images by split, "train" (60,000) and "test" (10,000), prepared first if need be.
-
-    Raises:
-        UserError: as `prepare_fashion_mnist`; or a file is damaged.
-    """
+    """The images by split, "train" (60,000) and "test" (10,000), prepared first if need be."""
     folder = prepare_fashion_mnist(cache, log)
     return {split: _load_split(folder, prefix) for split, prefix in SPLITS.items()}
 
@@ -64,9 +57,6 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     """Return the uint8 array of a gzipped idx file.
 
     An idx file is 0, 0, 8 (for uint8), the number of axes, each axis as big-endian int32, the data.
-
-    Raises:
-        UserError: no such file, not gzip, another type, or more or fewer bytes than it says.
     """
     try:
         content = gzip.decompress(path.read_bytes())
@@ -81,13 +71,10 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
 def _load_split(folder: Path, prefix: str) -> Images:
     pixels = read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")
     labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz")
-    if pixels.shape[1:] != (28, 28) or labels.shape != pixels.shape[:1]:
+    most = labels.max(initial=0)
+    if (*pixels.shape[1:], *labels.shape) != (28, 28, len(pixels)) or most >= len(CLASS_NAMES):
         raise UserError(
-            f"{folder} is not Fashion-MNIST: images {pixels.shape}, labels {labels.shape}; "
-            "remove the folder and prepare it again"
-        )
-    if labels.max(initial=0) >= len(CLASS_NAMES):
-        raise UserError(
-            f"{folder} has label {labels.max()}: remove the folder and prepare it again"
+            f"{folder} is not Fashion-MNIST: images {pixels.shape}, labels {labels.shape} up to "
+            f"label {most}; remove the folder and prepare it again"
         )
     return Images(pixels[..., None], labels.astype(np.int32), CLASS_NAMES)

@@ -57,12 +57,9 @@ def read_folder(
     Only headers are read here. Every other file below `root` is listed in `skipped`, except those
     that hold no sound (`COMPANION_SUFFIXES`, hidden files, licences): damaged files, other formats,
     folders that may not be read, and copies of one name and sound with another ending, of which the
-    one that lost nothing is kept. Files that are cut short and kept are listed in `shortened`. The
-    pack finds files that are damaged behind a good header, and copies under other names.
-
-    Raises:
-        UserError: no such folder, no audio in it, a file above the speaker level, or more than
-            `max_skipped_fraction` of the recordings unreadable.
+    one that lost nothing is kept. More than `max_skipped_fraction` of the recordings unreadable are
+    an error. Files that are cut short and kept are listed in `shortened`. The pack finds files that
+    are damaged behind a good header, and copies under other names.
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 (names of folders count, "." has none)
     paths, unreadable, left_out = _find_audio(root)

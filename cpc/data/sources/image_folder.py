@@ -49,9 +49,6 @@ def read_image_folder(
         channels: 1 (grey) or 3.
         log: called with each line of progress.
         max_skipped_fraction: more damaged images than this are an error.
-
-    Raises:
-        UserError: no such folder or split, no images, sizes that differ, or too many damaged.
     """
     check_pixels(size, channels)
     root = Path(root).expanduser()

@@ -45,11 +45,7 @@ class Judgements(NamedTuple):
 
 
 def read_judgements(cache: Path | None = None, log: Log = log_to_stderr) -> Judgements:
-    """Return the judgements, fetched on the first call (28 MB).
-
-    Raises:
-        UserError: no network, or a file that is not the known one.
-    """
+    """Return the judgements, fetched on the first call (28 MB)."""
     cache = cache_dir() if cache is None else Path(cache)
     wheel = fetch(GENSIM, cache / "archives", log)
     with zipfile.ZipFile(wheel) as members:

@@ -33,11 +33,7 @@ FILES = {
 def read_snippets(
     cache: Path | None = None, log: Log = log_to_stderr
 ) -> dict[str, list[tuple[str, float]]]:
-    """Return sentences and ratings of "movies", "products" and "newspaper", fetched if need be.
-
-    Raises:
-        UserError: without pip or network, or of an archive that is not as it was.
-    """
+    """Return sentences and ratings of "movies", "products" and "newspaper", fetched if need be."""
     try:
         with preparing("the snippets", cache, "snippets.lock", log) as home:
             archive = fetch(PACKAGE, home / "archives", log)

@@ -67,9 +67,6 @@ def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr
 
     It contains `text/*.txt`, `CREDITS.txt`, `licenses/` and, for `words`, `glosses.tsv` (a word of
     WordNet, a tab, its gloss). The folder of `words+books` has links to the folders of both.
-
-    Raises:
-        UserError: no such texts, or without apt, network or disk space.
     """
     parts = list(dict.fromkeys(name.split("+")))
     if not set(parts) <= set(TEXTS):

@@ -39,10 +39,6 @@ def read_images_tfds(
         name: of the set, with its config if it has several: "imagenet_resized/64x64".
         split: as tfds writes them: "train", "unlabelled", "train[:10%]", "train+test".
         size, channels, log, max_skipped_fraction: as those of `read_image_folder`.
-
-    Raises:
-        UserError: not prepared (at once, with the command that prepares it), prepared in another
-            format, no such split, no images in it, sizes that differ, or too many damaged.
     """
     check_pixels(size, channels)
     builder, folder = _open_prepared(name, Path(data_dir).expanduser())
@@ -170,10 +166,6 @@ def read_librispeech_tfds(
     The record files hold whole utterances without their lengths, so the first use decodes all of
     them once (3 ms each) and keeps an index in `cache` (`cache_dir()` if None). Preparing needs
     TensorFlow, ffmpeg, and 60 GB of downloads; reading needs none of them.
-
-    Raises:
-        UserError: not prepared (it gives the command that prepares it), no such split, or prepared
-            in another format.
     """
     shards = _shards(Path(data_dir).expanduser(), split)
     from array_record.python.array_record_data_source import ArrayRecordDataSource

@@ -223,9 +223,6 @@ def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
     voices), `train_split.txt` and `test_split.txt`, `phones_festvox_ru.txt` and
     `phones_asterisk_en.txt` (`utterance-id label label ...`, one label every 10 ms), `SOURCES.txt`,
     `SKIPPED.txt` and `CREDITS.txt`.
-
-    Raises:
-        UserError: without apt, network or disk space; it names the other sources.
     """
     with preparing("the voices", cache, "voices.lock", log) as home:
         folder = home / FOLDER_NAME

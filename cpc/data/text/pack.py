@@ -74,10 +74,6 @@ def read_text_folder(
         min_count: a word that occurs less often becomes `<unk>`.
         max_vocabulary: words that are kept at most, `<unk>` aside; the most frequent. 0: all.
         max_skipped_fraction: of the files that may be no text.
-
-    Raises:
-        UserError: no files or no words, too few words for a vocabulary, too many files that cannot
-            be read, disk full.
     """
     path, out = Path(path).expanduser(), Path(out)
     found = find_texts(path)
@@ -339,11 +335,7 @@ def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
 
 
 def read_vocabulary(path: str | Path) -> Vocabulary:
-    """Return what `write_vocabulary` wrote.
-
-    Raises:
-        UserError: there is no such file, or a line is no word<TAB>count; it names the line.
-    """
+    """Return what `write_vocabulary` wrote."""
     words, counts = [], []
     try:
         lines = Path(path).read_text("utf-8").split("\n")[:-1]
