@@ -361,16 +361,18 @@ def test_help_is_for_a_newcomer():
     assert "cpc train" in done.stdout
 
 
-def test_a_command_whose_output_nobody_reads_any_more_ends_silently(tmp_path):
+def test_a_command_whose_output_nobody_reads_any_more_ends_silently(tmp_path, monkeypatch):
     """As behind `| head`."""
     reading, writing = os.pipe()
     os.close(reading)
     words = [sys.executable, "-m", "experiments.status", str(tmp_path)]
-    with os.fdopen(writing) as stdout:
-        done = subprocess.run(
-            words, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert (done.returncode, done.stderr) == (141, "")
+    with os.fdopen(writing, "w") as stdout:
+        done = subprocess.run(words, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr) == (141, "")
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with pytest.raises(SystemExit) as ended:
+            cli._parse([words[2], "--help"])
+        assert ended.value.code == 0
 
 
 def test_an_interrupt_that_a_callback_swallows_comes_again():
