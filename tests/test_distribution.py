@@ -25,9 +25,7 @@ def wheel(tmp_path_factory):
         shutil.copy(ROOT / name, source)
     (source / "build" / "lib" / "stale").mkdir(parents=True)
     (source / "stale.py").write_text("")
-    code = (
-        f"from setuptools import build_meta; build_meta.build_wheel({str(made)!r})"  # as pip does
-    )
+    code = f"from setuptools import build_meta; build_meta.build_wheel({str(made)!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(made.glob("cpc_jax-*.whl"))
