@@ -124,7 +124,8 @@ def test_which_sentence_follows_is_asked_of_a_text_with_a_name(tmp_path):
 def test_the_command_keeps_the_scores_of_the_run(tmp_path):
     own, theirs, same = (write_series(tmp_path / name) for name in ("a/in", "b/other", "b/in"))
     workdir = tmp_path / "run"
-    config = of_folder(own, **{"model.width": 8, "model.context_width": 8})
+    network = {"width": 8, "context_width": 8, "kernels": (1,), "strides": (1,), "num_offsets": 2}
+    config = of_folder(own, **{f"model.{name}": value for name, value in network.items()})
     module = CONTRASTIVE["series"].build_model(config).module
     write_run(workdir, config, module, np.zeros((1, 32, 1), np.float32))
     run("experiments.probe", "--workdir", workdir)
