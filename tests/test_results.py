@@ -120,6 +120,8 @@ def test_a_score_of_the_wrong_type_is_left_out(tmp_path, name, value):
 
 
 def test_resumed_steps_replace_earlier_ones_and_the_training_rule_comes_first(workdir):
+    strict = last_evaluation(read_run(workdir), strict=True)
+    assert strict.rule.unique().tolist() == ["one_per_sequence"]
     path = workdir / "metrics.jsonl"
     path.write_text("\n".join(reversed(path.read_text().splitlines())) + "\n")
     again = fake_record(250, "batch", False, 1024, 2.0, np.random.default_rng(1))
@@ -137,7 +139,6 @@ def test_resumed_steps_replace_earlier_ones_and_the_training_rule_comes_first(wo
     run = read_run(workdir)
     assert np.isnan(run.metrics[run.metrics.step == 600].std_c.iloc[0])
     assert last_evaluation(run).bound.isna().tolist() == [True] + [False] * 11
-    assert last_evaluation(run, strict=True).rule.unique().tolist() == ["one_per_sequence"]
 
 
 def test_strict_series_beside_the_same_training_rule(workdir):

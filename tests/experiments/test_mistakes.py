@@ -98,20 +98,23 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
 
 
 @pytest.mark.parametrize(("key", "value", "words"), [
-    ("model.context", "gruu", "'gruu': choose one of gru, lstm"),
-    ("probe.ctc_minutes", ("x",), "'x'.* float"), ("kind", "images", "'images'.*audio, image"),
-    ("seed", -1, "is -1.* at least 0 and below 4294967296"),
-    ("num_steps", 0, "is 0.* from 1 to 1000000000"),
-    ("negatives.temperature", 0.0, "is 0.0.* above 0"), ("optim.clip_norm", float("nan"), "is nan"),
-    ("model.width", "wide", "is 'wide'.* int"), ("model.widht", 3, r"did you mean model\.width"),
+    ("model.context", "gruu", "context is 'gruu': choose one of gru, lstm"),
+    ("probe.ctc_minutes", ("x",), "ctc_minutes has 'x'.* float"),
+    ("kind", "images", "kind is 'images'.*audio, image"),
+    ("seed", -1, "seed is -1.* at least 0 and below 4294967296"),
+    ("num_steps", 0, "num_steps is 0.* from 1 to 1000000000"),
+    ("negatives.temperature", 0.0, "temperature is 0.0.* above 0"),
+    ("optim.clip_norm", float("nan"), "clip_norm is nan"),
+    ("model.width", "wide", "width is 'wide'.* int"), ("model.widht", 3, r"mean model\.width"),
     ("model.norm", None, r"lacks the key model\.norm"),
-    ("model.padding", "valid", "is 'valid': there are fewer latents than labels"),
+    ("model.padding", "valid", "padding is 'valid': there are fewer latents than labels"),
     ("negatives.shards", 3, "does not divide into 3 shards"),
     ("negatives.rule", "excluding_sequence", "no negatives at offset 1: raise"),
-    ("probe.features", (), r"is \(\)"), ("optim.warmup_steps", 9, "is 9 .* is 2"),
+    ("probe.features", (), r"features is \(\)"),
+    ("optim.warmup_steps", 9, "warmup_steps is 9 .* is 2"),
     ("data.batch_size", 12, "12 cannot be split over 8 devices"),
-    ("data.window_samples", 2**26, "is .*synthetic"),
-    ("data.train_list", "x", "is 'x', and data.source is synthetic"),
+    ("data.window_samples", 2**26, "window_samples is .*synthetic"),
+    ("data.train_list", "x", "train_list is 'x', and data.source is synthetic"),
 ])  # fmt: skip
 def test_a_value_that_cannot_be_meant(config, key, value, words):
     section, _, name = key.rpartition(".")
@@ -122,9 +125,8 @@ def test_a_value_that_cannot_be_meant(config, key, value, words):
             del place[name]
     if key == "negatives.rule":
         config.negatives.shards = config.data.batch_size = 8
-    with pytest.raises(UserError, match=f"{name}|{section}") as caught:
+    with pytest.raises(UserError, match=words) as caught:
         interpret(kind_of(config), config, make_mesh(8))
-    assert re.search(words, str(caught.value))
     assert "\n" not in str(caught.value)
 
 

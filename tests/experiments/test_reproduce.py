@@ -211,7 +211,7 @@ def test_bound_by_n_is_that_of_a_double_loop():
         )
 
 
-def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, capsys):
+def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, capsys, unchecked):
     """Cosines over the temperature, of the offsets that are predicted, in one branch."""
     small = {"model.width": 8, "model.context_width": 8, "model.num_offsets": 2,
              "model.horizon": 6, "data.window_samples": 2560, "evaluate.num_windows": 16,
