@@ -16,7 +16,7 @@ from cpc.results.compare import (
     paired_difference,
 )
 from cpc.results.run import evaluations, last_evaluation, read_run
-from cpc.results.score import Outcomes, Score, digest, print_scores, read_scores, write_scores
+from cpc.results.score import Outcomes, Score, digest, read_scores, write_scores
 from cpc.types import UserError
 from tests.fake_run import add_records, fake_record, write_fake_run
 
@@ -339,15 +339,3 @@ def test_scores_on_the_way_are_shown_and_differ_from_nothing(tmp_path):
     assert b["over_first"] == pytest.approx(0.005)
     assert (c["value"], c["by_seed"]) == (pytest.approx(0.7), [0.7] * 3)
     assert np.isnan(c["over_first"])
-
-
-def test_console_table(capsys):
-    print_scores([PHONES, PHONES._replace(metric="nats", value=1.234, low=None, chance=0.0)])
-    head, first, second = capsys.readouterr().out.splitlines()
-    assert [head.index(name) for name in ("score", "chance")] == [
-        first.index("25.0 %"), second.rindex("0.00"),
-    ]  # fmt: skip
-    assert all(word in first for word in ("25.0 %", "20.0 to 30.0", "error rate"))
-    assert "1.23 nats" in second
-    print_scores([PHONES._replace(low=np.nan, high=np.nan)])
-    assert "interval" not in capsys.readouterr().out

@@ -25,8 +25,8 @@ from experiments.embed import open_output
 from experiments.kinds.image import embed as images_embed
 from experiments.kinds.image import kind as image
 from experiments.kinds.image.data import prepare
-from experiments.kinds.registry import CONTRASTIVE, check_input, read_model
-from experiments.training.sequences import list_files, make_embed_long
+from experiments.kinds.registry import CONTRASTIVE, check_input
+from experiments.training.sequences import make_embed_long
 
 RATE = 16_000
 #: Frames of 10 ms, of which the last two go in chunks of 50: the last one has one, few to mirror.
@@ -91,14 +91,6 @@ def test_samples_that_are_no_whole_frame_fit_the_batch(tmp_path, small_chunks):
     _, skipped = embed_to(tmp_path / "features.npz", audio_model("causal"), tmp_path)
     made = np.load(tmp_path / "features.npz")
     assert (skipped, made["3200"].shape, made["3359"].shape) == ([], (20, 6), (20, 6))
-
-
-def test_names_that_would_be_two_files_keep_their_endings(tmp_path):
-    for name in ("x.wav", "x.flac", "x.wav.wav", "y.wav"):
-        (tmp_path / name).touch()
-    found = list_files(tmp_path, {".wav", ".flac"}, [])
-    assert {*found} == {path.name for path in found.values()}
-    assert {*found} == {"x.wav", "x.flac", "x.wav.wav", "y.wav"}
 
 
 @pytest.mark.parametrize("stride", [1, 5, 160, 800, 5000, 10**6])
@@ -185,16 +177,6 @@ def test_codes_of_each_file_are_those_of_its_latents(recordings, tmp_path, small
         assert codes[name].shape == (len(z[name]), 1)
         np.testing.assert_allclose(vectors[codes[name][:, 0].astype(int)], z[name], rtol=1e-4)
     assert len(np.unique(np.concatenate([codes[name] for name in LENGTHS]))) > 1
-
-
-def test_a_run_without_checkpoints_has_its_export(tmp_path):
-    models.save(tmp_path / "exported", audio_model())
-    jax.tree.map(
-        np.testing.assert_array_equal, read_model(tmp_path, None).variables, audio_model().variables
-    )
-    (tmp_path / "checkpoints" / "3").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"config\.json"):  # asked for its config
-        read_model(tmp_path, None)
 
 
 def test_what_cannot_be_read_is_skipped_and_listed(tmp_path, small_chunks, capsys):

@@ -67,14 +67,6 @@ def test_every_number_is_on_the_page(tmp_path, kind, records, table, shown):
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {one.name for one in drawn}
 
 
-def test_critics_that_share_an_estimator_are_told_apart(tmp_path):
-    more = [{**row, "critic": critic} for row in TASKS for critic in ("joint", "separable")]
-    _, (table,) = page.PARTS["mi_tasks"](*write(tmp_path, "mi_tasks", [], more))
-    assert [name for name in table.frame if "InfoNCE" in name] == [
-        "InfoNCE, joint", "InfoNCE, separable",
-    ]  # fmt: skip
-
-
 def test_a_line_that_diverged_leaves_the_others_readable(tmp_path):
     run, table = write(tmp_path, "mi_staircase", RECORDS, STAIRS)
     figure = page.staircase_figure(run.train, table, "gaussian")

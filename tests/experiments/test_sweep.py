@@ -171,27 +171,6 @@ def run(jobs, launch, num_signals=lambda: 0):
     return started, len(compared)
 
 
-def test_what_is_done_is_skipped_and_what_fails_is_tried_again(jobs, capsys):
-    def breaks_once(job):
-        if job.name == "b" and not job.folder.joinpath("again").exists():
-            (job.folder / "again").write_text("")
-            job.log.write_text("much\nerror: no such file; name another\nlast line\n")
-            return 2
-        finish(job.folder)
-        return 0
-
-    assert run(jobs, breaks_once) == (["a", "b", "c"], 3)
-    failed = run_dir.read_state(jobs[1].folder)
-    assert {name: failed[name] for name in ("state", "status", "error", "command")} == {
-        "state": "failed", "status": 2, "error": "no such file; name another",
-        "command": "command b",
-    }  # fmt: skip
-    assert "FAILED b: no such file; name another" in capsys.readouterr().out
-    assert run(jobs, breaks_once) == (["b"], 1)
-    assert not run_dir.read_failure(jobs[1].folder)
-    assert run(jobs, breaks_once) == ([], 1)
-
-
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_run_that_starts_is_no_longer_a_failed_one(tmp_path, config, monkeypatch, is_first):
     monkeypatch.setattr(run_dir, "is_first", lambda: is_first)
@@ -219,7 +198,9 @@ def test_the_error_is_of_the_last_start(jobs, code, words, error):
     jobs[0].log.write_text("error: of an earlier start\n")
     run_jobs(jobs[:1], lambda wanted: (launch_one, 1), lambda: 0, lambda: None)
     failure = run_dir.read_state(jobs[0].folder)
-    assert (failure["status"], failure["error"]) == (code, error)
+    found = {name: failure[name] for name in ("state", "status", "error", "command")}
+    wanted = {"state": "failed", "status": code, "error": error, "command": "command a"}
+    assert found == wanted
     signals = []
     assert run(jobs[1:], lambda job: signals.append(job) or 0, lambda: len(signals)) == (["b"], 1)
     assert not run_dir.read_failure(jobs[1].folder)

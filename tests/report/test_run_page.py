@@ -153,18 +153,6 @@ def test_without_knowledge_is_of_each_metric_and_where_they_differ_of_each_of_th
     assert (len({*lines}), lines[0] > 0) == (1, own)
 
 
-def test_tasks_come_as_they_were_asked_and_features_from_baselines_to_what_was_learned():
-    asked = [("speakers", "c"), ("speakers", "random c"), ("ABX", "c"), ("ABX", "mfcc")]
-    scores = score_frame(
-        Score(task, "voices", "frame", features, "linear", "accuracy", 0.5)
-        for task, features in asked
-    )
-    groups = score_groups(scores, AUDIO)
-    assert [task for task, *_ in groups] == ["speakers", "ABX"]
-    found = {task: list(rows.features) for (task, *_), rows in groups.items()}
-    assert found == {"speakers": ["random c", "c"], "ABX": ["mfcc", "c"]}
-
-
 def test_tables_and_figures_of_images(images):
     """Paired leads, top-5 accuracy, and panels and lines of each direction."""
     top_5 = Score("classes", "shapes", "image", "z", "linear", "top-5 accuracy", 0.955, 0.95, 0.96)
