@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 
 from cpc.files import read_json, write_sealed
-from cpc.results.compare import (
-    compare,
-    difference,
-    group_by_seed,
-    information,
-    is_better,
-    lead,
-    paired_difference,
-)
+from cpc.results import paired_difference
+from cpc.results.compare import compare, difference, group_by_seed, information, is_better, lead
 from cpc.results.run import evaluations, last_evaluation, read_run
 from cpc.results.score import Outcomes, Score, digest, read_scores, write_scores
 from cpc.types import UserError
@@ -242,17 +235,7 @@ def test_items_of_differences():
 
 def test_digest_tells_items_apart():
     assert digest([1, 2], "a") == digest(np.array([1, 2], np.int8), "a")
-    assert (
-        len(
-            {
-                digest([1, 2]),
-                digest([2, 1]),
-                digest([[1, 2]]),
-                digest("1"),
-            }
-        )
-        == 4
-    )
+    assert len({digest([1, 2]), digest([2, 1]), digest([[1, 2]]), digest("1")}) == 4
 
 
 def run_with(tmp_path, name, seed, scores, **config):
