@@ -1,4 +1,4 @@
-"""`experiments.sweep` whose cells write a run without training; those called "real" are started."""
+"""`experiments.sweep` whose cells write a run without training."""
 
 import re
 
@@ -8,30 +8,21 @@ from experiments.command import cli
 from experiments.sweep import __main__ as sweep
 from tests.small_run import probe_score, write_run
 
-start = sweep.make_local
 
-
-def make_local(*given):
-    """Return a launcher after which a wider network has the better score."""
-    launch = start(*given)
-
-    def write(job):
-        if job.name == "real":
-            return launch(job)
-        found = dict(re.findall(r"--config\.(\S+)=(\S+)", " ".join(job.command)))
-        if found.get("data.source") == "folder":
-            job.log.write_text("error: no recordings\n")
-            return 2
-        width = int(found["model.width"])
-        write_run(job.folder, width=width, num_steps=found.get("num_steps", "20"))
-        write_scores(job.folder, [probe_score("z", width / 100, task="phones")])
-        return 0
-
-    return write
+def launch(job):
+    """Write a run of which the wider network has the better score; none of a folder."""
+    found = dict(re.findall(r"--config\.(\S+)=(\S+)", " ".join(job.command)))
+    if found.get("data.source") == "folder":
+        job.log.write_text("error: no recordings\n")
+        return 2
+    width = int(found["model.width"])
+    write_run(job.folder, width=width, num_steps=found["num_steps"])
+    write_scores(job.folder, [probe_score("z", width / 100, task="phones")])
+    return 0
 
 
 if __name__ == "__main__":
     CONFIG = cli.define_config()
-    sweep.make_local = make_local
+    sweep.make_local = lambda *_: launch
     engine.to_png = lambda *_: b"a figure"
     cli.run(lambda: sweep.main(CONFIG))

@@ -25,39 +25,28 @@ def wheel(tmp_path_factory):
         shutil.copy(ROOT / name, source)
     (source / "build" / "lib" / "stale").mkdir(parents=True)
     (source / "stale.py").write_text("")
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made, source)
+    code = f"from setuptools import build_meta; build_meta.build_wheel({str(made)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     return next(made.glob("cpc_jax-*.whl"))
 
 
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory):
-    """The wheel in a folder of its own."""
-    target = tmp_path_factory.mktemp("target")
-    pip("install", "--no-deps", "--target", target, wheel)
+@pytest.fixture
+def call(wheel, tmp_path):
+    """Run Python where only the wheel is, next to a user's own packages of these names."""
+    target, here = tmp_path / "target", tmp_path / "here"
+    zipfile.ZipFile(wheel).extractall(target)
     commit = ["-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "m"]
     for words in (["init", "-q"], commit):  # below a repository of somebody else's
         subprocess.run(["git", *words], cwd=target, check=True)
-    return target
-
-
-def pip(command, *words):
-    call = [sys.executable, "-m", "pip", command, "--no-index", "--disable-pip-version-check"]
-    done = subprocess.run([*map(str, [*call, *words])], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture
-def call(installed, tmp_path):
-    """Run a program where only the wheel is, beside a user's own packages of these names."""
     for name in ("experiments", "configs", "cpc"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not of cpc')")
-    environment = {**os.environ, **ONE_DEVICE, "PYTHONPATH": str(installed)}
+        (here / name).mkdir(parents=True)
+        (here / name / "__init__.py").write_text("raise RuntimeError('not of cpc')")
+    environment = {**os.environ, **ONE_DEVICE, "PYTHONPATH": str(target)}
 
-    def run(*words, status=0):
-        done = subprocess.run(
-            [*map(str, words)], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
+    def run(code, *words, status=0):
+        command = [sys.executable, "-P", "-c", code, *words]
+        done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -84,26 +73,28 @@ def test_the_wheel_has_one_name_at_the_top(wheel):
     assert {name for name in names if name.startswith("cpc/") and "_checkout" not in name} == wanted
 
 
-def test_only_the_command_sees_experiments_and_configs(installed, call):
+def test_only_the_command_sees_experiments_and_configs(call, tmp_path):
     code = (
         "import cpc, importlib.util as u; print(cpc.__file__, cpc.__version__, "
         "*map(u.find_spec, ('experiments', 'configs')))"
     )
-    said = call(sys.executable, "-P", "-c", code)  # there is no git
-    assert said.split() == [str(installed / "cpc" / "__init__.py"), "0.1.0.dev0", "None", "None"]
-    said = call(installed / "bin" / "cpc", "train", "--config=configs/audio_voices.py", status=2)
-    assert said.endswith("did you mean --config audio_voices, of cpc's own?\n")
+    said = call(code).split()  # there is no git
+    assert said == [f"{tmp_path / 'target' / 'cpc' / '__init__.py'}", "0.1.0.dev0", "None", "None"]
 
 
-def test_a_run_and_its_child_processes_need_no_checkout(installed, call, tmp_path):
+def test_a_run_and_its_child_processes_need_no_checkout(call, wheel, tmp_path):
     """A sweep of one cell: the cell is a process of its own, which ends where data are missing."""
+    archive = zipfile.ZipFile(wheel)
+    (entry,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    assert "cpc = cpc.__main__:main" in archive.read(entry).decode().splitlines()
     said = call(
-        installed / "bin" / "cpc", "sweep", "--config", "series_files", "--cell", "one:",
-        "--config.data.path=nowhere", "--workdir", "runs", status=1,
+        "from cpc.__main__ import main; main()", "sweep", "--config", "series_files", "--cell",
+        "one:", "--config.data.path=nowhere", "--workdir", "runs", status=1,
     )  # fmt: skip
     assert "there is no" in said
-    recorded = json.loads((tmp_path / "runs" / "one" / "environment.json").read_text())
+    runs = tmp_path / "here" / "runs"
+    recorded = json.loads((runs / "one" / "environment.json").read_text())
     assert recorded["cpc"] == "0.1.0.dev0"
     assert recorded["git_revision"] is None
     assert recorded["command"].startswith("cpc train --config series_files --config.")
-    assert (tmp_path / "runs" / "comparison.html").exists()  # from a template
+    assert (runs / "comparison.html").exists()  # from a template

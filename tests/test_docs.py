@@ -1,6 +1,5 @@
 """What README and the site show: commands that parse, Python that runs, pictures that say what."""
 
-import inspect
 import io
 import pathlib
 import re
@@ -14,7 +13,6 @@ import pytest
 from absl import app, flags
 
 from cpc import __main__ as program
-from cpc import losses, negatives, types
 from cpc.data.__main__ import SETS, TEXTS
 from experiments.command import cli
 from tests import fake_torch
@@ -109,24 +107,3 @@ def check_training(lines):
     assert (np.diff(loss) < 0).all()
     assert -0.5 < min(value[0]) < max(value[0]) < 0.05
     assert min(value[-1]) > 0.1
-
-
-def test_api_pages_lead_with_functions():
-    pytest.importorskip("sphinx")
-    group = runpy.run_path(str(ROOT / "docs" / "conf.py"))["group_members"]
-    functions, _, classes = group(losses, ["cpc_loss"])
-    assert functions[0] == "cpc_loss"
-    assert {"info_nce", "nt_xent"} <= {*functions}
-    assert {"AnchorScores", "OffsetSums"} <= {*classes}
-    public = {n for n, value in vars(losses).items() if n[0] != "_" and not inspect.ismodule(value)}
-    assert {*functions, *classes} >= public - {"AnchorLoss", "LOSSES"}
-    functions, rules, _ = group(negatives)
-    assert {"batch", "one_per_sequence"} <= {*rules}
-    assert {"audit", "outside_window"} <= {*functions}
-    assert "NegativeRule" in group(types)[1]
-
-
-def test_pictures_have_a_text():
-    for text in (page.read_text() for page in PAGES):
-        assert "![](" not in text
-        assert text.count("```{figure}") == text.count(":alt:")

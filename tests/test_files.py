@@ -11,21 +11,6 @@ from ml_collections import ConfigDict
 
 from cpc import files
 from cpc.data.pack import _read_listing
-from cpc.files import (
-    flatten,
-    plain,
-    read_arrays,
-    read_json,
-    read_lines,
-    read_object,
-    read_sealed,
-    read_text,
-    replacing,
-    write_arrays,
-    write_json,
-    write_sealed,
-    write_text,
-)
 from cpc.results import read_run, read_scores
 from cpc.types import UserError
 from experiments import status
@@ -33,17 +18,17 @@ from experiments import status
 
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "deep" / "a.json"
-    write_json(path, {"step": 1})
+    files.write_json(path, {"step": 1})
 
     def fail():
-        with replacing(path) as part:
+        with files.replacing(path) as part:
             part.write_text("half")
-            assert read_json(path) == {"step": 1}
+            assert files.read_json(path) == {"step": 1}
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert read_json(path) == {"step": 1}
+    assert files.read_json(path) == {"step": 1}
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -55,24 +40,24 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
         happened.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
 
     monkeypatch.setattr(os, "fsync", note)
-    write_sealed(tmp_path / "a.json", {}, is_durable=True)
+    files.write_sealed(tmp_path / "a.json", {}, is_durable=True)
     assert happened == [(tmp_path / "a.json").stat().st_size, "folder"]
-    write_sealed(tmp_path / "b.json", {})  # is made again by the same command
+    files.write_sealed(tmp_path / "b.json", {})  # is made again by the same command
     assert len(happened) == 2
 
 
 def test_every_flipped_bit_of_a_sealed_file_is_found(tmp_path):
     value = {"speaker": "grün", "sums": [0.1, 1e-300, None], "deep": {"on": True}, "seed": 3}
     path = tmp_path / "sealed.json"
-    write_sealed(path, value)
-    assert read_json(path) == value
+    files.write_sealed(path, value)
+    assert files.read_json(path) == value
     content, silent = path.read_bytes(), []
     for position, bit in itertools.product(range(len(content)), range(8)):
         flipped = bytearray(content)
         flipped[position] ^= 1 << bit
         path.write_bytes(flipped)
         try:
-            found = read_json(path)
+            found = files.read_json(path)
         except UserError:
             continue
         # Space for space, or the seal's own name, which leaves the content as it was.
@@ -83,38 +68,26 @@ def test_every_flipped_bit_of_a_sealed_file_is_found(tmp_path):
 
 def test_json_is_plain(tmp_path):
     value = {"a": np.float32(0.5), "b": (1, np.nan), 3: np.arange(2), "c": ConfigDict({"d": 1})}
-    write_json(tmp_path / "a.json", value)  # not sealed
-    assert read_json(tmp_path / "a.json") == plain(value)
+    files.write_json(tmp_path / "a.json", value)  # not sealed
+    assert files.read_json(tmp_path / "a.json") == files.plain(value)
     wanted = {"a": 0.5, "b": [1, None], "3": [0, 1], "c": {"d": 1}}
-    assert json.loads((tmp_path / "a.json").read_text()) == wanted == plain(value)
-
-
-@pytest.mark.parametrize("content", [None, b"{", b"\xff\xfe{}"])
-def test_what_cannot_be_read_names_the_file(tmp_path, content):
-    path = tmp_path / "a.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.json"):
-        read_json(path)
+    assert json.loads((tmp_path / "a.json").read_text()) == wanted == files.plain(value)
+    config = ConfigDict({"a": {"b": 1, "c": {}}, "d": (2,)})
+    assert files.flatten(config) == {"a.b": 1, "d": (2,)}
+    assert files.flatten({"a": {"b": 1}}, "/") == {"a/b": 1}
 
 
 def test_arrays(tmp_path):
     path = tmp_path / "a.npz"
-    write_arrays(path, x=np.arange(3), names=np.array(["a"]))
-    assert read_arrays(path)["x"].tolist() == [0, 1, 2]
+    files.write_arrays(path, x=np.arange(3), names=np.array(["a"]))
+    assert files.read_arrays(path)["x"].tolist() == [0, 1, 2]
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(UserError, match=r"a\.npz"):
-        read_arrays(path)
+        files.read_arrays(path)
     with path.open("wb") as file:
         np.save(file, np.zeros(3))  # one array is no archive of named ones
     with pytest.raises(UserError, match=r"a\.npz"):
-        read_arrays(path)
-
-
-def test_flatten_takes_configs_and_other_separators():
-    config = ConfigDict({"a": {"b": 1, "c": {}}, "d": (2,)})
-    assert flatten(config) == {"a.b": 1, "d": (2,)}
-    assert flatten({"a": {"b": 1}}, "/") == {"a/b": 1}
+        files.read_arrays(path)
 
 
 def write_inflating(path, claimed, size, number=1):
@@ -131,21 +104,21 @@ def write_inflating(path, claimed, size, number=1):
 def test_arrays_above_the_limit_are_not_decompressed(tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
     write_inflating(path, 10**6, 4 * 10**6, number=2)
-    assert read_arrays(path)["1"].shape == (10**6,)
+    assert files.read_arrays(path)["1"].shape == (10**6,)
     monkeypatch.setattr(files, "MAX_ARRAY_BYTES", 7 * 10**6)  # less than both together
     monkeypatch.setattr(np, "load", lambda *args, **options: pytest.fail("decompressed"))
     with pytest.raises(UserError, match=r"a\.npz .*8,000,256 bytes.* 7,000,000"):
-        read_arrays(path)
+        files.read_arrays(path)
     monkeypatch.setattr(files, "MAX_INFLATION", 10_000)  # a large file may hold more
     with pytest.raises(pytest.fail.Exception, match="decompressed"):
-        read_arrays(path)
+        files.read_arrays(path)
 
 
 @pytest.mark.parametrize(("claimed", "size"), [(10**12, 40), (-1, 40), (10, 36), (10, 44)])
 def test_arrays_of_other_sizes_than_claimed_are_refused(tmp_path, claimed, size):
     write_inflating(tmp_path / "a.npz", claimed, size)
     with pytest.raises(UserError, match="claims"):
-        read_arrays(tmp_path / "a.npz")
+        files.read_arrays(tmp_path / "a.npz")
 
 
 def test_fifos_are_not_opened(tmp_path):
@@ -156,13 +129,13 @@ def test_fifos_are_not_opened(tmp_path):
     for name in names:
         os.mkfifo(run / name)
     (run / "state.json").write_text('{"state": "failed"}')
-    for read in (read_text, read_lines):
+    for read in (files.read_text, files.read_lines):
         with pytest.raises(OSError, match="not a regular file"):
             read(run / "metrics.jsonl")
-    for read in (read_json, read_sealed, read_arrays):
+    for read in (files.read_json, files.read_sealed, files.read_arrays):
         with pytest.raises(UserError, match=r"scores\.npz"):
             read(run / "scores.npz")
-    assert read_object(run / "config.json", []) is None
+    assert files.read_object(run / "config.json", []) is None
     assert read_scores(run) == []
     assert _read_listing(run) is None
     assert {"config.json", "metrics.jsonl"} <= {
@@ -171,34 +144,40 @@ def test_fifos_are_not_opened(tmp_path):
     assert [row.name for row in status.read_all(tmp_path)] == ["run"]
 
 
+def test_json_of_64_bits_and_pairs_of_surrogates_is_read(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('[9223372036854775807, -9223372036854775808, "\\ud83d\\ude00", 1e400, NaN]')
+    *known, infinite, missing = files.read_json(path)
+    assert known == [2**63 - 1, -(2**63), "\U0001f600"]
+    assert np.isnan([infinite, missing]).all()
+    for content in (None, b"{", b"\xff\xfe{}"):
+        path.unlink()
+        if content:
+            path.write_bytes(content)
+        with pytest.raises(UserError, match=r"a\.json"):
+            files.read_json(path)
+        path.touch()
+
+
 @pytest.mark.parametrize(
-    "value", ["1" * 400, "-9223372036854775809", '"\\ud800"', '"\\uDFFF\\uD800"', '{"\\udead": 1}']
+    "value", ["1" * 400, "-9223372036854775809", '"\\uDFFF\\uD800"', '{"\\udead": 1}']
 )
 def test_json_that_nothing_can_show_is_damaged(tmp_path, value):
     path = tmp_path / "a.json"
     path.write_text(f'{{"a": {value}}}')
     with pytest.raises(UserError, match=r"a\.json"):
-        read_json(path)
+        files.read_json(path)
     line = f'{{"step": 1, "split": "train", "a": {value}}}'
     (tmp_path / "metrics.jsonl").write_text(f'{line}\n{{"step": 2, "split": "train"}}\n')
     run = read_run(tmp_path)
-    assert run.metrics.step.tolist() == [2]
-    assert len(run.problems) == 1
-
-
-def test_json_of_64_bits_and_pairs_of_surrogates_is_read(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text('[9223372036854775807, -9223372036854775808, "\\ud83d\\ude00", 1e400, NaN]')
-    *known, infinite, missing = read_json(path)
-    assert known == [2**63 - 1, -(2**63), "\U0001f600"]
-    assert np.isnan([infinite, missing]).all()
+    assert (run.metrics.step.tolist(), len(run.problems)) == ([2], 1)
 
 
 def test_a_failed_write_names_the_file(tmp_path):
     path = tmp_path / "a.json"
 
     def fail(number):
-        with replacing(path):
+        with files.replacing(path):
             raise OSError(number, os.strerror(number))  # as `write` does on a full disk
 
     with pytest.raises(OSError, match="No space left") as full:
@@ -206,8 +185,8 @@ def test_a_failed_write_names_the_file(tmp_path):
     assert full.value.filename == str(path)
     path.mkdir()
     with pytest.raises(IsADirectoryError) as folder:
-        write_text(path, "a")
+        files.write_text(path, "a")
     assert (folder.value.filename, folder.value.filename2) == (str(path), None)
-    with pytest.raises(FileNotFoundError) as other, replacing(tmp_path / "b"):
+    with pytest.raises(FileNotFoundError) as other, files.replacing(tmp_path / "b"):
         (tmp_path / "missing").read_text()
     assert other.value.filename == str(tmp_path / "missing")

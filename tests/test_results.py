@@ -6,29 +6,12 @@ import numpy as np
 import pytest
 
 from cpc.files import read_json, write_sealed
-from cpc.results import (
-    Outcomes,
-    Score,
-    compare,
-    difference,
-    digest,
-    evaluations,
-    group_by_seed,
-    information,
-    is_better,
-    last_evaluation,
-    last_scores,
-    paired_difference,
-    print_scores,
-    read_run,
-    read_scores,
-    settings,
-    write_scores,
-)
-from cpc.results.compare import lead
+from cpc.results import paired_difference
+from cpc.results.compare import compare, difference, group_by_seed, information, is_better, lead
+from cpc.results.run import evaluations, last_evaluation, read_run
+from cpc.results.score import Outcomes, Score, digest, read_scores, write_scores
 from cpc.types import UserError
-from tests.fake_image_run import write_fake_image_run
-from tests.fake_run import OFFSETS, add_records, fake_record, write_fake_run
+from tests.fake_run import add_records, fake_record, write_fake_run
 
 PHONES = Score("phones", "voices", "frame", "c", "linear", "error rate", 0.25,
                low=0.2, high=0.3, higher_is_better=False)  # fmt: skip
@@ -44,13 +27,15 @@ def outcomes(right, items="same"):
 
 
 def test_what_is_written_is_read(tmp_path):
-    kept = outcomes([1, 0, 1, 0])
+    kept, counted = outcomes([1, 0, 1, 0]), Outcomes([1, 2], [2, 4], "two utterances")
     scores = [PHONES, PHONES._replace(metric="nats", value=1.5, setting="k 2", num_train=7)]
-    write_scores(tmp_path, [*scores, PHONES._replace(task="half", value=0.5, outcomes=kept)])
-    *found, half = read_scores(tmp_path)
+    halves = [PHONES._replace(task=one.items, value=0.5, outcomes=one) for one in (kept, counted)]
+    write_scores(tmp_path, [*scores, *halves])
+    *found, half, by_utterance = read_scores(tmp_path)
     assert found == scores
     assert half.outcomes.sums.tolist() == [True, False, True, False]
     assert half.outcomes.items == "same"
+    assert by_utterance.outcomes.counts.tolist() == [2, 4]
 
 
 def test_a_score_replaces_only_that_of_the_same_question_and_step(tmp_path):
@@ -104,19 +89,11 @@ def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):
     content["scores"][0]["value"] = 0.75
     write_sealed(tmp_path / "scores.json", content)
     assert read_scores(tmp_path)[0].outcomes is None
-
-
-def test_damaged_outcomes_cost_only_the_pairing(tmp_path):
-    half = PHONES._replace(value=0.5, outcomes=Outcomes([1, 2], [2, 4], "two utterances"))
-    write_scores(tmp_path, [half])
-    (found,) = read_scores(tmp_path)
-    assert found.outcomes.counts.tolist() == [2, 4]
-    (tmp_path / "scores.npz").write_bytes(b"PK")
+    (tmp_path / "scores.npz").write_bytes(b"PK")  # damage costs the pairing alone
     (tmp_path / "config.json").write_text("{}")
     run = read_run(tmp_path)
-    assert run.scores.outcomes.tolist() == [None]
-    assert len(run.problems) == 1
-    write_scores(tmp_path, [half._replace(step=3)])
+    assert (run.scores.outcomes.tolist(), len(run.problems)) == ([None], 1)
+    write_scores(tmp_path, [PHONES._replace(step=3)])
     assert len(read_scores(tmp_path)) == 2
 
 
@@ -135,34 +112,14 @@ def test_a_score_of_the_wrong_type_is_left_out(tmp_path, name, value):
     assert (tmp_path / "damaged-scores.json").read_text() == "{"
 
 
-def test_scores_of_images(tmp_path):
-    run = read_run(write_fake_image_run(tmp_path))
-    scores = last_scores(run.scores).itertuples()
-    last = {(s.task, s.features, s.method, s.num_train): s for s in scores}
-    assert last["few_labels", "z", "frozen", 600].value == pytest.approx(0.72)
-    ours = last["classes", "z", "linear", 60_000]
-    assert (ours.unit, ours.data) == ("image", "shapes")
-    lead = difference(ours, last["classes", "random z", "linear", 60_000])
-    assert (lead.paired, round(lead.value, 4)) == ("items", 0.114)
-    on_the_way = run.scores[(run.scores.features == "z") & (run.scores.method == "linear")]
-    assert sorted(on_the_way.step) == [0, 250, 500]
-
-
-def test_frames_of_metrics_and_offsets(tmp_path):
-    run = read_run(write_fake_run(tmp_path, num_steps=500))
-    assert run.train.step.tolist() == list(range(100, 501, 50))
-    last = last_evaluation(run)
-    assert last.offset.tolist() == OFFSETS
-    assert (last.step == 500).all()
-    assert (last.rule == "batch").all()
-    assert last_evaluation(run, strict=True).rule.unique().tolist() == ["one_per_sequence"]
-
-
 def test_resumed_steps_replace_earlier_ones_and_the_training_rule_comes_first(workdir):
+    strict = last_evaluation(read_run(workdir), strict=True)
+    assert strict.rule.unique().tolist() == ["one_per_sequence"]
     path = workdir / "metrics.jsonl"
     path.write_text("\n".join(reversed(path.read_text().splitlines())) + "\n")
     again = fake_record(250, "batch", False, 1024, 2.0, np.random.default_rng(1))
     earlier = fake_record(0, "an_earlier_name", True, 8, 1.0, np.random.default_rng(1))
+    last = again | {"step": 600, "std_c": None, "bound": [None, *again["bound"][1:]]}
     add_records(workdir, earlier, again)
     run = read_run(workdir)
     found = evaluations(run)
@@ -171,6 +128,10 @@ def test_resumed_steps_replace_earlier_ones_and_the_training_rule_comes_first(wo
     rows = found["batch"]
     assert sorted(rows.step.unique()) == [0, 250, 500]
     assert rows[rows.step == 250].bound.tolist() == again["bound"]
+    add_records(workdir, last)  # missing numbers are NaN
+    run = read_run(workdir)
+    assert np.isnan(run.metrics[run.metrics.step == 600].std_c.iloc[0])
+    assert last_evaluation(run).bound.isna().tolist() == [True] + [False] * 11
 
 
 def test_strict_series_beside_the_same_training_rule(workdir):
@@ -228,16 +189,6 @@ def test_damaged_lines_of_the_metrics(workdir):
         read_run(workdir / "nowhere")
 
 
-def test_missing_numbers_are_nan(workdir):
-    rng = np.random.default_rng(0)
-    record = fake_record(600, "batch", False, 1024, 4.4, rng)
-    add_records(workdir, record | {"std_c": None, "bound": [None, *record["bound"][1:]]})
-    run = read_run(workdir)
-    assert np.isnan(run.metrics[run.metrics.step == 600].std_c.iloc[0])
-    rows = last_evaluation(run)
-    assert rows.bound.isna().tolist() == [True] + [False] * 11
-
-
 def test_the_same_items_are_paired():
     ours, theirs = outcomes([1] * 8 + [0] * 2), outcomes([1] * 3 + [0] * 7)
     a = PHONES._replace(metric="accuracy", value=0.8, outcomes=ours)
@@ -293,24 +244,6 @@ def run_with(tmp_path, name, seed, scores, **config):
     (folder / "config.json").write_text(json.dumps({"seed": seed, **config}))
     write_scores(folder, scores)
     return name, read_run(folder)
-
-
-def test_comparison_by_seed(tmp_path):
-    values = {("a", 0): 0.30, ("a", 1): 0.32, ("b", 0): 0.20, ("b", 1): 0.23}
-    bare = PHONES._replace(low=None, high=None)  # with nothing over items
-    runs = [
-        run_with(tmp_path, f"{c},seed={s}", s, [bare._replace(value=v, seed=s)], width=c)
-        for (c, s), v in values.items()
-    ]
-    cells = group_by_seed(runs)
-    assert [(cell.name, len(cell.runs)) for cell in cells] == [("a", 2), ("b", 2)]
-    assert settings(cells).to_dict("list") == {"width": ["a", "b"]}
-    a, b = compare(cells).to_dict("records")
-    assert a["over_first_paired"] == ""
-    assert (b["value"], b["by_seed"]) == (pytest.approx(0.215), [0.20, 0.23])
-    assert (b["over_first"], b["over_first_paired"]) == (pytest.approx(-0.095), "seeds")
-    half = 12.7062 * np.std([-0.10, -0.09], ddof=1) / 2**0.5
-    assert b["over_first_high"] == pytest.approx(-0.095 + half, rel=1e-4)
 
 
 @pytest.mark.parametrize("parts", [("5 % of the labels", "9 % of the labels"), ("1 min", "2 min")])
@@ -389,32 +322,3 @@ def test_scores_on_the_way_are_shown_and_differ_from_nothing(tmp_path):
     assert b["over_first"] == pytest.approx(0.005)
     assert (c["value"], c["by_seed"]) == (pytest.approx(0.7), [0.7] * 3)
     assert np.isnan(c["over_first"])
-
-
-def test_comparison_of_single_runs_is_paired_by_item(tmp_path):
-    right = np.arange(100) < 80
-    score = PHONES._replace(metric="accuracy", value=0.8, outcomes=outcomes(right))
-    worse = score._replace(value=0.7, outcomes=outcomes(right & (np.arange(100) >= 10)))
-    runs = [
-        run_with(tmp_path, "a", 0, [score, worse._replace(features="random c")], width=1),
-        run_with(tmp_path, "b", 0, [worse], width=2),
-    ]
-    frame = compare(group_by_seed(runs))
-    first, untrained, second = frame.to_dict("records")
-    assert first["over_untrained"] == pytest.approx(0.1)
-    assert first["over_untrained_paired"] == "items"
-    assert np.isnan(untrained["over_untrained"])
-    assert (second["over_first"], second["over_first_paired"]) == (pytest.approx(-0.1), "items")
-    assert second["over_first_high"] < 0
-
-
-def test_console_table(capsys):
-    print_scores([PHONES, PHONES._replace(metric="nats", value=1.234, low=None, chance=0.0)])
-    head, first, second = capsys.readouterr().out.splitlines()
-    assert [head.index(name) for name in ("score", "chance")] == [
-        first.index("25.0 %"), second.rindex("0.00"),
-    ]  # fmt: skip
-    assert all(word in first for word in ("25.0 %", "20.0 to 30.0", "error rate"))
-    assert "1.23 nats" in second
-    print_scores([PHONES._replace(low=np.nan, high=np.nan)])
-    assert "interval" not in capsys.readouterr().out

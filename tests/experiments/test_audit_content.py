@@ -56,9 +56,7 @@ def test_a_copied_patch_is_where_the_positions_are():
     x[1, 2, 0] = x[0, 0, 1]
     ids = audit.content_ids(x, (2, 3, 3), "right")  # rows of the frame are columns of the image
     assert (ids[1, 0, 2], len(np.unique(ids))) == (ids[0, 1, 0], 17)
-
-
-def test_inputs_of_another_length_are_unknown():
+    # Inputs of another length are unknown.
     assert (audit.content_ids(np.zeros((3, 2)), (3, 4), "forward") == -1).all()
 
 

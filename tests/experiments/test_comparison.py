@@ -64,12 +64,10 @@ def test_one_seed(tmp_path):
     assert (bound["value"], bound["method"]) == (pytest.approx(1.25), "bound")
     assert cells["other"]["settings"] == {"model.norm": "layer"}
     assert ends(score(cells["base"])) == pytest.approx([0.6, 0.57, 0.63])
-    lead = difference(*paired)
-    assert ends(score(cells["base"]), "over_untrained") == pytest.approx(
-        [lead.value, lead.low, lead.high]
-    )
-    assert lead.paired == "items"
-    assert score(cells["base"])["over_first"] is None
+    lead, found = difference(*paired), score(cells["base"])
+    assert ends(found, "over_untrained") == pytest.approx([lead.value, lead.low, lead.high])
+    assert lead.paired == found["over_untrained_paired"] == "items"
+    assert found["over_first"] is None
     # Half-widths of 0.03 and 0.04 make one of 0.05; 0.04 and 0.04 one of 0.04 * sqrt(2).
     assert ends(score(cells["other"]), "over_first") == pytest.approx([0.1, 0.05, 0.15])
     half = 0.04 * math.sqrt(2)
@@ -87,16 +85,16 @@ def test_several_seeds(tmp_path):
     """Student's t-interval of the mean; differences are paired by seed and count the test items."""
     ours, theirs = [0.62, 0.60, 0.67], [0.50, 0.49, 0.54]
     runs = {}
-    for seed in range(3):
-        runs[f"base,seed={seed}"] = write_run(
-            tmp_path / f"b{seed}", seed, nats=1 + seed,
-            scores=probes(theirs[seed], 0.4 + 0.01 * seed),
-        )  # fmt: skip
-    for seed in range(3):
-        runs[f"far,seed={seed}"] = write_run(
-            tmp_path / f"f{seed}", seed, scores=probes(ours[seed], 0.4), offsets=5
-        )
-    cells, _ = write(tmp_path, **runs)
+    for name, values, more in (("base", theirs, {}), ("far", ours, {"offsets": 5})):
+        for seed, value in enumerate(values):
+            scores = probes(value, 0.4 + 0.01 * seed)
+            path = tmp_path / f"{name}{seed}"
+            runs[f"{name},seed={seed}"] = write_run(path, seed, 20, 1 + seed, scores, **more)
+    # One that is not at its end is not counted.
+    early = [one._replace(step=10) for one in probes(0.1, 0.4)]
+    late = write_run(tmp_path / "late", 3, step=10, scores=early, offsets=5)
+    cells, table = write(tmp_path, **runs, **{"far,seed=3": late})
+    assert "| 3 of 4 |" in table
     assert list(cells) == ["base", "far"]
     interval = stats.t.interval(0.95, 2, loc=2.0, scale=1 / math.sqrt(3))
     assert ends(score(cells["base"], "c", "information")) == pytest.approx([2.0, *interval])
@@ -108,18 +106,6 @@ def test_several_seeds(tmp_path):
     assert ends(found, "over_first") == pytest.approx([mean, mean - half, mean + half])
     over = score(cells["base"])["over_untrained"]
     assert over == pytest.approx(np.mean(theirs) - 0.41)
-
-
-def test_seeds_that_are_not_at_their_end_are_not_counted(tmp_path):
-    """The value and its interval are of two."""
-    scores = probes(0.5, 0.4)
-    runs = {f"a,seed={s}": write_run(tmp_path / f"a{s}", s, scores=scores) for s in (0, 1)}
-    path = tmp_path / "a2"
-    runs["a,seed=2"] = write_run(path, 2, step=10, scores=probes(0.5, 0.4))
-    for file in (path / "probes").iterdir():
-        file.unlink()
-    _, table = write(tmp_path, **runs)
-    assert "| 2 of 3 |" in table
 
 
 @pytest.mark.parametrize(("make", "values", "expected"), [
@@ -147,8 +133,8 @@ def test_equal_configs_under_two_names_of_a_sweep_stay_two_cells(tmp_path):
 
 
 def test_failed_waiting_and_damaged_runs(tmp_path):
-    good, failed, damaged = (tmp_path / name for name in ("good", "failed", "damaged"))
-    write_run(good, scores=probes(0.5, 0.4))
+    good = write_run(tmp_path / "good", scores=probes(0.5, 0.4))
+    failed, damaged = tmp_path / "failed", tmp_path / "damaged"
     failed.mkdir()
     failure = {"status": 2, "error": "no <data> there", "command": "python -m again"}
     record_state(failed, "failed", **failure)
@@ -172,8 +158,7 @@ def test_the_first_cell_has_no_score(tmp_path):
     first.mkdir()
     (first / "config.json").write_text(json.dumps({"seed": 0, "num_steps": 20}))
     cells, table = write(tmp_path, first=first)
-    assert cells["first"]["scores"] == []
-    assert "| first |" in table
+    assert (cells["first"]["scores"], "| first |" in table) == ([], True)
     a = write_run(tmp_path / "a", scores=probes(0.6, 0.5))
     b = write_run(tmp_path / "b", scores=probes(0.7, 0.5), norm="layer")
     runs = {"first": first, "a": a, "b": b}
@@ -218,11 +203,10 @@ def test_bounds_that_do_not_compare_are_not_ranked(tmp_path):
 
 def test_scores_over_the_training(tmp_path):
     early = [probe_score("z", 0.01 * step)._replace(step=step) for step in (5, 10)]
-    write_run(tmp_path / "run", scores=[*early, *probes(0.5, 0.4)])
-    cells = cells_of(tmp_path, run=tmp_path / "run")
+    run = write_run(tmp_path / "run", scores=[*early, *probes(0.5, 0.4)])
+    cells = cells_of(tmp_path, run=run)
     steps, values = score_steps(cells[0].runs[0][1], LINEAR)
-    assert steps.tolist() == [5, 10, 20]
-    assert values == pytest.approx([5, 10, 50])
+    assert (steps.tolist(), values) == ([5, 10, 20], pytest.approx([5, 10, 50]))
     (figure,) = curves(cells, compare(cells))
     assert len(figure.figure.axes) == 2
 

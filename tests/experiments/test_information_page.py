@@ -8,14 +8,7 @@ import pytest
 from cpc.report.engine import cells
 from cpc.results import read_run
 from cpc.types import UserError
-from experiments.information.page import (
-    PARTS,
-    consistency_figure,
-    read_table,
-    staircase_figure,
-    tasks_figure,
-    write_information_report,
-)
+from experiments.information import page
 
 CLAIM = {"ceiling": 4.16, "label": "lower <bound>"}
 STAIRS = [
@@ -49,7 +42,7 @@ def write(folder, kind, records, table):
     (folder / "environment.json").write_text(json.dumps({"command": "a <command>"}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     (folder / "table.json").write_text(json.dumps(table))
-    return read_run(folder), read_table(folder / "table.json")
+    return read_run(folder), page.read_table(folder / "table.json")
 
 
 @pytest.mark.parametrize(("kind", "records", "table", "shown"), [
@@ -65,26 +58,18 @@ def write(folder, kind, records, table):
 ])  # fmt: skip
 def test_every_number_is_on_the_page(tmp_path, kind, records, table, shown):
     run, frame = write(tmp_path, kind, records, table)
-    drawn, tables = PARTS[kind](run, frame)
+    drawn, tables = page.PARTS[kind](run, frame)
     assert all(cells(one) == shown for one in tables)
-    page = write_information_report(tmp_path).read_text()
-    assert all(f'alt="{one.title}"' in page for one in drawn)
-    assert "lower &lt;bound&gt;" in page
-    assert "<command>" not in page
+    written = page.write_information_report(tmp_path).read_text()
+    assert all(f'alt="{one.title}"' in written for one in drawn)
+    assert "lower &lt;bound&gt;" in written
+    assert "<command>" not in written
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {one.name for one in drawn}
-
-
-def test_critics_that_share_an_estimator_are_told_apart(tmp_path):
-    more = [{**row, "critic": critic} for row in TASKS for critic in ("joint", "separable")]
-    _, (table,) = PARTS["mi_tasks"](*write(tmp_path, "mi_tasks", [], more))
-    assert [name for name in table.frame if "InfoNCE" in name] == [
-        "InfoNCE, joint", "InfoNCE, separable",
-    ]  # fmt: skip
 
 
 def test_a_line_that_diverged_leaves_the_others_readable(tmp_path):
     run, table = write(tmp_path, "mi_staircase", RECORDS, STAIRS)
-    figure = staircase_figure(run.train, table, "gaussian")
+    figure = page.staircase_figure(run.train, table, "gaussian")
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["InfoNCE", "NWJ"]
     first, second = figure.axes
     assert first.get_ylim() == second.get_ylim()
@@ -96,12 +81,12 @@ def test_a_line_that_diverged_leaves_the_others_readable(tmp_path):
 
 def test_nothing_recorded_is_no_figure():
     nothing = pd.DataFrame(columns=["task", "critic", "estimator", "law"])
-    assert staircase_figure(nothing, nothing, "gaussian") is None
-    assert tasks_figure(nothing) is None
-    assert consistency_figure(nothing) is None
+    assert page.staircase_figure(nothing, nothing, "gaussian") is None
+    assert page.tasks_figure(nothing) is None
+    assert page.consistency_figure(nothing) is None
 
 
 def test_a_run_that_is_not_done_has_no_page(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"kind": "mi_tasks"}))
     with pytest.raises(UserError, match=r"table\.json"):
-        write_information_report(tmp_path)
+        page.write_information_report(tmp_path)

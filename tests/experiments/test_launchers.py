@@ -11,16 +11,7 @@ import time
 import pytest
 
 from cpc.types import UserError
-from experiments.sweep.launchers import (
-    Job,
-    Requeued,
-    deal,
-    find_gpus,
-    import_submitit,
-    make_local,
-    make_slurm,
-    make_waiting,
-)
+from experiments.sweep import launchers
 
 PATIENT = """
 import signal, sys, time
@@ -36,20 +27,17 @@ time.sleep(60)
 @pytest.mark.parametrize(("end", "num_signals", "status"), [("sys.exit(0)", 1, 0), ("", 2, -9)])
 def test_the_first_signal_is_passed_on_and_the_second_kills(tmp_path, end, num_signals, status):
     signals = []
-    job = Job("a", tmp_path, [sys.executable, "-c", PATIENT.format(end=end)])
-
-    def signal_when(word):
-        while word not in (job.log.read_text() if job.log.exists() else ""):
-            time.sleep(0.02)
-        signals.append(word)
+    job = launchers.Job("a", tmp_path, [sys.executable, "-c", PATIENT.format(end=end)])
 
     def press():
         for word in ("ready", "saved")[:num_signals]:
-            signal_when(word)
+            while not job.log.exists() or word not in job.log.read_text():
+                time.sleep(0.02)
+            signals.append(word)
 
     thread = threading.Thread(target=press)
     thread.start()
-    assert make_local(1, lambda: len(signals), [])(job) == status
+    assert launchers.make_local(1, lambda: len(signals), [])(job) == status
     thread.join()
     assert job.log.read_text() == "ready\nsaved\n"
 
@@ -57,16 +45,16 @@ def test_the_first_signal_is_passed_on_and_the_second_kills(tmp_path, end, num_s
 def test_cores_are_dealt_out_and_the_lock_is_held(tmp_path):
     code = "import os; print(*sorted(os.sched_getaffinity(0)))"
     cores = sorted(os.sched_getaffinity(0))
-    hands = deal(cores, 2)
+    hands = launchers.deal(cores, 2)
     if len(cores) > 1:
         assert [core for hand in hands for core in hand] == cores
-    assert deal(cores, len(cores) + 1) == [[]] * (len(cores) + 1)
-    assert deal([*range(7)], 3) == [[0, 1], [2, 3], [4, 5, 6]]
+    assert launchers.deal(cores, len(cores) + 1) == [[]] * (len(cores) + 1)
+    assert launchers.deal([*range(7)], 3) == [[0, 1], [2, 3], [4, 5, 6]]
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wait = f"import time; time.sleep(0.3); {code}"
-        launch = make_local(2, lambda: 0, [lock.fileno()])
-        job = Job("a", tmp_path, [sys.executable, "-c", wait])
+        launch = launchers.make_local(2, lambda: 0, [lock.fileno()])
+        job = launchers.Job("a", tmp_path, [sys.executable, "-c", wait])
         thread = threading.Thread(target=launch, args=(job,))
         thread.start()
         while not job.log.exists():
@@ -86,27 +74,24 @@ def test_gpus_are_dealt_out(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for name in ("0000:01:00.0", "0000:02:00.0"):
         (tmp_path / "gpus" / name).mkdir(parents=True)
-    assert find_gpus(str(tmp_path / "gpus")) == ["0", "1"]
-    assert find_gpus(str(tmp_path / "none")) == []
+    assert launchers.find_gpus(str(tmp_path / "gpus")) == ["0", "1"]
+    assert launchers.find_gpus(str(tmp_path / "none")) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert find_gpus(str(tmp_path / "gpus")) == []
-
+    assert launchers.find_gpus(str(tmp_path / "gpus")) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-a,7")
-    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    launch = make_local(2, lambda: 0)
+    launch = launchers.make_local(2, lambda: 0)
     for name in "abc":
-        assert launch(Job(name, tmp_path, [sys.executable, "-c", code])) == 0
+        job = launchers.Job(name, tmp_path, ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"])
+        assert launch(job) == 0
     assert (tmp_path / "log.txt").read_text() == "3\nGPU-a\n3\n"
 
 
 def test_slurm_without_slurm_is_a_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match="needs submitit: pip install"):
-        import_submitit()
-    monkeypatch.setitem(sys.modules, "submitit", object())
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UserError, match="this machine has no sbatch"):
-        import_submitit()
+    for module, words in ((None, "submitit: pip install"), (object(), "no sbatch")):
+        monkeypatch.setitem(sys.modules, "submitit", module)
+        with pytest.raises(UserError, match=words):
+            launchers.import_submitit()
 
 
 class FakeJob:
@@ -130,25 +115,31 @@ class FakeJob:
 
 
 def test_jobs_of_slurm_are_waited_for(tmp_path):
-    jobs = [Job(name, tmp_path / name, []) for name in "abc"]
+    jobs = [launchers.Job(name, tmp_path / name, []) for name in "abc"]
     for job in jobs:
         job.folder.mkdir()
     running = FakeJob([0], is_done=False)
     submitted = {"a": FakeJob([0, -9]), "b": FakeJob(RuntimeError("no node")), "c": running}
-    assert make_waiting(submitted, lambda: 0)(jobs[0]) == -9
-    assert make_waiting(submitted, lambda: 0)(jobs[1]) == 1
+    assert launchers.make_waiting(submitted, lambda: 0)(jobs[0]) == -9
+    assert launchers.make_waiting(submitted, lambda: 0)(jobs[1]) == 1
     assert jobs[1].log.read_text() == "the job 17_0 ended as TIMEOUT: no node\n"
-    assert make_waiting(submitted, lambda: 1)(jobs[2]) == 128 + signal.SIGTERM
+    assert launchers.make_waiting(submitted, lambda: 1)(jobs[2]) == 128 + signal.SIGTERM
     assert running.is_cancelled
 
 
-def test_a_job_of_slurm_writes_its_log(tmp_path, monkeypatch):
-    command = [sys.executable, "-c", "import sys; print('word'); sys.exit(5)"]
-    assert Requeued()(command, str(tmp_path / "log.txt")) == 5
-    monkeypatch.setenv("SLURM_PROCID", "1")
-    assert Requeued()(command, str(tmp_path / "log.txt")) == 5
-    assert (tmp_path / "log.txt").read_text() == "word\n"
-    assert (tmp_path / "log.1.txt").read_text() == "word\n"
+def test_a_job_of_slurm_writes_its_log_and_is_requeued_though_it_has_just_ended(
+    tmp_path, monkeypatch
+):
+    """Its process is reaped; nothing waits for it for ever."""
+    command, log = ["sh", "-c", "echo word; exit 5"], str(tmp_path / "log.txt")
+    for process, name in (("0", "log.txt"), ("1", "log.1.txt")):
+        monkeypatch.setenv("SLURM_PROCID", process)
+        job = launchers.Requeued()
+        assert job(command, log) == 5
+        assert (tmp_path / name).read_text() == "word\n"
+    delayed = job.checkpoint(command, log)
+    assert isinstance(delayed.function, launchers.Requeued)
+    assert delayed.args == (command, log)
 
 
 @pytest.fixture
@@ -163,8 +154,8 @@ def slurm(tmp_path, monkeypatch):
 
 
 def test_cells_are_an_array_of_slurm(tmp_path, slurm):
-    jobs = [Job(name, tmp_path / name, [sys.executable, "--version"]) for name in "ab"]
-    make_slurm(jobs, tmp_path, "timeout_min=7 slurm_partition=gpu", lambda: 0)
+    jobs = [launchers.Job(name, tmp_path / name, [sys.executable, "--version"]) for name in "ab"]
+    launchers.make_slurm(jobs, tmp_path, "timeout_min=7 slurm_partition=gpu", lambda: 0)
     for line in ("--partition=gpu", "--time=7", "--array=0-1%2"):
         assert f"#SBATCH {line}\n" in slurm.read_text()
 
@@ -172,22 +163,13 @@ def test_cells_are_an_array_of_slurm(tmp_path, slurm):
 @pytest.mark.parametrize("options", ["timeout_min", "slurm_partitoin=gpu"])
 def test_options_that_slurm_has_not(tmp_path, slurm, options):
     with pytest.raises(UserError, match=options.split("=")[0]):
-        make_slurm([Job("a", tmp_path, [])], tmp_path, options, lambda: 0)
+        launchers.make_slurm([launchers.Job("a", tmp_path, [])], tmp_path, options, lambda: 0)
     assert not slurm.exists()
-
-
-def test_a_job_that_has_just_ended_is_requeued_too(tmp_path):
-    """Its process is reaped; nothing waits for it for ever."""
-    job, command, log = Requeued(), [sys.executable, "-c", ""], str(tmp_path / "log.txt")
-    assert job(command, log) == 0
-    delayed = job.checkpoint(command, log)
-    assert isinstance(delayed.function, Requeued)
-    assert delayed.args == (command, log)
 
 
 def test_a_job_that_has_just_begun_saves_too(tmp_path, monkeypatch):
     """The signal may come while the process that it is for is still being started."""
-    job, log = Requeued(), tmp_path / "log.txt"
+    job, log = launchers.Requeued(), tmp_path / "log.txt"
     command = [sys.executable, "-c", PATIENT.format(end="sys.exit(0)")]
 
     class Slow(subprocess.Popen):

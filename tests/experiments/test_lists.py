@@ -8,7 +8,7 @@ from configs import audio, image, text
 from cpc.files import flatten, read_json
 from cpc.types import UserError
 from experiments.command import keys
-from experiments.command.config import check_value, find_key, suggest_key
+from experiments.command.config import find_key, suggest_key
 from experiments.kinds.registry import KINDS, read_contrastive
 
 KEYS = {name: kind.KEYS for name, kind in KINDS.items()}
@@ -22,7 +22,7 @@ def test_every_key_has_its_default_range_and_meaning():
     assert "optim.learning_rate = 0.002   (above 0)" in section
     assert "data.batch_size" not in section
     assert keys.list_keys(audio.KEYS, "optim.clip_norm").startswith("optim.clip_norm = 0.0")
-    with pytest.raises(UserError, match="choose one of data, augment, model"):
+    with pytest.raises(UserError, match="data, augment, model"):
         keys.list_keys(audio.KEYS, "optm")
     kinds = keys.list_kinds(KEYS, "augment")
     assert "image:\naugment.crop = 0" in kinds
@@ -65,12 +65,6 @@ def test_a_key_is_suggested_if_one_means_the_same(name, wanted):
         assert suggest_key(flatten(known), name) == wanted
     with pytest.raises(UserError, match=wanted or "--keys"):
         find_key(flatten(audio.KEYS), name)
-
-
-def test_ranges_are_given_once():
-    key = flatten(audio.KEYS)["data.batch_size"]
-    with pytest.raises(UserError, match=f"from 1 to {key.high}$"):
-        check_value("data.batch_size", 0, key)
 
 
 def test_a_run_that_does_not_exist_has_no_error_number(tmp_path):

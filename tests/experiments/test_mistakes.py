@@ -98,26 +98,33 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
 
 
 @pytest.mark.parametrize(("key", "value", "words"), [
-    ("model.context", "gruu", "model.context is 'gruu': choose one of gru, lstm"),
-    ("probe.ctc_minutes", ("x",), "ctc_minutes has 'x': its entries must be of type float"),
-    ("kind", "images", "kind is 'images': choose one of audio, image"),
-    ("seed", -1, "seed is -1: it must be at least 0 and below 4294967296"),
-    ("num_steps", 0, "num_steps is 0: it must be from 1 to 1000000000"),
-    ("negatives.temperature", 0.0, "temperature is 0.0: it must be above 0"),
-    ("loss.prior", 1.0, "prior is 1.0: it must be at least 0 and below 1"),
+    ("model.context", "gruu", "context is 'gruu': choose one of gru, lstm"),
+    ("probe.ctc_minutes", ("x",), "ctc_minutes has 'x'.* float"),
+    ("kind", "images", "kind is 'images'.*audio, image"),
+    ("seed", -1, "seed is -1.* at least 0 and below 4294967296"),
+    ("num_steps", 0, "num_steps is 0.* from 1 to 1000000000"),
+    ("negatives.temperature", 0.0, "temperature is 0.0.* above 0"),
     ("optim.clip_norm", float("nan"), "clip_norm is nan"),
-    ("model.padding", "valid", "model.padding is 'valid': there are fewer latents than labels"),
+    ("model.width", "wide", "width is 'wide'.* int"), ("model.widht", 3, r"mean model\.width"),
+    ("model.norm", None, r"lacks the key model\.norm"),
+    ("model.padding", "valid", "padding is 'valid': there are fewer latents than labels"),
     ("negatives.shards", 3, "does not divide into 3 shards"),
     ("negatives.rule", "excluding_sequence", "no negatives at offset 1: raise"),
-    ("probe.features", (), r"probe.features is \(\): name one or more"),
-    ("optim.warmup_steps", 9, "is 9 .* is 2: .* add --config.optim.warmup_steps=0"),
+    ("probe.features", (), r"features is \(\)"),
+    ("optim.warmup_steps", 9, "warmup_steps is 9 .* is 2"),
     ("data.batch_size", 12, "12 cannot be split over 8 devices"),
-    ("data.window_samples", 2**26, "data.window_samples is .*synthetic"),
-    ("data.train_list", "x", "data.train_list is 'x', and data.source is synthetic"),
+    ("data.window_samples", 2**26, "window_samples is .*synthetic"),
+    ("data.train_list", "x", "train_list is 'x', and data.source is synthetic"),
 ])  # fmt: skip
 def test_a_value_that_cannot_be_meant(config, key, value, words):
-    few = {"negatives.shards": 8, "data.batch_size": 8} if key == "negatives.rule" else {}
-    config = with_settings(config, {key: value, **few})
+    section, _, name = key.rpartition(".")
+    place = config[section] if section else config
+    with place.unlocked(), place.ignore_type():
+        place[name] = value
+        if value is None:
+            del place[name]
+    if key == "negatives.rule":
+        config.negatives.shards = config.data.batch_size = 8
     with pytest.raises(UserError, match=words) as caught:
         interpret(kind_of(config), config, make_mesh(8))
     assert "\n" not in str(caught.value)
@@ -138,19 +145,14 @@ def guarded(capsys, monkeypatch):
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize(
-    ("make", "where"),
-    [
-        (lambda: jax.numpy.zeros(2**46).block_until_ready(), "a device"),
-        (lambda: np.zeros(2**58), "this machine"),
-    ],
-)
+@pytest.mark.parametrize(("make", "where"), [
+    (lambda: jax.numpy.zeros(2**46).block_until_ready(), "a device"),
+    (lambda: np.zeros(2**58), "this machine"),
+])  # fmt: skip
 def test_too_little_memory_is_one_sentence(guarded, make, where):
     status, said = guarded(make)
-    assert status == 2
+    assert (status, said.count("\n"), "optim.accumulate=2" in said) == (2, 1, True)
     assert said.startswith(f"error: {where} has too little memory (")
-    assert said.count("\n") == 1
-    assert "optim.accumulate=2" in said
 
 
 def test_an_interrupt_that_a_library_turns_into_its_own_error_is_one_sentence(guarded):
@@ -180,27 +182,14 @@ cli.run(lambda: (jax.devices(), xla_bridge.logger.warning("Falling back to cpu."
     assert "Falling back to cpu." in line
 
 
-def test_missing_and_unknown_keys(config):
-    del config.model.norm
-    refused(config, r"lacks the key model\.norm")
-    config.model.norm = "none"
-    config.model.widht = 3
-    refused(config, r"no key model\.widht; did you mean model\.width")
-    del config.model.widht, config.model.width
-    config.model.width = "wide"
-    refused(config, r"model\.width is 'wide': it must be of type int")
-
-
 def test_a_run_is_refused_before_anything_is_made(audio, config, tmp_path):
     mistake(audio, config, None, "--workdir is required")
-    mistake(
-        audio, with_settings(config, {"probe.features": ()}), tmp_path / "run", "probe.features"
-    )
+    for device, words in (("cuda", "auto, cpu, gpu, tpu"), ("gpu", "No gpu device")):
+        with pytest.raises(UserError, match=words):
+            audio.run(config, str(tmp_path / "run"), device)
+    config.probe.features = ()
+    mistake(audio, config, tmp_path / "run", "probe.features")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match="choose one of auto, cpu, gpu, tpu"):
-        audio.run(config, str(tmp_path / "run"), "cuda")
-    with pytest.raises(UserError, match="No gpu device"):
-        audio.run(config, str(tmp_path / "run"), "gpu")
 
 
 def test_a_config_is_read_back_or_its_revision_is_named(tmp_path):
@@ -231,7 +220,7 @@ def test_folders_that_cannot_be_trained_on(folder_config, tmp_path):
     refused(with_settings(folder_config, {"data.path": ""}), r"data\.path is ''")
     refused(folder_config, "clips")
     (tmp_path / "clips").mkdir()
-    refused(folder_config, "no recordings in")
+    refused(folder_config, "no recordings")
     write_clips(tmp_path / "clips", (0.03, 0.03, 0.03, 0.03))
     words = r"recordings has 480 samples \(0.03 s\), of which 3 latents .* lower model.num_offsets"
     refused(folder_config, words)
@@ -252,30 +241,28 @@ def set_lists(config, folder, train, test):
 
 
 def test_probes_that_nothing_could_answer_are_refused_before_the_training(folder_config, tmp_path):
-    def labels(**own):
+    def labels(words, **own):
         path = tmp_path / "phones.txt"
         path.write_text("".join(f"{name} {' '.join(text)}\n" for name, text in own.items()))
         folder_config.data.phones = str(path)
+        refused(folder_config, words)
 
-    write_clips(tmp_path / "clips", (1.0,) * 8, speakers=1)
     folder_config.probe.hidden_width = 0
-    folder_config.probe.tasks = ("speakers",)
-    refused(folder_config, "one speaker")
-    folder_config.probe.tasks = ("phones",)
-    refused(folder_config, "no phone labels")
+    write_clips(tmp_path / "clips", (1.0,) * 8, speakers=1)
+    for task, words in (("speakers", "one speaker"), ("phones", "no phone labels")):
+        folder_config.probe.tasks = (task,)
+        refused(folder_config, words)
     shutil.rmtree(tmp_path / "clips")
     write_clips(tmp_path / "clips", (1.0,) * 8, speakers=4)
-    labels(**{f"clip{i}": "0101" if i == 3 else 50 * "01" for i in range(8)})
-    refused(folder_config, "clip3")  # its labels do not match the frames
+    every = {f"clip{i}": 50 * "01" for i in range(8)}
+    labels("clip3", **every | {"clip3": "0101"})  # its labels do not match the frames
     set_lists(folder_config, tmp_path, "clip0 clip1 clip4 clip5", "clip2 clip3 clip6 clip7")
-    labels(clip0=50 * "01", clip2=50 * "01")
-    words = "phones labels 1 training utterances with 2 different phones and 1 test utterances"
-    refused(folder_config, words)
-    labels(**{f"clip{i}": 100 * "0" for i in range(8)})
-    words = "4 training utterances with 1 different phones and 4 test utterances"
-    refused(folder_config, words)
+    few = {name: every[name] for name in ("clip0", "clip2")}
+    labels("1 training utterances with 2 different phones and 1 test utterances", **few)
+    same = {name: 100 * "0" for name in every}
+    labels("4 training utterances with 1 different phones and 4 test utterances", **same)
     folder_config.probe.tasks = ("speakers",)
-    refused(folder_config, "none of the 4 test utterances is by one of")
+    refused(folder_config, "none of the 4 test utterances")
 
 
 def test_nothing_to_contrast_with(audio, folder_config, tmp_path, monkeypatch):
@@ -284,10 +271,9 @@ def test_nothing_to_contrast_with(audio, folder_config, tmp_path, monkeypatch):
     write_clips(tmp_path / "clips", (0.1, 0.1), speakers=1)
     folder_config.negatives.rule = "excluding_sequence"
     mistake(audio, folder_config, tmp_path / "run", "not one anchor of 2 batches has a negative")
-    write_clips(tmp_path / "one", (0.5,) * 6, speakers=1)
-    folder_config.data.path = str(tmp_path / "one")
+    write_clips(tmp_path / "clips", (0.5,) * 6, speakers=1)
     folder_config.loss.name, folder_config.loss.cosine = "sup_con", True
-    mistake(audio, folder_config, tmp_path / "run2", "are of one speaker")
+    mistake(audio, folder_config, tmp_path / "run2", "of one speaker")
 
 
 def test_files_that_are_skipped_cut_short_or_new_are_seen(
@@ -336,10 +322,9 @@ def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
     ([DEMO, "--config.modle.width=3"], "modle"), ([DEMO, "--config.model.width=wide"], "wide"),
     (["--config=configs/absent.py"], "absent.py"), ([DEMO, "--learning_rate=3"], "learning_rate"),
     ([DEMO, "surprise"], "surprise"), ([], "--config is required"),
-    ([DEMO, "--config.data.path=~nouser/x"], "config.data.path is '~nouser/x', and there is no "),
-    (["--config=exits.py"], "cannot read the config: it ends the program (exit 5)"),
-    (["--config=fails.py"], "cannot read the config: KeyError: widht did you mean 'width'?"),
-    ([DEMO, "xla"], "XLA_FLAGS (Unknown flag in XLA_FLAGS: --xla_nope=3)"),
+    ([DEMO, "--config.data.path=~nouser/x"], "config.data.path is '~nouser/x'"),
+    (["--config=exits.py"], "(exit 5)"), (["--config=fails.py"], "KeyError: widht did you mean"),
+    ([DEMO, "xla"], "--xla_nope=3"),
 ])  # fmt: skip
 def test_a_command_ends_in_one_sentence(tmp_path, flags, words):
     text = "def get_config():\n    raise KeyError('widht\\n did you mean \\'width\\'?')"
@@ -355,22 +340,20 @@ def test_a_command_ends_in_one_sentence(tmp_path, flags, words):
     assert "\\" not in said
 
 
-def test_help_is_for_a_newcomer():
-    done = commands.run("experiments.train", "--help")
-    assert "--workdir" in done.stdout
-    assert "cpc train" in done.stdout
-
-
-def test_a_command_whose_output_nobody_reads_any_more_ends_silently(tmp_path):
+def test_a_command_whose_output_nobody_reads_any_more_ends_silently(tmp_path, monkeypatch):
     """As behind `| head`."""
     reading, writing = os.pipe()
     os.close(reading)
     words = [sys.executable, "-m", "experiments.status", str(tmp_path)]
-    with os.fdopen(writing) as stdout:
-        done = subprocess.run(
-            words, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert (done.returncode, done.stderr) == (141, "")
+    with os.fdopen(writing, "w") as stdout:
+        done = subprocess.run(words, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr) == (141, "")
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with pytest.raises(SystemExit) as ended:
+            cli._parse([words[2], "--help"])
+        assert ended.value.code == 0
+    done = commands.run("experiments.train", "--help")  # with a reader
+    assert all(word in done.stdout for word in ("--workdir", "cpc train"))
 
 
 def test_an_interrupt_that_a_callback_swallows_comes_again():

@@ -72,13 +72,8 @@ def parsed_flags():
 def recorded_reads():
     """The keys that are read by name, and not only as part of the whole config."""
     read, get = set(), ConfigDict.__getattr__
-
-    def record(self, name):
-        read.add(name)
-        return get(self, name)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ConfigDict, "__getattr__", record)
+        patch.setattr(ConfigDict, "__getattr__", lambda c, name: read.add(name) or get(c, name))
         yield read
 
 
@@ -118,10 +113,9 @@ def test_the_staircase_leaves_a_whole_run_and_resumes_bit_for_bit(tmp_path, clai
     for name in ("config.json", "environment.json", "figures/staircase_cubic.png"):
         assert (workdir / name).exists(), name
     assert [r["truth"] for r in records(workdir)] == [1.0, 1.0, 2.0, 2.0]
+    pairs = {(c, n) for c in ("exact", "separable") for n in ("info_nce", "js", "smile")}
     readings = {(row["critic"], row["estimator"]) for row in table}
-    expected = {("exact", "club"), ("conditional", "club")}
-    names = ("info_nce", "js", "smile")
-    assert readings == expected | {(c, n) for c in ("exact", "separable") for n in names}
+    assert readings == pairs | {("exact", "club"), ("conditional", "club")}
     shutil.copytree(workdir, parts)
     shutil.rmtree(parts / "checkpoints" / "8")
     again, same = run(small_staircase(), parts)
@@ -180,9 +174,7 @@ def test_units_that_are_recorded_are_not_measured_again(tmp_path, monkeypatch, c
     whole = records(tmp_path)
     assert [(r["step"], r["task"]) for r in whole] == [(1, "a"), (2, "b"), (3, "c")]
     path = tmp_path / "metrics.jsonl"
-    text = path.read_text()
-    at = text.rindex('"step": 3')
-    path.write_text(f'{text[:at]}"step": 4{text[at + 9 :]}')  # damaged
+    path.write_text(path.read_text().replace('"step": 3', '"step": 4'))  # damaged
     left[:] = [9]
     capsys.readouterr()
     assert (each(), measured) == ("", ["a", "b", "c", "c"])
@@ -278,7 +270,7 @@ def test_no_entry_pulls_with_more_than_its_weight():
     *((staircase, small_staircase, *case) for case in (
         ("kind", "stairs"), ("maps", ("square",)), ("maps", ()), ("levels", (2.0, 99.0)),
         ("log_every", 3), ("critics", ("bilinear",)), ("estimators", ("infonce",)), ("widths", ()),
-        ("batch_size", 1), ("interpolation_weight", 1.5), ("smile_clip", 0.0), ("seed", -1))),
+        ("batch_size", 1))),
     *((tasks, small_tasks, *case) for case in (
         ("num_samples", 60), ("tasks", ("spherical",)), ("read_every", 3))),
     *((consistency, small_consistency, *case) for case in (

@@ -45,9 +45,8 @@ def test_a_path_stays_a_path(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "sentence"), [
-    ("audio_voice", "no config 'audio_voice'; did you mean audio_voices"),
-    ("qqq", "no config 'qqq'; choose one of arrays, audio, "),
-    ("nowhere/audio_voices.py", "no file nowhere/audio_voices.py; did you mean --config audio_vo"),
+    ("audio_voice", "'audio_voice'.*audio_voices"), ("qqq", "'qqq'.*arrays, audio, "),
+    ("nowhere/audio_voices.py", "nowhere/audio_voices.py.*--config audio_voices"),
 ])  # fmt: skip
 def test_a_name_that_is_not_there_is_one_sentence(given, sentence):
     with pytest.raises(UserError, match=sentence):
@@ -66,15 +65,13 @@ def test_a_command_is_called_as_it_was_started(monkeypatch, as_cpc):
 def test_in_a_checkout_a_command_is_a_module(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["x", "--config=configs/audio_voices.py"])
-    *start, last = shlex.split(names.command_line())
-    assert start[0] == names.near(sys.executable)
-    assert last == "--config=audio_voices"
+    first, *_, last = shlex.split(names.command_line())
+    assert (first, last) == (names.near(sys.executable), "--config=audio_voices")
 
 
 def test_two_arrays_have_a_short_command_whose_errors_show_its_flags():
     done = commands.run("cpc", "information", "a.npy", "b.npy", status=2)
-    assert "--x" in done.stderr
-    assert "--y" in done.stderr
+    assert {"--x", "--y"} <= {*done.stderr.replace(";", " ").replace(":", " ").split()}
 
 
 def test_aliases_are_listed_and_name_commands():

@@ -7,7 +7,6 @@ import pytest
 
 from configs import audio_synthetic
 from cpc.files import flatten, write_json
-from cpc.train import make_mesh, open_checkpoints
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.command.run_dir import record_state
@@ -18,11 +17,10 @@ from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
 from experiments.reproduce.claims import CHANCE, TABLES
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell, make_job
-from experiments.training.step import make_step
 from tests.commands import run
+from tests.experiments.test_export import write_run
 from tests.experiments.test_reproduction import write_cell
 from tests.fake_run import draw_nothing
-from tests.plans import plan_of
 
 
 def planned(*names, scale="small", data="voices", seeds=1):
@@ -53,7 +51,6 @@ def test_every_row_of_the_page_has_a_cell_and_is_measured_at_some_scale():
 
 
 def test_a_cell_is_the_first_but_for_its_row():
-    assert differing("steps-2") == {"model.num_offsets": 2}
     assert differing("steps-20") == {"model.num_offsets": 20}
     assert differing("same") == {"data.one_speaker": True}
     assert differing("same-excl") == {
@@ -99,23 +96,20 @@ def test_a_cell_varies_what_is_open_whatever_the_user_sets(one):
 
 
 def test_dry_run(capsys, tmp_path):
+    assert folder.find_parts(["2", "open"], ["3"], False) == ["table 2", "figure 3", "open"]
+    assert folder.find_parts([], [], True) == list(PARTS)
+    with pytest.raises(UserError, match="--table"):
+        folder.find_parts([], [], False)
     folder.reproduce(
         ["table 2"], seeds=2, dry_run=True, device="cpu", workdir=str(tmp_path / "x"),
         settings={"audio": ["num_steps=70", "config.optim.clip_norm=2"]},
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 * 2
-    assert all("-m cpc train --config" in line for line in lines)
-    assert all("--config.num_steps=70 " in line and "--device cpu" in line for line in lines)
-    assert all("--config.optim.clip_norm=2.0 " in line for line in lines)
+    for words in ("-m cpc train --config", "--config.num_steps=70 ", "--device cpu",
+                  "--config.optim.clip_norm=2.0 "):  # fmt: skip
+        assert all(words in line for line in lines)
     assert not (tmp_path / "x").exists()
-
-
-def test_parts():
-    assert folder.find_parts(["2", "open"], ["3"], False) == ["table 2", "figure 3", "open"]
-    assert folder.find_parts([], [], True) == list(PARTS)
-    with pytest.raises(UserError, match="--table"):
-        folder.find_parts([], [], False)
 
 
 @pytest.mark.parametrize(("parts", "options", "words"), [
@@ -156,33 +150,31 @@ def test_runs_that_nobody_asked_for_are_not_counted(tmp_path):
     assert recorded["reproduction"]["parts"] == ["table 2", "figure 3"]
     assert "Runs of audio (voices_paper): 4" in recorded["reproduction"]["size"]
     assert "shared by 4 cells at a time" in recorded["reproduction"]["hardware"]
-
-
-def test_probes_may_change_between_two_starts(tmp_path):
-    """As those of a run may, and as they did when untrained z was added to all cells."""
+    # Probes may change, as those of a run may, and as when untrained z was added to all cells.
     (cell,) = planned("mixed")
     former = cell._replace(settings={**cell.settings, "probe.features": ("c", "mfcc")})
-    record(tmp_path, plan(), [former])
-    recorded = record(tmp_path, plan(), [cell])["cells"]["mixed,seed=0"]
+    record(tmp_path / "b", plan(), [former])
+    recorded = record(tmp_path / "b", plan(), [cell])["cells"]["mixed,seed=0"]
     assert recorded["probe.features"] == list(cell.settings["probe.features"])
 
 
 def test_a_folder_with_something_else(tmp_path):
     cells = planned("mixed")
     record(tmp_path, plan(), cells)
-    with pytest.raises(UserError, match="scale is 'small' there and 'paper' here"):
-        record(tmp_path, plan("paper"), cells)
-    other = [cells[0]._replace(settings={**cells[0].settings, "num_steps": 1})]
-    with pytest.raises(UserError, match="other settings: mixed,seed=0"):
-        record(tmp_path, plan(), other)
-    with folder.open_folder(tmp_path, plan(), cells), pytest.raises(UserError, match="still runs"):
-        record(tmp_path, plan(), cells)
+
+    def refused(words, own=None, given=cells):
+        with pytest.raises(UserError, match=words):
+            record(tmp_path, own or plan(), given)
+
+    refused("scale is 'small' there and 'paper' here", plan("paper"))
+    other = cells[0]._replace(settings={**cells[0].settings, "num_steps": 1})
+    refused("other settings: mixed,seed=0", given=[other])
+    with folder.open_folder(tmp_path, plan(), cells):
+        refused("still runs")
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
-    with pytest.raises(UserError, match="holds a sweep, no reproduction"):
-        record(tmp_path, plan(), cells)
+    refused("holds a sweep")
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="holds a single run"):
-        record(tmp_path, plan(), cells)
+    refused("holds a single run")
 
 
 def test_latents_of_each_recording_come_first():
@@ -219,26 +211,14 @@ def test_bound_by_n_is_that_of_a_double_loop():
         )
 
 
-def write_untrained(folder, **settings):
-    """A run with a checkpoint of the network before its training."""
-    small = {"num_steps": 2, "optim.warmup_steps": 0, "probe.tasks": (), "model.width": 8,
-             "model.context_width": 8, "model.num_offsets": 2, "data.window_samples": 2560,
-             "evaluate.num_windows": 16}  # fmt: skip
-    config = with_settings(audio_synthetic.get_config(), {**small, **settings})
-    folder.mkdir(exist_ok=True)
-    write_json(folder / "config.json", config)
-    plan = plan_of(config)
-    problem = audio.make_problem(plan, audio.load_data(config, print))
-    state, _, _ = make_step(problem, make_mesh(1))
-    with open_checkpoints(folder / "checkpoints") as checkpoints:
-        checkpoints.save(2, state, {})
-        checkpoints.wait()
-
-
-def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
-    """Cosines over the temperature, of the offsets that are predicted."""
-    settings = {"loss.cosine": True, "negatives.temperature": 0.2, "model.horizon": 6}
-    write_untrained(tmp_path, **settings)
+def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, capsys, unchecked):
+    """Cosines over the temperature, of the offsets that are predicted, in one branch."""
+    small = {"model.width": 8, "model.context_width": 8, "model.num_offsets": 2,
+             "model.horizon": 6, "data.window_samples": 2560, "evaluate.num_windows": 16,
+             "loss.cosine": True, "negatives.temperature": 0.2, "probe.tasks": ()}  # fmt: skip
+    config = with_settings(audio_synthetic.get_config(), small)
+    module = audio.build_model(config).module
+    write_run(tmp_path / "mixed,seed=0", config, module, np.zeros((1, 2560), np.float32))
 
     def estimates(z, predictions, offsets, latents, is_bound):
         for unit in (z, latents, predictions * 0.2):
@@ -246,29 +226,27 @@ def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
         return [{"offset": k} for k in offsets]
 
     monkeypatch.setattr(bound, "estimates", estimates)
-    found = bound.measure_bound(tmp_path, range(4, 5))
+    found = bound.measure_bound(tmp_path / "mixed,seed=0", range(4, 5))
     assert [row["offset"] for row in found["rows"]] == [1, 6]
+    two = with_settings(config, {"model.directions": ("forward", "backward")})
+    write_json(tmp_path / "mixed,seed=0" / "config.json", two)
+    write_bound(tmp_path, monkeypatch)
+    assert "2 branches (forward, backward)" in capsys.readouterr().out
 
 
-def test_the_bound_by_n_is_of_networks_with_one_branch(tmp_path, monkeypatch, capsys):
-    directions = ("forward", "backward")
-    write_untrained(tmp_path / "mixed,seed=0", **{"model.directions": directions})
+def write_bound(folder_, monkeypatch):
     monkeypatch.setattr(folder.status, "is_done", lambda folder: True)
-    job = make_job("c.py", Cell("mixed,seed=0", {}), tmp_path)
-    folder.write_bound(tmp_path, [job], range(4, 5))
-    assert "predicts in 2 branches (forward, backward)" in capsys.readouterr().out
+    folder.write_bound(folder_, [make_job("c.py", Cell("mixed,seed=0", {}), folder_)], range(4, 5))
 
 
 def test_a_bound_whose_file_is_damaged_is_measured_again(tmp_path, monkeypatch):
     measured = []
-    monkeypatch.setattr(folder.status, "is_done", lambda folder: True)
     monkeypatch.setattr(
         folder, "measure_bound", lambda *given: measured.append(given) or {"rows": []}
     )
-    job = make_job("c.py", Cell("mixed,seed=0", {}), tmp_path)
     (tmp_path / "bound.json").write_text('{"rows": [')
     for _ in range(2):
-        folder.write_bound(tmp_path, [job], range(5, 6))
+        write_bound(tmp_path, monkeypatch)
     assert len(measured) == 1
 
 

@@ -47,9 +47,8 @@ class Module:
 
 @pytest.fixture
 def torch(monkeypatch):
-    made = types.ModuleType("torch")
-    made.nn = types.SimpleNamespace(Module=Module)
-    made.from_numpy = Tensor
+    nn = types.SimpleNamespace(Module=Module)
+    made = types.SimpleNamespace(nn=nn, from_numpy=Tensor)
     monkeypatch.setitem(sys.modules, "torch", made)
 
 
@@ -100,15 +99,12 @@ def test_features_are_those_of_the_model(torch, tmp_path, monkeypatch, package, 
             assert not found.array[row, frames:].any()
 
 
-def test_a_frame_does_not_depend_on_the_batch(torch, tmp_path, monkeypatch):
-    """The longest of a batch sees its own mirror image beyond its end too, as `embed` has it."""
+def test_the_longest_of_a_batch_sees_its_mirror_image_beyond_its_end(torch, tmp_path, monkeypatch):
     export(tmp_path / "exported", 8, None, padding="same")
     upstream = entry(tmp_path / "exported", monkeypatch, False).cpc_jax()
-    wavs = [0.3 * np.random.default_rng(n).standard_normal(n).astype("f") for n in (2560, 9000)]
-    alone, _ = upstream([Tensor(wavs[0])])["hidden_states"]  # 2560 samples fill its array
-    found, _ = upstream(list(map(Tensor, wavs)))["hidden_states"]
-    np.testing.assert_allclose(alone.array[0], found.array[0, :16], rtol=1e-4, atol=1e-5)
-    own, _ = models.load(tmp_path / "exported")(wavs[0], normalize=False)
+    wav = 0.3 * np.random.default_rng(0).standard_normal(2560).astype("f")
+    alone, _ = upstream([Tensor(wav)])["hidden_states"]  # 2560 samples fill its array
+    own, _ = models.load(tmp_path / "exported")(wav, normalize=False)
     np.testing.assert_allclose(alone.array[0], own, rtol=1e-4, atol=1e-5)
 
 

@@ -12,7 +12,7 @@ from cpc.results import read_run
 from experiments.kinds.audio import sections as audio
 from experiments.kinds.image import figures
 from experiments.kinds.image import sections as image
-from tests.fake_image_run import CLASSES, cut, draw_images, write_fake_image_run
+from tests.fake_image_run import CLASSES, cut, write_fake_image_run
 from tests.fake_run import draw_nothing, write_fake_run
 
 
@@ -69,22 +69,15 @@ FLAT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FLAT)
-def test_points_that_do_not_differ_have_no_map(name):
-    points = FLAT[name].astype(np.float32)
-    speaker = np.arange(len(points)) % 2
-    assert audio.draw_speakers(points, speaker, ["a", "b"]) is None
-
-
-def test_a_map_of_equal_points_is_a_sentence(voices):
-    names = np.array(["a", "b"])
-    write_arrays(
-        voices / "probes" / "speaker_map.npz", features=np.ones((24, 4), np.float32),
-        speaker=np.arange(24) % 2, names=names,
-    )  # fmt: skip
+def test_points_that_do_not_differ_have_no_map(voices):
+    path = voices / "probes" / "speaker_map.npz"
+    for name, points in FLAT.items():
+        speaker = np.arange(len(points)) % 2
+        assert audio.draw_speakers(points.astype(np.float32), speaker, ["a", "b"]) is None, name
+        names = np.array(["a", "b"])
+        write_arrays(path, features=points.astype(np.float32), speaker=speaker, names=names)
     section = audio.speakers_section(read_run(voices))
-    assert section.figures == ()
-    assert "left out" in section.sentences[0]
+    assert (section.figures, "left out" in section.sentences[0]) == ((), True)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
@@ -97,19 +90,11 @@ def test_some_equal_points_one_column_and_any_scale_still_have_a_map(scale):
         assert np.isfinite(flat).all()
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "array"])
-def test_a_speaker_map_that_cannot_be_read_is_named(voices, damage):
-    path = voices / "probes" / "speaker_map.npz"
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:700])
-    if damage == "text":
-        path.write_text("no arrays")
-    if damage == "array":
-        with path.open("wb") as file:
-            np.save(file, np.zeros(3))
+@pytest.mark.parametrize("content", [b"PK", b"no arrays"])
+def test_a_speaker_map_that_cannot_be_read_is_named(voices, content):
+    (voices / "probes" / "speaker_map.npz").write_bytes(content)
     section = audio.speakers_section(read_run(voices))
-    assert section.figures == ()
-    assert "speaker_map.npz" in section.sentences[0]
+    assert (section.figures, "speaker_map.npz" in section.sentences[0]) == ((), True)
 
 
 def test_page_of_images_has_their_figures(shapes, monkeypatch):
@@ -123,21 +108,17 @@ def test_page_of_images_has_their_figures(shapes, monkeypatch):
         assert word not in page.split("How it was made")[0]
 
 
-def test_missing_images_are_named(shapes):
-    for path in (shapes / "probes").glob("*.npz"):
+def test_missing_and_damaged_images_are_named(shapes):
+    paths = {path.stem: path for path in (shapes / "probes").glob("*.npz")}
+    paths["augmented"].write_bytes(b"PK")
+    section = image.images_section(read_run(shapes))
+    assert {figure.name for figure in section.figures} == image.CAPTIONS.keys() - {"augmented"}
+    assert "augmented.npz" in section.sentences[0]
+    for path in paths.values():
         path.unlink()
     section = image.images_section(read_run(shapes))
     assert section.figures == []
     assert all(f"probes/{name}.npz" in section.sentences[0] for name in image.CAPTIONS)
-
-
-def test_damaged_arrays_are_left_out_and_named(shapes):
-    path = shapes / "probes" / "augmented.npz"
-    path.write_bytes(path.read_bytes()[:500])
-    section = image.images_section(read_run(shapes))
-    assert {figure.name for figure in section.figures} == image.CAPTIONS.keys() - {"augmented"}
-    (sentence,) = section.sentences
-    assert "augmented.npz" in sentence
 
 
 def test_neighbors_are_framed_by_class(shapes):
@@ -162,7 +143,7 @@ def test_units_and_augmentation_in_color():
     np.testing.assert_array_equal(axes.images[13].get_array(), patches[1, 1])
     assert [text.get_text() for text in axes.texts] == ["unit 7", "unit 1", "unit 2"]
 
-    plain = cut(draw_images(rng.integers(0, 4, 5), rng))
+    plain = cut(rng.integers(0, 256, (5, 28, 28, 1), np.uint8))
     (axes,) = figures.augmented_figure({"plain": plain, "augmented": 255 - plain}).axes
     upper, lower = axes.images[1].get_array(), axes.images[4 + 1].get_array()
     assert len(axes.images) == 2 * 4

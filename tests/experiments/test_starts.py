@@ -68,29 +68,19 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UserError, match="set CPC_DATA"):
         cache_dir()
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert cache_dir() == pathlib.Path("/cache/cpc")
-    monkeypatch.setenv("CPC_DATA", "/data")
-    assert cache_dir() == pathlib.Path("/data")
 
 
-@pytest.mark.parametrize("is_relative", [False, True])
-def test_a_run_directory_that_is_not_utf8_is_refused(tmp_path, monkeypatch, is_relative):
+def test_a_run_directory_or_flag_that_is_not_utf8_is_refused(tmp_path, monkeypatch):
     """It was trained to its first checkpoint, which cannot be written there."""
     folder = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()
     monkeypatch.chdir(folder)
-    workdir = "run" if is_relative else str(folder / "run")
-    with (
-        pytest.raises(UserError, match="not valid UTF-8"),
-        open_run(workdir, audio_synthetic.get_config(), make_mesh(1)),
-    ):
-        pass
+    for workdir in ("run", str(folder / "run")):
+        opened = open_run(workdir, audio_synthetic.get_config(), make_mesh(1))
+        with pytest.raises(UserError, match="UTF-8"), opened:
+            pass
     assert list(folder.iterdir()) == []
-
-
-def test_a_flag_that_is_not_utf8_is_refused():
-    with pytest.raises(UserError, match="not valid UTF-8"):
+    with pytest.raises(UserError, match="UTF-8"):
         cli.check_homes(["runs/\udcff"])
     cli.check_homes(["runs/grün"])
 

@@ -1,7 +1,6 @@
 import contextlib
 import errno
 import json
-import math
 import os
 import pathlib
 import platform
@@ -61,6 +60,17 @@ def test_states(runs):
     assert now.split() == ["now", "running", "10", "of", "20", "0:05", "1.00", "2.00"]
     assert "python -m again" in text
     assert "1 finished, 1 running, 1 stopped, 1 waiting, 1 dead, 1 failed" in text
+    # An error rate is better where it is lower, and has no chance level; an estimate is no bound.
+    rate = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.123,
+                 higher_is_better=False)  # fmt: skip
+    path = runs / "deep" / "down" / "done"
+    write_scores(path, [rate._replace(features="random c", value=0.9), rate])
+    remove_seals(path)
+    records = (path / "metrics.jsonl").read_text().replace('"is_bound": true', '"is_bound": false')
+    (path / "metrics.jsonl").write_text(records)
+    (row,) = status.read_all(path.parent)
+    assert row.information.method == "estimate"
+    assert "12.3 % error rate ↓" in status.table([row._replace(score=rate)], 120)
 
 
 class Killed(BaseException):
@@ -112,30 +122,14 @@ def states(root):
     return {row.name: row.state for row in status.read_all(root)}
 
 
-def test_an_error_rate_and_an_estimate_are_in_the_table(tmp_path):
-    """Lower is better, and there is no chance level."""
-    run = write_run(tmp_path / "run")
-    rate = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.123,
-                 higher_is_better=False)  # fmt: skip
-    write_scores(run, [rate._replace(features="random c", value=0.9), rate])
-    remove_seals(run)
-    text = (run / "metrics.jsonl").read_text()
-    (run / "metrics.jsonl").write_text(text.replace('"is_bound": true', '"is_bound": false'))
-    (row,) = status.read_all(tmp_path)
-    assert math.isnan(row.score.chance)
-    assert "12.3 % error rate ↓" in status.table([row], 120)
-    assert row.information.method == "estimate"
-
-
 @pytest.mark.parametrize("content", ["", '{"step": "x"}\n{"step": 1e999}', "\x00\xff"])
 def test_damaged_files_and_wrong_values_do_not_stop_it(runs, content):
     wrong = {k: {"a": []} for k in ("step", "num_steps", "nats", "steps_per_second", "seconds")}
     remove_seals(runs / "old")
-    for name in ("config.json", "metrics.jsonl"):
-        path = runs / "old" / name
-        text = path.read_text()
-        lines = [text] if name == "config.json" else text.splitlines()
-        path.write_text("".join(json.dumps(json.loads(line) | wrong) + "\n" for line in lines))
+    (runs / "old" / "config.json").write_text(json.dumps(wrong))
+    path = runs / "old" / "metrics.jsonl"
+    lines = [json.dumps(json.loads(line) | wrong) for line in path.read_text().splitlines()]
+    path.write_text("\n".join(lines))
     for path in (runs / "now").rglob("*.json*"):
         path.write_text(content)
     (runs / "sweep" / "sweep.json").write_text(content)
@@ -171,21 +165,16 @@ def test_links_lead_to_each_run_once(tmp_path):
 
 
 def test_what_may_not_be_read_is_said_and_hides_nothing_else(tmp_path, monkeypatch):
-    def forbid(call):
-        def checked(path, *args, **options):
-            path = pathlib.Path(path)
-            if path.parent.name == "private" or path.parts[-2:] == ("z", "skipped.txt"):
-                raise PermissionError(errno.EACCES, "Permission denied", str(path))
-            return call(path, *args, **options)
-
-        return checked
+    def checked(path, *args, stat=pathlib.Path.stat, **options):
+        if path.parent.name == "private" or path.parts[-2:] == ("z", "skipped.txt"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **options)
 
     for name in ("a", "private", "z"):
         write_run(tmp_path / name)
-    monkeypatch.setattr(pathlib.Path, "stat", forbid(pathlib.Path.stat))
+    monkeypatch.setattr(pathlib.Path, "stat", checked)
     rows = status.read_all(tmp_path)
-    expected = {"a": "finished", "private": "unreadable", "z": "unreadable"}
-    assert {row.name: row.state for row in rows} == expected
+    assert [row.state for row in rows] == ["finished", "unreadable", "unreadable"]
     said = status.describe(rows, 120)
     assert "private: it cannot be read (Permission denied)" in said
     assert "1 finished, 2 unreadable" in said
@@ -196,7 +185,7 @@ def test_commands(runs, capsys, monkeypatch):
     draw_nothing(monkeypatch)
     status.run([str(runs)])
     assert "1 finished" in capsys.readouterr().out
-    with pytest.raises(UserError, match="is not a directory"):
+    with pytest.raises(UserError, match=r"file\.txt"):
         status.run([str(runs / "file.txt")])
     shutil.rmtree(runs / "sweep")
     compare.run([str(runs / "deep"), str(runs / "now")], str(runs / "page"))

@@ -13,44 +13,24 @@ from experiments.kinds.series import probes as series
 from experiments.training.probes import ProbeContext, Probes, ProbeTask, run_probes
 
 
-class Features:
-    """Features that are asked for: a signal comes with the first of them."""
+@pytest.mark.parametrize(("module", "config", "number"), [
+    (audio, audio_synthetic, 1), (series, series_files, 2),  # of training and test
+])  # fmt: skip
+def test_the_next_feature_is_not_asked_for(module, config, number, tmp_path, monkeypatch):
+    asked, config = [], config.get_config()
 
-    def __init__(self):
-        self.asked = []
-
-    def __call__(self, name):
-        self.asked.append(name)
-        if len(self.asked) == 1:  # a second one would end the process
+    def make(name, part):
+        asked.append(name)
+        if len(asked) == 1:  # a second signal would end the process
             signal.raise_signal(signal.SIGTERM)
+        return {}
 
-
-def ask(config, folder, feature_sets, answer=lambda context, features: (), data=None):
-    context: Any = ProbeContext(config, data, None, None, folder, 1, folder.joinpath)
-    nothing: Any = None
-    run_probes(context, [ProbeTask("any", answer)] * 2, Probes(nothing, feature_sets))
-
-
-def probe_audio(features, folder, monkeypatch):
-    config = audio_synthetic.get_config()
-    config.probe.features = ("mfcc", "c", "random c")
-    monkeypatch.setattr(
-        audio, "make_embed", lambda *args: lambda names, parts: features(names) or {}
-    )
-    monkeypatch.setattr(audio, "passes", lambda names: [(name,) for name in names])
-    ask(config, folder, audio.feature_sets)
-
-
-def probe_series(features, folder, monkeypatch):
-    config = series_files.get_config()
     config.probe.features = ("c", "random c")
-    monkeypatch.setattr(series, "make_features", lambda *args: lambda name, part: features(name))
-    ask(config, folder, series.feature_sets, data=SimpleNamespace(train=None, test=None))
-
-
-@pytest.mark.parametrize("probe", [probe_audio, probe_series])
-def test_the_next_feature_is_not_asked_for(probe, tmp_path, monkeypatch):
-    features = Features()
-    with stop_on_signals(), pytest.raises(Stopped, match="stopped by SIGTERM"):
-        probe(features, tmp_path, monkeypatch)
-    assert len(features.asked) == (2 if probe is probe_series else 1)  # of training and test
+    name = "make_embed" if module is audio else "make_features"
+    monkeypatch.setattr(module, name, lambda *args: make)
+    data = SimpleNamespace(train=None, test=None)
+    context: Any = ProbeContext(config, data, None, None, tmp_path, 1, tmp_path.joinpath)
+    tasks = [ProbeTask("any", lambda context, features: ())] * 2
+    with stop_on_signals(), pytest.raises(Stopped, match="SIGTERM"):
+        run_probes(context, tasks, Probes(None, module.feature_sets))
+    assert len(asked) == number
