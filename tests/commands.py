@@ -33,6 +33,11 @@ ONE_DEVICE_POLISHED = {**ONE_DEVICE, "XLA_FLAGS": ""}
 _server: list[subprocess.Popen] = []
 
 
+def flags_of(settings: Mapping[str, object]) -> list[str]:
+    """Return the flags that set keys of a config."""
+    return [f"--config.{name}={value}" for name, value in settings.items()]
+
+
 def run(
     module: str, *flags: object, status: int = 0, how: Mapping[str, str] = ONE_DEVICE
 ) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import types
 
 import jax
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import soundfile
 
 from configs import audio, audio_synthetic, audio_voices
-from cpc.data import make_synthetic, phone_chain, read_all
 from cpc.results import difference, read_scores
 from cpc.results.score import read_records
 from cpc.train import make_mesh
@@ -18,10 +16,9 @@ from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.kinds.audio import data as audio_data
 from experiments.kinds.audio import probes as audio_probes
-from experiments.kinds.audio.probes import make_embed
 from experiments.training import step
 from tests import commands
-from tests.commands import ONE_DEVICE_POLISHED
+from tests.commands import ONE_DEVICE_POLISHED, flags_of
 from tests.experiments.test_clips import LENGTHS, problem_of
 
 SYNTHETIC = ("experiments.train", "--config", "configs/audio_synthetic.py", "--workdir")
@@ -32,10 +29,6 @@ TINY = {
     "log_every": 1, "eval_every": 2, "save_every": 2, "probe.hidden_width": 0,
     "probe.num_epochs": 1, "probe.hours": 0.002,
 }  # fmt: skip
-
-
-def flags_of(settings):
-    return [f"--config.{name}={value}" for name, value in settings.items()]
 
 
 def records(workdir):
@@ -215,22 +208,3 @@ def test_labels_and_items_of_damaged_recordings_are_left_out(tmp_path, monkeypat
     read = audio_data.load_data(config, said.append)
     with pytest.raises(UserError, match="a3 has 250 labels but 200 frames"):  # is of another
         audio_probes.probe_tasks(config, read)
-
-
-def test_a_delay_reads_contexts_later_and_nothing_else():
-    config = audio_voices.get_config()
-    config.probe.delay = 2
-    part = make_synthetic(
-        num_speakers=2, utterances_per_speaker=1, seconds=0.1, chain=phone_chain(2), seed=0
-    ).recordings
-    encoder = types.SimpleNamespace(stride=160, frames_around=(0, 0))
-    model = types.SimpleNamespace(
-        module=types.SimpleNamespace(encoder=encoder),
-        embed=lambda variables, x: (x[:, ::160, None], 2 * x[:, ::160, None]),
-    )
-    made = make_embed(config, model, {})(("c", "z"), [part])
-    for i, name in enumerate(part.names):
-        every = read_all(part, i)[::160]
-        np.testing.assert_allclose(made["z"][name][:, 0], every, rtol=1e-6)
-        later = 2 * np.append(every[2:], [every[-1]] * 2)
-        np.testing.assert_allclose(made["c"][name][:, 0], later, rtol=1e-6)

@@ -41,15 +41,6 @@ def batch_of(lengths=None) -> Batch:
     return batch if lengths is None else batch | {"num_samples": jnp.array(lengths)}
 
 
-def located(config, batch):
-    """The module, and its branches of outputs that are zeros: nothing is compiled."""
-    model = audio.build_model(config)
-    variables = jax.eval_shape(model.init, jax.random.key(0), batch)
-    shapes = jax.eval_shape(lambda v: model.apply(v, batch, True, None)[0], variables)
-    outputs = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
-    return model.module, audio.split_branches(model.module, outputs, batch)
-
-
 def test_names_of_branches():
     def names(**keys):
         return tuple(branch.name for branch in audio.geometry(small(**keys)).branches)
@@ -57,11 +48,14 @@ def test_names_of_branches():
     assert names() == ("forward",)
     assert names(directions=BOTH) == BOTH
     assert names(modules=3) == ("module 3", "module 2", "module 1")
-    assert names(modules=2, directions=BOTH) == (
-        "module 2 forward", "module 2 backward", "module 1 forward", "module 1 backward",
-    )  # fmt: skip
+    assert names(modules=2, directions=BOTH) == tuple(
+        f"module {number} {direction}" for number in (2, 1) for direction in BOTH
+    )
     found = audio.geometry(small(modules=3, directions=BOTH))
     assert (found.num_latents, found.width, found.num_offsets) == (10, 8, 12)
+    for keys, number in (({}, 3 + 2), ({"segment_offsets": 0, "num_offsets": 1}, 2)):  # of levels
+        found = audio.geometry(levels_config(**keys))
+        assert (found.num_latents, found.width, found.num_offsets) == (60, 8, number)
 
 
 @pytest.mark.parametrize("lengths", [None, [1600, 1200, 700, 1]])
@@ -69,7 +63,11 @@ def test_names_of_branches():
 def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
     """What overlaps another window by samples is no negative, in any frame and at any stride."""
     config, batch = small(**keys), batch_of(lengths)
-    module, directions = located(config, batch)
+    model = audio.build_model(config)  # its branches of outputs that are zeros: nothing compiles
+    variables = jax.eval_shape(model.init, jax.random.key(0), batch)
+    shapes = jax.eval_shape(lambda v: model.apply(v, batch, True, None)[0], variables)
+    outputs, module = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes), model.module
+    directions = audio.split_branches(module, outputs, batch)
     rule = outside_overlap(audio.geometry(config).apart)
     apart = jax.jit(lambda flat: rule(jax.tree.map(lambda p: p[:, None], flat), flat, 1))
     for (number, direction), (outputs, where, exists) in zip(
@@ -151,15 +149,12 @@ def levels_config(align_to=6, **keys):
 def levels_batch(lengths=None, filling=0.0):
     x = np.random.default_rng(0).normal(size=(4, SAMPLES)).astype(np.float32)
     x *= 1 + np.sin(np.arange(SAMPLES) / 700) * np.linspace(0.5, 0.9, 4)[:, None]
-    batch = {
-        "sequence": jnp.arange(4),
-        "speaker": jnp.zeros(4, int),
-        "sample": 10**6 * jnp.arange(4),
-    }
-    if lengths is not None:
-        x = np.where(np.arange(SAMPLES) < np.array(lengths)[:, None], x, filling)
-        batch["num_samples"] = jnp.array(lengths)
-    return batch | {"x": jnp.asarray(x)}
+    row = jnp.arange(4)
+    batch = {"x": jnp.asarray(x), "sequence": row, "speaker": 0 * row, "sample": 10**6 * row}
+    if lengths is None:
+        return batch
+    x = np.where(np.arange(SAMPLES) < np.array(lengths)[:, None], x, filling)
+    return batch | {"x": jnp.asarray(x), "num_samples": jnp.array(lengths)}
 
 
 @pytest.fixture(scope="module")
@@ -251,27 +246,14 @@ def test_the_loss_is_the_sum_of_both_levels(levels_of, align_to, lengths):
         np.testing.assert_allclose(noisy, total, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"segment_threshold": 0.0}, "set model.segment_threshold above 0"),
-        ({"segment_offsets": 4}, "model.segment_offsets is 4 and model.num_offsets is 3"),
-        ({"segment_offsets": 0}, "set model.num_offsets to 1, or give frames contexts"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "said"), [
+    ({"segment_threshold": 0.0}, "set model.segment_threshold above 0"),
+    ({"segment_offsets": 4}, "model.segment_offsets is 4 and model.num_offsets is 3"),
+    ({"segment_offsets": 0}, "set model.num_offsets to 1, or give frames contexts"),
+    ({}, r"set negatives\.momentum to 0"),  # a slow encoder has no segments of its own
+])  # fmt: skip
 def test_keys_that_do_not_go_together_are_refused(keys, said):
+    config = levels_config(**keys)
+    config.negatives.momentum = 0.0 if keys else 0.9
     with pytest.raises(UserError, match=said):
-        audio.check_model(levels_config(**keys))
-
-
-def test_a_slow_encoder_has_no_segments_of_its_own():
-    config = levels_config()
-    config.negatives.momentum = 0.9
-    with pytest.raises(UserError, match=r"set negatives\.momentum to 0"):
         audio.check_model(config)
-
-
-def test_the_memory_of_the_loss_counts_the_predictions_of_both_levels():
-    for keys, number in (({}, 3 + 2), ({"segment_offsets": 0, "num_offsets": 1}, 2)):
-        found = audio.geometry(levels_config(**keys))
-        assert (found.num_latents, found.width, found.num_offsets) == (60, 8, number)

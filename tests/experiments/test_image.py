@@ -1,5 +1,6 @@
 """The image experiment: its command from data to results, what it refuses, and its probes."""
 
+import contextlib
 import importlib
 import json
 import re
@@ -11,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
@@ -31,9 +31,7 @@ from experiments.kinds.image.data import ImageData, cut_split
 from experiments.training.contrastive import interpret, make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
 from experiments.training.step import make_loss
-from tests import commands
-from tests.data.test_images_tfds import png
-from tests.data.test_images_tfds import write as write_tfds
+from tests.commands import flags_of, run
 from tests.plans import problem_of
 
 
@@ -63,29 +61,24 @@ def test_photographs_are_trained_on_and_probed_by_one_command(tmp_path):
         "probe.tasks": "('linear','knn','few_labels','fine_tuned','supervised','neighbours',"
         "'units')",
     }  # fmt: skip
-    flags = [f"--config.{name}={value}" for name, value in settings.items()]
     command = ("experiments.train", "--config=configs/image_cifar10.py", f"--workdir={workdir}")
-    done = commands.run(*command, *flags)
+    done = run(*command, *flags_of(settings))
     assert "report:" in done.stdout
     assert (workdir / "report.html").exists()
     assert "cut.jpeg" in (workdir / "skipped.txt").read_text()
     records = read_records(workdir, [])
-    assert {record["step"] for record in records} >= {1, 2}
     assert all(np.isfinite(record["loss"]) for record in records if "loss" in record)
     strict = [record for record in records if record.get("series") == "strict"][-1]
     assert (strict["is_bound"], strict["n"], strict["offsets"]) == (True, [4, 4], [2, 3])
     audit = json.loads((workdir / "audit.json").read_text())
     assert "accidental_hits" in [row["name"] for row in audit["rows"]]
-    scores = read_scores(workdir)
-    found = {(score.features, score.method) for score in scores if score.task == "classes"}
-    features = ("z", "random z", "pixels")
-    assert found == {(f, p) for f in features for p in ("linear", "knn")} | {
-        ("supervised", "whole network")
-    }
     assert not [*workdir.glob("probes/networks*")]  # the supervised one has answered
-    modes = {(score.features, score.method) for score in scores if score.task == "few_labels"}
-    assert modes == {(f, "frozen") for f in features} | {
-        (f, "fine-tuned") for f in ("z", "supervised")
+    features = ("z", "random z", "pixels")
+    assert {(one.task, one.features, one.method) for one in read_scores(workdir)} == {
+        ("classes", "supervised", "whole network"),
+        *(("classes", name, method) for name in features for method in ("linear", "knn")),
+        *(("few_labels", name, "frozen") for name in features),
+        *(("few_labels", name, "fine-tuned") for name in ("z", "supervised")),
     }
     for figure in ("neighbours", "units", "augmented", "scores", "bound"):
         assert (workdir / "figures" / f"{figure}.png").stat().st_size > 1000
@@ -113,69 +106,51 @@ def test_the_loss_of_a_large_config_has_its_offsets(name):
 
 
 def make_config(**options):
-    config = image_fashion_mnist.get_config()
-    for key, value in options.items():
-        section, name = key.split("__")
-        config[section][name] = value
-    return config
+    named = {key.replace("__", "."): value for key, value in options.items()}
+    return with_settings(image_fashion_mnist.get_config(), named)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"model__patch": 30}, "patch of 30 pixels"),
-        ({"model__patch": 28}, "offset 9 needs more than 9 patches going down"),
-        ({"model__num_offsets": 5}, "offset 6 needs more than 6 patches"),
-        ({"model__encoder": "vit"}, "model.encoder is 'vit'"),
-        ({"model__encoder": "resnet20"}, "depth 20"),
-        ({"probe__tasks": ("supervised",), "probe__every": 250}, "network would be trained anew"),
-        ({"probe__solver": "newton"}, "probe.solver is 'newton'"),
-        ({"model__context": "lstm"}, "model.context is 'lstm'"),
-        ({"model__directions": ("down", "in")}, "model.directions has 'in'"),
-        ({"probe__fractions": (0.0,)}, "probe.fractions has 0.0"),
-        ({"augment__crop": 40}, "augment.crop is 40 and data.size is 28"),
-        ({"augment__jitter": 9}, "augment.jitter is 9 and model.patch is 8"),
-    ],
-)
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"model__patch": 30}, "patch of 30 pixels"),
+    ({"model__patch": 28}, "offset 9 needs more than 9 patches going down"),
+    ({"model__num_offsets": 5}, "offset 6 needs more than 6 patches"),
+    ({"model__encoder": "vit"}, "model.encoder is 'vit'"),
+    ({"model__encoder": "resnet20"}, "depth 20"),
+    ({"probe__tasks": ("supervised",), "probe__every": 250}, "network would be trained anew"),
+    ({"augment__crop": 40}, "augment.crop is 40 and data.size is 28"),
+    ({"augment__jitter": 9}, "augment.jitter is 9 and model.patch is 8"),
+])  # fmt: skip
 def test_values_that_cannot_be(options, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)):
         interpret(image, make_config(**options))
 
 
-def image_set(labels, size=28):
+def image_set(labels, size=28, names=("hat", "shoe")):
     pixels = np.random.default_rng(0).integers(0, 256, (len(labels), size, size, 1), np.uint8)
-    return Images(pixels, np.array(labels, np.int32), ("hat", "shoe"))
+    return Images(pixels, np.array(labels, np.int32), names)
 
 
-@pytest.mark.parametrize(
-    ("labels", "options", "sentence"),
-    [
-        ([1, -1, 1], {}, ") are of the class 'shoe', but knn, linear tell classes apart"),
-        ([-1, -1, -1], {}, "has a label, but probes are asked for"),
-        (
-            [0, *[1] * 30],
-            {"probe__num_images": 2},
-            "that probe.num_images (2) draws are of the class 'shoe'",
-        ),
-        ([0, 1, 1], {"probe__regions": 7}, "probe.regions is 7: an image is cut into 6 by 6"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "options", "sentence"), [
+    ([1, -1, 1], {}, "class 'shoe', but knn, linear tell classes apart"),
+    ([-1, -1, -1], {}, "has a label, but probes are asked for"),
+    ([0, *[1] * 30], {"probe__num_images": 2}, "(2) draws are of the class 'shoe'"),
+    ([0, 1, 1], {"probe__regions": 7}, "probe.regions is 7: an image is cut into 6 by 6"),
+])  # fmt: skip
 def test_images_that_probes_cannot_be_fitted_on(labels, options, sentence):
-    data = ImageData(*[image_set(labels)] * 3)
     with pytest.raises(UserError, match=re.escape(sentence)):
-        image_probes.check_data(make_config(**options), data)
+        image_probes.check_data(make_config(**options), ImageData(*[image_set(labels)] * 3))
 
 
 def test_test_classes_that_no_labelled_image_has_are_refused(capsys):
     names = ("cat", "dog", "hat", "shoe")
-    cats, hats, some = (
-        Images(np.zeros((3, 28, 28, 1), np.uint8), np.array(labels, np.int32), names)
-        for labels in ([0, 1, 1], [2, 3, -1], [2, 1, -1])
+    cats, hats, some, known = (
+        image_set(labels, names=names) for labels in ([0, 1, 1], [2, 3, -1], [2, 1, -1], [0, 0, 1])
     )
     refused = r"no label of the 2 test images \(hat, shoe\) is one of .* \(cat, dog\): name"
     with pytest.raises(UserError, match=refused):
         image_probes.check_data(make_config(), ImageData(cats, cats, hats))
     image_probes.check_data(make_config(probe__tasks=("units",)), ImageData(cats, cats, hats))
+    image_probes.check_data(make_config(), ImageData(cats, cats, known))
     assert not capsys.readouterr().out
     image_probes.check_data(make_config(), ImageData(cats, cats, some))
     assert "1 of 2 test images have labels that are not trained on (hat)" in capsys.readouterr().out
@@ -201,36 +176,25 @@ def test_images_without_a_label_are_of_no_group():
     assert (groups[[0, 2]] < 0).all()
 
 
-def test_a_crop_is_the_whole_image_unless_it_is_set():
-    config = make_config(data__size=64)
-    assert image.describe_input(config)["shape"][:2] == [15, 15]
-    config.augment.crop = 32
-    assert image.describe_input(config)["shape"][:2] == [7, 7]
+def test_a_crop_is_the_whole_image_unless_it_is_set_and_offsets_share_no_pixel():
+    for crop, patches in ((0, 15), (32, 7)):
+        config = make_config(data__size=64, augment__crop=crop)
+        assert image.describe_input(config)["shape"][:2] == [patches] * 2
+    for stride, offsets in ((4, (2, 3, 4)), (8, (1, 2, 3))):
+        assert image.choose_offsets(make_config(model__stride=stride, data__size=64)) == offsets
 
 
-def test_offsets_begin_where_no_pixel_is_shared():
-    assert image.choose_offsets(make_config()) == (2, 3, 4)
-    assert image.choose_offsets(make_config(model__first_offset=1)) == (1, 2, 3)
-    assert image.choose_offsets(make_config(model__stride=8, model__num_offsets=1)) == (1,)
-
-
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [
-        ("train", range(10)),
-        ("train[:7]", range(7)),
-        ("train[90%:]", range(9, 10)),
-        ("train[-2:]", (8, 9)),
-        ("train[20%:5]", (2, 3, 4)),
-    ],
-)
+@pytest.mark.parametrize(("text", "rows"), [
+    ("train", range(10)), ("train[:7]", range(7)), ("train[90%:]", [9]), ("train[-2:]", [8, 9]),
+    ("train[20%:5]", [2, 3, 4]),
+])  # fmt: skip
 def test_a_part_of_a_split(text, rows):
     pixels = np.zeros((10, 2, 2, 1), np.uint8)
     splits = {"train": Images(pixels, np.arange(10, dtype=np.int32), ("a",) * 10)}
     assert cut_split(splits, text).labels.tolist() == list(rows)
 
 
-@pytest.mark.parametrize("text", ["valid", "train[", "train[a:b]", "train[3]"])
+@pytest.mark.parametrize("text", ["valid", "train[a:b]", "train[3]"])
 def test_a_split_that_is_none(text):
     with pytest.raises(UserError, match="fashion_mnist has no split"):
         cut_split({"train": None}, text)
@@ -240,29 +204,24 @@ KNOWN_TO_PROBES = r"\(train\[200:\]\) shares images with data\.probe_split .* pr
 KNOWN_TO_NETWORK = r"shares images with data\.split \(train\), on which the network is trained"
 
 
-@pytest.mark.parametrize(
-    ("splits", "options", "sentence"),
-    [
-        (("train", "train", "test"), {}, None),
-        (("train[:200]", "train[:50%]", "train[200:]"), {}, None),
-        (("test", "train[:201]", "train[200:]"), {}, KNOWN_TO_PROBES),
-        (("test", "train[:-1]", "train[200:]"), {"evaluate__num_images": 0}, KNOWN_TO_PROBES),
-        (("test", "train[:-1]", "train[200:]"), {"probe__tasks": ()}, None),
-        (("train", "train[:200]", "train[200:]"), {}, KNOWN_TO_NETWORK),
-        (("train", "test", "train"), {"probe__tasks": ()}, KNOWN_TO_NETWORK),
-        (("train",) * 3, {"probe__tasks": (), "evaluate__num_images": 0}, None),
-    ],
-)
+@pytest.mark.parametrize(("splits", "options", "sentence"), [
+    (("train", "train", "test"), {}, None),
+    (("train[:200]", "train[:50%]", "train[200:]"), {}, None),
+    (("test", "train[:201]", "train[200:]"), {}, KNOWN_TO_PROBES),
+    (("test", "train[:-1]", "train[200:]"), {"evaluate__num_images": 0}, KNOWN_TO_PROBES),
+    (("test", "train[:-1]", "train[200:]"), {"probe__tasks": ()}, None),
+    (("train", "train[:200]", "train[200:]"), {}, KNOWN_TO_NETWORK),
+    (("train", "test", "train"), {"probe__tasks": ()}, KNOWN_TO_NETWORK),
+    (("train",) * 3, {"probe__tasks": (), "evaluate__num_images": 0}, None),
+])  # fmt: skip
 def test_no_image_is_tested_that_was_trained_on(splits, options, sentence, monkeypatch):
     sets = {"train": image_set([0, 1] * 200), "test": image_set([0, 1] * 30)}
     monkeypatch.setattr(image_data, "load_fashion_mnist", lambda log: sets)
     names = ("data__split", "data__probe_split", "data__test_split")
     config = make_config(**dict(zip(names, splits, strict=True)), **options)
-    if sentence is None:
+    refused = pytest.raises(UserError, match=sentence) if sentence else contextlib.nullcontext()
+    with refused:
         image_data.load_data(config, str)
-    else:
-        with pytest.raises(UserError, match=sentence):
-            image_data.load_data(config, str)
 
 
 @pytest.fixture
@@ -295,18 +254,14 @@ def test_copies_of_test_images_do_not_train(shared, memory_bytes, monkeypatch):
     assert len(image_data.load_data(config, str).train) == 12, "nothing is tested"
 
 
-def test_a_split_of_copies_alone_is_refused(shared):
+def test_a_folder_whose_images_were_trained_or_fitted_on_is_not_tested(shared):
+    own = {"data__source": "folder", "data__path": str(shared)}
+    with pytest.raises(UserError, match=r"\(test\) shares images with data\.probe_split"):
+        image_data.load_data(make_config(**own, data__probe_split="test"), str)
     shutil.rmtree(shared / "train")
     shutil.copytree(shared / "test", shared / "train")
-    config = make_config(data__source="folder", data__path=str(shared))
     with pytest.raises(UserError, match=r"all 8 images of data\.probe_split .* are copies"):
-        image_data.load_data(config, str)
-
-
-def test_a_folder_that_probes_are_fitted_on_is_not_tested(shared):
-    config = make_config(data__source="folder", data__path=str(shared), data__probe_split="test")
-    with pytest.raises(UserError, match=r"\(test\) shares images with data\.probe_split"):
-        image_data.load_data(config, str)
+        image_data.load_data(make_config(**own), str)
 
 
 def test_regions_are_pooled_side_by_side():
@@ -317,11 +272,10 @@ def test_regions_are_pooled_side_by_side():
 
 @pytest.mark.parametrize(("task", "num_classes"), [("linear", 7), ("knn", 7), ("knn", 5)])
 def test_five_best_of_more_than_five_classes(task, num_classes):
+    """A class is told from the next one by chance: the best is often wrong, the five best never."""
     rng = np.random.default_rng(0)
-    labels = rng.integers(0, num_classes, 70).astype(np.int32)
-    names = tuple("abcdefg"[:num_classes])
-    images = Images(np.zeros((70, 2, 2, 1), np.uint8), labels, names)
-    # The class is told from the next one by chance: the best is often wrong, the five best never.
+    labels = rng.integers(0, num_classes, 70)
+    images = image_set(labels, 2, tuple("abcdefg"[:num_classes]))
     x = np.eye(num_classes)[(labels + rng.integers(0, 2, 70)) % num_classes].astype(np.float32)
     config = make_config(probe__tasks=(task,), probe__features=("z",), probe__solver="ridge")
     data = ImageData(*[images] * 3)
@@ -330,28 +284,23 @@ def test_five_best_of_more_than_five_classes(task, num_classes):
     scores = list(probe.answer(context, FeatureSet("z", (images, images, lambda: (x, x)))))
     values = {score.metric: score.value for score in scores}
     assert values["accuracy"] < 0.8
-    if num_classes > 5:
-        assert values["top-5 accuracy"] > 0.95
-    else:
-        assert set(values) == {"accuracy"}
+    assert ("top-5 accuracy" in values) == (num_classes > 5)
+    assert values.get("top-5 accuracy", 1.0) > 0.95
 
 
-def run_probes(config, folder, data):
+def run_probes(folder, tasks, **options):
+    """Of pixels of five images a class."""
+    config = make_config(probe__tasks=tasks, probe__features=("pixels",), **options)
     nothing: Any = None
+    data = ImageData(*[image_set([0, 1] * 5)] * 3)
     return make_probe(image, config, folder, data, nothing)(None, 10)
 
 
 @pytest.mark.parametrize("solver", ["lbfgs", "sgd", "ridge"])
 def test_one_label_a_class(solver, tmp_path):
-    """Of five images a class, a tenth of the labels is one."""
-    data = ImageData(*[image_set([0, 1] * 5)] * 3)
-    config = make_config(
-        probe__tasks=("knn", "few_labels"),
-        probe__features=("pixels",),
-        probe__solver=solver,
-        probe__fractions=(0.1, 1.0),
-    )
-    scores = run_probes(config, tmp_path, data)
+    """A tenth of the labels is one."""
+    options = {"probe__solver": solver, "probe__fractions": (0.1, 1.0)}
+    scores = run_probes(tmp_path, ("knn", "few_labels"), **options)
     settings = [score.setting for score in scores if score.task == "few_labels"]
     note = "" if solver == "ridge" else "l2 1, "
     assert settings == [f"{note}10 % of the labels", "100 % of the labels"]
@@ -369,10 +318,8 @@ def test_what_fails_loses_no_score_before_it(tmp_path, monkeypatch):
         return few_label_score(*args, **options)
 
     monkeypatch.setattr(image_probes.evaluate, "few_label_score", fail)
-    config = make_config(probe__tasks=("knn", "few_labels"), probe__features=("pixels",))
-    data = ImageData(*[image_set([0, 1] * 5)] * 3)
     with pytest.raises(UserError, match="too few"):
-        run_probes(config, tmp_path, data)
+        run_probes(tmp_path, ("knn", "few_labels"))
     assert [score.method for score in read_scores(tmp_path)] == ["knn", "frozen"]
 
 
@@ -381,55 +328,18 @@ def test_features_are_made_once_and_only_where_they_are_read(tmp_path, monkeypat
     monkeypatch.setattr(
         image_probes.evaluate, "embed_images", lambda *args: calls.append(args) or embed(*args)
     )
-    data = ImageData(*[image_set([0, 1] * 5)] * 3)
     for tasks, number in (((), 0), (("linear", "knn", "few_labels"), 2)):  # the two sets of images
-        config = make_config(
-            probe__tasks=tasks, probe__features=("pixels",), probe__fractions=(0.5, 1.0)
-        )
-        run_probes(config, tmp_path, data)
+        run_probes(tmp_path, tasks, probe__fractions=(0.5, 1.0))
         assert len(calls) == number
-
-
-def test_a_set_of_tfds_is_read(tmp_path):
-    features = tfds.features.FeaturesDict(
-        {
-            "image": tfds.features.Image(shape=(20, 20, 3)),
-            "label": tfds.features.ClassLabel(names=["dark", "light"]),
-        }
-    )
-
-    def example(split, i):
-        rng = np.random.default_rng([len(split), i])  # an image of its own
-        pixels = 200 * (i % 2) + rng.integers(50, size=(20, 20, 3))
-        return {"image": png(pixels.astype(np.uint8)), "label": i % 2}
-
-    splits = {"train": (5, 3), "test": (4,)}
-    root = write_tfds(tmp_path / "sets" / "toy" / "1.0.0", features, example, splits)
-    config = make_config(data__source="tfds", data__path=str(root), data__name="toy")
-    config.data.update(size=16, channels=3)
-    read = image_data.load_data(config, str)
-    assert [part.pixels.shape for part in read] == [(n, 16, 16, 3) for n in (8, 8, 4)]
-    assert read.test.class_names == ("dark", "light")
-    for part in read:
-        np.testing.assert_array_equal(part.pixels.mean((1, 2, 3)) > 128, part.labels == 1)
-    config.data.name = "cifar10"
-    with pytest.raises(UserError, match="tfds build cifar10"):
-        image_data.load_data(config, str)
 
 
 def test_the_last_images_are_among_those_that_excite_a_unit(tmp_path, monkeypatch):
     """Brightness is the unit, and the last of 130 images, beyond the first 128, the brightest."""
     test = Images(np.full((130, 2, 2, 1), 10, np.uint8), np.zeros(130, np.int32), ("a",))
     test.pixels[-1] = 250
-
-    def prepare(config, batch, rng, train):
-        return {"x": jnp.asarray(batch["x"], jnp.float32)[:, None, None] / 127.5 - 1}
-
-    def embed(variables, patches):
-        return patches.mean((3, 4)), None
-
+    prepare = lambda c, batch, *_: {"x": jnp.float32(batch["x"])[:, None, None] / 127.5 - 1}  # noqa: E731
     monkeypatch.setattr(sections, "prepare", prepare)
-    model: Any = types.SimpleNamespace(embed=embed)
+    model: Any = types.SimpleNamespace(embed=lambda _, patches: (patches.mean((3, 4)), None))
     context = ProbeContext(None, None, model, {}, tmp_path, 1, tmp_path.joinpath)
     sections.save_units(context, FeatureSet("z", (None, test, None)))
     assert read_arrays(tmp_path / "probes" / "units.npz")["patches"][0, 0].max() == 250
@@ -453,18 +363,14 @@ def test_a_group_of_images_trains_or_tests(tmp_path, test_split):
                 shade = 20 * index + 5 * (kind == "cat") + 2 * (split == "test")
                 pixels = np.full((8, 8, 3), shade, np.uint8)
                 Image.fromarray(pixels).save(folder / "x.png")
-    config = image_fashion_mnist.get_config()
-    config.data.source, config.data.path, config.data.size = "folder", str(tmp_path), 8
-    config.data.channels, config.data.test_split = 3, test_split
-    config.data.group_level, config.data.test_fraction = 3, 0.3
-    tested = set()
-    for seed in range(6):
-        config.seed = seed
+    given = {"source": "folder", "path": str(tmp_path), "size": 8, "channels": 3, "group_level": 3,
+             "test_split": test_split, "test_fraction": 0.3}  # fmt: skip
+    config, tested = make_config(**{f"data__{key}": value for key, value in given.items()}), set()
+    for config.seed in range(6):
         found = image_data.load_data(config, str)
         train, probe, test = (set((part.pixels[:, 0, 0, 0] // 20).tolist()) for part in found)
         assert train == probe == set(range(6)) - test
-        assert len(test) == 2
-        assert len(found.train) == 8
+        assert (len(test), len(found.train)) == (2, 8)
         tested |= test
     assert tested == {0, 1} or (test_split == "train" and len(tested) > 2)
     config.data.group_level = 4

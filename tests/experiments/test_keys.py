@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.util
 import json
+import operator
 import pathlib
 import types
 from typing import Any, NamedTuple
@@ -18,8 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import soundfile
-from PIL import Image
 
 from configs import (
     audio,
@@ -49,6 +48,7 @@ from experiments.kinds.audio import recognition as audio_recognition
 from experiments.kinds.audio import tasks as audio_frames
 from experiments.kinds.audio.data import AudioData, Phones
 from experiments.kinds.image import data as image_data
+from experiments.kinds.image import kind as image_kind
 from experiments.kinds.image import probes as image_probes
 from experiments.kinds.image import probes as image_supervised
 from experiments.kinds.image.data import prepare
@@ -71,9 +71,35 @@ from experiments.training.objective import BranchOutputs, init_objective, object
 from experiments.training.probes import ProbeContext
 from experiments.training.records import probes_due
 from tests import services
+from tests.experiments.test_clips import noise
 from tests.plans import fields, meaning, plan_of, plan_of_offsets, problem_of
 
 CONFIGS = {"audio": audio, "image": image, "series": series, "text": text, "rl": configs_rl}
+#: Settings of small configs.
+SMALL = {
+    "series": {
+        "data.num_files": 10, "data.window_steps": 8, "data.batch_size": 4, "model.width": 4,
+        "model.context_width": 4, "model.num_offsets": 2, "num_steps": 100,
+        "optim.warmup_steps": 10, "eval_every": 10, "save_every": 10},
+    "text": {
+        "data.source": "grammar", "data.num_documents": 20, "data.max_vocabulary": 60,
+        "data.run_sentences": 6, "data.max_words": 10, "data.batch_size": 4,
+        "data.block_sentences": 10, "model.width": 4, "model.context_width": 4,
+        "model.embedding_width": 4, "model.num_offsets": 2, "probe.features": ("z",),
+        "probe.tasks": ("next",)},
+    "audio": {
+        "data.source": "folder", "data.path": "clips", "data.window_samples": 1600,
+        "data.batch_size": 4, "evaluate.num_windows": 0},
+    "image": {
+        "data.source": "folder", "data.path": "images", "data.size": 20, "data.channels": 3,
+        "data.batch_size": 4, "augment.crop": 16, "model.patch": 8, "model.stride": 8,
+        "model.num_offsets": 1, "probe.fractions": (0.5, 1.0), "probe.num_neighbours": 2,
+        "probe.regions": 2},
+    "rl": {
+        "num_env_steps": 960, "environment.num": 4, "environment.stagger": 3,
+        "model.widths": (6, 5), "model.channels": (2,), "model.strides": (1,),
+        "model.memory_width": 4, "model.width": 5, "policy.unroll": 12, "cpc.num_offsets": 3},
+}  # fmt: skip
 CHANGES = object()
 #: Nothing is written.
 FOLDER = pathlib.Path("nowhere")
@@ -89,6 +115,10 @@ class Case(NamedTuple):
     """The effect with the value; by default another than without."""
     others: Any = types.MappingProxyType({})
     """Keys that are set both times."""
+
+
+def small(kind):
+    return with_settings(CONFIGS[kind].get_config(), SMALL[kind])
 
 
 def same(a, b):
@@ -124,50 +154,35 @@ def calls(module, **answers):
 
 
 def loaded(load, get):
-    """Something of a config and its data."""
-
-    def effect(config):
-        try:
-            return get(config, load(config, str))
-        except UserError:
-            return "refused"
-
-    return effect
+    """Something of the data of a config."""
+    return lambda config: get(load(config, str))
 
 
 def of_problem(load, get):
-    return loaded(load, lambda config, data: get(problem_of(config, data)))
+    return lambda config: get(problem_of(config, load(config, str)))
+
+
+def of(effect, *path):
+    """A part of an effect."""
+    return lambda config: functools.reduce(operator.getitem, path, effect(config))
+
+
+def cases_of(section, effect, others=types.MappingProxyType({}), **values):
+    """Cases of keys of a section that are parts of an effect, by their names."""
+    return {f"{section}{name}": Case(value, of(effect, name), value, others)
+            for name, value in values.items()}  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory):
-    """A working directory with a little sound, text and images, and files that are none of these.
-
-    Sound has two folders of two speakers each, images have splits of two classes each.
-    """
-    root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    for number in range(12):
-        clips = root / "clips" / f"part{number % 2}" / f"speaker{number % 4}"
-        clips.mkdir(parents=True, exist_ok=True)
-        soundfile.write(clips / f"u{number}.wav", 0.1 * rng.normal(size=4800), 16_000)
-    labels = " ".join("01"[i % 2] for i in range(30))
-    for split, count in (("train", 12), ("test", 8), ("other", 6)):
-        for number in range(count):
-            images = root / "images" / split / "ab"[number % 2]
-            images.mkdir(parents=True, exist_ok=True)
-            x = rng.integers(0, 256, (20, 20, 3), np.uint8)
-            Image.fromarray(x).save(images / f"{number}.png")
-    (root / "two").symlink_to(root / "images" / "other", target_is_directory=True)
-    (root / "texts").mkdir()
+    """A working directory with labels, lists and vectors; sound, text and images are in memory."""
+    root, labels = tmp_path_factory.mktemp("data"), " ".join("01"[i % 2] for i in range(30))
     for name, content in {
-        "clips/part0/speaker0/bad.wav": b"?", "images/train/a/bad.png": b"?",
-        "texts/bad.txt": b"\xff", "texts/one.txt": b"The cat. The dog\nsat. " * 40,
-        "two.txt": b"One two. Two one. " * 40,
-        "vectors.txt": b"commona 1 0\ncommonb 0 1\nnew 1 1\n",
-        "phones.txt": "".join(f"u{i} {labels}\n" for i in range(12)).encode(),
-        "toy.item": b"u0 0 0.1 a b c d\n", "train.txt": b"u0\nu1\n", "test.txt": b"u2\nu3\nu4\n",
+        "vectors.txt": "commona 1 0\ncommonb 0 1\nnew 1 1\n",
+        "phones.txt": "".join(f"u{i} {labels}\n" for i in range(12)),
+        "toy.item": "u0 0 0.1 a b c d\n", "train.txt": "u0\nu1\n", "test.txt": "u2\nu3\nu4\n",
     }.items():  # fmt: skip
-        (root / name).write_bytes(content)
+        (root / name).write_text(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         patch.setenv("CPC_DATA", str(root / "cache"))
@@ -319,13 +334,6 @@ MODELS = {
         "kernel": (2, {"encoder.kernel": 2}),
     },
 }  # fmt: skip
-#: Keys of what is seen or predicted: (value, the shape or the offsets with the value).
-OTHERS = {
-    ("audio", "horizon"): (34, tuple(range(1, 35, 3))),
-    ("image", "first_offset"): (1, (1, 2, 3)),
-    ("image", "patch"): (6, [6, 6, 6, 6, 1]),
-    ("image", "stride"): (5, [5, 5, 8, 8, 1]),
-}
 
 
 def config_of(kind, keys):
@@ -354,19 +362,6 @@ def test_a_key_of_a_model_changes_the_fields_that_it_names(kind, key):
         assert {name for name in before if before[name] != after.get(name)} == {*expected}
 
 
-@pytest.mark.parametrize(("kind", "key"), OTHERS)
-def test_a_key_of_a_model_changes_what_is_seen_or_predicted(kind, key):
-    def look(keys):
-        config = config_of(kind, keys)
-        if key in ("patch", "stride"):
-            return CONTRASTIVE[kind].describe_input(config)["shape"]
-        return plan_of(config).geometry.branches[0].offsets
-
-    value, expected = OTHERS[kind, key]
-    assert look({}) != expected
-    assert look({key: value}) == expected
-
-
 @pytest.mark.parametrize(("key", "word", "changed"), [
     ("predictor", "affine", {"predictor.use_bias": True}),
     ("predictor", "transformers", {"predictor": "TransformersPredictor"}),
@@ -393,10 +388,6 @@ def test_every_padding_of_audio_has_the_latents_that_the_loss_counts_with(encode
     found = audio_kind.label_latents(config, sound, batch)["phone"]
     assert found.shape == (2, z.shape[1])
     assert found[:, 0].tolist() == [1, 3]  # 400 samples are 2.5 labels
-
-
-def test_a_single_prediction_is_of_the_horizon():
-    assert audio_kind.choose_offsets(config_of("audio", {"num_offsets": 1, "horizon": 9})) == (9,)
 
 
 SUP_CON = {"loss.name": "sup_con", **COSINE}
@@ -447,50 +438,31 @@ def test_keys_that_do_not_go_together_are_refused_before_data_are_read(settings,
 # Training, shown of a series.
 
 
-def small_series():
-    config = series.get_config()
-    config.data.num_files, config.data.window_steps, config.data.batch_size = 10, 8, 4
-    config.model.width = config.model.context_width = 4
-    config.model.num_offsets = 2
-    config.num_steps, config.optim.warmup_steps = 100, 10
-    config.eval_every = config.save_every = 10
-    return config
-
-
 def series_problem(config):
     return problem_of(config, series_kind.load_data(config, str))
 
 
-def of_fit(name):
-    """An option with which the loop is called."""
-
-    def effect(config):
-        state = types.SimpleNamespace(params={"model": 0}, ema=None, extra={}, step=0)
-        with calls(
-            training, make_step=(state, None, None), make_evaluation=None, run_training=(state, "")
-        ) as found:
-            training.train(pathlib.Path(), series_problem(config), None, make_mesh(1))
-        made = found["run_training"][0][2]
-        with calls(loop, prefetch=()) as found:
-            made.batches(0)
-        launches = {"launches": found["prefetch"][0][2], **found["prefetch"][1]}
-        return {**made._asdict(), **made.cadence._asdict(), **launches}[name]
-
-    return effect
+def fit(config):
+    """The options with which the loop is called."""
+    state = types.SimpleNamespace(params={"model": 0}, ema=None, extra={}, step=0)
+    with calls(
+        training, make_step=(state, None, None), make_evaluation=None, run_training=(state, "")
+    ) as found:
+        training.train(pathlib.Path(), series_problem(config), None, make_mesh(1))
+    made = found["run_training"][0][2]
+    with calls(loop, prefetch=()) as found:
+        made.batches(0)
+    return {**made._asdict(), **made.cadence._asdict(), **found["prefetch"][1]}
 
 
-def of_step(function, name):
-    """An option with which a part of the step is made."""
-
-    def effect(config):
-        with calls(
-            training, make_optimizer=(None, None), make_loss=None, make_state=jnp.zeros(()),
-            make_train_step=None, make_launch=None, jit_step=None,
-        ) as found:  # fmt: skip
-            training.make_step(series_problem(config), make_mesh(1))
-        return found[function][1][name]
-
-    return effect
+def made_step(config):
+    """The calls by which a step is made."""
+    with calls(
+        training, make_optimizer=(None, None), make_loss=None, make_state=jnp.zeros(()),
+        make_train_step=None, make_launch=None, jit_step=None,
+    ) as found:  # fmt: skip
+        training.make_step(series_problem(config), make_mesh(1))
+    return found
 
 
 def traced(config, module, name):
@@ -507,18 +479,15 @@ def due(config):
     return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
 
 
-OPTIMIZER = {"name": "muon", "learning_rate": 0.5, "warmup_steps": 3, "schedule": "constant",
-             "clip_norm": 0.5, "weight_decay": 0.5}  # fmt: skip
 TOLD = [("init", (), None), ("log", ({"test/bound/1": 1.5},), 2), ("finish", (), None)]
 SHARED = {
-    **{name: Case(value, of_fit(name), value) for name, value in (
-        ("num_steps", 70), ("steps_per_launch", 5), ("log_every", 7), ("eval_every", 20),
-        ("save_every", 20))},
-    **{f"optim.{name}": Case(value, of_step("make_optimizer", name), value)
-       for name, value in OPTIMIZER.items()},
-    "data.num_threads": Case(5, of_fit("num_threads"), 5),
+    **cases_of("", fit, num_steps=70, steps_per_launch=5, log_every=7, eval_every=20,
+               save_every=20),
+    **cases_of("data.", fit, num_threads=5),
+    **cases_of("optim.", of(made_step, "make_optimizer", 1), name="muon", learning_rate=0.5,
+               warmup_steps=3, schedule="constant", clip_norm=0.5, weight_decay=0.5),
+    **cases_of("optim.", of(made_step, "make_train_step", 1), ema_decay=0.5),
     "logger": Case("trackio", services.services_of, TOLD),
-    "optim.ema_decay": Case(0.5, of_step("make_train_step", "ema_decay"), 0.5),
     "optim.accumulate": Case(2, lambda c: traced(c, training, "apply_in_parts")[4], 2),
     "negatives.momentum": Case(
         0.75, lambda c: traced(c, optax, "incremental_update")[2] or 0, 0.25),
@@ -528,7 +497,7 @@ SHARED = {
 
 @pytest.mark.parametrize("key", SHARED)
 def test_a_shared_key_changes_what_it_names(key):
-    check(SHARED[key], small_series(), key)
+    check(SHARED[key], small("series"), key)
 
 
 @pytest.mark.parametrize("kind", CONTRASTIVE)
@@ -547,7 +516,6 @@ def test_every_key_has_a_case(kind):
     keys, cases = set(flatten(CONFIGS[kind].KEYS)), {"kind", *TABLES[kind]}
     if kind != "rl":
         cases |= {*SHARED, *OBJECTIVE, *(f"model.{key}" for key in MODELS[kind])}
-        cases |= {f"model.{key}" for one, key in OTHERS if one == kind}
     own = pathlib.Path(__file__).with_name(f"test_{kind}.py").read_text()
     named = {key for key in keys if f'"{key}"' in own or key.replace(".", "__") in own}
     assert cases <= keys
@@ -616,12 +584,12 @@ def of_probes(load, module, name, get, answer=()):
     return effect
 
 
-def features_of(args, options):
-    return list(args[0])
-
-
 def option(name):
     return lambda args, options: options[name]
+
+
+def features_of(args, options):
+    return list(args[0])
 
 
 def num_epochs(args, options):
@@ -637,8 +605,6 @@ def drawn(config):
 
 
 series_fits = functools.partial(of_probes, series_kind.load_data, series_probes, "probe_scores")
-
-
 LEFT_OUT = of_probes(
     series_kind.load_data, series_probes, "leave_one_out_scores", lambda args, options: args[0]
 )
@@ -660,23 +626,17 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
 # Text
 
 
-def small_text():
-    config = text.get_config()
-    config.data.source, config.data.num_documents, config.data.max_vocabulary = "grammar", 20, 60
-    config.data.run_sentences, config.data.max_words, config.data.batch_size = 6, 10, 4
-    config.data.block_sentences = 10
-    config.model.width = config.model.context_width = config.model.embedding_width = 4
-    config.model.num_offsets, config.probe.features, config.probe.tasks = 2, ("z",), ("next",)
-    return config
-
-
-def of_texts(get):
-    return loaded(text_data.read_corpus, lambda config, corpus: get(corpus))
-
-
 def text_drawn(config):
     batch = problem_of(config, text_data.load_data(config, str)).draw(0)
     return batch["x"].shape, batch["x"]
+
+
+def texts_read(config):
+    """How files of text are read."""
+    with calls(text_data.data, read_text_folder=None) as found:
+        text_data.read_corpus(config, str)
+    (path, *_), options = found["read_text_folder"]
+    return {"path": str(path), **options}
 
 
 def parts_of_text(config):
@@ -719,16 +679,11 @@ def num_snippets(config):
         return len(text_data.read_tasks(config, str)["movies"][0])
 
 
-OF_TEXTS = {"data.source": "files", "data.path": "texts", "data.max_skipped_fraction": 0.5}
+OF_TEXTS = {"data.source": "files", "data.path": "texts"}
 TABLES["text"] = {
     "seed": Case(1, text_drawn),
-    "data.path": Case("two.txt", of_texts(lambda c: c.vocabulary.words), ("<unk>", "one", "two"),
-                      OF_TEXTS),
-    "data.form": Case("lines", of_texts(lambda c: len(c.sentence_starts)), 42, OF_TEXTS),
-    "data.lowercase": Case(False, of_texts(lambda c: c.vocabulary.words), others=OF_TEXTS),
-    "data.min_count": Case(60, of_texts(len), "refused", OF_TEXTS),
-    "data.max_vocabulary": Case(2, of_texts(lambda c: len(c.vocabulary.words)), 3, OF_TEXTS),
-    "data.max_skipped_fraction": Case(0.1, of_texts(len), "refused", OF_TEXTS),
+    **cases_of("data.", texts_read, OF_TEXTS, path="two.txt", form="lines", lowercase=False,
+               min_count=60, max_vocabulary=2, max_skipped_fraction=0.2),
     "data.run_sentences": Case(5, lambda c: text_drawn(c)[0], (4, 5, 10)),
     "data.max_words": Case(5, lambda c: text_drawn(c)[0], (4, 6, 5)),
     "data.batch_size": Case(6, lambda c: text_drawn(c)[0], (6, 6, 10)),
@@ -752,26 +707,25 @@ TABLES["text"] = {
 # Audio
 
 
-def small_audio():
-    config = audio.get_config()
-    config.data.source, config.data.path = "folder", "clips"
-    config.data.window_samples, config.data.batch_size = 1600, 4
-    config.data.max_skipped_fraction = 1.0
-    config.evaluate.num_windows = 0
-    return config
+def load_clips(config, log):
+    with calls(audio_data.data, pack_folder=noise((4800,) * 12)):
+        return audio_data.load_data(config, log)
 
 
-of_clips = functools.partial(loaded, audio_data.load_data)
-problem_of_clips = functools.partial(of_problem, audio_data.load_data)
+def packed(config):
+    """How a folder of sound is read."""
+    with calls(audio_data.data, pack_folder=noise((4800,) * 12)) as found:
+        audio_data.load_data(config, str)
+    (root, *_), options = found["pack_folder"]
+    return {"path": str(root), **options}
 
 
-def sorted_of(name):
-    return of_clips(lambda config, data: sorted(getattr(data.train, name)))
+of_clips = functools.partial(loaded, load_clips)
+problem_of_clips = functools.partial(of_problem, load_clips)
 
 
-def is_apart(problem):
-    """Whether windows that share some sound are no negatives of each other."""
-    return "outside_overlap" in problem.plan.rule.name
+def names_of(part):
+    return of_clips(lambda data: sorted(getattr(data, part).names))
 
 
 def from_tfds(config):
@@ -813,9 +767,11 @@ def of_task(task):
     return lambda args, options: len(args[2]) if options["task"] == task else None
 
 
-def contexts_of(args, options):
-    """The first contexts of the first utterance that a probe of c is trained on."""
-    return [frames[0][:5, 0].tolist() for name, frames in args[0].items() if name == "c"]
+def delay_of(config):
+    """Which latent the first context of an utterance is of."""
+    config = with_settings(config, {"probe.tasks": ("speakers",), "probe.features": ("z", "c")})
+    z, c = (features[0] for (features,) in audio_fits(lambda args, _: args[0].values())(config))
+    return [i for i in range(9) if np.array_equal(2 * z[i : i + 5], c[:5])]
 
 
 def decoders_of(config):
@@ -852,31 +808,32 @@ TABLES["audio"] = {
         ("snr_high_db", 60.0, "noise"), ("reverb_seconds", 0.1, "reverb"),
         ("band_hz", 4000.0, "band_reject"), ("dropout_ms", 20.0, "dropout"))},
     "seed": Case(1, problem_of_clips(lambda problem: problem.draw(0)["x"])),
-    "data.source": Case("synthetic", sorted_of("speakers")),
-    "data.path": Case("clips/part0", sorted_of("speakers")),
+    "data.source": Case("synthetic", names_of("train")),
+    **cases_of("data.", packed, path="part0", speaker_level=2, max_skipped_fraction=0.2),
     "data.split": Case("test_clean", from_tfds, "test_clean"),
-    "data.speaker_level": Case(2, sorted_of("speakers")),
-    "data.train_list": Case("train.txt", sorted_of("names"), ["u0", "u1"],
+    "data.train_list": Case("train.txt", names_of("train"), ["u0", "u1"],
                             {"data.test_list": "test.txt"}),
-    "data.test_list": Case("test.txt", sorted_of("names"), ["u0", "u1"],
+    "data.test_list": Case("test.txt", names_of("test"), ["u2", "u3", "u4"],
                            {"data.train_list": "train.txt"}),
-    "data.test_fraction": Case(0.6, of_clips(lambda config, data: len(data.test))),
-    "data.phones": Case("phones.txt", of_clips(lambda config, data: [*data.phones]), ["phones"]),
-    "data.item_file": Case("toy.item", of_clips(lambda config, data: [*data.items]), ["toy.item"]),
+    "data.test_fraction": Case(0.6, of_clips(lambda data: len(data.test))),
+    "data.phones": Case("phones.txt", of_clips(lambda data: [*data.phones]), ["phones"]),
+    "data.item_file": Case("toy.item", of_clips(lambda data: [*data.items]), ["toy.item"]),
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
     "data.one_speaker": Case(True, problem_of_clips(
         lambda p: max(len({*p.draw(i)["speaker"].tolist()}) for i in range(4))), 1),
-    "negatives.overlap": Case(True, problem_of_clips(is_apart), False),
+    "model.horizon": Case(34, audio_kind.choose_offsets, tuple(range(1, 35, 3))),
+    "model.num_offsets": Case(1, audio_kind.choose_offsets, (12,), {"model.horizon": 12}),
+    "negatives.overlap": Case(True, problem_of_clips(
+        lambda problem: "outside_overlap" in problem.plan.rule.name), False),
     "loss.align_to": Case(3, lambda c: plan_of(c).geometry.branches[0].offsets, (2, 3),
                           {"model.num_offsets": 2}),
     "loss.align_by": Case("best", is_best, True, {"loss.align_to": 4, "model.num_offsets": 2}),
     "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
-    "data.max_skipped_fraction": Case(0.0, sorted_of("names"), "refused"),
     "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: (
         problem.held_out.number if problem.held_out else 0)), 3),
     "probe.tasks": Case(("speakers",), audio_fits(option("task")), ["speakers"] * 3),
     "probe.features": Case(("z",), audio_fits(features_of), [["z"]] * 2),
-    "probe.delay": Case(2, audio_fits(contexts_of)),
+    "probe.delay": Case(2, delay_of, [2]),
     "probe.hidden_width": Case(0, audio_fits(option("hidden_widths")), [(0,)] * 6),
     "probe.num_epochs": Case(7, audio_fits(num_epochs), [7] * 6),
     "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6, None] * 3),
@@ -896,31 +853,34 @@ TABLES["audio"] = {
 # Images
 
 
-def small_image():
-    config = image.get_config()
-    config.data.source, config.data.path = "folder", "images"
-    config.data.size, config.data.channels, config.data.batch_size = 20, 3, 4
-    config.data.max_skipped_fraction = 1.0
-    config.augment.crop, config.model.patch, config.model.stride = 16, 8, 8
-    config.model.num_offsets = 1
-    config.probe.fractions = (0.5, 1.0)
-    config.probe.num_neighbours = config.probe.regions = 2
-    return config
+@functools.cache
+def images_of(split):
+    number, rng = {"train": 12, "test": 8, "other": 6}[split], np.random.default_rng(len(split))
+    pixels = rng.integers(0, 256, (number, 20, 20, 3), np.uint8)
+    return Images(pixels, np.arange(number, dtype=np.int32) % 2, ("a", "b"))
 
 
-image_problem = functools.partial(of_problem, image_data.load_data)
+def load_images(config, log):
+    with calls(image_data.data, read_image_folder=lambda _, split, **how: images_of(split)):
+        return image_data.load_data(config, log)
 
 
-def of_images(get):
-    return loaded(image_data.load_data, lambda config, data: get(data))
+of_images = functools.partial(loaded, load_images)
+image_problem = functools.partial(of_problem, load_images)
 
 
-def from_images_tfds(config):
-    config = with_settings(config, {"data.source": "tfds"})
-    images = calls(image_data.data, read_images_tfds=None, locate_images_tfds=[])
-    with images as found, contextlib.suppress(TypeError, AttributeError):  # None is no images
-        image_data.load_data(config, str)
-    return found["read_images_tfds"][0][1]
+def images_read(config):
+    """How images are read and, of a set of TFDS, their splits are told apart."""
+    names = ("read_image_folder", "read_images_tfds", "locate_images_tfds")
+    with calls(image_data.data, **dict.fromkeys(names)) as found:
+        reader = image_data.make_reader(config, str)
+        reader.read("some")
+        reader.locate("some")
+    return {name: (tuple(map(str, args)), options) for name, (args, options) in found.items()}
+
+
+def shape_of_image(config):
+    return image_kind.describe_input(config)["shape"]
 
 
 def prepared(config):
@@ -936,6 +896,12 @@ def prepared(config):
     return found
 
 
+def cropped(config):
+    train, test = prepared(config)
+    assert len(test) == 1  # cut in the middle alone
+    return train["crop_and_flip"][0], test["cut_for_evaluation"][1]["crop"]
+
+
 def classify(x):
     return np.zeros((len(x), 2), np.float32)
 
@@ -947,7 +913,7 @@ def image_fits(get, name):
         "train_on_labels": (image_supervised, (classify, "")),
     }[name]
     made = answer if name == "knn_predict" else lambda *_: answer
-    return of_probes(image_data.load_data, home, name, get, made)
+    return of_probes(load_images, home, name, get, made)
 
 
 def rate_below(args, options):
@@ -961,9 +927,9 @@ def rate_below(args, options):
 
 
 def groups_tested(config):
-    """How many of ten groups test."""
+    """How many of ten images test, whose groups are ten of level 2 or two of level 3."""
     images = Images(np.zeros((10, 2, 2, 1), np.uint8), np.zeros(10, np.int32), ("a",),
-                    describe="/in/one/{}/x.png".format)  # fmt: skip
+                    describe=lambda number: f"/in/one/{number}/{number % 2}/x.png")  # fmt: skip
     return len(image_data.split_groups(config, [images] * 3)[-1])
 
 
@@ -974,33 +940,34 @@ FINE_TUNED = {"probe.tasks": ("few_labels", "fine_tuned"), "probe.features": (),
               "probe.fractions": (1.0,)}  # fmt: skip
 WIDTH = image_fits(lambda args, options: args[1].shape[1], "fit_linear")
 COUNT = image_fits(lambda args, options: len(args[1]), "fit_linear")
-NUM_TRAIN, NUM_TEST = of_images(lambda data: len(data.train)), of_images(lambda d: len(d.test))
+IN_GROUPS = {"data.source": "folder", "data.path": "/in", "data.split": "one",
+             "data.test_split": "one", "data.group_level": 2}  # fmt: skip
 TABLES["image"] = {
     "seed": Case(1, image_problem(lambda problem: problem.draw(0)["image"])),
-    "data.source": Case("fashion_mnist", NUM_TRAIN),
-    "data.path": Case("two", NUM_TRAIN),
-    "data.name": Case("cifar10", from_images_tfds, "cifar10", {"data.name": "mnist"}),
-    "data.split": Case("other", NUM_TRAIN, 6),
+    "data.source": Case("tfds", images_read, others={"data.name": "mnist"}),
+    "data.name": Case("cifar10", lambda c: {
+        name: (*args, *options.values()) for name, (args, options) in images_read(c).items()}, {
+            "read_images_tfds": ("images", "cifar10", "some", 20, 3, str, 0.1),
+            "locate_images_tfds": ("images", "cifar10", "some")},
+        {"data.source": "tfds", "data.name": "mnist"}),
+    "data.path": Case("two", lambda c: images_read(c)["read_image_folder"][0], ("two", "some")),
+    **cases_of("data.", of(images_read, "read_image_folder", 1), size=10, channels=1,
+               max_skipped_fraction=0.2),
+    "data.split": Case("other", of_images(lambda data: len(data.train)), 6),
     "data.probe_split": Case("other", of_images(lambda data: len(data.probe)), 6),
-    "data.test_split": Case("other", NUM_TEST, 6),
-    "data.group_level": Case(3, NUM_TRAIN, "refused"),
-    "data.test_fraction": Case(0.5, groups_tested, 5, {
-        "data.source": "folder", "data.path": "/in", "data.split": "one", "data.test_split": "one",
-        "data.group_level": 2}),
-    "data.size": Case(10, of_images(lambda data: data.train.pixels.shape[1:]), (10, 10, 3)),
-    "data.channels": Case(1, of_images(lambda data: data.train.pixels.shape[1:]), (20, 20, 1)),
+    "data.test_split": Case("other", of_images(lambda data: len(data.test)), 6),
+    "data.group_level": Case(3, groups_tested, 5, IN_GROUPS),
+    "data.test_fraction": Case(0.5, groups_tested, 5, IN_GROUPS),
+    "model.first_offset": Case(1, image_kind.choose_offsets, (1,), {"model.stride": 4}),
+    "model.patch": Case(6, shape_of_image, [2, 2, 6, 6, 3]),
+    "model.stride": Case(4, shape_of_image, [3, 3, 8, 8, 3]),
     "data.batch_size": Case(2, image_problem(lambda problem: problem.draw(0)["x"].shape[0]), 2),
-    "data.max_skipped_fraction": Case(0.0, NUM_TRAIN, "refused"),
-    "augment.crop": Case(8, lambda c: [prepared(c)[0]["crop_and_flip"][0],
-                                       prepared(c)[1]["cut_for_evaluation"][1]["crop"]], [[8], 8]),
+    "augment.crop": Case(8, cropped, ([8], 8)),
     "augment.grey": Case(True, lambda c: [
         one["cut_for_evaluation"][1]["grey"] for one in prepared(c)], [True, True]),
     "augment.jitter": Case(5, lambda c: prepared(c)[0].get("jitter_patches", ([],))[0], [5]),
-    **{f"augment.{name}": Case(
-        value, lambda c, name=name: prepared(c)[0]["augment_patches"][1][name], value)
-       for name, value in (
-        ("color_drop", 1.0), ("rotation_degrees", 30.0), ("shear", 0.3), ("elastic_pixels", 2.0),
-        ("brightness", 0.5), ("contrast", 0.5))},
+    **cases_of("augment.", lambda c: prepared(c)[0]["augment_patches"][1], color_drop=1.0,
+               rotation_degrees=30.0, shear=0.3, elastic_pixels=2.0, brightness=0.5, contrast=0.5),
     "evaluate.num_images": Case(3, image_problem(lambda p: p.held_out.number), 1),
     "probe.tasks": Case(("few_labels",), COUNT, others=LINEAR),
     "probe.features": Case(("pixels",), WIDTH, [20 * 20 * 3], {"probe.tasks": ("linear",)}),
@@ -1020,27 +987,7 @@ TABLES["image"] = {
 }  # fmt: skip
 
 
-def test_images_are_augmented_in_training_alone():
-    """Cropped at random and mirrored, by the defaults too; evaluation takes the middle as it is."""
-    x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 20, 20, 3), np.uint8))
-    train, plain, again = jax.jit(lambda x: [
-        prepare(small_image(), {"x": x}, jax.random.key(0), train)["x"]
-        for train in (True, False, False)
-    ])(x)  # fmt: skip
-    assert not same(train, plain)
-    assert same(again, plain)
-    assert not any(np.array_equal(one[..., ::-1, :], one) for one in np.asarray(train))
-
-
 # Agents
-
-
-def small_rl():
-    return with_settings(configs_rl.get_config(), {
-        "num_env_steps": 960, "environment.num": 4, "environment.stagger": 3,
-        "model.widths": (6, 5), "model.channels": (2,), "model.strides": (1,),
-        "model.memory_width": 4, "model.width": 5, "policy.unroll": 12, "cpc.num_offsets": 3,
-    })  # fmt: skip
 
 
 def agent(config):
@@ -1062,12 +1009,12 @@ def recorded(text):
     return found[0] | found[1]
 
 
-def argument(name, which):
-    def effect(config):
-        args, options = recorded(json.dumps(flatten(config))).get(name, ((None,) * 9, {}))
-        return args[which] if isinstance(which, int) else options[which]
+def agents_made(config):
+    return recorded(json.dumps(flatten(config)))
 
-    return effect
+
+def argument(name, which):
+    return lambda config: agents_made(config).get(name, ((None,) * 9, {}))[0][which]
 
 
 def resets(config):
@@ -1083,30 +1030,26 @@ class Seeded(NamedTuple):
     params: Any
 
 
-def of_agents_fit(option):
+def agents_fit(config):
     """What the loop is called with."""
-
-    def effect(config):
-        task = rl_step.make_task(config)._replace(init=Seeded)
-        jitted = calls(rl_run, run_training=(Seeded(0), ""), jit_step=None)
-        with jitted as found, calls(rl_run.evaluate, describe=["a record"]):
-            mesh = make_mesh(devices=jax.devices()[:1])
-            rl_run.train(config, task, lambda params, seed: seed, FOLDER, mesh)
-            made = found["run_training"][0][2]
-            records = made.evaluate(jax.device_get(made.state))
-        return {**made._asdict(), **made.cadence._asdict(), "records": records}[option]
-
-    return effect
+    task = rl_step.make_task(config)._replace(init=Seeded)
+    jitted = calls(rl_run, run_training=(Seeded(0), ""), jit_step=None)
+    with jitted as found, calls(rl_run.evaluate, describe=["a record"]):
+        mesh = make_mesh(devices=jax.devices()[:1])
+        rl_run.train(config, task, lambda params, seed: seed, FOLDER, mesh)
+        made = found["run_training"][0][2]
+        records = made.evaluate(jax.device_get(made.state))
+    return {**made._asdict(), **made.cadence._asdict(), "records": records}
 
 
 CONV, PPO = {"environment.name": "t_maze", "model.encoder": "conv"}, {"policy.name": "ppo"}
 TABLES["rl"] = {
-    "seed": Case(7, of_agents_fit("state"), Seeded(7)),
-    "num_env_steps": Case(480, of_agents_fit("num_steps"), 10),
-    "log_rollouts": Case(3, of_agents_fit("log_every"), 3),
-    "save_rollouts": Case(4, of_agents_fit("save_every"), 4),
+    "seed": Case(7, of(agents_fit, "state"), Seeded(7)),
+    "num_env_steps": Case(480, of(agents_fit, "num_steps"), 10),
+    "log_rollouts": Case(3, of(agents_fit, "log_every"), 3),
+    "save_rollouts": Case(4, of(agents_fit, "save_every"), 4),
     "logger": Case("trackio", services.services_of, TOLD),
-    "evaluate.num_steps": Case(0, of_agents_fit("records"), []),
+    "evaluate.num_steps": Case(0, of(agents_fit, "records"), []),
     "environment.name": Case("t_maze", argument("make_environment", 0), "t_maze"),
     "environment.num": Case(6, argument("begin", 2), 6),
     "environment.resets": Case(2, resets, 2),
@@ -1131,20 +1074,15 @@ TABLES["rl"] = {
     "cpc.rule": Case("own_sequence", lambda c: argument("cpc_loss", 2)(c).name,
                      "own_sequence"),
     "cpc.cosine": Case(False, lambda c: argument("to_cosines", 0)(c) is None, True),
-    "cpc.temperature": Case(0.5, argument("cpc_loss", "temperature"), 0.5),
-    **{f"optim.{name}": Case(value, argument("make_optimizer", name), value)
-       for name, value in (
-        ("name", "rmsprop"), ("learning_rate", 0.5), ("schedule", "linear"), ("clip_norm", 0.5))},
-}  # fmt: skip
-SMALL = {
-    "series": small_series, "text": small_text, "audio": small_audio, "image": small_image,
-    "rl": small_rl,
+    "cpc.temperature": Case(0.5, of(agents_made, "cpc_loss", 1, "temperature"), 0.5),
+    **cases_of("optim.", of(agents_made, "make_optimizer", 1), name="rmsprop", learning_rate=0.5,
+               schedule="linear", clip_norm=0.5),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "key"), [(k, key) for k, keys in TABLES.items() for key in keys])
 def test_a_key_of_a_kind_changes_what_it_names(kind, key):
-    check(TABLES[kind][key], SMALL[kind](), key)
+    check(TABLES[kind][key], small(kind), key)
 
 
 @pytest.mark.parametrize("config", ["rl_t_maze", "text_words"])

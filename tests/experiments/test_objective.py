@@ -4,7 +4,6 @@ The other keys of loss and negatives are in `test_keys`; losses, rules and sampl
 where they are.
 """
 
-import functools
 import types
 
 import jax
@@ -32,8 +31,8 @@ B, T = 3, 6
 
 def plan_with(offsets=(1, 2), **settings):
     """The plan of settings of `negatives`, or of others by their sections."""
-    named = {key.replace("__", "."): value for key, value in settings.items()}
-    named = {key if "." in key else f"negatives.{key}": value for key, value in named.items()}
+    named = {key.replace("__", ".") if "__" in key else f"negatives.{key}": value
+             for key, value in settings.items()}  # fmt: skip
     return plan_of_offsets(with_settings(audio_synthetic.get_config(), named), offsets)
 
 
@@ -68,57 +67,54 @@ def test_queue_is_of_earlier_batches():
 @pytest.mark.parametrize("choose", ["hardest", "uniform"])
 def test_more_may_be_drawn_of_a_queue_than_a_batch_has(choose):
     """A batch has 17 negatives; evaluations and audits, which see no queue, use these."""
-    plan = plan_with(queue=64, choose=choose, num_sampled=30)
+    plan, branch, rng = plan_with(queue=64, choose=choose, num_sampled=30), outputs_of(), jax.random
     sums, _, _ = train(plan, 4)
     assert np.asarray(sums.n / sums.anchors)[-1].tolist() == [31, 31]
-    branch = outputs_of()
-    given = init_objective(plan, [branch])
-    rng = jax.random.key(0)
-    evaluate = jax.jit(lambda: objective_loss(plan, *given, [branch], rng, train=False)[1])
-    assert np.asarray(evaluate().n / evaluate().anchors).tolist() == [18, 18]
+    given = *init_objective(plan, [branch]), [branch], rng.key(0)
+    sums = jax.jit(lambda: objective_loss(plan, *given, train=False)[1])()
+    assert np.asarray(sums.n / sums.anchors).tolist() == [18, 18]
 
 
 def test_a_momentum_encoder_follows_and_its_keys_have_no_gradient():
     """The gradient is that of fixed keys, made by the average of slow and fast parameters."""
-    x = jax.random.normal(jax.random.key(1), (B, T, 3))
+    x, place = jax.random.normal(jax.random.key(1), (B, T, 3)), Position.grid(B, T)
 
     def apply(variables, batch, train, rng):
         z = batch["x"] @ variables["params"]["z"]
         predictions = jnp.einsum("btd,dke->btke", z, variables["params"]["w"])
         return CPCOutputs(z, z, predictions), {}
 
-    place = Position.grid(B, T)
     problem = types.SimpleNamespace(
         plan=plan_with(momentum=0.75),
         model=types.SimpleNamespace(apply=apply, linear_maps=lambda params: None),
         prepare=lambda batch, rng, train: batch,
         split_branches=lambda outputs, batch: [BranchOutputs(outputs, place)],
     )
-    shapes = {"z": (3, 4), "w": (4, 2, 4)}
     fast, slow = (
-        {name: jax.random.normal(key, shape) for name, shape in shapes.items()}
+        {"z": jax.random.normal(key, (3, 4)), "w": jax.random.normal(key, (4, 2, 4))}
         for key in jax.random.split(jax.random.key(0))
     )
-    extra = {"model": {}, "objective": {"slow": slow}}
     average = jax.tree.map(lambda a, b: 0.25 * a + 0.75 * b, fast, slow)
 
     @jax.jit
     def compare(fast):
         loss_fn = jax.grad(training.make_loss(problem), has_aux=True)
-        params = {"model": fast, "objective": {}}
+        params, extra = {"model": fast, "objective": {}}, {"model": {}, "objective": {"slow": slow}}
         found, (after, _) = loss_fn(params, extra, {"x": x}, jax.random.key(0))
 
         def with_fixed_keys(fast):
             outputs, _ = apply({"params": fast}, {"x": x}, True, None)
             return cpc_loss(outputs._replace(z=x @ average["z"]), place, negatives.batch)[0]
 
-        return found["model"], after["objective"]["slow"], jax.grad(with_fixed_keys)(fast)
+        return (after["objective"]["slow"], found["model"]), (
+            average,
+            jax.grad(with_fixed_keys)(fast),
+        )
 
-    found, after, expected = compare(fast)
-    for one, other in ((after, average), (found, expected)):
-        close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
-        jax.tree.map(close, one, other)
-    assert all(np.abs(one).max() > 0 for one in jax.tree.leaves(found))
+    found, expected = compare(fast)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+        assert np.abs(one).max() > 0
 
 
 @pytest.mark.parametrize("given", [{}, {"queue": 36, "choose": "proposed", "num_sampled": 8}])
@@ -156,15 +152,9 @@ def test_bias_and_temperature_are_learned():
     params, state = init_objective(plan, [branch])
     assert float(params["bias"]) == -2.0
     assert float(temperature(plan, params, state)) == pytest.approx(0.5)
-    slopes = jax.jit(jax.grad(
-        lambda params: objective_loss(plan, params, state, [branch], jax.random.key(0))[0]
-    ))(params)  # fmt: skip
-    assert {name: bool(slope) for name, slope in slopes.items()} == {
-        "bias": True, "raw_temperature": True
-    }  # fmt: skip
-
-
-def test_a_learned_temperature_stays_within_its_bounds():
+    loss = lambda params: objective_loss(plan, params, state, [branch], jax.random.key(0))[0]  # noqa: E731
+    slopes = jax.jit(jax.grad(loss))(params)
+    assert {name for name, slope in slopes.items() if slope} == {"bias", "raw_temperature"}
     plan = plan_with(temperature_low=0.5, temperature_high=2.0, temperature_rule="learned")
     for raw, limit in ((-100.0, 0.5), (100.0, 2.0)):
         params = {"raw_temperature": jnp.float32(raw)}

@@ -164,16 +164,6 @@ def test_a_shuffle_breaks_pairs_and_keeps_sides():
     assert len({tuple(np.roll(one, -100 * r)) for r, one in enumerate(shuffled)}) == 4
 
 
-def test_normal_scores_do_not_see_a_rising_map():
-    known, z = good(500, 2), good(100, 2)
-    found = arrays.normal_scores(known, z)
-    np.testing.assert_array_equal(found, arrays.normal_scores(np.exp(known), np.exp(z)))
-    assert abs(found).max() < 3.2
-    own = arrays.normal_scores(known, known)
-    assert abs(own.mean()) < 1e-3
-    assert own.std() == pytest.approx(1, abs=0.02)
-
-
 def test_intervals_are_those_of_student():
     values = good(9, 1)[:, 0]
     want = scipy.stats.t.interval(0.95, 8, values.mean(), values.std(ddof=1) / 3)
@@ -215,14 +205,10 @@ def test_the_step_is_chosen_on_other_rows_than_are_read(monkeypatch):
         assert x.shape == read_x.shape == (100, 1)
         best = {"info_nce": 0, "js": 1, "smile": 2, "js objective": 1}
         chooses = {name: -abs(steps - best[name])[:, None] * batches for name in best}
-        reads = {
-            f"separable/{name}": steps[:, None] * batches for name in ("info_nce", "js", "smile")
-        }
+        reads = {f"separable/{name}": steps[:, None] * batches for name in best if " " not in name}
         objectives = {"separable/js": chooses["js objective"], "separable/info_nce": batches}
-        return (
-            (objectives, {name: chooses[name.split("/")[1]] for name in reads}),
-            ({}, {name: jnp.asarray(value) for name, value in reads.items()}),
-        )
+        chosen = {name: chooses[name.split("/")[1]] for name in reads}
+        return (objectives, chosen), ({}, reads)
 
     monkeypatch.setattr(rotations, "fit_and_watch", watched)
     config = small(seed=77)
@@ -286,15 +272,12 @@ def test_claims_are_below_the_truth_and_estimates_near_it():
     assert a == pytest.approx(b, abs=1e-6)
 
 
-def test_nothing_is_found_where_nothing_is(tmp_path):
+def test_nothing_is_found_where_nothing_is():
     config = small(max_rows=ROWS, num_steps=120, read_every=60)
-    readings = rotations.measure(
-        Pairs(good(ROWS, 1), good(ROWS, 1)[::-1], ()), config, lambda said: None
-    )
+    readings = rotations.measure(Pairs(good(ROWS, 1), good(ROWS, 1)[::-1], ()), config, str)
     assert findings.state_of(findings.headline(readings)) == "chance"
     said = findings.claim(readings, ROWS)
     assert said[0].startswith("No information was found: InfoNCE reads ")
-    assert said[0].endswith("That does not prove independence.")
 
 
 @pytest.mark.parametrize(("found", "fields", "said"), [
@@ -312,18 +295,17 @@ def test_what_is_claimed(found, fields, said):
     assert said in findings.claim([reading(found=found, **{**given, **fields})], 1000)[0]
 
 
-def test_an_estimate_at_its_ceiling_is_claimed_beside_the_bound():
-    for value, is_near in ((3.99, True), (3.0, True), (1.0, False)):
-        found = Interval(value, value - 0.1, value + 0.1)
-        ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", found=found)
-        for found in (Interval(1.0, 0.9, 1.1), Interval(0.3, 0.05, 0.5)):
-            best = reading(
-                found=found, gain=Interval(0.1, -0.1, 0.3), bend=NULL, null=Interval(0.1, 0.0, 0.2)
-            )
-            said = findings.claim([best, ksg], 1000)
-            assert any(f"KSG reads {value:.2f} of at most 4.00" in line for line in said) == is_near
-            assert not (is_near and any("not saturated" in line for line in said))
-            assert not (is_near and any("more data" in line for line in said))
+@pytest.mark.parametrize(("value", "is_near"), [(3.99, True), (3.0, True), (1.0, False)])
+def test_an_estimate_at_its_ceiling_is_claimed_beside_the_bound(value, is_near):
+    found = Interval(value, value - 0.1, value + 0.1)
+    ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", found=found)
+    known = {"gain": Interval(0.1, -0.1, 0.3), "bend": NULL, "null": Interval(0.1, 0.0, 0.2)}
+    for found in (Interval(1.0, 0.9, 1.1), Interval(0.3, 0.05, 0.5)):
+        said = findings.claim([reading(found=found, **known), ksg], 1000)
+        assert any(f"KSG reads {value:.2f} of at most 4.00" in line for line in said) == is_near
+        assert not (
+            is_near and any("not saturated" in line or "more data" in line for line in said)
+        )
 
 
 NOISE = np.random.default_rng(9).normal(size=(500, 3))
@@ -381,9 +363,7 @@ def test_an_estimate_surely_above_the_limit_of_the_critic_is_named():
 
 
 def test_what_a_folder_has_of_others_is_not_written_over(tmp_path, monkeypatch):
-    def report(config, pairs, names, folder):
-        (folder / "information.html").write_text("")
-
+    report = lambda config, pairs, names, folder: (folder / "information.html").touch()  # noqa: E731
     monkeypatch.setattr(study, "report", report)
     files, folder = write(tmp_path, a=good(), b=good(), c=good()), tmp_path / "run"
     study.run(small(), *files[:2], str(folder))
@@ -394,11 +374,11 @@ def test_what_a_folder_has_of_others_is_not_written_over(tmp_path, monkeypatch):
         assert (folder / "config.json").read_bytes() == config
     study.run(small(), *files[:2], str(folder))
     assert [row.state for row in status.read_all(tmp_path)] == ["finished"]
-    other = write_run(tmp_path / "other")
-    (other / "config.json").write_text(json.dumps({"kind": "audio", "seed": 3}))
+    other = write_run(tmp_path / "other") / "config.json"
+    other.write_text(json.dumps({"kind": "audio", "seed": 3}))
     with pytest.raises(UserError, match="kind is 'audio' there and 'arrays' here"):
-        study.run(small(), *files[:2], str(other))
-    assert json.loads((other / "config.json").read_text()) == {"kind": "audio", "seed": 3}
+        study.run(small(), *files[:2], str(other.parent))
+    assert json.loads(other.read_text()) == {"kind": "audio", "seed": 3}
 
 
 @pytest.mark.whole

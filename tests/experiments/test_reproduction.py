@@ -16,7 +16,6 @@ from cpc.evaluate import bootstrap_interval
 from cpc.files import flatten, plain, write_arrays
 from cpc.report.engine import cells as shown
 from cpc.results import Outcomes, Run, Score, score_frame, write_scores
-from cpc.results.compare import independent_difference, mean_over_seeds
 from cpc.results.run import make_frames
 from cpc.types import UserError
 from experiments.command.run_dir import record_state
@@ -29,7 +28,6 @@ from experiments.reproduce.statistics import (
     MISSING,
     REFUTED,
     UNTOLD,
-    in_percent,
     join,
     judge_pair,
     lead,
@@ -135,53 +133,24 @@ def test_orders_that_do_not_hold_or_cannot_be_told():
     assert Claim("", "a, b < c (d); a = e").pairs == [("a, b", "<", "c (d)"), ("a", "=", "e")]
 
 
-def test_intervals_over_seeds_and_items():
-    rows = [probe("c", a, 0.03) for a in (0.1, 0.2, 0.3)]
-    found = statistics.mean_percent(pd.DataFrame(rows))
-    seeds = 4.30265 * 0.1 / 3**0.5  # Student's, two degrees of freedom
-    assert found.value == pytest.approx(20)
-    assert found.high == pytest.approx(100 * (0.2 + math.hypot(seeds, 0.03)), abs=1e-3)
-    assert found.low == 0.0  # an accuracy is no less
-
-
-def answers(right, seed=0, items="test"):
+def answers(right, seed=0):
     """A score of one answer an item, each right or wrong."""
     low, high = bootstrap_interval(right, np.ones(len(right), int))
     score = probe("c", float(right.mean()), 0.0)._replace(low=low, high=high, seed=seed)
-    return score._replace(outcomes=Outcomes(right, items=items))
+    return score._replace(outcomes=Outcomes(right, items="test"))
 
 
-def pair(wins, level=600, items="test", seeds=None, count=1000):
+def pair(wins, level=600, count=1000):
     """Rows that are right on the first items; the one on so many more than the other, by seed."""
-    wins = np.atleast_1d(wins)
-    levels, seeds = np.broadcast_to(level, len(wins)), seeds or range(len(wins))
-    number = np.arange(count)
-    theirs = [answers(number < k, i) for i, k in enumerate(levels)]
-    ours = [answers(number < k + n, i, items) for i, k, n in zip(seeds, levels, wins, strict=True)]
-    return score_frame(ours), score_frame(theirs)
-
-
-def independent(ours, theirs):
-    means = (mean_over_seeds([*rows.itertuples()]) for rows in (ours, theirs))
-    return in_percent(independent_difference(*means))
-
-
-def test_items_on_which_two_rows_agree_cancel():
-    """20 of 1000 items differ, all in favor of one: their number is binomial over bootstraps."""
-    rows = pair(20)
-    over, seeds = lead(*rows)
-    assert (over.value, over.paired, seeds) == (pytest.approx(2.0), "items", 1)
-    expected = stats.binom.ppf([0.025, 0.975], 1000, 0.02) / 10
-    np.testing.assert_allclose([over.low, over.high], expected, atol=0.11)
-    assert (judge_pair(over), judge_pair(independent(*rows))) == (HELD, UNTOLD)
-    same, _ = lead(*pair(0))
-    most = 100 * (1 - 0.025 ** (1 / 1000))  # of other items may be so many
-    assert same[:3] == pytest.approx((0.0, -most, most))
-    assert (judge_pair(same), judge_pair(same, "=")) == (UNTOLD, HELD)
+    number, wins = np.arange(count), [*enumerate(wins)]
+    return (
+        score_frame([answers(number < level + n, seed) for seed, n in wins]),
+        score_frame([answers(number < level, seed) for seed, _ in wins]),
+    )
 
 
 def test_one_test_item_tells_nothing():
-    over, _ = lead(*pair(1, level=0, count=1))
+    over, _ = lead(*pair([1], level=0, count=1))
     assert over.value == 100.0
     assert {judge_pair(over, relation) for relation in "<="} == {UNTOLD}
     scores = {"mixed": [answers(np.array([True]))], "mixed-excl": [answers(np.array([False]))]}
@@ -192,22 +161,23 @@ def test_one_test_item_tells_nothing():
     assert not any("nan" in cell for row in lines for cell in row)
 
 
-def test_the_scatter_of_seeds_counts_though_items_agree():
-    rows = pair([20, 100, -30])
-    over, seeds = lead(*rows)
-    assert (over.paired, seeds) == ("seeds and items", 3)
-    alone = [lead(*(row[row.seed == seed] for row in rows))[0] for seed in range(3)]
-    assert [judge_pair(one) for one in alone] == [HELD, HELD, REFUTED]
-    half = np.mean([one.high - one.value for one in alone])
-    student = 430.265 * np.std([0.02, 0.1, -0.03], ddof=1) / 3**0.5
-    assert over.high == pytest.approx(3 + math.hypot(student, half), rel=1e-4)
-    assert judge_pair(over) == UNTOLD
-    other, seeds = lead(*pair([20, 20], seeds=[7, 8], level=[600, 600]))
-    assert (other.paired, seeds, lead(rows[0][:0], rows[1])[1]) == ("", 2, 0)
-    ours, theirs = rows
-    one, seeds = lead(ours, theirs[:1])  # a seed that both have does not stand for three
-    assert (one, seeds) == (independent(ours, theirs[:1]), 1)
-    assert judge_pair(one) == UNTOLD
+def test_leads_are_in_points_and_of_the_seeds_that_both_rows_have():
+    ours, theirs = pair([20, 100, -30])
+    for own, paired, seeds, value in (
+        (slice(None), "seeds and items", 3, 3.0), (slice(1), "items", 1, 2.0),
+        (slice(0), "", 0, math.nan),
+    ):  # fmt: skip
+        over, number = lead(ours[own], theirs[own])
+        assert (over.value, over.paired, number) == (
+            pytest.approx(value, nan_ok=True),
+            paired,
+            seeds,
+        )
+    assert judge_pair(lead(ours[:1], theirs[:1])[0]) == HELD
+    assert judge_pair(lead(ours, theirs)[0]) == UNTOLD
+    over, number = lead(ours, theirs.assign(seed=[7, 8, 9]))
+    assert (over.paired, number) == ("", 3)
+    assert lead(ours, theirs[:1])[1] == 1  # a seed that both have does not stand for three
 
 
 def test_a_claim_names_the_sets_on_which_it_holds():
@@ -352,16 +322,15 @@ def lines(table):
 def test_what_is_open_is_compared_with_its_own_base():
     names = {"open-norm": "layer", "open-clip": "1.0", "image-gru": "gru", "": "no key varies it"}
     choices = [{"what": n, "choice": "", "cell": n, "change": c} for n, c in names.items()]
-    scores = {"mixed": [probe("c", 0.5, 0.03)], "open-norm": [probe("c", 0.6, 0.04)]}
-    scores |= {"image": [probe("z", 0.8, 0.01, **IMAGES)]}
-    scores |= {"image-gru": [probe("z", 0.7, 0.01, **IMAGES)]}
+    scores = {"mixed": [probe("c", 0.5, 0.03)], "open-norm": [probe("c", 0.6, 0.04)],
+              "image": [probe("z", 0.8, 0.01, **IMAGES)],
+              "image-gru": [probe("z", 0.7, 0.01, **IMAGES)]}  # fmt: skip
     audio, image = page.open_section(reproduction_of(frame_of(scores), open=choices)).tables
     assert [*audio.frame][3:] == ["phones %, voices", "over mixed, voices"]
     assert [[*row.values()][2:] for row in lines(audio)] == [
         ["layer", "60.0 (56.0 to 64.0)", "+10.0 (+5.0 to +15.0)"],
-        ["1.0", "–", "–"],
-        ["no key varies it", "", ""],
-    ]
+        ["1.0", "–", "–"], ["no key varies it", "", ""],
+    ]  # fmt: skip
     assert [*image.frame][3:] == ["classes %, shapes", "over image, shapes"]
     assert [[*row.values()][2:] for row in lines(image)] == [
         ["gru", "70.0 (69.0 to 71.0)", "−10.0 (−11.4 to −8.6)"]
@@ -393,14 +362,11 @@ NOISE = (-0.02, 0.0, 0.03)
 def agent_run(seed, level, last=POINTS):
     """A run whose returns rise by 0.2 around a level: `level` is the area under its curve."""
     records = [
-        {
-            "step": 20 * i, "num_steps": 20 * POINTS, "split": "train", "seconds": 1.0 * i,
-            "frames": 6400 * i, "return": level + 0.2 * ((i - 1) / (POINTS - 1) - 0.5),
-        }
+        {"step": 20 * i, "num_steps": 20 * POINTS, "split": "train", "seconds": 1.0 * i,
+         "frames": 6400 * i, "return": level + 0.2 * ((i - 1) / (POINTS - 1) - 0.5)}
         for i in range(1, last + 1)
     ]  # fmt: skip
-    run = make_run(records, seed=seed)
-    return run._replace(config={"seed": seed})
+    return make_run(records, seed=seed)._replace(config={"seed": seed})
 
 
 def learned_of(gain, seeds=3, last=POINTS):
@@ -474,22 +440,14 @@ def write_plan(folder, names, **changed):
     (folder / "sweep.json").write_text(json.dumps(plan))
 
 
-def read_page(folder):
-    found = json.loads((folder / "reproduction.json").read_text())
-    return {section["title"]: section for section in found["sections"]}
-
-
 def write_whole(folder):
     """Write a folder in which every part of the page has something to show."""
     image = {"image": 0.5, "image-gru": 0.4}
     percents = dict(zip(NEGATIVE_CELLS, TABLE_2_NEGATIVES.values(), strict=True))
     percents |= {f"steps-{k}": a for k, a in TABLE_2_STEPS.items() if k != 12}
-    names = (*percents, "open-norm", "open-groups", "steps-20", *image)
-    write_plan(folder, names)
-    more = [
-        probe("random c", 0.3, 0.01), probe("mfcc", 0.4, 0.01), probe("c", 0.7, 0.01, "hidden"),
-        probe("supervised", 0.746, 0.01),
-    ]  # fmt: skip
+    write_plan(folder, (*percents, "open-norm", "open-groups", "steps-20", *image))
+    more = [probe("random c", 0.3, 0.01), probe("mfcc", 0.4, 0.01),
+            probe("c", 0.7, 0.01, "hidden"), probe("supervised", 0.746, 0.01)]  # fmt: skip
     for name, percent in percents.items():
         write_cell(folder, name, percent / 100, more=more if name == "mixed" else ())
     write_cell(folder, "open-norm", 0.7, bound=2.0)
@@ -499,16 +457,15 @@ def write_whole(folder):
         write_cell(folder, name, more=[probe("z", accuracy, 0.01, **IMAGES)])
     mixed = folder / "mixed,seed=0"
     (mixed / "probes").mkdir()
-    rng, speaker = np.random.default_rng(0), np.arange(40) % 2
-    features = (rng.standard_normal((40, 3)) + 9 * speaker[:, None]).astype(np.float32)
-    names = np.array(["<b>&\"'ana", "bo"])
+    speaker = np.arange(40) % 2
+    features = np.random.default_rng(0).standard_normal((40, 3)) + 9 * speaker[:, None]
     write_arrays(
-        mixed / "probes" / "speaker_map.npz", features=features, speaker=speaker, names=names
-    )
+        mixed / "probes" / "speaker_map.npz", features=features.astype(np.float32),
+        speaker=speaker, names=np.array(["<b>&\"'ana", "bo"]),
+    )  # fmt: skip
     rows = [
         {"offset": k, "n": n, "value": 1.0, "low": 0.9, "high": 1.1, "is_bound": n < 64}
-        for k in (1, 3)
-        for n in (32, 64)
+        for k, n in itertools.product((1, 3), (32, 64))
     ]
     truth = {"offsets": [3], "mutual_information": [1.25]}
     (mixed / "truth.json").write_text(json.dumps(truth))
@@ -528,7 +485,8 @@ def test_the_whole_page(tmp_path):
     assert not any(tag in text for tag in ("<i>", "<u>", "<b>&", "\"'ana"))
     assert "<script" not in text
     assert 'src="' not in text.replace('src="data:', "")  # it needs nothing beside itself
-    found = read_page(whole)
+    found = json.loads((whole / "reproduction.json").read_text())["sections"]
+    found = {section["title"]: section for section in found}
     rows = {title: {row["row"]: row for row in section["tables"][0]["rows"]}
             for title, section in found.items() if title.startswith("Table")}  # fmt: skip
     phones = rows["Table 1: phones by frame, voices"]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from configs import rl as configs_rl
-from configs import rl_hidden_ball, rl_hidden_ball_ppo, rl_paper, rl_t_maze
+from configs import rl_paper, rl_t_maze
 from cpc import rl
 from cpc.models.agent import Heard
 from cpc.negatives import RULES
 from cpc.results import read_run, read_scores
 from cpc.results.score import read_records
 from cpc.types import UserError
-from experiments.command.config import check_config, with_settings
+from experiments.command.config import with_settings
 from experiments.kinds.rl import evaluate, run, step
 from experiments.train import run as run_config
 
@@ -35,34 +35,56 @@ def config_of(**given):
 
 
 @functools.cache
-def played(memory="gru"):
+def played():
     """An agent's rollout, and the agent's outputs on it."""
-    task = step.make_task(config_of(model__memory=memory))
+    task = step.make_task(config_of())
 
     @jax.jit
     def play(seed):
         state = task.init(seed)
         act = functools.partial(step.take_step, task.agent, state.params)
         _, rollout = rl.roll_out(task.many(NUM), act, state.extra, jax.random.key(seed), UNROLL)
-        heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
-        return state, rollout, task.agent.apply({"params": state.params}, heard, state.extra.memory)
+        out = task.agent.apply({"params": state.params}, heard_in(rollout), state.extra.memory)
+        return state, rollout, out
 
     return task, *play(jnp.uint32(0))
 
 
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_the_policy_that_acts_is_the_one_that_learns(memory):
+def heard_in(rollout):
+    return Heard(rollout.observation, rollout.previous, rollout.is_first)
+
+
+def test_the_policy_that_acts_is_the_one_that_learns():
     """The memory, policy and values are the same step by step and over a whole rollout."""
-    _, _, rollout, out = played(memory)
+    _, _, rollout, out = played()
     assert rollout.is_last.any()
     found = rl.log_prob(out.logits, rollout.action)
     np.testing.assert_allclose(found, rollout.log_prob, atol=1e-6)
     np.testing.assert_allclose(out.values, rollout.value, atol=1e-6)
 
 
-@functools.cache
-def predicted():
-    """Loss and sums of the same rollout under other rules and targets, by name."""
+def test_two_memories_are_reset_step_by_step_as_over_a_whole_rollout():
+    agent = step.make_task(config_of(model__memory="lstm")).agent
+    heard, begin = heard_in(played()[2]), agent.begin(NUM)
+
+    @jax.jit
+    def both():
+        params = agent.init(jax.random.key(0), heard, begin)["params"]
+
+        def act(memory, one):
+            given = jax.tree.map(lambda x: x[None], one)
+            logits, values, memory = step.take_step(agent, params, *given, memory)
+            return memory, (logits[0], values[0])
+
+        out = agent.apply({"params": params}, heard, begin)
+        return (out.memory, (out.logits, out.values)), jax.lax.scan(act, begin, heard)
+
+    for one, other in zip(*map(jax.tree.leaves, both()), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_nothing_is_predicted_across_an_end_or_of_targets_of_another_environment():
+    """And strict negatives could be positives themselves."""
     task, state, rollout, out = played()
 
     @jax.jit
@@ -72,41 +94,25 @@ def predicted():
 
         moved = out._replace(z=jnp.roll(out.z, step.SHIFT, axis=1))
         return {
-            "batch": ask(out, RULES["batch"]),
-            "strict": ask(out, step.STRICT),
+            "batch": ask(out, RULES["batch"]), "strict": ask(out, step.STRICT),
             "other": ask(out, RULES["batch"], cpc__targets="other"),
             "moved": ask(moved, RULES["batch"]),
-        }
+        }  # fmt: skip
 
-    return predict(state.params, rollout, out)
-
-
-def test_nothing_is_predicted_across_an_end():
-    _, _, rollout, _ = played()
-    episode = np.cumsum(rollout.is_first, 0)
-    assert rollout.is_first[1:].any()
-    pairs = [int((episode[:-k] == episode[k:]).sum()) for k in (1, 2, 3)]
-    assert predicted()["batch"][1].anchors.tolist() == pairs
-
-
-def test_strict_negatives_could_be_positives_themselves():
-    _, _, rollout, _ = played()
+    found = predict(state.params, rollout, out)
+    losses = {name: float(loss) for name, (loss, _) in found.items()}
+    assert losses["other"] == losses["moved"] != losses["batch"]
     age, episode = np.asarray(rollout.age), np.cumsum(rollout.is_first, 0)
+    assert rollout.is_first[1:].any()
     for k in (1, 2, 3):
+        inside = episode[:-k] == episode[k:]
+        assert found["batch"][1].anchors[k - 1] == inside.sum()
         counted = [
             1 + sum(age[i + k, other] >= k for other in range(NUM) if other != j)
-            for i in range(UNROLL - k)
-            for j in range(NUM)
-            if episode[i, j] == episode[i + k, j]
+            for i, j in zip(*np.nonzero(inside), strict=True)
         ]
-        found = predicted()["strict"][1].n[k - 1]
-        assert float(found) == sum(n for n in counted if n > 1)
-        assert (age[k:][episode[k:] == episode[:-k]] >= k).all()
-
-
-def test_targets_of_another_environment_know_nothing():
-    losses = {name: float(loss) for name, (loss, _) in predicted().items()}
-    assert losses["other"] == losses["moved"] != losses["batch"]
+        assert float(found["strict"][1].n[k - 1]) == sum(n for n in counted if n > 1)
+        assert (age[k:][inside] >= k).all()
 
 
 def test_no_gradient_goes_across_an_end():
@@ -116,7 +122,7 @@ def test_no_gradient_goes_across_an_end():
     start = int(np.flatnonzero(np.asarray(rollout.is_first)[:, column])[-1])
 
     def later(observation):
-        heard = Heard(observation, rollout.previous, rollout.is_first)
+        heard = heard_in(rollout._replace(observation=observation))
         out = task.agent.apply({"params": state.params}, heard, state.extra.memory)
         return out.values[start:, column].sum() + out.c[start:, column].sum()
 
@@ -129,12 +135,11 @@ def test_predictions_given_actions_are_an_open_loop():
     """Predictions k ahead depend on the actions up to then, and on no later one."""
     agent = step.make_task(config_of(cpc__given_actions=True)).agent
     _, _, rollout, out = played()
-    heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
     other = rollout.action.at[5].set((rollout.action[5] + 1) % 3)
 
     @jax.jit
     def predict():
-        params = agent.init(jax.random.key(0), heard, agent.begin(NUM))
+        params = agent.init(jax.random.key(0), heard_in(rollout), agent.begin(NUM))
         return [agent.apply(params, out.c, a, method="predict") for a in (rollout.action, other)]
 
     moved = np.abs(np.subtract(*predict())).max((1, 3)) > 0
@@ -176,16 +181,16 @@ def test_a_loss_is_the_sum_of_its_parts_and_ppo_starts_as_a2c():
     """At the first step on a rollout the ratio is 1: nothing is clipped."""
     task, state, rollout, _ = played()
     batch = batch_of(rollout, state)
-    weights = {"policy__entropy": 0.3, "policy__value": 0.7, "cpc__weight": 2.0}
-    loss_fn = step.make_loss(config_of(**weights), task.agent)
-    alone = {"policy__entropy": 0.0, "policy__value": 0.0, "cpc__weight": 0.0}
-    policies = [
-        step.make_loss(config_of(policy__name=name, **alone), task.agent) for name in ("a2c", "ppo")
-    ]
+    parts, alone = ({"policy__entropy": entropy, "policy__value": value, "cpc__weight": weight}
+                    for entropy, value, weight in ((0.3, 0.7, 2.0), (0.0, 0.0, 0.0)))  # fmt: skip
+    loss_fn, a2c, ppo = (
+        step.make_loss(config_of(**own), task.agent)
+        for own in (parts, alone, {**alone, "policy__name": "ppo"})
+    )
 
     @jax.jit
     def compare(params):
-        own = [jax.grad(lambda p, f=f: f(p, {}, batch, None)[0])(params) for f in policies]
+        own = [jax.grad(lambda p, f=f: f(p, {}, batch, None)[0])(params) for f in (a2c, ppo)]
         return loss_fn(params, {}, batch, None), *own
 
     (loss, (_, found)), a2c, ppo = compare(state.params)
@@ -199,44 +204,40 @@ def test_a_loss_is_the_sum_of_its_parts_and_ppo_starts_as_a2c():
 def test_minibatches_are_whole_environments_with_their_memories():
     """Each epoch has each environment once, and values go on with the next rollout."""
     task, state, *_ = played()
-    together = task.many(NUM)
-    one = step.make_collect(config_of(policy__discount=0.8), task.agent, together)
+    together, rng = task.many(NUM), jax.random.key(0)
     settings = {"policy__name": "ppo", "policy__epochs": 2, "policy__minibatches": 2}
-    some = step.make_collect(config_of(policy__discount=0.8, **settings), task.agent, together)
-
-    @jax.jit
-    def collect(params, worlds, rng):
-        worlds, _ = one(params, worlds, rng)  # memories are not empty after it
-        later, whole = one(params, worlds, rng)
-        return whole, some(params, worlds, rng)[1], one(params, later, rng)[1]
-
-    found = collect(state.params, state.extra, jax.random.key(0))
-    whole, parts, after = jax.tree.map(np.asarray, found)
-    whole, after = (jax.tree.map(lambda x: x[0], one) for one in (whole, after))
+    one, some = (
+        jax.jit(step.make_collect(config_of(policy__discount=0.8, **own), task.agent, together))
+        for own in ({}, settings)
+    )
+    worlds, _ = one(state.params, state.extra, rng)  # memories are not empty after it
+    later, whole = one(state.params, worlds, rng)
+    _, parts = some(state.params, worlds, rng)
+    _, after = one(state.params, later, rng)
+    whole, after = (jax.tree.map(lambda x: np.asarray(x[0]), one) for one in (whole, after))
     steps, gae_lambda = whole["steps"], config_of().policy.gae_lambda
     given = steps.reward, steps.value, steps.is_last, after["steps"].value[0], 0.8, gae_lambda
     advantages, targets = rl.gae(*map(jnp.asarray, given[:4]), *given[4:])
     np.testing.assert_allclose(whole["advantages"], advantages, atol=1e-5)
     np.testing.assert_allclose(whole["targets"], targets, atol=1e-5)
-    distance = np.abs(parts["memory"][:, :, None] - whole["memory"]).max(-1)
+    distance = np.abs(np.asarray(parts["memory"])[:, :, None] - whole["memory"]).max(-1)
     order = distance.argmin(-1)
     assert [sorted(epoch.ravel()) for epoch in order.reshape(2, -1)] == [list(range(NUM))] * 2
     assert order[:2].tolist() != order[2:].tolist()
-    for i, own in enumerate(order):
-        for name in ("steps", "advantages", "targets"):
-            part = jax.tree.map(lambda x, i=i: x[i], parts[name])
-            same = jax.tree.map(lambda x, own=own: x[:, own], whole[name])
-            jax.tree.map(np.testing.assert_array_equal, part, same)
+    for name in ("steps", "advantages", "targets"):
+        for part, same in zip(*map(jax.tree.leaves, (parts[name], whole[name])), strict=True):
+            np.testing.assert_array_equal(part, np.moveaxis(same[:, order], 1, 0))
     assert distance.min(-1).max() == 0
 
 
 def test_environments_are_spread_over_their_episodes():
-    task = step.make_task(config_of(environment__num=20, num_env_steps=240))
-    worlds = jax.jit(lambda seed: task.init(seed).extra)(jnp.uint32(0))
+    config = config_of(environment__num=20, num_env_steps=240)
+    many, spread = step.make_task(config).many(20), config.environment.stagger
+    worlds = jax.jit(lambda: rl.begin(many, jnp.zeros((20, 1)), 20, jax.random.key(0), spread))()
     assert sorted(set(np.asarray(worlds.states.row))) == list(range(10))
 
 
-def test_seeds_at_once_are_seeds_one_by_one(monkeypatch):
+def test_seeds_at_once_are_seeds_of_their_own(monkeypatch):
     """Of the paper's agent on a small maze, which predicts beyond the ends of its episodes."""
     monkeypatch.setattr(rl, "make_environment", lambda name: rl.make_t_maze(2, max_steps=6))
     small = {
@@ -246,15 +247,17 @@ def test_seeds_at_once_are_seeds_one_by_one(monkeypatch):
     }  # fmt: skip
     task = step.make_task(with_settings(rl_paper.get_config(), small))
 
+    @jax.jit
+    @jax.vmap
     def train(seed):
         state = task.init(seed)
         return state, jax.lax.scan(lambda now, _: (task.launch(now), None), state, None, 2)[0]
 
-    before, alone = jax.jit(train)(jnp.uint32(1))
-    _, together = jax.jit(jax.vmap(train))(jnp.arange(2, dtype=jnp.uint32))
+    (before, other), (_, same) = (train(jnp.uint32(jnp.array(own))) for own in ((0, 1), (1, 2)))
+    before, alone = (jax.tree.map(lambda x: x[1], one) for one in (before, other))
+    for one, own in zip(*map(jax.tree.leaves, (alone.params, same.params)), strict=True):
+        np.testing.assert_allclose(one, own[0], atol=2e-4)
     assert int(alone.step) == 2 * task.steps_per_launch
-    for one, other in zip(*map(jax.tree.leaves, (alone.params, together.params)), strict=True):
-        np.testing.assert_allclose(one, other[1], atol=2e-4)
     assert all(part.shape == (4, 6) for part in alone.extra.memory)
     anchors = np.asarray(alone.metrics["offsets"].anchors)
     longest = int(np.flatnonzero(anchors).max()) + 1
@@ -347,12 +350,6 @@ def test_only_whole_episodes_are_counted_and_as_many_of_each_environment(capsys)
 def test_a_config_that_cannot_be_names_its_keys(given, words):
     with pytest.raises(UserError, match=words):
         run.interpret(run, config_of(**given))
-
-
-def test_every_config_is_sound():
-    for module in (rl_hidden_ball, rl_hidden_ball_ppo, rl_t_maze):
-        run.interpret(run, module.get_config())
-    check_config(rl_paper.get_config(), configs_rl.KEYS)
 
 
 @pytest.mark.nightly

@@ -34,35 +34,31 @@ EXACT = {
 def chain():
     """A Markov chain's 10,000 words, the most frequent first; and how often each pair is there."""
     rng = np.random.default_rng(0)
-    follows = rng.dirichlet(np.full(V - 1, 0.7), size=V - 1)
-    tokens = [0]
+    follows, tokens = rng.dirichlet(np.full(V - 1, 0.7), size=V - 1), [0]
     for _ in range(10_000):
         tokens.append(rng.choice(V - 1, p=follows[tokens[-1]]))
-    tokens = np.array(tokens)
     order = np.argsort(-np.bincount(tokens, minlength=V - 1))
     tokens = (np.argsort(order)[tokens] + 1).astype(np.int32)
-    counts = np.bincount(tokens, minlength=V)
-    words = tuple(f"w{i}" for i in range(V))
-    corpus = Corpus(
-        tokens, np.array([0, len(tokens)]), np.array([0, 1]), Vocabulary(words, counts), []
-    )
+    vocabulary = Vocabulary(tuple(f"w{i}" for i in range(V)), np.bincount(tokens, minlength=V))
+    corpus = Corpus(tokens, np.array([0, len(tokens)]), np.array([0, 1]), vocabulary, [])
     pairs = np.zeros((V, V))
     np.add.at(pairs, (tokens[:-1], tokens[1:]), 1)
     return corpus, pairs
 
 
-def settings(**given):
-    return {name.replace("__", "."): value for name, value in given.items()}
+def made_with(**given):
+    corpus, _ = chain()
+    settings = {name.replace("__", "."): value for name, value in given.items()}
+    config = with_settings(make_config(KEYS), {**EXACT, **settings})
+    run.interpret(run, config)
+    return run.make(config, Text(corpus, corpus))
 
 
 @functools.cache
-def fitted(given=(), seed=0):
-    corpus, _ = chain()
-    config = with_settings(make_config(KEYS), {**EXACT, **dict(given), "seed": seed})
-    run.interpret(run, config)
-    made = run.make(config, Text(corpus, corpus))
+def fitted(**given):
+    made = made_with(**{f"objective__{name}": value for name, value in given.items()})
     state = made.state
-    for i in range(config.epochs * made.stream.per_epoch):
+    for i in range(made.config.epochs * made.stream.per_epoch):
         state = made.launch(state, made.stream.launch(i))
     return made._replace(state=state)
 
@@ -82,10 +78,8 @@ def best_perplexity():
 OBJECTIVES = [
     {"name": "full_softmax"},
     {"name": "nce", "noise": "uniform"},
-    {"name": "ranking_nce", "draws": 4, "share": 1},
     {"name": "info_nce", "noise": "batch", "share": 32},
     {"name": "sampled_softmax", "subtract_log_q": False},
-    {"name": "negative_sampling"},
     {"name": "sampled_logistic", "remove_hits": True},
 ]
 #: Noise that follows the context, or is learned, takes longer.
@@ -103,8 +97,7 @@ BY_NIGHT = [
 )
 def test_each_objective_ends_at_the_optimum_of_likelihood(given):
     """log p is read off as `log_p_scores` says; nothing is better than the pairs' frequencies."""
-    trained = fitted(tuple({f"objective.{k}": v for k, v in given.items()}.items()))
-    perplexity, log_z = told(trained)
+    perplexity, log_z = told(fitted(**given))
     best = best_perplexity()
     assert best - 1e-3 <= perplexity <= 1.01 * best
     if given["name"] == "nce":  # the partition is 1 without being asked
@@ -113,33 +106,11 @@ def test_each_objective_ends_at_the_optimum_of_likelihood(given):
 
 
 def test_without_its_correction_the_batch_learns_the_ratio_and_not_the_probability():
-    trained = fitted((("objective.name", "info_nce"), ("objective.noise", "batch"),
-                      ("objective.share", 32), ("objective.subtract_log_q", False)))  # fmt: skip
+    trained = fitted(name="info_nce", noise="batch", share=32, subtract_log_q=False)
     assert told(trained)[0] <= 1.01 * best_perplexity()  # read off as a ratio
     wrong = trained.config.copy_and_resolve_references()
     wrong.objective.subtract_log_q = True
     assert told(trained._replace(config=wrong))[0] > 1.02 * best_perplexity()
-
-
-def test_skip_gram_with_negative_sampling_reaches_pmi_less_log_k():
-    """Levy & Goldberg 2014, section 3, with the window's own marginals."""
-    trained = fitted((("model.name", "skip_gram"), ("model.bias", "none"), ("epochs", 15)))
-    tables = jax.device_get(trained.state.params["tables"])
-    scores = (tables["input"] @ tables["output"].T)[1:, 1:]
-    corpus, pairs = chain()
-    both = (pairs + pairs.T)[1:, 1:]
-    both /= both.sum()
-    q = unigram(np.bincount(corpus.tokens, minlength=V), 1.0)[1:]
-    want = np.log(both / both.sum(1, keepdims=True) / q) - np.log(5)
-    weight = both > 0.005
-    np.testing.assert_allclose(scores[weight], want[weight], atol=0.12)
-
-
-def made_with(**given):
-    corpus, _ = chain()
-    config = with_settings(make_config(KEYS), {**EXACT, **settings(**given)})
-    run.interpret(run, config)
-    return run.make(config, Text(corpus, corpus))
 
 
 def draw_step(made, params, key):
@@ -170,14 +141,12 @@ def test_skip_gram_loss_equals_a_loop_over_pairs(name, remove):
         loss, places, batch = draw_step(made, params, key)
         return loss(params), places.drawn, params["tables"], batch["tokens"]
 
-    got, drawn, tables, words = map(
-        lambda x: jax.tree.map(np.asarray, x), first_loss(made.state.params, jax.random.key(0))
-    )  # fmt: skip
+    found = first_loss(made.state.params, jax.random.key(0))
+    got, drawn, tables, words = jax.tree.map(np.asarray, found)
     tables = {n: table.astype(np.float64) for n, table in tables.items()}
     corpus, _ = chain()
     log_q = np.log(np.maximum(unigram(np.bincount(corpus.tokens, minlength=V), 1.0), 1e-30))
-    constant = np.log(3.0) if name == "nce" else 0.0
-    total = 0.0
+    constant, total = np.log(3.0) if name == "nce" else 0.0, 0.0
     for i, j in itertools.product(range(16), (-2, -1, 1, 2)):
         center, label = words[2 + i], words[2 + i + j]
         if center < 0 or label < 0:
@@ -222,8 +191,8 @@ def test_the_unknown_word_is_left_out_of_perplexity_as_it_is_of_training(name):
     # Nothing is left: a sentence, and no score.
     unknown = chain()[0]._replace(tokens=np.zeros(9, np.int32), sentence_starts=np.array([0, 9]))
     made.config.evaluate.similarity, lines = False, []
-    assert not evaluate.evaluate(made._replace(text=made.text._replace(test=unknown)),
-                                 lines.append)[0]  # fmt: skip
+    made = made._replace(text=made.text._replace(test=unknown))
+    assert not evaluate.evaluate(made, lines.append)[0]
     assert "no perplexity: no word of the held-out text can be told" in lines[0]
 
 
@@ -273,13 +242,12 @@ def test_counts_of_learned_unigram_noise_do_not_overflow():
     np.testing.assert_allclose(log_q(jnp.array([4, 5])), np.log(0.5), atol=1e-6)
 
 
-def quick(**given):
-    tiny = {
-        "data.source": "synthetic", "data.positions": 128, "steps_per_launch": 4,
-        "data.subsample": 1e-3, "epochs": 4, "model.width": 8, "log_launches": 1,
-        "save_launches": 2, "evaluate.max_places": 500, "evaluate.similarity": False,
-    }  # fmt: skip
-    return with_settings(make_config(KEYS), {**tiny, **settings(**given)})
+QUICK = {
+    "data.source": "synthetic", "data.positions": 128, "steps_per_launch": 4, "epochs": 4,
+    "data.subsample": 1e-3, "model.width": 8, "log_launches": 1, "save_launches": 2,
+    "evaluate.max_places": 500, "evaluate.similarity": False,
+    "objective.noise": "learned_unigram",
+}  # fmt: skip
 
 
 @pytest.mark.whole
@@ -289,7 +257,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     assert corpus.sentence_starts[-1] == len(corpus.tokens) == corpus.vocabulary.counts.sum()
     assert (np.diff(corpus.vocabulary.counts[1:]) <= 0).all()
     monkeypatch.setattr(run, "load_data", lambda *given: Text(corpus, corpus))
-    config = quick(objective__noise="learned_unigram")
+    config = with_settings(make_config(KEYS), QUICK)
     run_config(config, str(whole), "cpu")
     shutil.copytree(whole, parts)
     steps = sorted(int(path.name) for path in (parts / "checkpoints").iterdir())
@@ -313,37 +281,30 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     ({"objective.log_z": "learned"}, "objective.log_z is 'learned'"),
     ({"objective.noise": "proposal", "objective.share": 1, "objective.unique": True},
      "objective.noise is 'proposal'"),
-    ({"data.source": "folder"}, "data.path"),
 ])  # fmt: skip
 def test_a_config_that_cannot_be_names_its_keys(given, words):
-    corpus, _ = chain()
-    config = with_settings(make_config(KEYS), {**EXACT, **given})
-
-    def start():
-        run.interpret(run, config)
-        if config.data.source == "folder":
-            run.load_data(config, print)
-        run.make(config, Text(corpus, corpus))
-
     with pytest.raises(UserError, match=words):
-        start()
+        made_with(**given)
 
 
-def test_a_vocabulary_of_one_word_is_refused():
+def test_a_vocabulary_of_one_word_and_a_folder_without_a_path_are_refused():
     words = Vocabulary(("<unk>", "the"), np.array([0, 50]))
     corpus = Corpus(np.ones(50, np.int32), np.array([0, 50]), np.array([0, 1]), words, [])
+    config = make_config(KEYS)
     with pytest.raises(UserError, match="vocabulary has one word"):
-        run.make(quick(), Text(corpus, corpus))
+        run.make(config, Text(corpus, corpus))
+    config.data.source = "folder"
+    with pytest.raises(UserError, match=r"data\.path"):
+        load_data(config, print)
 
 
 def test_lines_are_sentences_and_their_unknown_word_is_ours(tmp_path, monkeypatch):
     """As in Mikolov's files of the Penn Treebank: a full stop is no end, <unk> is id 0."""
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "ptb.train.txt").write_text(" mr. <unk> is n \n is mr. <unk> \n" * 3)
+    (tmp_path / "ptb").mkdir()
+    (tmp_path / "ptb" / "ptb.train.txt").write_text(" mr. <unk> is n \n is mr. <unk> \n" * 3)
     config = make_config(KEYS)
-    config.data.source, config.data.path = "folder", str(tmp_path / "text")
-    config.data.min_count, config.data.test_fraction = 1, 0.0
+    config.data.update(source="folder", path=str(tmp_path / "ptb"), min_count=1, test_fraction=0.0)
     config.data.form = "lines"
     corpus = load_data(config, lambda line: None).train
     assert set(corpus.vocabulary.words) == {"<unk>", "mr.", "is", "n"}
@@ -353,12 +314,9 @@ def test_lines_are_sentences_and_their_unknown_word_is_ours(tmp_path, monkeypatc
     assert "mr." not in load_data(config, lambda line: None).train.vocabulary.words
 
 
-@pytest.mark.parametrize(
-    "vectors",
-    [np.ones((9, 4)), np.arange(9.0)[:, None], np.full((9, 4), np.nan), np.ones((1, 4))],
-    ids=["equal", "one column", "nan", "one word"],
-)
-def test_words_without_two_axes_have_no_map(vectors):
-    assert evaluate.map_words(vectors) is None
+def test_words_without_two_axes_have_no_map():
+    for vectors in (np.ones((9, 4)), np.arange(9.0)[:, None], np.full((9, 4), np.nan)):
+        assert evaluate.map_words(vectors) is None
+    assert evaluate.map_words(np.arange(4.0)[None]) is None
     some = np.random.default_rng(0).standard_normal((9, 4))
     assert np.isfinite(evaluate.map_words(some)).all()
