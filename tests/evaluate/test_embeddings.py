@@ -84,6 +84,7 @@ def test_buckets_are_the_best_of_all_choices(shape_frames):
     found = bucket_lengths(lengths, shape_frames)
     assert price(found) == min(price(np.array([*some, longest])) for some in every)
     assert len(found) == {0: len(inner) + 1, 10_000: 1}.get(shape_frames, len(found))
+    assert len(bucket_lengths(np.arange(1, 100), 0)) == 16
 
 
 def test_budgets_are_of_frames_whatever_a_sample_is():

@@ -29,6 +29,8 @@ def test_every_second_sentence_alike_is_half_of_the_anchors():
         made = audit.audit_problem(drawn._replace(draw=lambda step, batch=batch: batch))
         rows.append({row.name: row.value for row in made})
         assert rows[-1]["accidental_hits"] == 0
+    names = [row.name for row in audit._named("phone", made, only_false=True)]
+    assert len(names) == sum("false_negatives" in row.name for row in made)
     different, alike = rows
     assert different[ANCHORS] == different[NEGATIVES] == 0
     assert alike[ANCHORS] == pytest.approx(0.5, abs=0.11)

@@ -202,6 +202,7 @@ def test_what_cannot_be_read_is_skipped_and_listed(tmp_path, small_chunks, capsy
     assert sum(line.startswith("skipped ") for line in said) == 3
     assert said[-1].startswith("5 files, 3 skipped, ")
     assert said[-1].endswith(" h audio/s")
+    assert float(said[-1].split(", ")[2].split()[0]) > 0
     made, said = np.load(tmp_path / "out.npz"), capsys.readouterr().out
     assert sorted(made.files) == [
         "cut", "good.flac", "good.wav", "half", "times_seconds", "times_seconds.features",

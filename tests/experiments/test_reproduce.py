@@ -185,7 +185,9 @@ def test_latents_of_each_recording_come_first():
     assert np.bincount(latents[:, 0].astype(int)).tolist() == [8, 8, 4]
     again, _ = bound.gather(iter(pool), 20)
     np.testing.assert_array_equal(latents, again)
-    assert len(bound.gather(iter(pool), 2)[0]) == 2
+    rest = iter(pool)
+    assert len(bound.gather(rest, 2)[0]) == 2
+    assert len([*rest]) == 3  # with two recordings there is enough
 
 
 def test_bound_by_n_is_that_of_a_double_loop():

@@ -234,8 +234,8 @@ def test_equal_scores_give_log_n():
 
 
 def test_chance_is_that_of_each_anchor():
-    """With clips of 6, 8 and 10 latents there are few to guess among at late times."""
-    outputs, exists = random_outputs(8, 10, 4, 1), np.arange(10) < np.r_[[6] * 6, 8, 10][:, None]
+    """With clips of 0, 6, 8 and 10 latents there are few to guess among at late times."""
+    outputs, exists = random_outputs(8, 10, 4, 1), np.arange(10) < np.r_[0, [6] * 5, 8, 10][:, None]
 
     @jax.jit
     def sums_of(where):
@@ -245,6 +245,7 @@ def test_chance_is_that_of_each_anchor():
     among = np.array([exists[:, t].sum() for t in range(1, 10) for there in exists if there[t]])
     among = among[among > 1]
     assert float(sums.n[0]) == among.sum()
+    assert float(sums.sequences[0]) == 7  # the empty one is none
     assert float(sums.chance[0]) == pytest.approx((1 / among).sum())
     track = Tracker(True)(sums)
     assert track.chance[0] == pytest.approx((1 / among).mean())

@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from cpc import train
+from cpc.results.score import read_records
 from cpc.types import UserError
 
 SCRIPT = pathlib.Path(linear_run.__file__)
@@ -43,6 +44,15 @@ def whole(tmp_path_factory):
     """A run of STEPS that was never stopped."""
     folder = tmp_path_factory.mktemp("whole")
     return Run(linear_run.run(folder, STEPS).state, linear_run.records(folder))
+
+
+def test_steps_per_second_are_of_their_window(tmp_path):
+    begin = time.perf_counter()
+    linear_run.run(tmp_path, 10)
+    slowest = 5 / (time.perf_counter() - begin)
+    found = [record.get("steps_per_second", slowest) for record in read_records(tmp_path, [])]
+    assert len({*found}) > 1
+    assert min(found) >= slowest
 
 
 def test_resume_equals_never_stopped(tmp_path, whole):
