@@ -295,6 +295,35 @@ def test_any_loss_of_a_choice_by_blocks_equals_the_whole_matrix(loss):
     assert_same(found, want, rtol=3e-5, atol=1e-5)
 
 
+def test_floor_of_cosines_is_that_of_the_temperature():
+    """e^(-1 / tau), also if learned; half of the anchors have all of their noise taken away."""
+    loss = functools.partial(losses.hard_weighted, prior=0.3, concentration=0.5)
+    outputs = random_outputs(3, 5, 5, 1)
+    unit = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), outputs)
+    moved = 2 * jnp.roll(unit.z, -1, axis=1)[:2, :, None]  # towards their positives
+    predictions = unit.predictions.at[:2].add(moved)
+    predictions = predictions / jnp.linalg.norm(predictions, axis=-1, keepdims=True)
+
+    def whole(z, predictions, tau):
+        scores = predictions[:, :-1, 0].reshape(-1, 5) @ z.reshape(-1, 5).T
+        place = jnp.arange(15).reshape(3, 5)[:, 1:].ravel()  # of the positives
+        positive, where = scores[jnp.arange(12), place], jnp.arange(15) != place[:, None]
+        return loss(positive, scores, where, temperature=tau).mean()
+
+    def blocks(z, predictions, tau):
+        outputs = CPCOutputs(z, z, predictions)
+        options = {"loss": loss, "temperature": tau, "block": 6}
+        return cpc_loss(outputs, POSITIONS, negatives.batch, **options)[0]
+
+    args = unit.z, predictions
+    programs = [jax.jit(jax.value_and_grad(f, (0, 1, 2))) for f in (whole, blocks)]
+    for tau in (1.0, 0.1):
+        expected, got = (program(*args, jnp.float32(tau)) for program in programs)
+        assert_same(got, expected, rtol=1e-4, atol=2e-5)
+    known = jax.jit(lambda z, p: blocks(z, p, 0.1))(*args)
+    assert float(known) == pytest.approx(float(expected[0]), rel=2e-5)
+
+
 def test_strict_bound_equals_the_rule():
     outputs = random_outputs(5, 6, 4, 3)
 

@@ -302,6 +302,14 @@ def test_tables_and_draws_have_the_distribution(name):
     assert statistic(counts, q, expected["chi2_bins"]) <= expected.get("chi2_999999", 1e-9)
 
 
+def test_draws_are_independent():
+    """Pairs of neighbours, too, have the distribution."""
+    q = np.array([0.1, 0.2, 0.7])
+    classes = np.asarray(draw_many(jax.random.key(8), alias_table(q))).reshape(-1, 2)
+    counts = np.bincount(classes @ [3, 1], minlength=9)
+    assert statistic(counts, np.outer(q, q).ravel(), 9) < 42.70  # chi-square, 8 degrees, 1 - 1e-6
+
+
 def test_keys_matter():
     table = alias_table(np.ones(1000))
     one, same, two = (draw_many(jax.random.key(seed), table) for seed in (0, 0, 1))

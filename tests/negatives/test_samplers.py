@@ -332,6 +332,19 @@ def test_pairs_and_shares_are_uniform():
     assert scores[0, 3:].max() <= 10
 
 
+def test_mixture_of_scores_is_the_score_of_the_mixture_before_its_length():
+    """Same key, same pairs: s = q . y, and the paper's key is y / |y|."""
+    keys = np.random.default_rng(5).normal(size=(1, 4, 8))
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    keys = np.float32(keys[:, np.argsort(-keys[0].sum(-1))])
+    mixtures = np.asarray(compiled_mix(RNG, keys, 50))
+    np.testing.assert_allclose(np.linalg.norm(mixtures, axis=-1), 1.0, rtol=1e-5)
+    got, _ = run(mixed(4, 50), np.zeros(1), keys.sum(-1), np.ones((1, 4), bool))
+    lengths = got[:, 4:] / mixtures.sum(-1)
+    assert (lengths > 0).all()
+    assert (lengths <= 1 + 1e-5).all()
+
+
 def test_keys_that_cancel_are_not_nan():
     keys = jnp.array([[[1.0, 0.0], [-1.0, 0.0]]])
     mix = jax.jit(jax.value_and_grad(lambda keys: mix_keys(RNG, keys, 3).sum()))

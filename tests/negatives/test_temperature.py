@@ -18,6 +18,7 @@ from cpc.negatives import (
     raw_temperature,
     solve_temperature,
 )
+from cpc.negatives.temperature import _mean_entropy
 from cpc.types import UserError
 from tests.goldens.goldens import load_golden
 
@@ -91,6 +92,12 @@ def mean_entropy(scores, tau, where):
             p = np.exp(x - np.logaddexp.reduce(x))
             values.append(-(p[p > 0] * np.log(p[p > 0])).sum())
     return np.mean(values)
+
+
+def test_newton_steps_by_the_slope_of_the_mean_entropy():
+    scores, where = map(jnp.asarray, random_scores(0, 1.0, False))
+    value, slope = jax.jvp(lambda x: _mean_entropy(scores, jnp.exp(x), where), (0.5,), (1.0,))
+    assert float(slope[0]) == pytest.approx(float(value[1]), rel=1e-4)
 
 
 solve = jax.jit(solve_temperature)
