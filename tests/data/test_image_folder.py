@@ -331,22 +331,22 @@ def test_a_large_set_is_checked_once(folder, tmp_path, memory_bytes):
 
 def test_what_is_not_there(folder, tmp_path):
     (folder / "test/cat").mkdir(parents=True)
-    (folder / "several").mkdir()
+    (tmp_path / "own/several").mkdir(parents=True)
     for i, size in enumerate(((6, 6), (9, 7))):
-        (folder / f"several/{i}.png").write_bytes(flat(90, size=size))
+        (tmp_path / f"own/several/{i}.png").write_bytes(flat(90, size=size))
     for root, split, options, words in (
         (tmp_path / "none", "train", {}, "none"), (folder, "dev", {}, "'dev' .* test, train, val"),
         (folder, "test", {}, "no images in .*test"), (folder, "train", {"channels": 4}, "4"),
         (folder, "train", {"size": 0}, "size is 0"), (folder, "train/cat", {}, "test, train, val"),
         (folder, "", {}, "test, train, val"), (folder, "..", {}, "test, train, val"),
-        (folder, "several", {}, r"several sizes, .*give the size"),
+        (tmp_path / "own", "several", {}, r"several sizes, .*give the size"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):
             data.read_image_folder(root, split, log=quiet, **options)
     (folder / "test/cat/1.png").write_bytes(b"")
     with pytest.raises(UserError, match="none of the 1 images"):
         data.read_image_folder(folder, "test")
-    images = data.read_image_folder(folder, "several", size=5, channels=1, log=quiet)
+    images = data.read_image_folder(tmp_path / "own", "several", size=5, channels=1, log=quiet)
     assert images.pixels.shape == (2, 5, 5, 1)
     assert images.labels.tolist() == 2 * [data.UNLABELLED]  # without a class
     assert images.class_names == ()

@@ -14,7 +14,7 @@ from PIL import Image
 from cpc.data import pack_folder, read_image_folder
 from tests.endurance.tries import Try, attempt
 
-Make = Callable[[np.random.Generator, Path], None]
+Make = Callable[[np.random.Generator, Path], object]
 
 
 def sound(rng: np.random.Generator, seconds: float = 0.3) -> np.ndarray:
@@ -57,8 +57,8 @@ def with_value(rng: np.random.Generator, path: Path, value: float) -> None:
 
 #: Each makes an odd thing of a name.
 ODD_SOUNDS: dict[str, Make] = {
-    "empty": lambda rng, p: p.with_suffix(".wav").write_bytes(b"") and None,
-    "noise": lambda rng, p: p.with_suffix(".flac").write_bytes(rng.bytes(500)) and None,
+    "empty": lambda rng, p: p.with_suffix(".wav").write_bytes(b""),
+    "noise": lambda rng, p: p.with_suffix(".flac").write_bytes(rng.bytes(500)),
     **{f"half {end}": partial(harm, suffix=f".{end}", is_cut=True)
        for end in ("wav", "flac", "ogg", "mp3")},
     **{f"flipped {end}": partial(harm, suffix=f".{end}", is_cut=False)
@@ -72,10 +72,9 @@ ODD_SOUNDS: dict[str, Make] = {
     "fifo": lambda rng, p: os.mkfifo(p.with_suffix(".wav")),
     "device": lambda rng, p: p.with_suffix(".wav").symlink_to("/dev/zero"),
     "link to nowhere": lambda rng, p: p.with_suffix(".wav").symlink_to("/nowhere/at/all"),
-    "two loops": lambda rng, p: (
-        [p.with_name(f"{p.name}{i}").symlink_to(".") for i in "ab"] and None),
+    "two loops": lambda rng, p: [p.with_name(f"{p.name}{i}").symlink_to(".") for i in "ab"],
     "name of bytes": lambda rng, p: (
-        Path(os.fsdecode(os.fsencode(p) + b"\xff.wav")).write_bytes(b"RIFF") and None),
+        Path(os.fsdecode(os.fsencode(p) + b"\xff.wav")).write_bytes(b"RIFF")),
     "folder named wav": lambda rng, p: p.with_suffix(".wav").mkdir(),
 }  # fmt: skip
 
@@ -94,14 +93,14 @@ ALTERED = ("half wav", "half ogg", "half mp3", "NaN", "infinity")
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 12\n%%EndComments\n%%EOF\n"
 ODD_IMAGES: dict[str, Make] = {
-    "empty": lambda rng, p: p.with_suffix(".png").write_bytes(b"") and None,
+    "empty": lambda rng, p: p.with_suffix(".png").write_bytes(b""),
     "half": lambda rng, p: image_file(rng, p.with_suffix(".png"), "PNG", is_cut=True),
-    "EPS": lambda rng, p: p.with_suffix(".png").write_bytes(EPS) and None,
+    "EPS": lambda rng, p: p.with_suffix(".png").write_bytes(EPS),
     "ICO": lambda rng, p: image_file(rng, p.with_suffix(".png"), "ICO", 16),
     "TGA": lambda rng, p: image_file(rng, p.with_suffix(".png"), "TGA"),
     "fifo": lambda rng, p: os.mkfifo(p.with_suffix(".png")),
     "device": lambda rng, p: p.with_suffix(".png").symlink_to("/dev/zero"),
-    "noise": lambda rng, p: p.with_suffix(".jpg").write_bytes(rng.bytes(500)) and None,
+    "noise": lambda rng, p: p.with_suffix(".jpg").write_bytes(rng.bytes(500)),
 }
 
 
