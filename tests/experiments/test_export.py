@@ -1,6 +1,7 @@
 """A run's model in a folder: what is in it, that it is the same model, and what its card says."""
 
 import json
+import re
 import types
 
 import jax
@@ -107,7 +108,7 @@ def small_run(tmp_path):
 def run_code(card, folder, names):
     """Run the code on a card, with its model at another place."""
     code = card.split("```python\n")[1].split("```")[0]
-    exec(code.replace('load("exported")', f'load("{folder}")'), names)
+    exec(re.sub(r'load\("\w+"\)', f'load("{folder}")', code), names)
     return names
 
 
