@@ -64,6 +64,7 @@ def test_the_policy_that_acts_is_the_one_that_learns():
 
 
 def test_two_memories_are_reset_step_by_step_as_over_a_whole_rollout():
+    """Whatever they held before."""
     agent = step.make_task(config_of(model__memory="lstm")).agent
     heard, begin = heard_in(played()[2]), agent.begin(NUM)
 
@@ -76,11 +77,16 @@ def test_two_memories_are_reset_step_by_step_as_over_a_whole_rollout():
             logits, values, memory = step.take_step(agent, params, *given, memory)
             return memory, (logits[0], values[0])
 
-        out = agent.apply({"params": params}, heard, begin)
-        return (out.memory, (out.logits, out.values)), jax.lax.scan(act, begin, heard)
+        held = jax.tree.map(lambda x: x + 1, begin)
+        out, other = (agent.apply({"params": params}, heard, one) for one in (begin, held))
+        found = (out.memory, (out.logits, out.values)), jax.lax.scan(act, begin, heard)
+        return found, (out.logits, other.logits)
 
-    for one, other in zip(*map(jax.tree.leaves, both()), strict=True):
+    found, logits = both()
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+    began = np.cumsum(heard.is_first, 0) > 0
+    np.testing.assert_allclose(*(one[began] for one in logits), atol=1e-6)
 
 
 def test_nothing_is_predicted_across_an_end_or_of_targets_of_another_environment():

@@ -334,7 +334,7 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
         monkeypatch.setattr(audio_supervised, name, own)
     model, few = audio.build_model(config), data.select(sound.train, range(12))
     labels = [np.zeros(int(n) // 160, np.int32) for n in few.lengths]
-    for config.seed in (*range(5), 0):
+    for config.seed in 2 * [*range(4)]:
         read.clear()
         audio_supervised.train_supervised(config, tmp_path, model, few, labels, 2, {})
         trained = {*drawn[-1].names}
@@ -342,8 +342,8 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
         assert trained | read == {*few.names}
         assert (len(read), max(drawn[-1].lengths)) == (1, max(few.lengths))
         held.append(tuple(read))
-    assert len(set(held)) > 1
-    assert held[0] == held[-1]
+    assert len(set(held[:4])) > 1
+    assert held[:4] == held[4:]
 
 
 def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_frames(

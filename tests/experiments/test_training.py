@@ -73,10 +73,9 @@ BOUND = ("bound", "bound_low", "bound_high", "log_n", "nats", "state")
 def test_a_loss_with_log_n_is_recorded_and_evaluated(made):
     """With an average, and of batches of one speaker; the strict bound has batches of its own."""
     config = make_config(
-        data__one_speaker=True, model__context="lstm", model__context_layers=2,
-        model__norm="group", model__num_offsets=2, negatives__rule="one_per_sequence",
-        negatives__temperature_rule="learned", optim__ema_decay=0.9, optim__clip_norm=1.0,
-        optim__weight_decay=0.01,
+        data__one_speaker=True, model__context="lstm", model__norm="group", model__num_offsets=2,
+        negatives__rule="one_per_sequence", negatives__temperature_rule="learned",
+        optim__ema_decay=0.9, optim__clip_norm=1.0, optim__weight_decay=0.01,
     )  # fmt: skip
     state, problem, mesh, _ = train(config, made, steps=2)
     assert state.failure.tolist() == [-1, -1]
