@@ -16,8 +16,17 @@ from experiments.reproduce import cells
 from experiments.reproduce.bound import measure_bound
 from experiments.reproduce.cells import Planned
 from experiments.sweep.cells import Cell
-from experiments.sweep.jobs import check_cell, end, lock_folder, make_job, read_plan, run_jobs
-from experiments.sweep.launchers import Job, count_signals, make_local
+from experiments.sweep.jobs import (
+    Job,
+    check_cell,
+    count_signals,
+    end,
+    lock_folder,
+    make_job,
+    make_local,
+    read_plan,
+    run_jobs,
+)
 
 #: Exponents of the N of the table of the bound, as powers of 2.
 BOUND_SIZES, SMOKE_BOUND_SIZES = range(5, 17), range(5, 11)

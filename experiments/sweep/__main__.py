@@ -48,13 +48,18 @@ from experiments.sweep.cells import (
     make_cells,
     shorten,
 )
-from experiments.sweep.jobs import check_cell, end, lock_folder, make_job, read_plan, run_jobs
-from experiments.sweep.launchers import (
+from experiments.sweep.jobs import (
     Job,
+    check_cell,
     count_signals,
+    end,
     import_submitit,
+    lock_folder,
+    make_job,
     make_local,
     make_slurm,
+    read_plan,
+    run_jobs,
 )
 
 GRID = flags.DEFINE_multi_string(

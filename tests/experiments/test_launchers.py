@@ -11,7 +11,7 @@ import time
 import pytest
 
 from cpc.types import UserError
-from experiments.sweep.launchers import (
+from experiments.sweep.jobs import (
     Job,
     Requeued,
     deal,
