@@ -57,7 +57,6 @@ CASES = {
     "criterion": "criterion over all candidates, predictions included",
 }
 
-
 WIDTH = 256
 NUM_CANDIDATES = (4096, 16384)
 #: Largest ratios at 16,384 candidates: to torch's time and memory, to the products' time.

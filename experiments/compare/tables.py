@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cpc.report.engine import Table, duration, show
+from cpc.report.score_section import show_lead
 from cpc.report.scores import METHODS
-from cpc.report.sentences import lead_phrase
 from cpc.results import QUESTION, Cell, Frame, Run, last_known, settings, show_value, unit_of
 
 NOTE = (
@@ -100,11 +100,6 @@ def lead_of(row: Any, over: str) -> tuple[float, float, float, str] | None:
     if row is None or math.isnan(getattr(row, over)):
         return None
     return (*(getattr(row, f"{over}{end}") for end in ("", "_low", "_high")), row.metric)
-
-
-def show_lead(cell: tuple[float, float, float, str] | None) -> str:
-    """Return a difference with its interval."""
-    return lead_phrase(cell[:3], cell[3]) if isinstance(cell, tuple) else ""
 
 
 def short_title(question: Question, others: Sequence[Question]) -> str:

@@ -12,7 +12,8 @@ from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.command.run_dir import record_state
 from experiments.kinds.audio import kind as audio
-from experiments.reproduce import bound, folder
+from experiments.reproduce import __main__ as folder
+from experiments.reproduce import bound
 from experiments.reproduce import cells as cells_
 from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
 from experiments.reproduce.claims import CHANCE, TABLES

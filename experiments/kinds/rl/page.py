@@ -10,7 +10,7 @@ from cpc.files import read_arrays
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE, add_legend, label, make_figure
 from cpc.report.engine import Section, Table, figure_of, show_interval, write_page
 from cpc.report.provenance import made_section
-from cpc.results import Run, read_run, read_scores
+from cpc.results import Run, read_run, read_scores, score_frame
 from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
 
 TITLES = {"c": "memory, c", "z": "what is seen alone, z", "random c": "memory, untrained"}
@@ -121,15 +121,10 @@ def episode_figure(workdir: Path, name: str) -> Any:
 def memory_tables(workdir: Path) -> list[Table]:
     """Return the probes of the memory, a row each."""
     rows = [
-        {
-            "of": score.task,
-            "from": TITLES.get(score.features, score.features),
-            "accuracy, %": f"{100 * score.value:.1f}",
-            "95 % interval": ""
-            if score.low is None or score.high is None
-            else show_interval(100 * score.low, 100 * score.high),
-            "most frequent, %": f"{100 * (score.chance or 0):.1f}",
-        }
-        for score in read_scores(workdir)
-    ]
-    return [Table("Linear probes, where it cannot be seen", pd.DataFrame(rows))] if rows else []
+        (score.task, TITLES.get(score.features, score.features), f"{100 * score.value:.1f}",
+         show_interval(100 * score.low, 100 * score.high), f"{100 * score.chance:.1f}")
+        for score in score_frame(read_scores(workdir)).itertuples()
+    ]  # fmt: skip
+    heads = ["of", "from", "accuracy, %", "95 % interval", "most frequent, %"]
+    frame = pd.DataFrame(rows, columns=pd.Index(heads))
+    return [Table("Linear probes, where it cannot be seen", frame)] if rows else []

@@ -86,14 +86,20 @@ def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Co
 
 def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
     """Return the text that the data section of a config names."""
+    if data.source == "folder" and not data.path:
+        raise UserError("data.source is folder: name it by data.path")
     if data.source == "synthetic":
         corpus = synthetic(seed)
-    elif data.source == "folder":
-        if not data.path:
-            raise UserError("data.source is folder: name it by data.path")
-        corpus = pack(Path(data.path), data, log, data.form)
     else:
-        corpus = pack(prepare_texts(data.source, log=log) / "text", data, log)
+        is_own = data.source == "folder"
+        corpus = read_text_folder(
+            Path(data.path) if is_own else prepare_texts(data.source, log=log) / "text",
+            cache_dir() / "packs",
+            log,
+            form=data.form if is_own else "prose",
+            min_count=data.min_count,
+            max_vocabulary=data.max_vocabulary,
+        )
     skipped = count_names(corpus.skipped, "files skipped")
     if data.test_fraction == 0:
         log(f"data: {describe_corpus(corpus)}; {skipped}")
@@ -103,18 +109,6 @@ def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
     used = describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(f"data: {used}; {copies if num_copies else ''}{skipped}")
     return Text(train, test)
-
-
-def pack(folder: Path, data: Any, log: Callable[[str], object], form: str = "prose") -> Corpus:
-    """Return a folder's text as tokens."""
-    return read_text_folder(
-        folder,
-        cache_dir() / "packs",
-        log,
-        form=form,
-        min_count=data.min_count,
-        max_vocabulary=data.max_vocabulary,
-    )
 
 
 def fingerprint(corpus: Corpus) -> Fingerprint:
@@ -257,7 +251,7 @@ def make_work(
         print_scores(scores)
 
     def write_page(folder: pathlib.Path) -> pathlib.Path:
-        from experiments.kinds.words.page import write_words_report  # matplotlib takes seconds
+        from experiments.kinds.words.evaluate import write_words_report  # matplotlib takes seconds
 
         return write_words_report(folder)
 
