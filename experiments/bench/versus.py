@@ -45,10 +45,7 @@ PAPER = {
 WHOLE = {"batch_size": 64, "num_shards": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
 #: At the paper's size, by the kind of device: of the step, and largest ratios to torch.
-STEP = {
-    "cpu": Target("fraction_of_peak", 0.65),
-    "gpu": Target("milliseconds", 5, at_least=False),
-}
+STEP = {"cpu": Target("fraction_of_peak", 0.65), "gpu": Target("milliseconds", 5, at_least=False)}
 RATIOS = {"cpu": {"step": 0.85, "context": 0.6, "criterion": 0.45}, "gpu": {"step": 1 / 3}}
 CASES = {
     "step": "whole step",

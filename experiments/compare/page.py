@@ -66,9 +66,7 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
     return write_page(folder, "comparison", title, "Runs beside each other.", (), sections)
 
 
-def read_runs(
-    runs: Sequence[tuple[str, Path]],
-) -> tuple[list[tuple[str, Run]], dict[str, str]]:
+def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], dict[str, str]]:
     """Return the runs that have recorded something, and by name what is wrong with a run."""
     found, problems = [], {}
     for name, path in runs:

@@ -40,14 +40,7 @@ from cpc.types import UserError
 from experiments.command import cli, names, run_dir
 from experiments.command.config import Config
 from experiments.kinds.registry import CONTRASTIVE
-from experiments.sweep.cells import (
-    Cell,
-    check_rank_by,
-    keep_best,
-    last_scores,
-    make_cells,
-    shorten,
-)
+from experiments.sweep.cells import Cell, check_rank_by, keep_best, last_scores, make_cells, shorten
 from experiments.sweep.jobs import (
     Job,
     check_cell,

@@ -84,10 +84,7 @@ def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
 
 
 def make_job(
-    config_file: str | pathlib.Path,
-    cell: Cell,
-    folder: pathlib.Path,
-    device: str = "auto",
+    config_file: str | pathlib.Path, cell: Cell, folder: pathlib.Path, device: str = "auto"
 ) -> Job:
     """Return the command that makes a cell alone, in a folder of its name."""
     sets = [f"--config.{key}={flag_text(value)}" for key, value in cell.settings.items()]
