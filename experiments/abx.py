@@ -30,11 +30,12 @@ def run(
     items: str | None,
     distance: str = "angular",
     lose_last_frame: bool = False,
-    max_tokens: int = 10,
-    max_speakers: int = 5,
-    seed: int = 3459,
+    **drawn: int,
 ) -> list[Score]:
-    """Compute, print and return the errors that the items allow."""
+    """Compute, print and return the errors that the items allow.
+
+    `drawn` are max_tokens, max_speakers and seed of `make_cells`.
+    """
     if not (features and items):
         raise UserError("give --features of a folder of .npy files, and --items: see --help")
     folder, path = pathlib.Path(features).expanduser(), pathlib.Path(items).expanduser()
@@ -48,16 +49,7 @@ def run(
     scores = []
     for across, in_context in itertools.product((False, True), (True, False)):
         method = f"{'across' if across else 'within'}, {'in' if in_context else 'any'} context"
-        made = make_cells(
-            listed,
-            exists,
-            across=across,
-            in_context=in_context,
-            max_tokens=max_tokens,
-            max_speakers=max_speakers,
-            seed=seed,
-        )
-        cells = list(made)
+        cells = list(make_cells(listed, exists, across=across, in_context=in_context, **drawn))
         if not cells:
             print(f"no triple of tokens is {method}")
             continue
@@ -142,7 +134,7 @@ if __name__ == "__main__":
         cluster.start(cli.DEVICE.value)
         run(
             FEATURES.value, ITEMS.value, DISTANCE.value, LOSE.value,
-            TOKENS.value, SPEAKERS.value, SEED.value,
+            max_tokens=TOKENS.value, max_speakers=SPEAKERS.value, seed=SEED.value,
         )  # fmt: skip
 
     cli.run(main)

@@ -248,10 +248,8 @@ if __name__ == "__main__":
         "features", "c", "c, contexts; z, latents; layers, z1,z2,c; all, every layer; or codes."
     )
     STEP = cli.define_step()
-
-    def main() -> None:
-        """Embed what the flags name."""
-        workdir, device = cli.WORKDIR.value, cli.DEVICE.value
-        run(workdir, INPUT.value, OUTPUT.value, LAYER.value, STEP.value, device)
-
-    cli.run(main)
+    cli.run(
+        lambda: run(
+            cli.WORKDIR.value, INPUT.value, OUTPUT.value, LAYER.value, STEP.value, cli.DEVICE.value
+        )
+    )

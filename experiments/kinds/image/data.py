@@ -14,7 +14,7 @@ from cpc.data.sources.fashion_mnist import load_fashion_mnist
 from cpc.data.walk import Skipped, count_names
 from cpc.models import patch_grid
 from cpc.types import Batch, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, group_files, reject
 
@@ -159,12 +159,7 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
             lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
         )
     root = data_root(config)
-    how: Any = {
-        "size": options.size,
-        "channels": options.channels,
-        "log": log,
-        "max_skipped_fraction": options.max_skipped_fraction,
-    }
+    how = {"log": log, **subset(options, "size", "channels", "max_skipped_fraction")}
     if options.source == "folder":
         return Reader(
             lambda split: data.read_image_folder(root, split, **how),
@@ -238,12 +233,8 @@ def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
     patches = augment.augment_patches(
         of_patch,
         augment.cut_for_evaluation(images, crop=0, **cut),
-        color_drop=options.color_drop,
-        rotation_degrees=options.rotation_degrees,
-        shear=options.shear,
-        elastic_pixels=options.elastic_pixels,
-        brightness=options.brightness,
-        contrast=options.contrast,
+        **subset(options, "color_drop", "rotation_degrees", "shear", "elastic_pixels"),
+        **subset(options, "brightness", "contrast"),
     )
     if options.jitter:
         patches = augment.jitter_patches(of_jitter, patches, options.jitter)
