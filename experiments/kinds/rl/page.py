@@ -4,16 +4,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from cpc.files import read_arrays
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE, add_legend, label, make_figure
-from cpc.report.engine import Section, Table, figure_of, show_interval, write_page
+from cpc.report.engine import Section, figure_of, write_page
 from cpc.report.provenance import made_section
-from cpc.results import Run, read_run, read_scores, score_frame
+from cpc.report.score_section import scores_section
+from cpc.report.words import Words
+from cpc.results import Run, read_run
 from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
 
-TITLES = {"c": "memory, c", "z": "what is seen alone, z", "random c": "memory, untrained"}
+WORDS = Words(
+    examples="environments",
+    tested="environments",
+    features=(),
+    titles={"c": "memory, c", "z": "what is seen alone, z"},
+)
 
 
 def write_rl_report(workdir: str | Path) -> Path:
@@ -39,7 +45,7 @@ def write_rl_report(workdir: str | Path) -> Path:
         sections=[
             Section("", [outcome, *run.problems]),
             Section("Figures", figures=figures),
-            Section("What the memory keeps", tables=memory_tables(workdir)),
+            Section("What the memory keeps", tables=scores_section(run, WORDS).tables),
             made_section(run.environment, run.config),
         ],
     )
@@ -116,15 +122,3 @@ def episode_figure(workdir: Path, name: str) -> Any:
     axes.axhline(SEEN - 0.5, color=GRAY, linewidth=0.8)
     label(axes, "column", "step", "")
     return figure
-
-
-def memory_tables(workdir: Path) -> list[Table]:
-    """Return the probes of the memory, a row each."""
-    rows = [
-        (score.task, TITLES.get(score.features, score.features), f"{100 * score.value:.1f}",
-         show_interval(100 * score.low, 100 * score.high), f"{100 * score.chance:.1f}")
-        for score in score_frame(read_scores(workdir)).itertuples()
-    ]  # fmt: skip
-    heads = ["of", "from", "accuracy, %", "95 % interval", "most frequent, %"]
-    frame = pd.DataFrame(rows, columns=pd.Index(heads))
-    return [Table("Linear probes, where it cannot be seen", frame)] if rows else []

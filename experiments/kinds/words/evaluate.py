@@ -16,7 +16,9 @@ from cpc.models.words import look
 from cpc.report.draw import BLUE, INK, label, make_figure
 from cpc.report.engine import Section, Table, figure_of, write_page
 from cpc.report.provenance import made_section
-from cpc.results import Score, read_run, read_scores
+from cpc.report.score_section import scores_section
+from cpc.report.words import Words
+from cpc.results import Score, read_run
 from cpc.types import UserError
 from experiments.kinds.words.step import log_p_scores, look_up
 
@@ -143,12 +145,11 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
     workdir = pathlib.Path(workdir)
     run = read_run(workdir)
     objective, model = run.config.get("objective", {}), run.config.get("model", {})
-    scores = read_scores(workdir)
     drawn = map_figure(workdir)
     figures = figure_of("loss", loss_figure(run.train), "Loss", LOSS)
     figures += figure_of("map", drawn, "The 300 most frequent words", MAP)
     is_flat = not drawn and (workdir / "vectors.npz").exists()
-    tables = [score_table(scores)] if scores else []
+    tables = [*scores_section(run, WORDS).tables]
     if found := read_object(workdir / "neighbours.json", []):
         rows = [{"word": word, "nearest": ", ".join(near)} for word, near in found.items()]
         tables.append(Table("Nearest words by cosine", pd.DataFrame(rows)))
@@ -167,6 +168,7 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
     )
 
 
+WORDS = Words(examples="text", tested="words")
 LOSS = "Nats per pair, by the objective; losses of different objectives are not comparable."
 NO_MAP = "The map was left out: the vectors are equal, not finite or of one dimension."
 MAP = "The two axes of greatest variance of the input vectors."
@@ -195,26 +197,3 @@ def map_figure(workdir):
     axes.set_ylim(min(ys), max(ys))
     label(axes, "first axis", "second axis", "")
     return figure
-
-
-def score_table(scores):
-    """Return the scores, a row each."""
-    rows = [
-        {
-            "of": score.task, "on": score.data, "by": score.method, "value": digits(score.value),
-            "95 % interval": "" if score.low is None or score.high is None
-            else f"{digits(score.low)} to {digits(score.high)}",
-            "of so many": score.num_test, "note": score.setting,
-        }
-        for score in scores
-    ]  # fmt: skip
-    return Table("Scores", pd.DataFrame(rows))
-
-
-def digits(value: float) -> str:
-    """Return three digits, or all before the point.
-
-    >>> digits(0.58349), digits(11920.4)
-    ('0.583', '11,920')
-    """
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
