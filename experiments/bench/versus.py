@@ -61,10 +61,7 @@ JUDGED, TIME, MEMORY, PRODUCTS = NUM_CANDIDATES[-1], 0.6, 0.04, 1.3
 
 
 def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> list[Row]:
-    """Return rows of both sizes, or one that explains how to provide torch.
-
-    Without torch our side is measured `alone`, or not at all.
-    """
+    """Return rows of both sizes; without torch of our side `alone`, or one on how to provide it."""
     python, rows = find_torch(device), []
     if python is None:
         text = f"not measured: no torch here drives {device}: set ${PYTHON} to its Python"

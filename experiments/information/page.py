@@ -156,10 +156,7 @@ PARTS = {
 
 
 def by_reading(table: Frame) -> dict[str, Frame]:
-    """Return the rows of each estimator by its title, in the order of `TITLES`.
-
-    The title names the critic if an estimator was read with several.
-    """
+    """Return the rows of each estimator, and critic if there are several, by title."""
     found = {}
     for name, title in TITLES.items():
         rows = table[table.estimator == name]

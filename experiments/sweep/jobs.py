@@ -265,10 +265,7 @@ def find_gpus(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
 def make_slurm(
     jobs: Sequence[Job], folder: pathlib.Path, options: str, num_signals: Callable[[], int]
 ) -> Launch:
-    """Submit one array of SLURM jobs, requeued when they are preempted or run out of time.
-
-    `options` are submitit's, such as "timeout_min=240 gpus_per_node=1 slurm_partition=gpu".
-    """
+    """Submit one array of SLURM jobs, requeued when they are preempted or run out of time."""
     submitit, parsed = import_submitit(), {}
     for part in options.split():
         name, _, value = part.partition("=")

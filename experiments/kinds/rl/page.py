@@ -9,6 +9,7 @@ from cpc.files import read_arrays
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE, add_legend, label, make_figure
 from cpc.report.engine import Section, figure_of, write_page
 from cpc.report.provenance import made_section
+from cpc.report.run_page import draw_bound
 from cpc.report.score_section import scores_section
 from cpc.report.words import Words
 from cpc.results import Run, read_run
@@ -84,9 +85,7 @@ def bound_figure(run: Run, name: str) -> Any:
         return None
     rows = rows[rows.step == rows.step.max()]
     figure, (axes,) = make_figure(1, row_height=3.2)
-    error = np.abs(np.stack([rows.bound_low, rows.bound_high]) - rows.bound.to_numpy())
-    axes.errorbar(rows.offset, rows.bound, error, color=BLUE, fmt="o-", label="log N − L, strict")
-    axes.plot(rows.offset, rows.log_n, color=GRAY, linestyle="--", label="log N")
+    draw_bound(axes, rows)
     kind, _, variant = name.partition(":")
     if kind == "hidden_ball":
         known = [(k, ball_information(variant, int(k))) for k in rows.offset if k < ROWS]
