@@ -19,11 +19,11 @@ unless another is named. Tables share cells: another --table into the same --wor
 missing ones. The same command again resumes. While it runs: cpc status WORKDIR.
 """
 
-import contextlib
+import functools
 import pathlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -45,7 +45,6 @@ from experiments.sweep.jobs import (
     lock_folder,
     make_job,
     make_local,
-    read_plan,
     run_jobs,
 )
 
@@ -90,7 +89,8 @@ def reproduce(
         "open": cells.describe_open(scale, data, user),
     }  # fmt: skip
     print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
-    with open_folder(folder, plan, planned) as lock, count_signals() as num_signals:
+    merge = functools.partial(merge_plans, plan, planned, folder)
+    with lock_folder(folder, "reproduction", merge) as lock, count_signals() as num_signals:
 
         def begin(_):
             return make_local(jobs, num_signals, [lock.fileno()]), jobs
@@ -140,19 +140,8 @@ def check_length(cell: Planned) -> None:
         )
 
 
-@contextlib.contextmanager
-def open_folder(
-    folder: pathlib.Path, plan: dict[str, Any], planned: Sequence[Planned]
-) -> Iterator[TextIO]:
-    """Lock the folder and record the plan, merged with a recorded one."""
-    path = folder / "sweep.json"
-    with lock_folder(folder, "reproduction") as lock:
-        write_sealed(path, merge_plans(read_plan(path), plan, planned, folder))
-        yield lock
-
-
 def merge_plans(
-    recorded: Any, plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path
+    plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path, recorded: Any
 ) -> dict[str, Any]:
     """Return the plan together with a recorded one, of which it is a part or a continuation."""
     own = {cell.name: cell.settings for cell in planned}

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TextIO, TypeAlias
 
 import psutil
 
-from cpc.files import SWEEP_LOCK, read_object, try_lock
+from cpc.files import SWEEP_LOCK, read_object, try_lock, write_sealed
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli, names, run_dir
@@ -62,8 +62,10 @@ def check_cell(config: Config, cell: Cell) -> None:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
-    """Open a folder of cells for one command at a time: a sweep's, or a reproduction's."""
+def lock_folder(
+    folder: pathlib.Path, what: str, merge: Callable[[Any], dict[str, Any]]
+) -> Iterator[TextIO]:
+    """Hold a folder of cells for one command, with merge(recorded plan or None) as its plan."""
     if (folder / "config.json").exists():
         raise UserError(f"{folder} holds a single run: choose another --workdir for the {what}")
     try:
@@ -80,6 +82,11 @@ def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
                 f"another {what} of {folder}, or a cell of it, still runs: wait for its end, or "
                 "stop it"
             )
+        problems: list[str] = []
+        path = folder / "sweep.json"
+        recorded = read_object(path, problems)
+        print(*(f"{problem}\n" for problem in problems), sep="", end="")
+        write_sealed(path, merge(recorded))
         yield lock
 
 
@@ -92,14 +99,6 @@ def make_job(
     command += [*sets, *([] if device == "auto" else ["--device", device])]
     path = folder / cell.name
     return Job(cell.name, path, [*command, "--workdir", str(path)])
-
-
-def read_plan(path: pathlib.Path) -> dict[str, Any] | None:
-    """Return the recorded plan of a folder of cells; None, and a printed word, if it is damaged."""
-    problems: list[str] = []
-    recorded = read_object(path, problems)
-    print(*(f"{problem}\n" for problem in problems), sep="", end="")
-    return recorded
 
 
 def run_jobs(

@@ -1,5 +1,6 @@
 """The command that makes the paper's tables again: what it runs, refuses and records."""
 
+import functools
 import json
 
 import numpy as np
@@ -18,7 +19,7 @@ from experiments.reproduce import cells as cells_
 from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
 from experiments.reproduce.claims import CHANCE, TABLES
 from experiments.sweep.cells import Cell
-from experiments.sweep.jobs import check_cell, make_job
+from experiments.sweep.jobs import check_cell, lock_folder, make_job
 from experiments.training.step import make_step
 from tests.commands import run
 from tests.experiments.test_reproduction import write_cell
@@ -144,8 +145,13 @@ def plan(scale="small", parts=("table 2",), **more):
 
 def record(path, own, cells):
     """Record a plan in a folder; returns all that it holds then."""
-    with folder.open_folder(path, own, cells):
+    with hold(path, own, cells):
         return json.loads((path / "sweep.json").read_text())
+
+
+def hold(path, own, cells):
+    merge = functools.partial(folder.merge_plans, own, cells, path)
+    return lock_folder(path, "reproduction", merge)
 
 
 def test_runs_that_nobody_asked_for_are_not_counted(tmp_path):
@@ -176,7 +182,7 @@ def test_a_folder_with_something_else(tmp_path):
     other = [cells[0]._replace(settings={**cells[0].settings, "num_steps": 1})]
     with pytest.raises(UserError, match="other settings: mixed,seed=0"):
         record(tmp_path, plan(), other)
-    with folder.open_folder(tmp_path, plan(), cells), pytest.raises(UserError, match="still runs"):
+    with hold(tmp_path, plan(), cells), pytest.raises(UserError, match="still runs"):
         record(tmp_path, plan(), cells)
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
     with pytest.raises(UserError, match="holds a sweep, no reproduction"):
