@@ -22,15 +22,6 @@ from experiments.training.checks import data_root, group_files, reject
 Places: TypeAlias = list[tuple[str, range]]
 
 
-class Reader(NamedTuple):
-    """How the splits of a source are read."""
-
-    read: Callable[[str], data.Images]
-    """Name of a split, or of a part -> its images."""
-    locate: Callable[[str], Places]
-    """Name of a split, or of a part -> where its images lie, without reading them."""
-
-
 class ImageData(NamedTuple):
     """What an image experiment is run on."""
 
@@ -55,12 +46,11 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
     """Read the splits of `config.data`, those to train and to probe on without test images."""
     options = config.data
     splits = (options.split, options.probe_split, options.test_split)
-    reader = make_reader(config, log)
+    read, locate = make_reader(config, log)
     if not options.group_level:  # which divides a split that is named twice
-        check_splits(config, reader.locate)
-    sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
-    read = [sets[split] for split in splits]
-    loaded = ImageData(*split_groups(config, read))
+        check_splits(config, locate)
+    sets = {split: read(split) for split in dict.fromkeys(splits)}
+    loaded = ImageData(*split_groups(config, [sets[split] for split in splits]))
     where = f"data.test_split ({options.test_split})"
     for part, key in tested_parts(config).items():
         images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
@@ -146,8 +136,10 @@ def share_rows(some: Places, others: Places) -> bool:
     )
 
 
-def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
-    """Return how the splits of a config's source are read."""
+def make_reader(
+    config: Config, log: Callable[[str], object]
+) -> tuple[Callable[[str], data.Images], Callable[[str], Places]]:
+    """Return read(split) -> the images of a split, or part of one, and locate(split) -> places."""
     options = config.data
     if options.source == "fashion_mnist":
         reject(config,
@@ -155,18 +147,16 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
              "images of fashion_mnist have 28 pixels a side and 1 channel"),
         )  # fmt: skip
         splits = load_fashion_mnist(log=log)
-        return Reader(
-            lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
-        )
+        return (lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)])
     root = data_root(config)
     how = {"log": log, **subset(options, "size", "channels", "max_skipped_fraction")}
     if options.source == "folder":
-        return Reader(
+        return (
             lambda split: data.read_image_folder(root, split, **how),
             lambda split: [(split, range(1))],  # no part of a folder has a name
         )
     reject(config, (not options.name, "data.source data.name", "name the set, such as cifar10"))
-    return Reader(
+    return (
         lambda split: data.read_images_tfds(root, options.name, split, **how),
         lambda split: data.locate_images_tfds(root, options.name, split),
     )
