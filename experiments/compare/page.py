@@ -98,8 +98,8 @@ def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
         if rows.cell.nunique() > 1 and question.task != "codes":
             up = rows.higher_is_better.iloc[0]
             row = rows.loc[rows.value.idxmax() if up else rows.value.idxmin()]
-            lead = tables.lead_of(row, "over_first")
-            over = f", {tables.show_lead(lead)} over {cells[0].name}" if lead else ""
+            lead = tables.show_lead(row, "over_first")
+            over = f", {lead} over {cells[0].name}" if lead else ""
             value = results.with_unit(row.value, row.metric)
             sentences.append(f"Best {question.title}: {row.cell}, {value}{over}.")
     return sentences
