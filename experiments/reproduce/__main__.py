@@ -125,8 +125,7 @@ def check_prepared(cell: Planned) -> None:
     if not (path and pathlib.Path(path).expanduser().exists()):
         raise UserError(
             f"the data of {cell.kind} are not prepared (data.path is {path or 'empty'}): give "
-            f"--{cell.kind} data.path=...; the config {cells.KINDS[cell.kind].card} says where the "
-            "paper's come from"
+            f"--{cell.kind} data.path=..., as the config {cells.KINDS[cell.kind].card} describes"
         )
 
 

@@ -118,8 +118,7 @@ def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
         if share_rows(locate(options[name]), test):
             raise UserError(
                 f"data.test_split ({options.test_split}) shares images with data.{name} "
-                f"({options[name]}), on which {whose[part]}: name a split, or part of one, without "
-                "them"
+                f"({options[name]}), on which {whose[part]}: name another split, or part of one"
             )
 
 

@@ -270,8 +270,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np
     if asked.any(axis=1).sum() < 2:
         raise UserError(
             f"the test text of {len(text.test.sentence_starts) - 1:,} sentences has not two runs "
-            "of them to ask which one follows: give more text, make data.run_sentences smaller, or "
-            "leave next out of probe.tasks"
+            "to compare: give more text, lower data.run_sentences, or leave next out of probe.tasks"
         )
     return x, other, asked
 
