@@ -21,27 +21,6 @@ from cpc.types import UserError
 from experiments.information.estimators import DIVERGED, TITLES, show_ceiling
 from experiments.information.rotations import Interval, Reading
 
-#: Title of the page of each kind, and how to read its figures.
-PAGES = {
-    "mi_staircase": (
-        "The staircase: estimators train while the information rises",
-        "Ink: the truth. Dashed: the ceiling of batches of this size. Gray: the exact log ratio, "
-        "the best that training can reach. Shaded: one standard deviation from batch to batch. "
-        "Values above the truth come from estimators that are not bounds, or from few batches.",
-    ),
-    "mi_tasks": (
-        "Benchmark tasks of known information",
-        "Color: the mean over seeds; blue is below the truth, red above. KSG and CCA train "
-        "nothing. Student's tasks have no correlation: CCA misses the dependence, or follows a "
-        "few far points. No task here is near the ceiling of InfoNCE.",
-    ),
-    "mi_consistency": (
-        "Self-consistency on images",
-        "Left: y keeps the top rows of the image x; information must grow with them. Middle: a "
-        "copy of y with fewer rows adds nothing. Right: two independent images hold twice the "
-        "information of one. At its ceiling an estimator breaks the last law.",
-    ),
-}
 #: Titles of the staircase's tasks.
 MAPS = {"gaussian": "Correlated Gaussians", "cubic": "Correlated Gaussians, y cubed"}
 #: Critics of the staircase: color and words.
@@ -68,14 +47,14 @@ def write_information_report(workdir: str | Path) -> Path:
         raise UserError(f"{workdir} has no table.json: run the command again to its end")
     run = read_run(workdir)
     kind = str(run.config.get("kind"))
-    drawn, tables = PARTS[kind](run, read_table(workdir / "table.json"))
+    title, _, make_parts = PAGES[kind]
+    drawn, tables = make_parts(run, read_table(workdir / "table.json"))
     sections = [
         Section("", run.problems),
         Section("Figures", figures=drawn),
         Section("Numbers", tables=tables),
         made_section(run.environment, run.config),
     ]
-    title = PAGES[kind][0]
     return write_page(workdir, "report", title, str(workdir.resolve()), sections=sections)
 
 
@@ -148,10 +127,29 @@ def show_ratio(row: Any) -> str:
     return f"{show(row.ratio, '.2f')} ({show(row.value, '.2f')})"
 
 
-PARTS = {
-    "mi_staircase": staircase_parts,
-    "mi_tasks": tasks_parts,
-    "mi_consistency": consistency_parts,
+#: Title of the page of each kind, how to read its figures, and what makes these and the tables.
+PAGES = {
+    "mi_staircase": (
+        "The staircase: estimators train while the information rises",
+        "Ink: the truth. Dashed: the ceiling of batches of this size. Gray: the exact log ratio, "
+        "the best that training can reach. Shaded: one standard deviation from batch to batch. "
+        "Values above the truth come from estimators that are not bounds, or from few batches.",
+        staircase_parts,
+    ),
+    "mi_tasks": (
+        "Benchmark tasks of known information",
+        "Color: the mean over seeds; blue is below the truth, red above. KSG and CCA train "
+        "nothing. Student's tasks have no correlation: CCA misses the dependence, or follows a "
+        "few far points. No task here is near the ceiling of InfoNCE.",
+        tasks_parts,
+    ),
+    "mi_consistency": (
+        "Self-consistency on images",
+        "Left: y keeps the top rows of the image x; information must grow with them. Middle: a "
+        "copy of y with fewer rows adds nothing. Right: two independent images hold twice the "
+        "information of one. At its ceiling an estimator breaks the last law.",
+        consistency_parts,
+    ),
 }
 
 
