@@ -488,7 +488,7 @@ def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch)
         given.append(options)
         return optax.identity(), None
 
-    monkeypatch.setattr("experiments.training.supervised.train.make_optimizer", make)
+    monkeypatch.setattr("experiments.training.step.make_optimizer", make)
     for config.optim.name in ("lion", "schedule_free"):
         make_own_optimizer(config, 100, 1.0, ())
     assert [options["name"] for options in given] == ["lion", "adam"]
