@@ -19,7 +19,6 @@ def get_config():
     c = audio_voices.every_offset()
     c.data.one_speaker = True
     c.model.num_codes, c.model.code_width = 512, 64
-    c.model.commitment = 0.25
     c.model.restart_codes = True
     c.model.context, c.model.context_width = "lstm", 256
     c.negatives.rule, c.negatives.num_sampled = "excluding_sequence", 17

@@ -25,8 +25,6 @@ def get_config():
     c.augment.color_drop = 0.25
     c.augment.brightness = 0.2
     c.augment.contrast = 0.2
-    c.model.patch = 8
-    c.model.stride = 4
     c.model.encoder = "resnet18"
     c.model.stages = 3
     c.model.norm = "layer"

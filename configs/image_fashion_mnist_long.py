@@ -20,15 +20,7 @@ def get_config():
     c.model.context_width = 256
     c.model.context_layers = 5
     c.model.directions = ("down", "up", "right", "left")
-    c.probe.tasks = (
-        "linear",
-        "knn",
-        "few_labels",
-        "fine_tuned",
-        "supervised",
-        "neighbours",
-        "units",
-    )
+    c.probe.tasks = image.KEYS["probe"]["tasks"].words
     c.probe.solver = "lbfgs"
     c.probe.num_epochs = 30
     return c

@@ -15,7 +15,6 @@ def get_config():
     c.num_steps = 400
     c.log_every = 25
     c.eval_every = c.save_every = 100
-    c.data.correlation = 0.9
     c.data.standardize = False
     c.data.window_steps = 64
     c.model.width = c.model.context_width = 32

@@ -13,10 +13,6 @@ model with noise-contrastive estimation (Mnih & Teh 2012):
         --config.objective.name=nce --config.objective.k=25 --config.objective.alpha=1 \
         --config.objective.share=1 --config.objective.draws=0 --config.data.subsample=0 \
         --config.optim.rule=adagrad --config.optim.learning_rate=0.1
-
-For sweeps, and other commands that go by `kind`, use:
-
-    cpc train --config text_words --workdir runs/words
 """
 
 from configs.keys import make_config

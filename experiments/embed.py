@@ -80,10 +80,7 @@ def prefix_layers(layers: Sequence[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def write_npz(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
-    """Write one array per file and layer, and the middles of frames under `times_seconds`.
-
-    The features of a file of that name are `times_seconds.features`.
-    """
+    """Write one array per file and layer, and the middles of frames under `times_seconds`."""
     longest = dict.fromkeys(layers, 0)
     prefixes = prefix_layers(layers)
     with zipfile.ZipFile(path, "w") as archive:
@@ -105,10 +102,7 @@ def write_npz(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> It
 
 @contextlib.contextmanager
 def write_arrow(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
-    """Write rows of name, features (a list of vectors; the grid of an image by rows) and times.
-
-    The columns of several layers are named z1, z1_times_seconds, z2, and so on.
-    """
+    """Write rows of name, features (a list of vectors; the grid of an image by rows) and times."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -248,10 +242,8 @@ if __name__ == "__main__":
         "features", "c", "c, contexts; z, latents; layers, z1,z2,c; all, every layer; or codes."
     )
     STEP = cli.define_step()
-
-    def main() -> None:
-        """Embed what the flags name."""
-        workdir, device = cli.WORKDIR.value, cli.DEVICE.value
-        run(workdir, INPUT.value, OUTPUT.value, LAYER.value, STEP.value, device)
-
-    cli.run(main)
+    cli.run(
+        lambda: run(
+            cli.WORKDIR.value, INPUT.value, OUTPUT.value, LAYER.value, STEP.value, cli.DEVICE.value
+        )
+    )

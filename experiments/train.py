@@ -44,18 +44,15 @@ def run(config: Any, workdir: str | None, device: str = "auto", only_audit: bool
             if work.audit is None:
                 raise UserError(f"a config of kind {config.kind} has no negatives to audit")
             work.audit()
-            return end(folder, "audited")
-        reason, trained = work.train()
-        if reason:
+            state = "audited"
+        else:
+            reason, trained = work.train()
+            if not reason:
+                return run_on_first(finish, work, folder, trained)
             print(f"stopped by {reason}; to resume: {names.command_line()}")
-            return end(folder, "stopped")
-        run_on_first(finish, work, folder, trained)
-
-
-def end(folder: pathlib.Path, state: str) -> None:
-    """Record that a run has ended before its last step."""
-    if is_first():
-        record_state(folder, state)
+            state = "stopped"
+        if is_first():
+            record_state(folder, state)
 
 
 def finish(work: Work, folder: pathlib.Path, trained: Any) -> None:

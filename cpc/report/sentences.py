@@ -100,7 +100,7 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
     """Return the bound, the estimate under the training rule, and the offsets not to trust."""
     trained, strict = last_evaluation(run), last_evaluation(run, strict=True)
     if not len(trained):
-        return [f"No evaluation on test {words.examples} is recorded yet."]
+        return [f"No bound on test {words.examples} is recorded yet."]
     sentences, rule = [], rule_title(str(trained.rule.iloc[0]))
     if strict.bound.notna().any():
         sentences.append(

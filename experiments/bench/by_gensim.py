@@ -20,9 +20,7 @@ def main() -> None:
     model.build_vocab(corpus_file=given["sentences"])
     begin = time.perf_counter()
     model.train(
-        corpus_file=given["sentences"],
-        total_words=model.corpus_total_words,
-        epochs=given["epochs"],
+        corpus_file=given["sentences"], total_words=model.corpus_total_words, epochs=given["epochs"]
     )
     seconds = time.perf_counter() - begin
     vectors = np.zeros((given["num_words"], given["width"]), np.float32)

@@ -44,15 +44,6 @@ class Step(NamedTuple):
     """Value and gradient of a part on the first batch."""
 
 
-class Flop(NamedTuple):
-    """Floating-point operations of the parts of one step, forward and backward."""
-
-    encoder: int
-    context: int
-    predictor: int
-    criterion: int
-
-
 def step_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
 ) -> list[Row]:
@@ -235,11 +226,10 @@ def count_work(config: Config, problem: Problem, params: PyTree) -> dict[str, in
         config.negatives.shards,
     )
     return {
-        "step": sum(flop),
-        "encoder": flop.encoder,
-        "context": flop.context,
-        "encoder and context": flop.encoder + flop.context,
-        "criterion": flop.predictor + flop.criterion,
+        **flop,
+        "step": sum(flop.values()),
+        "encoder and context": flop["encoder"] + flop["context"],
+        "criterion": flop["predictor"] + flop["criterion"],
     }
 
 
@@ -250,7 +240,7 @@ def count_flop(
     window_samples: int,
     offsets: Sequence[int],
     num_shards: int = 1,
-) -> Flop:
+) -> dict[str, int]:
     """Count the operations of a step's products by formula, a multiply-add being two.
 
     The compiler counts the body of a loop once, however often it runs, and so misses nearly all of
@@ -281,9 +271,9 @@ def count_flop(
             context += 4 * latents * frames[-1] * layer["kernel"].shape[0]
     h, _, d = params["predictor"]["W"]["kernel"].shape
     pairs = batch_size * sum(frames[-1] - k for k in offsets)
-    return Flop(
-        encoder=FORWARD_AND_BACKWARD * sum(layers) - layers[0],
-        context=FORWARD_AND_BACKWARD * context,
-        predictor=FORWARD_AND_BACKWARD * 2 * pairs * h * d,
-        criterion=FORWARD_AND_BACKWARD * 2 * pairs * (latents // num_shards) * d,
-    )
+    return {
+        "encoder": FORWARD_AND_BACKWARD * sum(layers) - layers[0],
+        "context": FORWARD_AND_BACKWARD * context,
+        "predictor": FORWARD_AND_BACKWARD * 2 * pairs * h * d,
+        "criterion": FORWARD_AND_BACKWARD * 2 * pairs * (latents // num_shards) * d,
+    }

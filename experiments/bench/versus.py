@@ -45,10 +45,7 @@ PAPER = {
 WHOLE = {"batch_size": 64, "num_shards": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
 #: At the paper's size, by the kind of device: of the step, and largest ratios to torch.
-STEP = {
-    "cpu": Target("fraction_of_peak", 0.65),
-    "gpu": Target("milliseconds", 5, at_least=False),
-}
+STEP = {"cpu": Target("fraction_of_peak", 0.65), "gpu": Target("milliseconds", 5, at_least=False)}
 RATIOS = {"cpu": {"step": 0.85, "context": 0.6, "criterion": 0.45}, "gpu": {"step": 1 / 3}}
 CASES = {
     "step": "whole step",
@@ -57,7 +54,6 @@ CASES = {
     "criterion": "criterion over all candidates, predictions included",
 }
 
-
 WIDTH = 256
 NUM_CANDIDATES = (4096, 16384)
 #: Largest ratios at 16,384 candidates: to torch's time and memory, to the products' time.
@@ -65,10 +61,7 @@ JUDGED, TIME, MEMORY, PRODUCTS = NUM_CANDIDATES[-1], 0.6, 0.04, 1.3
 
 
 def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> list[Row]:
-    """Return rows of both sizes, or one that explains how to provide torch.
-
-    Without torch our side is measured `alone`, or not at all.
-    """
+    """Return rows of both sizes; without torch of our side `alone`, or one on how to provide it."""
     python, rows = find_torch(device), []
     if python is None:
         text = f"not measured: no torch here drives {device}: set ${PYTHON} to its Python"

@@ -170,6 +170,11 @@ def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
     return config_flags.get_override_values(parsed["config"])
 
 
+def subset(section: Config, *names: str) -> dict[str, Any]:
+    """Return some keys of a section, to be passed on by these names."""
+    return {name: section[name] for name in names}
+
+
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     """Return a copy of a config in which keys, such as "model.width", have other values."""
     changed = ConfigDict(config.to_dict())

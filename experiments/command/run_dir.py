@@ -86,10 +86,7 @@ def open_run(
 
 
 def has_begun(path: pathlib.Path) -> bool:
-    """Return whether a directory contains steps of a run, or anything that no start writes.
-
-    Until then another config may start there.
-    """
+    """Return whether a directory contains steps of a run, or anything that no start writes."""
     names = {item.name for item in path.iterdir()}
     probed = {item.name for item in path.glob("probes/*")} - {"augmented.npz"}
     return bool(
@@ -180,10 +177,7 @@ def read_failure(path: pathlib.Path) -> str:
 
 
 def read_config(path: pathlib.Path) -> Any:
-    """Return the recorded config of a run, from its newest checkpoint if the file is lost.
-
-    None if neither was ever there.
-    """
+    """Return the recorded config of a run, or that of its newest checkpoint; None without both."""
     file, checkpoints = path / "config.json", path / "checkpoints"
     try:
         return files.read_json(file)

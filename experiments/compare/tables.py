@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from cpc.report.engine import Table, duration, show
+from cpc.report.engine import Table, duration, show, show_interval
 from cpc.report.scores import METHODS
 from cpc.report.sentences import lead_phrase
 from cpc.results import QUESTION, Cell, Frame, Run, last_known, settings, show_value, unit_of
@@ -67,43 +67,29 @@ def answers(question: Question, scores: Frame) -> Frame:
     return scores[chosen.all(axis=1)]
 
 
-def estimate(row: Any) -> tuple[float, float, float, str] | None:
-    """Return value, interval and metric of a row of the comparison."""
-    return None if row is None else (row.value, row.low, row.high, row.metric)
-
-
-def show_estimate(cell: tuple[float, float, float, str] | None) -> str:
-    """Return a value with its interval.
-
-    >>> show_estimate((0.5, 0.4, 0.6, "accuracy"))
-    '50.0 (40.0 to 60.0)'
-    """
-    if not isinstance(cell, tuple):
+def show_estimate(row: Any) -> str:
+    """Return the value of a row of the comparison with its interval; "" without a row."""
+    if row is None:
         return ""
-    value, low, high = (show_value(one, cell[3]).replace("-", "−") for one in cell[:3])
-    return f"{value} ({low} to {high})" if math.isfinite(cell[1] + cell[2]) else value
+    ends = (row.value, row.low, row.high)
+    value, low, high = (show_value(one, row.metric).replace("-", "−") for one in ends)
+    return f"{value} ({low} to {high})" if math.isfinite(row.low + row.high) else value
 
 
-def show_nats(cell: tuple[float, float, float, bool] | None) -> str:
+def show_nats(row: Any) -> str:
     """Return log N - L in nats with its interval; what is no bound says so."""
-    if not isinstance(cell, tuple):
+    if row is None:
         return ""
-    text = show(cell[0], ".2f")
-    if math.isfinite(cell[1] + cell[2]):
-        text += f" ({show(cell[1], '.2f')} to {show(cell[2], '.2f')})"
-    return text if cell[3] else f"{text} (estimate)"
+    ends = f" ({show_interval(row.low, row.high)})" if math.isfinite(row.low + row.high) else ""
+    return show(row.value, ".2f") + ends + ("" if row.method == "bound" else " (estimate)")
 
 
-def lead_of(row: Any, over: str) -> tuple[float, float, float, str] | None:
-    """Return a difference of a row, over_untrained or over_first; None if there is none."""
+def show_lead(row: Any, over: str) -> str:
+    """Return a difference of a row, over_untrained or over_first; "" if there is none."""
     if row is None or math.isnan(getattr(row, over)):
-        return None
-    return (*(getattr(row, f"{over}{end}") for end in ("", "_low", "_high")), row.metric)
-
-
-def show_lead(cell: tuple[float, float, float, str] | None) -> str:
-    """Return a difference with its interval."""
-    return lead_phrase(cell[:3], cell[3]) if isinstance(cell, tuple) else ""
+        return ""
+    lead = (getattr(row, f"{over}{end}") for end in ("", "_low", "_high"))
+    return lead_phrase(tuple(lead), row.metric)
 
 
 def short_title(question: Question, others: Sequence[Question]) -> str:
@@ -137,18 +123,14 @@ def cell_table(
     for key, end in zip(keys, ends, strict=True):
         columns[end if ends.count(end) == 1 else key] = [setting(value) for value in keys[key]]
     bounds = scores[scores.task == "information"]
-    nats = [one_row(bounds, name) for name in names]
-    columns["log N − L, nats"] = [
-        (row.value, row.low, row.high, row.method == "bound") if row else None for row in nats
-    ]
-    formats: dict[str, Any] = {"log N − L, nats": show_nats}
+    columns["log N − L, nats"] = [show_nats(one_row(bounds, name)) for name in names]
     for question in headline(scores):
         rows = [one_row(answers(question, scores), name) for name in names]
         head = f"{question.title}, {unit_of(question.metric)}".rstrip(", ")
-        columns[head], formats[head] = [estimate(row) for row in rows], show_estimate
+        columns[head] = [show_estimate(row) for row in rows]
         for over in ("over_untrained", "over_first") if with_leads else ():
             head = f"{short_title(question, headline(scores))}: {over.replace('_', ' ')}"
-            columns[head], formats[head] = [lead_of(row, over) for row in rows], show_lead
+            columns[head] = [show_lead(row, over) for row in rows]
     columns |= {"seeds": [seeds_text(cell) for cell in cells], "steps": [], "training": []}
     for cell in cells:
         steps = [steps_text(run) for _, run in cell.runs]
@@ -158,7 +140,7 @@ def cell_table(
     rows = [*zip(*columns.values(), strict=True)]
     rows += [(name, *[None] * (len(columns) - 1)) for name in failed]
     frame = pd.DataFrame(rows, columns=pd.Index(list(columns)), dtype=object)
-    return Table("One row a cell", frame, NOTE, formats)
+    return Table("One row a cell", frame, NOTE)
 
 
 def setting(value: Any) -> str:
@@ -186,17 +168,17 @@ def question_table(question: Question, scores: Frame) -> Table:
     lines = []
     for row in answers(question, scores).itertuples():
         beside = untrained[untrained.num_train.eq(row.num_train) | untrained.num_train.isna()]
-        line: dict[str, Any] = {"cell": row.cell}
-        if has_labels:
-            line["labels"] = row.num_train
-        line[question.metric] = estimate(row)
-        line["untrained"] = estimate(one_row(beside, str(row.cell)))
-        line["over untrained"] = lead_of(row, "over_untrained")
-        line["over the first"] = lead_of(row, "over_first")
         seeds = [show_value(one, question.metric) for one in row.by_seed]
-        lines.append(line | {"by seed": ", ".join(seeds) if len(seeds) > 1 else ""})
-    formats: dict[str, Any] = {question.metric: show_estimate, "untrained": show_estimate}
-    formats |= {"over untrained": show_lead, "over the first": show_lead}
+        line = {
+            "cell": row.cell,
+            **({"labels": row.num_train} if has_labels else {}),
+            question.metric: show_estimate(row),
+            "untrained": show_estimate(one_row(beside, str(row.cell))),
+            "over untrained": show_lead(row, "over_untrained"),
+            "over the first": show_lead(row, "over_first"),
+            "by seed": ", ".join(seeds) if len(seeds) > 1 else "",
+        }
+        lines.append(line)
     title = f"{question.title[:1].upper()}{question.title[1:]}"
     unit = f"In {unit_of(question.metric)}." if unit_of(question.metric) else ""
-    return Table(title, pd.DataFrame(lines, dtype=object), unit, formats)
+    return Table(title, pd.DataFrame(lines, dtype=object), unit)

@@ -63,13 +63,13 @@ def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib
         print(f"{time.perf_counter() - begin:4.0f} s  {text}")
 
     readings = measure(pairs, config, say)
-    from experiments.information import findings  # matplotlib takes seconds
+    from experiments.information import page  # matplotlib takes seconds
 
-    write_scores(folder, findings.to_scores(readings, ", ".join(names), config.seed, num_rows))
-    said = findings.claim(readings, num_rows, pairs.identity)
+    write_scores(folder, page.to_scores(readings, ", ".join(names), config.seed, num_rows))
+    said = page.claim(readings, num_rows, pairs.identity)
     sides = (f"{z}: {name}, {dim} columns" for z, name, dim in zip("xy", names, dims, strict=True))
     lead = "; ".join([*sides, f"{num_rows:,} rows."])
-    path = findings.write_arrays_report(folder, lead, readings, [*said, *pairs.remarks], num_rows)
+    path = page.write_arrays_report(folder, lead, readings, [*said, *pairs.remarks], num_rows)
     print(*said, f"report: {path}", sep="\n")
 
 

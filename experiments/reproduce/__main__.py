@@ -19,25 +19,205 @@ unless another is named. Tables share cells: another --table into the same --wor
 missing ones. The same command again resumes. While it runs: cpc status WORKDIR.
 """
 
+import functools
+import pathlib
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from absl import flags
 
-from experiments.command import cli
-from experiments.reproduce.cells import DATA, KINDS, SCALES
-from experiments.reproduce.folder import find_parts, reproduce
+from cpc.files import flatten, plain, read_object, write_sealed
+from cpc.types import UserError
+from experiments import status
+from experiments.command import cli, names
+from experiments.command.config import Config, with_settings
+from experiments.kinds.registry import CONTRASTIVE
+from experiments.reproduce import cells
+from experiments.reproduce.bound import measure_bound
+from experiments.reproduce.cells import Planned
+from experiments.sweep.cells import Cell
+from experiments.sweep.jobs import (
+    Job,
+    check_cell,
+    count_signals,
+    end,
+    lock_folder,
+    make_job,
+    make_local,
+    run_jobs,
+)
+
+#: Exponents of the N of the table of the bound, as powers of 2.
+BOUND_SIZES, SMOKE_BOUND_SIZES = range(5, 17), range(5, 11)
+
+
+def reproduce(
+    parts: Sequence[str],
+    scale: str = "small",
+    data: str | None = None,
+    workdir: str | None = None,
+    settings: Mapping[str, Sequence[str]] | None = None,
+    seeds: int = 1,
+    jobs: int = 1,
+    device: str = "auto",
+    dry_run: bool = False,
+) -> None:
+    """Plan the cells, print their size, run the missing ones, and write the page."""
+    data = data or cells.DEFAULT_DATA[scale]
+    settings = settings or {}
+    user = {
+        kind: cells.read_settings(cells.base_config(kind, scale, data)[0], settings.get(kind, ()))
+        for kind in cells.KINDS
+    }
+    planned = cells.plan_cells(cells.cells_of(parts, scale), scale, data, user, seeds)
+    for cell in planned:
+        check_cell(cell.config, Cell(cell.name, {}))
+        if cell.kind in CONTRASTIVE:  # an agent makes its own data
+            check_prepared(cell)
+            check_length(cell)
+    folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
+    all_jobs = [
+        make_job(cell.file, Cell(cell.name, cell.settings), folder, device) for cell in planned
+    ]
+    if dry_run:
+        print("\n".join(shlex.join(job.command) for job in all_jobs))
+        return
+    plan = {
+        "scale": scale, "data": data, "user": user, "parts": parts, "seeds": seeds, "jobs": jobs,
+        **cells.describe_cells(planned, scale, jobs),
+        "open": cells.describe_open(scale, data, user),
+    }  # fmt: skip
+    print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
+    merge = functools.partial(merge_plans, plan, planned, folder)
+    with lock_folder(folder, "reproduction", merge) as lock, count_signals() as num_signals:
+
+        def begin(_):
+            return make_local(jobs, num_signals, [lock.fileno()]), jobs
+
+        run_jobs(all_jobs, begin, num_signals, lambda: write_page(folder))
+        stopped = num_signals() > 0
+        if "bound" in parts and not stopped:
+            sizes = SMOKE_BOUND_SIZES if scale == "smoke" else BOUND_SIZES
+            write_bound(folder, all_jobs, sizes)
+        write_page(folder)
+    print(f"page: {folder / 'reproduction.html'}")
+    end(folder, stopped)
+
+
+def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> list[str]:
+    """Return the parts that flags name, as keys of `PARTS`."""
+    if is_all:
+        return list(cells.PARTS)
+    named = [t if t in cells.PARTS else f"table {t}" for t in tables] + [
+        f"figure {f}" for f in figures
+    ]
+    if not named:
+        raise UserError("nothing is asked for: give --table 2, --figure 3 or --all")
+    return [part for part in cells.PARTS if part in named]
+
+
+def check_prepared(cell: Planned) -> None:
+    """Check that the folder of a cell's data is given; the cell itself downloads packages."""
+    source, path = cell.config.data.source, cell.config.data.path
+    if source not in ("folder", "librispeech_tfds", "tfds"):
+        return
+    if not (path and pathlib.Path(path).expanduser().exists()):
+        raise UserError(
+            f"the data of {cell.kind} are not prepared (data.path is {path or 'empty'}): give "
+            f"--{cell.kind} data.path=..., as the config {cells.KINDS[cell.kind].card} describes"
+        )
+
+
+def check_length(cell: Planned) -> None:
+    """Check that sequences hold a positive for the furthest offset."""
+    geometry = CONTRASTIVE[cell.kind].geometry(cell.config)
+    if geometry.num_offsets >= geometry.num_latents:
+        raise UserError(
+            f"the cell {cell.name} predicts {geometry.num_offsets} latents ahead in sequences of "
+            f"{geometry.num_latents}: lower model.num_offsets, or make them longer"
+        )
+
+
+def merge_plans(
+    plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path, recorded: Any
+) -> dict[str, Any]:
+    """Return the plan together with a recorded one, of which it is a part or a continuation."""
+    own = {cell.name: cell.settings for cell in planned}
+    wanted = {"reproduction": plan, "cells": own, "command": names.command_line()}
+    if recorded is None:
+        return wanted
+    there = recorded.get("reproduction") if isinstance(recorded, dict) else None
+    if there is None:
+        raise UserError(f"{folder} holds a sweep, no reproduction: choose another --workdir")
+    found = [
+        f"{key} is {there.get(key)!r} there and {plan[key]!r} here"
+        for key in ("scale", "data", "user")
+        if there.get(key) != plain(plan[key])
+    ]
+    scale, data = plan["scale"], plan["data"]
+    for cell in planned if not found else ():
+        base, _ = cells.base_config(cell.kind, scale, data)
+        theirs = recorded["cells"].get(cell.name, cell.settings)
+        if training_keys(base, theirs) != training_keys(base, cell.settings):
+            found.append(f"other settings: {cell.name}")
+    if found:
+        raise UserError(
+            f"{folder} holds another reproduction ({'; '.join(found)}): choose another --workdir, "
+            "or give that one's options"
+        )
+    parts = [part for part in cells.PARTS if part in {*there["parts"], *plan["parts"]}]
+    seeds = max(there["seeds"], plan["seeds"])
+    whole = cells.plan_cells(cells.cells_of(parts, scale), scale, data, plan["user"], seeds)
+    all_cells = {**recorded["cells"], **own}
+    asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
+    more = {"parts": parts, "seeds": seeds, **cells.describe_cells(asked, scale, plan["jobs"])}
+    return {**wanted, "reproduction": {**plan, **more}, "cells": all_cells}
+
+
+def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that a training depends on: probes may change between two starts."""
+    whole = flatten(with_settings(base, settings))
+    return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}
+
+
+def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None:
+    """Measure the bound by N of the first seed of the base, unless that is done."""
+    path = folder / "bound.json"
+    job = next(job for job in jobs if job.name.startswith(f"{cells.MIXED},"))
+    if read_object(path, []) or not status.is_done(job.folder):
+        return
+    try:
+        write_sealed(path, measure_bound(job.folder, sizes))
+    except UserError as error:
+        print(f"no bound by the number of negatives: {error}")
+
+
+def write_page(folder: pathlib.Path) -> None:
+    """Write the page of the cells, as far as they are."""
+    try:
+        from experiments.reproduce.page import write_reproduction  # matplotlib takes seconds
+
+        write_reproduction(folder)
+    except (UserError, OSError) as error:
+        print(f"no page: {error}")
+
 
 if __name__ == "__main__":
     TABLE = flags.DEFINE_multi_enum("table", [], ["1", "2", "3", "4", "open", "bound"], "A table.")
     FIGURE = flags.DEFINE_multi_enum("figure", [], ["2", "3", "5", "6"], "A figure.")
     ALL = flags.DEFINE_bool("all", False, "Every table and figure.")
-    SCALE = flags.DEFINE_enum("scale", "small", list(SCALES), "How large.")
-    DATASET = flags.DEFINE_enum("data", None, list(DATA), "Of audio; each scale has a default.")
+    SCALE = flags.DEFINE_enum("scale", "small", list(cells.SCALES), "How large.")
+    DATASET = flags.DEFINE_enum(
+        "data", None, list(cells.DATA), "Of audio; each scale has a default."
+    )
     SEEDS = flags.DEFINE_integer("seeds", 1, "Number of seeds of each cell.", lower_bound=1)
     JOBS = flags.DEFINE_integer(
         "jobs", 1, "Cells at a time, sharing cores and GPUs.", lower_bound=1
     )
     SETTINGS = {
         kind: flags.DEFINE_multi_string(kind, [], f"key=value of all {kind} cells: data.path=...")
-        for kind in KINDS
+        for kind in cells.KINDS
     }
     DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print every command and end.")
     cli.run(

@@ -14,6 +14,7 @@ from cpc.losses import streaming_info_nce
 from cpc.results import over_seeds
 from cpc.train import restore_params
 from cpc.types import Batch, CPCOutputs, Position, UserError
+from experiments.command.config import subset
 from experiments.kinds.registry import read_contrastive
 from experiments.training.contrastive import interpret
 from experiments.training.objective import scored, temperature
@@ -51,12 +52,8 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     # A checkpoint has no entry for what is empty.
     params, state = (arrays[part].get("objective", {}) for part in ("params", "extra"))
     tau, window_samples = temperature(plan, params, state), config.data.window_samples
-    draw = make_batches(
-        data.test,
-        window_samples=window_samples,
-        batch_size=config.data.batch_size,
-        seed=config.seed + 2,
-    )
+    sizes = subset(config.data, "window_samples", "batch_size")
+    draw = make_batches(data.test, **sizes, seed=config.seed + 2)
 
     @jax.jit
     def forward(x):

@@ -56,7 +56,7 @@ FULL = AUDIO | {
     "probe.num_epochs": 3, "probe.hours": 0.5, "probe.minutes_per_speaker": 4.0,
 }  # fmt: skip
 #: Of images at every scale but the paper's: Adam and ridge, where the card has Muon and a softmax.
-IMAGE = {
+IMAGE_SETTINGS = {
     "optim.name": "adam", "optim.learning_rate": 1e-3, "evaluate.num_images": 512,
     "probe.solver": "ridge", "probe.tasks": ("linear", "units"),
     "probe.features": ("z", "c", "random z", "pixels"), "probe.num_images": 10_000,
@@ -87,7 +87,7 @@ SCALES = {
     "smoke": Scale(
         {
             "audio": AUDIO | SMALLEST | SMALLEST_AUDIO,
-            "image": IMAGE | SMALLEST | ALL_IMAGE_TASKS | SMALLEST_IMAGE,
+            "image": IMAGE_SETTINGS | SMALLEST | ALL_IMAGE_TASKS | SMALLEST_IMAGE,
             "rl": SMALLEST_AGENT,
         },
         hardware="2 CPU cores, about 11 min for all parts",
@@ -98,7 +98,7 @@ SCALES = {
             | length(400, log_every=50, save_every=400)
             | widths(128, 256)
             | {"optim.learning_rate": 2e-3, "optim.warmup_steps": 50},
-            "image": IMAGE | length(300, log_every=50, save_every=300),
+            "image": IMAGE_SETTINGS | length(300, log_every=50, save_every=300),
             "rl": {"num_env_steps": 400_000},
         },
         hardware="2 fast CPU cores, about 2 h for all parts",
@@ -109,7 +109,7 @@ SCALES = {
             | length(500, log_every=50, save_every=100)
             | widths(192, 256)
             | {"optim.learning_rate": 1e-3, "optim.warmup_steps": 100},
-            "image": IMAGE | length(600, log_every=50, save_every=100) | widths(256, 256),
+            "image": IMAGE_SETTINGS | length(600, log_every=50, save_every=100) | widths(256, 256),
             "rl": {"num_env_steps": 640_000},
         },
         hardware="2 CPU cores, about 5.5 h for all parts",

@@ -214,9 +214,7 @@ def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
 
 
 def verdict(
-    reproduction: Reproduction,
-    tables: Sequence[Result],
-    more: Sequence[tuple[str, str, int]] = (),
+    reproduction: Reproduction, tables: Sequence[Result], more: Sequence[tuple[str, str, int]] = ()
 ) -> list[str]:
     """Return which claims held, which did not, which cannot be told, and which are not measured.
 

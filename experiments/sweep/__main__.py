@@ -25,24 +25,33 @@ stops all cells, each of which saves. While it runs: cpc status WORKDIR. After
 each cell: comparison.html, .md and .json. Exit status: 0, or 1 if a cell failed.
 """
 
-import contextlib
 import functools
 import pathlib
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Any, TextIO
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
 
-from cpc.files import flatten, plain, write_sealed
+from cpc.files import flatten, plain
 from cpc.types import UserError
 from experiments.command import cli, names, run_dir
 from experiments.command.config import Config
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.sweep.cells import Cell, check_rank_by, keep_best, last_scores, make_cells, shorten
-from experiments.sweep.jobs import check_cell, end, lock_folder, make_job, read_plan, run_jobs
-from experiments.sweep.launchers import Job, count_signals, import_submitit, make_local, make_slurm
+from experiments.sweep.jobs import (
+    Job,
+    check_cell,
+    count_signals,
+    end,
+    import_submitit,
+    lock_folder,
+    make_job,
+    make_local,
+    make_slurm,
+    run_jobs,
+)
 
 GRID = flags.DEFINE_multi_string(
     "grid", [], "config.key=value,value: one axis of the product; or a .py file; may be repeated."
@@ -101,7 +110,8 @@ def main(config_flag: flags.FlagHolder) -> None:
     if LAUNCHER.value == "slurm":
         import_submitit()  # a machine without it gets its sentence before anything is written
     print(f"workdir: {folder}")
-    with open_sweep(folder, config, first) as lock, count_signals() as num_signals:
+    merge = functools.partial(merge_plans, config, first, folder)
+    with lock_folder(folder, "sweep", merge) as lock, count_signals() as num_signals:
         # Cells hold the lock, so that none starts twice after a kill.
         local = make_local(JOBS.value, num_signals, [lock.fileno()])
 
@@ -139,21 +149,19 @@ def make_jobs(cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
     return [make_job(file, cell, folder, cli.DEVICE.value) for cell in whole]
 
 
-@contextlib.contextmanager
-def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> Iterator[TextIO]:
-    """Lock the folder and record the sweep, or find that the folder holds the same."""
+def merge_plans(
+    config: Config, cells: Sequence[Cell], folder: pathlib.Path, recorded: Any
+) -> dict[str, Any]:
+    """Return the plan of a sweep, the same as a recorded one if there is one."""
     wanted = {
         "config": plain(config),
         "rounds": [ROUNDS.value, RANK_BY.value],
         "command": names.command_line(),
         "cells": {cell.name: plain(cell.settings) for cell in cells},
     }
-    path = folder / "sweep.json"
-    with lock_folder(folder, "sweep") as lock:
-        if (recorded := read_plan(path)) is not None:
-            check_same_sweep(recorded, wanted, folder)
-        write_sealed(path, wanted)
-        yield lock
+    if recorded is not None:
+        check_same_sweep(recorded, wanted, folder)
+    return wanted
 
 
 def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path) -> None:

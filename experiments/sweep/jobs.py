@@ -1,23 +1,55 @@
-"""Run cells: checked before, one command in a folder, the others going on if one fails."""
+"""Run cells: checked before, one command in a folder, the others going on if one fails.
+
+They run on this machine, or as an array of SLURM jobs through submitit. Submitit's own executor for
+the local machine starts all jobs at once, without cores or GPUs of their own, and cancels by SIGINT
+to the job alone; a cell must save once, as a group of processes, and hold the sweep's lock as long
+as it lives.
+"""
 
 import contextlib
+import itertools
+import os
 import pathlib
+import queue
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO, TypeAlias
 
-from cpc.files import SWEEP_LOCK, read_object, try_lock
+import psutil
+
+from cpc.files import SWEEP_LOCK, read_object, try_lock, write_sealed
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli, names, run_dir
 from experiments.command.config import Config, with_settings
 from experiments.kinds.registry import kind_of, pipeline_of
 from experiments.sweep.cells import Cell, flag_text
-from experiments.sweep.launchers import Job, Launch
+
+POLL_SECONDS = 0.2
+
+
+class Job(NamedTuple):
+    """The command of a cell."""
+
+    name: str
+    folder: pathlib.Path
+    command: list[str]
+
+    @property
+    def log(self) -> pathlib.Path:
+        """The file with the command's output."""
+        return self.folder / "log.txt"
+
+
+#: Runs a job to its end; returns its exit status.
+Launch: TypeAlias = Callable[[Job], int]
 
 
 def check_cell(config: Config, cell: Cell) -> None:
@@ -30,8 +62,10 @@ def check_cell(config: Config, cell: Cell) -> None:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
-    """Open a folder of cells for one command at a time: a sweep's, or a reproduction's."""
+def lock_folder(
+    folder: pathlib.Path, what: str, merge: Callable[[Any], dict[str, Any]]
+) -> Iterator[TextIO]:
+    """Hold a folder of cells for one command, with merge(recorded plan or None) as its plan."""
     if (folder / "config.json").exists():
         raise UserError(f"{folder} holds a single run: choose another --workdir for the {what}")
     try:
@@ -48,14 +82,16 @@ def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
                 f"another {what} of {folder}, or a cell of it, still runs: wait for its end, or "
                 "stop it"
             )
+        problems: list[str] = []
+        path = folder / "sweep.json"
+        recorded = read_object(path, problems)
+        print(*(f"{problem}\n" for problem in problems), sep="", end="")
+        write_sealed(path, merge(recorded))
         yield lock
 
 
 def make_job(
-    config_file: str | pathlib.Path,
-    cell: Cell,
-    folder: pathlib.Path,
-    device: str = "auto",
+    config_file: str | pathlib.Path, cell: Cell, folder: pathlib.Path, device: str = "auto"
 ) -> Job:
     """Return the command that makes a cell alone, in a folder of its name."""
     sets = [f"--config.{key}={flag_text(value)}" for key, value in cell.settings.items()]
@@ -63,14 +99,6 @@ def make_job(
     command += [*sets, *([] if device == "auto" else ["--device", device])]
     path = folder / cell.name
     return Job(cell.name, path, [*command, "--workdir", str(path)])
-
-
-def read_plan(path: pathlib.Path) -> dict[str, Any] | None:
-    """Return the recorded plan of a folder of cells; None, and a printed word, if it is damaged."""
-    problems: list[str] = []
-    recorded = read_object(path, problems)
-    print(*(f"{problem}\n" for problem in problems), sep="", end="")
-    return recorded
 
 
 def run_jobs(
@@ -147,3 +175,179 @@ def end(folder: pathlib.Path, stopped: bool) -> None:
         cli.fail(f"interrupted; to resume: {names.command_line()}", 130)
     if any(row.state != "finished" for row in rows):
         sys.exit(1)
+
+
+@contextlib.contextmanager
+def count_signals() -> Iterator[Callable[[], int]]:
+    """Yield the count of received SIGINT and SIGTERM; none of them ends the process."""
+    received: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
+    former = [signal.signal(number, lambda n, frame: received.append(n)) for number in numbers]
+    try:
+        yield lambda: len(received)
+    finally:
+        for number, handler in zip(numbers, former, strict=True):
+            signal.signal(number, handler)
+
+
+def make_local(
+    num_parallel: int, num_signals: Callable[[], int], keep: Sequence[int] = ()
+) -> Launch:
+    """Run cells as processes of this machine, each on cores and GPUs of its own.
+
+    The first signal is passed on, so that the cell saves; a second one kills. `keep` are file
+    descriptors that the processes hold open, such as that of a lock.
+    """
+    free: queue.SimpleQueue[tuple[list[int], list[str]]] = queue.SimpleQueue()
+    own, gpus = psutil.Process(), find_gpus()
+    cores = sorted(own.cpu_affinity() or []) if hasattr(own, "cpu_affinity") else []
+    gpus = gpus[: len(gpus) - len(gpus) % num_parallel]  # all see as many: batches divide alike
+    for hand in zip(deal(cores, num_parallel), deal(gpus, num_parallel), strict=True):
+        free.put(hand)
+
+    def launch(job: Job) -> int:
+        cores, gpus = hand = free.get()
+        devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+        try:
+            with job.log.open("ab") as log:
+                process = subprocess.Popen(
+                    job.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **devices},
+                    start_new_session=True,  # Ctrl-C comes from here, once
+                    pass_fds=tuple(keep),
+                )
+            if cores:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended already
+                    psutil.Process(process.pid).cpu_affinity(cores)
+            return wait(process, num_signals)
+        finally:
+            free.put(hand)
+
+    return launch
+
+
+def wait(process: subprocess.Popen, num_signals: Callable[[], int]) -> int:
+    """Pass signals on until a process ends; return its status."""
+    passed = 0
+    while process.poll() is None:
+        if num_signals() > passed:
+            passed += 1
+            os.killpg(process.pid, signal.SIGTERM if passed == 1 else signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    return process.returncode
+
+
+def deal(items: Sequence[Any], num_parallel: int) -> list[list[Any]]:
+    """Return the cores or GPUs of each cell; empty lists if all cells share all of them.
+
+    >>> deal(["0", "1", "2", "3"], 2), deal(["0"], 2), deal([0, 1], 1)
+    ([['0', '1'], ['2', '3']], [[], []], [[]])
+    """
+    if num_parallel == 1 or len(items) < num_parallel:
+        return [[]] * num_parallel
+    ends = [i * len(items) // num_parallel for i in range(num_parallel + 1)]
+    return [[*items[a:b]] for a, b in itertools.pairwise(ends)]
+
+
+def find_gpus(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
+    """Return the names of the GPUs that CUDA would show a child of this process."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    return [str(number) for number, _ in enumerate(pathlib.Path(driver).glob("*"))]
+
+
+def make_slurm(
+    jobs: Sequence[Job], folder: pathlib.Path, options: str, num_signals: Callable[[], int]
+) -> Launch:
+    """Submit one array of SLURM jobs, requeued when they are preempted or run out of time."""
+    submitit, parsed = import_submitit(), {}
+    for part in options.split():
+        name, _, value = part.partition("=")
+        if not value:
+            raise UserError(f"--slurm has {part!r}: write key=value, such as timeout_min=240")
+        parsed[name] = int(value) if value.isdecimal() else value
+    executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")
+    try:
+        executor.update_parameters(name="sweep", slurm_array_parallelism=len(jobs), **parsed)
+    except (NameError, TypeError, ValueError) as error:  # what submitit raises for a wrong option
+        raise UserError(f"--slurm {options!r}: {str(error).splitlines()[0]}") from error
+    with executor.batch():
+        submitted = {
+            job.name: executor.submit(Requeued(), job.command, str(job.log)) for job in jobs
+        }
+    print(f"submitted {len(jobs)} jobs; this command waits for them, squeue shows them")
+    return make_waiting(submitted, num_signals)
+
+
+def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -> Launch:
+    """Wait for jobs of submitit; a signal cancels those that have not ended."""
+
+    def launch(job: Job) -> int:
+        one = submitted[job.name]
+        while not one.done():
+            if num_signals():
+                one.cancel()
+                return 128 + signal.SIGTERM
+            time.sleep(1)
+        try:
+            return next((code for code in one.results() if code), 0)
+        except Exception as error:  # submitit's own, with the job's last words
+            with job.log.open("a") as log:
+                log.write(f"the job {one.job_id} ended as {one.state}: {error}\n")
+            return 1
+
+    return launch
+
+
+def import_submitit() -> Any:
+    """Return the library submitit, or say how to get it."""
+    try:
+        import submitit  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError("--launcher slurm needs submitit: pip install 'cpc-jax[slurm]'") from None
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "--launcher slurm: this machine has no sbatch; give the command on a login node of a "
+            "SLURM cluster, or leave --launcher out"
+        )
+    return submitit
+
+
+class Requeued:
+    """A command as a job of submitit; preempted, it saves and comes back to the queue."""
+
+    def __init__(self):
+        self._others: Sequence[psutil.Process] = ()
+
+    def __call__(self, command: list[str], log: str) -> int:
+        """Run the command to its end and return its status."""
+        rank, path = os.environ.get("SLURM_PROCID", "0"), pathlib.Path(log)
+        with (path if rank == "0" else path.with_suffix(f".{rank}.txt")).open("ab") as file:
+            # SLURM signals every process of a job. USR2 is submitit's, and would kill the cell
+            # before it has saved.
+            deaf = ["bash", "-c", 'trap "" USR2; exec "$@"', "cell", *command]
+            self._others = psutil.Process().children()
+            process = subprocess.Popen(deaf, stdout=file, stderr=subprocess.STDOUT)
+        # Polled: a signal that the system hands to another thread, such as one of OpenBLAS, does
+        # not interrupt `Popen.wait`, and Python runs handlers in this thread alone.
+        return wait(process, lambda: 0)
+
+    def checkpoint(self, command: list[str], log: str) -> Any:
+        """Let the command save, and return what submitit shall run once it is back in the queue.
+
+        This is a signal's handler, called at any point of `__call__`, perhaps before that has its
+        process: so the system is asked which child is new. It is left to the interrupted call to
+        reap, which may hold the lock for that; one that is reaped already is gone.
+        """
+        import submitit  # pyright: ignore[reportMissingImports]
+
+        for child in set(psutil.Process().children()) - set(self._others):
+            with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+                child.terminate()
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        return submitit.helpers.DelayedSubmission(Requeued(), command, log)

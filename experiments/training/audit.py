@@ -43,9 +43,8 @@ def check_negatives(plan: Plan, rows: Audit) -> None:
     config, values = plan.config, {row.name: row.value for row in rows}
     if values["anchors_without_negative"] == 1 and not config.negatives.queue:
         raise UserError(
-            f"under {plan.negatives} not one anchor of {NUM_BATCHES} batches has a negative, so "
-            "nothing is learned: choose another negatives.rule, a larger data.batch_size, or give "
-            "more data"
+            f"under {plan.negatives} not one anchor of {NUM_BATCHES} batches has a negative: "
+            "choose another negatives.rule, a larger data.batch_size, or give more data"
         )
     same = [name for name, value in values.items()
             if name.startswith("false_negatives_by") and value == 1]  # fmt: skip

@@ -62,10 +62,7 @@ def list_files(
     skipped: list[tuple[str, str]],
     others: Collection[str] = DOCUMENTS,
 ) -> dict[str, pathlib.Path]:
-    """Return the files below `root`, by path without ending, or with it if two would be equal.
-
-    `root` may be one file. What is left out is added to `skipped`.
-    """
+    """Return the files below `root`, by path without ending, or with it if two would be equal."""
     read = f"pass {list_endings(suffixes)} files"
     if root.is_file():
         if root.suffix.lower() not in suffixes:

@@ -24,7 +24,7 @@ from cpc.train import (
 )
 from cpc.train.step import make_launch
 from cpc.types import Batch, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.objective import init_objective, objective_loss, reducer_of
 from experiments.training.problem import Probe, Problem, model_variables
@@ -77,18 +77,11 @@ def make_step(
     return state, jit_step(step, state), schedule
 
 
-def optimizer_of(config: Config) -> tuple[optax.GradientTransformation, Callable]:
-    """The optimizer that a config asks for, and the learning rate by step."""
-    optim = config.optim
-    return make_optimizer(
-        learning_rate=optim.learning_rate,
-        num_steps=config.num_steps,
-        warmup_steps=optim.warmup_steps,
-        schedule=optim.schedule,
-        name=optim.name,
-        clip_norm=optim.clip_norm,
-        weight_decay=optim.weight_decay,
-    )
+def optimizer_of(config: Config, **changes: Any) -> tuple[optax.GradientTransformation, Callable]:
+    """Return the optimizer that a config asks for, and the learning rate by step."""
+    names = ("learning_rate", "warmup_steps", "schedule", "name", "clip_norm", "weight_decay")
+    options = {"num_steps": config.num_steps, **subset(config.optim, *names)}
+    return make_optimizer(**options | changes)
 
 
 def apply_in_parts(

@@ -21,6 +21,7 @@ from cpc.data import prefetch
 from cpc.files import plain, read_object, write_sealed
 from cpc.types import Array, Batch
 from experiments.command.config import Config
+from experiments.training.step import optimizer_of
 
 #: features(params, extra, batch, rng, train) -> (features (..., f), extra)
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
@@ -64,15 +65,13 @@ def make_own_optimizer(
 ) -> optax.GradientTransformation:
     """Return the run's own optimizer, whose rate falls from layer to layer down the `parts`."""
     optim = config.optim
-    tx, _ = train.make_optimizer(
-        learning_rate=optim.learning_rate,
+    tx, _ = optimizer_of(
+        config,
         num_steps=num_steps,
         warmup_steps=min(optim.warmup_steps, num_steps // 10),  # few labels: few steps
         schedule=schedule,
         # schedule_free would have to be evaluated by its average.
         name="adam" if optim.name == "schedule_free" else optim.name,
-        clip_norm=optim.clip_norm,
-        weight_decay=optim.weight_decay,
     )
     return optax.chain(tx, train.scale_by_layer(layer_decay, parts))
 

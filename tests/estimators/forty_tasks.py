@@ -21,7 +21,7 @@ from cpc.estimators import Task, beyond_normal
 from cpc.results import Frame
 from experiments.command.config import Config, with_settings
 from experiments.information.arrays import Pairs
-from experiments.information.findings import DIVERGED, headline, state_of
+from experiments.information.page import DIVERGED, headline, state_of
 from experiments.information.rotations import measure
 
 SETTINGS = {

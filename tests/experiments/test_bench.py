@@ -33,21 +33,20 @@ def test_flop_by_hand():
     encoder = models.ConvEncoder(3, kernels=(4, 4), strides=(2, 2))
     flop = count_flop(shapes(encoder, models.GRU(5), 2, 2, 40), encoder, 2, 40, (1, 2))
     first, second = 2 * 2 * 20 * (4 * 1 * 3), 2 * 2 * 10 * (4 * 3 * 3)
-    assert flop.encoder == 2 * first + 3 * second
-    assert flop.context == 3 * 2 * (2 * 10) * (3 * 15 + 5 * 15)
+    assert flop["encoder"] == 2 * first + 3 * second
+    assert flop["context"] == 3 * 2 * (2 * 10) * (3 * 15 + 5 * 15)
     pairs = 2 * (9 + 8)
-    assert flop.predictor == 3 * 2 * pairs * 5 * 3
-    assert flop.criterion == 3 * 2 * pairs * 20 * 3
-    mel = models.LogMelEncoder(
-        3, kernels=(3, 1), num_mels=5
-    )  # of the convolutions after its energies
+    assert flop["predictor"] == 3 * 2 * pairs * 5 * 3
+    assert flop["criterion"] == 3 * 2 * pairs * 20 * 3
+    # Of the convolutions after its energies.
+    mel = models.LogMelEncoder(3, kernels=(3, 1), num_mels=5)
     first, second = 2 * 2 * 10 * (3 * 5 * 3), 2 * 2 * 10 * (3 * 3)
     found = count_flop(shapes(mel, models.GRU(5), 1, 2, 1600), mel, 2, 1600, (1,))
-    assert found.encoder == 2 * first + 3 * second
+    assert found["encoder"] == 2 * first + 3 * second
     further = count_flop(
         shapes(encoder, models.GRU(5), 2, 2, 40), encoder, 2, 40, (1, 5), num_shards=2
     )
-    assert further.criterion == 3 * 2 * (2 * (9 + 5)) * 10 * 3
+    assert further["criterion"] == 3 * 2 * (2 * (9 + 5)) * 10 * 3
 
 
 @pytest.mark.parametrize(("context", "matrices"), [
@@ -59,7 +58,7 @@ def test_flop_of_contexts(context, matrices):
     """Columns of all matrices by width 8 of the context; attention costs 2 t h for each product."""
     encoder = models.ConvEncoder(4, kernels=(4, 4), strides=(2, 2))
     flop = count_flop(shapes(encoder, context, 1, 2, 40), encoder, 2, 40, (1,))
-    assert flop.context == 3 * 2 * 20 * 8 * matrices
+    assert flop["context"] == 3 * 2 * 20 * 8 * matrices
 
 
 def test_compilations_are_seen():

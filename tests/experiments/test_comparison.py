@@ -9,8 +9,7 @@ from cpc.report.engine import cells as texts
 from cpc.results import Outcomes, Score, compare, difference, group_by_seed, read_run, write_scores
 from cpc.types import UserError
 from experiments.command.run_dir import record_state
-from experiments.compare.figures import curves, score_steps
-from experiments.compare.page import best_sentences, write_comparison
+from experiments.compare.page import best_sentences, curves, score_steps, write_comparison
 from experiments.compare.tables import Question, cell_table, headline, question_table
 from tests.fake_run import draw_nothing, remove_seals
 from tests.small_run import probe_score, write_run

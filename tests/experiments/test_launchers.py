@@ -11,7 +11,7 @@ import time
 import pytest
 
 from cpc.types import UserError
-from experiments.sweep import launchers
+from experiments.sweep import jobs as launchers
 
 PATIENT = """
 import signal, sys, time

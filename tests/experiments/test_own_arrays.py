@@ -15,8 +15,9 @@ from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import with_settings
-from experiments.information import arrays, findings, rotations
+from experiments.information import arrays, rotations
 from experiments.information import own_arrays as study
+from experiments.information import page as findings
 from experiments.information.arrays import Pairs
 from experiments.information.rotations import Interval, Reading
 from tests.estimators import forty_tasks

@@ -1,5 +1,6 @@
 """The command that makes the paper's tables again: what it runs, refuses and records."""
 
+import functools
 import json
 
 import numpy as np
@@ -11,12 +12,13 @@ from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.command.run_dir import record_state
 from experiments.kinds.audio import kind as audio
-from experiments.reproduce import bound, folder
+from experiments.reproduce import __main__ as folder
+from experiments.reproduce import bound
 from experiments.reproduce import cells as cells_
 from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
 from experiments.reproduce.claims import CHANCE, TABLES
 from experiments.sweep.cells import Cell
-from experiments.sweep.jobs import check_cell, make_job
+from experiments.sweep.jobs import check_cell, lock_folder, make_job
 from tests.commands import run
 from tests.experiments.test_export import write_run
 from tests.experiments.test_reproduction import write_cell
@@ -137,8 +139,13 @@ def plan(scale="small", parts=("table 2",), **more):
 
 def record(path, own, cells):
     """Record a plan in a folder; returns all that it holds then."""
-    with folder.open_folder(path, own, cells):
+    with hold(path, own, cells):
         return json.loads((path / "sweep.json").read_text())
+
+
+def hold(path, own, cells):
+    merge = functools.partial(folder.merge_plans, own, cells, path)
+    return lock_folder(path, "reproduction", merge)
 
 
 def test_runs_that_nobody_asked_for_are_not_counted(tmp_path):
@@ -169,7 +176,7 @@ def test_a_folder_with_something_else(tmp_path):
     refused("scale is 'small' there and 'paper' here", plan("paper"))
     other = cells[0]._replace(settings={**cells[0].settings, "num_steps": 1})
     refused("other settings: mixed,seed=0", given=[other])
-    with folder.open_folder(tmp_path, plan(), cells):
+    with hold(tmp_path, plan(), cells):
         refused("still runs")
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
     refused("holds a sweep")

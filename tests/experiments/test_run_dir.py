@@ -166,7 +166,7 @@ def test_what_a_run_writes_among_the_data_is_no_data(tmp_path, kind):
         place = begin_at = tmp_path / "texts" / "runs" / "first"
     else:
         place, begin_at = tmp_path / "texts" / "runs", tmp_path / "texts" / "runs" / "a=1"
-        with lock_folder(place, "sweep"):
+        with lock_folder(place, "sweep", lambda recorded: {}):
             (place / "log.txt").write_text("a cell is about to start")
     begin(begin_at)
     write_skipped(begin_at, [("one.wav", "it is empty")])

@@ -454,7 +454,7 @@ def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch)
     config, given = audio_synthetic.get_config(), []
     config.optim.weight_decay = 0.5
     monkeypatch.setattr(
-        "experiments.training.supervised.train.make_optimizer",
+        "experiments.training.step.make_optimizer",
         lambda **options: given.append(options) or (optax.identity(), None),
     )
     for config.optim.name in ("lion", "schedule_free"):

@@ -12,8 +12,7 @@ from experiments.command import run_dir
 from experiments.command.config import with_settings
 from experiments.sweep.__main__ import check_same_sweep
 from experiments.sweep.cells import Cell, check_rank_by, keep_best, last_scores, make_cells, shorten
-from experiments.sweep.jobs import check_cell, run_jobs
-from experiments.sweep.launchers import Job
+from experiments.sweep.jobs import Job, check_cell, run_jobs
 from tests import commands
 
 

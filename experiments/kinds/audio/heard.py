@@ -107,24 +107,13 @@ def record_augmentation(
     heard = apply_each(config, draw(0), jax.random.key(config.seed))
     loudest = max(float(np.abs(x).max()) for x in heard.values())
     for number, (name, x) in enumerate(heard.items()):
+        samples = np.round(32767 * (0.9 * x / max(loudest, 1e-9))).astype(np.int16)
         with replacing(folder / f"{number}_{name}.wav", is_durable=False) as part:
-            part.write_bytes(to_wav(0.9 * x / max(loudest, 1e-9)))
-
-
-def to_wav(x: np.ndarray) -> bytes:
-    """Return a waveform in -1..1 as a wav file of 16 bits.
-
-    >>> len(to_wav(np.zeros(8)))  # a header of 44 bytes
-    60
-    """
-    buffer = io.BytesIO()
-    samples = np.round(32767 * np.clip(x, -1, 1)).astype(np.int16)
-    soundfile.write(buffer, samples, SAMPLE_RATE_HZ, format="WAV")
-    return buffer.getvalue()
+            soundfile.write(part, samples, SAMPLE_RATE_HZ, format="WAV")
 
 
 def from_wav(content: bytes) -> np.ndarray:
-    """Return the waveform of what `to_wav` wrote; an error if it is something else."""
+    """Return the waveform of a file of `record_augmentation`; an error if it is another's."""
     samples, _ = soundfile.read(io.BytesIO(content), dtype="int16")
     if samples.ndim != 1 or len(samples) < FRAME:
         raise ValueError("no sound of ours")

@@ -14,7 +14,7 @@ from cpc.models import Model
 from cpc.results import digest
 from cpc.train import ProgressWriter
 from cpc.types import Batch, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.kinds.audio.data import labels_at, labels_of_frames
 from experiments.training.supervised import (
     Answer,
@@ -110,12 +110,8 @@ def draw_labelled(
 ) -> Callable[[int], Batch]:
     """Return the windows that a step draws, as the run's own do, with a label of each latent."""
     options = config.data
-    draw = make_batches(
-        recordings,
-        window_samples=options.window_samples,
-        batch_size=options.batch_size,
-        seed=config.seed,
-    )
+    sizes = subset(options, "window_samples", "batch_size")
+    draw = make_batches(recordings, **sizes, seed=config.seed)
     length = encoder.num_latents(options.window_samples)
 
     def draw_with_labels(step):

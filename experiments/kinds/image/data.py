@@ -14,21 +14,12 @@ from cpc.data.sources.fashion_mnist import load_fashion_mnist
 from cpc.data.walk import Skipped, count_names
 from cpc.models import patch_grid
 from cpc.types import Batch, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, group_files, name_of, reject
 
 #: Where the images of a split lie: splits or files, and their rows there.
 Places: TypeAlias = list[tuple[str, range]]
-
-
-class Reader(NamedTuple):
-    """How the splits of a source are read."""
-
-    read: Callable[[str], data.Images]
-    """Name of a split, or of a part -> its images."""
-    locate: Callable[[str], Places]
-    """Name of a split, or of a part -> where its images lie, without reading them."""
 
 
 class ImageData(NamedTuple):
@@ -56,12 +47,12 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
     """Read the splits of `config.data`, those to train and to probe on without test images."""
     options = config.data
     splits = (options.split, options.probe_split, options.test_split)
-    reader = make_reader(config, log)
+    read, locate = make_reader(config, log)
     if not options.group_level:  # which divides a split that is named twice
-        check_splits(config, reader.locate)
-    sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
-    read = [sets[split] for split in splits]
-    loaded = ImageData(*split_groups(config, read), name=name_of(config, options.name))
+        check_splits(config, locate)
+    sets = {split: read(split) for split in dict.fromkeys(splits)}
+    parts = [sets[split] for split in splits]
+    loaded = ImageData(*split_groups(config, parts), name=name_of(config, options.name))
     where = f"data.test_split ({options.test_split})"
     for part, key in tested_parts(config).items():
         images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
@@ -129,8 +120,7 @@ def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
         if share_rows(locate(options[name]), test):
             raise UserError(
                 f"data.test_split ({options.test_split}) shares images with data.{name} "
-                f"({options[name]}), on which {whose[part]}: name a split, or part of one, without "
-                "them"
+                f"({options[name]}), on which {whose[part]}: name another split, or part of one"
             )
 
 
@@ -147,8 +137,10 @@ def share_rows(some: Places, others: Places) -> bool:
     )
 
 
-def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
-    """Return how the splits of a config's source are read."""
+def make_reader(
+    config: Config, log: Callable[[str], object]
+) -> tuple[Callable[[str], data.Images], Callable[[str], Places]]:
+    """Return read(split) -> the images of a split, or part of one, and locate(split) -> places."""
     options = config.data
     if options.source == "fashion_mnist":
         reject(config,
@@ -156,23 +148,16 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
              "images of fashion_mnist have 28 pixels a side and 1 channel"),
         )  # fmt: skip
         splits = load_fashion_mnist(log=log)
-        return Reader(
-            lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
-        )
+        return (lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)])
     root = data_root(config)
-    how: Any = {
-        "size": options.size,
-        "channels": options.channels,
-        "log": log,
-        "max_skipped_fraction": options.max_skipped_fraction,
-    }
+    how = {"log": log, **subset(options, "size", "channels", "max_skipped_fraction")}
     if options.source == "folder":
-        return Reader(
+        return (
             lambda split: data.read_image_folder(root, split, **how),
             lambda split: [(split, range(1))],  # no part of a folder has a name
         )
     reject(config, (not options.name, "data.source data.name", "name the set, such as cifar10"))
-    return Reader(
+    return (
         lambda split: data.read_images_tfds(root, options.name, split, **how),
         lambda split: data.locate_images_tfds(root, options.name, split),
     )
@@ -239,12 +224,8 @@ def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
     patches = augment.augment_patches(
         of_patch,
         augment.cut_for_evaluation(images, crop=0, **cut),
-        color_drop=options.color_drop,
-        rotation_degrees=options.rotation_degrees,
-        shear=options.shear,
-        elastic_pixels=options.elastic_pixels,
-        brightness=options.brightness,
-        contrast=options.contrast,
+        **subset(options, "color_drop", "rotation_degrees", "shear", "elastic_pixels"),
+        **subset(options, "brightness", "contrast"),
     )
     if options.jitter:
         patches = augment.jitter_patches(of_jitter, patches, options.jitter)

@@ -1,4 +1,4 @@
-"""The page of an agent: returns, what is predicted, what the memory keeps, an episode."""
+"""What only an agent shows on its page: returns, an episode, what its ball tells exactly."""
 
 from pathlib import Path
 from typing import Any
@@ -7,57 +7,58 @@ import numpy as np
 import pandas as pd
 
 from cpc.files import read_arrays
-from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE, add_legend, label, make_figure
-from cpc.report.engine import Section, Table, figure_of, show_interval, write_page
-from cpc.report.provenance import made_section
-from cpc.results import Run, read_run, read_scores
+from cpc.report.draw import BLUE, GRAY, INK, ORANGE, label, make_figure
+from cpc.report.engine import Section, Table, figure_of
+from cpc.report.words import Words
+from cpc.results import Run
 from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
 
-TITLES = {"c": "memory, c", "z": "what is seen alone, z", "random c": "memory, untrained"}
+WORDS = Words(
+    examples="environments",
+    tested="environments",
+    titles={"c": "memory, c", "z": "what is seen alone, z"},
+)
 
 
-def write_rl_report(workdir: str | Path) -> Path:
-    """Write report.html and figures/*.png of a run of an agent."""
-    workdir = Path(workdir)
-    run = read_run(workdir)
-    policy, name = run.config.get("policy", {}), run.config.get("environment", {}).get("name", "")
-    weight = run.config.get("cpc", {}).get("weight", 0)
+def agent_section(run: Run) -> Section:
+    """Return what the agent is, its returns, an episode, and what its ball tells exactly."""
+    config, name = run.config, run.config.get("environment", {}).get("name", "")
+    weight = config.get("cpc", {}).get("weight", 0)
+    lead = f"{config.get('policy', {}).get('name')} on {name}, CPC at weight {weight:g}."
     test = run.metrics[run.metrics.split == "test"] if len(run.metrics) else run.metrics
     found = list(test["return"].dropna()) if "return" in test else []
     outcome = "The run has not been evaluated yet."
     if found:
         outcome = f"The trained policy has a mean return of {found[-1]:.2f}."
-    bound, episode = bound_figure(run, name), episode_figure(workdir, name)
     figures = figure_of("returns", returns_figure(run), "Return", RETURN)
-    figures += figure_of("bound", bound, "What the memory knows of what comes", BOUND)
+    episode = episode_figure(run.workdir, name)
     figures += figure_of("episode", episode, "An episode, and what the memory believes", EPISODE)
-    return write_page(
-        workdir,
-        "report",
-        "Agent",
-        f"{policy.get('name')} on {name}, CPC at weight {weight:g}: {workdir.resolve()}",
-        sections=[
-            Section("", [outcome, *run.problems]),
-            Section("Figures", figures=figures),
-            Section("What the memory keeps", tables=memory_tables(workdir)),
-            made_section(run.environment, run.config),
-        ],
-    )
+    return Section("Agent", [lead, outcome], figures, ball_tables(run, name))
 
 
 RETURN = (
     "Mean return of the episodes that ended since the previous record, with actions drawn from the "
     "policy."
 )
-BOUND = (
-    "Strict: against the latents of 255 other environments at the same time, each of which could "
-    "itself be a positive. Exact: information about the ball alone, by enumeration; the paddle "
-    "adds to it."
-)
 EPISODE = (
     "One row per step. Shade: the probability that a linear probe of the memory gives each column. "
     "Filled circle: the ball while it is seen; ring: the hidden ball; bar: the paddle."
 )
+BALL = (
+    "By enumeration, of the ball alone; the paddle adds to it. The bound's candidates are the "
+    "latents of 255 other environments at the same time, each of which could itself be a positive."
+)
+
+
+def ball_tables(run: Run, name: str) -> list[Table]:
+    """Return the exact information that the hidden ball's past has of its future, by offset."""
+    kind, _, variant = name.partition(":")
+    offsets = [int(k) for k in sorted(run.offsets.offset.unique()) if k < ROWS]
+    if kind != "hidden_ball" or not offsets:
+        return []
+    nats = [ball_information(variant, k) for k in offsets]
+    frame = pd.DataFrame({"offset k (steps ahead)": offsets, "nats": nats})
+    return [Table("Exact information about the ball", frame, BALL, {"nats": ".3f"})]
 
 
 def returns_figure(run: Run) -> Any:
@@ -68,26 +69,6 @@ def returns_figure(run: Run) -> Any:
     figure, (axes,) = make_figure(1, row_height=3.0)
     axes.plot(train.frames / 1e3, train["return"], color=BLUE, linewidth=1.2)
     label(axes, "thousands of frames", "return", "")
-    return figure
-
-
-def bound_figure(run: Run, name: str) -> Any:
-    """Draw the strict bound by offset beside what is known; None without an evaluation."""
-    rows = run.offsets[run.offsets.series == "strict"] if len(run.offsets) else run.offsets
-    if not len(rows):
-        return None
-    rows = rows[rows.step == rows.step.max()]
-    figure, (axes,) = make_figure(1, row_height=3.2)
-    error = np.abs(np.stack([rows.bound_low, rows.bound_high]) - rows.bound.to_numpy())
-    axes.errorbar(rows.offset, rows.bound, error, color=BLUE, fmt="o-", label="log N − L, strict")
-    axes.plot(rows.offset, rows.log_n, color=GRAY, linestyle="--", label="log N")
-    kind, _, variant = name.partition(":")
-    if kind == "hidden_ball":
-        known = [(k, ball_information(variant, int(k))) for k in rows.offset if k < ROWS]
-        axes.plot(*zip(*known, strict=True), color=GREEN, linestyle="-.", label="exact, the ball")
-    axes.set_ylim(bottom=min(0.0, rows.bound.min()))
-    label(axes, "offset k (steps ahead)", "nats", "")
-    add_legend(axes)
     return figure
 
 
@@ -116,20 +97,3 @@ def episode_figure(workdir: Path, name: str) -> Any:
     axes.axhline(SEEN - 0.5, color=GRAY, linewidth=0.8)
     label(axes, "column", "step", "")
     return figure
-
-
-def memory_tables(workdir: Path) -> list[Table]:
-    """Return the probes of the memory, a row each."""
-    rows = [
-        {
-            "of": score.task,
-            "from": TITLES.get(score.features, score.features),
-            "accuracy, %": f"{100 * score.value:.1f}",
-            "95 % interval": ""
-            if score.low is None or score.high is None
-            else show_interval(100 * score.low, 100 * score.high),
-            "most frequent, %": f"{100 * (score.chance or 0):.1f}",
-        }
-        for score in read_scores(workdir)
-    ]
-    return [Table("Linear probes, where it cannot be seen", pd.DataFrame(rows))] if rows else []

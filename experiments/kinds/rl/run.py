@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs.rl import KEYS
+from cpc import report
 from cpc.estimators import Tracker
 from cpc.files import write_arrays
 from cpc.results import print_scores, write_scores
@@ -45,9 +46,10 @@ def make_work(
     watch = jax.jit(evaluate.watcher(config, task))
 
     def write_page(folder: pathlib.Path) -> pathlib.Path:
-        from experiments.kinds.rl.page import write_rl_report  # matplotlib takes seconds
+        from experiments.kinds.rl import page  # matplotlib takes seconds
 
-        return write_rl_report(folder)
+        words = page.WORDS if config.cpc.weight else page.WORDS._replace(features=())
+        return report.write_report(folder, words, (page.agent_section,))
 
     return Work(
         lambda: train(config, task, watch, folder, mesh),

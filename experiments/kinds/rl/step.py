@@ -116,13 +116,7 @@ def make_task(config: Config) -> Task:
     agent = make_agent(config, environment)
     per_launch = policy.epochs * policy.minibatches
     num_launches = config.num_env_steps // (num * policy.unroll)
-    tx, schedule = make_optimizer(
-        learning_rate=config.optim.learning_rate,
-        num_steps=num_launches * per_launch,
-        schedule=config.optim.schedule,
-        name=config.optim.name,
-        clip_norm=config.optim.clip_norm,
-    )
+    tx, schedule = make_optimizer(**config.optim, num_steps=num_launches * per_launch)
     loss_fn = make_loss(config, agent)
     train_step = make_train_step(loss_fn, tx)
     collect = make_collect(config, agent, together)

@@ -13,7 +13,7 @@ from cpc.data import series, uniform_windows
 from cpc.data.recordings import read_list
 from cpc.data.walk import Skipped, count_names, find_copies, read_named, same_name
 from cpc.types import Batch, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, group_files, name_of
 
@@ -181,11 +181,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
         others = [pathlib.Path(path).expanduser() for path in lists if path]
         sequences = series.read_sequences(
             data_root(config),
-            options.channels,
-            standardize=options.standardize,
-            step_label=options.step_label,
-            max_skipped_fraction=options.max_skipped_fraction,
             others=others,
+            **subset(options, "channels", "standardize", "step_label", "max_skipped_fraction"),
         )
     groups = group_files(options.group_level, sequences.names)
     train, test = split(config, sequences, groups, read_lists(config, sequences, groups))

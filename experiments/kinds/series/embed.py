@@ -24,10 +24,7 @@ def embed_files(
     """
     given, rate_hz = pretrained.input, pretrained.input["rate_hz"]
     sequences = read_sequences(
-        path,
-        given["shape"][1],
-        standardize=given["standardize"],
-        step_label=given["step_label"],
+        path, given["shape"][1], standardize=given["standardize"], step_label=given["step_label"]
     )
     skipped += sequences.skipped
     layers = models.Layers(pretrained.module, pretrained.variables, names)

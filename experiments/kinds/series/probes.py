@@ -36,9 +36,8 @@ def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
         if not counts.any():
             key = "step_label" if task == "steps" else "file_label"
             raise UserError(
-                f"no {task[:-1]} to {which} on has a label, which a probe of {task} needs: set "
-                f"data.{key} (it is {config.data[key]!r}) to the name in the files, or take "
-                f"{task} out of probe.tasks"
+                f"no {task[:-1]} to {which} on has a label: set data.{key} (it is "
+                f"{config.data[key]!r}) to its name in the files, or take {task} out of probe.tasks"
             )
     if np.count_nonzero(train) < 2:
         raise UserError(

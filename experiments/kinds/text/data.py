@@ -12,7 +12,7 @@ from cpc.data.sources.snippets import read_snippets
 from cpc.data.sources.texts import prepare_texts
 from cpc.data.walk import Skipped, count_names
 from cpc.types import Batch, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, name_of
 
@@ -107,10 +107,7 @@ def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
         path,
         data.cache_dir() / "packs",
         log,
-        form=options.form,
-        lowercase=options.lowercase,
-        min_count=options.min_count,
-        max_vocabulary=options.max_vocabulary,
+        **subset(options, "form", "lowercase", "min_count", "max_vocabulary"),
         max_skipped_fraction=options.max_skipped_fraction,
     )
 

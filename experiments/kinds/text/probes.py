@@ -21,7 +21,7 @@ from cpc.files import check_regular
 from cpc.models import Model, make_model
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 
@@ -259,14 +259,8 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np
 
     Runs (b, t, w), the sentences to compare with the next ones (b, t - 1, w), and a mask.
     """
-    options = config.data
-    x = cut_runs(
-        text.test,
-        run_sentences=options.run_sentences,
-        max_words=options.max_words,
-        most=NEXT_RUNS,
-        seed=config.seed + 2,
-    )
+    sizes = subset(config.data, "run_sentences", "max_words")
+    x = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
     # Another run's sentence, at the same place if there is one there, else at its beginning.
     before = np.roll(x, 1, axis=0)
     other = np.where((before >= 0).any(-1, keepdims=True), before, before[:, :1])[:, 1:]
@@ -275,8 +269,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np
     if asked.any(axis=1).sum() < 2:
         raise UserError(
             f"the test text of {len(text.test.sentence_starts) - 1:,} sentences has not two runs "
-            "of them to ask which one follows: give more text, make data.run_sentences smaller, or "
-            "leave next out of probe.tasks"
+            "to compare: give more text, lower data.run_sentences, or leave next out of probe.tasks"
         )
     return x, other, asked
 

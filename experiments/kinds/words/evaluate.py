@@ -1,4 +1,4 @@
-"""What a run's model knows: perplexity of held-out text, similarity of words, a picture."""
+"""What a run's model knows: perplexity of held-out text, similarity of words; and its page."""
 
 import pathlib
 from collections.abc import Callable
@@ -7,12 +7,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from cpc.data.sources.similarity import read_judgements
 from cpc.evaluate.words import analogy_score, nearest, perplexity_scores, similarity_scores
-from cpc.files import write_arrays, write_json, write_text
+from cpc.files import read_object, write_arrays, write_json, write_text
 from cpc.models.words import look
-from cpc.results import Score
+from cpc.report.draw import BLUE, INK, label, make_figure
+from cpc.report.engine import Section, Table, figure_of, write_page
+from cpc.report.provenance import made_section
+from cpc.report.score_section import scores_section
+from cpc.report.words import Words
+from cpc.results import Score, read_run
 from cpc.types import UserError
 from experiments.kinds.words.step import log_p_scores, look_up
 
@@ -132,3 +138,62 @@ def map_words(vectors: np.ndarray) -> np.ndarray | None:
         return None
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     return centred @ axes[:2].T
+
+
+def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
+    """Write report.html and figures/*.png of a run of words."""
+    workdir = pathlib.Path(workdir)
+    run = read_run(workdir)
+    objective, model = run.config.get("objective", {}), run.config.get("model", {})
+    drawn = map_figure(workdir)
+    figures = figure_of("loss", loss_figure(run.train), "Loss", LOSS)
+    figures += figure_of("map", drawn, "The 300 most frequent words", MAP)
+    is_flat = not drawn and (workdir / "vectors.npz").exists()
+    tables = [*scores_section(run, WORDS).tables]
+    if found := read_object(workdir / "neighbours.json", []):
+        rows = [{"word": word, "nearest": ", ".join(near)} for word, near in found.items()]
+        tables.append(Table("Nearest words by cosine", pd.DataFrame(rows)))
+    lead = f"{model.get('name')} by {objective.get('name')}, noise {objective.get('noise')}"
+    return write_page(
+        workdir,
+        "report",
+        "Words",
+        f"{lead}: {workdir.resolve()}",
+        sections=[
+            Section("", run.problems),
+            Section("What it knows", tables=tables),
+            Section("Figures", [NO_MAP] if is_flat else [], figures=figures),
+            made_section(run.environment, run.config),
+        ],
+    )
+
+
+WORDS = Words(examples="text", tested="words")
+LOSS = "Nats per pair, by the objective; losses of different objectives are not comparable."
+NO_MAP = "The map was left out: the vectors are equal, not finite or of one dimension."
+MAP = "The two axes of greatest variance of the input vectors."
+
+
+def loss_figure(train):
+    """Draw the loss over the words gone through; None without records."""
+    if train.empty:
+        return None
+    figure, (axes,) = make_figure(1, row_height=3.2)
+    axes.plot(train.words / 1e6, train.loss, color=BLUE, linewidth=1.4)
+    label(axes, "millions of words", "nats a pair", "")
+    return figure
+
+
+def map_figure(workdir):
+    """Draw the words where their vectors are; None if the run did not get so far."""
+    found = read_object(workdir / "map.json", [])
+    if not found:
+        return None
+    figure, (axes,) = make_figure(1, row_height=6.5)
+    for (x, y), word in list(zip(found["xy"], found["words"], strict=True))[::2]:
+        axes.text(x, y, word, fontsize=7, color=INK, ha="center", va="center")
+    xs, ys = zip(*found["xy"], strict=True)
+    axes.set_xlim(min(xs), max(xs))
+    axes.set_ylim(min(ys), max(ys))
+    label(axes, "first axis", "second axis", "")
+    return figure

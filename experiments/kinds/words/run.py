@@ -252,7 +252,7 @@ def make_work(
         print_scores(scores)
 
     def write_page(folder: pathlib.Path) -> pathlib.Path:
-        from experiments.kinds.words.page import write_words_report  # matplotlib takes seconds
+        from experiments.kinds.words.evaluate import write_words_report  # matplotlib takes seconds
 
         return write_words_report(folder)
 
