@@ -80,7 +80,7 @@ def prepare(config):
     plan = interpret(kind, config)
     data = kind.load_data(config, str)
     kind.make_problem(plan, data)
-    kind.probe_tasks(config, data)
+    kind.PROBES.tasks(config, data)
 
 
 def refused(config, words):
