@@ -19,7 +19,7 @@ from cpc.types import CPCOutputs, Position
 KEY = jax.random.key(0)
 NOT_TRACED = (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError)
 #: Functions that compute on the host or return no arrays, in modules that use JAX.
-ON_HOST = {"certify", "describe", "describe_aligned",
+ON_HOST = {"certify", "cca", "ksg", "describe", "describe_aligned",
            "describe_fit", "beam_decode", "collapse", "count_edits",
            "greedy_decode", "image_scores", "ball_information", "auto_reset", "label_subset",
            "few_label_score", "seeds_interval", "read_rows", "with_neighbours", "expected_count",
