@@ -30,6 +30,9 @@ def run(
     items: str | None,
     distance: str = "angular",
     lose_last_frame: bool = False,
+    max_tokens: int = 10,
+    max_speakers: int = 5,
+    seed: int = 3459,
 ) -> list[Score]:
     """Compute, print and return the errors that the items allow."""
     if not (features and items):
@@ -45,7 +48,16 @@ def run(
     scores = []
     for across, in_context in itertools.product((False, True), (True, False)):
         method = f"{'across' if across else 'within'}, {'in' if in_context else 'any'} context"
-        cells = list(make_cells(listed, exists, across=across, in_context=in_context))
+        made = make_cells(
+            listed,
+            exists,
+            across=across,
+            in_context=in_context,
+            max_tokens=max_tokens,
+            max_speakers=max_speakers,
+            seed=seed,
+        )
+        cells = list(made)
         if not cells:
             print(f"no triple of tokens is {method}")
             continue
@@ -117,10 +129,20 @@ if __name__ == "__main__":
     LOSE = flags.DEFINE_bool(
         "lose_last_frame", False, "Cut each token's last frame, as zrc-abx2 and Libri-light do."
     )
+    TOKENS = flags.DEFINE_integer(
+        "max_tokens", 10, "Of a phone in a cell; of more so many are drawn.", lower_bound=2
+    )
+    SPEAKERS = flags.DEFINE_integer(
+        "max_speakers", 5, "Of X for each A, across speakers.", lower_bound=1
+    )
+    SEED = flags.DEFINE_integer("seed", 3459, "Of the draws; by default the reference's.")
 
     def main() -> None:
         """Choose the device and go."""
         cluster.start(cli.DEVICE.value)
-        run(FEATURES.value, ITEMS.value, DISTANCE.value, LOSE.value)
+        run(
+            FEATURES.value, ITEMS.value, DISTANCE.value, LOSE.value,
+            TOKENS.value, SPEAKERS.value, SEED.value,
+        )  # fmt: skip
 
     cli.run(main)
