@@ -245,7 +245,7 @@ def test_copies_of_test_images_do_not_train(shared, memory_bytes, monkeypatch):
     config, said = make_config(data__source="folder", data__path=str(shared)), []
     for _ in range(2):  # the second time from the cache
         loaded = image_data.load_data(config, said.append)
-        assert [len(part) for part in loaded] == [8, 8, 8]
+        assert [len(part) for part in loaded[:3]] == [8, 8, 8]
         names = {name.rsplit("/", 1)[1] for name, _ in image_data.skipped(loaded)}
         assert names == {"train4.png", "train5.png"}
         assert "4 skipped (train4.png" in said[-1]
@@ -368,7 +368,7 @@ def test_a_group_of_images_trains_or_tests(tmp_path, test_split):
     config, tested = make_config(**{f"data__{key}": value for key, value in given.items()}), set()
     for config.seed in range(6):
         found = image_data.load_data(config, str)
-        train, probe, test = (set((part.pixels[:, 0, 0, 0] // 20).tolist()) for part in found)
+        train, probe, test = (set((part.pixels[:, 0, 0, 0] // 20).tolist()) for part in found[:3])
         assert train == probe == set(range(6)) - test
         assert (len(test), len(found.train)) == (2, 8)
         tested |= test

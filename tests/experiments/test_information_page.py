@@ -58,7 +58,7 @@ def write(folder, kind, records, table):
 ])  # fmt: skip
 def test_every_number_is_on_the_page(tmp_path, kind, records, table, shown):
     run, frame = write(tmp_path, kind, records, table)
-    drawn, tables = page.PARTS[kind](run, frame)
+    drawn, tables = page.PAGES[kind][2](run, frame)
     assert all(cells(one) == shown for one in tables)
     written = page.write_information_report(tmp_path).read_text()
     assert all(f'alt="{one.title}"' in written for one in drawn)

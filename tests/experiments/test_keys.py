@@ -873,9 +873,8 @@ def images_read(config):
     """How images are read and, of a set of TFDS, their splits are told apart."""
     names = ("read_image_folder", "read_images_tfds", "locate_images_tfds")
     with calls(image_data.data, **dict.fromkeys(names)) as found:
-        reader = image_data.make_reader(config, str)
-        reader.read("some")
-        reader.locate("some")
+        for part in image_data.make_reader(config, str):
+            part("some")
     return {name: (tuple(map(str, args)), options) for name, (args, options) in found.items()}
 
 
@@ -947,7 +946,7 @@ TABLES["image"] = {
     "data.source": Case("tfds", images_read, others={"data.name": "mnist"}),
     "data.name": Case("cifar10", lambda c: {
         name: (*args, *options.values()) for name, (args, options) in images_read(c).items()}, {
-            "read_images_tfds": ("images", "cifar10", "some", 20, 3, str, 0.1),
+            "read_images_tfds": ("images", "cifar10", "some", 20, 3, 0.1, str),
             "locate_images_tfds": ("images", "cifar10", "some")},
         {"data.source": "tfds", "data.name": "mnist"}),
     "data.path": Case("two", lambda c: images_read(c)["read_image_folder"][0], ("two", "some")),

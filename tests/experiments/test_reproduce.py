@@ -117,7 +117,7 @@ def test_dry_run(capsys, tmp_path):
 @pytest.mark.parametrize(("parts", "options", "words"), [
     (PARTS, {"settings": {"audio": ["num_steps"]}}, "key=value"),
     (PARTS, {"settings": {"audio": ["negatives.rule=batch"]}}, r"negatives\.rule"),
-    (PARTS, {"settings": {"audio": ["data.window_samples=2000"]}}, r"data\.window_samples"),
+    (PARTS, {"settings": {"audio": ["data.window_samples=2000"]}}, r"model\.num_offsets"),
     (["bound"], {"settings": {"audio": ["model.horizon=24"]}}, r"model\.horizon changes"),
     (["table 2"], {"data": "librispeech"}, r"--audio data\.path="),
     (["table 2"], {"data": "librispeech", "settings": {"audio": ["data.path=/no/where"]}},

@@ -58,7 +58,7 @@ def export(folder, context_width, rms, padding="causal"):
     variables = models.make_model(module).init(jax.random.key(0), {"x": np.zeros((1, 1600), "f")})
     given = {"kind": "audio", "shape": [1600], "rms": rms, "sample_rate_hz": 16_000}
     models.save(folder, models.Pretrained(module, variables, given))
-    write_expert(folder, "audio")
+    write_expert(folder, given)
 
 
 def entry(folder, monkeypatch, package):
@@ -127,4 +127,4 @@ def test_a_released_checkpoint_is_taken_as_ckpt(torch, tmp_path, monkeypatch):
 
 def test_other_models_are_no_speech(tmp_path):
     with pytest.raises(UserError, match="s3prl is of speech, and this is a model of image"):
-        write_expert(tmp_path, "image")
+        write_expert(tmp_path, {"kind": "image"})

@@ -150,7 +150,7 @@ def make_reader(
         splits = load_fashion_mnist(log=log)
         return (lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)])
     root = data_root(config)
-    how = {"log": log, **subset(options, "size", "channels", "max_skipped_fraction")}
+    how = {**subset(options, "size", "channels", "max_skipped_fraction"), "log": log}
     if options.source == "folder":
         return (
             lambda split: data.read_image_folder(root, split, **how),
