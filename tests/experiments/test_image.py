@@ -246,7 +246,7 @@ def test_copies_of_test_images_do_not_train(shared, memory_bytes, monkeypatch):
     for _ in range(2):  # the second time from the cache
         loaded = image_data.load_data(config, said.append)
         assert [len(part) for part in loaded[:3]] == [8, 8, 8]
-        names = {name.rsplit("/", 1)[1] for name, _ in image_data.skipped(loaded)}
+        names = {name.rsplit("/", 1)[1] for name, _ in loaded.skipped}
         assert names == {"train4.png", "train5.png"}
         assert "4 skipped (train4.png" in said[-1]
         assert "4 of them copies" in said[-1]
