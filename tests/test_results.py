@@ -224,6 +224,10 @@ def test_items_of_differences():
     )
     found = difference(a, b)
     assert 0 < found.low <= found.value <= found.high < 1
+    once, twice = (
+        PHONES._replace(outcomes=Outcomes([1, 0, 1], n, "x")) for n in ([1] * 3, [1, 2, 1])
+    )
+    assert difference(once, twice).value == pytest.approx(2 / 3 - 2 / 4)
     single = [PHONES._replace(outcomes=outcomes(right)) for right in ([1], [0])]
     frames = [PHONES._replace(outcomes=Outcomes([n, 0], [100, 0], "x")) for n in (80, 40)]
     for pair in (single, frames):  # one item has none
