@@ -222,7 +222,7 @@ class ProgressWriter:
         self,
         num_steps: int,
         describe: Callable[[Record], str] | None = None,
-        rate: tuple[float, str] | None = None,
+        rate: tuple[int | float, str] | None = None,
         stream: io.TextIOBase | None = None,
         seconds_between: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
@@ -265,7 +265,7 @@ class ProgressWriter:
 
 
 def progress_line(
-    record: Record, num_steps: int, words: str, rate: tuple[float, str] | None = None
+    record: Record, num_steps: int, words: str, rate: tuple[int | float, str] | None = None
 ) -> str:
     """Return one training record as a line for the console.
 

@@ -1,25 +1,19 @@
 """The audio experiment: its command from data to results, and how its data are read."""
 
 import json
-import signal
 
-import jax
 import numpy as np
 import pytest
 import soundfile
 
-from configs import audio, audio_synthetic, audio_voices
+from configs import audio, audio_voices
 from cpc.results import difference, read_scores
 from cpc.results.score import read_records
-from cpc.train import make_mesh
 from cpc.types import UserError
-from experiments.command.config import with_settings
 from experiments.kinds.audio import data as audio_data
 from experiments.kinds.audio import probes as audio_probes
-from experiments.training import step
 from tests import commands
 from tests.commands import ONE_DEVICE_POLISHED, flags_of
-from tests.experiments.test_clips import LENGTHS, problem_of
 
 SYNTHETIC = ("experiments.train", "--config", "configs/audio_synthetic.py", "--workdir")
 #: A network of 8 units on windows of 10 latents.
@@ -86,39 +80,6 @@ def test_the_synthetic_config_approaches_the_truth_from_below(tmp_path):
     lead = difference(found["c"], found["random c"])
     assert lead.paired == "items"
     assert lead.low > 0
-
-
-def test_stop_and_resume_equals_never_stopped(tmp_path, monkeypatch):
-    """Bit for bit in records and weights: short clips, batch norm, an average and augmentation."""
-    settings = {
-        "model.encoder": "log_mel", "model.norm": "batch", "optim.ema_decay": 0.9,
-        "evaluate.num_windows": 0, "num_steps": 8,
-        "augment.side": "past", "augment.effects": ("dropout",), "augment.dropout_ms": 20.0,
-    }  # fmt: skip
-    config = with_settings(audio_synthetic.get_config(), TINY | settings)
-    describe, stopped = step.describe_record, [None]
-
-    def stop(record):
-        if record["step"] == 1 and not stopped:
-            stopped.append(record)
-            signal.raise_signal(signal.SIGTERM)
-        return describe(record)
-
-    def run(name):
-        (tmp_path / name).mkdir(exist_ok=True)
-        reason, variables = step.train(tmp_path / name, problem, lambda *_: [], make_mesh(1))
-        return reason, jax.device_get(variables), records(tmp_path / name)
-
-    monkeypatch.setattr(step, "describe_record", stop)
-    problem = problem_of(config, LENGTHS)
-    _, whole, wanted = run("whole")
-    stopped.clear()
-    reason, _, some = run("parts")
-    assert (reason, 2 <= len(some) < 8) == ("SIGTERM", True)
-    reason, resumed, found = run("parts")
-    assert (reason, found) == ("", wanted)
-    assert len(found) == 8
-    jax.tree.map(np.testing.assert_array_equal, resumed, whole)
 
 
 @pytest.mark.whole
