@@ -232,7 +232,7 @@ def connect_to_first(host: str, port: int, own: int, number: int, end: float) ->
             with connection.makefile("rb", buffering=0) as lines:
                 if lines.readline(64) == f"go {own}\n".encode():
                     connection.settimeout(None)
-                    return connection.dup()
+                    return connection.dup()  # which the end of `with` does not close
             problem = (
                 f"what answers at {host}:{port} does not take this process {own} (it is something "
                 f"else, is a launch of another size, or has a process {own})"
@@ -324,11 +324,20 @@ def compare_identities(everyone: Sequence[Peer]) -> None:
         peer.send("all")
 
 
-def main(host: str, port: int, index: int, number: int, log: str, *seconds: float) -> None:
+def main(
+    host: str,
+    port: int,
+    index: int,
+    number: int,
+    log: str,
+    join: float,
+    silence: float,
+    hang: float,
+) -> None:
     """Connect, watch, and end the own program with a sentence if a process is lost or hangs."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own program handles them
         signal.signal(ignored, signal.SIG_IGN)
-    parent, events, (join, silence, hang) = os.getppid(), queue.SimpleQueue(), seconds
+    parent, events = os.getppid(), queue.SimpleQueue()
     own, end = Peer(events, index=index), time.monotonic() + join
     try:
         if index:
