@@ -275,7 +275,7 @@ def score_note(first: Row, rows: Frame, words: Words) -> str:
     if math.isfinite(first.num_test):
         parts.append(f"tested on {first.num_test:,.0f} {first.unit}s")
     note = f"{', '.join([*parts, f'at step {first.step:,}']).capitalize()}."
-    if not rows.higher_is_better.all():
+    if first.task not in words.unranked and not rows.higher_is_better.all():
         note += " Lower is better."
     if rows.low.notna().any():
         note += f" Intervals: over test {words.tested}."

@@ -25,5 +25,7 @@ class Words(NamedTuple):
     """Hand-made features to compare with, such as "mfcc"."""
     titles: Mapping[str, str] = {}
     """Titles of features, such as "mfcc": "MFCC"."""
+    unranked: tuple[str, ...] = ()
+    """Tasks whose scores describe a model, so that neither more nor less is better."""
     files: Mapping[str, str] = {}
     """Meanings of the files of this kind of data in a run directory."""

@@ -505,3 +505,10 @@ def test_an_infinite_loss_is_worse_than_guessing_and_not_unmeasured(workdir):
     said = summary(read_run(workdir), AUDIO)
     assert any("Worse than guessing at offset 3" in one for one in said)
     assert not any("No number at" in one for one in said)
+
+
+@pytest.mark.parametrize("unranked", [(), ("phones",)])
+def test_what_describes_a_model_is_no_better_if_lower(tmp_path, unranked):
+    run = probed(tmp_path, PHONES._replace(metric="nats", higher_is_better=False))
+    (table,) = score_section.scores_section(run, AUDIO._replace(unranked=unranked)).tables
+    assert ("Lower is better" in table.note) is not bool(unranked)

@@ -168,7 +168,7 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
     )
 
 
-WORDS = Words(examples="text", tested="words")
+WORDS = Words(examples="text", tested="words", unranked=("log Z",))
 LOSS = "Nats per pair, by the objective; losses of different objectives are not comparable."
 NO_MAP = "The map was left out: the vectors are equal, not finite or of one dimension."
 MAP = "The two axes of greatest variance of the input vectors."
