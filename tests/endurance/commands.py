@@ -13,7 +13,7 @@ import numpy as np
 
 from cpc.data import pack_folder, read_all
 from tests.commands import run_anyhow
-from tests.endurance.kills import TINY, finished_run, judge, read_end
+from tests.endurance.kills import finished_run, flags_for, judge, read_end
 from tests.endurance.tries import CRASHED, HUNG, LIMIT_SECONDS, SILENT, SURVIVED, Try
 
 
@@ -21,6 +21,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     """Yield kills of embed, export, sweep, reproduce, and of one of two that make one pack."""
     run, sounds = finished_run()
     embed = ("experiments.embed", f"--workdir={run}", f"--input={sounds}")
+    tiny = flags_for("sound", folder)
     exported = ("model.safetensors", "config.json")
     #: What is killed: its words, and what it has written.
     commands: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path], Any]]] = {
@@ -28,7 +29,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
                   lambda to: {path.name: path.read_bytes() for path in to.glob("**/*.npy")}),
         "export": (lambda to: ("experiments.export", f"--workdir={run}", f"--output={to}"),
                    lambda to: {name: (to / name).read_bytes() for name in exported}),
-        "sweep": (lambda to: ("experiments.sweep", *TINY, f"--workdir={to}", "--grid=seed=0,1"),
+        "sweep": (lambda to: ("experiments.sweep", *tiny, f"--workdir={to}", "--grid=seed=0,1"),
                   lambda to: [read_end(to / name) for name in ("seed=0", "seed=1")]),
         "reproduce": (
             lambda to: ("experiments.reproduce", "--figure=3", "--scale=smoke", f"--workdir={to}"),

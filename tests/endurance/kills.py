@@ -12,32 +12,69 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from PIL import Image
 
 from cpc.results.score import read_records
 from tests.command_server import HUNG as STATUS_HUNG
-from tests.commands import ONE_DEVICE, run_anyhow
+from tests.commands import ONE_DEVICE, flags_of, run_anyhow
 from tests.endurance.tries import CRASHED, HUNG, SILENT, SURVIVED, Try
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NUM_STEPS = 20
-TINY = (
-    "--config=configs/audio_synthetic.py", f"--config.num_steps={NUM_STEPS}",
-    "--config.log_every=2", "--config.eval_every=10", "--config.save_every=4",
-    "--config.data.batch_size=4", "--config.data.window_samples=2560", "--config.model.width=8",
-    "--config.model.num_offsets=2", "--config.model.context_width=8",
-    "--config.evaluate.num_windows=8", "--config.optim.warmup_steps=2", "--config.probe.tasks=()",
-)  # fmt: skip
-#: Each carries another state through a stop.
+STEPS = {
+    "num_steps": NUM_STEPS, "log_every": 2, "eval_every": 10, "save_every": 4,
+    "optim.warmup_steps": 2, "probe.tasks": (),
+}  # fmt: skip
+#: Small settings of a kind of data, in which `{data}` stands for the folder of what it trains on.
+KINDS = {
+    "sound": {
+        "": "audio_synthetic", **STEPS, "data.batch_size": 4, "data.window_samples": 2560,
+        "model.width": 8, "model.num_offsets": 2, "model.context_width": 8,
+        "evaluate.num_windows": 8,
+    },
+    "images": {
+        "": "image_fashion_mnist", **STEPS, "data.source": "folder",
+        "data.path": "{data}/pictures", "data.batch_size": 4, "model.encoder": "small",
+        "model.width": 8, "model.context_width": 8, "model.context_layers": 1,
+        "model.num_offsets": 2, "evaluate.num_images": 4, "negatives.queue": 32,
+    },
+    "series": {
+        "": "series_ar1", **STEPS, "data.num_files": 60, "data.batch_size": 8,
+        "data.window_steps": 8, "model.width": 4, "model.context_width": 4,
+        "model.num_offsets": 1, "evaluate.num_windows": 8,
+    },
+    "text": {
+        "": "text_sentences", **STEPS, "data.source": "grammar", "data.num_documents": 40,
+        "data.max_vocabulary": 60, "data.run_sentences": 6, "data.max_words": 10,
+        "data.batch_size": 4, "data.block_sentences": 10, "model.width": 8,
+        "model.context_width": 8, "model.embedding_width": 4, "evaluate.num_runs": 8,
+    },
+    "words": {
+        "": "text_words", "epochs": 4, "steps_per_launch": 4, "log_launches": 1, "save_launches": 2,
+        "data.source": "folder", "data.path": "{data}/texts", "data.min_count": 1,
+        "data.form": "lines", "data.test_fraction": 0.2, "data.positions": 64, "model.width": 8,
+    },
+    "agents": {
+        "": "rl_hidden_ball", "num_env_steps": 960, "log_rollouts": 1, "save_rollouts": 1,
+        "environment.num": 8, "model.widths": (8,), "model.memory_width": 8, "policy.unroll": 12,
+        "cpc.num_offsets": 3, "evaluate.num_steps": 24,
+    },
+    "estimators": {
+        "": "mi_staircase", "levels": (1.0, 2.0), "dim": 2, "batch_size": 16, "log_every": 2,
+        "steps_per_level": 20, "save_every": 4, "maps": ("cubic",), "critics": ("separable",),
+        "widths": (8,), "embedding": 4, "estimators": ("info_nce", "js", "club"),
+    },
+}  # fmt: skip
+#: A kind and further settings; each carries another state through a stop.
 CONFIGS = {
-    "base": (),
-    "queue and average": ("--config.negatives.queue=64", "--config.optim.ema_decay=0.9"),
-    "launches and batch norm": ("--config.steps_per_launch=2", "--config.model.norm=batch"),
-    "parts, momentum, learned temperature": (
-        "--config.optim.accumulate=2", "--config.negatives.momentum=0.9",
-        "--config.negatives.queue=64", "--config.negatives.temperature=0.2",
-        "--config.negatives.temperature_rule=learned",
-    ),
-    "packed files": ("--config.data.source=folder",),
+    "queue and average": ("sound", {"negatives.queue": 64, "optim.ema_decay": 0.9}),
+    "launches and batch norm": ("sound", {"steps_per_launch": 2, "model.norm": "batch"}),
+    "parts, momentum, learned temperature": ("sound", {
+        "optim.accumulate": 2, "negatives.momentum": 0.9, "negatives.queue": 64,
+        "negatives.temperature": 0.2, "negatives.temperature_rule": "learned",
+    }),
+    "packed files": ("sound", {"data.source": "folder", "data.path": "{data}/sounds"}),
+    **{kind: (kind, {}) for kind in KINDS},
 }  # fmt: skip
 #: What two runs of one config cannot share.
 CLOCK = ("steps_per_second", "seconds")
@@ -47,24 +84,22 @@ CLOCK = ("steps_per_second", "seconds")
 def finished_run() -> tuple[Path, Path]:
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    sounds, run = write_sounds(folder / "sounds"), folder / "run"
-    tasks = "--config.probe.tasks=('speakers',)", "--config.probe.features=('c','mfcc')"
-    files = "--config.data.source=folder", f"--config.data.path={sounds}"
-    _, done = run_once((*TINY, *tasks, *files), run, folder / "cache", ())
+    write_data(folder)
+    probes = {"probe.tasks": "('speakers',)", "probe.features": "('c','mfcc')"}
+    flags, run = [*flags_for("packed files", folder), *flags_of(probes)], folder / "run"
+    _, done = run_once(flags, run, folder / "cache", ())
     assert done.returncode == 0, done.stdout + done.stderr
-    return run, sounds
+    return run, folder / "sounds"
 
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     """Yield a try for each signal that arrived, when the run that it was sent to has ended."""
-    sounds = write_sounds(folder / "sounds")
+    write_data(folder)
     references: dict[str, tuple] = {}
     number = 0
     while True:
         name = list(CONFIGS)[rng.integers(len(CONFIGS))]
-        flags = (*TINY, *CONFIGS[name])
-        if name == "packed files":
-            flags = (*flags, f"--config.data.path={sounds}")
+        flags = flags_for(name, folder)
         if name not in references:
             began = time.monotonic()
             end, done = run_once(flags, folder / "whole", folder / "cache", ())
@@ -100,6 +135,15 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
         shutil.rmtree(cache, ignore_errors=True)
 
 
+def flags_for(name: str, data: Path) -> list[str]:
+    """Return the flags of one of CONFIGS."""
+    kind, more = CONFIGS[name]
+    settings = {**KINDS[kind], **more}
+    config = settings.pop("")
+    given = {key: str(value).replace("{data}", str(data)) for key, value in settings.items()}
+    return [f"--config=configs/{config}.py", *flags_of(given)]
+
+
 def run_once(flags: Sequence[str], workdir: Path, cache: Path, signals: Sequence):
     how = {**ONE_DEVICE, "CPC_DATA": str(cache)}
     done = run_anyhow(
@@ -130,11 +174,19 @@ def read_end(workdir: Path) -> tuple:
     return records, meta["leaves"]
 
 
-def write_sounds(folder: Path) -> Path:
+def write_data(folder: Path) -> None:
+    """Write sounds of two speakers, pictures of two classes and a text."""
     rng = np.random.default_rng(0)
-    for speaker in "ab":
-        (folder / speaker).mkdir(parents=True)
+    for name in "ab":
+        (folder / "sounds" / name).mkdir(parents=True)
         for number in range(8):
             sound = rng.normal(0, 0.1, 8000 + 500 * number).clip(-1, 1)
-            soundfile.write(folder / speaker / f"{speaker}{number}.wav", sound, 16000)
-    return folder
+            soundfile.write(folder / "sounds" / name / f"{name}{number}.wav", sound, 16000)
+        for split in ("train", "test"):
+            (folder / "pictures" / split / name).mkdir(parents=True)
+            for number in range(8):
+                picture = Image.fromarray(rng.integers(0, 256, (28, 28), np.uint8))
+                picture.save(folder / "pictures" / split / name / f"{number}.png")
+    (folder / "texts").mkdir()
+    words = rng.choice(list("abcdefgh"), (2000, 6))
+    (folder / "texts" / "text.txt").write_text("\n".join(map(" ".join, words)))

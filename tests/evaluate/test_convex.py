@@ -23,11 +23,11 @@ def standardise(x):
 
 @pytest.mark.parametrize(
     ("n", "d", "l2", "tolerance"),
-    [(800, 12, 1e-4, 1e-4), (40, 60, 1e-2, 3e-4)],  # the second is separable: its optimum is flat
+    [(800, 12, 1e-3, 3e-4), (40, 60, 1e-2, 3e-4)],  # the second is separable: its optimum is flat
 )
 def test_logistic_is_scikit_learns_at_convergence(n, d, l2, tolerance):
     x, y = unequal_axes(n, d)
-    probe = fit_lbfgs_probe(x, y, num_classes=3, l2s=[l2], tolerance=1e-6)
+    probe = fit_lbfgs_probe(x, y, num_classes=3, l2s=[l2], tolerance=3e-6)
     assert probe.converged
     twin = LogisticRegression(C=1 / (n * l2), tol=1e-9, max_iter=20_000)
     twin.fit(standardise(x), y)
