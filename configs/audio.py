@@ -59,7 +59,9 @@ KEYS = {
     "model": {
         "encoder": Key(
             "conv", "conv: strided convolutions of the waveform, as in the paper; log_mel: of "
-            "log-mel energies", words=("conv", "log_mel")),
+            "log-mel energies; cepstra: of their cosine transform, which hides the pitch",
+            words=("conv", "log_mel", "cepstra")),
+        "num_cepstra": Key(13, "cepstra: number of coefficients", low=1, high=80),
         "width": Key(128, "width of z; the paper: 512", low=1, high=MAX_WIDTH),
         "norm": Key(
             "none", "normalization in the encoder",
@@ -139,9 +141,10 @@ KEYS = {
         "features": Key(
             ("c", "mfcc", "random c"), "features of the run, of an untrained network (random) and "
             "baselines; mfcc context: each MFCC frame with its 8 neighbors on either side, 170 "
-            "ms; and the whole network trained on the labels, from scratch (supervised) or from "
-            "the run's weights (tuned)",
-            words=("c", "z", "mfcc", "mfcc context", "random c", "random z", "supervised", "tuned"),
+            "ms; W_1 c: prediction of the next latent; and the whole network trained on the "
+            "labels, from scratch (supervised) or from the run's weights (tuned)",
+            words=("c", "z", "W_1 c", "mfcc", "mfcc context", "random c", "random z", "supervised",
+                   "tuned"),
         ),
         "delay": Key(
             0, "latents after a frame at which c is read to classify it, because contexts lag",

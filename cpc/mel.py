@@ -68,6 +68,18 @@ def mel_filters(
     return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
 
 
+def cosine_basis(num_rows: int, length: int) -> Float[np.ndarray, "rows length"]:
+    """Return the first rows of the orthonormal DCT-II, of the lowest frequencies.
+
+    >>> cosine_basis(2, 2).round(3)
+    array([[ 0.707,  0.707],
+           [ 0.707, -0.707]], dtype=float32)
+    """
+    rows = np.arange(num_rows)[:, None]
+    basis = np.cos(np.pi * rows * (np.arange(length) + 0.5) / length) * np.sqrt(2 / length)
+    return np.where(rows == 0, np.sqrt(1 / length), basis).astype(np.float32)
+
+
 @functools.partial(jax.jit, static_argnames="sample_rate_hz")
 def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array, "b t 39"]:
     """Return 13 cepstral coefficients with their first and second differences every 10 ms.
@@ -91,10 +103,8 @@ def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array
     margin = (window - hop) // 2
     x = jnp.pad(x, ((0, 0), (margin, window - hop - margin)))
     filters = mel_filters(sample_rate_hz, fft_length, NUM_FILTERS)
-    rows = np.arange(NUM_COEFFICIENTS)[:, None]  # of the orthonormal DCT-II
-    basis = np.cos(np.pi * rows * (np.arange(NUM_FILTERS) + 0.5) / NUM_FILTERS)
-    basis *= np.where(rows == 0, np.sqrt(1 / NUM_FILTERS), np.sqrt(2 / NUM_FILTERS))
-    coefficients = log_mel(x, np.hamming(window), hop, filters) @ basis.astype(np.float32).T
+    basis = cosine_basis(NUM_COEFFICIENTS, NUM_FILTERS)
+    coefficients = log_mel(x, np.hamming(window), hop, filters) @ basis.T
     delta = differences(coefficients)
     return jnp.concatenate([coefficients, delta, differences(delta)], axis=-1)
 

@@ -121,6 +121,8 @@ def config_of(pretrained: models.Pretrained) -> Config:
         kinds = ("encoder", encoder, models.AUDIO_ENCODERS), ("context", context, CONTEXTS)
         for part, own, known in kinds:
             network[part] = next(word for word, kind in known.items() if isinstance(own, kind))
+        if number := getattr(encoder, "num_cepstra", 0):
+            network |= {"encoder": "cepstra", "num_cepstra": number}
         network |= {
             "context_width": context.width,
             "context_blocks": getattr(context, "blocks", 1),

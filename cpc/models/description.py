@@ -26,7 +26,7 @@ from cpc.types import UserError
 
 #: Encoders of waveforms by the word that a config has for them. All take a width, and norm,
 #: padding, dtype and remat by name.
-AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder}
+AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder, "cepstra": LogMelEncoder}
 
 #: Predictors by the word that a config has for them. All take the number of offsets and a width.
 PREDICTORS = {
@@ -39,7 +39,7 @@ PREDICTORS = {
 
 #: All that the description of an exported model may name: it can call nothing else.
 DESCRIBED = (
-    *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
+    *(CPC, ConvEncoder, LogMelEncoder, QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
     *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
     *(QuickThoughts, SentenceEncoder, SegmentalCPC),

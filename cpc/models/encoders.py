@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from cpc.mel import log_mel, mel_filters
+from cpc.mel import cosine_basis, log_mel, mel_filters
 from cpc.models.convolution import convolve_signal
 from cpc.models.geometry import (
     ConvGeometry,
@@ -249,6 +249,11 @@ class LogMelEncoder(ConvGeometry, nn.Module):
     16 kHz). The energies of 80 mel filters in Hamming windows of 25 ms, scaled to a mean near 0 and
     a variance near 1, go through a `ConvEncoder` of stride 1: a kernel of 3 frames and four of one.
 
+    With `num_cepstra` the convolutions see the lowest coefficients of the cosine transform of the
+    energies, scaled to the same mean square: the envelope of the spectrum without the harmonics of
+    the pitch, which 80 filters resolve, and which a loss that rewards whatever can be predicted
+    keeps.
+
     Differs from the paper: a latent each 10 ms and not each 20 ms; causal by default; no
     pre-emphasis, which adds about a constant to each log energy, as the first bias can.
     """
@@ -264,10 +269,16 @@ class LogMelEncoder(ConvGeometry, nn.Module):
     hop_samples: int = 160
     num_mels: int = 80
     sample_rate_hz: int = 16000
+    num_cepstra: int = 0
+    """Number of cepstral coefficients that replace the energies; 0: none do."""
 
     def __post_init__(self):
         """Reject what no waveform could be encoded with."""
         super().__post_init__()
+        if self.num_cepstra > self.num_mels:
+            raise UserError(
+                f"num_cepstra is {self.num_cepstra}, above the {self.num_mels} energies: lower it"
+            )
         if self.window_samples > FFT_LENGTH:
             raise UserError(
                 f"a window of {self.window_samples} samples is longer than the Fourier transform's "
@@ -286,7 +297,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
             padding=self.padding,
             dtype=self.dtype,
             remat=self.remat,
-            channels=self.num_mels,
+            channels=self.num_cepstra or self.num_mels,
             parent=None,
         )
 
@@ -327,6 +338,9 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         energies = log_mel(x, np.hamming(self.window_samples), self.hop_samples, filters)
         convolutions = self.make_convolutions().clone(parent=self, name="convolutions")
         energies = (energies - ENERGY_MEAN) / ENERGY_SCALE
+        if self.num_cepstra:  # the lowest coefficients have nearly all of the energies' squares
+            basis = cosine_basis(self.num_cepstra, self.num_mels)
+            energies = energies @ basis.T * np.sqrt(self.num_cepstra / self.num_mels, dtype="f")
         if num_samples is not None:  # from here on, of energies; beyond the end they are zeros
             filled_up = jnp.maximum(num_samples, self.shortest)  # with silence, which has energies
             (number,) = output_lengths(self.layers[:1], self.pads[:1], filled_up)

@@ -293,6 +293,7 @@ SIGNALS = SEQUENCES | {
 MODELS = {
     "audio": SIGNALS | {
         "encoder": ("log_mel", {"encoder": "LogMelEncoder"}),
+        "num_cepstra": (20, {"encoder.num_cepstra": 20}, {"encoder": "cepstra"}),
         "num_codes": (32, {"encoder": "QuantizedEncoder", "encoder.num_codes": 32}),
         "code_width": (16, {"encoder.width": 16, "predictor.width": 16}, CODES),
         "code_decay": (0.5, {"encoder.decay": 0.5}, CODES),

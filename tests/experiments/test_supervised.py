@@ -387,13 +387,16 @@ def test_each_utterance_is_embedded_once_by_one_program_for_both_networks(
         both = embed(("c", "z"), [train, test, test])
         assert compilations() == 0
     assert sorted(read) == sorted((*train.names, *test.names))
-    alone = embed(("c",), [train, test])["c"]
+    alone = embed(("c", "W_1 c"), [train, test])
     for i, name in enumerate(train.names):
         wanted = jax.jit(model.embed)(variables, jnp.asarray(data.read_all(train, i)[None]))
         for feature, found in zip("zc", wanted, strict=True):
             np.testing.assert_allclose(both[feature][name], found[0], atol=1e-5)
             assert np.abs(random[f"random {feature}"][name] - found[0]).max() > 0.01
-        np.testing.assert_array_equal(both["c"][name], alone[name])
+        np.testing.assert_array_equal(both["c"][name], alone["c"][name])
+        outputs, _ = model.apply(variables, {"x": jnp.asarray(data.read_all(train, i)[None])})
+        nearest = outputs.predictions[0, :, 0]
+        np.testing.assert_allclose(alone["W_1 c"][name], nearest, atol=1e-5)
 
 
 def test_a_network_needs_another_utterance_to_stop_by(config, sound):

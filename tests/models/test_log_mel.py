@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.fft
 from random_variables import noise as unit_noise
 from random_variables import random_variables
 
@@ -44,13 +45,16 @@ def test_energies_equal_plain_loops():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_latents_are_convolutions_of_the_energies():
-    encoder, x = LogMelEncoder(4, (3, 1)), noise(2, 1600)
+@pytest.mark.parametrize("num_cepstra", [0, 13])
+def test_latents_are_convolutions_of_the_energies_or_of_their_cosine_transform(num_cepstra):
+    encoder, x = LogMelEncoder(4, (3, 1), num_cepstra=num_cepstra), noise(2, 1600)
     variables = random_variables(encoder, x)
     energies = log_mel(
         np.pad(x, ((0, 0), (240, 0))), np.hamming(400), 160, mel_filters(16000, 2048, 80)
     )
     y = (np.asarray(energies) - ENERGY_MEAN) / ENERGY_SCALE
+    if num_cepstra:
+        y = scipy.fft.dct(y, norm="ortho")[..., :num_cepstra] * np.sqrt(num_cepstra / 80)
     params = variables["params"]["convolutions"]
     y = np.pad(y, ((0, 0), (2, 0), (0, 0)))  # mean energy before the beginning
     y = sum(y[:, i : i + 10] @ params["kernel0"][i] for i in range(3)) + params["bias0"]

@@ -39,8 +39,10 @@ def build_model(config: Config) -> models.Model:
 def build_encoder(config: Config) -> Any:
     """Return the encoder by the config's words, with its geometry."""
     options = config.model
+    own = {"num_cepstra": options.num_cepstra} if options.encoder == "cepstra" else {}
     encoder = models.AUDIO_ENCODERS[options.encoder](
         options.width,
+        **own,
         norm=options.norm,
         padding=options.padding,
         dtype=jnp.dtype(options.dtype),

@@ -74,7 +74,18 @@ def check_options(config: Config) -> None:
         ("codes" in options.tasks and not {"z", "random z"} & {*options.features},
          "probe.tasks probe.features",
          "codes are of z; add z to probe.features, or take codes out of probe.tasks"),
+        ("W_1 c" in options.features and not has_linear_maps(config),
+         "probe.features model.predictor",
+         "W_1 c takes one linear predictor; choose linear, one direction and one module, or take "
+         "it out of probe.features"),
     )  # fmt: skip
+
+
+def has_linear_maps(config: Config) -> bool:
+    """Return whether predictions are W_k c, of one branch."""
+    options = config.model
+    is_single = options.modules == 1 and len(options.directions) == 1
+    return is_single and options.predictor == "linear" and not options.segment_threshold
 
 
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
@@ -103,10 +114,11 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
     """Features by the pass over the sound that makes them: those of one network come together.
 
-    >>> passes(("c", "mfcc", "random c", "z", "supervised"))
-    [('supervised',), ('c', 'z'), ('mfcc',), ('random c',)]
+    >>> passes(("c", "mfcc", "random c", "z", "supervised", "W_1 c"))
+    [('supervised',), ('c', 'z', 'W_1 c'), ('mfcc',), ('random c',)]
     """
-    kinds = {"c": "trained", "z": "trained", "random c": "untrained", "random z": "untrained"}
+    kinds = dict.fromkeys(("c", "z", "W_1 c"), "trained")
+    kinds |= {"random c": "untrained", "random z": "untrained"}
     kinds |= {"mfcc": "mfcc", "mfcc context": "mfcc"}
     found: dict[str, list[str]] = {}
     for name in dict.fromkeys(features):
@@ -161,14 +173,16 @@ def make_embed(
         )
         found = dict(zip(utterances, frames, strict=True))
         columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
-        delays = {"z": 0, "c": config.probe.delay}
-        return {
-            name: {
-                utterance: delayed(x[:, columns[name[-1]]], delays[name[-1]])
-                for utterance, x in found.items()
-            }
-            for name in names
-        }
+        delays, maps = {"z": 0, "c": config.probe.delay}, {}
+        if "W_1 c" in names:
+            maps["W_1 c"] = np.asarray(model.linear_maps(own["params"]), np.float32)[0]
+        made = {}
+        for name in names:
+            kind, one = name[-1], maps.get(name)
+            frames = (delayed(x[:, columns[kind]], delays[kind]) for x in found.values())
+            by_utterance = frames if one is None else (c @ one for c in frames)
+            made[name] = dict(zip(found, by_utterance, strict=True))
+        return made
 
     return embed
 
