@@ -22,6 +22,9 @@ KEYS = {
         "max_vocabulary": Key(
             20_000, "number of words with an embedding, besides <unk>", low=2, high=2**24),
         "run_sentences": Key(16, "sentences in a training sequence", low=2, high=2**16),
+        "document_fraction": Key(
+            0.0, "fraction of a batch's runs that are of one document, whose sentences are harder "
+            "negatives than those of others", low=0, high=1),
         "max_words": Key(32, "words of a sentence; the rest is cut off", low=1, high=2**16),
         "test_fraction": Key(
             0.1, "fraction of the text to test on, in blocks of sentences", above=0, below=1),

@@ -685,6 +685,7 @@ TABLES["text"] = {
     "seed": Case(1, text_drawn),
     **cases_of("data.", texts_read, OF_TEXTS, path="two.txt", form="lines", lowercase=False,
                min_count=60, max_vocabulary=2, max_skipped_fraction=0.2),
+    "data.document_fraction": Case(1.0, text_drawn),
     "data.run_sentences": Case(5, lambda c: text_drawn(c)[0], (4, 5, 10)),
     "data.max_words": Case(5, lambda c: text_drawn(c)[0], (4, 6, 5)),
     "data.batch_size": Case(6, lambda c: text_drawn(c)[0], (6, 6, 10)),
@@ -696,8 +697,8 @@ TABLES["text"] = {
         c, text_data.load_data(c, str)).held_out.number, 3),
     "probe.tasks": Case(("genre", "next"), probed(lambda config, made, *_: [
         task.name for task in text_probes.probe_tasks(config, made)]), ["genre", "next"]),
-    "probe.features": Case(("mean",), probed(lambda *args: [
-        one.features for one in scores_of(*args)]), ["mean"], {"probe.features": ("bag",)}),
+    "probe.features": Case(("mean",), probed(lambda *args: {
+        one.features for one in scores_of(*args)}), {"mean"}, {"probe.features": ("bag",)}),
     "probe.word_vectors": Case("vectors.txt", probed(
         lambda *args: len(text_probes.widen(*args)[0])), 42),
     "probe.num_folds": Case(4, probed(num_folds), 4),

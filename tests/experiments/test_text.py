@@ -314,29 +314,81 @@ def test_no_question_is_whether_the_same_sentence_follows(monkeypatch):
     made = load_data(config, str)
     x = np.full((3, 3, 4), -1, np.int32)
     x[:, :, 0] = [[1, 2, 3], [4, 2, 5], [6, 7, -1]]
-    monkeypatch.setattr(probes, "cut_runs", lambda *_, **__: x)
+    monkeypatch.setattr(probes, "cut_runs", lambda *_, **__: (x, np.arange(3)))
     (task,) = probes.probe_tasks(config, made)
     context: Any = ProbeContext(config, made, *[None] * 5)
-    (score,) = task.answer(context, FeatureSet("bag", None))
+    score, within_run = task.answer(context, FeatureSet("bag", None))
+    assert (within_run.unit, within_run.outcomes.counts.tolist()) == (
+        "sentence within run",
+        [2, 2, 0],
+    )
     # Of run 1 the second sentence would be set against that of run 0, which is the same.
     assert score.outcomes.counts.tolist() == [2, 1, 1]
     assert (score.low, score.high, score.outcomes.items) == (None, None, "")
     assert score.setting == "3 runs, too few for an interval"
 
 
+def test_wrong_sentences_are_of_where_the_unit_says(monkeypatch):
+    corpus = corpus_of([40, 17, 5])
+    runs = cut_runs(corpus, run_sentences=8, max_words=5, most=99, seed=0)
+    monkeypatch.setattr(probes, "cut_runs", lambda *_, **__: runs)
+    made = types.SimpleNamespace(test=corpus)
+    x, questions = probes.ask_next(tiny(), made)
+    number = lambda words: np.searchsorted(corpus.sentence_starts, words[..., 0], "right")  # noqa: E731
+    document = lambda words: np.searchsorted([41, 58], number(words), "right")  # noqa: E731
+    for unit, (other, asked) in questions.items():
+        same_document = document(other) == document(x[:, 1:])
+        same_run = (number(other)[..., None] == number(x)[:, None]).any(-1)
+        distance = number(other) - number(x[:, :-1])
+        assert asked.any()
+        if unit == "sentence":
+            assert not same_run[asked].any()
+            assert not same_document[asked].all()
+        elif unit == "sentence within document":
+            assert same_document[asked].all()
+            assert not same_run[asked].any()
+            assert not asked[runs[1] == 2].any(), "it has one run"
+        else:
+            assert same_run[asked].all()
+            assert not np.isin(distance[asked], (0, 1)).any()
+            assert len(np.unique(distance[asked])) > 8
+
+
+def test_some_runs_of_a_batch_are_of_one_document():
+    corpus = corpus_of([40, 30, 50, 60])
+    sizes = {"run_sentences": 8, "max_words": 4, "batch_size": 40, "seed": 2}
+    mixed, usual = make_runs(corpus, document_fraction=0.75, **sizes), make_runs(corpus, **sizes)
+    batches = [mixed(step) for step in range(8)]
+    assert all(len({*batch["utterance"][:30]}) == 1 for batch in batches)
+    assert len({batch["utterance"][0] for batch in batches}) > 1
+    for step, batch in enumerate(batches):
+        assert len(np.unique(batch["sample"][:30])) > 12
+        np.testing.assert_array_equal(batch["x"][30:], usual(step)["x"][30:])
+    config = tiny(**{"data.document_fraction": 0.5})
+    problem = problem_of(config)
+    assert not problem.plan.is_bound, "negatives are not drawn from the marginal"
+    batches = [draw(step) for draw in (problem.draw, problem.held_out.draw) for step in range(9)]
+    assert all(len({*batch["utterance"][:2]}) == 1 for batch in batches)
+    strict, batch = problem.held_out.draw_independent(0), problem.held_out.draw(0)
+    np.testing.assert_array_equal(strict["x"][2:], batch["x"][2:])
+    strict = [problem.held_out.draw_independent(step)["utterance"][:2] for step in range(9)]
+    assert any(first != second for first, second in strict)
+
+
 def test_runs_that_are_cut_share_no_sentence():
     corpus = corpus_of([40, 3, 1, 12, 17])
     cut = functools.partial(cut_runs, corpus, run_sentences=8, max_words=5)
-    x = cut(most=99, seed=0)
+    x, documents = cut(most=99, seed=0)
+    assert sorted(documents) == [*[0] * 5, 1, 3, 3, 4, 4]
     assert sorted((x >= 0).any(-1).sum(1)) == [3, 4, *[8] * 8]
     # One sentence has no next one: the only of its document, and the last of 17.
     kept = np.delete(np.arange(73), [43, 72])
     wanted = [np.arange(*corpus.sentence_starts[i : i + 2]) for i in kept]
     assert sorted(x[x >= 0]) == np.concatenate(wanted).tolist()
-    chosen = cut(most=4, seed=1)
+    chosen, _ = cut(most=4, seed=1)
     assert len(np.unique(chosen[:, 0, 0])) == len(chosen) == 4
     assert {*chosen[:, 0, 0]} < {*x[:, 0, 0]}
-    assert {*cut(most=4, seed=2)[:, 0, 0]} != {*chosen[:, 0, 0]}
+    assert {*cut(most=4, seed=2)[0][:, 0, 0]} != {*chosen[:, 0, 0]}
 
 
 def test_word_vectors_widen_the_vocabulary(tmp_path):

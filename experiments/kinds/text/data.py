@@ -135,12 +135,19 @@ def read_tasks(
 
 
 def make_runs(
-    corpus: data.Corpus, *, run_sentences: int, max_words: int, batch_size: int, seed: int
+    corpus: data.Corpus,
+    *,
+    run_sentences: int,
+    max_words: int,
+    batch_size: int,
+    seed: int,
+    document_fraction: float = 0.0,
 ) -> Callable[[int], Batch]:
     """Return step -> batch of runs of sentences, drawn as by `uniform_windows`: pure in the step.
 
     A run is of one document, and a document that is shorter is a run by itself, if it has two
-    sentences. A batch, this process's rows of the global one: x int32 (b, run_sentences,
+    sentences. The first `document_fraction` of the rows are of the first row's document, each at a
+    place of its own. A batch, this process's rows of the global one: x int32 (b, run_sentences,
     max_words), ids of words, filled up with -1; and (b,) sequence (row of the global batch),
     utterance (its document) and sample (its first sentence's place among all).
     """
@@ -153,11 +160,16 @@ def make_runs(
     is_short = lengths < run_sentences
     room = np.where(is_short, 2 * run_sentences, lengths)
     line = np.cumsum(room) - room + np.where(is_short, run_sentences, 0)
+    num_shared = round(document_fraction * batch_size)
     rows_each = batch_size // jax.process_count()
     rows = np.arange(rows_each) + jax.process_index() * rows_each
 
     def draw(step: int) -> Batch:
-        which, within = draw_runs(np.random.default_rng((seed, step)), batch_size)
+        rng = np.random.default_rng((seed, step))
+        which, within = draw_runs(rng, batch_size)
+        if num_shared:
+            starts = max(1, lengths[documents[which[0]]] - run_sentences + 1)
+            which[:num_shared], within[:num_shared] = which[0], rng.integers(0, starts, num_shared)
         document, within = documents[which[rows]], within[rows]
         start = corpus.document_starts[document] + within
         stop = np.minimum(start + run_sentences, corpus.document_starts[document + 1])
@@ -173,8 +185,8 @@ def make_runs(
 
 def cut_runs(
     corpus: data.Corpus, *, run_sentences: int, max_words: int, most: int, seed: int
-) -> np.ndarray:
-    """Return runs that share no sentence, in random order, as `make_runs` has them under x.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return runs that share no sentence, in random order, as `make_runs` has them, and documents.
 
     Each document is cut from its beginning; of more runs than `most`, that many are drawn.
     """
@@ -185,7 +197,8 @@ def cut_runs(
     stop = np.minimum(start + run_sentences, corpus.document_starts[document + 1])
     runs = np.flatnonzero(stop - start > 1)
     chosen = np.random.default_rng(seed).permutation(runs)[:most]
-    return read_sentences(corpus, start[chosen], stop[chosen], run_sentences, max_words)
+    x = read_sentences(corpus, start[chosen], stop[chosen], run_sentences, max_words)
+    return x, document[chosen]
 
 
 def read_sentences(

@@ -85,17 +85,17 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
         max_words=options.max_words,
         batch_size=options.batch_size,
     )
+    mix = functools.partial(draw, document_fraction=options.document_fraction)
     if config.evaluate.num_runs > 0:
-        draw_test = draw(text.test, seed=config.seed + 1)
-        number = -(-config.evaluate.num_runs // options.batch_size)
-        held_out = HeldOut(draw_test, draw_test, number)
+        seed, number = config.seed + 1, -(-config.evaluate.num_runs // options.batch_size)
+        held_out = HeldOut(mix(text.test, seed=seed), draw(text.test, seed=seed), number)
     return Problem(
         plan=plan,
         model=build_model(config),
         prepare=lambda batch, rng, train: batch,
         split_branches=functools.partial(split_branches, plan.geometry.branches),
         label=lambda batch: {"document": batch["utterance"][:, None]},
-        draw=draw(text.train, seed=config.seed),
+        draw=mix(text.train, seed=config.seed),
         held_out=held_out,
         per_step=(options.batch_size * options.run_sentences / 1e3, "k sentences"),
         record=lambda folder: record(config, folder, text),

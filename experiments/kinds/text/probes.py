@@ -254,40 +254,72 @@ def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     return (total / np.maximum(is_word.sum(axis=1), 1)).astype(np.float32)
 
 
-def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the questions which sentence follows; each test sentence is in one at most.
+class Questions(NamedTuple):
+    """Which of two sentences follows: the next one, or one from elsewhere."""
 
-    Runs (b, t, w), the sentences to compare with the next ones (b, t - 1, w), and a mask.
+    other: np.ndarray
+    """The sentences (b, t - 1, w) to compare with those after the first of each run."""
+    asked: np.ndarray
+    """Which of them are a question."""
+
+
+def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Questions]]:
+    """Return runs (b, t, w) of test sentences, each in one run at most, and questions by unit.
+
+    The wrong sentence is from another run of the test text, most often of another document, which
+    topic and style give away; from another run of the same document; or from the same run.
     """
     sizes = subset(config.data, "run_sentences", "max_words")
-    x = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
-    # Another run's sentence, at the same place if there is one there, else at its beginning.
-    before = np.roll(x, 1, axis=0)
-    other = np.where((before >= 0).any(-1, keepdims=True), before, before[:, :1])[:, 1:]
+    x, documents = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
+    exists, number = (x >= 0).any(-1), len(x)
+
+    def of_runs(chosen: np.ndarray) -> np.ndarray:  # the same place, or the beginning
+        return np.where(exists[chosen][..., None], x[chosen], x[chosen][:, :1])[:, 1:]
+
+    order = np.argsort(documents, kind="stable")
+    ranked, mate = documents[order], np.arange(number)
+    last = np.searchsorted(ranked, ranked, "right") - 1
+    after = np.where(mate < last, mate + 1, np.searchsorted(ranked, ranked))
+    mate[order] = order[after]  # the next run of the document, itself if it is the only one
+    # Any place of the run but t and t + 1.
+    time, places = np.arange(x.shape[1] - 1), np.maximum(exists.sum(1, keepdims=True) - 2, 1)
+    place = np.random.default_rng(config.seed + 3).integers(0, places, (number, len(time)))
+    place = np.minimum(place + 2 * (place >= time), x.shape[1] - 1)
+    others = {
+        "sentence": of_runs(np.roll(np.arange(number), 1)),
+        "sentence within document": of_runs(mate),
+        "sentence within run": x[np.arange(number)[:, None], place],
+    }
     # No question is whether the same sentence follows, as a small text would ask.
-    asked = np.any(x >= 0, axis=-1)[:, 1:] & np.any(other != x[:, 1:], axis=-1)
-    if asked.any(axis=1).sum() < 2:
+    found = {
+        unit: Questions(other, exists[:, 1:] & (other != x[:, 1:]).any(-1) & (other >= 0).any(-1))
+        for unit, other in others.items()
+    }
+    found["sentence within document"].asked[mate == np.arange(number)] = False
+    if found["sentence"].asked.any(axis=1).sum() < 2:
         raise UserError(
             f"the test text of {len(text.test.sentence_starts) - 1:,} sentences has not two runs "
             "to compare: give more text, lower data.run_sentences, or leave next out of probe.tasks"
         )
-    return x, other, asked
+    return x, {unit: one for unit, one in found.items() if one.asked.any()}
 
 
 def next_scores(
-    questions: Sequence[np.ndarray], context: ProbeContext, features: FeatureSet
+    questions: tuple[np.ndarray, dict[str, Questions]], context: ProbeContext, features: FeatureSet
 ) -> Iterator[Score]:
-    """Yield how often the sentence that follows scores above one from anywhere in the test text."""
-    name, (x, other, asked) = features.name, questions
-    number = int(asked.any(axis=1).sum())
-    is_sure = number >= FEWEST_RUNS
-    items = digest("next", x) if is_sure else ""
-    setting = f"{number} runs" + ("" if is_sure else ", too few for an interval")
+    """Yield how often the sentence that follows scores above another one, by where that is from."""
+    name, (x, by_unit) = features.name, questions
     compare = predicted_right if name in ("c", "random c") else similar_right
-    right = compare(context, name, x, other)
-    outcomes = Outcomes((right & asked).sum(1), asked.sum(1), items=items)
-    score = make_score("next", context.data.name, name, outcomes, 0.5, setting)
-    yield score if is_sure else score._replace(low=None, high=None)
+    for unit, (other, asked) in by_unit.items():
+        number = int(asked.any(axis=1).sum())
+        is_sure = number >= FEWEST_RUNS
+        items = digest("next", x, asked) if is_sure else ""
+        setting = f"{number} runs" + ("" if is_sure else ", too few for an interval")
+        right = compare(context, name, x, other)
+        outcomes = Outcomes((right & asked).sum(1), asked.sum(1), items=items)
+        score = make_score("next", context.data.name, name, outcomes, 0.5, setting)
+        score = score._replace(unit=unit)
+        yield score if is_sure else score._replace(low=None, high=None)
 
 
 def predicted_right(
