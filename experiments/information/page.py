@@ -256,8 +256,9 @@ HOW = (
     "In each of four rotations half of the rows trains, a quarter chooses the step (early "
     "stopping), and a quarter is read: each row once, by networks that never saw it.",
     "Intervals are Student's, 95 %, over disjoint batches of held-out rows; for KSG and CCA over "
-    "ten disjoint parts of the rows; for the null, the range of one more shuffle. They hold for "
-    "these networks and independent rows, and ignore that rotations share rows for training.",
+    "disjoint parts of the rows, at most ten; for the null, the range of one more shuffle. They "
+    "hold for these networks and independent rows, and ignore that rotations share rows that "
+    "train.",
     "The line over 1 / n: each rotation trained with all, half and a quarter of its rows, read on "
     "the same held-out rows. Its end is what these networks would read with more rows; of a lower "
     "bound that is still one.",
@@ -306,7 +307,8 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
     limited = at_ceiling([one for one in readings if one is not best])
     known = [identity] if identity else []
     if state == "chance":
-        return [*known, *nothing_found(best, limited, identity), *others(readings, num_rows)]
+        said = nothing_found(readings, limited, identity)
+        return [*known, *said, *others(readings, num_rows)]
     parts = [f"x and y share at least {show(best.found.low, '.2f')} nats"]
     if state == "saturated":
         parts.append(f"saturated at the ceiling of {top}: it may be far more")
@@ -317,12 +319,13 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
     if state == "fine" and not limited and not identity:
         parts.append("not saturated")
     if not limited and not identity:
-        parts += more_data(best)
+        parts += critic_limits(readings) or more_data(best)
     return [*known, "; ".join(parts) + ".", *others(readings, num_rows)]
 
 
-def nothing_found(best: Reading, limited: str, identity: str) -> list[str]:
+def nothing_found(readings: Sequence[Reading], limited: str, identity: str) -> list[str]:
     """Return the sentences on a bound that shuffled rows also reach."""
+    best = headline(readings)
     has_diverged = not abs(best.found.value) < DIVERGED
     read = "diverged" if has_diverged else f"reads {format_nats(best.found)} nats"
     null = format_nats(best.null or best.found)
@@ -333,7 +336,8 @@ def nothing_found(best: Reading, limited: str, identity: str) -> list[str]:
     if limited:
         return [*said, f"But {limited}."]
     if not has_diverged and not identity:
-        said += [f"{one[0].upper()}{one[1:]}." for one in more_data(best)]
+        more = critic_limits(readings) or more_data(best)
+        said += [f"{one[0].upper()}{one[1:]}." for one in more]
     return said
 
 
@@ -345,6 +349,14 @@ def at_ceiling(readings: Sequence[Reading]) -> str:
     top = max(near, key=lambda one: one.found.value / (one.ceiling or math.inf))
     value, ceiling = show(top.found.value, ".2f"), show(top.ceiling, ".2f")
     return f"{TITLES[top.estimator]} reads {value} of at most {ceiling}"
+
+
+def critic_limits(readings: Sequence[Reading]) -> list[str]:
+    """Return, without a full stop, the estimates that show that the critic misses dependence."""
+    limit = headline(readings).limit
+    above = [r for r in readings if r.critic == "none" and limit and r.found.low > limit.high]
+    read = " and ".join(f"{TITLES[r.estimator]} reads {show_found(r)}" for r in above)
+    return [f"the critic is the limit, not the number of rows: {read}"] if above else []
 
 
 def more_data(reading: Reading) -> list[str]:
@@ -371,11 +383,6 @@ def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
     if known:
         span = show_interval(min(known), max(known)) if len(known) > 1 else show(known[0], ".2f")
         said.append(f"Estimates that are not bounds read {span} nats.")
-    limit = headline(readings).limit
-    above = [r for r in readings if r.critic == "none" and limit and r.found.low > limit.high]
-    if above:
-        names = " and ".join(TITLES[r.estimator] for r in above)
-        said.append(f"{names} read surely above InfoNCE's limit: its critic misses dependence.")
     most = certifiable(num_rows)
     if any(value > most for value in values):
         said.append(f"No sure bound from {num_rows:,} rows can pass {show(most, '.1f')} nats.")
@@ -392,6 +399,13 @@ def format_nats(interval: Interval) -> str:
     value = show_nats(interval.value)
     ends = f" ({show_interval(interval.low, interval.high)})"
     return value if value == "diverged" else value + ends
+
+
+def show_found(reading: Reading) -> str:
+    """Return a reading with its interval, which says nothing of the information at a ceiling."""
+    if state_of(reading) == "saturated":
+        return f"{show_nats(reading.found.value)}, at its ceiling"
+    return format_nats(reading.found)
 
 
 def write_arrays_report(
@@ -420,7 +434,7 @@ def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
             "estimator": title_of(one),
             "claim": one.label,
             "ceiling": show_ceiling(one.ceiling),
-            "nats": format_nats(one.found),
+            "nats": show_found(one),
             "y shuffled": format_nats(one.null) if one.null else "",
             "n / 4, n / 2, n": ", ".join(show_nats(nats) for nats in one.line[::-1]),
             "more data would add": format_nats(one.gain) if one.gain else "",
@@ -441,7 +455,8 @@ def to_scores(readings: Sequence[Reading], data: str, seed: int, num_rows: int) 
     return [
         Score(
             "information", data, "row", "x, y", f"{one.estimator}, {one.critic}", "nats",
-            *one.found, None if one.null is None else one.null.value, seed=seed,
+            *(one.found if state_of(one) != "saturated" else (one.found.value, None, None)),
+            None if one.null is None else one.null.value, seed=seed,
             num_train=num_rows // 2, num_test=num_rows, setting=one.label,
         )
         for one in readings
@@ -463,7 +478,8 @@ def estimates_figure(readings: Sequence[Reading]) -> Drawing:
                 )
             if one.ceiling is not None:
                 axes.plot(one.ceiling, place, "|", color=draw.RED, markersize=10)
-            axes.plot(one.found[1:], [place] * 2, color=color, linewidth=1.6)
+            if state_of(one) != "saturated":
+                axes.plot(one.found[1:], [place] * 2, color=color, linewidth=1.6)
             axes.plot(one.found.value, place, "o", color=color, markersize=5, label=words)
     axes.plot([], [], color=draw.GRAY, linewidth=5, alpha=0.6, label="y shuffled")
     axes.axvline(0, color=draw.INK, linewidth=0.8)

@@ -1,5 +1,6 @@
 """Every estimator on held-out rows of two arrays, with y shuffled, and with fewer rows."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from experiments.information.estimators import TITLES, claims, describe, fit_and
 
 #: Shares of the rows that train and choose, for the points of the line over 1 / n.
 FRACTIONS = (1.0, 0.5, 0.25)
-#: Disjoint parts of the rows whose spread gives KSG and CCA their intervals.
-PARTS = 10
+#: Disjoint parts of the rows whose spread gives KSG and CCA their intervals: at most, and least,
+#: where each must have so many rows a column for canonical correlations.
+MAX_PARTS, MIN_PARTS, ROWS_PER_COLUMN = 10, 3, 2
 
 
 class Interval(NamedTuple):
@@ -171,21 +173,32 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
 
 def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
     """Return KSG and CCA, which train nothing, or say why one of them is left out."""
-    readings = []
-    for name, estimate in (("ksg", functools.partial(ksg, k=config.num_neighbours)), ("cca", cca)):
+    readings, width = [], pairs.x.shape[1] + pairs.y.shape[1]
+    fewest = min(MAX_PARTS, len(pairs.x) // (ROWS_PER_COLUMN * width))
+    for name, estimate, num_parts in (
+        ("ksg", functools.partial(ksg, k=config.num_neighbours), MAX_PARTS),
+        ("cca", less_bias, max(MIN_PARTS, fewest)),
+    ):
         try:
-            readings.append(read_sample(name, estimate, pairs, config))
+            readings.append(read_sample(name, estimate, num_parts, pairs, config))
         except UserError as error:
             say(f"{name} is left out: {error}")
     return readings
 
 
+def less_bias(x: np.ndarray, y: np.ndarray) -> Estimate:
+    """Return `cca` less its bias on independent Gaussian data, dx dy / 2n."""
+    found = cca(x, y)
+    value = found.value - x.shape[1] * y.shape[1] / (2 * len(x))
+    return dataclasses.replace(found, value=value)
+
+
 def read_sample(
-    name: str, estimate: Callable[..., Estimate], pairs: Pairs, config: Config
+    name: str, estimate: Callable[..., Estimate], num_parts: int, pairs: Pairs, config: Config
 ) -> Reading:
     """Return an estimate of all rows, with its line from halves and quarters of them.
 
-    The interval is that of the mean over ten disjoint parts, about the value of all rows: the
+    The interval is that of the mean over disjoint parts, about the value of all rows: the
     variance falls as 1 / n (Holmes & Nemenman 2019). The null shuffles each quarter.
     """
     scale, quarter = TRANSFORMS[config.transform], len(pairs.x) // ROTATIONS
@@ -199,7 +212,8 @@ def read_sample(
         return found
 
     whole = read(orders[0], orders[0])
-    parts = student(np.array([read(rows, rows).value for rows in np.array_split(orders[0], PARTS)]))
+    disjoint = np.array_split(orders[0], num_parts)
+    parts = student(np.array([read(rows, rows).value for rows in disjoint]))
     found = Interval(
         whole.value,
         whole.value - (parts.value - parts.low),

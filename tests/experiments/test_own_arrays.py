@@ -356,11 +356,40 @@ def test_more_than_any_sample_can_prove_is_said():
 
 
 def test_an_estimate_surely_above_the_limit_of_the_critic_is_named():
-    best = reading(limit=Interval(1.1, 1.0, 1.2))
+    line = {"gain": Interval(0.1, 0.05, 0.2), "bend": Interval(0.0, -0.1, 0.1)}
+    best = reading(limit=Interval(1.1, 1.0, 1.2), **line)
     ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", ceiling=None)
     for low, is_above in ((1.3, True), (1.1, False)):
-        said = findings.others([best, ksg._replace(found=Interval(1.4, low, 1.5))], 1000)
-        assert any(one.startswith("KSG") for one in said) == is_above
+        said, *_ = findings.claim([best, ksg._replace(found=Interval(1.4, low, 1.5))], 1000)
+        assert ("KSG reads 1.40" in said) == is_above
+        assert ("more data would add" in said) != is_above
+
+
+def test_an_estimate_at_its_ceiling_has_no_interval():
+    pair = reading(ceiling=1.02), reading()
+    at, below = findings.reading_table(pair, 1000).frame.nats
+    assert ("(" in at, "(" in below) == (False, True)
+    at, below = findings.to_scores(pair, "a, b", 0, 1000)
+    assert (at.low, at.high, at.value) == (None, None, below.value)
+    assert below.low is not None
+
+
+def test_one_pair_among_many_columns_is_seen(tmp_path):
+    """rho = 0.9 of one of 1,600 pairs, 0.83 nats, by a screen and by canonical correlations."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 500, 40))
+    noise = read(tmp_path, x, y)
+    assert not any("correlation" in said for said in noise.remarks)
+    y[:, 7] = np.exp(0.9 * x[:, 3] + np.sqrt(1 - 0.81) * y[:, 7])
+    pairs = read(tmp_path, x, y)
+    (said,) = [said for said in pairs.remarks if "correlation" in said]
+    assert "Columns 3 of x and 7 of y" in said
+    rho = np.corrcoef(x[:, 3], np.log(y[:, 7]))[0, 1]
+    nats = float(said.split(": ")[1].split()[0])
+    assert nats == pytest.approx(-0.5 * np.log(1 - rho**2), abs=0.05)
+    (*_, cca) = rotations.read_samples(pairs, small(), print)
+    assert cca.estimator == "cca"
+    assert cca.found.value == pytest.approx(0.83, abs=0.25)
 
 
 def test_what_a_folder_has_of_others_is_not_written_over(tmp_path, monkeypatch):
