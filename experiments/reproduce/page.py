@@ -334,15 +334,18 @@ def bound_section(reproduction: Reproduction) -> Section:
         formats |= dict.fromkeys(shards.columns[6:], show_estimate)
         title = "Negatives of a device, or of the whole batch"
         tables.append(Table(title, shards, formats=formats))
-    points = statistics.bound_and_probe(reproduction.runs, PHONES_TABLE)
-    if len(points):
-        taus = {
-            str(data): statistics.rank_correlation(runs.nats, runs.percent)
-            for data, runs in points.groupby("data")
-        }
-        title = "Whether log N − L predicts the probe"
-        drawn = figures.bound_and_probe_figure(points, taus)
-        drawings.append(Figure("bound_and_probe", drawn, title, predict_sentence(taus)))
+    compared = statistics.bound_and_probe(reproduction.runs, PHONES_TABLE)
+    taus = {
+        str(data): statistics.rank_correlation(runs.nats, runs.percent)
+        for data, runs in compared.points.groupby("data")
+    }
+    title = "Whether log N − L predicts the probe"
+    caption = predict_sentence(taus, compared)
+    if taus:
+        drawn = figures.bound_and_probe_figure(compared.points, taus)
+        drawings.append(Figure("bound_and_probe", drawn, title, caption))
+    else:
+        sentences.append(f"{title}: {caption}")
     return Section("The bound, which the paper does not tabulate", sentences, drawings, tables)
 
 
@@ -405,17 +408,23 @@ def shards_frame(reproduction: Reproduction) -> Frame:
     return frame.astype(object).where(frame.notna(), None)
 
 
-def predict_sentence(taus: Mapping[str, Difference | None]) -> str:
-    """Return the rank correlation on each labelled set."""
+def predict_sentence(
+    taus: Mapping[str, Difference | None], compared: statistics.BoundAndProbe
+) -> str:
+    """Return the rank correlation on each labelled set, and what it compares."""
     parts = []
     for data, tau in taus.items():
         if tau is None:
-            parts.append(f"{data}: fewer than four runs that differ")
+            parts.append(f"{data}: too few to compare, fewer than four runs that differ")
             continue
         says = "it does" if tau.low > 0 else "it misleads" if tau.high < 0 else statistics.UNTOLD
         text = f"Kendall's τ {show_estimate(tau, '.2f')}, p {tau.p_value:.2g}"
         parts.append(f"{data}: {text}: {says}")
+    first, offsets = statistics.MIN_FAR_OFFSET, ", ".join(map(str, compared.offsets)) or "none"
     return (
-        "A point a run; the strict bound is the mean over the offsets that all of them have. "
-        f"Interval: bootstrap over runs. {'; '.join(parts)}."
+        f"{'; '.join(parts) or 'not measured'}. A point per run; interval: bootstrap over runs. "
+        f"The strict bound is the mean over the offsets of {first} and more that these runs have "
+        f"in common ({offsets}): nearer latents share sound with the context, and their bounds are "
+        f"near the ceiling log N. Runs left out: {compared.num_near} without such an offset, "
+        f"{compared.num_other} with another N."
     )

@@ -46,6 +46,9 @@ MAX_PERMUTED = 8
 #: A curve over offsets needs this p, small because neighbors share windows, and this many offsets
 #: above chance.
 MAX_P, MIN_OFFSETS = 0.01, 3
+#: Bounds of runs are compared at these offsets and later: nearer latents share sound with the
+#: context, and their bounds are near the ceiling log N.
+MIN_FAR_OFFSET = 5
 
 
 class Reproduction(NamedTuple):
@@ -430,18 +433,28 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
     return Offsets(frame, tau, p, verdict, seeds, p_value, power(over, seeds, 1.0))
 
 
-def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Frame:
-    """Return strict bound and linear probe on c of the runs that ended, to compare their orders.
+class BoundAndProbe(NamedTuple):
+    """Strict bounds of runs and their linear probes on c, to compare their orders."""
 
-    The bound is the mean over the offsets that all runs have. Runs whose bound has another N than
-    most, by more than seeds differ, are left out. The columns are data, cell, nats and percent.
-    """
-    found = []
+    points: Frame
+    """data, cell, nats (the mean over `offsets`) and percent."""
+    offsets: list[int]
+    """The offsets of `MIN_FAR_OFFSET` and more that these runs have in common."""
+    num_near: int
+    num_other: int
+    """Numbers of runs left out: without such an offset; with another N, beyond seeds' scatter."""
+
+
+def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> BoundAndProbe:
+    """Return strict bound and probe of the runs that ended."""
+    found, num_near = [], 0
     for cell, run in ((cell, run) for cell, of_cell in runs.items() for run in of_cell):
         strict = results.at_end(run, results.last_evaluation(run, strict=True))
         scores = linear_scores(final_scores(run), table, "c")
         if len(strict) and len(scores):
-            found.append((cell, strict.set_index("offset"), scores))
+            far = strict[strict.offset >= MIN_FAR_OFFSET].set_index("offset")
+            num_near += not len(far)
+            found += [(cell, far, scores)] if len(far) else []
     ceilings = pd.Series([np.log(strict.n.max()) for _, strict, _ in found], dtype=float)
     is_alike = (ceilings - ceilings.median()).abs() <= CEILING_TOLERANCE_NATS
     kept = [one for one, holds in zip(found, is_alike, strict=True) if holds]
@@ -454,7 +467,8 @@ def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Fra
     ]  # fmt: skip
     frame = pd.DataFrame(points, columns=pd.Index(["data", "cell", "nats", "percent"]))
     frame = frame.astype({"nats": float, "percent": float})
-    return frame.loc[np.isfinite(frame.nats)].sort_values(by="data", kind="stable")
+    points = frame.loc[np.isfinite(frame.nats)].sort_values(by="data", kind="stable")
+    return BoundAndProbe(points, sorted(map(int, shared)), num_near, len(found) - len(kept))
 
 
 class Learned(NamedTuple):

@@ -377,16 +377,20 @@ def strict_run(number, offsets=OFFSETS, n=64.0, bound=None, **more):
     return make_run(records, [probe("c", 0.5 + 0.05 * number, 0.005)], **more)
 
 
-def test_bound_and_probe_over_shared_offsets():
+def test_bound_and_probe_over_shared_offsets_of_5_and_more():
     runs = {f"c{number}": [strict_run(number)] for number in range(6)}
-    runs["c0"] = [strict_run(0, offsets=[1, 2])]  # the others are compared at these two
+    runs["c0"] = [strict_run(0, offsets=[1, 2, 6, 8])]  # the others are compared at the last two
     runs["c1"] = [strict_run(1, n=61.0)]  # as another seed's may be
     runs["c5"] = [strict_run(5, n=8.0, bound=9.0)]  # another N does not compare
+    runs["near"] = [strict_run(9, offsets=[1, 2])]  # does not narrow the offsets of the others
     runs["late"] = [strict_run(7, num_steps=40)]  # not at its end
-    points = statistics.bound_and_probe(runs, NEGATIVES)
+    points, *others = statistics.bound_and_probe(runs, NEGATIVES)
+    assert others == [[6, 8], 1, 1]
     assert points.cell.tolist() == [*runs][:5]
     assert set(points.data) == {"voices"}
-    np.testing.assert_allclose(points.nats, 0.97 + 0.1 * np.arange(5))
+    np.testing.assert_allclose(points.nats, 0.86 + 0.1 * np.arange(5))
+    nothing = statistics.bound_and_probe({"near": runs["near"]}, NEGATIVES)
+    assert (len(nothing.points), *nothing[1:]) == (0, [], 1, 0)
     tau = statistics.rank_correlation(points.nats, points.percent)
     assert tau.value == pytest.approx(1.0)
     assert tau.p_value == pytest.approx(2 / math.factorial(5))
