@@ -192,14 +192,13 @@ def power(over: Difference, seeds: int, effect: float, equal: float = 0.0) -> fl
 
 
 class Finding(NamedTuple):
-    """A claim and its verdict."""
+    """A claim and its verdict; `data` is the labelled set if there are several."""
 
     claim: str
     verdict: str
     p_value: float = math.nan
     power: float = math.nan
     data: str = ""
-    """The labelled set, if there are several."""
     before: str = ""
 
 
@@ -309,9 +308,10 @@ def read_findings(
             data, weakest = one.data * (sets[one.table.title] > 1), rows.power.min(skipna=False)
             found.append(Finding(f"{one.table.task}: {claim}", word, joined, weakest, data))
     if "figure 3" in reproduction.plan["parts"]:
-        offsets = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
-        measured = (offsets.verdict, offsets.p_value, offsets.power) if offsets else (MISSING,)
-        more = [Finding("accuracy falls with the offset (Figure 3)", *measured), *more]
+        falls = "accuracy falls with the offset (Figure 3)"
+        one = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
+        known = one and Finding(falls, one.verdict, one.p_value, one.power)
+        found.append(known or Finding(falls, MISSING))
     return correct([*found, *more])
 
 
