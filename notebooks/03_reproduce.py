@@ -15,13 +15,14 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML, display
 
-from cpc.results import Score, score_frame
+from cpc.results import Difference, Score, score_frame
 
 sys.path.insert(0, "..")  # where configs and experiments are
 from experiments.reproduce.claims import TABLES
 from experiments.reproduce.page import write_reproduction
 from experiments.reproduce.statistics import (
     judge,
+    judge_pair,
     kendall_tau,
     order_agreement,
     read_reproduction,
@@ -52,7 +53,7 @@ HTML(page.read_text().partition("<main>")[2].partition("</main>")[0])
 # %% [markdown]
 # ## How a claim is judged
 # The paper's own accuracies, each with an interval of plus and minus half a point: which of its
-# claims could be told at that width?
+# claims could be told at that width? (A page judges no single seed; here the width is given.)
 
 
 # %%
@@ -72,6 +73,10 @@ steps, negatives = (table for table in TABLES if table.number == "2")
 for table in (steps, negatives):
     found = {str(row.Index): scores_of(row) for row in at_width(table, 0.5).itertuples()}
     pairs = judge(table, found)
+    pairs["verdict"] = [
+        judge_pair(Difference(one.value, one.low, one.high), one.relation)
+        for one in pairs.itertuples()
+    ]
     display(pairs[["lower", "relation", "higher", "verdict"]])
 
 # %% [markdown]

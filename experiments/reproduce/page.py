@@ -27,8 +27,8 @@ from experiments.kinds.image.figures import units_figure
 from experiments.kinds.image.sections import imagenet_table
 from experiments.reproduce import figures, statistics
 from experiments.reproduce.cells import AGENTS, FAR_OFFSETS, IMAGE, MIXED, OTHER_SHARDS, kind_of
-from experiments.reproduce.claims import IMAGES_TABLE, PHONES_TABLE, TASKS
-from experiments.reproduce.statistics import Reproduction, lead, mean_percent
+from experiments.reproduce.claims import IMAGES_TABLE, PHONES_TABLE, SMALLEST_EFFECT, TASKS
+from experiments.reproduce.statistics import Finding, Reproduction, lead, mean_percent
 
 #: The largest number of speakers (the paper's Figure 2 shows ten of 251) and of points.
 MAX_SPEAKERS, MAX_POINTS = 10, 1000
@@ -42,10 +42,19 @@ NOTE = (
     " same way; of what has none over items it is over seeds alone, and where the rows share "
     "fewer than two seeds, the two are taken as independent. Two rows are told apart if it "
     "leaves out 0, and then so do the interval over seeds and that over items, each for "
-    f"itself; they are equal if it lies within {statistics.EQUAL_POINTS:g} point. Kendall's "
-    "τ compares the order of our rows with the paper's; its interval is a parametric bootstrap "
-    "(each row drawn anew from a normal distribution as wide as its interval), its p is exact: the "
-    "fraction of all orders that agree as well."
+    f"itself; they are equal if it lies within {statistics.EQUAL_POINTS:g} points, half of the "
+    f"smallest effect that the paper claims ({SMALLEST_EFFECT:g}). One seed is not judged. Holm's "
+    "correction keeps the probability of any false verdict on the page at 5 %; it counts each "
+    "judged claim once per labelled set, its p by Student's t over seeds the largest of its pairs' "
+    "if all hold, and their number times the smallest if one refutes it. Power, before this "
+    "correction, is the probability that an effect in points (the paper's, or "
+    f"{statistics.EFFECT_POINTS:g} if it lacks a row) is found with as many seeds that scatter as "
+    "these do (noncentral Student's t), or for “=” that rows without a difference are called "
+    "equal; a claim's is that of its weakest pair. Verdicts at the head of the page count Holm's "
+    "correction, those next to tables and figures do not. Kendall's τ compares the order of our "
+    "rows with the paper's; its interval is a parametric bootstrap (each row drawn anew from a "
+    "normal distribution as wide as its interval), its p is exact: the fraction of all orders that "
+    "agree as well."
 )
 ABSENT = (
     "Tables 3 and 4, other rows: they are other methods, which are not run here.",
@@ -64,8 +73,8 @@ def write_reproduction(folder: str | Path) -> Path:
         for task in TASKS:
             runs = (reproduction.runs.get(cell, ()) for cell in AGENTS[task.variant])
             learned.append(statistics.compare_arms(task, *map(statistics.read_curves, runs)))
-    claims = [(one.task.claim, one.verdict, one.seeds) for one in learned]
-    sections = [Section("", statistics.verdict(reproduction, results, claims))]
+    more = [Finding(one.task.claim, one.verdict, one.p_value, one.power) for one in learned]
+    sections = [Section("", statistics.verdict(reproduction, results, more))]
     sections += [table_section(plan, result) for result in results]
     if {"table 3", "table 4"} & {*parts}:
         sections.append(Section("Images: the paper and others", tables=[imagenet_table()]))
@@ -119,12 +128,17 @@ def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section
         "lead": [*zip(pairs.value, pairs.low, pairs.high, strict=True)],
         "seeds": pairs.seeds,
         "paired by": pairs.paired,
+        "effect": pairs.effect,
+        "power %": 100 * pairs.power,
+        "p": pairs.p_value,
         "verdict": pairs.verdict,
     }
+    note_of_pairs = "Points. The verdicts are of pairs, each by its own interval."
+    formats_of_pairs = {"lead": show_lead, "effect": "+.1f", "power %": ".0f", "p": ".2g"}
     formats = {"paper %": "g", "ours %": show_measured, "ours − paper": "+.1f"}
     tables = [
         Table("Rows", rows.assign(seeds=measured.seeds), note, formats),
-        Table("Claims", pd.DataFrame(columns), "Points.", {"lead": show_lead}),
+        Table("Claims", pd.DataFrame(columns), note_of_pairs, formats_of_pairs),
     ]
     title = result.table.title + (f", {result.data}" if result.data else "")
     return Section(title, [order_sentence(result.order)], tables=tables)
@@ -214,8 +228,9 @@ def offsets_sentence(offsets: statistics.Offsets) -> str:
     tau, p = show(offsets.tau, ".2f"), show(offsets.p, ".2g")
     return (
         f"Held-out windows, N about {offsets.frame.N.mean():,.0f}. The paper's curve starts high "
-        f"and falls; ours: {offsets.verdict} (Kendall's τ of acc_top1 with the offset {tau}, p {p} "
-        "if offsets were independent). The first two offsets share samples with the context."
+        f"and falls. Verdict on ours: {offsets.verdict} (Kendall's τ of acc_top1 with the offset "
+        f"{tau}, p {p} if offsets were independent). The first two offsets share samples with the "
+        "context."
     )
 
 
@@ -238,21 +253,22 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
     if not any(curves for one in learned for curves in one.curves):
         return Section(FIGURE_6, ["Not measured."])
     areas = [f"area {arm}" for arm in figures.ARMS]
-    expected = {"<": "higher", "=": "equal"}
+    expected = {"<": "higher", "no gain": "equal"}
     rows = [
         (one.task.variant.replace("_", " "), *one.areas, one.over, expected[one.task.relation],
-         one.seeds, one.verdict)
+         one.seeds, 100 * one.power, one.verdict)
         for one in learned
     ]  # fmt: skip
-    names = ["task", *areas, "with − without", "expected", "seeds", "verdict"]
+    names = ["task", *areas, "with − without", "expected", "seeds", "power %", "verdict"]
     frame = pd.DataFrame(rows, columns=pd.Index(names))
     note = (
         "Mean return over all of training. Intervals of 95 % are Student's over seeds, of the "
-        "difference paired by seed; equal is what surely differs by less than "
-        f"{statistics.EQUAL_RETURN:g}."
+        "difference paired by seed. The paper prints no areas: power is for a difference of "
+        f"{statistics.EFFECT_RETURN:g}, and areas that surely differ by less than half of it are "
+        "equal. A sure loss where none was expected is a harm."
     )
     caption = "Thin: each seed; thick: their mean. By chance the return is −0.78; 1 is the most."
-    formats = dict.fromkeys((*areas, "with − without"), show_return)
+    formats = dict.fromkeys((*areas, "with − without"), show_return) | {"power %": ".0f"}
     return Section(
         FIGURE_6,
         [
@@ -318,15 +334,18 @@ def bound_section(reproduction: Reproduction) -> Section:
         formats |= dict.fromkeys(shards.columns[6:], show_estimate)
         title = "Negatives of a device, or of the whole batch"
         tables.append(Table(title, shards, formats=formats))
-    points = statistics.bound_and_probe(reproduction.runs, PHONES_TABLE)
-    if len(points):
-        taus = {
-            str(data): statistics.rank_correlation(runs.nats, runs.percent)
-            for data, runs in points.groupby("data")
-        }
-        title = "Whether log N − L predicts the probe"
-        drawn = figures.bound_and_probe_figure(points, taus)
-        drawings.append(Figure("bound_and_probe", drawn, title, predict_sentence(taus)))
+    compared = statistics.bound_and_probe(reproduction.runs, PHONES_TABLE)
+    taus = {
+        str(data): statistics.rank_correlation(runs.nats, runs.percent)
+        for data, runs in compared.points.groupby("data")
+    }
+    title = "Whether log N − L predicts the probe"
+    caption = predict_sentence(taus, compared)
+    if taus:
+        drawn = figures.bound_and_probe_figure(compared.points, taus)
+        drawings.append(Figure("bound_and_probe", drawn, title, caption))
+    else:
+        sentences.append(f"{title}: {caption}")
     return Section("The bound, which the paper does not tabulate", sentences, drawings, tables)
 
 
@@ -389,17 +408,23 @@ def shards_frame(reproduction: Reproduction) -> Frame:
     return frame.astype(object).where(frame.notna(), None)
 
 
-def predict_sentence(taus: Mapping[str, Difference | None]) -> str:
-    """Return the rank correlation on each labelled set."""
+def predict_sentence(
+    taus: Mapping[str, Difference | None], compared: statistics.BoundAndProbe
+) -> str:
+    """Return the rank correlation on each labelled set, and what it compares."""
     parts = []
     for data, tau in taus.items():
         if tau is None:
-            parts.append(f"{data}: fewer than four runs that differ")
+            parts.append(f"{data}: too few to compare, fewer than four runs that differ")
             continue
         says = "it does" if tau.low > 0 else "it misleads" if tau.high < 0 else statistics.UNTOLD
         text = f"Kendall's τ {show_estimate(tau, '.2f')}, p {tau.p_value:.2g}"
         parts.append(f"{data}: {text}: {says}")
+    first, offsets = statistics.MIN_FAR_OFFSET, ", ".join(map(str, compared.offsets)) or "none"
     return (
-        "A point a run; the strict bound is the mean over the offsets that all of them have. "
-        f"Interval: bootstrap over runs. {'; '.join(parts)}."
+        f"{'; '.join(parts) or 'not measured'}. A point per run; interval: bootstrap over runs. "
+        f"The strict bound is the mean over the offsets of {first} and more that these runs have "
+        f"in common ({offsets}): nearer latents share sound with the context, and their bounds are "
+        f"near the ceiling log N. Runs left out: {compared.num_near} without such an offset, "
+        f"{compared.num_other} with another N."
     )

@@ -9,28 +9,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special, stats
 
 from cpc import results
 from cpc.evaluate import area_under_curve
 from cpc.files import read_json
 from cpc.results import Difference, Frame, Run
-from cpc.results.compare import UNKNOWN, mean_over_seeds
+from cpc.results.compare import TAIL, UNKNOWN, mean_over_seeds
 from cpc.results.compare import lead as lead_by_seed
 from cpc.types import UserError
 from experiments.command.run_dir import read_failure
 from experiments.compare.page import CEILING_TOLERANCE_NATS
 from experiments.reproduce.cells import FAR_OFFSETS
-from experiments.reproduce.claims import CHANCE, TABLES, PaperTable, Task
+from experiments.reproduce.claims import CHANCE, SMALLEST_EFFECT, TABLES, PaperTable, Task
 from experiments.training.supervised import AT_LIMIT
 
-#: Margins for equality: rows in points, areas under a curve of returns between -1 and 1.
-EQUAL_POINTS, EQUAL_RETURN = 1.0, 0.1
+#: Effects that power is computed for where the paper prints none: points, and areas under a curve
+#: of returns between -1 and 1.
+EFFECT_POINTS, EFFECT_RETURN = 1.0, 0.2
+#: Margins for equality, half of the smallest effect that is claimed or assumed.
+EQUAL_POINTS, EQUAL_RETURN = SMALLEST_EFFECT / 2, EFFECT_RETURN / 2
 HELD, REFUTED, UNTOLD, MISSING = "held", "did not hold", "cannot be told", "not measured"
+HARMS, UNDECIDED, ONE_SEED = "harms", "undecided", "one seed: not judged"
 VERDICTS = {
     HELD: "Held",
     REFUTED: "Did not hold",
+    HARMS: "Harms, where no gain was expected",
+    UNDECIDED: "Undecided, because Holm's correction takes the verdict back",
     UNTOLD: "Cannot be told at this size (the interval is too wide)",
+    ONE_SEED: "One seed: not judged",
     MISSING: "Not measured",
 }
 NUM_DRAWS = 4000
@@ -39,6 +46,9 @@ MAX_PERMUTED = 8
 #: A curve over offsets needs this p, small because neighbors share windows, and this many offsets
 #: above chance.
 MAX_P, MIN_OFFSETS = 0.01, 3
+#: Bounds of runs are compared at these offsets and later: nearer latents share sound with the
+#: context, and their bounds are near the ceiling log N.
+MIN_FAR_OFFSET = 5
 
 
 class Reproduction(NamedTuple):
@@ -119,28 +129,97 @@ def linear_scores(scores: Frame, table: PaperTable, features: str) -> Frame:
     return select(scores, task=table.task, unit=table.unit, **how)
 
 
+def reach(over: Difference, relation: str, equal: float) -> dict[str, float]:
+    """Return how far a difference lies within each verdict, in half-widths of its interval."""
+    value, low, high = np.asarray(over[:3], float)
+    down, up, margin = value - low, high - value, 0.0 if relation == "<" else equal
+    with np.errstate(divide="ignore", invalid="ignore"):
+        above, below, harm = (value - margin) / down, (-value - margin) / up, -value / up
+        inside = min((value + margin) / down, (margin - value) / up)
+    if relation == "<":
+        return {HELD: above, REFUTED: below}
+    if relation == "no gain":
+        return {HARMS: harm, HELD: inside, REFUTED: above}
+    return {HELD: inside, REFUTED: max(above, below)}
+
+
 def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINTS) -> str:
     """Return whether one row lies above another, by the interval of their difference.
 
-    Rows are equal ("=") if they surely differ by less than `equal`.
+    Rows are equal ("=") if they surely differ by less than `equal`. If no gain is expected ("no
+    gain"), a sure loss is a harm, however small.
 
     >>> judge_pair(Difference(3.0, 1.5, 4.5)), judge_pair(Difference(3.0, -1.5, 7.5))
     ('held', 'cannot be told')
-    >>> judge_pair(Difference(0.1, -0.5, 0.7), "="), judge_pair(Difference(3.0, 1.5, 4.5), "=")
+    >>> judge_pair(Difference(0.1, -0.5, 0.7), "=", 1.0), judge_pair(Difference(3, 1.5, 4.5), "=")
     ('held', 'did not hold')
+    >>> judge_pair(Difference(-0.05, -0.08, -0.02), "no gain", 0.1)
+    'harms'
     """
-    if not math.isfinite(over.low + over.high):
-        return UNTOLD
-    if relation == "=":
-        if max(-over.low, over.high) < equal:
-            return HELD
-        return REFUTED if over.low > equal or over.high < -equal else UNTOLD
-    return HELD if over.low > 0 else REFUTED if over.high < 0 else UNTOLD
+    return next((word for word, far in reach(over, relation, equal).items() if far > 1), UNTOLD)
+
+
+def decide(
+    over: Difference, seeds: int, relation: str = "<", equal: float = EQUAL_POINTS
+) -> tuple[str, float]:
+    """Return the verdict on a difference over this many seeds, and its p; NaN if not judged.
+
+    p is the two-sided level at which the interval just decides, by Student's t over seeds: below
+    0.05 if `judge_pair` decides, and conservative for the interval's part over test items.
+    """
+    if seeds < 2:
+        return (ONE_SEED if seeds else MISSING), math.nan
+    word, far = judge_pair(over, relation, equal), reach(over, relation, equal)
+    t = special.stdtrit(seeds - 1, 1 - TAIL) * np.fmax(0.0, far.get(word, max(far.values())))
+    return word, 2 * float(special.stdtr(seeds - 1, -t))
+
+
+def power(over: Difference, seeds: int, effect: float, equal: float = 0.0) -> float:
+    """Return the probability that seeds that scatter as these do show an effect; NaN if unknown.
+
+    It is that of an interval above 0: P(T > t) of a noncentral Student's T, as an expectation over
+    the standard deviation of the seeds. With `equal`, it is that of an interval within this margin
+    if there is no difference.
+    """
+    if seeds < 2 or not math.isfinite(over.low + over.high):
+        return math.nan
+    t, levels = special.stdtrit(seeds - 1, 1 - TAIL), (np.arange(2000) + 0.5) / 2000
+    needed = t * np.sqrt(stats.chi2.ppf(levels, seeds - 1) / (seeds - 1))
+    with np.errstate(divide="ignore"):
+        standard_error = np.float64(over.high - over.low) / 2 / t
+        found = special.ndtr((equal or effect) / standard_error - needed)
+    return float((np.maximum(2 * found - 1, 0) if equal else found).mean())
+
+
+class Finding(NamedTuple):
+    """A claim and its verdict; `data` is the labelled set if there are several."""
+
+    claim: str
+    verdict: str
+    p_value: float = math.nan
+    power: float = math.nan
+    data: str = ""
+    before: str = ""
+
+
+def correct(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the claims of a page, undecided where Holm's correction (1979) takes the verdict back.
+
+    The probability of any false verdict is at most 5 %. Claims that are not judged do not count.
+    """
+    p = np.array([one.p_value for one in findings])
+    order = np.argsort(p)[: np.isfinite(p).sum()]  # NaN comes last
+    p[order] = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1))
+    is_lost = [q > 2 * TAIL and f.verdict != UNTOLD for q, f in zip(p, findings, strict=True)]
+    return [
+        one._replace(verdict=UNDECIDED, before=f"{one.verdict} before it") if lost else one
+        for one, lost in zip(findings, is_lost, strict=True)
+    ]
 
 
 def join(verdicts: Sequence[str]) -> str:
     """Return the verdict on a claim: it holds if all its pairs do, and is refuted if one is."""
-    return next((one for one in (REFUTED, MISSING, UNTOLD) if one in verdicts), HELD)
+    return next((one for one in (REFUTED, MISSING, ONE_SEED, UNTOLD) if one in verdicts), HELD)
 
 
 class Result(NamedTuple):
@@ -152,14 +231,15 @@ class Result(NamedTuple):
     """By label: cell, paper, value, low, high (percent; NaN if not measured), seeds, and at_limit:
     whether a training on labels was ended by its number of steps."""
     pairs: Frame
-    """A row for each pair of each claim: claim, lower, relation, higher, verdict, and of the higher
-    minus the lower in points value, low, high, paired and seeds, as `lead` has them."""
+    """A row for each pair of each claim: claim, lower, relation, higher, of the higher minus the
+    lower in points value, low, high, paired and seeds, as `lead` has them, verdict and p_value as
+    `decide` has them, and its power for an effect in points."""
     order: Difference | None
     """Kendall's tau of the order against the paper's, and its p."""
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """The verdict on each claim."""
+        """The verdict on each claim, before Holm's correction."""
         return {
             str(claim): join(rows.verdict.tolist())
             for claim, rows in self.pairs.groupby("claim", sort=False)
@@ -206,45 +286,49 @@ def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
     for claim in table.claims:
         for low, relation, high in claim.pairs:
             over, seeds = lead(found[high], found[low])
-            verdict = judge_pair(over, relation) if seeds else MISSING
-            pair = (claim.sentence, low, relation, high)
-            rows.append((*pair, *over[:3], over.paired, seeds, verdict))
-    names = ["claim", "lower", "relation", "higher", "value", "low", "high"]
-    return pd.DataFrame(rows, columns=pd.Index([*names, "paired", "seeds", "verdict"]))
+            effect = (table.effect(low, high) or EFFECT_POINTS) if relation == "<" else 0.0
+            size = power(over, seeds, effect, EQUAL_POINTS * (relation == "="))
+            found_out = (*over[:3], over.paired, seeds, *decide(over, seeds, relation))
+            rows.append((claim.sentence, low, relation, high, *found_out, size, effect))
+    names = ["claim", "lower", "relation", "higher", "value", "low", "high", "paired", "seeds"]
+    return pd.DataFrame(rows, columns=pd.Index([*names, "verdict", "p_value", "power", "effect"]))
+
+
+def read_findings(
+    reproduction: Reproduction, tables: Sequence[Result], more: Sequence[Finding] = ()
+) -> list[Finding]:
+    """Return all claims of the page after Holm's correction; `more` are claims of no table."""
+    sets, found = Counter(one.table.title for one in tables), []
+    for one in tables:
+        for claim, rows in one.pairs.groupby("claim", sort=False):
+            word, p = join(rows.verdict.tolist()), rows.p_value
+            # All pairs must hold, but any one refutes, and each of them may by chance.
+            refuted = len(rows) * p[rows.verdict == REFUTED].min()
+            joined = {HELD: p.max(), REFUTED: min(1.0, refuted), UNTOLD: 1.0}.get(word, math.nan)
+            data, weakest = one.data * (sets[one.table.title] > 1), rows.power.min(skipna=False)
+            found.append(Finding(f"{one.table.task}: {claim}", word, joined, weakest, data))
+    if "figure 3" in reproduction.plan["parts"]:
+        falls = "accuracy falls with the offset (Figure 3)"
+        one = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
+        known = one and Finding(falls, one.verdict, one.p_value, one.power)
+        found.append(known or Finding(falls, MISSING))
+    return correct([*found, *more])
 
 
 def verdict(
-    reproduction: Reproduction, tables: Sequence[Result], more: Sequence[tuple[str, str, int]] = ()
+    reproduction: Reproduction, tables: Sequence[Result], more: Sequence[Finding] = ()
 ) -> list[str]:
-    """Return which claims held, which did not, which cannot be told, and which are not measured.
-
-    `more` are claims of no table: the sentence, its verdict, and the number of seeds behind it.
-    """
-    sets = Counter(one.table.title for one in tables)
-    claims = [
-        (f"{one.table.task}: {claim}", word, [one.data] if sets[one.table.title] > 1 else [])
-        for one in tables
-        for claim, word in one.verdicts.items()
-    ]
-    if "figure 3" in reproduction.plan["parts"]:
-        offsets = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
-        word, seeds = (offsets.verdict, offsets.seeds) if offsets else (MISSING, 0)
-        more = [("accuracy falls with the offset (Figure 3)", word, seeds), *more]
-    claims += [(claim, word, []) for claim, word, _ in more]
-    sentences = []
+    """Return which claims held, which did not, which are undecided, and which are not measured."""
+    sentences, findings = [], read_findings(reproduction, tables, more)
     for word, words in VERDICTS.items():
-        sets_of: dict[str, list[str]] = {}
-        for claim, found, data in claims:
-            if found == word:
-                sets_of.setdefault(claim, []).extend(data)
-        listed = [f"{c} ({', '.join(on)})" if on else c for c, on in sets_of.items()]
+        details_of: dict[str, list[str]] = {}
+        for one in findings:
+            if one.verdict == word:
+                size = f"power {100 * one.power:.0f} %" if math.isfinite(one.power) else ""
+                details = ", ".join(filter(None, (one.data, one.before, size)))
+                details_of.setdefault(one.claim, []).extend([details] if details else [])
+        listed = [f"{c} ({'; '.join(on)})" if on else c for c, on in details_of.items()]
         sentences += [f"{words}: {'; '.join(listed)}."] if listed else []
-    seeds = [n for one in tables for n in one.pairs.seeds] + [n for *_, n in more]
-    if 1 in seeds:
-        how_many = "All" if {*seeds} <= {0, 1} else "Some"
-        sentences.append(
-            f"{how_many} of these verdicts rest on one seed, and say nothing about others."
-        )
     if reproduction.waiting:
         sentences.append(f"Cells not begun: {', '.join(reproduction.waiting)}.")
     return [*sentences, *reproduction.problems]
@@ -316,8 +400,11 @@ class Offsets(NamedTuple):
     p: float
     """Exact, if offsets were independent."""
     verdict: str
-    """Beyond chance and, with several seeds, beyond the scatter of their own taus."""
+    """Beyond chance and beyond the scatter of the seeds' own taus."""
     seeds: int
+    p_value: float
+    power: float
+    """p also counts the seeds' taus; the power is for curves that fall at every offset."""
 
 
 def read_offsets(runs: Sequence[Run]) -> Offsets | None:
@@ -337,25 +424,37 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
     correlate: Any = stats.kendalltau
     tau, p = correlate(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
     taus = [correlate(one.offset, one.acc_top1)[0] for one in found]
-    _, low, high, *_ = results.over_seeds(taus)
-    surely = p < MAX_P and (len(found) == 1 or low > 0 or high < 0)
-    surely &= all((one.state != "chance").sum() >= MIN_OFFSETS for one in found)
-    verdict = UNTOLD if not surely else REFUTED if tau > 0 else HELD
-    return Offsets(frame, tau, p, verdict, len(found))
+    over, seeds = results.over_seeds([-one for one in taus]), len(found)
+    verdict, seeds_p = decide(over, seeds)
+    surely = p < MAX_P and all((one.state != "chance").sum() >= MIN_OFFSETS for one in found)
+    if seeds > 1 and verdict != UNTOLD:
+        verdict = UNTOLD if not surely else REFUTED if tau > 0 else HELD
+    p_value = 1.0 if verdict == UNTOLD else float(np.maximum(p, seeds_p))
+    return Offsets(frame, tau, p, verdict, seeds, p_value, power(over, seeds, 1.0))
 
 
-def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Frame:
-    """Return strict bound and linear probe on c of the runs that ended, to compare their orders.
+class BoundAndProbe(NamedTuple):
+    """Strict bounds of runs and their linear probes on c, to compare their orders."""
 
-    The bound is the mean over the offsets that all runs have. Runs whose bound has another N than
-    most, by more than seeds differ, are left out. The columns are data, cell, nats and percent.
-    """
-    found = []
+    points: Frame
+    """data, cell, nats (the mean over `offsets`) and percent."""
+    offsets: list[int]
+    """The offsets of `MIN_FAR_OFFSET` and more that these runs have in common."""
+    num_near: int
+    num_other: int
+    """Numbers of runs left out: without such an offset; with another N, beyond seeds' scatter."""
+
+
+def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> BoundAndProbe:
+    """Return strict bound and probe of the runs that ended."""
+    found, num_near = [], 0
     for cell, run in ((cell, run) for cell, of_cell in runs.items() for run in of_cell):
         strict = results.at_end(run, results.last_evaluation(run, strict=True))
         scores = linear_scores(final_scores(run), table, "c")
         if len(strict) and len(scores):
-            found.append((cell, strict.set_index("offset"), scores))
+            far = strict[strict.offset >= MIN_FAR_OFFSET].set_index("offset")
+            num_near += not len(far)
+            found += [(cell, far, scores)] if len(far) else []
     ceilings = pd.Series([np.log(strict.n.max()) for _, strict, _ in found], dtype=float)
     is_alike = (ceilings - ceilings.median()).abs() <= CEILING_TOLERANCE_NATS
     kept = [one for one, holds in zip(found, is_alike, strict=True) if holds]
@@ -368,7 +467,8 @@ def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Fra
     ]  # fmt: skip
     frame = pd.DataFrame(points, columns=pd.Index(["data", "cell", "nats", "percent"]))
     frame = frame.astype({"nats": float, "percent": float})
-    return frame.loc[np.isfinite(frame.nats)].sort_values(by="data", kind="stable")
+    points = frame.loc[np.isfinite(frame.nats)].sort_values(by="data", kind="stable")
+    return BoundAndProbe(points, sorted(map(int, shared)), num_near, len(found) - len(kept))
 
 
 class Learned(NamedTuple):
@@ -384,6 +484,8 @@ class Learned(NamedTuple):
     seeds: int
     """The number of seeds that both arms have."""
     verdict: str
+    p_value: float = math.nan
+    power: float = math.nan
 
 
 def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
@@ -396,8 +498,10 @@ def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
     if not shared:
         return Learned(task, curves, areas, UNKNOWN, 0, MISSING)
     over = results.over_seeds([arms[1][seed] - arms[0][seed] for seed in shared])
-    verdict = judge_pair(over, task.relation, EQUAL_RETURN)
-    return Learned(task, curves, areas, over, len(shared), verdict)
+    count, margin = len(shared), EQUAL_RETURN * (task.relation != "<")
+    judged = decide(over, count, task.relation, EQUAL_RETURN)
+    size = power(over, count, EFFECT_RETURN, margin)
+    return Learned(task, curves, areas, over, count, *judged, size)
 
 
 def read_curves(runs: Sequence[Run]) -> dict[int, np.ndarray]:
