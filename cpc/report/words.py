@@ -11,6 +11,8 @@ class Words(NamedTuple):
     """The training data, such as "recordings"."""
     sequence: str = "sequence"
     """The sequence of a latent, such as "window"."""
+    group: str = "group"
+    """The group that sequences share, such as "speaker"."""
     target: str = "future latent"
     """The prediction target, such as "future frame"."""
     near: str = "the near future"

@@ -12,7 +12,15 @@ import pandas as pd
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import flatten, read_arrays, read_object
 from cpc.report.engine import Figure, Section, Table, show, write_page
-from cpc.results import Difference, Frame, Run, at_end, last_evaluation
+from cpc.results import (
+    Difference,
+    Frame,
+    Run,
+    at_end,
+    headline_rows,
+    last_evaluation,
+    offset_ranges,
+)
 from cpc.types import UserError
 from experiments.command.config import load_config
 from experiments.kinds.audio import kind as audio
@@ -373,6 +381,7 @@ def shards_frame(reproduction: Reproduction) -> Frame:
         own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))
         if not len(own):
             continue
+        own, strict = headline_rows(own), headline_rows(strict)
         entry = {
             "cell": cell,
             "shards": flatten(run.config).get("negatives.shards"),
@@ -380,6 +389,7 @@ def shards_frame(reproduction: Reproduction) -> Frame:
             "log N": own.log_n.mean(),
             "log N − L (estimate)": own.bound.mean(),
             "strict bound": strict.bound.mean(),
+            "its offsets": offset_ranges(strict.offset),
         }
         scores = statistics.linear_scores(statistics.final_scores(run), PHONES_TABLE, "c")
         for data, score in scores.groupby("data"):

@@ -16,6 +16,7 @@ from experiments.training.problem import Page
 
 WORDS = Words(
     examples="recordings",
+    group="speaker",
     target="future frame",
     ahead="latents ahead",
     tested="utterances",
