@@ -126,8 +126,9 @@ def bound_section(run: Run, words: Words) -> Section:
     return Section("Loss and bound", figures=figures, tables=tables, details=details)
 
 
-def over_steps(rows: Frame, key: str) -> tuple[np.ndarray, np.ndarray]:
+def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps and values of a number, averaged over offsets, without missing ones."""
+    rows = rows if among is None else rows[rows.offset.isin([*among])]
     if key not in rows or not len(rows):
         return np.zeros(0), np.zeros(0)
     means = rows.groupby("step")[key].mean().dropna()
@@ -149,23 +150,19 @@ def curves_figure(run: Run) -> list[Figure]:
         (left, "offset_loss", "train", "loss"),
         (right, "bound", name_of_bound, "log N − L"),
     ):
-
-        def over(rows: Frame, name: str, key: str = key) -> tuple[np.ndarray, np.ndarray]:
-            is_chosen = rows.offset.isin(chosen) | (key != "bound") | (not len(chosen))
-            return over_steps(rows[is_chosen], name)
-
-        values = over(train, bound if key == "bound" else key)
+        among = chosen if key == "bound" and len(chosen) else None
+        values = over_steps(train, bound if key == "bound" else key, among)
         axes.plot(*values, color=draw.BLUE, alpha=0.45, linewidth=1, label=of_train)
         for number, (rule, rows) in enumerate(tests.items()):
             kind = " (bound)" if rows.is_bound.all() else " (estimate)"
             title = f"test, {rule}{kind if rows.bound.notna().any() else ''}"
             style: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
             color = LINES[number % 3]
-            axes.plot(*over(rows, key), color=color, label=title, **style)
+            axes.plot(*over_steps(rows, key, among), color=color, label=title, **style)
         for number, (rule, rows) in enumerate(ceilings(run).items()):
-            color, values = (draw.RED, draw.ORANGE)[number % 2], over(rows, "log_n")
+            color, values = (draw.RED, draw.ORANGE)[number % 2], over_steps(rows, "log_n", among)
             axes.plot(*values, color=color, linestyle="--", linewidth=1, label=f"log N, {rule}")
-        offsets = f" k = {offset_ranges(chosen)}" if key == "bound" and len(chosen) else ""
+        offsets = "" if among is None else f" k = {offset_ranges(among)}"
         draw.label(axes, "step", f"nats, mean over offsets{offsets}", name)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     draw.add_shared_legend(figure, [left, right])
@@ -285,30 +282,22 @@ def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
     """Return log N - L of each offset within and between groups; [] if it is not recorded."""
     if "within" not in rows or not rows.within.notna().any():
         return []
-    ends = {
-        part: list(zip(rows[f"{part}_low"], rows[f"{part}_high"], strict=True))
+    parts = {
+        part: list(zip(*(rows[f"{part}{end}"] for end in ("", "_low", "_high")), strict=True))
         for part in ("within", "between")
     }
-    frame = pd.DataFrame(
-        {
-            "offset k": rows.offset,
-            "log N − L": rows.within + rows.between,
-            "within": rows.within,
-            "within, 95 % interval": ends["within"],
-            "N within": rows.within_n,
-            "log N within": rows.within_log_n,
-            "state within": rows.within_state,
-            "between": rows.between,
-            "between, 95 % interval": ends["between"],
-            "anchors left out": rows.left_out,
-        }
-    )
-    formats: dict[str, Format] = dict.fromkeys(frame, ".3f")
-    formats |= {"offset k": "", "N within": ",.1f", "log N within": ".2f", "state within": ""}
-    formats |= {"anchors left out": ",.0f"}
-    formats |= dict.fromkeys(
-        (f"{part}, 95 % interval" for part in ends), lambda e: show_interval(e[0], e[1], ".3f")
-    )
+    columns: dict[str, tuple[Any, Format]] = {
+        "offset k": (rows.offset, ""),
+        "log N − L": (rows.within + rows.between, ".3f"),
+        "within": (parts["within"], show_part),
+        "N within": (rows.within_n, ",.1f"),
+        "log N within": (rows.within_log_n, ".2f"),
+        "state within": (rows.within_state, ""),
+        "between": (parts["between"], show_part),
+        "anchors left out": (rows.left_out, ",.0f"),
+    }
+    frame = pd.DataFrame({name: values for name, (values, _) in columns.items()})
+    formats = {name: style for name, (_, style) in columns.items()}
     note = (
         f"Within: candidates of the anchor's own {words.group} alone, a lower bound on the "
         f"information given the {words.group}. Between: the difference from all candidates, an "
@@ -318,6 +307,11 @@ def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
     )
     title = f"log N − L within a {words.group} and between them: rule “{rule}”"
     return [Table(title, frame, note, formats)]
+
+
+def show_part(ends: tuple[float, float, float]) -> str:
+    """Return a value with its interval."""
+    return f"{show(ends[0], '.3f')} ({show_interval(*ends[1:], '.3f')})"
 
 
 def accuracy_figure(run: Run, words: Words) -> list[Figure]:

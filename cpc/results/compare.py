@@ -8,14 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpc.files import flatten
-from cpc.results.run import (
-    Run,
-    headline_rows,
-    is_last,
-    last_evaluation,
-    last_scores,
-    offset_ranges,
-)
+from cpc.results.run import Run, headline_rows, is_last, last_evaluation, last_scores, offset_ranges
 from cpc.results.score import (
     QUESTION,
     Frame,

@@ -163,12 +163,8 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     title = f"log N − L ({kinds.pop()})" if len(kinds) == 1 else "log N − L"
     among = results.shared_headline(run for cell in cells for _, run in cell.runs)
     offsets = f" k = {results.offset_ranges([*among])}" if among else ""
-
-    def bound_steps(run: Run) -> tuple[np.ndarray, np.ndarray]:
-        rows = watched(run)
-        return over_steps(rows[rows.offset.isin([*among])] if among else rows, "bound")
-
-    panels_of = [(f"nats, mean over offsets{offsets}", title, bound_steps)]
+    label_of = f"nats, mean over offsets{offsets}"
+    panels_of = [(label_of, title, lambda run: over_steps(watched(run), "bound", among))]
     for one in tables.headline(scores):
         panels_of.append(
             (metric_title(one.metric), one.title, lambda run, one=one: score_steps(run, one))

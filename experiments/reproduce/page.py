@@ -12,15 +12,8 @@ import pandas as pd
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import flatten, read_arrays, read_object
 from cpc.report.engine import Figure, Section, Table, show, write_page
-from cpc.results import (
-    Difference,
-    Frame,
-    Run,
-    at_end,
-    headline_rows,
-    last_evaluation,
-    offset_ranges,
-)
+from cpc.results import Difference, Frame, Run, at_end, last_evaluation
+from cpc.results.run import headline_rows, offset_ranges
 from cpc.types import UserError
 from experiments.command.config import load_config
 from experiments.kinds.audio import kind as audio

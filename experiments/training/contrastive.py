@@ -12,16 +12,8 @@ import numpy as np
 from cpc import models, report
 from cpc.files import flatten, plain, write_sealed, write_text
 from cpc.report.engine import Table, markdown
-from cpc.results import (
-    QUESTION,
-    Run,
-    Score,
-    headline_rows,
-    last_scores,
-    offset_ranges,
-    read_run,
-    with_unit,
-)
+from cpc.results import QUESTION, Run, Score, last_scores, read_run, with_unit
+from cpc.results.run import headline_rows, offset_ranges
 from cpc.train import check_batch_size, run_on_first
 from cpc.types import UserError
 from experiments import status

@@ -8,13 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.estimators import (
-    GroupSplit,
-    Track,
-    Tracker,
-    bound_over_sequences,
-    split_by_group,
-)
+from cpc.estimators import GroupSplit, Track, Tracker, bound_over_sequences, split_by_group
 from cpc.evaluate import feature_spread
 from cpc.results import headline_mask, name_of, offset_ranges, rule_title
 from cpc.train import TrainState, put_batch, run_on_first
@@ -57,20 +51,19 @@ def strict_sums(
     for branch, of_batches in zip(plan.geometry.branches, each, strict=True):
         has_sound = isinstance(of_batches[0].positions, SoundPosition)
         joined = [
-            (
-                scored(plan, outputs),
-                exists,
-                (place.window, place.end) if has_sound else None,
-                jnp.broadcast_to(place.group, outputs.z.shape[:-1]).reshape(len(outputs.z), -1),
-            )
+            (scored(plan, outputs), exists, (place.window, place.end) if has_sound else None)
             for outputs, place, exists in of_batches
         ]
-        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
-        outputs, exists, sound, group = joined
+        outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
         given, options = (outputs.z, outputs.predictions / tau), {"where": exists, "sound": sound}
         sums = bound_over_sequences(*given, branch.offsets, **options)
         if by_group:
-            sums = sums, split_by_group(*given, group[:, 0], branch.offsets, **options)
+            groups = [
+                jnp.broadcast_to(place.group, outputs.z.shape[:-1]).reshape(len(outputs.z), -1)
+                for outputs, place, _ in of_batches
+            ]
+            group = jnp.concatenate(groups)[:, 0]
+            sums = sums, split_by_group(*given, group, branch.offsets, **options)
         parts.append(sums)
         all_scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
@@ -82,10 +75,9 @@ def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]
     offsets = [k for branch in branches for k in branch.offsets]
     shared = [s for one in branches for s in one.shared or (None,) * len(one.offsets)]
     shared = shared if any(branch.shared for branch in branches) else None
-    directions = [branch.name for branch in branches for _ in branch.offsets]
     record = describe_offsets(tracker, track, offsets, shared)
     if len(branches) > 1:
-        record["directions"] = directions
+        record["directions"] = [branch.name for branch in branches for _ in branch.offsets]
     if not tracker.has_log_n:
         record |= {"top1": mean_of_known(track.acc_top1), "chance": mean_of_known(track.chance)}
         words = {"optimum": about.optimum, "posterior": about.posterior}
@@ -94,10 +86,7 @@ def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]
 
 
 def describe_offsets(
-    tracker: Tracker,
-    track: Track,
-    offsets: Sequence[int],
-    shared: Sequence[float | None] | None = None,
+    tracker: Tracker, track: Track, offsets: Sequence[int], shared: Any = None
 ) -> dict[str, Any]:
     """Return the numbers of a record by offset, with log N - L if the loss has a log N.
 
@@ -118,9 +107,7 @@ def describe_offsets(
     }
 
 
-def describe_bound(
-    track: Track, offsets: Sequence[int], shared: Sequence[float | None] | None = None
-) -> dict[str, Any]:
+def describe_bound(track: Track, offsets: Sequence[int], shared: Any = None) -> dict[str, Any]:
     """Return log N - L with its interval and ceiling, and its mean over the `headline_mask`."""
     chosen = headline_mask(offsets, track.value, track.state, shared)
     return {
@@ -139,18 +126,10 @@ def describe_split(split: GroupSplit) -> dict[str, Any]:
     within, between = STRICT(split.within), STRICT(split.between)
     if not ((split.within.anchors > 0) & (split.between.n > 0)).any():
         return {}
-    return {
-        "within": within.value,
-        "within_low": within.low,
-        "within_high": within.high,
-        "within_n": within.n,
-        "within_log_n": within.log_n,
-        "within_state": list(within.state),
-        "between": between.value,
-        "between_low": between.low,
-        "between_high": between.high,
-        "left_out": split.left_out,
-    }
+    values = {"within": within.value, "within_low": within.low, "within_high": within.high}
+    values |= {"between": between.value, "between_low": between.low, "between_high": between.high}
+    values |= {"within_n": within.n, "within_log_n": within.log_n, "left_out": split.left_out}
+    return values | {"within_state": list(within.state)}
 
 
 def describe_record(record: Mapping[str, Any]) -> str:

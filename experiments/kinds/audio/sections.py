@@ -11,6 +11,7 @@ from cpc.report.words import Words
 from cpc.results import Run, last_scores
 from cpc.types import UserError
 from experiments.kinds.audio.heard import augmentation_section
+from experiments.kinds.audio.tasks import IN_GAME, NO_SILENCE
 from experiments.kinds.paper import NUM_CLASSES, SOURCE, TABLE_1
 from experiments.training.problem import Page
 
@@ -21,6 +22,12 @@ WORDS = Words(
     ahead="latents ahead",
     tested="utterances",
     baselines=("mfcc", "mfcc context"),
+    notes={
+        "asterisk_en": "These labels come from a recognizer's forced alignment, not by hand.",
+        NO_SILENCE: "The non-silence accuracy is of the same answers, without frames of silence.",
+        IN_GAME: "Speakers differ in language, microphone and codec, too; the within-game accuracy "
+        "does not count these: it is of the same answers, between the two voices of each game.",
+    },
     titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},
 )
 MAX_POINTS = 1500
@@ -59,7 +66,8 @@ def paper_section(run: Run) -> Section | None:
             )
             title, note = f"{task.capitalize()} by frame, {data}", NUM_CLASSES[task]
             formats = {"accuracy, %": ".1f", "paper, %": "g"}
-            tables.append(Table(title, rows, f"Paper: {note} classes.", formats))
+            note = f"Paper: {note} classes. {WORDS.notes.get(str(data), '')}".strip()
+            tables.append(Table(title, rows, note, formats))
     if not tables:
         return None
     note = (
