@@ -74,14 +74,14 @@ def is_new(
 
 
 class GroupSplit(NamedTuple):
-    """The strict bound in two parts, over the anchors with another candidate of their own group."""
+    """The strict bound, and its parts over the anchors with another candidate of their group."""
 
+    whole: OffsetSums
+    """Of all anchors: `bound_over_sequences`."""
     within: OffsetSums
     """With candidates of the anchor's group alone."""
     between: OffsetSums
     """All candidates' sums less those of `within`: log N / N_g is in the place of log N."""
-    left_out: Float[Array, " k"]
-    """Anchors of the strict bound whose group has no other candidate."""
 
 
 def split_by_group(
@@ -124,30 +124,29 @@ def split_by_group(
         )
         anchors = (exists & there).T  # (a, b)
         candidates = anchors[..., None] & there.T[:, None] & ~jnp.eye(b, dtype=bool)
-        within, received = _contrast(scores, candidates & alike, 1.0)
-        whole, of_all = _contrast(scores, candidates, within.counted)
-        left_out = candidates.any(-1).sum() - within.counted.sum()
-        return jax.tree.map(jnp.transpose, (within, whole)), (received, of_all), left_out
+        whole, weights = _contrast(scores, candidates)
+        within, of_group = _contrast(scores, candidates & alike)
+        same_anchors = weights * within.counted[..., None]
+        received = (weights, of_group, same_anchors - of_group)
+        received = [received_weights(each, jnp.arange(b)).sum(0) for each in received]
+        return jax.tree.map(jnp.transpose, (whole, within)), received
 
-    (within, whole), (received, of_all), left_out = jax.lax.map(at_offset, (ks, queries))
-    parts, wholes = anchor_numbers(within), anchor_numbers(whole)
-    differences = jax.tree.map(jnp.subtract, wholes, parts)
+    (whole, within), received = jax.lax.map(at_offset, (ks, queries))
+    counted, numbers, own = within.counted, anchor_numbers(whole), anchor_numbers(within)
+    differences = [x * counted - y for x, y in zip(numbers, own, strict=True)]
     return GroupSplit(
-        sum_sequences(within.counted, *parts, received=received),
-        sum_sequences(within.counted, *differences, received=of_all - received),
-        left_out,
+        sum_sequences(whole.counted, *numbers, received=received[0]),
+        sum_sequences(counted, *own, received=received[1]),
+        sum_sequences(counted, *differences, received=received[2]),
     )
 
 
-def _contrast(scores, where, weight):
-    """Return anchors' scores (a, b), times their weight, and the weight received by sequences."""
+def _contrast(scores, where):
+    """Return scores of the anchors (a, b), and the weights of their negatives (a, b, n)."""
     positive, own = jnp.diagonal(scores, axis1=1, axis2=2), jnp.eye(scores.shape[-1], dtype=bool)
     total = jax.nn.logsumexp(jnp.where(where | own, scores, -jnp.inf), -1)
     found = jax.vmap(anchor_scores)(total - positive, positive, scores, where)
-    weights = jnp.exp(jnp.where(where, scores - total[..., None], -jnp.inf))
-    weights *= jnp.broadcast_to(weight, positive.shape)[..., None]
-    received = received_weights(weights, jnp.arange(len(own))).sum(0)
-    return jax.tree.map(lambda x: x * weight, found), received
+    return found, jnp.exp(jnp.where(where, scores - total[..., None], -jnp.inf))
 
 
 class Track(NamedTuple):

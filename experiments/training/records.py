@@ -41,7 +41,7 @@ def strict_sums(
 ) -> tuple[Any, list[tuple[CPCOutputs, Any]]]:
     """Return the sums of the strict bound, and of each branch the scored outputs and `exists`.
 
-    `by_group` returns the sums with the `GroupSplit` of the positions' groups.
+    `by_group` returns the `GroupSplit` by the positions' groups, the sums being its `whole`.
 
     The sequences of all batches, lists of branches, are contrasted together, except those that
     share sound; nothing has a gradient.
@@ -56,14 +56,15 @@ def strict_sums(
         ]
         outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
         given, options = (outputs.z, outputs.predictions / tau), {"where": exists, "sound": sound}
-        sums = bound_over_sequences(*given, branch.offsets, **options)
         if by_group:
             groups = [
                 jnp.broadcast_to(place.group, outputs.z.shape[:-1]).reshape(len(outputs.z), -1)
                 for outputs, place, _ in of_batches
             ]
             group = jnp.concatenate(groups)[:, 0]
-            sums = sums, split_by_group(*given, group, branch.offsets, **options)
+            sums = split_by_group(*given, group, branch.offsets, **options)
+        else:
+            sums = bound_over_sequences(*given, branch.offsets, **options)
         parts.append(sums)
         all_scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
@@ -124,11 +125,12 @@ def describe_bound(track: Track, offsets: Sequence[int], shared: Any = None) -> 
 def describe_split(split: GroupSplit) -> dict[str, Any]:
     """Return the parts of the strict bound by offset, {} if no group is told from another."""
     within, between = STRICT(split.within), STRICT(split.between)
+    left_out = split.whole.anchors - split.within.anchors
     if not ((split.within.anchors > 0) & (split.between.n > 0)).any():
         return {}
     values = {"within": within.value, "within_low": within.low, "within_high": within.high}
     values |= {"between": between.value, "between_low": between.low, "between_high": between.high}
-    values |= {"within_n": within.n, "within_log_n": within.log_n, "left_out": split.left_out}
+    values |= {"within_n": within.n, "within_log_n": within.log_n, "left_out": left_out}
     return values | {"within_state": list(within.state)}
 
 
@@ -297,7 +299,7 @@ def make_evaluation(
         if mixed is not batches:
             outputs = [jax.block_until_ready(predict(variables, batch)) for batch in mixed]
         found, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(own, outputs))
-        strict, split = STRICT(found[0]), describe_split(found[1])
+        strict, split = STRICT(found.whole), describe_split(found)
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         spread |= {name: value / len(batches) for name, value in means.items()}
         loss = {"loss": sum_of_counted(track.loss, sums.anchors)}

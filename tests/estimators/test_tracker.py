@@ -220,13 +220,15 @@ def test_the_split_equals_its_naive_twin():
     exists = np.arange(4) < np.array([4, 4, 3, 4, 2, 4, 4, 4])[:, None]
     expected = naive_split(z, predictions, group, exists)
     z[~exists], predictions[~exists] = np.nan, np.nan
-    given = jnp.float32(z), jnp.float32(predictions), jnp.asarray(group)
-    within, between, left_out = jax.jit(split_by_group)(*given, where=jnp.asarray(exists))
+    given, where = (jnp.float32(z), jnp.float32(predictions)), jnp.asarray(exists)
+    whole, within, between = jax.jit(split_by_group)(*given, jnp.asarray(group), where=where)
+    strict = jax.jit(bound_over_sequences)(*given, where=where)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), whole, strict)
     for part, value, square in ((within, *expected[[1, 3]]), (between, *expected[[2, 4]])):
         np.testing.assert_array_equal(part.anchors, expected[0])
         np.testing.assert_allclose(part.log_n - part.loss, value, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(part.value_squared, square, rtol=1e-4)
-    np.testing.assert_array_equal(left_out, expected[5])
+    np.testing.assert_array_equal(whole.anchors - within.anchors, expected[5])
     assert (expected[[0, 5]] > 0).all()
 
 
@@ -244,9 +246,8 @@ def test_the_split_of_phones_and_speakers_is_the_chain_rule():
     z = np.stack([np.zeros((b, 12)), np.c_[np.eye(8)[second], np.eye(4)[group]]], 1)
     predictions = np.stack([np.c_[log_ratio[first], same[group]], np.zeros((b, 12))], 1)[:, :, None]
     given = jnp.float32(z), jnp.float32(predictions), jnp.asarray(group)
-    parts = [Tracker(True)(one) for one in jax.jit(split_by_group)(*given)[:2]]
+    whole, *parts = [Tracker(True)(one) for one in jax.jit(split_by_group)(*given)]
     truth = synthetic_information(k, chain), np.log(speakers)
-    whole = Tracker(True)(bound_over_sequences(*given[:2]))
     assert sum(truth) == pytest.approx(synthetic_information(k, chain, speakers))
     assert sum(one.value[0] for one in parts) == pytest.approx(whole.value[0], abs=1e-4)
     for track, nats in zip(parts, truth, strict=True):
@@ -254,3 +255,19 @@ def test_the_split_of_phones_and_speakers_is_the_chain_rule():
         assert track.high[0] - track.low[0] < 0.2
     np.testing.assert_allclose(parts[0].n, b / speakers)
     np.testing.assert_allclose(parts[0].log_n, np.log(b / speakers), rtol=1e-5)
+
+
+def test_the_whole_of_a_split_is_the_strict_bound_of_a_grid_and_of_new_sound():
+    rng = np.random.default_rng(0)
+    z = jnp.float32(rng.normal(size=(6, 3, 2, 5)))
+    predictions = jnp.float32(rng.normal(size=(6, 3, 2, 1, 5)))
+    window = jnp.array([0, 100, 5, 200, 300, 105])[:, None, None]
+    sound = [
+        jnp.broadcast_to(x, (6, 3, 2)) for x in (window, window + 10 * jnp.arange(1, 4)[:, None])
+    ]
+    group, options = jnp.array([0, 0, 1, 1, 0, 1]), {"offsets": (2,), "sound": tuple(sound)}
+    split = split_by_group(z, predictions, group, **options)
+    strict = bound_over_sequences(z, predictions, **options)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), split.whole, strict)
+    assert (split.whole.n == 4 * split.whole.anchors).all()
+    assert (split.whole.anchors, split.within.anchors) == (8, 6)  # 3 is alone in its group
