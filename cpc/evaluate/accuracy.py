@@ -80,7 +80,7 @@ def majority_accuracy(
 ) -> float:
     """Accuracy on the test labels of always answering the most frequent training label.
 
-    With rivals, it is the most frequent of the classes in the row of the test label.
+    With rivals, it is the most frequent class in the row of the test label that has rivals itself.
 
     >>> majority_accuracy(np.array([0, 0, 1]), np.array([0, 1, 1, 1]))
     0.25
@@ -88,7 +88,7 @@ def majority_accuracy(
     if rivals is None:
         return float(np.mean(test_labels == np.bincount(train_labels).argmax()))
     counts = np.bincount(train_labels, minlength=len(rivals))
-    answers = np.where(rivals, counts, -1).argmax(axis=1)
+    answers = np.where(rivals & rivals.any(axis=1), counts, -1).argmax(axis=1)
     return float(np.mean(test_labels == answers[test_labels]))
 
 

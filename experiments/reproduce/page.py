@@ -316,7 +316,7 @@ def bound_section(reproduction: Reproduction) -> Section:
     shards = shards_frame(reproduction)
     if {MIXED, OTHER_SHARDS} <= set(shards.cell):
         formats = {"N": ",.0f"} | dict.fromkeys(shards.columns[3:6], ".2f")
-        formats |= dict.fromkeys(shards.columns[6:], show_estimate)
+        formats |= dict.fromkeys(shards.columns[7:], show_estimate)
         title = "Negatives of a device, or of the whole batch"
         tables.append(Table(title, shards, formats=formats))
     points = statistics.bound_and_probe(reproduction.runs, PHONES_TABLE)

@@ -25,8 +25,8 @@ WORDS = Words(
     notes={
         "asterisk_en": "These labels come from a recognizer's forced alignment, not by hand.",
         NO_SILENCE: "The non-silence accuracy is of the same answers, without frames of silence.",
-        IN_GAME: "Speakers differ in language, microphone and codec, too; the within-game accuracy "
-        "does not count these: it is of the same answers, between the two voices of each game.",
+        IN_GAME: "Speakers also differ in language, microphone and codec. The within-game accuracy, "
+        "of the same answers, is between the two voices of each game, which share these.",
     },
     titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},
 )
