@@ -25,7 +25,7 @@ WORDS = Words(
     notes={
         "asterisk_en": "These labels come from a recognizer's forced alignment, not by hand.",
         NO_SILENCE: "The non-silence accuracy is of the same answers, without frames of silence.",
-        IN_GAME: "Speakers also differ in language, microphone and codec. The within-game accuracy, "
+        IN_GAME: "Speakers also differ in language, microphone and codec. Within-game accuracy, "
         "of the same answers, is between the two voices of each game, which share these.",
     },
     titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},
