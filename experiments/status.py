@@ -3,12 +3,13 @@
     cpc status runs
     cpc status runs --watch 5
 
-nats is the strict bound, mean over offsets, at the last evaluation; if none is recorded, an
-estimate (marked). score is the first one of learned features; it is named unless it is an accuracy,
-and an arrow says that lower is better. Each run records its own state: running, finished (training,
-probes and report), stopped (it saved, and resumes), failed (it ended in an error) or audited (by
---audit: nothing was trained). A running one whose process is gone is dead, and a sweep's cells are
-waiting until they start. A run without permission to read is unreadable.
+nats is the strict bound at the last evaluation, the mean over offsets k that are neither saturated
+nor share input with the context, or else the furthest; if none is recorded, an estimate (marked).
+score is the first one of learned features; it is named unless it is an accuracy, and an arrow says
+that lower is better. Each run records its own state: running, finished (training, probes and
+report), stopped (it saved, and resumes), failed (it ended in an error) or audited (by --audit:
+nothing was trained). A running one whose process is gone is dead, and a sweep's cells are waiting
+until they start. A run without permission to read is unreadable.
 """
 
 import math
@@ -171,7 +172,8 @@ def table(rows: Sequence[Status], width: int) -> str:
         if row.step is not None:
             step = f"{row.step:,} of {end or '?'}"
         if found := row.information:
-            nats = f"{found.value:.2f}{'' if found.method == 'bound' else ' (estimate)'}"
+            kind = "" if found.method == "bound" else ", estimate"
+            nats = f"{found.value:.2f} ({found.setting}{kind})"
         if row.steps_per_second:
             rate = f"{row.steps_per_second:.2f}"
             if row.state == "running" and row.num_steps is not None:

@@ -264,6 +264,9 @@ ESTIMATORS = {
     "mine": lambda x: estimators.mine(x(6, 6), x(value=0.5)),
     "one_hot_task": lambda x: of_task(estimators.one_hot_task(4)),
     "smile": lambda x: estimators.smile(x(6, 6), x(value=1.0)),
+    "split_by_group": lambda x: estimators.split_by_group(
+        x(4, 4, 5), x(4, 4, 2, 5), jnp.array([0, 0, 1, 1])
+    ),
     "tuba": lambda x: estimators.tuba(x(6, 6), x(6)),
 }
 

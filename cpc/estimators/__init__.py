@@ -31,6 +31,8 @@ from cpc.estimators.tasks import discrete_task as discrete_task
 from cpc.estimators.tasks import gaussian_task as gaussian_task
 from cpc.estimators.tasks import markov_task as markov_task
 from cpc.estimators.tasks import one_hot_task as one_hot_task
+from cpc.estimators.tracker import GroupSplit as GroupSplit
 from cpc.estimators.tracker import Track as Track
 from cpc.estimators.tracker import Tracker as Tracker
 from cpc.estimators.tracker import bound_over_sequences as bound_over_sequences
+from cpc.estimators.tracker import split_by_group as split_by_group

@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from cpc.losses import OffsetSums, cpc_loss
+from cpc.losses.blocks import anchor_scores, received_weights
+from cpc.losses.cpc_loss import anchor_numbers, sum_sequences
 from cpc.types import CPCOutputs, Position, Rule, check_type
 
 _STRICT = Rule("strict", lambda anchor, other, _: anchor.sequence != other.sequence, aligned=True)
@@ -69,6 +71,82 @@ def is_new(
     ahead = start[:, None] - start
     overlaps = (ahead > -length[:, None]) & (ahead < length) & (length > 0)
     return ~jnp.tril(overlaps, -1).any(-1)
+
+
+class GroupSplit(NamedTuple):
+    """The strict bound, and its parts over the anchors with another candidate of their group."""
+
+    whole: OffsetSums
+    """Of all anchors: `bound_over_sequences`."""
+    within: OffsetSums
+    """With candidates of the anchor's group alone."""
+    between: OffsetSums
+    """All candidates' sums less those of `within`: log N / N_g is in the place of log N."""
+
+
+def split_by_group(
+    z: Float[Array, "b t *lanes d"],
+    predictions: Float[Array, "b t *lanes k d"],
+    group: Int[Array, " b"],
+    offsets: tuple[int, ...] | None = None,
+    *,
+    where: Bool[Array, "b t *lanes"] | None = None,
+    sound: tuple[Int[Array, "#b #t *lanes"], Int[Array, "#b #t *lanes"]] | None = None,
+) -> GroupSplit:
+    """Split the strict bound by the group g of each sequence, such as its speaker.
+
+    The chain rule is I(z; c) = I(z; g) + I(z; c | g), if c determines g. With N_g candidates of
+    the anchor's own group, which are draws from p(z | g), log N_g - L is a lower bound on the
+    second part. The difference to log N - L of the same anchors estimates the first part: as a
+    difference of two bounds it is not a bound.
+
+    Args:
+      group: the group of each sequence; those below 0 are unknown and have no other candidate.
+      offsets, where, sound: as for `bound_over_sequences`.
+    """
+    b, length, *lanes, width = z.shape
+    stride, exists = math.prod(lanes), jnp.ones(z.shape[:-1], bool) if where is None else where
+    if sound is not None:
+        exists &= is_new(*sound, exists).reshape(b, *(1,) * (len(lanes) + 1))
+    exists = exists.reshape(b, -1)
+    keys = jnp.where(exists[..., None], z.reshape(b, -1, width), 0)
+    queries = jnp.moveaxis(predictions, -2, 0).reshape(-1, b, length * stride, width)
+    queries = jnp.where(exists[..., None], queries, 0)
+    ks = jnp.asarray(offsets or range(1, len(queries) + 1)) * stride
+    alike = (group[:, None] == group) & (group >= 0)
+
+    def at_offset(inputs):
+        k, query = inputs
+        place = jnp.arange(length * stride)
+        there = jnp.roll(exists, -k, 1) & (place + k < len(place))
+        scores = jnp.einsum(
+            "bad,nad->abn", query, jnp.roll(keys, -k, 1), preferred_element_type=jnp.float32
+        )
+        anchors = (exists & there).T  # (a, b)
+        candidates = anchors[..., None] & there.T[:, None] & ~jnp.eye(b, dtype=bool)
+        whole, weights = _contrast(scores, candidates)
+        within, of_group = _contrast(scores, candidates & alike)
+        same_anchors = weights * within.counted[..., None]
+        received = (weights, of_group, same_anchors - of_group)
+        received = [received_weights(each, jnp.arange(b)).sum(0) for each in received]
+        return jax.tree.map(jnp.transpose, (whole, within)), received
+
+    (whole, within), received = jax.lax.map(at_offset, (ks, queries))
+    counted, numbers, own = within.counted, anchor_numbers(whole), anchor_numbers(within)
+    differences = [x * counted - y for x, y in zip(numbers, own, strict=True)]
+    return GroupSplit(
+        sum_sequences(whole.counted, *numbers, received=received[0]),
+        sum_sequences(counted, *own, received=received[1]),
+        sum_sequences(counted, *differences, received=received[2]),
+    )
+
+
+def _contrast(scores, where):
+    """Return scores of the anchors (a, b), and the weights of their negatives (a, b, n)."""
+    positive, own = jnp.diagonal(scores, axis1=1, axis2=2), jnp.eye(scores.shape[-1], dtype=bool)
+    total = jax.nn.logsumexp(jnp.where(where | own, scores, -jnp.inf), -1)
+    found = jax.vmap(anchor_scores)(total - positive, positive, scores, where)
+    return found, jnp.exp(jnp.where(where, scores - total[..., None], -jnp.inf))
 
 
 class Track(NamedTuple):

@@ -54,6 +54,7 @@ from cpc.evaluate.probe import describe_fit as describe_fit
 from cpc.evaluate.probe import predict as predict
 from cpc.evaluate.probe import read_rows as read_rows
 from cpc.evaluate.probe import with_neighbours as with_neighbours
+from cpc.evaluate.probe_scores import Restricted as Restricted
 from cpc.evaluate.probe_scores import answer_scores as answer_scores
 from cpc.evaluate.probe_scores import probe_scores as probe_scores
 from cpc.evaluate.reliable import area_under_curve as area_under_curve

@@ -74,14 +74,22 @@ def in_best(
 
 
 def majority_accuracy(
-    train_labels: Int[np.ndarray, " n"], test_labels: Int[np.ndarray, " m"]
+    train_labels: Int[np.ndarray, " n"],
+    test_labels: Int[np.ndarray, " m"],
+    rivals: Bool[np.ndarray, "c c"] | None = None,
 ) -> float:
     """Accuracy on the test labels of always answering the most frequent training label.
+
+    With rivals, it is the most frequent class in the row of the test label that has rivals itself.
 
     >>> majority_accuracy(np.array([0, 0, 1]), np.array([0, 1, 1, 1]))
     0.25
     """
-    return float(np.mean(test_labels == np.bincount(train_labels).argmax()))
+    if rivals is None:
+        return float(np.mean(test_labels == np.bincount(train_labels).argmax()))
+    counts = np.bincount(train_labels, minlength=len(rivals))
+    answers = np.where(rivals & rivals.any(axis=1), counts, -1).argmax(axis=1)
+    return float(np.mean(test_labels == answers[test_labels]))
 
 
 def bootstrap_interval(

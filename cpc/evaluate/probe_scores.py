@@ -1,10 +1,10 @@
 """Scores of probes, and of networks that answer by themselves, with outcomes of utterances."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from cpc.evaluate.accuracy import (
     bootstrap_interval,
@@ -19,6 +19,18 @@ from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 
 
+class Restricted(NamedTuple):
+    """A further accuracy of the same answers, over some of the classes."""
+
+    unit: str
+    """Of the items: "frame" or "utterance"."""
+    metric: str
+    """Its name, which ends in "accuracy"."""
+    rivals: Bool[np.ndarray, "c c"]
+    """Row l: the classes among which an item of class l is answered; an empty row does not count.
+    Rivals have the same row."""
+
+
 def probe_scores(
     train_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"] | Stacked]],
     test_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"] | Stacked]],
@@ -29,7 +41,7 @@ def probe_scores(
     data: str,
     num_classes: int,
     hidden_widths: Sequence[int] = (0,),
-    units: Sequence[str] = ("frame",),
+    units: Sequence[str | Restricted] = ("frame",),
     **fit_options: Any,
 ) -> Iterator[Score]:
     """Fit a probe to each of the features and yield its accuracies on the test utterances.
@@ -39,7 +51,7 @@ def probe_scores(
             frames of each training utterance; test_features likewise, with the same names.
         train_labels: of each utterance its class (speakers), or one label per frame (phones, -1 if
             unlabeled); test_labels likewise.
-        units: "frame", and "utterance" if an utterance has one class.
+        units: "frame", and "utterance" if an utterance has one class; a `Restricted` adds a score.
         fit_options: of `fit_probes`.
     """
     for name, features in train_features.items():
@@ -60,7 +72,7 @@ def answer_scores(
     task: str,
     data: str,
     features: str,
-    units: Sequence[str] = ("frame",),
+    units: Sequence[str | Restricted] = ("frame",),
     setting: str = "",
 ) -> Iterator[Score]:
     """Yield scores like those of `probe_scores` for a network that answers by itself.
@@ -79,25 +91,31 @@ def unit_scores(
     log_probabilities: Float[np.ndarray, "n c"],
     train: tuple,
     test: tuple,
-    units: Sequence[str],
+    units: Sequence[str | Restricted],
     question: tuple[str, str, str, str, str],
 ) -> Iterator[Score]:
-    """Yield a score for each unit; `train` and `test` are from `join_labeled`."""
+    """Yield a score for each unit with items; `train` and `test` are from `join_labeled`."""
     task, data, features, method, setting = question
-    _, labels, utterances = test
-    for unit in units:
+    for one in units:
+        unit, metric, rivals = one if isinstance(one, Restricted) else (one, "accuracy", None)
+        answers, (_, labels, utterances) = log_probabilities, test
+        if rivals is not None:
+            counted = rivals[labels].any(axis=1)
+            answers, labels, utterances = answers[counted], labels[counted], utterances[counted]
+            answers = np.where(rivals[labels], answers, -np.inf)
+        if not len(labels):
+            continue
+        known, true = train[1], labels
         if unit == "frame":
-            correct, count = frame_correct(log_probabilities, labels, utterances)
-            majority = majority_accuracy(train[1], labels)
+            correct, count = frame_correct(answers, labels, utterances)
         else:
-            correct = utterance_correct(log_probabilities, labels, utterances)
+            correct = utterance_correct(answers, labels, utterances)
             count = np.ones(len(correct), np.int64)
-            majority = majority_accuracy(
-                labels_by_utterance(train[1], train[2]), labels_by_utterance(labels, utterances)
-            )
+            known, true = labels_by_utterance(*train[1:]), labels_by_utterance(labels, utterances)
+        majority = majority_accuracy(known, true, rivals)
         low, high = bootstrap_interval(correct, count)
         yield Score(
-            task, data, unit, features, method, "accuracy", float(correct.sum() / count.sum()),
+            task, data, unit, features, method, metric, float(correct.sum() / count.sum()),
             low, high, majority, num_train=len(train[1]), num_test=int(count.sum()),
             setting=setting, outcomes=Outcomes(correct, count, digest(unit, labels, utterances)),
         )  # fmt: skip

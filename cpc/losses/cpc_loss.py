@@ -354,16 +354,19 @@ def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = Non
     `received` are the sequences' weights as negatives of each other (`received_weights`), None
     if they are negatives of none.
     """
+    return sum_sequences(scores.counted, *anchor_numbers(scores), received=received)
+
+
+def anchor_numbers(scores: AnchorScores) -> tuple[Float[Array, "..."], ...]:
+    """Return the numbers of each anchor that `OffsetSums` adds up, from `loss` to `pairwise`."""
     n = scores.num_candidates
-    return sum_sequences(
-        scores.counted,
+    return (
         scores.loss,
         n,
         jnp.log(jnp.maximum(n, 1.0)),
         scores.counted / jnp.maximum(n, 1.0),
         scores.counted * (scores.rank == 0),
         scores.wins / jnp.maximum(scores.num_negatives, 1.0),
-        received=received,
     )
 
 

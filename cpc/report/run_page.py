@@ -34,9 +34,11 @@ from cpc.results import (
     Frame,
     Run,
     evaluations,
+    headline_rows,
     information,
     last_evaluation,
     last_known,
+    offset_ranges,
     read_run,
     rule_title,
     with_unit,
@@ -92,9 +94,8 @@ def headline(run: Run, found: Sequence[Headline]) -> list[tuple[str, str]]:
     if bound is not None:
         rows = last_evaluation(run, strict=bound.method == "bound")
         kind = "bound" if bound.method == "bound" else "estimate log N − L, not a bound"
-        each = "predictions" if rows.direction.nunique() > 1 else "offsets"
-        meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
-        ceiling = f"ceiling {rows.log_n.mean():.2f}"
+        rows = headline_rows(rows[np.isfinite(rows.bound.astype(float))])
+        meaning, ceiling = f"{kind}, mean over {bound.setting}", f"ceiling {rows.log_n.mean():.2f}"
         numbers.append((f"{bound.value:.2f} nats", f"{meaning} ({ceiling})"))
     for score, *_ in found:
         value = with_unit(score.value, score.metric)
@@ -110,17 +111,24 @@ def headline(run: Run, found: Sequence[Headline]) -> list[tuple[str, str]]:
 
 def bound_section(run: Run, words: Words) -> Section:
     """Return loss and bound over the training and by offset."""
-    details = [
-        offset_table(f"{rule}, {direction}" if direction else rule, part, words)
+    parts = {
+        f"{rule}, {direction}" if direction else rule: part
         for rule, rows in evaluations(run).items()
         for direction, part in rows[rows.step == rows.step.max()].groupby("direction", sort=False)
-    ]
+    }
+    strict = last_evaluation(run, strict=True).index
+    first = [rule for rule, part in parts.items() if part.index.isin(strict).any()]
+    tables, details = [], []
+    for rule, part in parts.items():
+        place = tables if rule in first else details
+        place += [offset_table(rule, part, words), *split_tables(rule, part, words)]
     figures = [*curves_figure(run), *bound_figure(run, words)]
-    return Section("Loss and bound", figures=figures, details=details)
+    return Section("Loss and bound", figures=figures, tables=tables, details=details)
 
 
-def over_steps(rows: Frame, key: str) -> tuple[np.ndarray, np.ndarray]:
+def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps and values of a number, averaged over offsets, without missing ones."""
+    rows = rows if among is None else rows[rows.offset.isin([*among])]
     if key not in rows or not len(rows):
         return np.zeros(0), np.zeros(0)
     means = rows.groupby("step")[key].mean().dropna()
@@ -128,7 +136,9 @@ def over_steps(rows: Frame, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def curves_figure(run: Run) -> list[Figure]:
-    """Draw loss and log N - L over the steps, averaged over offsets."""
+    """Draw loss and log N - L over the steps, the latter averaged over the headline's offsets."""
+    strict = last_evaluation(run, strict=True)
+    chosen = headline_rows(strict if strict.bound.notna().any() else last_evaluation(run)).offset
     train, tests = run.offsets[run.offsets.split == "train"], evaluations(run)
     if not len(run.offsets):
         return []
@@ -140,23 +150,26 @@ def curves_figure(run: Run) -> list[Figure]:
         (left, "offset_loss", "train", "loss"),
         (right, "bound", name_of_bound, "log N − L"),
     ):
-        values = over_steps(train, bound if key == "bound" else key)
+        among = chosen if key == "bound" and len(chosen) else None
+        values = over_steps(train, bound if key == "bound" else key, among)
         axes.plot(*values, color=draw.BLUE, alpha=0.45, linewidth=1, label=of_train)
         for number, (rule, rows) in enumerate(tests.items()):
             kind = " (bound)" if rows.is_bound.all() else " (estimate)"
             title = f"test, {rule}{kind if rows.bound.notna().any() else ''}"
             style: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
             color = LINES[number % 3]
-            axes.plot(*over_steps(rows, key), color=color, label=title, **style)
+            axes.plot(*over_steps(rows, key, among), color=color, label=title, **style)
         for number, (rule, rows) in enumerate(ceilings(run).items()):
-            color, values = (draw.RED, draw.ORANGE)[number % 2], over_steps(rows, "log_n")
+            color, values = (draw.RED, draw.ORANGE)[number % 2], over_steps(rows, "log_n", among)
             axes.plot(*values, color=color, linestyle="--", linewidth=1, label=f"log N, {rule}")
-        draw.label(axes, "step", "nats, mean over offsets", name)
+        offsets = "" if among is None else f" k = {offset_ranges(among)}"
+        draw.label(axes, "step", f"nats, mean over offsets{offsets}", name)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     draw.add_shared_legend(figure, [left, right])
     caption = (
-        "Loss and log N − L in nats, averaged over offsets. The dashed line is the "
-        "ceiling log N, which is also the InfoNCE loss of guessing: while the loss stays there, "
+        "Loss, averaged over all offsets, and log N − L, averaged over those that are neither "
+        "saturated at the end nor share input with the context (or else the furthest). The dashed "
+        "line is log N, the ceiling and the InfoNCE loss of guessing: while the loss stays there, "
         "nothing has been learned. Close to log N, log N − L cannot grow, whatever the model "
         "knows. Only the curve labeled as a bound is a lower bound on mutual information. If log "
         "N − L is far lower on test than on training data, the model overfits."
@@ -246,6 +259,8 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
         "pairwise %": (100 * rows.acc_pairwise, ".1f"),
         "state": (rows.state.where(has_bound, "–"), ""),
     }
+    if "shared" in rows and rows.shared.notna().any():
+        columns["input shared with the context %"] = 100 * rows.shared, ".0f"
     if "frames_per_prediction" in rows and rows.frames_per_prediction.notna().any():
         columns["frames aligned to it"] = rows.frames_per_prediction, ".2f"
     kind = "log N − L is an estimate, not a bound"
@@ -261,6 +276,42 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
         f"Test {words.examples}, in nats; {kind}. Pairwise chance is 50 %.",
         {name: style for name, (_, style) in columns.items()},
     )
+
+
+def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
+    """Return log N - L of each offset within and between groups; [] if it is not recorded."""
+    if "within" not in rows or not rows.within.notna().any():
+        return []
+    parts = {
+        part: list(zip(*(rows[f"{part}{end}"] for end in ("", "_low", "_high")), strict=True))
+        for part in ("within", "between")
+    }
+    columns: dict[str, tuple[Any, Format]] = {
+        "offset k": (rows.offset, ""),
+        "log N − L": (rows.within + rows.between, ".3f"),
+        "within": (parts["within"], show_part),
+        "N within": (rows.within_n, ",.1f"),
+        "log N within": (rows.within_log_n, ".2f"),
+        "state within": (rows.within_state, ""),
+        "between": (parts["between"], show_part),
+        "anchors left out": (rows.left_out, ",.0f"),
+    }
+    frame = pd.DataFrame({name: values for name, (values, _) in columns.items()})
+    formats = {name: style for name, (_, style) in columns.items()}
+    note = (
+        f"Within: candidates of the anchor's own {words.group} alone, a lower bound on the "
+        f"information given the {words.group}. Between: the difference from all candidates, an "
+        f"estimate of the information about which {words.group} it is. Anchors whose "
+        f"{words.group} has no other candidate are left out, so the sum can differ from the bound "
+        "above. A part within that is saturated moves information to the part between."
+    )
+    title = f"log N − L within a {words.group} and between them: rule “{rule}”"
+    return [Table(title, frame, note, formats)]
+
+
+def show_part(ends: tuple[float, float, float]) -> str:
+    """Return a value with its interval."""
+    return f"{show(ends[0], '.3f')} ({show_interval(*ends[1:], '.3f')})"
 
 
 def accuracy_figure(run: Run, words: Words) -> list[Figure]:

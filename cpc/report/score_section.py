@@ -279,6 +279,8 @@ def score_note(first: Row, rows: Frame, words: Words) -> str:
         note += " Lower is better."
     if rows.low.notna().any():
         note += f" Intervals: over test {words.tested}."
+    names = (first.data, *dict.fromkeys(rows.metric))
+    note += "".join(f" {words.notes[name]}" for name in names if name in words.notes)
     if any(name.startswith("random") for name in rows.features):
         note += (
             " Over untrained: the difference from the same network at random initialization by "

@@ -22,11 +22,13 @@ from cpc.results import (
     Run,
     difference,
     evaluations,
+    headline_rows,
     in_percent,
     is_better,
     last_evaluation,
     last_known,
     last_scores,
+    offset_ranges,
     rule_title,
     show_value,
     training_rule,
@@ -109,10 +111,12 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
             f"(rule “{title_of(run, strict)}”, ceiling log N = "
             f"{show(strict.log_n.mean(), '.2f')})."
         )
+        sentences += split_sentences(strict, words)
     if not trained.is_bound.all() and trained.bound.notna().any():
         sentences.append(
-            f"Under the training rule “{rule}”, log N − L is {nats(trained.bound.mean())} nats "
-            f"of at most {show(trained.log_n.mean(), '.2f')}. It is an estimate and not a bound on "
+            f"Under the training rule “{rule}”, log N − L is "
+            f"{bound_phrase(trained[trained.bound.notna()])}, of at most "
+            f"{show(trained.log_n.mean(), '.2f')}. It is an estimate and not a bound on "
             "mutual information, because these negatives are not independent of the anchor."
         )
     elif trained.bound.isna().all() and trained.acc_top1.notna().any():
@@ -129,7 +133,7 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
 
 
 def bound_phrase(rows: Frame) -> str:
-    """Return the mean bound, and the bound at the first and last offset."""
+    """Return the mean bound of the `headline_rows`, and the bound at the first and last offset."""
     first = rows[rows.direction == rows.direction.iloc[0]]
     ends = [
         f"{nats(one.bound)} nats at offset {one.offset}" for one in first.iloc[[0, -1]].itertuples()
@@ -137,11 +141,23 @@ def bound_phrase(rows: Frame) -> str:
     if len(rows) == 1:
         return ends[0]
     places = " and ".join(dict.fromkeys(end.replace(" nats", "") for end in ends))
-    over, num_directions = f"{len(rows)} offsets", rows.direction.nunique()
-    if num_directions > 1:
-        over = f"{len(rows)} predictions in {num_directions} directions"
+    if rows.direction.nunique() > 1:
         places += f" of {first.direction.iloc[0]}"
-    return f"{nats(rows.bound.mean())} nats averaged over {over}, {places}"
+    chosen = headline_rows(rows)
+    return f"{nats(chosen.bound.mean())} nats averaged over {offsets_phrase(chosen)}, {places}"
+
+
+def split_sentences(strict: Frame, words: Words) -> list[str]:
+    """Return the two parts of the strict bound, within and between groups; [] if not recorded."""
+    rows = headline_rows(strict)
+    rows = rows[rows.within.notna()] if "within" in rows else rows[:0]
+    if not len(rows):
+        return []
+    return [
+        f"Averaged over {offsets_phrase(rows)}, {nats(rows.within.mean())} nats of it are within a "
+        f"{words.group} (a lower bound, ceiling {show(rows.within_log_n.mean(), '.2f')}), and "
+        f"{nats(rows.between.mean())} tell one {words.group} from another (the difference)."
+    ]
 
 
 def nats(value: float | int) -> str:
@@ -206,11 +222,9 @@ def offsets_phrase(rows: Frame) -> str:
     """
     phrases = []
     for direction, part in rows.groupby("direction", sort=False):
-        offsets = part.offset.to_numpy(int)
-        runs = np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1)
-        parts = [f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
         of_direction = f" ({direction})" if direction else ""
-        phrases.append(f"offset{'s' * (len(offsets) > 1)} {', '.join(parts)}{of_direction}")
+        several = "s" * (len(part) > 1)
+        phrases.append(f"offset{several} {offset_ranges(part.offset)}{of_direction}")
     return ", ".join(phrases)
 
 

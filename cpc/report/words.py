@@ -11,6 +11,8 @@ class Words(NamedTuple):
     """The training data, such as "recordings"."""
     sequence: str = "sequence"
     """The sequence of a latent, such as "window"."""
+    group: str = "group"
+    """The group that sequences share, such as "speaker"."""
     target: str = "future latent"
     """The prediction target, such as "future frame"."""
     near: str = "the near future"
@@ -27,5 +29,7 @@ class Words(NamedTuple):
     """Titles of features, such as "mfcc": "MFCC"."""
     unranked: tuple[str, ...] = ()
     """Tasks whose scores describe a model, so that neither more nor less is better."""
+    notes: Mapping[str, str] = {}
+    """Sentences on data sets and metrics, by name, for the tables of their scores."""
     files: Mapping[str, str] = {}
     """Meanings of the files of this kind of data in a run directory."""

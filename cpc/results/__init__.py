@@ -13,13 +13,17 @@ from cpc.results.compare import is_better as is_better
 from cpc.results.compare import over_seeds as over_seeds
 from cpc.results.compare import paired_difference as paired_difference
 from cpc.results.compare import settings as settings
+from cpc.results.compare import shared_headline as shared_headline
 from cpc.results.compare import stem as stem
 from cpc.results.run import Run as Run
 from cpc.results.run import at_end as at_end
 from cpc.results.run import evaluations as evaluations
+from cpc.results.run import headline_mask as headline_mask
+from cpc.results.run import headline_rows as headline_rows
 from cpc.results.run import last_evaluation as last_evaluation
 from cpc.results.run import last_known as last_known
 from cpc.results.run import last_scores as last_scores
+from cpc.results.run import offset_ranges as offset_ranges
 from cpc.results.run import read_run as read_run
 from cpc.results.run import rule_title as rule_title
 from cpc.results.run import training_rule as training_rule

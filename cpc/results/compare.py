@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpc.files import flatten
-from cpc.results.run import Run, is_last, last_evaluation, last_scores
+from cpc.results.run import Run, headline_rows, is_last, last_evaluation, last_scores, offset_ranges
 from cpc.results.score import (
     QUESTION,
     Frame,
@@ -263,22 +263,32 @@ def settings(cells: Sequence[Cell]) -> Frame:
     return pd.DataFrame(rows, index=names, columns=pd.Index(differing), dtype=object)
 
 
-def information(run: Run) -> Score | None:
-    """Return log N - L of the last evaluation, averaged over offsets, as a score in nats.
+def information(run: Run, among: Collection[int] | None = None) -> Score | None:
+    """Return log N - L of the last evaluation as a score in nats, the mean of `headline_rows`.
 
-    It is the strict bound if there is one; the method is "bound" or "estimate".
+    It is the strict bound if there is one; the method is "bound" or "estimate", and the setting
+    lists the offsets: those in `among`, if some are.
     """
     for strict in (True, False):
         rows = last_evaluation(run, strict)
-        rows = rows[np.isfinite(rows.bound.astype(float))]
+        rows = headline_rows(rows[np.isfinite(rows.bound.astype(float))])
+        shared = rows.offset.isin([*(among or ())])
+        rows = rows[shared] if shared.any() else rows
         if len(rows):
             kind = "bound" if rows.is_bound.all() else "estimate"
             return Score(
                 "information", str(rows.rule.iloc[0]), "offset", "c", kind, "nats",
                 float(rows.bound.mean()), chance=0.0, step=int(rows.step.iloc[0]),
-                seed=run.seed,
+                seed=run.seed, setting=f"k = {offset_ranges(rows.offset)}",
             )  # fmt: skip
     return None
+
+
+def shared_headline(runs: Iterable[Run]) -> set[int] | None:
+    """Return the offsets that the `headline_rows` of all runs have; None if there are none."""
+    found = [last_evaluation(run, strict=True) for run in runs]
+    found = [{*headline_rows(rows).offset} for rows in found if rows.bound.notna().any()]
+    return (set.intersection(*found) if found else set()) or None
 
 
 #: The two differences of `compare`, and the fields of `Difference` that it has of each.
@@ -286,7 +296,13 @@ BASELINES = ("over_untrained", "over_first")
 ENDS = {"": "value", "_low": "low", "_high": "high", "_paired": "paired"}
 COLUMNS = (
     *("cell", *QUESTION, "num_train", "value", "low", "high", "chance", "higher_is_better"),
-    *("by_seed", "at_end", "num_test", *(f"{name}{end}" for name in BASELINES for end in ENDS)),
+    *(
+        "by_seed",
+        "at_end",
+        "num_test",
+        "setting",
+        *(f"{name}{end}" for name in BASELINES for end in ENDS),
+    ),
 )
 
 
@@ -296,17 +312,19 @@ def compare(cells: Sequence[Cell]) -> Frame:
     Only seeds that have reached their last step count. If none has, the row shows their latest
     scores, and has no differences. Values and intervals are those of `mean_over_seeds`.
     Differences, ours minus theirs, are the `lead` over the same network untrained and over the
-    first cell. `COLUMNS` are those of the frame; by_seed is a list.
+    first cell. log N - L is averaged over the offsets that the `headline_rows` of all runs have, if
+    there are any. `COLUMNS` are those of the frame; by_seed is a list.
     """
     import pandas as pd
 
     rows, first = [], {}
+    among = shared_headline(run for cell in cells for _, run in cell.runs)
     for number, cell in enumerate(cells):
         begun: dict[tuple, dict[int, Row]] = {}
         ended: dict[tuple, dict[int, Row]] = {}
         for _, run in cell.runs:
             scores = list(last_scores(run.scores).itertuples())
-            own = information(run)
+            own = information(run, among)
             for question, score in _by_question([own, *scores] if own else scores):
                 table = ended if is_last(run, score.step) else begun
                 table.setdefault(question, {})[run.seed] = score
@@ -323,7 +341,7 @@ def compare(cells: Sequence[Cell]) -> Frame:
 
 def _summarize(name: str, scores: Sequence[Row], over: Sequence[Difference | None]) -> dict:
     one, (value, low, high, *_) = scores[0], mean_over_seeds(scores)
-    own = (*QUESTION, "num_train", "chance", "higher_is_better", "num_test")
+    own = (*QUESTION, "num_train", "chance", "higher_is_better", "num_test", "setting")
     row = {"cell": name, **{key: getattr(one, key) for key in own}}
     row |= {"value": value, "low": low, "high": high, "by_seed": [s.value for s in scores]}
     for baseline, found in zip(BASELINES, over, strict=True):

@@ -1,7 +1,7 @@
 """The reader of run directories: everything that a run recorded, as frames."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,6 +149,47 @@ def evaluations(run: Run) -> dict[str, Frame]:
         title = rule_title(rule)
         found[f"{title}, {series}" if series and rule in plain else title] = rows
     return found
+
+
+def headline_mask(
+    offsets: Any, values: Any, states: Iterable[str], shared: Any = None
+) -> np.ndarray:
+    """Return which offsets a mean of log N - L may include.
+
+    At a saturated offset the number is the ceiling, and if the context has seen part of the
+    target's input (`shared` above 0), it is about that part. If all known offsets are such, only
+    the furthest of them is included: a mean would be of ceilings.
+
+    >>> headline_mask([1, 2, 3], [4.0, 3.0, 2.0], ["saturated", "warn", "fine"], [0.5, 0.1, 0])
+    array([False, False,  True])
+    """
+    offsets, values = np.asarray(offsets), np.asarray(values, float)
+    known, is_clear = ~np.isnan(values), np.array([one != "saturated" for one in states], bool)
+    if shared is not None:
+        is_clear &= ~(np.asarray(shared, float) > 0)
+    if (known & is_clear).any():
+        return known & is_clear
+    return known & (offsets == np.max(offsets, initial=0, where=known))
+
+
+def headline_rows(rows: Frame) -> Frame:
+    """Return the rows of an evaluation that its headline averages, as by `headline_mask`."""
+    import pandas as pd
+
+    shared = pd.to_numeric(rows.shared, errors="coerce") if "shared" in rows else None
+    return rows[headline_mask(rows.offset, rows.bound, rows.state, shared)]
+
+
+def offset_ranges(offsets: Any) -> str:
+    """Return offsets with neighbors joined.
+
+    >>> offset_ranges([1, 2, 3, 7]), offset_ranges([1, 2, 1, 2])
+    ('1–3, 7', '1–2')
+    """
+    offsets = np.unique(np.asarray(offsets, int))
+    runs = np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1)
+    parts = [f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs if len(run)]
+    return ", ".join(parts)
 
 
 def rule_title(rule: str) -> str:

@@ -86,6 +86,8 @@ def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
     bounds = scores[scores.task == "information"]
     if len(bounds) > 1:
         obstacles = obstacles_of(cells)
+        if not obstacles and bounds.setting.nunique() > 1:
+            obstacles = ["the offsets that are averaged differ"]
         best = bounds.loc[bounds.value.idxmax()]
         sentences.append(
             f"log N − L does not compare between all cells: {' and '.join(obstacles)}."
@@ -159,7 +161,10 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     """Return log N - L of every run over the steps, and headline scores measured on the way."""
     kinds = {one.method for cell in cells for _, run in cell.runs if (one := information(run))}
     title = f"log N − L ({kinds.pop()})" if len(kinds) == 1 else "log N − L"
-    panels_of = [("nats, mean over offsets", title, lambda run: over_steps(watched(run), "bound"))]
+    among = results.shared_headline(run for cell in cells for _, run in cell.runs)
+    offsets = f" k = {results.offset_ranges([*among])}" if among else ""
+    label_of = f"nats, mean over offsets{offsets}"
+    panels_of = [(label_of, title, lambda run: over_steps(watched(run), "bound", among))]
     for one in tables.headline(scores):
         panels_of.append(
             (metric_title(one.metric), one.title, lambda run, one=one: score_steps(run, one))

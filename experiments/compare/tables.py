@@ -77,10 +77,11 @@ def show_estimate(row: Any) -> str:
 
 
 def show_nats(row: Any) -> str:
-    """Return log N - L in nats with its interval; what is no bound says so."""
+    """Return log N - L in nats with its interval and offsets; an estimate is labeled."""
     if row is None:
         return ""
     ends = f" ({show_interval(row.low, row.high)})" if math.isfinite(row.low + row.high) else ""
+    ends += f", {row.setting}" if row.setting else ""
     return show(row.value, ".2f") + ends + ("" if row.method == "bound" else " (estimate)")
 
 

@@ -13,6 +13,7 @@ from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import flatten, read_arrays, read_object
 from cpc.report.engine import Figure, Section, Table, show, write_page
 from cpc.results import Difference, Frame, Run, at_end, last_evaluation
+from cpc.results.run import headline_rows, offset_ranges
 from cpc.types import UserError
 from experiments.command.config import load_config
 from experiments.kinds.audio import kind as audio
@@ -331,7 +332,7 @@ def bound_section(reproduction: Reproduction) -> Section:
     shards = shards_frame(reproduction)
     if {MIXED, OTHER_SHARDS} <= set(shards.cell):
         formats = {"N": ",.0f"} | dict.fromkeys(shards.columns[3:6], ".2f")
-        formats |= dict.fromkeys(shards.columns[6:], show_estimate)
+        formats |= dict.fromkeys(shards.columns[7:], show_estimate)
         title = "Negatives of a device, or of the whole batch"
         tables.append(Table(title, shards, formats=formats))
     compared = statistics.bound_and_probe(reproduction.runs, PHONES_TABLE)
@@ -392,6 +393,7 @@ def shards_frame(reproduction: Reproduction) -> Frame:
         own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))
         if not len(own):
             continue
+        own, strict = headline_rows(own), headline_rows(strict)
         entry = {
             "cell": cell,
             "shards": flatten(run.config).get("negatives.shards"),
@@ -399,6 +401,7 @@ def shards_frame(reproduction: Reproduction) -> Frame:
             "log N": own.log_n.mean(),
             "log N − L (estimate)": own.bound.mean(),
             "strict bound": strict.bound.mean(),
+            "its offsets": offset_ranges(strict.offset),
         }
         scores = statistics.linear_scores(statistics.final_scores(run), PHONES_TABLE, "c")
         for data, score in scores.groupby("data"):

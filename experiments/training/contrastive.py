@@ -13,6 +13,7 @@ from cpc import models, report
 from cpc.files import flatten, plain, write_sealed, write_text
 from cpc.report.engine import Table, markdown
 from cpc.results import QUESTION, Run, Score, last_scores, read_run, with_unit
+from cpc.results.run import headline_rows, offset_ranges
 from cpc.train import check_batch_size, run_on_first
 from cpc.types import UserError
 from experiments import status
@@ -243,14 +244,13 @@ def describe_bound(run: Run, step: int) -> str:
     # Of what was not finite, a number is missing: that evaluation is passed over.
     bad = rows[rows[["bound", "n", "log_n"]].isna().any(axis=1)].step
     rows = rows[~rows.step.isin(bad)]
-    rows = rows[rows.step == rows.step.max()]
+    rows = headline_rows(rows[rows.step == rows.step.max()])
     if not len(rows):
         return "No bound was measured on held-out data."
-    offsets = ", ".join(str(k) for k in sorted(rows.offset.unique()))
     return (
         f"On held-out data, by InfoNCE against one latent of each independent sequence: at least "
         f"{rows.bound.mean():.2f} nats,\nthe mean over offsets "
-        f"{offsets} (step {rows.step.iloc[0]:,}, N {rows.n.max():.0f}, ceiling "
+        f"{offset_ranges(rows.offset)} (step {rows.step.iloc[0]:,}, N {rows.n.max():.0f}, ceiling "
         f"{rows.log_n.max():.2f} nats)."
     )
 

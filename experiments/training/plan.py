@@ -23,6 +23,8 @@ class Branch(NamedTuple):
     name: str
     offsets: tuple[int, ...]
     """How far ahead each prediction is of, in latents."""
+    shared: tuple[float, ...] = ()
+    """Fraction of each target's input that its context has seen; () if unknown."""
 
 
 class Geometry(NamedTuple):

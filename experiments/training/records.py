@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.estimators import Track, Tracker, bound_over_sequences
+from cpc.estimators import GroupSplit, Track, Tracker, bound_over_sequences, split_by_group
 from cpc.evaluate import feature_spread
-from cpc.losses import OffsetSums
-from cpc.results import name_of, rule_title
+from cpc.results import headline_mask, name_of, offset_ranges, rule_title
 from cpc.train import TrainState, put_batch, run_on_first
 from cpc.types import CPCOutputs, SoundPosition
 from experiments.command.config import Config
@@ -34,9 +33,15 @@ STRICT = Tracker(True, "one_per_sequence")
 
 
 def strict_sums(
-    plan: Plan, params: Any, state: Any, batches: Sequence[Sequence[BranchOutputs]]
-) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
+    plan: Plan,
+    params: Any,
+    state: Any,
+    batches: Sequence[Sequence[BranchOutputs]],
+    by_group: bool = False,
+) -> tuple[Any, list[tuple[CPCOutputs, Any]]]:
     """Return the sums of the strict bound, and of each branch the scored outputs and `exists`.
+
+    `by_group` returns the `GroupSplit` by the positions' groups, the sums being its `whole`.
 
     The sequences of all batches, lists of branches, are contrasted together, except those that
     share sound; nothing has a gradient.
@@ -50,9 +55,16 @@ def strict_sums(
             for outputs, place, exists in of_batches
         ]
         outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
-        sums = bound_over_sequences(
-            outputs.z, outputs.predictions / tau, branch.offsets, where=exists, sound=sound
-        )
+        given, options = (outputs.z, outputs.predictions / tau), {"where": exists, "sound": sound}
+        if by_group:
+            groups = [
+                jnp.broadcast_to(place.group, outputs.z.shape[:-1]).reshape(len(outputs.z), -1)
+                for outputs, place, _ in of_batches
+            ]
+            group = jnp.concatenate(groups)[:, 0]
+            sums = split_by_group(*given, group, branch.offsets, **options)
+        else:
+            sums = bound_over_sequences(*given, branch.offsets, **options)
         parts.append(sums)
         all_scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
@@ -61,9 +73,12 @@ def strict_sums(
 def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
     """Return the numbers of a record, by offset and, where there are several, branch."""
     branches, about = plan.geometry.branches, plan.description
-    record = describe_offsets(tracker, track, [k for _, offsets in branches for k in offsets])
+    offsets = [k for branch in branches for k in branch.offsets]
+    shared = [s for one in branches for s in one.shared or (None,) * len(one.offsets)]
+    shared = shared if any(branch.shared for branch in branches) else None
+    record = describe_offsets(tracker, track, offsets, shared)
     if len(branches) > 1:
-        record["directions"] = [name for name, offsets in branches for _ in offsets]
+        record["directions"] = [branch.name for branch in branches for _ in branch.offsets]
     if not tracker.has_log_n:
         record |= {"top1": mean_of_known(track.acc_top1), "chance": mean_of_known(track.chance)}
         words = {"optimum": about.optimum, "posterior": about.posterior}
@@ -71,8 +86,13 @@ def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]
     return record
 
 
-def describe_offsets(tracker: Tracker, track: Track, offsets: Sequence[int]) -> dict[str, Any]:
-    """Return the numbers of a record by offset, with log N - L if the loss has a log N."""
+def describe_offsets(
+    tracker: Tracker, track: Track, offsets: Sequence[int], shared: Any = None
+) -> dict[str, Any]:
+    """Return the numbers of a record by offset, with log N - L if the loss has a log N.
+
+    `shared` is the fraction of each target's input that its context has seen, if that is known.
+    """
     return {
         "rule": tracker.rule,
         "is_bound": tracker.is_bound,
@@ -83,29 +103,45 @@ def describe_offsets(tracker: Tracker, track: Track, offsets: Sequence[int]) -> 
         "chance_top1": track.chance,
         "acc_pairwise": track.acc_pairwise,
         "has_bound": tracker.has_log_n,
-        **(describe_bound(track) if tracker.has_log_n else {}),
+        **({} if shared is None else {"shared": shared}),
+        **(describe_bound(track, offsets, shared) if tracker.has_log_n else {}),
     }
 
 
-def describe_bound(track: Track) -> dict[str, Any]:
-    """Return log N - L, whether it is a bound or an estimate, with its interval and ceiling."""
+def describe_bound(track: Track, offsets: Sequence[int], shared: Any = None) -> dict[str, Any]:
+    """Return log N - L with its interval and ceiling, and its mean over the `headline_mask`."""
+    chosen = headline_mask(offsets, track.value, track.state, shared)
     return {
         "log_n": track.log_n,
         "bound": track.value,
         "bound_low": track.low,
         "bound_high": track.high,
         "state": list(track.state),
-        "nats": mean_of_known(track.value),
+        "nats": mean_of_known(track.value[chosen]),
+        "nats_offsets": offset_ranges(np.asarray(offsets)[chosen]),
     }
 
 
+def describe_split(split: GroupSplit) -> dict[str, Any]:
+    """Return the parts of the strict bound by offset, {} if no group is told from another."""
+    within, between = STRICT(split.within), STRICT(split.between)
+    left_out = split.whole.anchors - split.within.anchors
+    if not ((split.within.anchors > 0) & (split.between.n > 0)).any():
+        return {}
+    values = {"within": within.value, "within_low": within.low, "within_high": within.high}
+    values |= {"between": between.value, "between_low": between.low, "between_high": between.high}
+    values |= {"within_n": within.n, "within_log_n": within.log_n, "left_out": left_out}
+    return values | {"within_state": list(within.state)}
+
+
 def describe_record(record: Mapping[str, Any]) -> str:
-    """Return a record of a training or an evaluation in words, means over the offsets.
+    """Return a record of a training or an evaluation in words, losses as means over the offsets.
 
     >>> strict = {"split": "test", "series": "strict", "rule": "one_per_sequence"}
     >>> strict |= {"offset_loss": np.array([1.0, 2.0]), "log_n": np.array([4.0, 4.0])}
-    >>> describe_record(strict | {"has_bound": True, "is_bound": True, "nats": 2.5})
-    'lower bound 2.50 nats of log N 4.00 (one per sequence)'
+    >>> strict |= {"has_bound": True, "is_bound": True, "nats": 2.5, "nats_offsets": "5–12"}
+    >>> describe_record(strict)
+    'lower bound 2.50 nats at offsets 5–12 of log N 4.00 (one per sequence)'
     """
     if record.get("series") == "probes":
         scores = {k: v for k, v in record.items() if "/" in k}
@@ -119,16 +155,24 @@ def describe_record(record: Mapping[str, Any]) -> str:
         kind = "lower bound" if record["is_bound"] else "estimate"
         ceiling = mean_of_known(np.asarray(record["log_n"]))
         if record.get("series") == "strict":
-            return f"{kind} {fixed(record['nats'], 2)} nats of log N {ceiling:.2f}{rule}"
+            return f"{kind} {nats_phrase(record)} of log N {ceiling:.2f}{rule}"
         words[0] += f" of log N {ceiling:.2f}"
-        words.append(f"{kind} {fixed(record['nats'], 2)} nats{rule}")
+        words.append(f"{kind} {nats_phrase(record)}{rule}")
         return "  ".join(words)
     words.append(
         f"top-1 {100 * record['top1']:.1f} % (chance {100 * record['chance']:.2g} %){rule}"
     )
     if not math.isnan(record.get("strict_nats", math.nan)):
-        words.append(f"lower bound {fixed(record['strict_nats'], 2)} nats")
+        words.append(f"lower bound {nats_phrase(record, 'strict_')}")
     return "  ".join(words)
+
+
+def nats_phrase(record: Mapping[str, Any], series: str = "") -> str:
+    """Return the mean of log N - L with the offsets that it is of."""
+    offsets = record.get(f"{series}nats_offsets", "")
+    several = "s" * any(mark in offsets for mark in "–,")
+    where = f" at offset{several} {offsets}" if offsets else ""
+    return f"{fixed(record[f'{series}nats'], 2)} nats{where}"
 
 
 def fixed(value: float, digits: int) -> str:
@@ -169,7 +213,7 @@ def make_summary(
     last = ""
     branches = problem.plan.geometry.branches
     is_named = len(branches) > 1
-    labels = [f"{k} {name}" if is_named else f"{k}" for name, ks in branches for k in ks]
+    labels = [f"{k} {one.name}" if is_named else f"{k}" for one in branches for k in one.offsets]
 
     def summarize(sums, step):
         nonlocal last
@@ -178,6 +222,8 @@ def make_summary(
         said = tracker.warning(track, labels) if strict is None else STRICT.warning(strict, labels)
         warning = said or "" if sums["steps"] else ""
         steps = sums["steps"] or math.nan  # none of them was finite
+        own = describe_track(problem.plan, tracker, track)
+        bound = describe_bound(strict, own["offsets"], own.get("shared")) if strict else {}
         kind = warning.split(":")[0]
         if kind and kind != last:
             say(f"step {step:,}: {warning}")
@@ -188,8 +234,8 @@ def make_summary(
             "learning_rate": float(schedule(step - 1)),
             **{name: sums[name] / steps for name in OBJECTIVE if name in sums},
             **{k: v / steps for k, v in sums.get("model", {}).items()},
-            **describe_track(problem.plan, tracker, track),
-            **({f"strict_{k}": v for k, v in describe_bound(strict).items()} if strict else {}),
+            **own,
+            **{f"strict_{k}": v for k, v in bound.items()},
         }
 
     return summarize
@@ -235,7 +281,7 @@ def make_evaluation(
 
     @jax.jit
     def together(own, batches):
-        strict, all_scored = strict_sums(plan, own[0], own[1], batches)
+        strict, all_scored = strict_sums(plan, own[0], own[1], batches, by_group=True)
         (z, c, _), exists = all_scored[0]
         where = None if exists is None else exists.ravel()
         return strict, *(feature_spread(x.reshape(-1, x.shape[-1]), where) for x in (z, c))
@@ -252,13 +298,14 @@ def make_evaluation(
         track = tracker(sums)
         if mixed is not batches:
             outputs = [jax.block_until_ready(predict(variables, batch)) for batch in mixed]
-        strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(own, outputs))
+        found, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(own, outputs))
+        strict, split = STRICT(found.whole), describe_split(found)
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         spread |= {name: value / len(batches) for name, value in means.items()}
         loss = {"loss": sum_of_counted(track.loss, sums.anchors)}
         records = [
             {**loss, **spread, **describe_track(plan, tracker, track)},
-            {"series": "strict"} | describe_track(plan, STRICT, STRICT(strict)),
+            {"series": "strict"} | describe_track(plan, STRICT, strict) | split,
         ]
         if probes_due(plan.config, step):
             scores = run_on_first(probe, variables, step) or []

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -48,6 +48,21 @@ def positions(batch: Batch, group: Any, begin: Any, first: Any, last: Any) -> So
         end=begin + last,
         window=begin,
     )
+
+
+def shared_input(offsets: Sequence[int], encoder: Any) -> tuple[float, ...]:
+    """Return the fraction of each target's samples that its context has seen, by offset.
+
+    A latent sees `receptive_field` samples, and the one k ahead k * `stride` later ones. Without
+    an encoder, as of segments, whose lengths vary, the fraction is unknown: ().
+
+    >>> [round(share, 2) for share in shared_input((1, 2, 3), models.ConvEncoder())]
+    [0.66, 0.31, 0.0]
+    """
+    if encoder is None:
+        return ()
+    field, stride = encoder.receptive_field, encoder.stride
+    return tuple(max(0.0, 1 - k * stride / field) for k in offsets)
 
 
 def write_truth(workdir: pathlib.Path, nats: Mapping[int, float]) -> None:

@@ -7,7 +7,9 @@ import pytest
 import scipy.stats
 
 from cpc import negatives
-from cpc.estimators import Tracker, bound_over_sequences
+from cpc.data import phone_chain, synthetic_information
+from cpc.data.sources.synthetic import stationary
+from cpc.estimators import Tracker, bound_over_sequences, split_by_group
 from cpc.estimators.tracker import is_new
 from cpc.losses import OffsetSums
 from cpc.types import UserError
@@ -173,3 +175,99 @@ def test_what_is_drawn_again_changes_nothing():
         return bound_over_sequences(z, predictions), again
 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-6), *both(z, predictions))
+
+
+def naive_split(z, predictions, group, exists):
+    """Anchors, and sums of log N - L and of u_b^2, within and between; then the anchors left out.
+
+    One anchor at a time, at offsets 1 and 2.
+    """
+    b, t, _ = z.shape
+    found = np.zeros((6, 2))
+    for i, k in enumerate((1, 2)):
+        own = np.zeros((2, b))  # values less received weights, by sequence
+        for row in range(b):
+            for time in range(t - k):
+                if not (exists[row, time] and exists[row, time + k]):
+                    continue
+                others = [j for j in range(b) if j != row and exists[j, time + k]]
+                alike = [j for j in others if group[j] == group[row] >= 0]
+                if not others:
+                    continue
+                if not alike:
+                    found[5, i] += 1
+                    continue
+                found[0, i] += 1
+                values = []
+                for candidates, signs in ((alike, (1, -1)), (others, (0, 1))):
+                    scores = z[[row, *candidates], time + k] @ predictions[row, time, i]
+                    weights = np.exp(scores - np.logaddexp.reduce(scores))
+                    values.append(np.log(len(scores)) + np.log(weights[0]))
+                    own[:, candidates] -= np.outer(signs, weights[1:])
+                own[0, row] += values[0]
+                own[1, row] += values[1] - values[0]
+                found[1, i] += values[0]
+                found[2, i] += values[1] - values[0]
+        found[3:5, i] = np.square(own).sum(-1)
+    return found
+
+
+def test_the_split_equals_its_naive_twin():
+    """Groups of 3, 2 and 1 sequences and one unknown; latents that do not exist hold NaN."""
+    rng = np.random.default_rng(0)
+    z, predictions = rng.normal(size=(8, 4, 5)), rng.normal(size=(8, 4, 2, 5))
+    group = np.array([0, 1, 0, 2, 1, 0, -1, -1])
+    exists = np.arange(4) < np.array([4, 4, 3, 4, 2, 4, 4, 4])[:, None]
+    expected = naive_split(z, predictions, group, exists)
+    z[~exists], predictions[~exists] = np.nan, np.nan
+    given, where = (jnp.float32(z), jnp.float32(predictions)), jnp.asarray(exists)
+    whole, within, between = jax.jit(split_by_group)(*given, jnp.asarray(group), where=where)
+    strict = jax.jit(bound_over_sequences)(*given, where=where)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), whole, strict)
+    for part, value, square in ((within, *expected[[1, 3]]), (between, *expected[[2, 4]])):
+        np.testing.assert_array_equal(part.anchors, expected[0])
+        np.testing.assert_allclose(part.log_n - part.loss, value, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(part.value_squared, square, rtol=1e-4)
+    np.testing.assert_array_equal(whole.anchors - within.anchors, expected[5])
+    assert (expected[[0, 5]] > 0).all()
+
+
+def test_the_split_of_phones_and_speakers_is_the_chain_rule():
+    """I(x; y) = I(speaker; y) + I(x; y | speaker), with the exact critic and 1,000 sequences."""
+    chain, speakers, k, b = phone_chain(8), 4, 3, 1000
+    rng = np.random.default_rng(0)
+    later = np.linalg.matrix_power(chain, k)
+    first = rng.integers(8, size=b)
+    second = np.array([rng.choice(8, p=later[one]) for one in first])
+    group = np.arange(b) % speakers
+    # A speaker is one more block of columns: log S if it is the same, and impossible otherwise.
+    log_ratio = np.log(later / stationary(chain))
+    same = np.where(np.eye(speakers, dtype=bool), np.log(speakers), -40.0)
+    z = np.stack([np.zeros((b, 12)), np.c_[np.eye(8)[second], np.eye(4)[group]]], 1)
+    predictions = np.stack([np.c_[log_ratio[first], same[group]], np.zeros((b, 12))], 1)[:, :, None]
+    given = jnp.float32(z), jnp.float32(predictions), jnp.asarray(group)
+    whole, *parts = [Tracker(True)(one) for one in jax.jit(split_by_group)(*given)]
+    truth = synthetic_information(k, chain), np.log(speakers)
+    assert sum(truth) == pytest.approx(synthetic_information(k, chain, speakers))
+    assert sum(one.value[0] for one in parts) == pytest.approx(whole.value[0], abs=1e-4)
+    for track, nats in zip(parts, truth, strict=True):
+        assert track.low[0] - 0.01 <= nats <= track.high[0] + 0.01  # 0.01: N is finite
+        assert track.high[0] - track.low[0] < 0.2
+    np.testing.assert_allclose(parts[0].n, b / speakers)
+    np.testing.assert_allclose(parts[0].log_n, np.log(b / speakers), rtol=1e-5)
+
+
+def test_the_whole_of_a_split_is_the_strict_bound_of_a_grid_and_of_new_sound():
+    rng = np.random.default_rng(0)
+    z = jnp.float32(rng.normal(size=(6, 3, 2, 5)))
+    predictions = jnp.float32(rng.normal(size=(6, 3, 2, 1, 5)))
+    window = jnp.array([0, 100, 5, 200, 300, 105])[:, None, None]
+    sound = [
+        jnp.broadcast_to(x, (6, 3, 2)) for x in (window, window + 10 * jnp.arange(1, 4)[:, None])
+    ]
+    group, options = jnp.array([0, 0, 1, 1, 0, 1]), {"offsets": (2,), "sound": tuple(sound)}
+    split = split_by_group(z, predictions, group, **options)
+    strict = bound_over_sequences(z, predictions, **options)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), split.whole, strict)
+    assert (split.whole.n == 4 * split.whole.anchors).all()
+    assert (split.whole.anchors, split.within.anchors) == (8, 6)  # 3 is alone in its group

@@ -297,6 +297,39 @@ def test_scores_say_what_they_measure():
         assert score.outcomes.sums.sum() / score.outcomes.counts.sum() == score.value
 
 
+def test_a_restricted_accuracy_is_of_the_same_answers():
+    """Class 2 is silence, classes 0 and 1 are a pair; frame by frame, without a second fit."""
+    rng = np.random.default_rng(0)
+    labels = [rng.integers(-1, 4, n) for n in (7, 9, 8)] + [np.full(4, 2)]
+    answers = [rng.normal(size=(len(own), 4)).astype(np.float32) for own in labels]
+    speech = np.repeat([[True], [True], [False], [True]], 4, axis=1)
+    pair = np.zeros((4, 4), bool)
+    pair[:2, :2] = True
+    units = (
+        "frame",
+        *(evaluate.Restricted("frame", m, r) for m, r in (("a", speech), ("b", pair))),
+    )
+    options = {"task": "phones", "data": "toy", "features": "c", "units": units}
+    found = list(evaluate.answer_scores(answers, labels, labels, **options))
+    assert [one.metric for one in found] == ["accuracy", "a", "b"]
+    flat, rows = np.concatenate(labels), np.concatenate(answers)
+    count = np.bincount(flat[flat >= 0])
+    for score, rivals in zip(found[1:], (speech, pair), strict=True):
+        hits, lucky = [], []
+        for label, row in zip(flat, rows, strict=True):
+            classes = np.flatnonzero(rivals[label]) if label >= 0 else []
+            if len(classes):
+                hits.append(max(classes, key=lambda c: row[c]) == label)
+                guess = max((c for c in classes if rivals[c].any()), key=lambda c: count[c])
+                lucky.append(guess == label)
+        assert score.num_test == len(hits)
+        assert score.value == pytest.approx(np.mean(hits))
+        assert score.chance == pytest.approx(np.mean(lucky))
+    absent = [np.full(3, 2)]  # none of the pair is tested
+    left = evaluate.answer_scores([answers[3][:3]], labels, absent, **options)
+    assert [one.metric for one in left] == ["accuracy"]
+
+
 def test_scores_on_the_same_utterances_are_paired():
     (train, train_labels), (test, labels) = speakers_data(60, 0), speakers_data(40, 1)
     options = {"task": "speakers", "data": "toy", "num_classes": 3, "weight_decays": (1e-3,)}

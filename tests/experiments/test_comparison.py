@@ -76,7 +76,7 @@ def test_one_seed(tmp_path):
     columns = ("cell", "norm", "log N − L, nats", "classes by image, clothes, linear on z, %")
     assert head.startswith(f"| {' | '.join(columns)} |")
     shown = f"+10.0 (+{100 * lead.low:.1f} to +{100 * lead.high:.1f})"
-    assert first.startswith(f"| base | none | 1.25 | 60.0 (57.0 to 63.0) | {shown} |  |")
+    assert first.startswith(f"| base | none | 1.25, k = 2–3 | 60.0 (57.0 to 63.0) | {shown} |  |")
     assert "| +10.0 (+5.0 to +15.0) | 1 | 20 | 30 s |" in second
 
 
@@ -188,7 +188,7 @@ def test_bounds_that_do_not_compare_are_not_ranked(tmp_path):
     cells, estimate = best(kind=('"is_bound": true', '"is_bound": false'))
     assert [len(ceiling), len(estimate)] == [1, 1]
     assert not any("other" in one for one in ceiling + estimate)
-    assert texts(cell_table(cells, compare(cells), []))[1][2] == "3.00 (estimate)"
+    assert texts(cell_table(cells, compare(cells), []))[1][2] == "3.00, k = 2–3 (estimate)"
     # As many offsets, two of which are the same and have as many negatives.
     offsets = ('"offsets": [2, 3]', '"offsets": [1, 2]')
     sentence = best(k=offsets)[1][0]

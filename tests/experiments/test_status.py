@@ -57,7 +57,19 @@ def test_states(runs):
         assert "running" in lines[1 + [*rows].index("now")]
     text = status.describe(list(rows.values()), 120)
     now = next(line for line in text.splitlines() if line.startswith("now"))
-    assert now.split() == ["now", "running", "10", "of", "20", "0:05", "1.00", "2.00"]
+    assert now.split() == [
+        "now",
+        "running",
+        "10",
+        "of",
+        "20",
+        "0:05",
+        "1.00",
+        "(k",
+        "=",
+        "2–3)",
+        "2.00",
+    ]
     assert "python -m again" in text
     assert "1 finished, 1 running, 1 stopped, 1 waiting, 1 dead, 1 failed" in text
     # An error rate is better where it is lower, and has no chance level; an estimate is no bound.

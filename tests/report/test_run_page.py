@@ -267,14 +267,38 @@ def test_parts_that_predict_unequally_are_averaged_by_prediction(workdir):
         add_records(workdir, record | more)
     run = read_run(workdir)
     (said,) = [one for one in summary(run, AUDIO) if "lower bound" in one]
-    assert "1.20 nats averaged over 8 predictions in 2 directions" in said
+    places = "offsets 2, 4, 6, 8, 10, 12 (frames), offsets 2, 4 (segments)"
+    assert f"1.20 nats averaged over {places}" in said
     assert "2.00 at offset 2 and 1.00 at offset 12 of frames" in said
     number, meaning = headline(run, AUDIO)[0]
-    assert (number, meaning[:26]) == ("1.20 nats", "bound, mean of 8 predictio")
+    assert (number, meaning[:40]) == ("1.20 nats", "bound, mean over k = 2, 4, 6, 8, 10, 12 ")
     top1, _ = axes_of(accuracy_figure(run, AUDIO))
     assert {"batch, frames, N = 256", "batch, segments, N = 32"} <= {
         line.get_label() for line in top1.lines
     }
+
+
+def test_a_headline_averages_offsets_that_are_neither_saturated_nor_shared(workdir):
+    """The parts by group are of these offsets, too; each table has every offset."""
+    full = fake_record(600, "one_per_sequence", True, 64, 4.2, np.random.default_rng(0))
+    more = {"bound": np.linspace(4.0, 1.8, 12), "shared": [0.8, 0.5] + [0.0] * 10}
+    more |= {"state": ["fine"] * 2 + ["saturated"] + ["warn"] * 9, "within": [1.0] * 12}
+    more |= {"between": more["bound"] - 1, "within_state": ["fine"] * 12, "left_out": [3] * 12}
+    ends = ("within_low", "within_high", "between_low", "between_high", "within_n", "within_log_n")
+    add_records(workdir, full | more | {name: [2.0] * 12 for name in ends})
+    run = read_run(workdir)
+    mean = more["bound"][3:].mean()
+    assert headline(run, AUDIO)[0][0] == f"{mean:.2f} nats"
+    assert "k = 4–12" in headline(run, AUDIO)[0][1]
+    (said,) = [one for one in summary(run, AUDIO) if "are within a group" in one]
+    assert "offsets 4–12, 1.00 nats" in said
+    assert f"{mean - 1:.2f} tell" in said
+    bound, parts = run_page.bound_section(run, AUDIO).tables
+    assert [len(bound.frame), len(parts.frame)] == [12, 12]
+    assert bound.frame["input shared with the context %"].tolist()[:3] == [80, 50, 0]
+    assert cells(parts)[0][1:3] == ["4.000", "1.000 (2.000 to 2.000)"]
+    add_records(workdir, full | more | {"step": 700, "state": ["saturated"] * 12})
+    assert "k = 12" in headline(read_run(workdir), AUDIO)[0][1]
 
 
 def test_states_name_their_offsets():

@@ -62,6 +62,8 @@ MIN_PEAK = 0.01
 
 FESTVOX = "usr/share/festival/voices/russian/msu_ru_nsh_clunits"
 FILLETS = "usr/share/games/fillets-ng"
+#: Speakers of a game: its low voice is `v`, its high one `m`; language and recording are the same.
+GAME_VOICES = r"fillets-\w+-[vm]"
 #: Change it when the rules change: a folder that was prepared by other rules is made anew.
 LAYOUT_VERSION = 2
 #: Named by the layout, so that no version of this package reads what another has laid out.

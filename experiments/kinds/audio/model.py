@@ -11,7 +11,7 @@ from experiments.command.config import Config
 from experiments.training.checks import reject
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry
-from experiments.training.sequences import CONTEXTS, positions
+from experiments.training.sequences import CONTEXTS, positions, shared_input
 
 
 def build_model(config: Config) -> models.Model:
@@ -80,11 +80,17 @@ def geometry(config: Config) -> Geometry:
         counts["segments"] = module.predictor.num_offsets
     elif module.cuts:
         both = module.is_bidirectional
-        names = (f"module {n}" + f" {direction}" * both for n, direction in module.branches)
+        names = [f"module {n}" + f" {direction}" * both for n, direction in module.branches]
         counts = dict.fromkeys(names, len(offsets))
     else:
         counts = dict.fromkeys(module.directions, len(offsets))
-    branches = tuple(Branch(name, offsets[:number]) for name, number in counts.items())
+    encoders = [module.encoder, None]  # segments have no fixed length
+    if isinstance(module, models.CPC):
+        encoders = [encoder_of(module, number) for number, _ in module.branches]
+    branches = tuple(
+        Branch(name, offsets[:number], shared_input(offsets[:number], encoder))
+        for (name, number), encoder in zip(counts.items(), encoders, strict=True)
+    )
     apart = 0 if config.negatives.overlap else config.data.window_samples
     width, is_aligned = latent_width(config), config.loss.align_to > 0
     return Geometry(
@@ -95,6 +101,12 @@ def geometry(config: Config) -> Geometry:
         apart=apart,
         is_aligned=is_aligned,
     )
+
+
+def encoder_of(module: models.CPC, number: int) -> Any:
+    """Return the encoder up to the end of a module, by the module's number."""
+    is_part = number <= len(module.cuts)
+    return module.encoder.upto(module.cuts[number - 1], {})[0] if is_part else module.encoder
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
@@ -181,9 +193,7 @@ def split_branches(
     outputs = outputs if len(module.branches) > 1 else (outputs,)
     stride, branches = module.encoder.stride, []
     for (number, direction), one in zip(module.branches, outputs, strict=True):
-        own = module.encoder
-        if number <= len(module.cuts):
-            own = own.upto(module.cuts[number - 1], {})[0]
+        own = encoder_of(module, number)
         time = jnp.arange(one.z.shape[1])[None]
         start, exists = batch["sample"][:, None] * (stride // own.stride), None
         count: Any = time.size

@@ -11,15 +11,23 @@ from cpc.report.words import Words
 from cpc.results import Run, last_scores
 from cpc.types import UserError
 from experiments.kinds.audio.heard import augmentation_section
+from experiments.kinds.audio.tasks import IN_GAME, NO_SILENCE
 from experiments.kinds.paper import NUM_CLASSES, SOURCE, TABLE_1
 from experiments.training.problem import Page
 
 WORDS = Words(
     examples="recordings",
+    group="speaker",
     target="future frame",
     ahead="latents ahead",
     tested="utterances",
     baselines=("mfcc", "mfcc context"),
+    notes={
+        "asterisk_en": "These labels come from a recognizer's forced alignment, not by hand.",
+        NO_SILENCE: "The non-silence accuracy is of the same answers, without frames of silence.",
+        IN_GAME: "Speakers also differ in language, microphone and codec. Within-game accuracy, "
+        "of the same answers, is between the two voices of each game, which share these.",
+    },
     titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},
 )
 MAX_POINTS = 1500
@@ -58,7 +66,8 @@ def paper_section(run: Run) -> Section | None:
             )
             title, note = f"{task.capitalize()} by frame, {data}", NUM_CLASSES[task]
             formats = {"accuracy, %": ".1f", "paper, %": "g"}
-            tables.append(Table(title, rows, f"Paper: {note} classes.", formats))
+            note = f"Paper: {note} classes. {WORDS.notes.get(str(data), '')}".strip()
+            tables.append(Table(title, rows, note, formats))
     if not tables:
         return None
     note = (

@@ -2,13 +2,17 @@
 
 import functools
 import pathlib
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpc.data import SAMPLE_RATE_HZ, Recordings, make_items, select, write_items
+from cpc.data.phones import SILENCES
+from cpc.data.sources.voices import GAME_VOICES
 from cpc.evaluate import (
+    Restricted,
     Updates,
     abx_score,
     answer_scores,
@@ -43,7 +47,31 @@ class Labels(NamedTuple):
 
     num_classes: int
     each_10_ms: tuple[list[np.ndarray], list[np.ndarray]]
-    units: tuple[str, ...] = ("frame",)
+    units: tuple[str | Restricted, ...] = ("frame",)
+
+
+#: Metrics that leave out silence, and that compare the two voices of a game alone.
+NO_SILENCE, IN_GAME = "non-silence accuracy", "within-game accuracy"
+
+
+def without_silence(names: Sequence[str]) -> tuple[Restricted, ...]:
+    """Return the accuracy over frames that are not silence, if a set labels silence."""
+    is_phone = np.array([name not in SILENCES for name in names])
+    rivals = np.broadcast_to(is_phone[:, None], (len(names), len(names)))
+    return () if is_phone.all() else (Restricted("frame", NO_SILENCE, rivals),)
+
+
+def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
+    """Return the accuracies between the two voices of each game, if both speak.
+
+    >>> [one.rivals.sum(1).tolist() for one in within_games(["a", "fillets-cs-m", "fillets-cs-v"])]
+    [[0, 2, 2], [0, 2, 2]]
+    """
+    game = np.array([name[:-2] if re.fullmatch(GAME_VOICES, name) else "" for name in speakers])
+    rivals = (game[:, None] == game) & (game != "")
+    rivals &= rivals.sum(axis=1, keepdims=True) == 2
+    units = ("frame", "utterance") if rivals.any() else ()
+    return tuple(Restricted(unit, IN_GAME, rivals) for unit in units)
 
 
 def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
@@ -62,7 +90,8 @@ def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
                 f"phones and {num_tests:,} test utterances, and a probe takes at least 2, 2 and 1: "
                 "label more, raise probe.hours, or take phones out of probe.tasks"
             )
-        parts, own = (first, test), Labels(len(phones.names), each_10_ms)
+        units = ("frame", *without_silence(phones.names))
+        parts, own = (first, test), Labels(len(phones.names), each_10_ms, units)
         answer = functools.partial(frame_scores, "phones", name, parts, own)
         tasks.append(ProbeTask("phones", answer, parts=parts))
     return tasks
@@ -94,7 +123,7 @@ def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         ]
         for part in parts
     )
-    labels = Labels(len(names), (train, test), ("frame", "utterance"))
+    labels = Labels(len(names), (train, test), ("frame", "utterance", *within_games(names)))
     answer = functools.partial(frame_scores, "speakers", data.name, parts, labels)
     return [ProbeTask("speakers", answer, parts=parts)]
 

@@ -90,6 +90,7 @@ def to_uint8(x: np.ndarray) -> np.ndarray:
 WORDS = Words(
     examples="images",
     sequence="image",
+    group="class",
     target="patch",
     near="a patch close by",
     ahead="rows ahead",

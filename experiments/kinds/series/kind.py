@@ -26,7 +26,7 @@ from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
 from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Page, Problem
-from experiments.training.sequences import make_cpc, positions, write_truth
+from experiments.training.sequences import make_cpc, positions, shared_input, write_truth
 
 #: With fewer groups to train on, or fewer than the batch has rows, negatives are of one sequence.
 FEW_GROUPS = 32
@@ -80,8 +80,9 @@ def geometry(config: Config) -> Geometry:
          "set data.file_labels to a csv of name,label"),
     )  # fmt: skip
     apart = 0 if config.negatives.overlap else config.data.window_steps
-    branch = Branch("forward", tuple(range(1, config.model.num_offsets + 1)))
-    length = build_encoder(config).num_latents(config.data.window_steps)
+    encoder, offsets = build_encoder(config), tuple(range(1, config.model.num_offsets + 1))
+    branch = Branch("forward", offsets, shared_input(offsets, encoder))
+    length = encoder.num_latents(config.data.window_steps)
     return Geometry(length, config.model.width, (branch,), window="data.window_steps", apart=apart)
 
 

@@ -110,7 +110,7 @@ def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> li
     exists = (batch["x"] >= 0).any(-1)
     length, found = exists.shape[1], []
     time = jnp.arange(length)[None]
-    for name, _ in branches:
+    for name, *_ in branches:
         begin = batch["sample"][:, None]
         if name == "previous":
             outputs = type(outputs)(*(array[:, ::-1] for array in outputs))
