@@ -271,7 +271,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
     """
     sizes = subset(config.data, "run_sentences", "max_words")
     x, documents = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
-    exists, number = (x >= 0).any(-1), len(x)
+    exists, number = np.any(x >= 0, axis=-1), len(x)
 
     def of_runs(chosen: np.ndarray) -> np.ndarray:  # the same place, or the beginning
         return np.where(exists[chosen][..., None], x[chosen], x[chosen][:, :1])[:, 1:]
@@ -292,7 +292,10 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
     }
     # No question is whether the same sentence follows, as a small text would ask.
     found = {
-        unit: Questions(other, exists[:, 1:] & (other != x[:, 1:]).any(-1) & (other >= 0).any(-1))
+        unit: Questions(
+            other,
+            exists[:, 1:] & np.any(other != x[:, 1:], axis=-1) & np.any(other >= 0, axis=-1),
+        )
         for unit, other in others.items()
     }
     found["sentence within document"].asked[mate == np.arange(number)] = False
