@@ -135,6 +135,7 @@ def environment() -> "jinja2.Environment":
 def to_png(figure: "matplotlib.figure.Figure", dpi: int = 160) -> bytes:
     """Return a figure as a PNG file; "$" in a name does not start mathematics."""
     import matplotlib.text
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     for text in figure.findobj(matplotlib.text.Text):
         text.set_parse_math(False)
@@ -142,8 +143,14 @@ def to_png(figure: "matplotlib.figure.Figure", dpi: int = 160) -> bytes:
         if axis.get_scale() == "log":  # its numbers are powers
             for number in axis.get_ticklabels(which="both"):
                 number.set_parse_math(True)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    buffer, canvas, figure_dpi = io.BytesIO(), figure.canvas, figure.dpi
+    try:
+        # `savefig` draws twice, first to lay out the panels; a draw lays them out itself.
+        figure.dpi = dpi
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
+    finally:
+        figure.dpi = figure_dpi
+        figure.set_canvas(canvas)
     return buffer.getvalue()
 
 

@@ -9,6 +9,7 @@ the device never waits for the host's writing.
 """
 
 import contextlib
+import functools
 import math
 import signal
 import threading
@@ -200,15 +201,27 @@ class _Window(NamedTuple):
     cut_seconds: float
 
 
+@functools.lru_cache(maxsize=16)
+def _jit_zeros(
+    tree: jax.tree_util.PyTreeDef, leaves: tuple[tuple[tuple[int, ...], jax.sharding.Sharding], ...]
+) -> Callable[[], PyTree]:
+    """Return a function that makes zeros in place of sums of these shapes and shardings.
+
+    It is compiled, so that the zeros live where the sums did and the step is not compiled again,
+    and the same for every `fit`, so that it is compiled once.
+    """
+    shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape, _ in leaves]
+    shardings = tree.unflatten(sharding for _, sharding in leaves)
+    return jax.jit(lambda: zeros_like_metrics(tree.unflatten(shapes)), out_shardings=shardings)
+
+
 class _Windows:
     """The metrics between two logs, on their way from the device to the writers."""
 
     def __init__(self, state: TrainState, summarize: Summarize, writers: Sequence[Writer]):
         self._summarize, self._writers = summarize, writers
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, state.metrics)
-        shapes = jax.eval_shape(lambda: state.metrics)
-        # Compiled, so that the zeros live where the sums did and the step is not compiled again.
-        self._zeros = jax.jit(lambda: zeros_like_metrics(shapes), out_shardings=shardings)
+        leaves, tree = jax.tree.flatten(state.metrics)
+        self._zeros = _jit_zeros(tree, tuple((leaf.shape, leaf.sharding) for leaf in leaves))
         self._cut: _Window | None = None
         self.restart_clock(int(state.step))
 

@@ -88,7 +88,10 @@ def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 
 
+@jax.jit
 def _fresh(tree: PyTree) -> PyTree:
+    """Copy a tree in one program: leaf by leaf, each shape would be compiled by itself."""
+
     def strong_copy(leaf: Array) -> Array:
         leaf = jnp.copy(leaf)
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -69,7 +69,10 @@ def audit_problem(problem: Problem) -> Audit:
 
     def zeros(function, *given):
         shapes = jax.eval_shape(function, *given)
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        # One program: leaf by leaf, each shape would be compiled by itself.
+        return jax.jit(
+            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        )()
 
     prepared = zeros(lambda batch: problem.prepare(batch, root, True), batches[0])
     variables = zeros(problem.model.init, root, prepared)

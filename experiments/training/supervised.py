@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from cpc import train
 from cpc.data import prefetch
 from cpc.files import plain, read_object, write_sealed
-from cpc.types import Array, Batch
+from cpc.types import Array, Batch, PyTree
 from experiments.command.config import Config
 from experiments.training.step import optimizer_of
 
@@ -178,6 +178,8 @@ def make_step(
     best = {"params": params, "extra": extra, "step": jnp.int32(0), "accuracy": jnp.float32(-1)}
     tx = optax.chain(recipe.tx, cool_down())
     state = train.init_state(params, {"own": extra, "best": best}, tx, rng, {})
+    # Every leaf is committed to its device, as copies are, or the step would be compiled twice.
+    state = jax.tree.map(lambda leaf: jax.device_put(leaf, leaf.sharding), state)
     return state, train.jit_step(train.make_train_step(loss_fn, tx), state)
 
 
@@ -186,7 +188,7 @@ def put_head(
 ) -> tuple[Callable[..., tuple[Array, Any]], dict[str, Any], dict[str, Any]]:
     """Return score, params and extra of a network with a linear layer, from zero, on top."""
     # Wherever it was trained, it is trained on here.
-    extra = jax.tree.map(jnp.asarray, dict(jax.device_get(variables)))
+    extra = jax.device_put(dict(jax.device_get(variables)))
     model = extra.pop("params")
     found, _ = jax.eval_shape(lambda p, e, x: features(p, e, {"x": x}, rng, False), model, extra, x)
     weights = jnp.zeros((found.shape[-1], num_classes)), jnp.zeros(num_classes)
@@ -283,13 +285,13 @@ def train_until_best(
 def begin_cooldown(state: train.TrainState, end: int) -> train.TrainState:
     """Return the state with the best parameters so far, from which updates fall to zero."""
     best, (*own, last) = state.extra["best"], state.opt_state
-    cooling = last._replace(
-        start=copy_like(last.start, state.step), end=copy_like(last.end, jnp.int32(end))
-    )
+    extra = state.extra["own"]
+    old = state.params, extra, (last.start, last.end)
+    params, extra, (start, end) = copy_like(old, (best["params"], best["extra"], (state.step, end)))
     return state._replace(
-        params=jax.tree.map(copy_like, state.params, best["params"]),
-        opt_state=(*own, cooling),
-        extra={"own": jax.tree.map(copy_like, state.extra["own"], best["extra"]), "best": best},
+        params=params,
+        opt_state=(*own, last._replace(start=start, end=end)),
+        extra={"own": extra, "best": best},
     )
 
 
@@ -299,12 +301,18 @@ def keep_best(state: train.TrainState, found: float) -> train.TrainState:
     if not np.float32(found) > former["accuracy"]:  # NaN is not better
         return state
     best = {"params": state.params, "extra": own, "step": state.step, "accuracy": found}
-    return state._replace(extra={"own": own, "best": jax.tree.map(copy_like, former, best)})
+    return state._replace(extra={"own": own, "best": copy_like(former, best)})
 
 
-def copy_like(old: Array, new: Any) -> Array:
-    """Return a copy, of the type and where the old one is: the next step donates its state."""
-    return jax.device_put(jnp.array(new, old.dtype), old.sharding)
+def copy_like(old: PyTree, new: PyTree) -> PyTree:
+    """Copy a tree to the types and devices of another: the next step donates its state."""
+    return jax.tree.map(lambda one, made: jax.device_put(made, one.sharding), old, _copy(old, new))
+
+
+@jax.jit
+def _copy(old: PyTree, new: PyTree) -> PyTree:
+    """Copy a tree in one program: leaf by leaf, each shape would be compiled by itself."""
+    return jax.tree.map(lambda one, given: jnp.array(given, one.dtype), old, new)
 
 
 @contextlib.contextmanager

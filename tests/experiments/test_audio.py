@@ -36,7 +36,8 @@ def records(workdir):
 
 @pytest.mark.whole
 def test_synthetic_speech_is_trained_on_and_probed_by_one_command(tmp_path):
-    workdir, flags = tmp_path / "run", flags_of({**TINY, "probe.features": "('c','random c')"})
+    probe = {"probe.features": "('c','random c')", "probe.minutes_per_speaker": 0.2}
+    workdir, flags = tmp_path / "run", flags_of(TINY | probe)
     done = commands.run(*SYNTHETIC, workdir, *flags)
     for name in (
         "config.json", "environment.json", "metrics.jsonl", "report.html", "truth.json",
@@ -90,19 +91,15 @@ def test_voices_train_and_probe(tmp_path):
         "data.window_samples": 2560, "model.width": 16, "model.context_width": 16,
         "model.num_offsets": 4, "evaluate.num_windows": 16, "num_steps": 60, "log_every": 20,
         "eval_every": 60, "save_every": 60, "optim.warmup_steps": 5, "optim.learning_rate": 1e-2,
-        "probe.minutes_per_speaker": 0.5, "probe.features": "('c','mfcc')",
+        "probe.hours": 0.05, "probe.tasks": "('phones',)", "probe.features": "('c','mfcc')",
     }  # fmt: skip
-    for default in ("probe.num_epochs", "probe.hours", "data.batch_size"):
-        del settings[default]
     flags = ("--config", "configs/audio_voices.py", *flags_of(settings))
-    done = commands.run(
-        "experiments.train", *flags, "--workdir", tmp_path / "run", how=ONE_DEVICE_POLISHED
-    )
+    done = commands.run("experiments.train", *flags, "--workdir", tmp_path / "run")
     assert "9 speakers" in done.stdout
     phones = [score for score in read_scores(tmp_path / "run") if score.task == "phones"]
     assert {score.data for score in phones} == {"festvox_ru", "asterisk_en"}
     mfcc = next(s for s in phones if s.features == "mfcc" and s.data == "festvox_ru")
-    assert mfcc.value == pytest.approx(0.614, abs=0.02)
+    assert mfcc.value == pytest.approx(0.576, abs=0.02)
     losses = [r["loss"] for r in records(tmp_path / "run") if r["split"] == "train"]
     assert losses[-1] < 4 * np.log(8 * 16)
 

@@ -3,6 +3,7 @@
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -67,9 +68,19 @@ def test_stop_and_resume_equals_never_stopped(make, tmp_path, monkeypatch):
 
     def run(name):
         (tmp_path / name).mkdir(exist_ok=True)
-        reason, variables = step.train(tmp_path / name, problem, lambda *_: [], make_mesh(1))
+        reason, variables = step.train(tmp_path / name, problem, no_probe, mesh)
         return reason, jax.device_get(variables), records(tmp_path / name)
 
+    # Functions of the state alone, which are compiled once for the three trainings.
+    mesh, no_probe = make_mesh(1), lambda *_: []
+    state, *functions = step.make_step(problem, mesh)
+    evaluate = step.make_evaluation(problem, no_probe, mesh)
+
+    def make_step(*_):
+        return jax.tree.map(jnp.copy, state), *functions  # a step donates its state
+
+    monkeypatch.setattr(step, "make_step", make_step)
+    monkeypatch.setattr(step, "make_evaluation", lambda *_: evaluate)
     monkeypatch.setattr(step, "describe_record", stop)
     _, whole, wanted = run("whole")
     stopped.clear()

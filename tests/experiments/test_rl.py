@@ -20,6 +20,7 @@ from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.kinds.rl import evaluate, run, step
 from experiments.train import run as run_config
+from tests.fake_run import draw_nothing
 
 NUM, UNROLL = 8, 12
 
@@ -282,6 +283,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     run_config(config, str(whole), "cpu")
     shutil.copytree(whole, parts)
     shutil.rmtree(parts / "checkpoints" / "4")
+    draw_nothing(monkeypatch)  # the other page has the same figures
     run_config(config, str(parts), "cpu")
     assert "resuming from step 2" in capsys.readouterr().out
     times = ("seconds", "steps_per_second")

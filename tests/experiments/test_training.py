@@ -150,10 +150,15 @@ def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made):
     assert strict["has_bound"]
     assert set(BOUND) < set(strict)
 
-    batch = problem.prepare(jax.tree.map(jnp.asarray, problem.draw(0)), jax.random.key(0), True)
-    apply = jax.jit(lambda params: problem.model.apply({"params": params}, batch, True)[0])
-    unit = scored(problem.plan, apply(start.params["model"]))
-    expected = Tracker(True)(bound_over_sequences(unit.z, unit.predictions / 0.5))
+    @jax.jit
+    def strict_sums(params, raw):
+        batch = problem.prepare(raw, jax.random.key(0), True)
+        out = problem.model.apply({"params": params}, batch, True)[0]
+        unit = scored(problem.plan, out)
+        return bound_over_sequences(unit.z, unit.predictions / 0.5)
+
+    raw = jax.tree.map(jnp.asarray, problem.draw(0))
+    expected = Tracker(True)(strict_sums(start.params["model"], raw))
     np.testing.assert_allclose(record["strict_bound"], expected.value, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(record["strict_log_n"], np.log(8), rtol=1e-6)
     assert {f"strict_{key}" for key in BOUND} < set(record)

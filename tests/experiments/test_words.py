@@ -19,6 +19,7 @@ from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate, run, step
 from experiments.kinds.words.run import Text, load_data, synthetic
 from experiments.train import run as run_config
+from tests.fake_run import draw_nothing
 
 V = 6
 #: Of a language model that can be exact: a score of its own for each pair of words.
@@ -264,6 +265,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     steps = sorted(int(path.name) for path in (parts / "checkpoints").iterdir())
     shutil.rmtree(parts / "checkpoints" / str(steps[-1]))
     capsys.readouterr()
+    draw_nothing(monkeypatch)  # the other page has the same figures
     run_config(config, str(parts), "cpu")
     assert f"resuming from step {steps[-2]}" in capsys.readouterr().out
     vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in (whole, parts)]
