@@ -42,8 +42,8 @@ axes.set(xlabel="milliseconds", title="100 ms of a window")
 # %%
 encoder = ConvEncoder(width=32)
 model = make_model(CPC(encoder, GRU(32), LinearPredictor(num_offsets=6, width=32)))
-variables = model.init(jax.random.key(0), batch)
-outputs, _ = model.apply(variables, batch)
+variables = jax.jit(model.init)(jax.random.key(0), batch)
+outputs, _ = jax.eval_shape(model.apply, variables, batch)
 print("stride", encoder.stride, "samples; receptive field", encoder.receptive_field, "samples")
 print({name: array.shape for name, array in outputs._asdict().items()})
 
@@ -68,12 +68,12 @@ def loss_fn(params, extra, batch, rng):
 # ## Training, watching the information
 
 # %%
-tx, _ = make_optimizer(learning_rate=3e-3, warmup_steps=20, num_steps=400, schedule="cosine")
+tx, _ = make_optimizer(learning_rate=3e-3, warmup_steps=20, num_steps=200, schedule="cosine")
 params = variables["params"]
 _, (_, metrics) = jax.eval_shape(loss_fn, params, {}, batch, jax.random.key(0))
 state = init_state(params, {}, tx, jax.random.key(1), metrics)
 step = jit_step(make_train_step(loss_fn, tx), state)
-for i in range(400):
+for i in range(200):
     state = step(state, draw(i))
 track = Tracker(rule.is_bound, rule.name)(state.metrics["offsets"])
 print("mean over training, nats by offset:", np.round(track.value, 2), "of", track.log_n[0])
@@ -85,8 +85,15 @@ print("mean over training, nats by offset:", np.round(track.value, 2), "of", tra
 
 # %%
 test = data.make_batches(made.recordings, window_samples=3200, batch_size=128, seed=9)(0)
-outputs, _ = model.apply({"params": state.params}, test)
-bound = Tracker(True)(bound_over_sequences(outputs.z, outputs.predictions))
+
+
+@jax.jit
+def evaluate(params, batch):
+    outputs, _ = model.apply({"params": params}, batch)
+    return bound_over_sequences(outputs.z, outputs.predictions)
+
+
+bound = Tracker(True)(evaluate(state.params, test))
 truth = {k: data.synthetic_information(k - 2, chain, num_speakers=4) for k in range(3, 7)}
 
 figure, axes = plt.subplots(figsize=(5, 3))

@@ -6,8 +6,8 @@
 # steps on sound that is made up, which says that everything runs, and nothing else.
 
 # %%
+import contextlib
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -18,6 +18,7 @@ from IPython.display import HTML, display
 from cpc.results import Score, score_frame
 
 sys.path.insert(0, "..")  # where configs and experiments are
+from experiments.reproduce.__main__ import reproduce
 from experiments.reproduce.claims import TABLES
 from experiments.reproduce.page import write_reproduction
 from experiments.reproduce.statistics import (
@@ -33,8 +34,8 @@ from experiments.reproduce.statistics import (
 folder = pathlib.Path("../runs/reproduced").resolve()
 if not (folder / "sweep.json").exists():
     folder = pathlib.Path(tempfile.mkdtemp())
-    command = "-m experiments.reproduce --figure 3 --scale smoke --device cpu --workdir"
-    subprocess.run([sys.executable, *command.split(), str(folder)], cwd="..", check=True)
+    with contextlib.chdir(".."):  # python -m experiments.reproduce --figure 3 --scale smoke
+        reproduce(["figure 3"], scale="smoke", device="cpu", workdir=str(folder))
 
 # %% [markdown]
 # ## What came out

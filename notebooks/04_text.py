@@ -37,7 +37,7 @@ data.tokenize('"It is a truth," said Mr. Knightley. Nobody heard him!')
 # %%
 config = text_words.get_config()
 config.data.source, config.data.subsample, config.data.min_count = "synthetic", 0.0, 1
-config.data.positions, config.steps_per_launch, config.epochs = 256, 32, 6
+config.data.positions, config.steps_per_launch, config.epochs = 256, 32, 3
 config.model.name, config.model.reach, config.model.width = "vlbl", 2, 32
 config.model.bias = "unigram"
 config.optim.rule, config.optim.learning_rate = "adagrad", 0.2

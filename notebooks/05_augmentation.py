@@ -54,9 +54,10 @@ Image(drawn.getvalue())
 # that training draws.
 
 # %%
+shift = jax.jit(shift_pitch)
 for cents in (-300.0, 300.0):
     print(f"{cents:+.0f} cents")
-    moved = shift_pitch(jnp.asarray(heard["clean"]), jnp.float32(cents))
+    moved = shift(jnp.asarray(heard["clean"]), jnp.float32(cents))
     display(Audio(np.asarray(moved), rate=SAMPLE_RATE_HZ))
 
 # %% [markdown]
@@ -65,6 +66,7 @@ for cents in (-300.0, 300.0):
 # recordings alone.
 
 # %%
-seen = prepare(config, batch, jax.random.key(0), True)
-print({name: np.shape(seen[name]) for name in ("x", "target")})
-print("in evaluation:", "target" in prepare(config, batch, jax.random.key(0), False))
+key = jax.random.key(0)
+seen = jax.eval_shape(lambda batch: prepare(config, batch, key, train=True), batch)
+print({name: seen[name].shape for name in ("x", "target")})
+print("in evaluation:", "target" in prepare(config, batch, key, train=False))
