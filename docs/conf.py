@@ -40,10 +40,7 @@ nb_execution_timeout = 900
 nb_execution_raise_on_error = True
 # Notebooks compile more than they compute. One level of optimization less saves a quarter of their
 # time; at level 0, as in the tests, their training steps would cost three times as much.
-XLA_FLAGS = (
-    "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_parallel_codegen_split_count=1"
-)
+XLA_FLAGS = "--xla_backend_optimization_level=1 --xla_cpu_parallel_codegen_split_count=1"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag ends the process
     XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"  # the older emitters compile faster
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
