@@ -189,6 +189,16 @@ def test_damaged_lines_of_the_metrics(workdir):
         read_run(workdir / "nowhere")
 
 
+def test_an_ended_run_whose_records_end_within_a_line_says_so(workdir):
+    """One that was stopped may end so."""
+    path = workdir / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert read_run(workdir).problems == []
+    (workdir / "report.html").touch()
+    (said,) = read_run(workdir).problems
+    assert str(path) in said
+
+
 def test_the_same_items_are_paired():
     ours, theirs = outcomes([1] * 8 + [0] * 2), outcomes([1] * 3 + [0] * 7)
     a = PHONES._replace(metric="accuracy", value=0.8, outcomes=ours)

@@ -98,15 +98,21 @@ def read_run(workdir: str | Path) -> Run:
 
 
 def _missing_records(workdir: Path, config: Mapping[str, Any], records: Sequence) -> list[str]:
-    """Return a sentence if the records end long before the newest checkpoint."""
+    """Return a sentence if the records end before the newest checkpoint, or within a line.
+
+    A run that is stopped may end within a line, which it writes again; one with a page has ended.
+    """
+    path = workdir / "metrics.jsonl"
     names = [path.name for path in workdir.glob("checkpoints/*") if path.name.isdecimal()]
     newest, every = max(map(int, names), default=0), config.get("log_every")
     last = records[-1]["step"] if records else 0
     # The record of a step is written a step later, when a checkpoint may have been written.
-    if not isinstance(every, int) or newest - last <= every:
-        return []
-    path = workdir / "metrics.jsonl"
-    return [f"{path} ends at step {last}, but a checkpoint is of step {newest}: records are lost."]
+    if isinstance(every, int) and newest - last > every:
+        end = f"step {last}, but a checkpoint is of step {newest}: records are lost"
+        return [f"{path} ends at {end}."]
+    if records and any(workdir.glob("*.html")) and not path.read_bytes().endswith(b"\n"):
+        return [f"{path} ends within a line, which is left out."]
+    return []
 
 
 def last_known(rows: Frame, key: str) -> float:
