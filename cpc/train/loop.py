@@ -203,7 +203,7 @@ class _Window(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _jit_zeros(
-    tree: jax.tree_util.PyTreeDef, leaves: tuple[tuple[tuple[int, ...], jax.sharding.Sharding], ...]
+    tree: Any, leaves: tuple[tuple[tuple[int, ...], jax.sharding.Sharding], ...]
 ) -> Callable[[], PyTree]:
     """Return a function that makes zeros in place of sums of these shapes and shardings.
 

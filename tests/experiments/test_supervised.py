@@ -19,7 +19,7 @@ from cpc.data import Images
 from cpc.data.recordings import root_mean_square
 from cpc.models import ConvEncoder, Model
 from cpc.results import Score, read_scores
-from cpc.train import init_state, make_mesh, replicate, scale_by_layer
+from cpc.train import init_state, jit_step, make_mesh, replicate, scale_by_layer
 from cpc.types import UserError
 from experiments.bench.step import count_compilations
 from experiments.command.config import with_settings
@@ -202,6 +202,19 @@ def test_a_training_on_labels_resumes(tmp_path, accuracy, stop_at, best):
     drawn.clear()
     toy(**{**options, "settings": {"seed": 1}})  # checkpoints of another training are not used
     assert drawn.count(0) == 2
+
+
+def test_the_step_of_a_training_on_labels_is_compiled_once(monkeypatch):
+    """Also after the best parameters were copied, at the beginning and for the cooldown."""
+    made = []
+
+    def jit(*given):
+        made.append(jit_step(*given))
+        return made[-1]
+
+    monkeypatch.setattr("cpc.train.jit_step", jit)
+    toy(num_steps=400, accuracy=near(0.76), evaluate_every=10)
+    assert [step._cache_size() for step in made] == [1]
 
 
 @pytest.mark.parametrize(("step", "number"), [(20, 3), (120, 12)])
