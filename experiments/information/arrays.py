@@ -104,9 +104,10 @@ def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) ->
 
 
 def find_pair(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> list[str]:
-    """Return a sentence on the most correlated pair of columns, which a critic may miss among many.
+    """Return a sentence on the most correlated pair of columns, [] if chance may explain it.
 
-    The correlation is that of normal scores; that it is not 0 must be sure over all pairs.
+    A critic may miss one pair among many columns. The correlation is that of normal scores, tested
+    by Fisher's z with Bonferroni's correction for the number of pairs.
     """
     from scipy.special import ndtri  # as in `normal_scores`
 
@@ -115,8 +116,8 @@ def find_pair(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> lis
     rho = np.clip(a.T @ b / len(a), -1 + 1e-9, 1 - 1e-9)
     i, j = np.unravel_index(np.abs(rho).argmax(), rho.shape)
     best = rho[i, j]
-    is_sure = abs(np.arctanh(best)) * np.sqrt(len(x) - 3) > ndtri(1 - MAX_FALSE_PAIRS / num_pairs)
-    if num_pairs == 1 or not is_sure:
+    quantile = ndtri(1 - MAX_FALSE_PAIRS / (2 * num_pairs))
+    if num_pairs == 1 or abs(np.arctanh(best)) * np.sqrt(len(x) - 3) <= quantile:
         return []
     return [
         f"Columns {i} of x and {j} of y, counted from 0, have the largest correlation of "

@@ -247,10 +247,10 @@ def hash_windows(
 
 
 def sorted_unique(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " _"]:
-    """Return the different values in ascending order, as `np.unique` does.
+    """Return the unique values in ascending order, as `np.unique` does.
 
-    NumPy 2.3 and later look integers up in a hash table, which takes 75 times as long if nearly all
-    of a million differ.
+    `np.unique` of NumPy 2.4 uses a hash table for integers, which takes 75 times as long if nearly
+    all of a million differ.
 
     >>> sorted_unique(np.array([3, 1, 3], np.uint64))
     array([1, 3], dtype=uint64)
