@@ -1,0 +1,61 @@
+"""Write the tables of measured figures into README.md and the pages of the guide.
+
+Each figure is a row of a file in docs/results: table, row, column, value, interval, seeds, source.
+sources.csv has the command, revision, device and date of each source. `python docs/tables.py`
+replaces the lines between `<!-- table NAME -->` and `<!-- end -->` on every page.
+"""
+
+import pathlib
+import re
+
+import pandas as pd
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs/results"
+TABLE = re.compile(r"(?<=<!-- table )(\S+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+def read_results() -> pd.DataFrame:
+    """Return every measured figure with the columns of its source; missing entries are ""."""
+    read = lambda path: pd.read_csv(path, dtype=str, keep_default_na=False)  # noqa: E731
+    files = [path for path in sorted(RESULTS.glob("*.csv")) if path.name != "sources.csv"]
+    figures = pd.concat([read(path) for path in files], ignore_index=True)
+    return figures.merge(read(RESULTS / "sources.csv"), on="source", how="left", validate="m:1")
+
+
+def render_table(figures: pd.DataFrame, with_revision: bool) -> str:
+    """Return one table as Markdown, rows and columns in order of appearance, and its sources."""
+    shown = figures["value"] + figures["interval"].map(lambda text: f" ({text})" if text else "")
+    cells = figures.assign(shown=shown).pivot(index="row", columns="column", values="shown")
+    cells = cells.reindex(figures["row"].unique())[figures["column"].unique()].fillna("")
+    lines = ["| | " + " | ".join(cells.columns) + " |", "|---" * (cells.shape[1] + 1) + "|"]
+    lines += [f"| {row} | " + " | ".join(values) + " |" for row, *values in cells.itertuples()]
+    names = ["command", "seeds", "device", *["revision"] * with_revision, "date"]
+    for source in figures[names].drop_duplicates().itertuples(index=False):
+        command, seeds, *rest = source
+        parts = [f"`{command}`", f"seeds {seeds}" if seeds else "", *rest]
+        lines += ["", "; ".join(filter(None, parts)) + "."]
+    return "\n".join(lines) + "\n\n"
+
+
+def render_page(path: pathlib.Path, results: pd.DataFrame) -> str:
+    """Return the text of a page with its tables as the results are."""
+
+    def replace(found):
+        figures = results[results["table"] == found[1]]
+        if figures.empty:
+            raise SystemExit(f"{path} has a table {found[1]!r} that no file of {RESULTS} contains")
+        return found[1] + found[2] + render_table(figures, path.parent == RESULTS)
+
+    return TABLE.sub(replace, path.read_text())
+
+
+def find_pages() -> list[pathlib.Path]:
+    """Return the pages that may have tables."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+if __name__ == "__main__":
+    results = read_results()
+    for page in find_pages():
+        page.write_text(render_page(page, results))
