@@ -74,8 +74,8 @@ def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
     check_array("positive", positive)
     if positive.ndim != 1:
         raise UserError(
-            f"positive is not one score per anchor (got shape {positive.shape}): pass shape (m,), "
-            "with a row for each positive of an anchor"
+            f"positive is not one score per anchor (got shape {positive.shape}): pass scores (m,), "
+            "not embeddings, with one row per positive"
         )
     return read_rows(positive, negatives, where)
 
