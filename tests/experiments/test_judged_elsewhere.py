@@ -13,7 +13,7 @@ from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.text import probes as text_probes
 from experiments.kinds.text.data import load_data as load_text
 from experiments.training import checks
-from experiments.training.contrastive import check_places
+from experiments.training.contrastive import check_data_identity
 from experiments.training.probes import FeatureSet, ProbeContext
 from tests.commands import run
 from tests.experiments.test_export import write_run
@@ -45,7 +45,9 @@ def of_folder(folder, **settings):
 def check(kind, own, *flags):
     """Whether a run is judged on its own data, by flags as of the command."""
     given = [f"--config.data.{flag}" for flag in flags]
-    return check_places(CONTRASTIVE[kind], own, judged_on(own, CONTRASTIVE[kind].KEYS, given))
+    return check_data_identity(
+        CONTRASTIVE[kind], own, judged_on(own, CONTRASTIVE[kind].KEYS, given)
+    )
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -73,7 +75,7 @@ def test_a_folder_with_the_name_of_a_source_is_refused(kind, tmp_path):
     for folder in ("other", name):
         (tmp_path / folder).mkdir()
     assert not check(kind, own, f"source={source}", f"path={tmp_path}/other")
-    with pytest.raises(UserError, match=f"is called {name}"):
+    with pytest.raises(UserError, match=f"also named {name}"):
         check(kind, own, f"source={source}", f"path={tmp_path / name}")
 
 
