@@ -61,7 +61,7 @@ def test_other_data_of_the_own_name_are_refused(kind, tmp_path, monkeypatch):
     for given in ("path=a/wav", f"path={tmp_path}/b/../a/wav", "batch_size=3"):
         assert check(kind, own, given) == (given == "path=a/wav")
     assert not check(kind, own, "path=b/other")
-    with pytest.raises(UserError, match=r"b/wav is called wav, .*/a/wav"):
+    with pytest.raises(UserError, match=r"b/wav would .*/a/wav, also named wav"):
         check(kind, own, "path=b/wav")
     (tmp_path / "a/wav").rename(tmp_path / "moved")
     assert check(kind, own, "path=b/wav"), "moved, which its names tell"
@@ -97,7 +97,7 @@ def test_labels_and_items_of_the_own_name_are_refused(tmp_path):
     other = f"path={tmp_path}/b/other"
     for flag, name in (("phones", "phones.txt"), ("item_file", "dev.item")):
         for folder in "ab":  # the same file, of other recordings, too
-            with pytest.raises(UserError, match=f"{folder}/{name} of .*b/other is called"):
+            with pytest.raises(UserError, match=f"{folder}/{name} of .*b/other would replace"):
                 check("audio", own, other, f"{flag}={tmp_path}/{folder}/{name}")
     assert not check("audio", own, other, f"phones={tmp_path}/b/others.txt")
     assert not check("audio", own, f"phones={tmp_path}/b/others.txt")
