@@ -164,7 +164,7 @@ for axes, variant in zip(panels, VARIANTS, strict=False):
         axes.plot(steps, one, color=color, linewidth=0.3)
         axes.plot(steps, interquartile_mean(one[..., None]), color=color, label=arm)
     axes.set(ylim=(-1, 1), title=variant, xlabel="frames", ylabel="return")
-panels[0].legend()
+panels[0].legend(loc="lower right", fontsize="small")
 
 # %% [markdown]
 # ## Information and memory on `seen_again`
