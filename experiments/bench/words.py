@@ -48,7 +48,7 @@ def word_rows(epochs: int, num_seeds: int) -> list[Row]:
     text = load_data(config, print)
     vocabulary = text.train.vocabulary
     sides = {"words": sys.executable, **({"by_gensim": python} if python else {})}
-    rates, found = ({side: [] for side in sides} for _ in range(2))
+    rates, found = {side: [] for side in sides}, {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as folder:
         sentences = pathlib.Path(folder, "sentences.txt")
         with sentences.open("w") as file:  # the known words by number
