@@ -30,11 +30,12 @@ def render_table(figures: pd.DataFrame, with_revision: bool) -> str:
     cells = cells.reindex(figures["row"].unique())[figures["column"].unique()].fillna("")
     lines = ["| | " + " | ".join(cells.columns) + " |", "|---" * (cells.shape[1] + 1) + "|"]
     lines += [f"| {row} | " + " | ".join(values) + " |" for row, *values in cells.itertuples()]
-    names = ["command", "seeds", "device", *["revision"] * with_revision, "date"]
-    for source in figures[names].drop_duplicates().itertuples(index=False):
-        command, seeds, *rest = source
-        parts = [f"`{command}`", f"seeds {seeds}" if seeds else "", *rest]
-        lines += ["", "; ".join(filter(None, parts)) + "."]
+    for source in figures.drop_duplicates(["source", "seeds"]).itertuples():
+        seeds = f"seed{'s' * (not source.seeds.isdigit())} {source.seeds}" * bool(source.seeds)
+        revision = f"revision {source.revision}" * with_revision
+        code = f"`{source.command}`" * bool(source.command)
+        parts = filter(None, [code, seeds, source.device, revision, source.date])
+        lines += ["", "Measured by " * bool(code) + "; ".join(parts) + "."]
     return "\n".join(lines) + "\n\n"
 
 
@@ -58,4 +59,5 @@ def find_pages() -> list[pathlib.Path]:
 if __name__ == "__main__":
     results = read_results()
     for page in find_pages():
-        page.write_text(render_page(page, results))
+        if (text := render_page(page, results)) != page.read_text():
+            page.write_text(text)
