@@ -17,7 +17,8 @@ and set --config.data.source=librispeech_tfds --config.data.path=~/tensorflow_da
 Paper: 8 GPUs with 8 windows each, Adam at 2e-4, about 300,000 steps; phones 64.6 % (one hidden
 layer 72.5 %), speakers 97.4 %. Not run by us: no machine with the data was available. With 128
 recordings laid out like these it ran for 20 steps on a CPU. On other recordings an H200 took a
-network and batch of these sizes, with cosine scores, through 142 steps a second (docs/gpu.md).
+network and batch of these sizes, with cosine scores, through 142 steps a second
+(docs/results/speed.md).
 
 On one GPU (pip install 'cpc-jax[cuda]'), add --device gpu, which ends where there is none instead
 of training on the CPU, and for speed --config.model.dtype=bfloat16. The negatives stay those of 8

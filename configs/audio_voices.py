@@ -2,10 +2,10 @@
 
 cpc train --config audio_voices --workdir runs/voices
 
-Settings were chosen on training utterances (docs/audio.md). Measured on 2 CPU cores, mean of seeds
-0 to 2: strict bound 3.56 nats, averaged over all six offsets; frame-wise linear probe accuracy of
-c: festvox-ru phones 73.7 % (MFCC with context 69.6 %, untrained 69.5 %), asterisk-en phones 68.6 %
-(65.9, 63.8), speakers 94.5 % (83.8, 84.9).
+Settings were chosen on training utterances (docs/results/audio.md). Measured on 2 CPU cores, mean
+of seeds 0 to 2: strict bound 3.56 nats, averaged over all six offsets; frame-wise linear probe
+accuracy of c: festvox-ru phones 73.7 % (MFCC with context 69.6 %, untrained 69.5 %), asterisk-en
+phones 68.6 % (65.9, 63.8), speakers 94.5 % (83.8, 84.9).
 """
 
 from configs import audio
@@ -16,11 +16,11 @@ def get_config():
     c = every_offset()
     c.num_steps = 800
     c.eval_every = c.save_every = 400
-    # As good as all 12 (docs/audio.md), in three quarters of the time.
+    # As good as all 12 (docs/results/audio.md), in three quarters of the time.
     c.model.num_offsets, c.model.horizon = 6, 12
-    c.model.context_blocks = 4  # a quarter of the recurrent products (docs/audio.md)
+    c.model.context_blocks = 4  # a quarter of the recurrent products
     c.negatives.shards = 1  # all windows: two know speakers less
-    c.optim.name = "muon"  # as good after 800 steps as Adam after 2,400 (docs/audio.md)
+    c.optim.name = "muon"  # as good after 800 steps as Adam after 2,400 (docs/results/audio.md)
     c.optim.learning_rate = 2e-3
     c.probe.tasks = ("phones", "speakers")  # abx when asked for: docs/speech.md
     return c

@@ -2,7 +2,7 @@
 
 cpc train --config audio_voices_long --workdir runs/voices_long
 
-Measured on 2 CPU cores, seed 0 (docs/measured.md): frame-wise probe accuracy of c, linear and
+Measured on 2 CPU cores, seed 0 (docs/results/audio.md): frame-wise probe accuracy of c, linear and
 with one hidden layer: festvox-ru phones 75.1 and 78.1 % (MFCC 60.6 and 75.0 %, MFCC with context
 69.3 and 82.2 %), asterisk-en phones 70.4 and 74.2 % (56.8 and 69.9, 65.8 and 78.5).
 """

@@ -2,8 +2,8 @@ r"""The default's images and patches with a wider network and longer training, f
 
 cpc train --config image_fashion_mnist_long --workdir runs/fashion_long
 
-One H100 takes 18.9 ms a step, so 7.4 minutes (docs/gpu.md). Accuracy is not given: it has not been
-trained.
+One H100 takes 18.9 ms a step, so 7.4 minutes (docs/results/speed.md). Accuracy is not given: it has
+not been trained.
 """
 
 from configs import image

@@ -83,4 +83,4 @@ plt.show()
 
 # %% [markdown]
 # The bound stays below the truth, and falls with the offset as it does. What real books give, and
-# what probes find in their sentences: `docs/text.md`.
+# what probes find in their sentences: `docs/results/text.md`.

@@ -5,7 +5,7 @@
 # with a ball that hides and is seen again as it lands (its memory predicts an image: CPC can help),
 # is never seen again (it predicts none), or is always visible (no memory is needed). `FULL=1` in
 # the environment trains ten seeds for 1.2 million frames, which takes more than an hour on two
-# cores; `FULL=seen_again`, or another variant, trains only this one. Results: `docs/rl.md`.
+# cores; `FULL=seen_again`, or another variant, trains only it. Results: `docs/results/agents.md`.
 
 # %%
 import itertools

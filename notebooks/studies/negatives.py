@@ -5,7 +5,7 @@
 # run: how likely a latent d steps from the positive has its label, and the exclusion window that
 # follows; how many negatives are hard, and the K that follows; how noisy K sampled negatives make
 # the gradient. `RUN=runs/voices` in the environment names a run; without one a small run on
-# synthetic sound is trained. The results of a sweep are in `docs/negatives.md`.
+# synthetic sound is trained. The results of a sweep are in `docs/results/negatives.md`.
 
 # %%
 import contextlib

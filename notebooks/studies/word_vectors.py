@@ -4,7 +4,7 @@
 # Skip-gram with negative sampling against the matrix that it factorises, and four common claims
 # about skip-gram, CBOW, sampled softmax and NCE, asked over seeds. With `FULL=1` in the environment
 # the texts are dictionaries (fetched once) instead of made-up sentences; results of that size are
-# in `docs/text.md`.
+# in `docs/results/text.md`.
 
 # %%
 import os
