@@ -3,7 +3,7 @@
 # make nightly  long tests, kills, damage and odd input for an hour, intervals, studies at full size
 # make mutations  faults of one line each, and which of them the tests nearest to them miss
 # make fast   the tests without a network, and without whole runs
-# make docs   the site, in build/docs, its notebooks executed
+# make docs   the tables of figures, and the site, in build/docs, its notebooks executed
 # Nothing needs root; what is there is reused.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -53,6 +53,7 @@ lint: .venv/dev
 	$(BIN)/basedpyright
 
 docs: .venv/dev
+	$(BIN)/python docs/tables.py
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
 
 clean:

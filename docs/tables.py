@@ -52,8 +52,9 @@ def render_page(path: pathlib.Path, results: pd.DataFrame) -> str:
 
 
 def find_pages() -> list[pathlib.Path]:
-    """Return the pages that may have tables."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Return README and the pages of the site that git tracks."""
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    return [ROOT / "README.md", *(page for page in pages if page.parent.name != "generated")]
 
 
 if __name__ == "__main__":
