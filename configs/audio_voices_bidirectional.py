@@ -4,7 +4,7 @@ cpc train --config audio_voices_bidirectional --workdir runs/both
 
 The paper trains on some 8,000 hours of many languages (from memory) and evaluates recognition in
 others; it has no results on these recordings. Network and data differ: this is `audio_voices` with
-a second context over the same latents in reverse. For a first look, see docs/family.md.
+a second context over the same latents in reverse. For a first look, see docs/results/family.md.
 """
 
 from configs import audio_voices

@@ -6,7 +6,8 @@ The paper, on 60,000 hours, as reported by SUPERB: phone error rate 41.7 to 42.5
 encoder takes log-mel energies and is 128 wide (256), the context is 256 wide as there; scores are
 cosines (dot products over the width); negatives are never the positive. CPC2 adds a second LSTM
 layer (model.context_layers=2) and augments the past. Measured for 600 steps, one seed
-(docs/family.md): festvox-ru phones 64.6 %, asterisk-en phones 60.1 %, strict bound 2.55 nats.
+(docs/results/family.md): festvox-ru phones 64.6 %, asterisk-en phones 60.1 %, strict bound 2.55
+nats.
 """
 
 from configs import audio_voices

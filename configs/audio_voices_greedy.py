@@ -7,7 +7,7 @@ To train the network as a whole, add --config.model.modules=1.
 The paper, on 100 hours of LibriSpeech: phones 62.5 % and speakers 99.4 %, against 64.9 and 99.6 for
 its own CPC (from memory, second-hand). Differences: negatives are all latents of two windows, not
 10; cosines; width 128; each module trains on the first 128 latents of a window, at its own stride.
-For a first look, see docs/family.md.
+For a first look, see docs/results/family.md.
 """
 
 from configs import audio_voices

@@ -8,8 +8,8 @@ knows nothing of what follows; a residual around every context layer. With 10 ne
 lambda of 10 makes its loss the sum over them. Scores are cosines over 0.1 plus a learned bias,
 which starts at the log odds of a pair: with the paper's dot products (loss.cosine=False,
 negatives.temperature=1, no bias) the first gradients, all of which say "no", collapse the latents.
-Measured for 600 steps, one seed (docs/family.md): strict bound 0.96 nats, phones of festvox-ru
-48.4 %, of asterisk-en 37.6 %, speakers by frame 35.0 %.
+Measured for 600 steps, one seed (docs/results/family.md): strict bound 0.96 nats, phones of
+festvox-ru 48.4 %, of asterisk-en 37.6 %, speakers by frame 35.0 %.
 """
 
 from configs import audio_voices

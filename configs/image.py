@@ -67,7 +67,7 @@ KEYS = {
         "directions": Key(
             ("down", "up"), "directions, each with its own context and predictor; the paper: only "
             "down, where c knows nothing of the rows below it and its probe loses 2 points "
-            "(docs/images.md)", words=("down", "up", "right", "left")),
+            "(docs/results/images.md)", words=("down", "up", "right", "left")),
         "modules": Key(
             1, "parts with a loss of their own and no gradient between them: groups of stages or "
             "convolutions, with the contexts as one more; 1: the whole network",
@@ -81,8 +81,8 @@ KEYS = {
         **defaults.PRECISION,
     },
     "loss": defaults.LOSS,
-    # The same place of other images. All of the batch gives the probe no more (docs/images.md), at
-    # twice the time a step, and log N - L would be no bound.
+    # The same place of other images. All of the batch gives the probe no more, at twice the time a
+    # step (docs/results/images.md), and log N - L would not be a bound.
     "negatives": with_defaults(defaults.NEGATIVES, rule="one_per_sequence"),
     "optim": with_defaults(defaults.OPTIM, learning_rate=1e-3),
     "evaluate": {

@@ -4,7 +4,7 @@ cpc train --config image_fashion_mnist --workdir runs/fashion
 cpc probe --workdir runs/fashion --task few_labels
 
 Accuracy of c on 10,000 test images, mean of seeds 0 to 2: linear probe 91.5 % (untrained 86.9, raw
-pixels 84.5), 20 neighbors 86.8 % (82.6, 84.6). docs/images.md documents the search.
+pixels 84.5), 20 neighbors 86.8 % (82.6, 84.6). docs/results/images.md documents the search.
 """
 
 from configs import image
@@ -13,7 +13,7 @@ from configs import image
 def get_config():
     """The default's patches of 8 pixels and small network, trained by Muon."""
     c = image.get_config()
-    c.optim.name = "muon"  # 1.7 points above Adam on c after 400 steps (docs/images.md)
+    c.optim.name = "muon"  # 1.7 points above Adam on c after 400 steps (docs/results/images.md)
     c.optim.learning_rate = 5e-3
     c.evaluate.num_images = 1024  # two rows ahead, the bound is near the ceiling of 512
     c.probe.solver = "lbfgs"  # above ridge by 0.3 points on c to 3 on pixels

@@ -5,7 +5,7 @@
 Each task of Czyz et al. (2023) hands out 2,000 rows, as a user would have them. For every estimator
 it is counted in how many tasks its value and its lower end are not above the truth, and in how many
 its interval covers it. The status is 1 if an "at least" is above the truth. It takes 8 minutes on
-two shared cores: one critic, three trainings, half the default steps (docs/own_arrays.md).
+two shared cores: one critic, three trainings, half the default steps (docs/results/information.md).
 """
 
 import sys
