@@ -179,8 +179,8 @@ def test_a_run_that_has_ended_is_exported(small_run):
 
 
 @pytest.mark.parametrize(("config", "match"), [
-    (plain(audio_synthetic.get_config()), r"no checkpoints: train it first .*cpc train"),
-    ({"tasks": 3}, "holds no run of audio, image"), (None, r"config\.json"),
+    (plain(audio_synthetic.get_config()), r"lacks checkpoints: .*cpc train"),
+    ({"tasks": 3}, "audio, image"), (None, r"config\.json"),
 ])  # fmt: skip
 def test_what_is_no_trained_run(tmp_path, config, match):
     if config is not None:

@@ -100,7 +100,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
 @pytest.mark.parametrize(("key", "value", "words"), [
     ("model.context", "gruu", "context must be one of gru, lstm.*'gruu'"),
     ("probe.ctc_minutes", ("x",), "ctc_minutes must .* float.*'x'"),
-    ("kind", "images", "kind is 'images'.*audio, image"),
+    ("kind", "images", "kind must .*audio, image.*'images'"),
     ("seed", -1, "seed must .*at least 0 and below 4294967296 .*-1"),
     ("num_steps", 0, "num_steps must .*from 1 to 1000000000 .*0"),
     ("negatives.temperature", 0.0, "temperature must be above 0 .*0.0"),
