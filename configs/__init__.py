@@ -1,1 +1,1 @@
-"""One experiment per file: `get_config()` returns it, the docstring says what to expect."""
+"""Configs, one experiment per file; docstrings give the command and the expected results."""

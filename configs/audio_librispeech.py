@@ -15,15 +15,14 @@ prepare train-clean-100 once with tfds and TensorFlow:
 and set --config.data.source=librispeech_tfds --config.data.path=~/tensorflow_datasets.
 
 Paper: 8 GPUs with 8 windows each, Adam at 2e-4, about 300,000 steps; phones 64.6 % (one hidden
-layer 72.5 %), speakers 97.4 %. Not run by us: no machine with the data was available. With 128
-recordings laid out like these it ran for 20 steps on a CPU. On other recordings an H200 took a
-network and batch of these sizes, with cosine scores, through 142 steps a second
-(docs/results/speed.md).
+layer 72.5 %), speakers 97.4 %. Not run by us, for lack of the data. With 128 recordings in the same
+layout it ran for 20 steps on a CPU. On other recordings an H200 trained a network with these sizes,
+this batch and cosine scores at 142 steps per second (docs/results/speed.md).
 
-On one GPU (pip install 'cpc-jax[cuda]'), add --device gpu, which ends where there is none instead
-of training on the CPU, and for speed --config.model.dtype=bfloat16. The negatives stay those of 8
-devices. Where memory is short, --config.optim.accumulate=2, 4 or 8 leaves the loss as it is; a
-smaller batch has fewer negatives, and in one of 8 each window has only its own. To try all of it
+On one GPU (pip install 'cpc-jax[cuda]'), add --device gpu, which fails without a GPU instead of
+training on the CPU, and for speed --config.model.dtype=bfloat16. The negatives remain those of 8
+devices. To save memory, --config.optim.accumulate=2, 4 or 8 leaves the loss unchanged; a smaller
+batch has fewer negatives, and with a batch of 8 each window has only its own. To test everything
 first: --config.num_steps=200 --config.optim.warmup_steps=20 --config.probe.hours=0.5.
 
 For Table 2, set --config.model.num_offsets=2,4,8,12 or 16; --config.data.one_speaker=True for same
@@ -38,7 +37,7 @@ from configs import audio
 
 
 def get_config():
-    """The paper's sizes."""
+    """Return the sizes of the paper."""
     c = audio.get_config()
     c.num_steps = 300_000
     c.log_every = 200
@@ -53,7 +52,7 @@ def get_config():
     c.optim.schedule = "constant"
     c.evaluate.num_windows = 256
     c.probe.features = ("c", "z", "mfcc", "random c")
-    # 80 h of c are 30 GB, in float32, at each stage of the fit: these are 20 h, 8 GB.
+    # c of 80 h takes 30 GB in float32 at each stage of the fit; 20 h take 8 GB.
     c.probe.hours = 20.0
     c.probe.minutes_per_speaker = 5.0
     return c

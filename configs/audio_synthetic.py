@@ -1,16 +1,16 @@
-"""Synthetic speech of known information: phones from a Markov chain, with a static speaker.
+"""Synthetic speech with known information: phones from a Markov chain, with a static speaker.
 
     cpc train --config audio_synthetic --workdir runs/synthetic
 
-For tests, and for checking the tracker: the report draws the exact information beside the bound.
-Expected: just below the exact curve at every offset, in 102 s on 2 CPU cores beside another job.
+For tests and for checking the tracker: the report shows the exact information next to the bound.
+Expected: just below the exact curve at every offset, in 102 s on 2 shared CPU cores.
 """
 
 from configs import audio
 
 
 def get_config():
-    """A small network of the waveform, on sound that is made up."""
+    """Return a small network on the synthetic waveform."""
     c = audio.get_config()
     c.num_steps = 300
     c.log_every = 25

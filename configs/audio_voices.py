@@ -12,34 +12,34 @@ from configs import audio
 
 
 def get_config():
-    """Contexts of log-mel energies, on recordings that anyone can have."""
+    """Return the demo: contexts of log-mel energies, on freely available recordings."""
     c = every_offset()
     c.num_steps = 800
     c.eval_every = c.save_every = 400
     # As good as all 12 (docs/results/audio.md), in three quarters of the time.
     c.model.num_offsets, c.model.horizon = 6, 12
-    c.model.context_blocks = 4  # a quarter of the recurrent products
-    c.negatives.shards = 1  # all windows: two know speakers less
+    c.model.context_blocks = 4  # a quarter of the recurrent products (docs/results/audio.md)
+    c.negatives.shards = 1  # negatives of only two windows make c worse for speakers
     c.optim.name = "muon"  # as good after 800 steps as Adam after 2,400 (docs/results/audio.md)
     c.optim.learning_rate = 2e-3
-    c.probe.tasks = ("phones", "speakers")  # abx when asked for: docs/speech.md
+    c.probe.tasks = ("phones", "speakers")  # for abx see docs/speech.md
     return c
 
 
 def every_offset():
-    """Twelve predictions, one of each latent ahead: what the configs of the family change."""
+    """Return twelve predictions, one for each latent ahead; the base of related configs."""
     c = audio.get_config()
     c.num_steps = 3000
     c.log_every = 100
     c.eval_every = c.save_every = 1000
     c.data.window_samples = 20480  # 1.28 s: 128 latents
     c.model.encoder = "log_mel"  # the paper: convolutions over the waveform
-    c.model.padding = "same"  # latents see 20 ms ahead; the paper does not say
+    c.model.padding = "same"  # latents see 20 ms ahead; the paper leaves it open
     c.model.width = 128  # the paper: 512
     c.model.context_width = 512  # the paper: 256
     c.loss.cosine = True  # the paper: dot products
     c.negatives.temperature = 0.05
-    c.negatives.shards = 4  # negatives of two windows: 0.6 to 0.75 of a step's time
+    c.negatives.shards = 4  # negatives of two windows: steps take 0.6 to 0.75 of the time
     c.optim.learning_rate = 1e-3  # the paper: 2e-4, for 300,000 steps
     c.probe.tasks = ("phones", "speakers", "abx")
     c.probe.features = ("c", "mfcc", "mfcc context", "random c")

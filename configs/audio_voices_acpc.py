@@ -11,7 +11,7 @@ from configs import audio_voices
 
 
 def get_config():
-    """The demo, whose predictions say what comes next and not when."""
+    """Return the demo with predictions aligned to the frames ahead."""
     c = audio_voices.every_offset()
     c.model.num_offsets = 6  # predictions
     c.loss.align_to = 12  # frames, 120 ms

@@ -11,8 +11,8 @@ from configs import audio_voices
 
 
 def get_config():
-    """The demo, whose c sees what follows, too."""
+    """Return the demo with a second context, of the future."""
     c = audio_voices.every_offset()
     c.model.directions = ("forward", "backward")
-    c.model.context_width = 256  # of each: c is as wide as the demo's
+    c.model.context_width = 256  # per direction: both have the width of the demo's c
     return c

@@ -14,7 +14,7 @@ from configs import audio_voices
 
 
 def get_config():
-    """Channel norm, LSTM, a predictor each, and 128 negatives of the same speaker."""
+    """Return channel norm, an LSTM, one predictor per offset, and 128 same-speaker negatives."""
     c = audio_voices.every_offset()
     c.data.one_speaker = True
     c.model.norm = "channel"

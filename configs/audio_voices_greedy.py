@@ -14,7 +14,7 @@ from configs import audio_voices
 
 
 def get_config():
-    """The demo with the paper's encoder: five convolutions and the context are modules."""
+    """Return the demo with the paper's encoder: five convolutions and the context are modules."""
     c = audio_voices.every_offset()
     c.model.encoder = "conv"
     c.model.norm = "layer"

@@ -1,4 +1,4 @@
-"""The demo's data for 8,000 steps, by one block of a GRU, with wider probes.
+"""The demo's data for 8,000 steps, with a GRU in one block and wider probes.
 
 cpc train --config audio_voices_long --workdir runs/voices_long
 
@@ -11,7 +11,7 @@ from configs import audio_voices
 
 
 def get_config():
-    """The demo, longer, by Adam, its GRU whole and negatives of two windows."""
+    """Return longer training by Adam, with negatives of two windows."""
     c = audio_voices.every_offset()
     c.num_steps = 8_000
     c.model.num_offsets, c.model.horizon = 6, 12

@@ -2,9 +2,10 @@
 
 cpc train --config audio_voices_segments --workdir runs/segments
 
-Both predict the next one. Bhati et al. (2021) find the phone boundaries of TIMIT with F1 of about
-85.3 % and R-value 87.4 %. Differences: the encoder takes log-mel energies, not the waveform;
-negatives come from two windows, not only the same utterance; no gradient moves the segment ends.
+Frames predict the next frame, and segments the next segment. Bhati et al. (2021) find the phone
+boundaries of TIMIT with F1 of about 85.3 % and R-value 87.4 %. Differences: the encoder takes
+log-mel energies, not the waveform; negatives come from two windows, not only the same utterance; no
+gradient moves the segment ends.
 Measured on 2 CPU cores, seed 0: R-values of boundaries from z are 59.5 % on festvox-ru (MFCC 61.8,
 untrained 49.9, equal distances 44) and 66.8 % on asterisk-en (66.7, 62.7, 47).
 """
@@ -13,7 +14,7 @@ from configs import audio_voices
 
 
 def get_config():
-    """Two levels for one, and boundaries among the questions."""
+    """Return the demo on two levels, with a probe for boundaries."""
     c = audio_voices.every_offset()
     c.num_steps = 1000
     c.eval_every = c.save_every = 500

@@ -15,7 +15,7 @@ from configs import audio_voices
 
 
 def get_config():
-    """The demo with codes for latents, and negatives of the same speaker."""
+    """Return the demo with codes for latents and negatives of the same speaker."""
     c = audio_voices.every_offset()
     c.data.one_speaker = True
     c.model.num_codes, c.model.code_width = 512, 64
@@ -23,7 +23,7 @@ def get_config():
     c.model.context, c.model.context_width = "lstm", 256
     c.negatives.rule, c.negatives.num_sampled = "excluding_sequence", 17
     c.negatives.shards = 1
-    c.optim.learning_rate = 4e-4  # as the paper
+    c.optim.learning_rate = 4e-4  # as in the paper
     c.probe.tasks = ("phones", "speakers", "abx", "codes")
     c.probe.features = ("z", "c", "mfcc", "mfcc context", "random z", "random c")
     return c

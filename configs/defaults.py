@@ -1,4 +1,4 @@
-"""The keys of every contrastive kind: run, loss, negatives and optimizer."""
+"""Keys that all contrastive kinds share: run, loss, negatives and optimizer."""
 
 from configs.keys import Key
 from cpc.losses import LOSSES
@@ -6,10 +6,10 @@ from cpc.negatives import RULES, SAMPLERS
 
 #: Steps are counted in 32 bits.
 MAX_STEPS = 10**9
-#: Of what a matrix has rows or columns of, of layers that are compiled one by one, and of offsets.
+#: Widths are sizes of matrices; layers are compiled one by one.
 MAX_WIDTH, MAX_LAYERS, MAX_OFFSETS = 2**16, 256, 4096
 
-#: Of every training run.
+#: Shared by all kinds.
 LOGGER = Key(
     "",
     "service that also receives the records, if its package is installed; empty: none",
@@ -48,14 +48,14 @@ LOSS = {
 NEGATIVES = {
     "rule": Key("batch", "which latents of the batch are negatives", words=tuple(RULES)),
     "window": Key(
-        0, "latents around the positive, in its own sequence, that are no negatives",
+        0, "latents around the positive, in its own sequence, that are excluded as negatives",
         low=0, high=2**30),
     "shards": Key(
         1, "parts of the batch that do not see each other's negatives; the paper: its 8 devices",
         low=1),
     "choose": Key(
         "uniform", "which of the rule's negatives are used: drawn at random, chosen by score, or "
-        "all with a score of 0 beside them", words=tuple(SAMPLERS)),
+        "all and an additional score of 0", words=tuple(SAMPLERS)),
     "num_sampled": Key(
         0, "negatives per anchor for uniform, hardest, mixed and proposed; 0: all",
         low=0, high=2**30),
@@ -115,9 +115,9 @@ PRECISION = {
         words=("float32", "bfloat16")),
 }  # fmt: skip
 
-#: When probes are fitted.
+#: Schedule of the probes.
 EVERY = Key(0, "steps between probes, at evaluations; 0: only once, at the end", low=0)
-#: Keys of probes of frames.
+#: Keys of frame-wise probes.
 PROBE = {
     "hidden_width": Key(
         0, "width of a second probe with one hidden layer; 0: only the linear probe",

@@ -1,4 +1,4 @@
-"""Every key of configs of kind image."""
+"""Config keys of kind image."""
 
 from configs import defaults
 from configs.defaults import MAX_LAYERS, MAX_OFFSETS, MAX_WIDTH
@@ -19,16 +19,16 @@ KEYS = {
             "test", "split to measure the bound and the probes on, without an image of the others"),
         "group_level": Key(
             0, "folder: which directory level below path names the group, such as a subject, that "
-            "only trains or only tests (1 is the split, 2 the class); 0: no groups",
+            "is never split between training and test (1 is the split, 2 the class); 0: no groups",
             low=0, high=100, sources=("folder",)),
         "test_fraction": Key(
-            0.15, "folder: fraction of groups to test on, if test_split is the split of the "
-            "others too", above=0, below=1, sources=("folder",)),
+            0.15, "folder: fraction of groups to test on, if test_split equals split",
+            above=0, below=1, sources=("folder",)),
         "size": Key(28, "side of the images in pixels, after resizing", low=1, high=4096),
         "channels": Key(1, "channels of the images: 1 (gray) or 3", words=(1, 3)),
         **with_defaults(defaults.INPUT, batch_size=128),
     },
-    "augment": {  # in training; of whole images, then of each patch by itself
+    "augment": {  # in training, first of whole images, then of single patches
         "crop": Key(
             0, "side in pixels of a random crop, half of them mirrored; 0: data.size, no crop",
             low=0, high=4096),
@@ -66,7 +66,7 @@ KEYS = {
         "context_layers": Key(3, "layers of the context network", low=1, high=MAX_LAYERS),
         "directions": Key(
             ("down", "up"), "directions, each with its own context and predictor; the paper: only "
-            "down, where c knows nothing of the rows below it and its probe loses 2 points "
+            "down, so that c does not depend on the rows below it, which costs its probe 2 points "
             "(docs/results/images.md)", words=("down", "up", "right", "left")),
         "modules": Key(
             1, "parts with a loss of their own and no gradient between them: groups of stages or "
@@ -81,8 +81,8 @@ KEYS = {
         **defaults.PRECISION,
     },
     "loss": defaults.LOSS,
-    # The same place of other images. All of the batch gives the probe no more, at twice the time a
-    # step (docs/results/images.md), and log N - L would not be a bound.
+    # The same position of other images. Rule "batch" does not improve the probe
+    # (docs/results/images.md), takes twice the time per step, and log N - L would not be a bound.
     "negatives": with_defaults(defaults.NEGATIVES, rule="one_per_sequence"),
     "optim": with_defaults(defaults.OPTIM, learning_rate=1e-3),
     "evaluate": {
@@ -91,7 +91,7 @@ KEYS = {
     },
     "probe": {
         "tasks": Key(
-            ("linear", "knn", "neighbours", "units"), "what is fitted and drawn",
+            ("linear", "knn", "neighbours", "units"), "probes and figures",
             words=("linear", "knn", "few_labels", "fine_tuned", "supervised", "neighbours", "units")
         ),
         "features": Key(

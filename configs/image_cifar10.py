@@ -11,7 +11,7 @@ from configs import image
 
 
 def get_config():
-    """Patch augmentation after CPC v2, in two directions."""
+    """Return patch augmentation as in CPC v2, with two directions."""
     c = image.get_config()
     c.num_steps = 40_000
     c.log_every = 100

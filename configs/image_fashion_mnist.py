@@ -1,4 +1,4 @@
-"""CPC on Fashion-MNIST, from its Debian package: patches, rows for time, a linear probe.
+"""CPC on Fashion-MNIST, from its Debian package: patches whose rows replace time, a linear probe.
 
 cpc train --config image_fashion_mnist --workdir runs/fashion
 cpc probe --workdir runs/fashion --task few_labels
@@ -11,10 +11,10 @@ from configs import image
 
 
 def get_config():
-    """The default's patches of 8 pixels and small network, trained by Muon."""
+    """Return the default patches of 8 pixels and small network, trained by Muon."""
     c = image.get_config()
     c.optim.name = "muon"  # 1.7 points above Adam on c after 400 steps (docs/results/images.md)
     c.optim.learning_rate = 5e-3
-    c.evaluate.num_images = 1024  # two rows ahead, the bound is near the ceiling of 512
-    c.probe.solver = "lbfgs"  # above ridge by 0.3 points on c to 3 on pixels
+    c.evaluate.num_images = 1024  # with 512, the bound two rows ahead is near its ceiling
+    c.probe.solver = "lbfgs"  # 0.3 points above ridge on c, 3 on pixels
     return c

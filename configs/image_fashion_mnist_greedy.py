@@ -13,7 +13,7 @@ from configs import image
 
 
 def get_config():
-    """The small network in three modules, each in both directions."""
+    """Return the small network in three modules, each with both directions."""
     c = image.get_config()
     c.model.modules = 3
     return c

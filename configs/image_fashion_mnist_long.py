@@ -1,16 +1,16 @@
-r"""The default's images and patches with a wider network and longer training, for a GPU.
+"""Fashion-MNIST with a wider network and longer training, for a GPU.
 
 cpc train --config image_fashion_mnist_long --workdir runs/fashion_long
 
-One H100 takes 18.9 ms a step, so 7.4 minutes (docs/results/speed.md). Accuracy is not given: it has
-not been trained.
+A step takes 18.9 ms on one H100, so training takes 7.4 minutes (docs/results/speed.md). It has not
+been trained, so no accuracy is given.
 """
 
 from configs import image
 
 
 def get_config():
-    """Four directions, 512 images a step, 200 epochs, and every probe."""
+    """Return four directions, 512 images per step, 200 epochs, and all probes."""
     c = image.get_config()
     c.num_steps = 200 * 60_000 // 512
     c.log_every = 100

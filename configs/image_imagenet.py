@@ -14,7 +14,7 @@ from configs import image
 
 
 def get_config():
-    """The paper's setting; what it leaves open is marked."""
+    """Return the paper's settings; values that it leaves open are marked."""
     c = image.get_config()
     c.num_steps = 300_000  # open
     c.log_every = 100

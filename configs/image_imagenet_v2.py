@@ -14,7 +14,7 @@ from configs import image_imagenet
 
 
 def get_config():
-    """The settings as far as they are published; strengths of the augmentation are our choice."""
+    """Return the published settings; strengths of the augmentation are our choice."""
     c = image_imagenet.get_config()
     c.augment.crop = 260
     c.augment.grey = False

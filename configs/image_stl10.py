@@ -13,7 +13,7 @@ from configs import image
 
 
 def get_config():
-    """Their setting; their 5 rows are offsets 2 to 6 here, as offset 1 shares pixels."""
+    """Return the paper's settings; its 5 rows are offsets 2 to 6, since offset 1 shares pixels."""
     c = image.get_config()
     c.num_steps = 300 * 105_000 // 32
     c.log_every = 100

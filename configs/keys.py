@@ -1,4 +1,4 @@
-"""Config keys: the one place that defines each key's default, meaning and range."""
+"""Definition of config keys, each with default, meaning and range."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,27 +7,27 @@ from ml_collections import ConfigDict
 
 
 class Key(NamedTuple):
-    """A key of a config, whose value has the type of the default.
+    """A config key; its values have the type of the default.
 
-    Limits and words are those of each entry, if the value is a tuple.
+    If the value is a tuple, limits and words apply to each entry.
     """
 
     default: Any
     help: str
     low: float | None = None
-    """The least that it can be."""
+    """Smallest allowed value."""
     high: float | None = None
-    """The most that it can be."""
+    """Largest allowed value."""
     above: float | None = None
-    """It must be more than this."""
+    """Exclusive lower limit."""
     below: float | None = None
-    """It must be less than this."""
+    """Exclusive upper limit."""
     words: tuple[Any, ...] = ()
-    """What it can be, if not any value."""
+    """Allowed values; (): any."""
     is_path: bool = False
-    """Whether it names a place on this machine, of which others are told the last part alone."""
+    """Whether it is a local path, of which published records contain only the last part."""
     sources: tuple[str, ...] = ()
-    """The values of `data.source` that read it, if not all do: with others it is the default."""
+    """Values of `data.source` that use the key; (): all. The others require the default."""
 
 
 #: Keys by name, in sections.
@@ -35,9 +35,9 @@ Keys = Mapping[str, Any]
 
 
 def make_config(keys: Keys) -> Any:
-    """Return the config that has the default of each key.
+    """Return a config with the default of each key.
 
-    >>> make_config({"seed": Key(0, "of all randomness"), "data": {"size": Key(28, "in pixels")}})
+    >>> make_config({"seed": Key(0, "seed"), "data": {"size": Key(28, "side in pixels")}})
     data:
       size: 28
     seed: 0
@@ -51,6 +51,6 @@ def make_config(keys: Keys) -> Any:
 
 
 def with_defaults(keys: Mapping[str, Key], **defaults: Any) -> dict[str, Key]:
-    """Return the keys of a section with other defaults for some."""
+    """Return the keys of a section with some defaults replaced."""
     new = {name: keys[name]._replace(default=value) for name, value in defaults.items()}
     return {**keys, **new}

@@ -5,7 +5,7 @@
 x is an image and y its top rows. Information must grow with the rows; adding a processed copy of y
 must add nothing (ratio 1); two independent images must hold twice as much (ratio 2).
 
-Measured at 4aadb64: 3 minutes on 2 slow CPU cores beside other jobs. InfoNCE satisfies two laws
+Measured at 4aadb64: 3 minutes on 2 slow, shared CPU cores. InfoNCE satisfies two laws
 (0.87 to 1.00, 0.97 to 1.00) and, at its ceiling, breaks the third (1.01 to 1.12 instead of 2). NWJ
 fluctuates by a third, JS diverges, SMILE gives 1.1 to 1.7 instead of 2.
 """
@@ -15,5 +15,5 @@ from configs.keys import make_config
 
 
 def get_config():
-    """A form that fits a CPU."""
+    """Return defaults for a CPU."""
     return make_config(CONSISTENCY)

@@ -3,7 +3,7 @@
     cpc train --config mi_staircase --workdir runs/stairs
 
 Ten estimators, two critics, with y and with y^3, in one compiled program. Measured: 6 minutes on 2
-CPU cores beside other jobs, in two launches. At 10 nats with the joint critic: InfoNCE 4.10, just
+shared CPU cores, in two launches. At 10 nats with the joint critic: InfoNCE 4.10, just
 below its ceiling of 4.16, ML-CPC 7.0, SMILE 10.1, Donsker-Varadhan 11.2, above the truth; NWJ,
 TUBA, FLO and MINE break down. With y^3 all are low: InfoNCE 3.6, SMILE 5.4.
 
@@ -17,5 +17,5 @@ from configs.keys import make_config
 
 
 def get_config():
-    """A form that fits a CPU."""
+    """Return defaults for a CPU."""
     return make_config(STAIRCASE)

@@ -2,7 +2,7 @@
 
     cpc train --config mi_tasks --workdir runs/tasks
 
-Measured at 4aadb64: 10 minutes on 2 slow CPU cores beside other jobs. Mean distance from the truth
+Measured at 4aadb64: 10 minutes on 2 slow, shared CPU cores. Mean distance from the truth
 over the tasks: InfoNCE 0.23 nats, NWJ 0.23, Donsker-Varadhan 0.23, SMILE 0.28, JS 0.28, KSG 0.28
 (within 0.1 in one dimension, 0.9 low on two pairs among 25), CCA 0.17 (finds nothing on asinh
 Student).
@@ -18,5 +18,5 @@ from configs.keys import make_config
 
 
 def get_config():
-    """A form that fits a CPU."""
+    """Return defaults for a CPU."""
     return make_config(TASKS)

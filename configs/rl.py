@@ -1,4 +1,4 @@
-"""Every key of configs of kind rl."""
+"""Config keys of kind rl."""
 
 from configs.defaults import LOGGER, MAX_OFFSETS, MAX_WIDTH
 from configs.keys import Key, make_config
@@ -17,10 +17,10 @@ KEYS = {
             "t_maze:seen_again, gymnax:ID, navix:ID or craftax:ID"),
         "num": Key(16, "environments run in parallel", low=1, high=2**20),
         "resets": Key(
-            0, "maximum number of new episodes drawn at each step; if more end, some begin alike; "
-            "0: one for each environment", low=0, high=2**20),
+            0, "maximum number of new episodes drawn at each step; if more end, some start in the "
+            "same state; 0: one for each environment", low=0, high=2**20),
         "stagger": Key(
-            10, "length of a usual episode, over which the environments' starts are spread",
+            10, "typical length of an episode, over which the starts of environments are spread",
             low=1, high=2**20),
     },
     "model": {
@@ -32,11 +32,11 @@ KEYS = {
         "strides": Key((1, 1), "strides of the convolutions", low=1, high=MAX_WIDTH),
         "width": Key(64, "width of z after convolutions", low=1, high=MAX_WIDTH),
         "memory": Key(
-            "gru", "recurrent network that keeps the past", words=("gru", "lstm", "none")),
+            "gru", "recurrent network for memory", words=("gru", "lstm", "none")),
         "memory_width": Key(64, "width of c", low=1, high=MAX_WIDTH),
         "critic_widths": Key(
-            (), "widths of a separate network for the values, on observations; (): the values are "
-            "read from c", low=1, high=MAX_WIDTH),
+            (), "widths of a separate value network on observations; (): values are a function of "
+            "c", low=1, high=MAX_WIDTH),
     },
     "policy": {
         "name": Key(
@@ -48,7 +48,8 @@ KEYS = {
         "entropy": Key(0.01, "weight of the policy's entropy", low=0),
         "value": Key(1.0, "weight of the values' loss", low=0),
         "epochs": Key(1, "ppo: passes through a rollout", low=1, high=1000),
-        "minibatches": Key(1, "ppo: groups of environments, a step each", low=1, high=2**20),
+        "minibatches": Key(
+            1, "ppo: groups of environments, each with its own step", low=1, high=2**20),
         "clip": Key(
             0.2, "ppo: clipping range of the ratio of probabilities, and of values", above=0),
     },
@@ -61,11 +62,11 @@ KEYS = {
         "given_actions": Key(
             False, "whether predictions are given the actions in between (CPC|Action)"),
         "targets": Key(
-            "own", "latents to predict: of the own environment, or, as a control, of another one",
+            "own", "environment whose latents are predicted: its own, or as a control another one",
             words=("own", "other")),
         "rule": Key(
-            "batch", "which latents are negatives: all of the rollout, those of other episodes, "
-            "of the own one, or of every other environment at the positive's time",
+            "batch", "which latents are negatives: all in the rollout, in other episodes, in the "
+            "same episode, or in the other environments at the time of the positive",
             words=tuple(word for word in RULES if word != "same_group")),
         "cosine": Key(True, "whether scores are cosines"),
         "temperature": Key(0.1, "divisor of the scores", above=0),
@@ -86,5 +87,5 @@ KEYS = {
 
 
 def get_config():
-    """Return the defaults: the hidden ball that is seen again."""
+    """Return the defaults: hidden_ball:seen_again."""
     return make_config(KEYS)

@@ -5,15 +5,14 @@
 
 PPO settings follow the recurrent baseline of Matthews et al. (2024), from memory. Not trained for
 lack of a GPU; two updates of a small version ran on a CPU. Each episode start generates a world, so
-64 start per step, not 1,024 (docs/environments.md). `--config.cpc.weight=0.0` is the arm without
-CPC.
+64 start per step, not 1,024 (docs/environments.md). `--config.cpc.weight=0.0` disables CPC.
 """
 
 from configs import rl
 
 
 def get_config():
-    """1,024 environments, 64 steps, 4 epochs of 8 minibatches, 10^8 steps."""
+    """Return 1,024 environments, 64 steps, 4 epochs of 8 minibatches, 10^8 steps."""
     c = rl.get_config()
     c.num_env_steps = 10**8
     c.environment.name = "craftax:Craftax-Classic-Pixels-v1"

@@ -1,4 +1,4 @@
-"""The hidden ball: A2C with a GRU, whose memory also predicts 8 steps ahead.
+"""The hidden ball: A2C with a GRU, which also predicts 8 steps ahead.
 
 cpc train --config rl_hidden_ball --workdir runs/ball
 
@@ -13,7 +13,7 @@ from configs import rl
 
 
 def get_config():
-    """640,000 steps of 16 environments, 4 of which are predicted at a step."""
+    """Return 640,000 steps of 16 environments, of which 4 are predicted in each step."""
     c = rl.get_config()
     c.cpc.num_environments = 4
     return c

@@ -7,7 +7,7 @@ from configs import rl
 
 
 def get_config():
-    """Four epochs of four minibatches on each rollout."""
+    """Return four epochs of four minibatches on each rollout."""
     c = rl.get_config()
     c.policy.name = "ppo"
     c.policy.epochs = c.policy.minibatches = 4

@@ -13,7 +13,7 @@ from configs import rl_craftax
 
 
 def get_config():
-    """32 environments, 10^8 steps; scores are bilinear, and all of the rollout is candidates."""
+    """Return 32 environments and bilinear scores, with the whole rollout as candidates."""
     c = rl_craftax.get_config()
     c.environment.num, c.environment.resets = 32, 4
     c.model.memory, c.model.memory_width = "lstm", 256

@@ -9,7 +9,7 @@ from configs import rl
 
 
 def get_config():
-    """A2C on convolutions and a GRU; the cue is shown again, so that CPC can ask for it."""
+    """Return A2C with convolutions and a GRU; the cue reappears, so that CPC can predict it."""
     c = rl.get_config()
     c.num_env_steps = 200_000
     c.environment.name = "t_maze:seen_again"

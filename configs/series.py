@@ -1,4 +1,4 @@
-"""Every key of configs of kind series."""
+"""Config keys of kind series."""
 
 from configs import defaults
 from configs.defaults import MAX_LAYERS, MAX_OFFSETS, MAX_WIDTH
@@ -30,7 +30,7 @@ KEYS = {
             is_path=True, sources=("files",)),
         "group_level": Key(
             0, "files: which directory level below path names the group, such as a subject, that "
-            "only trains or only tests; 0: each file is its own group",
+            "is never split between training and test; 0: each file is its own group",
             low=0, high=100, sources=("files",)),
         "train_list": Key(
             "", "file of names of training files, or of their folders, one per line; without "
@@ -39,8 +39,8 @@ KEYS = {
             "", "file of names of test files or folders, one per line",
             is_path=True, sources=("files",)),
         "test_fraction": Key(
-            0.15, "fraction of groups to test on; of a single file, its last part", above=0, below=1
-        ),
+            0.15, "fraction of groups to test on; a single file is tested on its last part",
+            above=0, below=1),
         "window_steps": Key(128, "length of a training sequence", low=1, high=2**26),
         "correlation": Key(0.9, "ar1: correlation of successive steps", above=-1, below=1),
         "num_files": Key(4000, "ar1: number of sequences of window_steps", low=2, high=10**7),
@@ -65,8 +65,8 @@ KEYS = {
     "negatives": {
         **defaults.NEGATIVES,
         "rule": Key(
-            "auto", "which latents of the batch are negatives; auto: own_sequence for files of "
-            "few groups, else batch", words=("auto", *defaults.NEGATIVES["rule"].words)),
+            "auto", "which latents of the batch are negatives; auto: own_sequence for files from "
+            "few groups, otherwise batch", words=("auto", *defaults.NEGATIVES["rule"].words)),
         "overlap": Key(
             False, "whether windows that share some steps may be negatives of each other"),
     },
@@ -79,11 +79,11 @@ KEYS = {
         "tasks": Key(
             ("steps",), "labels that are predicted from the features", words=("steps", "files")),
         "features": Key(
-            ("c", "z", "raw", "random c"), "features of the run, the numbers themselves (raw), "
-            "and of an untrained network", words=("c", "z", "raw", "random c", "random z")),
+            ("c", "z", "raw", "random c"), "features of the run, of an untrained network (random), "
+            "and the input itself (raw)", words=("c", "z", "raw", "random c", "random z")),
         "leave_one_out": Key(
-            False, "whether probes are also fitted for each group of data.group_level, or file, "
-            "on all other groups; the network itself was trained on those of the training part"),
+            False, "whether probes are also tested on each group of data.group_level, or file, and "
+            "fitted on all others; the network itself was trained on the training groups"),
         **defaults.PROBE,
     },
 }  # fmt: skip

@@ -2,15 +2,15 @@
 
     cpc train --config series_ar1 --workdir runs/ar1
 
-In a Gaussian process with correlation r between neighbouring steps, the whole past holds -log(1 -
-r^(2k)) / 2 nats about the step k ahead; the page draws that beside the bound.
+In a Gaussian process with correlation r between neighbouring steps, the past has -log(1 - r^(2k)) /
+2 nats of information about the step k ahead; the page shows this next to the bound.
 """
 
 from configs import series
 
 
 def get_config():
-    """One channel, an encoder of single steps, a small GRU."""
+    """Return one channel, an encoder of single steps, and a small GRU."""
     c = series.get_config()
     c.num_steps = 400
     c.log_every = 25

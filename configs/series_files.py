@@ -13,7 +13,7 @@ from configs import series
 
 
 def get_config():
-    """A latent each 16 steps, which sees 44 of them; windows of 64 latents."""
+    """Return a latent every 16 steps with a receptive field of 44, and windows of 64 latents."""
     c = series.get_config()
     c.num_steps = 2000
     c.eval_every = c.save_every = 500

@@ -1,4 +1,4 @@
-"""Every key of configs of kind text."""
+"""Config keys of kind text."""
 
 from configs import defaults
 from configs.defaults import MAX_LAYERS, MAX_OFFSETS, MAX_WIDTH
@@ -23,8 +23,8 @@ KEYS = {
             20_000, "number of words with an embedding, besides <unk>", low=2, high=2**24),
         "run_sentences": Key(16, "sentences in a training sequence", low=2, high=2**16),
         "document_fraction": Key(
-            0.0, "fraction of a batch's runs that are of one document, whose sentences are harder "
-            "negatives than those of others", low=0, high=1),
+            0.0, "fraction of a batch's runs taken from one document, whose sentences are harder "
+            "negatives than other sentences", low=0, high=1),
         "max_words": Key(32, "words of a sentence; the rest is cut off", low=1, high=2**16),
         "test_fraction": Key(
             0.1, "fraction of the text to test on, in blocks of sentences", above=0, below=1),
@@ -56,8 +56,8 @@ KEYS = {
     },
     "probe": {
         "tasks": Key(
-            ("products", "genre", "next", "movies"), "what is classified: the sign of product and "
-            "of movie sentences, movie or newspaper, and which of two sentences follows",
+            ("products", "genre", "next", "movies"), "classification tasks: sentiment of product "
+            "or movie sentences, movie or newspaper, and which of two sentences follows",
             words=("products", "genre", "next", "movies")),
         "features": Key(
             ("c", "z", "random c", "random z", "mean", "bag"), "features of the run, of an "

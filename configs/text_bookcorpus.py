@@ -5,19 +5,18 @@ cpc train --config text_bookcorpus --workdir runs/books \
 
 Latents and contexts of width 2,400, three sentences ahead, Adam at 2e-4, 8 x 64 sequences as on the
 paper's 8 GPUs, each with its own negatives. The paper gives neither the width of embeddings and
-convolution nor the vocabulary size: 620 and 20,000 are those of skip-thought vectors (Kiros et al.
-2015), which it follows. The BookCorpus is distributed with one sentence per line, and files are
-read that way; a folder of prose needs --config.data.form=prose. For accelerators; never run to the
-end.
+convolution nor the vocabulary size: 620 and 20,000 come from skip-thought vectors (Kiros et al.
+2015), which it follows. Files have one sentence per line, as in the BookCorpus; a folder of prose
+needs --config.data.form=prose. For accelerators; never run to the end.
 """
 
 from configs import text
 
 
 def get_config():
-    """The paper's sizes, dot products, and negatives of each device by itself."""
+    """Return the paper's sizes, dot products, and separate negatives for each device."""
     c = text.get_config()
-    c.num_steps = 100_000  # the paper does not say
+    c.num_steps = 100_000  # the paper leaves it open
     c.log_every = 100
     c.eval_every = c.save_every = 5000
     c.data.source = "files"

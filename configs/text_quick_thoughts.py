@@ -13,7 +13,7 @@ from configs import text_sentences
 
 
 def get_config():
-    """The text and encoder of `text_sentences`, twice."""
+    """Return two encoders on the text of `text_sentences`."""
     c = text_sentences.get_config()
     c.model.name = "quick_thoughts"
     c.loss.cosine = False

@@ -3,16 +3,16 @@
 cpc train --config text_sentences --workdir runs/sentences
 
 Measured with seed 0 (docs/results/text.md): strict bound 1.43, 1.35 and 1.31 nats at offsets 1 to
-3; of two sentences, c picks the one that follows in 91.0 % (untrained 51.3 %). Frozen features tell
-movie reviews from newspapers better than untrained ones (z: 79.3 against 76.6 %), the sign of a
-review worse. 6 min 29 s with all probes, 9 min 11 s of CPU time, on 2 slow and shared cores.
+3; of two sentences, c selects the one that follows in 91.0 % (untrained 51.3 %). Frozen features
+separate movie reviews from newspapers better than untrained ones (z: 79.3 against 76.6 %), but the
+sign of a review worse. 6 min 29 s with all probes, 9 min 11 s of CPU time, on 2 slow, shared cores.
 """
 
 from configs import text
 
 
 def get_config():
-    """2.75 M words of Austen, Melville and presidents, three sentences ahead."""
+    """Return 2.75 M words of Austen, Melville and presidents, three sentences ahead."""
     c = text.get_config()
     c.eval_every = c.save_every = 500
     c.loss.cosine = True  # the paper: dot products

@@ -6,8 +6,8 @@ Measured on 2 CPU cores: 70 s in total for 5 epochs of 5.6 million words. WordSi
 0.65], SimLex-999 0.35 [0.29, 0.40], analogies 18 %; gensim with the same settings 0.58 and 0.36
 (`cpc bench --part text`: 725,000 words per second, gensim 841,000).
 
-Every objective from maximum likelihood to InfoNCE is one key away, such as a log-bilinear language
-model with noise-contrastive estimation (Mnih & Teh 2012):
+Keys select other models and objectives, from maximum likelihood to InfoNCE, such as a log-bilinear
+language model with noise-contrastive estimation (Mnih & Teh 2012):
 
     ... --config.model.name=vlbl --config.model.reach=2 --config.model.bias=unigram \
         --config.objective.name=nce --config.objective.k=25 --config.objective.alpha=1 \
@@ -20,5 +20,5 @@ from configs.words import KEYS
 
 
 def get_config():
-    """What takes minutes on two cores."""
+    """Return settings that take minutes on two cores."""
     return make_config(KEYS)

@@ -1,4 +1,4 @@
-"""Every key of configs of kind words: one word model, one objective, one noise."""
+"""Config keys of kind words: a word model, an objective and a noise distribution."""
 
 from configs.defaults import LOGGER, MAX_WIDTH
 from configs.keys import Key
@@ -39,23 +39,23 @@ KEYS = {
         "width": Key(100, "width of the embeddings", low=1, high=MAX_WIDTH),
         "hidden": Key(0, "nplm: width of the hidden layer; 0: width", low=0, high=MAX_WIDTH),
         "reach": Key(5, "context words on either side, or before", low=1, high=64),
-        "reduce": Key(True, "skip_gram and cbow: draw the reach from 1 to reach at each place"),
+        "reduce": Key(True, "skip_gram and cbow: draw the reach from 1 to reach at each position"),
         "bias": Key(
-            "none", "trained bias of each word: none, from zero, or from the log unigram",
+            "none", "trained bias of each word: none, or initially zero or the log unigram",
             words=("none", "zero", "unigram")),
     },
     "objective": {
         "name": Key("negative_sampling", "objective that is minimized", words=OBJECTIVES),
         "k": Key(5, "noise words per datum, as the logistic objectives count them", low=1),
         "draws": Key(64, "noise words drawn at once; 0: k. Softmax objectives use all", low=0),
-        "share": Key(16, "places that share a draw; 1: none; 0: all of a step", low=0),
+        "share": Key(16, "positions that share a draw; 1: none; 0: all in a step", low=0),
         "noise": Key(
-            "unigram", "distribution of the noise, or batch: the words of the places",
+            "unigram", "distribution of the noise, or batch: the other words of the step",
             words=(*NOISES, "batch")),
         "alpha": Key(0.75, "power of the frequencies in the noise", low=-2, high=2),
         "minority": Key(0.5, "noise minority: fraction of the words, the rarest", above=0, below=1),
         "minority_mass": Key(
-            0.2, "noise minority: fraction of the draws that go to these", above=0, below=1),
+            0.2, "noise minority: fraction of the draws from these words", above=0, below=1),
         "backoff": Key(0.2, "noise bigram: weight of unigram^alpha", above=0, high=1),
         "rank": Key(16, "noise proposal: width of its network", low=1, high=MAX_WIDTH),
         "unique": Key(False, "whether a draw contains each word at most once"),
@@ -76,6 +76,6 @@ KEYS = {
     "evaluate": {
         "similarity": Key(True, "whether WordSim-353, SimLex-999 and analogies are evaluated"),
         "perplexity": Key(True, "whether held-out text is scored, with all words as classes"),
-        "max_places": Key(20_000, "places of held-out text", low=1),
+        "max_places": Key(20_000, "maximum number of positions in held-out text", low=1),
     },
 }  # fmt: skip

@@ -29,7 +29,7 @@ from cpc.report.engine import Section
 from cpc.results import Run, digest
 from cpc.types import UserError
 from experiments.command import cli, cluster
-from experiments.command.config import Config, check_config, judged_on, load_config, with_settings
+from experiments.command.config import Config, check_config, evaluation_config, load_config, with_settings
 from experiments.command.run_dir import open_run, write_skipped
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
@@ -66,7 +66,7 @@ def run(
     pretrained = read_weights(checkpoint, layer)
     given = {"source": "folder", "path": folder, "phones": phones, "item_file": items}
     flags_given = [f"--config.data.{name}={value}" for name, value in given.items()]
-    config = judged_on(config_of(pretrained), audio.KEYS, [*flags_given, *settings])
+    config = evaluation_config(config_of(pretrained), audio.KEYS, [*flags_given, *settings])
     config.probe.tasks = tuple(tasks)
     check_config(config, audio.KEYS)
     mesh = cluster.start(device, config, workdir)

@@ -21,7 +21,7 @@ from absl import flags
 
 from cpc.types import UserError
 from experiments.command import cli, cluster
-from experiments.command.config import check_config, judged_on
+from experiments.command.config import check_config, evaluation_config
 from experiments.command.run_dir import check_same_data
 from experiments.kinds.registry import read_contrastive
 from experiments.training import step as training
@@ -52,7 +52,7 @@ def main() -> None:
                 f"from {', '.join(known)}"
             )
         config.probe.tasks = (TASK.value,)
-    config = judged_on(config, kind.KEYS, SETTINGS)
+    config = evaluation_config(config, kind.KEYS, SETTINGS)
     check_config(config, kind.KEYS)
     kind.geometry(config)  # which checks it
     is_of_run = check_data_identity(kind, own, config)

@@ -1,1 +1,1 @@
-"""What every command shares: its flags, its config, its run directory and its devices."""
+"""Flags, configs, run directories and devices, which all commands share."""

@@ -1,4 +1,4 @@
-"""The command line: flags, and errors in one sentence."""
+"""Command-line flags, help texts and one-sentence errors."""
 
 import contextlib
 import functools
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from logging import getLogger
 from typing import Any, NoReturn
 
-import jax  # noqa: F401 (before jaxlib, whose XLA would else tell every command of its devices)
+import jax  # noqa: F401 (before jaxlib, or XLA logs its devices in each command)
 from absl import app, flags, logging
 from jaxlib import xla_client
 from ml_collections import config_flags
@@ -28,16 +28,14 @@ from cpc.types import UserError
 from experiments.command import names
 from experiments.command.config import parse_settings, suggest_key
 
-WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Directory of a run, which training creates or resumes."
-)
+WORKDIR = flags.DEFINE_string("workdir", None, "Run directory, which training creates or resumes.")
 DEVICE = flags.DEFINE_string("device", "auto", "auto, cpu, gpu or tpu.")
-#: Status of a command whose output nobody reads any more, as a shell has it of others (SIGPIPE).
+#: Exit status when the reader of the output has gone, as a shell reports it for SIGPIPE.
 CLOSED = 141
 
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
-    """Define --config, a name in configs/ or a file with get_config(); --config.a=1 sets a key."""
+    """Define --config: a name in configs/ or a file with get_config(); --config.a=1 sets a key."""
     try:
         sys.argv[1:] = names.find_configs(sys.argv[1:])
     except UserError as error:
@@ -45,13 +43,13 @@ def define_config(default: str | None = None) -> flags.FlagHolder:
     return config_flags.DEFINE_config_file(
         "config",
         default,
-        "Name of a config, such as audio_voices, or the path of one. "
+        "Name of a config, such as audio_voices, or path to a config file. "
         "--config.optim.learning_rate=1e-4 after it sets a key.",
     )
 
 
 def take_settings(*sections: str) -> list[str]:
-    """Take --section.key=value from the command line, as flags of a config: --config.section..."""
+    """Remove --section.key=value from sys.argv; return them as --config.section.key=value."""
     setting = re.compile(rf"--(?:config\.)?((?:{'|'.join(sections)})\..*)", re.DOTALL)
     found = [setting.fullmatch(word) for word in sys.argv]
     sys.argv[:] = [word for word, match in zip(sys.argv, found, strict=True) if not match]
@@ -59,10 +57,8 @@ def take_settings(*sections: str) -> list[str]:
 
 
 def define_step() -> flags.FlagHolder[str | None]:
-    """Define --step, a checkpoint of a run."""
-    return flags.DEFINE_string(
-        "step", None, "Checkpoint: its number, or best; the newest by default."
-    )
+    """Define --step, which selects a checkpoint of a run."""
+    return flags.DEFINE_string("step", None, "Checkpoint: a number or best. Default: the newest.")
 
 
 def run(
@@ -70,63 +66,66 @@ def run(
     takes_folders: bool = False,
     shared: Sequence[str] = ("workdir", "device"),
 ) -> None:
-    """Parse the flags and run; a mistake of the user ends in one sentence and status 2.
+    """Parse the flags and call `main`; a user's mistake prints one sentence and exits with 2.
 
-    `main` gets the words that are not flags if it `takes_folders`; `shared` are its common flags.
+    Args:
+        main: Function to call without arguments, or with the positional ones.
+        takes_folders: Whether to pass the positional arguments to `main`, instead of rejecting any.
+        shared: Flags of this module that --help lists.
     """
-    for name in (*shared, "config", "keys", "step", "audit"):  # --help shows them beside its own
+    for name in (*shared, "config", "keys", "step", "audit"):
         if name in flags.FLAGS:
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     logging.set_verbosity(logging.ERROR)
-    # That there is a GPU which jax cannot use is no detail: it says so before days on the CPU.
+    # JAX warns here about a GPU that it cannot use: show that before days of training on the CPU.
     getLogger("jax._src.xla_bridge").setLevel("WARNING")
-    # Pillow's warning of large images: those that are too large are said in a sentence of ours.
+    # Our image source reports oversized images itself.
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
     if isinstance(sys.stdout, io.TextIOWrapper):
         old = sys.stdout
         sys.stdout = Output(old.buffer, old.encoding, old.errors, line_buffering=True)
-    sys.unraisablehook = functools.partial(interrupt_again, shown=sys.unraisablehook)
+    sys.unraisablehook = functools.partial(interrupt_again, report=sys.unraisablehook)
     app.run(lambda argv: _guard(main, argv[1:], takes_folders), flags_parser=_parse)
 
 
 class Output(io.TextIOWrapper):
-    """Standard output, line by line, without which a command goes on if a disk is full."""
+    """Standard output that is dropped with a warning if it fails, as when a disk is full."""
 
     def write(self, text: str) -> int:
-        """Write a text, if there is room for it."""
-        with self._dropping():
+        """Write `text`, or drop it after a failure."""
+        with self._drop_errors():
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush the buffer, if there is room for it."""
-        with self._dropping():
+        """Flush the buffer, or drop it after a failure."""
+        with self._drop_errors():
             super().flush()
 
     @contextlib.contextmanager
-    def _dropping(self) -> Iterator[None]:
+    def _drop_errors(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
             raise
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # also for what is buffered
-            print(f"standard output failed ({error.strerror}): nothing more is printed to it",
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # drops the buffer as well
+            print(f"standard output failed ({error.strerror}): no further output",
                   file=sys.stderr)  # fmt: skip
 
 
-def interrupt_again(late: Any, shown: Callable[[Any], object]) -> None:
-    """Send a Ctrl-C anew that came within a callback of a library, where Python would drop it."""
+def interrupt_again(late: Any, report: Callable[[Any], object]) -> None:
+    """Resend a Ctrl-C that arrived in a callback of a library, where Python would drop it."""
     if issubclass(late.exc_type, KeyboardInterrupt):
         threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:
-        shown(late)
+        report(late)
 
 
 def note_interrupts() -> list[int]:
-    """Return a list that grows at each Ctrl-C, which raises `KeyboardInterrupt` as before.
+    """Return a list that grows at each Ctrl-C, which still raises `KeyboardInterrupt`.
 
-    A library's C code, such as matplotlib's, may turn that into an error of its own.
+    C code of a library, such as matplotlib's, may replace that exception by one of its own.
     """
     interrupts = []
 
@@ -134,7 +133,7 @@ def note_interrupts() -> list[int]:
         interrupts.append(number)
         signal.default_int_handler(number, frame)
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored behind an &
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # & in a shell ignores it
         signal.signal(signal.SIGINT, interrupt)
     return interrupts
 
@@ -145,7 +144,7 @@ def _guard(main, words, takes_folders):
         own = flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
         wanted = [f"--{one.name}" for one in own if one.flag_type() == "string" and not one.default]
         hint = f", such as {' and '.join(wanted)}" if wanted else ""
-        fail(f"{words[0]!r} is not a flag: flags begin with --{hint}; see --help")
+        fail(f"{words[0]!r} is not a flag: write flags with --{hint}; see --help")
     try:
         check_homes(words)
         check_xla_flags()
@@ -167,23 +166,23 @@ def _guard(main, words, takes_folders):
         await_verdict()
         is_host = isinstance(error, MemoryError)
         if is_host or str(error).startswith("RESOURCE_EXHAUSTED"):
-            where, what = "this machine" if is_host else "a device", str(error).partition("\n")[0]
+            where, reason = "this machine" if is_host else "a device", str(error).split("\n")[0]
             fail(
-                f"{where} has too little memory ({what}): model.remat=True, optim.accumulate=2, "
-                "model.dtype=bfloat16 or a smaller data.batch_size need less, where the config "
-                "has them"
+                f"{where} has too little memory ({reason}): set model.remat=True, "
+                "optim.accumulate=2, model.dtype=bfloat16 or a smaller data.batch_size, if the "
+                "config has them"
             )
         traceback.print_exc()
         leave_failing(1)
         sys.exit(1)
-    finally:  # all is done and said: a Ctrl-C could only disturb how libraries leave
+    finally:  # a Ctrl-C could now only disturb the exit handlers of libraries
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _has_no_reader():
-    """Whether who reads the output, such as head, has seen enough; what follows is then lost."""
+    """Return whether the reader of the output, such as head, has gone; if so, drop the rest."""
     output = select.poll()
-    output.register(sys.stdout.fileno(), 0)  # errors, and ends, are always told
+    output.register(sys.stdout.fileno(), 0)  # POLLERR and POLLHUP are always reported
     is_closed = bool(output.poll(0))
     if is_closed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -191,7 +190,7 @@ def _has_no_reader():
 
 
 def check_homes(words: Sequence[str] = ()) -> None:
-    """Check that flags are valid UTF-8, and that the user in each ~ann/x exists."""
+    """Check that flags are valid UTF-8, and that the user in each path such as ~ann/x exists."""
     values = {word: word for word in words} | flatten(flags.FLAGS.flag_values_dict())
     for name, value in values.items():
         if isinstance(value, str) and value != value.encode("utf-8", "replace").decode():
@@ -201,12 +200,12 @@ def check_homes(words: Sequence[str] = ()) -> None:
                 pathlib.Path(value).expanduser()
             except RuntimeError:
                 raise UserError(
-                    f"{name} is {value!r}, and there is no such user here: write the whole path"
+                    f"{name} {value!r} names an unknown user: write the whole path"
                 ) from None
 
 
 def check_xla_flags() -> None:
-    """Let a child process read XLA_FLAGS first, as XLA ends the process at an unknown one."""
+    """Check XLA_FLAGS in a child process, since XLA aborts its process at an unknown flag."""
     if not os.environ.get("XLA_FLAGS"):
         return
     reading, writing = os.pipe()
@@ -218,19 +217,19 @@ def check_xla_flags() -> None:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, errors="replace") as pipe:
-        said = pipe.read()
+        output = pipe.read()
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-        errors = [line.partition("] ")[2] for line in said.splitlines() if line[:1] in "EF"]
-        reason = next(filter(None, errors), "it gives no reason").rstrip(".")
+        errors = [line.partition("] ")[2] for line in output.splitlines() if line[:1] in "EF"]
+        reason = next(filter(None, errors), "no reason given").rstrip(".")
         raise UserError(
-            f"XLA cannot read the environment's XLA_FLAGS ({reason}): correct it there, or unset it"
+            f"XLA rejects the environment variable XLA_FLAGS ({reason}): correct or unset it"
         )
 
 
 def fail(sentence: str, status: int = 2) -> NoReturn:
-    """Say what is wrong and end."""
+    """Print an error to stderr and exit."""
     sys.stdout.flush()
-    with contextlib.suppress(OSError):  # nobody reads it
+    with contextlib.suppress(OSError):  # stderr may be closed
         print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
     leave_failing(status)
     sys.exit(status)
@@ -247,8 +246,8 @@ def _parse(argv):
         return flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
         known = flatten(_check_settings(argv) or {})
-        near = suggest_key(known, error.flagname)
-        hint = f"; did you mean --config.{near}?" if near else ": see --help"
+        similar = suggest_key(known, error.flagname)
+        hint = f"; did you mean --config.{similar}?" if similar else ": see --help"
         fail(f"the command has no flag --{error.flagname}{hint}")
     except flags.Error as error:
         _check_settings(argv)
@@ -256,35 +255,35 @@ def _parse(argv):
     except SystemExit as error:
         if any(word.startswith(("--help", "-help", "--version", "--only_check")) for word in argv):
             raise
-        fail(f"cannot read the config: it ends the program (exit {error.code}); take that out")
-    except Exception as error:  # a config file is Python, which can fail in any way
+        fail(f"the config exits the program (status {error.code}): remove the call to exit")
+    except Exception as error:  # a config file may run any Python
         _check_settings(argv)
         if isinstance(error, KeyError | AttributeError) and "get_config" in str(error):
-            fail("the config file has no function get_config")
-        # The text of a KeyError is quoted, as Python would write it.
-        said = error.args[0] if isinstance(error, KeyError) and error.args else error
-        fail(f"cannot read the config: {type(error).__name__}: {said}")
+            fail("the config file lacks get_config(): define it")
+        # str() of a KeyError is a repr.
+        reason = error.args[0] if isinstance(error, KeyError) and error.args else error
+        fail(f"cannot read the config: {type(error).__name__}: {reason}")
 
 
 def _check_settings(argv):
-    """Report the key that is wrong, if one is; return the config if it can be read."""
+    """Return the config if it can be read; fail if one of its settings is invalid."""
     words = " ".join(argv[1:]).replace("--config ", "--config=").split()
     try:
         if file := [word for word in words if word.startswith("--config=")]:
-            alone = flags.FlagValues()
-            config_flags.DEFINE_config_file("config", flag_values=alone, sys_argv=["", *file])
-            alone(["", *file])
+            parsed = flags.FlagValues()
+            config_flags.DEFINE_config_file("config", flag_values=parsed, sys_argv=["", *file])
+            parsed(["", *file])
             settings = [word for word in words if word.startswith("--config.")]
-            parse_settings(alone["config"].value, settings)
-            return alone["config"].value
+            parse_settings(parsed["config"].value, settings)
+            return parsed["config"].value
     except UserError as error:
         fail(str(error))
     except Exception:
-        return  # what was wrong before is said
+        return  # the caller reports its own error
 
 
 def describe_command() -> str:
-    """Return what a newcomer needs to know of this command, on a screen."""
+    """Return the --help text: the docstring of the command and its flags."""
     module = sys.modules["__main__"]
     lines = [(module.__doc__ or "").strip(), ""]
     known = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
@@ -293,7 +292,7 @@ def describe_command() -> str:
         if flag.name == "config" and value:  # absl has loaded the file
             value = names.show_config(config_flags.get_config_filename(flag))
         default = "" if value in (None, "", [], False) else f" Default: {value}."
-        text = (flag.help or "").split(";\n")[0]  # absl's words on repetition follow
+        text = (flag.help or "").split(";\n")[0]  # absl appends a note on repeated flags
         text = f"{' '.join(text.split())}{default}"
         lines += textwrap.wrap(
             f"--{flag.name:<10} {text}", 100, subsequent_indent=" " * 13, break_on_hyphens=False

@@ -1,4 +1,4 @@
-"""The devices and processes that a command runs on."""
+"""Start-up of the devices and processes that a command runs on."""
 
 import ctypes
 import functools
@@ -24,10 +24,10 @@ PER_PROCESS = ("data.num_threads", "logger")
 
 
 def start(device: str, config: Any = None, workdir: str | None = None) -> jax.sharding.Mesh:
-    """Join the other processes, if any, and choose the devices; returns the mesh.
+    """Join the other processes, if any, choose the devices and return their mesh.
 
-    Only process 0 prints. The others are waited for up to CPC_JOIN_SECONDS, and one that hangs for
-    CPC_HANG_SECONDS ends all, as does one of another config, run directory or version.
+    Only process 0 prints. It waits up to CPC_JOIN_SECONDS for the others. All processes end if
+    one hangs for CPC_HANG_SECONDS or has another config, run directory or version.
     """
 
     def identify():
@@ -48,7 +48,7 @@ def start(device: str, config: Any = None, workdir: str | None = None) -> jax.sh
         compiled.mkdir(parents=True, exist_ok=True)
         train.enable_compilation_cache(compiled)
     except OSError as error:
-        print(f"no cache of compiled programs: cannot write to {compiled} ({error.strerror})")
+        print(f"compiled programs are not cached: cannot write to {compiled} ({error.strerror})")
     devices = train.choose_devices(device)
     if jax.process_count() == 1:
         jax.config.update("jax_default_device", devices[0])
@@ -56,13 +56,13 @@ def start(device: str, config: Any = None, workdir: str | None = None) -> jax.sh
 
 
 def describe_version() -> dict[str, Any]:
-    """Return the versions that decide what a process computes."""
+    """Return the versions of cpc and JAX, on which results depend."""
     return {"cpc": cpc.__version__, "git_revision": git_revision(), "jax": jax.__version__}
 
 
 @functools.cache
 def git_revision() -> str | None:
-    """Return the commit of this checkout; None without git, or below a repository of others."""
+    """Return the commit of this checkout; None without git or outside a checkout of cpc."""
     folder = pathlib.Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return None
@@ -76,32 +76,32 @@ def git_revision() -> str | None:
 
 
 def start_alone(device: str, what: str) -> jax.sharding.Mesh:
-    """Choose one device, for steps that are too small to be shared out; returns its mesh."""
+    """Return a mesh of one device, for steps too small to split; `what` is named in the error."""
     if (cluster := train.find_cluster()) is not None:
         raise UserError(
-            f"{what} are trained on one device, and this is one of {cluster.number} processes: "
-            "start the command once, or set JAX_NUM_PROCESSES=1 to run it alone"
+            f"{what} are trained on one device (got {cluster.number} processes): start the "
+            "command once, or set JAX_NUM_PROCESSES=1"
         )
     return train.make_mesh(devices=[start(device).devices.flat[0]])
 
 
 def read_seconds(name: str, default: float) -> float:
-    """An environment variable that holds a time."""
+    """Return a time in seconds from an environment variable."""
     text = os.environ.get(name, str(default))
     if not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise UserError(f"{name} is {text!r}: it must be a number of seconds")
+        raise UserError(f"{name} must be a number of seconds (got {text!r})")
     return float(text)
 
 
 def load_in_turn(load: Callable[[], Any]) -> Any:
-    """load(), on process 0 first: what it prepares the others find."""
+    """Call load() on process 0 first, so that the other processes find the files it caches."""
     loaded = load() if train.is_first() else None
     train.wait_for_all("data")
     return load() if loaded is None else loaded
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep big buffers: giving them back after every op costs a CPU step up to half.
+    """Let glibc keep large buffers: returning them after each op takes up to half of a CPU step.
 
     Sets M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD and M_ARENA_MAX of mallopt(3).
     """

@@ -1,4 +1,4 @@
-"""The config of a run: how its keys are set, checked and read back."""
+"""Functions that set, check and read back the keys of a config."""
 
 import copy
 import re
@@ -13,10 +13,10 @@ from configs.keys import Key, Keys, make_config
 from cpc.files import flatten
 from cpc.types import UserError
 
-#: A ConfigDict, whose attributes no type checker knows.
+#: A ConfigDict, whose attributes a type checker cannot know.
 Config: TypeAlias = Any
 
-#: Words for keys in other frameworks -> last parts of keys here.
+#: Names of keys in other frameworks -> last parts of keys here.
 ALIASES = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -31,32 +31,32 @@ ALIASES = {
     **dict.fromkeys(("workers", "num_workers"), "num_threads"),
     **dict.fromkeys(("temp", "tau"), "temperature"),
 }
-#: Similarity of names, in 0..1, below which no key is suggested.
+#: Smallest similarity of names, in 0..1, at which a key is suggested.
 MIN_SIMILARITY = 0.7
 #: A key that was set on the command line.
 SETTING = re.compile(r"--?(?:no)?config\.([^=\s]+)(?:=(.*))?", re.DOTALL)
 
 
 def check_config(config: Config, keys: Keys) -> None:
-    """Check that a config has these keys, no more and no fewer, with values that they can have."""
+    """Check that a config has exactly these keys, with values in their ranges."""
     given, known = flatten(config), flatten(keys)
     for name in given:
         find_key(known, name)
     for name, key in known.items():
         if name not in given:
-            raise UserError(f"the config lacks the key {name}: add it, such as {key.default!r}")
+            raise UserError(f"the config lacks the key {name}: add it, e.g. {key.default!r}")
         check_value(name, given[name], key)
     source = given.get("data.source")
     for name, default in unread(keys, source).items():
         if given[name] != default:
             raise UserError(
-                f"{name} is {given[name]!r}, and data.source is {source}, which does not read it: "
+                f"{name} does not apply to data.source {source} (got {given[name]!r}): "
                 f"set data.source to {' or '.join(known[name].sources)}, or leave {name} out"
             )
 
 
 def unread(keys: Keys, source: Any) -> dict[str, Any]:
-    """Return the keys that a value of `data.source` has no use for, with their defaults."""
+    """Return the keys that do not apply to a `data.source`, with their defaults."""
     return {
         f"data.{name}": key.default
         for name, key in keys.get("data", {}).items()
@@ -69,21 +69,20 @@ def check_value(name: str, value: Any, key: Key) -> None:
     types = {float: (float, int), tuple: (tuple, list)}.get(type(key.default), type(key.default))
     if not isinstance(value, types) or isinstance(value, bool) != isinstance(key.default, bool):
         raise UserError(
-            f"the config's {name} is {value!r}: it must be of type {type(key.default).__name__}, "
-            f"such as {key.default!r}"
+            f"{name} must have type {type(key.default).__name__}, such as {key.default!r} "
+            f"(got {value!r})"
         )
     is_many = isinstance(value, tuple | list)
-    verb = "has" if is_many else "is"
+    subject = f"each entry of {name}" if is_many else name
     kind = type(key.default[0]) if is_many and key.default else object
     for entry in value if is_many else (value,):
         if not isinstance(entry, (float, int) if kind is float else kind):
             raise UserError(
-                f"the config's {name} has {entry!r}: its entries must be of type {kind.__name__}, "
-                f"such as {key.default!r}"
+                f"{subject} must have type {kind.__name__}, such as {key.default!r} (got {entry!r})"
             )
         if key.words and entry not in key.words:
             words = ", ".join(map(str, key.words))
-            raise UserError(f"the config's {name} {verb} {entry!r}: choose one of {words}")
+            raise UserError(f"{subject} must be one of {words} (got {entry!r})")
         holds = (
             key.low is None or entry >= key.low,
             key.above is None or entry > key.above,
@@ -91,11 +90,11 @@ def check_value(name: str, value: Any, key: Key) -> None:
             key.below is None or entry < key.below,
         )
         if not all(holds):
-            raise UserError(f"the config's {name} {verb} {entry}: it must be {describe_range(key)}")
+            raise UserError(f"{subject} must be {describe_range(key)} (got {entry})")
 
 
 def describe_range(key: Key) -> str:
-    """Return the values that a key may have, in words; "" for any.
+    """Return the range of a key in words; "" if it has none.
 
     >>> describe_range(Key(8, "batch", low=1, high=64)), describe_range(Key(0.1, "rate", above=0))
     ('from 1 to 64', 'above 0')
@@ -116,20 +115,20 @@ def describe_range(key: Key) -> str:
 def find_key(known: Mapping[str, Any], name: str) -> None:
     """Check that a key is known; the error suggests the most similar one."""
     if name not in known:
-        near = suggest_key(known, name)
-        hint = f"did you mean {near}?" if near else "the command lists all keys with --keys"
+        similar = suggest_key(known, name)
+        hint = f"did you mean {similar}?" if similar else "list all keys with --keys"
         raise UserError(f"the config has no key {name}; {hint}")
 
 
 def suggest_key(known: Collection[str], name: str) -> str:
-    """Return the key that is most similar to a name, or means the same; "" if none is.
+    """Return the key most similar to a name, or a synonym of it; "" if no key is similar.
 
-    Last parts are compared, so that the section of a key may be missing or wrong.
+    Last parts are compared first, so that the section may be missing or wrong.
 
     >>> known = ["num_steps", "optim.learning_rate", "optim.clip_norm", "model.padding"]
     >>> [suggest_key(known, name) for name in ("optim.lr", "optim.clip", "num_step", "model.foo")]
     ['optim.learning_rate', 'optim.clip_norm', 'num_steps', '']
-    >>> suggest_key(["evaluate.num_steps", "policy.epochs"], "epochs")  # before other words for it
+    >>> suggest_key(["evaluate.num_steps", "policy.epochs"], "epochs")  # preferred to synonyms
     'policy.epochs'
     """
     section, _, last = name.lower().replace("-", "_").rpartition(".")
@@ -162,46 +161,45 @@ def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
         name = next((name for name in given if f"--config.{name}=" in str(error)), "")
         if not name:
             raise UserError(str(error)) from None
-        like = known[name]
+        default = known[name]
         raise UserError(
-            f"the config's {name} is given {given[name]!r}: it must be of type "
-            f"{type(like).__name__}, such as {like!r}"
+            f"{name} must have type {type(default).__name__}, such as {default!r} "
+            f"(got {given[name]!r})"
         ) from None
     return config_flags.get_override_values(parsed["config"])
 
 
 def subset(section: Config, *names: str) -> dict[str, Any]:
-    """Return some keys of a section, to be passed on by these names."""
+    """Return some keys of a section as keyword arguments."""
     return {name: section[name] for name in names}
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return a copy of a config in which keys, such as "model.width", have other values."""
+    """Return a copy of a config with other values of keys such as "model.width"."""
     changed = ConfigDict(config.to_dict())
     changed.update_from_flattened_dict(settings)
     return changed
 
 
-def judged_on(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
-    """Return a run's config with the keys that flags set, for a look at it and no training.
+def evaluation_config(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
+    """Return the config of a run with keys set by flags, for evaluation only.
 
-    With other data, the run's own lists, labels and other places of data are forgotten.
+    Other data reset the keys for the run's own lists, labels and further paths.
     """
     settings = parse_settings(config, arguments)
     if {"data.source", "data.path"} & settings.keys():
-        places = {f"data.{name}": key.default for name, key in keys["data"].items() if key.is_path}
+        paths = {f"data.{name}": key.default for name, key in keys["data"].items() if key.is_path}
         others = unread(keys, settings.get("data.source", config.data.source))
-        settings = {**places, **others, **settings}
+        settings = {**paths, **others, **settings}
     return with_settings(config, settings)
 
 
 def load_config(recorded: Any, keys: Keys, writer: str = "the version that wrote it") -> Config:
-    """Return the config that a config.json holds; the error names its `writer`, a version."""
+    """Return the config recorded in config.json; errors name the version that is its `writer`."""
     if not isinstance(recorded, Mapping | ConfigDict):
-        raise UserError("the recorded config is damaged: it is not a JSON object")
+        raise UserError("the recorded config is damaged: config.json is not a JSON object")
     given, known = flatten(recorded), flatten(keys)
     check_keys(given, known, writer)
-    # JSON has no tuples.
     given = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
     try:
         return with_settings(make_config(keys), given)
@@ -216,11 +214,11 @@ def check_keys(recorded: Mapping[str, Any], known: Mapping[str, Any], writer: st
         verb = "has" if name in recorded else "lacks"
         raise UserError(
             f"the recorded config {verb} the key {name}, so another version of cpc wrote it: "
-            f"continue with {writer}, or start again in another --workdir"
+            f"continue with {writer}, or use a new --workdir"
         )
 
 
 def find_kind(recorded: Any) -> str:
-    """Return the kind of a recorded config; "" if it says none."""
+    """Return the kind of a recorded config; "" without one."""
     kind = recorded.get("kind") if isinstance(recorded, Mapping | ConfigDict) else None
     return kind if isinstance(kind, str) else ""

@@ -1,8 +1,8 @@
-"""All configs by name, with their first line.
+"""List all configs with the first line of their docstring.
 
     cpc configs
 
-`cpc train --config NAME` runs one, and `cpc NAME --keys` lists the keys of a kind of data.
+`cpc train --config NAME` trains one, and `cpc train --config NAME --keys` lists its keys.
 """
 
 from cpc.results.score import text_table

@@ -1,4 +1,4 @@
-"""Keys and configs, as the command line and the site list them."""
+"""Lists of keys and configs for the command line and the site."""
 
 import ast
 import pathlib
@@ -16,7 +16,7 @@ from experiments.command.config import describe_range
 
 
 def list_keys(keys: Keys, section: str = "") -> str:
-    """Return the keys of a section, or all: default, range and meaning.
+    """Return the default, range and meaning of each key, or only those in a section.
 
     >>> print(list_keys({"seed": Key(0, "seed of all randomness", low=0, below=8)}))
     seed = 0   (at least 0 and below 8)
@@ -25,7 +25,7 @@ def list_keys(keys: Keys, section: str = "") -> str:
     known = {name: key for name, key in flatten(keys).items() if in_section(name, section)}
     if not known:
         sections = ", ".join(name for name, key in keys.items() if not isinstance(key, Key))
-        raise UserError(f"--keys has no section {section!r}: choose one of {sections}, or none")
+        raise UserError(f"--keys must be empty or one of {sections} (got {section!r})")
     lines = []
     for name, key in known.items():
         values = f"   ({found})" if (found := describe_range(key)) else ""
@@ -36,7 +36,7 @@ def list_keys(keys: Keys, section: str = "") -> str:
 
 
 def list_kinds(known: Mapping[str, Keys], section: str = "") -> str:
-    """Return the keys of a section, or all, for each kind that has it."""
+    """Return the keys of each kind, or only those in a section."""
     found = {
         kind: keys
         for kind, keys in known.items()
@@ -48,26 +48,26 @@ def list_kinds(known: Mapping[str, Keys], section: str = "") -> str:
 
 
 def in_section(name: str, section: str) -> bool:
-    """Return whether a key is in a section, is the section, or no section is given."""
+    """Return whether a key is in a section; "" contains all keys."""
     return not section or name == section or name.startswith(f"{section}.")
 
 
 def take_section() -> str | None:
-    """Take --keys [SECTION] from the command line; None if it is not there, "" for all keys."""
+    """Remove --keys [SECTION] from sys.argv; return None without it, "" for all keys."""
     flags.DEFINE_string(
-        "keys", None, "List keys with default, range and meaning, of a section if it is named."
+        "keys", None, "List all keys, or those in a section, with default, range and meaning."
     )
     words = sys.argv
-    place = next((i for i, word in enumerate(words) if word.split("=")[0] == "--keys"), None)
-    if place is None:
+    index = next((i for i, word in enumerate(words) if word.split("=")[0] == "--keys"), None)
+    if index is None:
         return None
-    _, equals, section = words.pop(place).partition("=")
-    is_next = not equals and place < len(words) and not words[place].startswith("-")
-    return words.pop(place) if is_next else section
+    _, equals, section = words.pop(index).partition("=")
+    is_next = not equals and index < len(words) and not words[index].startswith("-")
+    return words.pop(index) if is_next else section
 
 
 def find_configs() -> Iterator[tuple[str, str]]:
-    """Yield the name and the first line of each config."""
+    """Yield the name and the first docstring line of each config."""
     for file in sorted(names.CONFIGS.glob("*.py")):
         text = file.read_text(encoding="utf-8")
         if "\ndef get_config(" in text:
@@ -75,7 +75,7 @@ def find_configs() -> Iterator[tuple[str, str]]:
 
 
 def write_pages(folder: str, known: Mapping[str, Keys]) -> None:
-    """Write the pages of the site that list configs, and keys by kind, into a folder."""
+    """Write configs.md and keys.md, two pages of the site, into a folder."""
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     rows = "".join(f"| `{name}` | {first} |\n" for name, first in find_configs())

@@ -1,4 +1,4 @@
-"""One command at a time in a run directory."""
+"""Locks that admit one command at a time to a run directory."""
 
 import contextlib
 import json
@@ -15,19 +15,19 @@ import psutil
 from cpc.files import RUN_LOCK, read_json, seal, try_lock
 from cpc.types import UserError
 
-#: Locked while a command works in the directory; names its process, which touches it.
+#: Locked while a command uses the directory; contains its process id, and is touched by it.
 LOCK = RUN_LOCK
 HEARTBEAT_SECONDS = 15.0
-#: An owner on another machine that has not touched its lock for this long is dead.
+#: A lock from another machine that is not touched for this long is stale.
 SILENCE_SECONDS = 45.0
 
 
 @contextlib.contextmanager
 def hold(folder: pathlib.Path) -> Iterator[None]:
-    """Hold a run directory for this process alone.
+    """Hold the lock of a run directory.
 
-    Some file systems have no locks, or do not share them between machines, so the file also names
-    its owner, which touches it while it lives. One on another machine is replaced if it does not.
+    Some file systems lack locks or do not share them between machines. The file therefore also
+    names its owner, which touches it regularly; a stale lock from another machine is replaced.
     """
     path = folder / LOCK
     if path.exists() and not path.is_file():
@@ -37,8 +37,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
         if has_lock is False or _holds(owner, folder, has_lock is None):
             who = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
             raise UserError(
-                f"{folder} is in use by {who}: wait for its end, or stop it, or choose another "
-                "--workdir"
+                f"{folder} is in use by {who}: wait for it, stop it, or choose another --workdir"
             )
         file.truncate(0)
         file.write(json.dumps(seal(_describe_owner())))
@@ -54,7 +53,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
 
 
 def is_held(folder: pathlib.Path) -> bool | None:
-    """Return whether a process holds a run directory; None if that cannot be known here."""
+    """Return whether a process holds a run directory; None if only another machine knows."""
     owner = _read_owner(folder)
     if not (folder / LOCK).exists() or owner.get("host", platform.node()) != platform.node():
         return None
@@ -78,7 +77,7 @@ def _describe_owner() -> dict[str, Any]:
 
 
 def _read_owner(folder: pathlib.Path) -> dict[str, Any]:
-    """Return the owner that a lock names; empty after it has ended, or if the file is damaged."""
+    """Return the owner of a lock; empty once released, or if the file is damaged."""
     try:
         found = read_json(folder / LOCK)
     except UserError:
@@ -87,17 +86,17 @@ def _read_owner(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _holds(owner: dict[str, Any], folder: pathlib.Path, lacks_locks: bool) -> bool:
-    """Return whether the process that a lock names lives, if the lock itself does not show it."""
+    """Return whether the owner of a lock still runs, if the file system cannot decide it."""
     if not owner:
         return False
     if owner["host"] == platform.node():
         return lacks_locks and _lives(owner)
     own = _describe_owner()
     if own["job"] and own["job"] == owner.get("job") and own["restart"] != owner.get("restart"):
-        return False  # this job, before SLURM requeued it
+        return False  # SLURM has requeued the job of the owner
     print(
         f"{folder} was last held by process {owner['pid']} on {owner['host']}: waiting "
-        f"{SILENCE_SECONDS:.0f} s for a sign of it"
+        f"{SILENCE_SECONDS:.0f} s to see whether it still runs"
     )
     first, end = (folder / LOCK).stat().st_mtime_ns, time.monotonic() + SILENCE_SECONDS
     while time.monotonic() < end:
@@ -108,7 +107,7 @@ def _holds(owner: dict[str, Any], folder: pathlib.Path, lacks_locks: bool) -> bo
 
 
 def _lives(owner: dict[str, Any]) -> bool:
-    """Return whether the process of an owner on this machine runs; its number may be reused."""
+    """Return whether an owner on this machine runs; another process may have its number."""
     try:
         process = psutil.Process(owner["pid"])
         is_same = abs(process.create_time() - owner["started"]) < 1

@@ -1,4 +1,4 @@
-"""What commands and configs are called: by file in a checkout, by name where `cpc` is a command."""
+"""Names of commands and configs: files in a checkout, plain names with the `cpc` command."""
 
 import difflib
 import os
@@ -15,7 +15,7 @@ CONFIGS = pathlib.Path(configs.__file__).resolve().parent
 
 
 def near(path: pathlib.Path | str) -> str:
-    """Return a path from the working directory, or as it is if it leads out of that.
+    """Return a path relative to the working directory, or unchanged if outside it.
 
     >>> near("/")
     '/'
@@ -25,19 +25,19 @@ def near(path: pathlib.Path | str) -> str:
 
 
 def find_configs(arguments: Sequence[str]) -> list[str]:
-    """Return command-line words in which --config gives a file, where it may give a name."""
+    """Replace the name of a config after --config by its file."""
     words = [*arguments]
-    for place, word in enumerate(arguments):
+    for index, word in enumerate(arguments):
         flag, equals, value = word.partition("=")
         if flag in ("--config", "-config") and equals:
-            words[place] = f"{flag}={find_config(value)}"
-        elif flag in ("--config", "-config") and place + 1 < len(words):
-            words[place + 1] = find_config(words[place + 1])
+            words[index] = f"{flag}={find_config(value)}"
+        elif flag in ("--config", "-config") and index + 1 < len(words):
+            words[index + 1] = find_config(words[index + 1])
     return words
 
 
 def find_config(given: str) -> str:
-    """Return the file of a config that is named; a path, with what follows a colon, as it is.
+    """Return the file of a config given by name; a path stays as it is. Keep ":argument".
 
     >>> pathlib.Path(find_config("audio_voices")).name
     'audio_voices.py'
@@ -62,20 +62,18 @@ def find_config(given: str) -> str:
         hint = f"did you mean {likely[0]}?" if likely else f"choose one of {', '.join(known)}"
         raise UserError(f"cpc has no config {name!r}; {hint}")
     if likely:
-        raise UserError(
-            f"there is no file {name}; did you mean --config {likely[0]}, of cpc's own?"
-        )
+        raise UserError(f"the file {name} does not exist; did you mean --config {likely[0]}?")
     return given
 
 
 def show_config(path: pathlib.Path | str) -> str:
-    """Return what --config is to be given for a file."""
+    """Return the value of --config for a file: the name of a config in configs/, or its path."""
     path = pathlib.Path(path)
     return path.stem if path.resolve().parent == CONFIGS else near(path)
 
 
 def show_word(word: str) -> str:
-    """Return a word of the command line in which `find_configs` put a file, as it may be given."""
+    """Undo `find_configs` for one word of the command line."""
     flag, equals, value = word.rpartition("=") if word.startswith("--config=") else ("", "", word)
     file, *argument = value.split(":", 1)
     if not file.endswith(".py"):
@@ -84,12 +82,12 @@ def show_word(word: str) -> str:
 
 
 def call(name: str) -> list[str]:
-    """Return the words that start another command."""
+    """Return the command line that starts another command of cpc."""
     return [near(sys.executable), "-m", "cpc", name]
 
 
 def command_line() -> str:
-    """Return the command that was given, to be given again."""
+    """Return the current command line, quoted for a shell."""
     main = sys.modules["__main__"]
     if "STARTED_AS" in main.__dict__:
         words = main.__dict__["STARTED_AS"]

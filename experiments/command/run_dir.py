@@ -1,4 +1,4 @@
-"""The directory of a run: its config, its environment, and what was left out of its data."""
+"""Run directories: their config, environment, state and the identity of their data."""
 
 import contextlib
 import importlib.metadata
@@ -24,16 +24,16 @@ from experiments.command.cluster import describe_version
 from experiments.command.config import Config, check_keys
 from experiments.command.names import command_line
 
-#: The state of a run, which the run itself records.
+#: File with the state of a run.
 STATE = "state.json"
-#: What a start, or a sweep of it, writes into a run directory before the data are read.
+#: Files written before the data are read.
 BEFORE_DATA = ("config.json", "environment.json", "log.txt", STATE, lock.LOCK)
 
-#: Which data train a run, and which test it.
+#: File with the identity of the training and test data.
 MEMBERS = "data.json"
-#: What a start writes between reading the data and the first step, of its config alone.
+#: Written between reading the data and the first step; specific to the config.
 BEFORE_STEPS = ("audit.json", "truth.json", "vocabulary.tsv", "augmentation", "probes")
-#: What else a start writes then, which the next start replaces.
+#: Also written before the first step; the next start replaces them.
 REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "tensorboard")
 
 
@@ -41,12 +41,12 @@ REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "tensorboard
 def open_run(
     workdir: str | None, config: Config, mesh: jax.sharding.Mesh
 ) -> Iterator[pathlib.Path]:
-    """Hold a run directory, which is made or has begun a run of the same config."""
+    """Lock a run directory: a new one, or one with a run of the same config; record its end."""
     if not workdir:
         raise UserError("--workdir is required, e.g. --workdir runs/first")
     path = pathlib.Path(workdir).expanduser()
-    check_name(path.absolute())  # which checkpoints need
-    check_apart(path, config)
+    check_name(path.absolute())  # orbax needs a valid name
+    check_separate(path, config)
     environment = describe_environment(mesh)
     with contextlib.ExitStack() as stack:
         try:
@@ -74,11 +74,11 @@ def open_run(
         try:
             yield path
             end = {"state": "finished" if any(path.glob("*.html")) else "stopped"}
-        except Stopped:  # a signal asked for it, and the same command goes on
+        except Stopped:  # by a signal: the same command resumes the run
             raise
         except Exception as error:
-            words = " ".join(str(error).split()) or type(error).__name__
-            end = {"state": "failed", "error": words}
+            message = " ".join(str(error).split()) or type(error).__name__
+            end = {"state": "failed", "error": message}
             raise
         finally:
             if is_first() and read_state(path).get("state") == "running":
@@ -86,20 +86,20 @@ def open_run(
 
 
 def has_begun(path: pathlib.Path) -> bool:
-    """Return whether a directory contains steps of a run, or anything that no start writes."""
+    """Return whether a directory contains training steps, or files not written at a start."""
     names = {item.name for item in path.iterdir()}
-    probed = {item.name for item in path.glob("probes/*")} - {"augmented.npz"}
+    probe_files = {item.name for item in path.glob("probes/*")} - {"augmented.npz"}
     return bool(
         names - {*BEFORE_DATA, *BEFORE_STEPS, *REPLACED}
-        or probed
+        or probe_files
         or any(item.name.isdecimal() for item in path.glob("checkpoints/*"))
         or any(record["step"] > 0 for record in read_records(path, []))
     )
 
 
 def remove_leftovers(path: pathlib.Path) -> None:
-    """Remove what a start without steps has written, which may be of another config or data."""
-    if (path / "config.json").exists():  # else the files are of something else
+    """Remove the files of a start without steps, which may have had another config or data."""
+    if (path / "config.json").exists():  # else the directory is not a run
         for name in BEFORE_STEPS:
             for file in (path / name, *path.glob(f"{name}/*")):
                 if file.is_file():
@@ -107,10 +107,10 @@ def remove_leftovers(path: pathlib.Path) -> None:
 
 
 def check_same_run(path: pathlib.Path, config: Config) -> bool:
-    """Return whether there is a run; check that all of it, copied files too, is of this config."""
+    """Return whether a run exists; check that its config, checkpoints and records match."""
     recorded, wanted = read_config(path), files.flatten(files.plain(config))
     if recorded is not None:
-        advice = "choose another --workdir, or give that config"
+        advice = "choose another --workdir, or use that config"
         check_same_config(files.flatten(recorded), wanted, path, path, advice)
     for where, identity in identities(path):
         if "config" in identity:
@@ -121,7 +121,7 @@ def check_same_run(path: pathlib.Path, config: Config) -> bool:
 
 
 def writer_of(path: pathlib.Path) -> str:
-    """Return which version of cpc wrote a run, for messages."""
+    """Return the version of cpc that wrote a run, for messages."""
     found = files.read_object(path / "environment.json", []) or {}
     revision, version = found.get("git_revision"), found.get("cpc")
     if revision:
@@ -130,32 +130,32 @@ def writer_of(path: pathlib.Path) -> str:
 
 
 def identify_run(path: pathlib.Path, config: Config) -> dict[str, Any]:
-    """Return what tells a run from others, for its checkpoints and records."""
+    """Return the config, data and versions of a run, to be stored with its checkpoints."""
     data = files.read_object(path / MEMBERS, [])
     return {"config": files.plain(config), "data": data, "version": describe_version()}
 
 
 def identities(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Yield each checkpoint and the records of a run directory with the identity they carry."""
+    """Yield each checkpoint, and the metrics, of a run directory with the identity stored in it."""
     for step, metadata in read_metadata(path / "checkpoints").items():
         yield path / "checkpoints" / str(step), metadata
     yield path / "metrics.jsonl", read_identity(path / "metrics.jsonl")
 
 
-def check_apart(path: pathlib.Path, config: Config) -> None:
-    """Check that a run directory is not the folder of the data, where it would be read as such."""
+def check_separate(path: pathlib.Path, config: Config) -> None:
+    """Check that a run directory is not data.path, whose files would be read as data."""
     data = config.get("data", {}).get("path")
     if data and pathlib.Path(data).expanduser().resolve() == path.resolve():
         raise UserError(
-            f"the run directory {path} is data.path, and what a run writes would be read as data: "
-            "choose another --workdir, such as a folder below it"
+            f"--workdir {path} is also data.path, so files of the run would be read as data: "
+            "choose another --workdir, e.g. a folder below it"
         )
 
 
 def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
-    """Record the state of a run: running, stopped, finished, failed or audited; for `cpc status`.
+    """Record the state of a run for `cpc status`: running, stopped, finished, failed or audited.
 
-    `more` are the step and num_steps, which are kept, or the error and the command to try again.
+    `more` may contain step and num_steps, which later states keep, and the error of a failure.
     """
     steps = {k: v for k, v in read_state(path).items() if k in ("step", "num_steps")}
     own = {"state": state, "pid": os.getpid(), "host": platform.node(), "updated": time.time()}
@@ -164,20 +164,20 @@ def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
 
 
 def read_state(path: pathlib.Path) -> dict[str, Any]:
-    """Return the recorded state of a run; {} if there is none."""
+    """Return the recorded state of a run; {} without one."""
     return files.read_object(path / STATE, []) or {}
 
 
 def read_failure(path: pathlib.Path) -> str:
-    """Return why a run failed and how to try again; "" if it did not."""
+    """Return the error of a failed run and the command that retries it; "" without a failure."""
     found = read_state(path)
     if found.get("state") != "failed":
         return ""
-    return f"failed: {found.get('error')}. To try again: {found.get('command')}"
+    return f"failed: {found.get('error')}. To retry: {found.get('command')}"
 
 
 def read_config(path: pathlib.Path) -> Any:
-    """Return the recorded config of a run, or that of its newest checkpoint; None without both."""
+    """Return the config recorded in config.json or in the newest checkpoint; None without both."""
     file, checkpoints = path / "config.json", path / "checkpoints"
     try:
         return files.read_json(file)
@@ -185,14 +185,14 @@ def read_config(path: pathlib.Path) -> Any:
         found = read_metadata(checkpoints).values()
         config = next((metadata["config"] for metadata in found if "config" in metadata), None)
         if config is not None:
-            print(f"{file} is missing or damaged: it is taken from the newest checkpoint")
+            print(f"{file} is missing or damaged: using the config of the newest checkpoint")
             return config
         if file.exists():
             raise
         if checkpoints.exists() and any(checkpoints.iterdir()):
             raise UserError(
-                f"cannot read {file}: it is gone, and there are checkpoints: put it back, or "
-                "choose another --workdir"
+                f"{file} is missing, but the run has checkpoints: restore it, or choose another "
+                "--workdir"
             ) from error
         return None
 
@@ -204,7 +204,15 @@ def check_same_config(
     where: pathlib.Path,
     advice: str,
 ) -> None:
-    """Check that two flat configs agree, except in keys that change no batch and no update."""
+    """Check that two flat configs agree, except in keys that do not affect training.
+
+    Args:
+        recorded: Config found in the run directory.
+        wanted: Config of this command.
+        path: Run directory.
+        where: File that contains `recorded`, for the error.
+        advice: What the user can do, for the error.
+    """
     if recorded.get("kind") == wanted.get("kind"):
         check_keys(recorded, wanted, writer_of(path))
     differing = {
@@ -217,37 +225,37 @@ def check_same_config(
         steps = [int(item.name) for item in where.glob("checkpoints/*") if item.name.isdecimal()]
         if schedule != "constant":
             raise UserError(
-                f"{where} has a learning rate that falls to 0 at another num_steps (optim.schedule "
-                f"is {schedule}): train {num_steps:,} steps in a new --workdir"
+                f"num_steps {num_steps:,} changes the {schedule} schedule of the learning rate in "
+                f"{where}: train in a new --workdir"
             )
         if max(steps, default=0) > num_steps:
             raise UserError(
-                f"{where} has done {max(steps):,} steps already (num_steps is {num_steps:,}): give "
-                "more, or choose another --workdir"
+                f"{where} is already at step {max(steps):,}, beyond num_steps {num_steps:,}: "
+                "increase num_steps, or choose another --workdir"
             )
-    # Of another kind nearly every key is another, too.
-    elif differing:
+    elif differing:  # configs of two kinds differ in nearly all keys
         which = differing.get("kind") or "; ".join(differing.values())
-        raise UserError(f"{where} holds a run of another config ({which}): {advice}")
+        raise UserError(f"{where} contains a run of another config ({which}): {advice}")
 
 
 class Fingerprint(NamedTuple):
-    """What tells a part of some data from another."""
+    """Identity of a part of the data, such as its training files."""
 
     number: int
-    """How many there are."""
+    """Number of files or examples."""
     sha256: bytes
-    """Which: names, labels or lengths."""
+    """Digest of their names, labels or lengths."""
     content: bytes = b""
-    """Some of the content, where the others may be the same of other data."""
+    """Part of the content, if other data may have the same names, labels or lengths."""
     exact: bytes = b""
-    """Content that only processes of one launch compare: other versions may decode it otherwise."""
+    """Decoded content, compared only within a launch, since other versions may decode differently.
+    """
 
 
 def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> None:
-    """Check that a run goes on with the data that it began with, and record them.
+    """Check that a run continues with the same data, and record their identity.
 
-    One file more or less draws the split again, and training data would become test data.
+    One file more or fewer would change the split, and training data would become test data.
     """
     own = {
         part: {
@@ -270,28 +278,28 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
             change = f"was {before}; is {now}" if before != now else f"other files, {now}"
             raise UserError(
                 f"the data changed since {where} started ({change}), so test data may have been "
-                "trained on: restore the data, or use a new --workdir"
+                "trained on: restore the data or use a new --workdir"
             )
     if is_first():
         files.write_sealed(path / MEMBERS, own, is_durable=True)
 
 
 def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the keys in which two flat configs differ, each with a clause that says how.
+    """Return the keys in which two flat configs differ, each with a description.
 
     >>> differences({"seed": 0, "optim.rate": 0.1}, {"seed": 1, "optim.rate": 0.1})
-    [('seed', 'seed is 0 there and 1 here')]
+    [('seed', 'seed was 0 and is 1')]
     """
     a, b = recorded, wanted
     return [
-        (key, f"{key} is {a.get(key, 'absent')!r} there and {b.get(key, 'absent')!r} here")
+        (key, f"{key} was {a.get(key, 'absent')!r} and is {b.get(key, 'absent')!r}")
         for key in sorted(a.keys() | b.keys())
         if a.get(key) != b.get(key)
     ]
 
 
 def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
-    """Versions, devices, revision and command: what a figure was measured on."""
+    """Return the versions, devices and command that measured figures depend on."""
     packages = ("jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     return {
         **describe_version(),
@@ -308,19 +316,19 @@ def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
 
 
 def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> None:
-    """List what was left out of the data, and why, in the run directory."""
+    """Write the skipped files of the data and the reasons to skipped.txt."""
     if is_first():
-        # Some reasons begin with the path, for the console.
+        # Some reasons repeat the path for the console.
         lines = [f"{path}: {reason.removeprefix(f'{path}: ').removeprefix(f'{path} ')}\n"
                  for path, reason in skipped]  # fmt: skip
         files.write_text(workdir / "skipped.txt", "".join(lines), errors="replace")
 
 
 def write_latest(path: pathlib.Path, step: int, **arrays: Any) -> None:
-    """Write what a figure shows of a step, unless the file has that of a later one."""
+    """Write the arrays of a figure at a step, unless the file is from a later step."""
     try:
-        kept = int(files.read_arrays(path)["step"])
-    except (UserError, KeyError):  # there is none, or its step was not recorded
-        kept = step
-    if kept <= step:
+        recorded = int(files.read_arrays(path)["step"])
+    except (UserError, KeyError):  # missing, or without a step
+        recorded = step
+    if recorded <= step:
         files.write_arrays(path, step=np.asarray(step), **arrays)

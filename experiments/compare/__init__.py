@@ -1,1 +1,1 @@
-"""Runs next to each other on one page: `cpc compare`."""
+"""Comparison of several runs on one page: `cpc compare`."""

@@ -1,11 +1,11 @@
-"""Several runs on one page: their curves, and a table with a row for each cell.
+"""Compare several runs on one page: their curves, and a table with one row per cell.
 
     cpc compare runs/a runs/b --workdir runs/compared
     cpc compare runs/sweep
 
-A folder that is not a run stands for all runs in it. Runs whose configs differ in nothing but the
-seed are one cell. Writes comparison.html, comparison.md (the table, for a README) and
-comparison.json, into --workdir or, of a single folder, there. Differences are from the first.
+A folder that is not a run selects all runs in it. Runs whose configs differ only in the seed
+form one cell. Writes comparison.html, comparison.md (the table, for a README) and comparison.json
+into --workdir, or by default into a single folder. Differences are taken from the first cell.
 """
 
 import os
@@ -18,17 +18,17 @@ from experiments.command import cli
 
 
 def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
-    """Return names and directories of all runs in the folders."""
+    """Return the names and directories of all runs in some folders."""
     found: list[pathlib.Path] = []
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is not a directory: pass runs, or a folder of runs")
         unreadable = []
         runs = list(status.find_runs(path, unreadable))
-        for folder, why in unreadable:
-            print(f"{folder} is left out: {why}")
+        for folder, reason in unreadable:
+            print(f"{folder} is skipped: {reason}")
         if not runs:
-            raise UserError(f"{path} holds no run: name run directories, or a folder with runs")
+            raise UserError(f"{path} contains no run: pass run directories, or a folder of runs")
         found += runs
     found = list({run.resolve(): run for run in found}.values())
     common = pathlib.Path(os.path.commonpath([run.resolve() for run in found]))
@@ -40,14 +40,14 @@ def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
 
 
 def run(folders: Sequence[str], workdir: str | None) -> None:
-    """Write the page of the runs in some folders, and print its table."""
+    """Write the comparison page of the runs in some folders, and print its table."""
     if not folders:
-        raise UserError("no run is given: pass run directories, or a folder with runs")
+        raise UserError("a run is required: pass run directories, or a folder of runs")
     paths = [pathlib.Path(folder).expanduser() for folder in folders]
     if workdir is None and len(paths) > 1:
         raise UserError("--workdir is required for several folders, e.g. --workdir runs/compared")
     runs = find(paths)
-    from experiments.compare.page import write_comparison  # matplotlib takes seconds
+    from experiments.compare.page import write_comparison  # slow: it imports matplotlib
 
     folder = pathlib.Path(workdir).expanduser() if workdir else paths[0]
     page = write_comparison(runs, folder)

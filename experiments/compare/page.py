@@ -1,4 +1,4 @@
-"""The page of several runs: comparison.html, .md and .json."""
+"""The comparison page of several runs: comparison.html, .md and .json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,17 +21,17 @@ from experiments.command.run_dir import read_failure
 from experiments.compare import tables
 from experiments.status import cut
 
-#: Ceilings log N that differ by less are equal: the windows of other seeds are more or less often
-#: short, or share sound.
+#: Ceilings log N that differ by less count as equal: the numbers of windows that are short, or that
+#: share sound, vary with the seed.
 CEILING_TOLERANCE_NATS = 0.1
 
 
 def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
-    """Write comparison.html, .md (the table of cells) and .json of named runs into a folder."""
+    """Write comparison.html, .md (the table of cells) and .json for named runs into a folder."""
     found, problems = read_runs(runs)
     if not found:
         raise UserError(
-            "no run has recorded anything yet"
+            "the runs have no records yet"
             + "".join(f"; {name} {problem}" for name, problem in problems.items())
         )
     cells = results.group_by_seed(found)
@@ -50,24 +50,24 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
         for cell in cells
         for name, run in cell.runs
     ]
-    made = Table(f"Directories and commands ({len(commands)})", pd.DataFrame(commands))
+    origins = Table(f"Directories and commands ({len(commands)})", pd.DataFrame(commands))
     sections = [
         Section("", [*best_sentences(cells, scores), *(f"{n}: {p}" for n, p in problems.items())]),
         Section("Cells", tables=[tables.cell_table(cells, scores, failed)]),
-        Section("Over the training", figures=curves(cells, scores)),
+        Section("During training", figures=curves(cells, scores)),
         Section(
             "Scores at the end",
             figures=dots(cells, scores),
             tables=[tables.question_table(one, scores) for one in first],
             details=[tables.question_table(one, scores) for one in learned if one not in first],
         ),
-        Section("How they were made", details=[made]),
+        Section("Commands", details=[origins]),
     ]
-    return write_page(folder, "comparison", title, "Runs beside each other.", (), sections)
+    return write_page(folder, "comparison", title, "Comparison of runs.", (), sections)
 
 
 def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], dict[str, str]]:
-    """Return the runs that have recorded something, and by name what is wrong with a run."""
+    """Return the named runs that have records, and the problems of runs by name."""
     found, problems = [], {}
     for name, path in runs:
         if failure := read_failure(path):
@@ -81,22 +81,22 @@ def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], 
 
 
 def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
-    """Return which cell is best by each number, of those that have come to their last step."""
+    """Return sentences about the best finished cell by each headline number."""
     sentences, scores = [], scores[scores.at_end.astype(bool)]
     bounds = scores[scores.task == "information"]
     if len(bounds) > 1:
-        obstacles = obstacles_of(cells)
+        obstacles = find_obstacles(cells)
         if not obstacles and bounds.setting.nunique() > 1:
-            obstacles = ["the offsets that are averaged differ"]
+            obstacles = ["the averaged offsets differ"]
         best = bounds.loc[bounds.value.idxmax()]
         sentences.append(
-            f"log N − L does not compare between all cells: {' and '.join(obstacles)}."
+            f"log N − L is not comparable between all cells: {' and '.join(obstacles)}."
             if obstacles
             else f"Highest bound: {best.cell}, {best.value:.2f} nats."
         )
     for question in tables.headline(scores):
         rows = tables.answers(question, scores)
-        # Codes are fewest where all collapse into one, which is not best.
+        # A collapse of all codes into one has the fewest codes, but is not best.
         if rows.cell.nunique() > 1 and question.task != "codes":
             up = rows.higher_is_better.iloc[0]
             row = rows.loc[rows.value.idxmax() if up else rows.value.idxmin()]
@@ -107,15 +107,15 @@ def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
     return sentences
 
 
-def obstacles_of(cells: Sequence[Cell]) -> list[str]:
-    """Return why the nats of cells do not compare; nothing if they do."""
+def find_obstacles(cells: Sequence[Cell]) -> list[str]:
+    """Return the reasons why the nats of cells are not comparable, if any."""
     last = [rows for cell in cells for _, run in cell.runs if len(rows := watched(run))]
     last = [rows[rows.step == rows.step.max()] for rows in last]
     offsets = [tuple(rows.offset) for rows in last]
-    # Over the offsets that all have: a ceiling falls with the offset where windows are short.
+    # Only common offsets, since ceilings fall with the offset if windows are short.
     shared = set(offsets[0]).intersection(*offsets) if offsets else set()
-    alike = [rows[rows.offset.isin(shared)].drop_duplicates("offset") for rows in last]
-    ceilings = [rows.sort_values("offset").log_n.to_numpy(float) for rows in alike]
+    common = [rows[rows.offset.isin(shared)].drop_duplicates("offset") for rows in last]
+    ceilings = [rows.sort_values("offset").log_n.to_numpy(float) for rows in common]
     found = {
         "their offsets differ": len(set(offsets)) > 1,
         "their numbers of negatives differ": bool(ceilings)
@@ -126,7 +126,7 @@ def obstacles_of(cells: Sequence[Cell]) -> list[str]:
 
 
 def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) -> dict[str, Any]:
-    """Return every number of the comparison."""
+    """Return the content of comparison.json: settings, runs and scores of each cell."""
     keys = results.settings(cells)
     named = [
         {
@@ -158,7 +158,7 @@ def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) ->
 
 
 def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
-    """Return log N - L of every run over the steps, and headline scores measured on the way."""
+    """Plot log N - L and the headline scores of each run over the steps."""
     kinds = {one.method for cell in cells for _, run in cell.runs if (one := information(run))}
     title = f"log N − L ({kinds.pop()})" if len(kinds) == 1 else "log N − L"
     among = results.shared_headline(run for cell in cells for _, run in cell.runs)
@@ -171,7 +171,7 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
         )
     drawn = []
     for number, (unit, title, read) in enumerate(panels_of):
-        lines = [(place, read(run)) for place, cell in enumerate(cells) for _, run in cell.runs]
+        lines = [(index, read(run)) for index, cell in enumerate(cells) for _, run in cell.runs]
         if any(len(steps) > bool(number) for _, (steps, _) in lines):
             drawn.append((unit, title, lines))
     if not drawn:
@@ -180,12 +180,12 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     colors = palette(cells)
     for axes, (unit, title, lines) in zip(panels, drawn, strict=True):
         named = set()
-        for place, (steps, values) in lines:
+        for index, (steps, values) in lines:
             if len(steps):
-                name = None if place in named else cells[place].name
-                named.add(place)
+                name = None if index in named else cells[index].name
+                named.add(index)
                 style: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 1.4}
-                axes.plot(steps, values, color=colors[place], alpha=0.85, label=name, **style)
+                axes.plot(steps, values, color=colors[index], alpha=0.85, label=name, **style)
         label(axes, "step", unit, title)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     add_shared_legend(figure, panels)
@@ -197,28 +197,28 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
 
 
 def watched(run: Run) -> Frame:
-    """Return the evaluations to follow: of a bound, else those under the training rule."""
+    """Return the evaluations of a bound, or else under the training rule."""
     found = list(evaluations(run).values())
     bounds = [rows for rows in found if rows.is_bound.all()]
     return (bounds[-1:] or found[:1] or [run.offsets[:0]])[0]
 
 
 def score_steps(run: Run, question: tables.Question) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of a question, as an axis shows them."""
+    """Return the steps and values of a question in the units of an axis."""
     rows = tables.answers(question, run.scores).sort_values("step")
     return rows.step.to_numpy(float), value_axis(rows.value.to_numpy(float), question.metric)
 
 
 def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
-    """Return the headline scores of every cell with their intervals, and its single seeds."""
-    asked = tables.headline(scores)
-    if not asked:
+    """Plot the headline scores of each cell with their intervals and single seeds."""
+    questions = tables.headline(scores)
+    if not questions:
         return []
-    figure, panels = make_figure(len(asked), num_columns=2, row_height=1.2 + 0.27 * len(cells))
+    figure, panels = make_figure(len(questions), num_columns=2, row_height=1.2 + 0.27 * len(cells))
     names = [cut(cell.name, 44) for cell in cells]
-    for panel, (axes, question) in enumerate(zip(panels, asked, strict=True)):
+    for panel, (axes, question) in enumerate(zip(panels, questions, strict=True)):
         random = question._replace(features=f"random {question.features}")
-        for place, (cell, color) in enumerate(zip(cells, palette(cells), strict=True)):
+        for y, (cell, color) in enumerate(zip(cells, palette(cells), strict=True)):
             row, untrained = (
                 tables.one_row(tables.answers(q, scores), cell.name) for q in (question, random)
             )
@@ -227,13 +227,13 @@ def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
                     value_axis(one, row.metric)
                     for one in (row.value, row.low, row.high, *row.by_seed)
                 )
-                axes.plot([low, high], [place, place], color=color, linewidth=1.6)
-                axes.plot(value, place, "o", color=color, markersize=6)
+                axes.plot([low, high], [y, y], color=color, linewidth=1.6)
+                axes.plot(value, y, "o", color=color, markersize=6)
                 if len(single) > 1:
-                    axes.plot(single, [place] * len(single), "o", color=MUTED, markersize=2.5)
+                    axes.plot(single, [y] * len(single), "o", color=MUTED, markersize=2.5)
             if untrained is not None:
                 value = value_axis(untrained.value, untrained.metric)
-                axes.plot(value, place, "x", color=GRAY, markersize=5)
+                axes.plot(value, y, "x", color=GRAY, markersize=5)
         axes.set_yticks(range(len(cells)), [] if panel % 2 else names)
         axes.set_ylim(len(cells) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)

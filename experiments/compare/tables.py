@@ -1,4 +1,4 @@
-"""Runs next to each other as tables: a row per cell, and the answers to each question."""
+"""Comparison tables of runs: one row per cell, and one table per question."""
 
 import math
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from cpc.report.sentences import lead_phrase
 from cpc.results import QUESTION, Cell, Frame, Run, last_known, settings, show_value, unit_of
 
 NOTE = (
-    "All intervals are 95 %. With one seed they are over test items; with several, over seeds "
-    "(Student's) and test items, of those seeds that came to their last step. Over untrained: "
-    "the difference from the same network at random initialization by the same method. Over the "
-    "first: the difference from the first cell. Both are taken on the same items or the same seeds "
-    "where these are recorded, and from two independent intervals otherwise. The more cells there "
-    "are, the more of them differ from the first by chance."
+    "All intervals are 95 %. With one seed they are over test items; with several, over the "
+    "finished seeds (Student's) and test items. Over untrained: the difference from the same "
+    "network at random initialization by the same method. Over the first: the difference from the "
+    "first cell. Both differences are paired by items or seeds if these are recorded, and from two "
+    "independent intervals otherwise. With more cells, more of them differ from the first by "
+    "chance."
 )
 LEARNED = ("c", "z")
 
 
 class Question(NamedTuple):
-    """What a score answers: the same in all cells."""
+    """A quantity that scores of all cells measure: task, data, features, method and metric."""
 
     task: str
     data: str
@@ -34,41 +34,41 @@ class Question(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The question in words."""
-        how = METHODS.get(self.method, self.method)
-        what = "" if self.metric == "accuracy" else f", {self.metric}"
-        return f"{self.task} by {self.unit}, {self.data}, {how} on {self.features}{what}"
+        """Description of the question."""
+        method = METHODS.get(self.method, self.method)
+        metric = "" if self.metric == "accuracy" else f", {self.metric}"
+        return f"{self.task} by {self.unit}, {self.data}, {method} on {self.features}{metric}"
 
 
 def questions(scores: Frame) -> list[Question]:
-    """Return what was asked, in the order in which it was recorded."""
-    asked = scores[scores.task != "information"].drop_duplicates(list(QUESTION))
-    return [Question(*row) for row in asked[list(QUESTION)].itertuples(index=False)]
+    """Return the questions of some scores, in the order of their records."""
+    rows = scores[scores.task != "information"].drop_duplicates(list(QUESTION))
+    return [Question(*row) for row in rows[list(QUESTION)].itertuples(index=False)]
 
 
 def headline(scores: Frame) -> list[Question]:
-    """Return for each task the question that is asked for first: linear, on learned features."""
+    """Return the main question of each task: a linear probe on learned features if any."""
     first: dict[tuple, Question] = {}
-    asked = [one for one in questions(scores) if one.features in LEARNED]
-    for one in sorted(asked, key=lambda one: one.method != "linear"):
+    learned = [one for one in questions(scores) if one.features in LEARNED]
+    for one in sorted(learned, key=lambda one: one.method != "linear"):
         if one.method == "linear" or not has_curve(one, scores):
             first.setdefault((one.task, one.data, one.unit, one.metric), one)
     return list(first.values())
 
 
 def has_curve(question: Question, scores: Frame) -> bool:
-    """Return whether a question was asked with several numbers of labels."""
+    """Return whether a question has scores for several numbers of labels."""
     return answers(question, scores).num_train.nunique() > 1
 
 
 def answers(question: Question, scores: Frame) -> Frame:
-    """Return the rows of one question."""
+    """Return the scores of one question."""
     chosen = scores[list(QUESTION)] == list(question)
     return scores[chosen.all(axis=1)]
 
 
 def show_estimate(row: Any) -> str:
-    """Return the value of a row of the comparison with its interval; "" without a row."""
+    """Format the value of a row with its interval; "" without a row."""
     if row is None:
         return ""
     ends = (row.value, row.low, row.high)
@@ -77,7 +77,7 @@ def show_estimate(row: Any) -> str:
 
 
 def show_nats(row: Any) -> str:
-    """Return log N - L in nats with its interval and offsets; an estimate is labeled."""
+    """Format log N - L in nats with its interval and offsets, and mark estimates."""
     if row is None:
         return ""
     ends = f" ({show_interval(row.low, row.high)})" if math.isfinite(row.low + row.high) else ""
@@ -86,15 +86,15 @@ def show_nats(row: Any) -> str:
 
 
 def show_lead(row: Any, over: str) -> str:
-    """Return a difference of a row, over_untrained or over_first; "" if there is none."""
+    """Format a difference of a row, over_untrained or over_first; "" without one."""
     if row is None or math.isnan(getattr(row, over)):
         return ""
-    lead = (getattr(row, f"{over}{end}") for end in ("", "_low", "_high"))
-    return lead_phrase(tuple(lead), row.metric)
+    difference = (getattr(row, f"{over}{end}") for end in ("", "_low", "_high"))
+    return lead_phrase(tuple(difference), row.metric)
 
 
 def short_title(question: Question, others: Sequence[Question]) -> str:
-    """Return as much of a question as tells it from the others.
+    """Return the shortest title that distinguishes a question from the others.
 
     >>> a = Question("phones", "voices", "frame", "c", "linear", "accuracy")
     >>> short_title(a, [a]), short_title(a, [a, a._replace(unit="utterance")])
@@ -108,7 +108,7 @@ def short_title(question: Question, others: Sequence[Question]) -> str:
 
 
 def one_row(rows: Frame, cell: str) -> Any:
-    """Return the row of a cell, the one with the most labels; None if there is none."""
+    """Return the row of a cell with the most labels; None without a row."""
     own = rows[rows.cell == cell].sort_values("num_train")
     return None if not len(own) else list(own.itertuples())[-1]
 
@@ -141,40 +141,40 @@ def cell_table(
     rows = [*zip(*columns.values(), strict=True)]
     rows += [(name, *[None] * (len(columns) - 1)) for name in failed]
     frame = pd.DataFrame(rows, columns=pd.Index(list(columns)), dtype=object)
-    return Table("One row a cell", frame, NOTE)
+    return Table("One row per cell", frame, NOTE)
 
 
 def setting(value: Any) -> str:
-    """Return a config's value in a table."""
+    """Format the value of a config key."""
     if value is None:
         return "–"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def seeds_text(cell: Cell) -> int | str:
-    """Return the number of seeds; of how many, where some are not at their end."""
+    """Return the number of seeds, or "2 of 3" if some are unfinished."""
     ended = sum(run.num_steps is None or run.step >= run.num_steps for _, run in cell.runs)
     return f"{ended} of {len(cell.runs)}" if 0 < ended < len(cell.runs) else len(cell.runs)
 
 
 def steps_text(run: Run) -> str:
-    """Return the steps made, and of how many if a run is not at its end."""
+    """Return the step of a run, with the total if it is unfinished."""
     return f"{run.step:,}" + ("" if run.step >= (run.num_steps or 0) else f" of {run.num_steps:,}")
 
 
 def question_table(question: Question, scores: Frame) -> Table:
-    """Return one question of every cell, with the untrained network's and the single seeds."""
+    """Return the scores of a question for each cell, untrained network and seed."""
     random = question._replace(features=f"random {question.features}")
     untrained, has_labels = answers(random, scores), has_curve(question, scores)
     lines = []
     for row in answers(question, scores).itertuples():
-        beside = untrained[untrained.num_train.eq(row.num_train) | untrained.num_train.isna()]
+        same_labels = untrained[untrained.num_train.eq(row.num_train) | untrained.num_train.isna()]
         seeds = [show_value(one, question.metric) for one in row.by_seed]
         line = {
             "cell": row.cell,
             **({"labels": row.num_train} if has_labels else {}),
             question.metric: show_estimate(row),
-            "untrained": show_estimate(one_row(beside, str(row.cell))),
+            "untrained": show_estimate(one_row(same_labels, str(row.cell))),
             "over untrained": show_lead(row, "over_untrained"),
             "over the first": show_lead(row, "over_first"),
             "by seed": ", ".join(seeds) if len(seeds) > 1 else "",

@@ -1,1 +1,1 @@
-"""A run's model as a folder to share: `cpc export`."""
+"""Export of a trained model as a folder: `cpc export`."""

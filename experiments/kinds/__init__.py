@@ -1,1 +1,1 @@
-"""The kinds of configs, each a folder; `registry` lists them."""
+"""Kinds of experiments, each a folder; `registry` lists them."""

@@ -1,7 +1,7 @@
-"""The numbers of the paper that a run is laid beside.
+"""Published results with which runs are compared.
 
 van den Oord, Li, Vinyals, "Representation Learning with Contrastive Predictive Coding", 2018,
-arXiv 1807.03748. All accuracies in percent: of audio per frame, on LibriSpeech-100h; of images on
+arXiv 1807.03748. All accuracies are in percent: audio per frame on LibriSpeech-100h, images on
 ImageNet.
 """
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """One row of the paper for one kind of features and probe."""
+    """A row of the paper: the accuracy of a probe on some features."""
 
     features: str
     probe: str
@@ -37,10 +37,10 @@ TABLE_1 = {
     ),
 }
 
-#: Phones in percent, a linear probe on c, by how many steps are predicted (mixed speaker).
+#: Phone accuracy of a linear probe on c by number of predicted steps (mixed speaker).
 TABLE_2_STEPS = {2: 28.5, 4: 57.6, 8: 63.6, 12: 64.6, 16: 63.8}
 
-#: The same by whose latents are negatives; 12 steps.
+#: Phone accuracy of a linear probe on c by source of the negatives (12 steps).
 TABLE_2_NEGATIVES = {
     "mixed speaker": 64.6,
     "same speaker": 65.5,
@@ -54,7 +54,7 @@ IMAGENET_SOURCE = (
     "van den Oord, Li, Vinyals 2018, Tables 3 and 4 (ImageNet); CPC v2: Hénaff et al. 2019"
 )
 
-#: Method, network, and accuracies of a linear probe, top 1 and top 5.
+#: Method, network, and top-1 and top-5 accuracies of a linear probe.
 IMAGENET: tuple[tuple[str, str, float | None, float | None], ...] = (
     ("Motion segmentation", "ResNet-v2-101", 27.6, 48.3),
     ("Exemplar", "ResNet-v2-101", 31.5, 53.1),
@@ -66,7 +66,7 @@ IMAGENET: tuple[tuple[str, str, float | None, float | None], ...] = (
     ("CPC v2", "ResNet-161", 71.5, 90.1),
 )
 
-#: Transfer of sentence features in percent (BookCorpus); TREC of the fourth row was not reported.
+#: Transfer accuracies of sentence features from the BookCorpus; a missing entry was not reported.
 TABLE_5 = {
     "paragraph vector": {"MR": 74.8, "CR": 78.1, "Subj": 90.5, "MPQA": 74.2, "TREC": 91.8},
     "skip-thought": {"MR": 75.5, "CR": 79.3, "Subj": 92.1, "MPQA": 86.9, "TREC": 91.4},

@@ -1,4 +1,4 @@
-"""The kinds of configs, each a module, and the kind and model of a run or an exported folder."""
+"""The registered kinds of experiments, and readers of the kind and model of a run."""
 
 import pathlib
 from typing import Any
@@ -23,7 +23,7 @@ from experiments.training import contrastive
 from experiments.training import step as training
 from experiments.training.problem import Contrastive, Kind, Pipeline
 
-#: Kinds of data that a contrastive model learns from. A new one is a folder, and a line here.
+#: Contrastive kinds of data. To add one, add a folder and a line here.
 CONTRASTIVE: dict[str, Contrastive] = {
     "audio": audio,
     "image": image,
@@ -39,7 +39,7 @@ KINDS: dict[str, Kind] = {
     "mi_tasks": tasks,
     "mi_consistency": consistency,
 }
-#: How the kinds that are not contrastive are trained.
+#: Training pipelines of the kinds that are not contrastive.
 PIPELINES: dict[str, Pipeline] = {
     "words": words,
     "rl": rl,
@@ -53,61 +53,64 @@ def kind_of(config: Any) -> Kind:
         raise UserError("--config is required, e.g. --config audio_voices")
     name = config.get("kind")
     if name not in KINDS:
-        raise UserError(f"the config's kind is {name!r}: choose one of {', '.join(KINDS)}")
+        raise UserError(f"kind must be one of {', '.join(KINDS)} (got {name!r})")
     return KINDS[name]
 
 
 def pipeline_of(config: Config) -> Pipeline:
-    """Return what trains a config."""
+    """Return the training pipeline of a config."""
     return PIPELINES.get(config.kind, contrastive)
 
 
 def read_contrastive(workdir: pathlib.Path) -> tuple[Contrastive, Config]:
-    """Return the kind of data of a recorded run, and its config."""
+    """Return the kind and the config of a recorded contrastive run."""
     recorded = read_config(workdir)
     if recorded is None:
         raise UserError(
-            f"{workdir / 'config.json'} does not exist: pass the directory of a run with --workdir"
+            f"{workdir / 'config.json'} does not exist: pass a run directory with --workdir"
         )
-    kind = find_kind(recorded)
-    found = CONTRASTIVE.get(kind)
-    if found is None:
-        but = f", but one of {kind}, which this command does not take" if kind else ""
-        raise UserError(f"{workdir} holds no run of {', '.join(CONTRASTIVE)}{but}")
-    return found, load_config(recorded, found.KEYS, writer_of(workdir))
+    name = find_kind(recorded)
+    kind = CONTRASTIVE.get(name)
+    if kind is None:
+        raise UserError(
+            f"{workdir} is not a run of kind {', '.join(CONTRASTIVE)} (got {name!r}): pass another "
+            "run directory with --workdir"
+        )
+    return kind, load_config(recorded, kind.KEYS, writer_of(workdir))
 
 
 def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
-    """Return the model of a run's checkpoint, or of an exported folder, the run's own too."""
+    """Return the model of a run's checkpoint or of an exported folder."""
     exported = folder / models.EXPORTED
     if not any(folder.glob("checkpoints/*")) and (exported / models.WEIGHTS).exists():
         folder = exported
     if (folder / models.WEIGHTS).exists():
         if step is not None:
-            raise UserError(f"{folder} was exported and has one step alone: leave out --step")
+            raise UserError(f"{folder} is an exported model with a single step: leave out --step")
         return models.load_pretrained(folder)
     pretrained = take_model(folder, step)
     return pretrained._replace(variables=jax.tree.map(jnp.asarray, pretrained.variables))
 
 
 def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
-    """Return the kind of data of a model; its description may be of another version, or hostile."""
-    given = pretrained.input
-    kind = CONTRASTIVE.get(find_kind(given))
+    """Return the kind of a model; check its description, which may be outdated or untrusted."""
+    kind = CONTRASTIVE.get(find_kind(pretrained.input))
     if kind is None:
-        raise UserError(f"the model in {workdir} is not of {', '.join(CONTRASTIVE)}: export again")
-    lacks = sorted(kind.describe_input(make_config(kind.KEYS)).keys() - given)
-    if lacks:
-        raise UserError(f"the model in {workdir} does not say {', '.join(lacks)}: export again")
+        raise UserError(
+            f"the model in {workdir} lacks a kind among {', '.join(CONTRASTIVE)}: export it again"
+        )
+    missing = sorted(kind.describe_input(make_config(kind.KEYS)).keys() - pretrained.input)
+    if missing:
+        raise UserError(f"the model in {workdir} lacks {', '.join(missing)}: export it again")
     return kind
 
 
 def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
-    """Return the model of a run's checkpoint: of a step, the best, or by default the newest."""
+    """Return the model of a run at a step, at the best one, or by default at the newest."""
     kind, config = read_contrastive(workdir)
     if not any(workdir.glob("checkpoints/*")):
         raise UserError(
-            f"{workdir} has no checkpoints: train it first with cpc train --workdir {workdir}"
+            f"{workdir} lacks checkpoints: train it first with cpc train --workdir {workdir}"
         )
     variables, number = training.read_variables(workdir, step)
     return contrastive.describe(kind, workdir, config, kind.build_model(config), variables, number)

@@ -8,7 +8,7 @@ import pytest
 from configs import audio_voices, image_fashion_mnist, series_files, text_sentences
 from cpc.results import read_scores
 from cpc.types import UserError
-from experiments.command.config import judged_on, with_settings
+from experiments.command.config import evaluation_config, with_settings
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.text import probes as text_probes
 from experiments.kinds.text.data import load_data as load_text
@@ -46,7 +46,7 @@ def check(kind, own, *flags):
     """Whether a run is judged on its own data, by flags as of the command."""
     given = [f"--config.data.{flag}" for flag in flags]
     return check_data_identity(
-        CONTRASTIVE[kind], own, judged_on(own, CONTRASTIVE[kind].KEYS, given)
+        CONTRASTIVE[kind], own, evaluation_config(own, CONTRASTIVE[kind].KEYS, given)
     )
 
 

@@ -98,14 +98,14 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
 
 
 @pytest.mark.parametrize(("key", "value", "words"), [
-    ("model.context", "gruu", "context is 'gruu': choose one of gru, lstm"),
-    ("probe.ctc_minutes", ("x",), "ctc_minutes has 'x'.* float"),
-    ("kind", "images", "kind is 'images'.*audio, image"),
-    ("seed", -1, "seed is -1.* at least 0 and below 4294967296"),
-    ("num_steps", 0, "num_steps is 0.* from 1 to 1000000000"),
-    ("negatives.temperature", 0.0, "temperature is 0.0.* above 0"),
-    ("optim.clip_norm", float("nan"), "clip_norm is nan"),
-    ("model.width", "wide", "width is 'wide'.* int"), ("model.widht", 3, r"mean model\.width"),
+    ("model.context", "gruu", "context must be one of gru, lstm.*'gruu'"),
+    ("probe.ctc_minutes", ("x",), "ctc_minutes must .* float.*'x'"),
+    ("kind", "images", "kind must .*audio, image.*'images'"),
+    ("seed", -1, "seed must .*at least 0 and below 4294967296 .*-1"),
+    ("num_steps", 0, "num_steps must .*from 1 to 1000000000 .*0"),
+    ("negatives.temperature", 0.0, "temperature must be above 0 .*0.0"),
+    ("optim.clip_norm", float("nan"), "clip_norm must .*nan"),
+    ("model.width", "wide", "width must .*int.*'wide'"), ("model.widht", 3, r"mean model\.width"),
     ("model.norm", None, r"lacks the key model\.norm"),
     ("model.padding", "valid", "padding is 'valid': "),
     ("negatives.shards", 3, "does not divide into 3 shards"),
@@ -114,7 +114,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("optim.warmup_steps", 9, "warmup_steps is 9 .* is 2"),
     ("data.batch_size", 12, "12 cannot be split over 8 devices"),
     ("data.window_samples", 2**26, "window_samples is .*synthetic"),
-    ("data.train_list", "x", "train_list is 'x', and data.source is synthetic"),
+    ("data.train_list", "x", "train_list .*data.source synthetic .*'x'"),
 ])  # fmt: skip
 def test_a_value_that_cannot_be_meant(config, key, value, words):
     section, _, name = key.rpartition(".")
@@ -313,7 +313,7 @@ def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
     """The packaged data were trained on, in silence, in place of the user's own."""
     config = make_config(CONTRASTIVE[kind].KEYS if kind in CONTRASTIVE else WORDS_KEYS)
     config.data.source, config.data[key] = source, "mine"
-    said = rf"^data.{key} is 'mine', and data.source is {re.escape(source)}, which does not read it"
+    said = rf"^data.{key} .*data.source {re.escape(source)} .*'mine'"
     with pytest.raises(UserError, match=said):
         pipeline_of(config).interpret(KINDS[kind], config)
 
@@ -322,8 +322,8 @@ def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
     ([DEMO, "--config.modle.width=3"], "modle"), ([DEMO, "--config.model.width=wide"], "wide"),
     (["--config=configs/absent.py"], "absent.py"), ([DEMO, "--learning_rate=3"], "learning_rate"),
     ([DEMO, "surprise"], "surprise"), ([], "--config is required"),
-    ([DEMO, "--config.data.path=~nouser/x"], "config.data.path is '~nouser/x'"),
-    (["--config=exits.py"], "(exit 5)"), (["--config=fails.py"], "KeyError: widht did you mean"),
+    ([DEMO, "--config.data.path=~nouser/x"], "config.data.path '~nouser/x'"),
+    (["--config=exits.py"], "(status 5)"), (["--config=fails.py"], "KeyError: widht did you mean"),
     ([DEMO, "xla"], "--xla_nope=3"),
 ])  # fmt: skip
 def test_a_command_ends_in_one_sentence(tmp_path, flags, words):

@@ -55,14 +55,14 @@ def test_a_config_that_is_lost_is_taken_from_the_newest_checkpoint(tmp_path, har
     else:
         flipped = file.read_bytes().replace(b'"seed": 0', b'"seed": 1')
         file.write_bytes(flipped if harm == "flipped" else b"\xff" + flipped)
-    with pytest.raises(UserError, match="seed is 0 there and 7 here"):
+    with pytest.raises(UserError, match=r"seed.* 0 .* 7"):
         open_again(tmp_path, with_settings(config, {"seed": 7}))
     monkeypatch.setattr(run_dir, "describe_version", lambda: {"cpc": "9.9"})  # also resumes
     open_again(tmp_path, config)
     assert read_json(file) == content
     begin(tmp_path / "unknown", has_config=False)
     (tmp_path / "unknown" / "config.json").unlink()
-    with pytest.raises(UserError, match=r"config\.json: it is gone"):
+    with pytest.raises(UserError, match=r"config\.json is missing"):
         open_again(tmp_path / "unknown", config)
 
 
@@ -73,19 +73,19 @@ def test_files_of_another_run_are_not_resumed(tmp_path, what):
     begin(tmp_path / "other", step=8, seed=1)
     copy = shutil.copytree if what == "checkpoints/8" else shutil.copy
     copy(tmp_path / "other" / what, tmp_path / "mine" / what)
-    with pytest.raises(UserError, match=rf"{what} .*seed is 1 there and 0 here.*move it out"):
+    with pytest.raises(UserError, match=rf"{what} .*seed.* 1 .* 0.*move it out"):
         open_again(tmp_path / "mine", config)
     (tmp_path / "new").mkdir()  # without a config.json beside them, too
     shutil.copy(tmp_path / "other" / "metrics.jsonl", tmp_path / "new")
-    with pytest.raises(UserError, match=r"metrics.jsonl .*seed is 1 there and 0 here"):
+    with pytest.raises(UserError, match=r"metrics.jsonl .*seed.* 1 .* 0"):
         open_again(tmp_path / "new", config)
 
 
 @pytest.mark.parametrize(("settings", "num_steps", "said"), [
     ({"optim.schedule": "constant"}, 3, None), ({"optim.schedule": "constant"}, 10**5, None),
-    ({"optim.schedule": "constant"}, 2, "has done 3 steps already"),
-    ({"optim.schedule": "cosine"}, 10**5, r"optim\.schedule is cosine.*new --workdir"),
-    ({"optim.schedule": "constant", "seed": 1}, 10**5, "seed is 0 there and 1 here"),
+    ({"optim.schedule": "constant"}, 2, "step 3, beyond num_steps 2"),
+    ({"optim.schedule": "cosine"}, 10**5, "num_steps 100,000 .* cosine .*new --workdir"),
+    ({"optim.schedule": "constant", "seed": 1}, 10**5, "seed.* 0 .* 1"),
 ])  # fmt: skip
 def test_more_steps_for_a_run(tmp_path, settings, num_steps, said):
     begin(tmp_path, **{"optim.schedule": settings["optim.schedule"]})
@@ -121,7 +121,7 @@ def test_another_config_starts_where_no_step_was_done(tmp_path):
     records = JsonlWriter(tmp_path / "metrics.jsonl", 0, run_dir.identify_run(tmp_path, other))
     records.write({"step": 1, "split": "train"})
     records.close()
-    with pytest.raises(UserError, match="seed is 1 there and 0 here"):
+    with pytest.raises(UserError, match=r"seed.* 1 .* 0"):
         open_again(tmp_path, config)
     second = read_json(tmp_path / "environment.json")["id"]
     open_again(tmp_path, other)
@@ -182,9 +182,7 @@ def test_a_run_in_the_folder_of_the_data_itself_is_refused(tmp_path):
     config = text_config.get_config()
     config.data.source, config.data.path = "files", str(tmp_path / "texts")
     with (
-        pytest.raises(
-            UserError, match=r"is data\.path, and what a run writes would be read as data"
-        ),
+        pytest.raises(UserError, match=r"texts is also data\.path"),
         open_run(str(tmp_path / "x" / ".." / "texts"), config, make_mesh(1)),
     ):
         pass

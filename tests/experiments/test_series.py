@@ -288,7 +288,7 @@ def test_a_single_file_is_split_in_time_and_scaled_by_its_training_part(tmp_path
     np.testing.assert_allclose(test[:, 0], (x[300:] - x[:300].mean()) / x[:300].std(), rtol=1e-5)
     read = load(**{"data.standardize": False}).train.read(0)
     np.testing.assert_array_equal(read[:, 0], x[:300].astype(np.float32))
-    with pytest.raises(UserError, match="window of 200 steps"):
+    with pytest.raises(UserError, match=r"data\.window_steps 200"):
         load(**{"data.window_steps": 200})
 
 
@@ -325,7 +325,7 @@ def test_a_group_trains_or_tests(tmp_path, level, layout):
 
 def test_groups_that_there_are_not_are_refused(tmp_path):
     write_subjects(tmp_path, "{subject}/{session}.npy", "a")
-    for level, words in ((1, "the group a"), (2, "data.group_level is 2")):
+    for level, words in ((1, "one group, a"), (2, "data.group_level is 2")):
         with pytest.raises(UserError, match=words):
             data.load_data(of_files(tmp_path, **{"data.group_level": level}), str)
 
@@ -348,7 +348,7 @@ def test_lists_of_files_or_folders_split_the_data(tmp_path):
     assert not made.train.sequences.skipped, "the lists themselves are no data"
     for train, test, settings, words in (
         ("a\n", "a/a1\n", {}, "a/a1"), ("b/b1\n", "b/b2\n", {"data.group_level": 1}, "b is in"),
-        ("a\n", "nobody\n", {}, "nobody"), ("a\n", "\n", {}, "no file to test on"),
+        ("a\n", "nobody\n", {}, "nobody"), ("a\n", "\n", {}, "longer than every test file"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):
             load(train, test, **settings)
@@ -497,8 +497,8 @@ def test_columns_of_a_csv_that_are_not_what_they_seem_are_refused(tmp_path, text
 
 
 @pytest.mark.parametrize(("task", "labels", "words"), [
-    ("files", "aabbbc", r"1 test files .*got c; .* a, b\)"), ("files", "aabbb ", "no file to test"),
-    ("files", "bbbbba", "all files to train on have the same label"), ("files", "ababab", ""),
+    ("files", "aabbbc", r"1 test files .*got c; .* a, b\)"), ("files", "aabbb ", "test data lack"),
+    ("files", "bbbbba", "all training files have the same label"), ("files", "ababab", ""),
     ("steps", " " * 6, "data.step_label"), ("steps", "aabbbc", r"64 test steps .*got c; .* a, b\)"),
 ])  # fmt: skip
 def test_labels_that_no_item_to_train_on_has_are_refused(tmp_path, task, labels, words):

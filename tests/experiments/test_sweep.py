@@ -112,7 +112,7 @@ def test_mistakes(config, grids, singles, seeds, words):
 
 
 @pytest.mark.parametrize(("module", "key", "value", "words"), [
-    (audio_synthetic, "negatives.rule", "bach", r"negatives\.rule is 'bach': choose one of batch"),
+    (audio_synthetic, "negatives.rule", "bach", r"negatives\.rule must be .*batch.*'bach'"),
     (mi_tasks, "kind", "mi_stairs", "kind is 'mi_stairs'"),
     (mi_tasks, "num_steps", 7, "must divide num_steps"),
     (mi_consistency, "rows", (7, 3), "give numbers up to 28 that rise"),
@@ -129,12 +129,12 @@ def test_another_sweep_is_told_by_what_differs(tmp_path):
     here = {"config": {"model": {"width": 8}}, "cells": {"a": {"seed": 1}}, "rounds": [1, None]}
     check_same_sweep(here, here, tmp_path)
     other = {**here, "config": {"model": {"width": 4}}, "cells": {"a": {"seed": 2}, "c": {}}}
-    with pytest.raises(UserError, match=r"model\.width is 4 there and 8 here") as error:
+    with pytest.raises(UserError, match=r"model\.width.* 4 .* 8") as error:
         check_same_sweep(other, here, tmp_path)
-    assert all(f"the cell {name} is" in str(error.value) for name in "ac")
-    with pytest.raises(UserError, match="rounds is"):
+    assert all(f"the cell {name} was" in str(error.value) for name in "ac")
+    with pytest.raises(UserError, match="rounds was"):
         check_same_sweep({**here, "rounds": [3, None]}, here, tmp_path)
-    with pytest.raises(UserError, match="the cell a is 'absent'"):
+    with pytest.raises(UserError, match=r"the cell a .*'absent'"):
         check_same_sweep({}, here, tmp_path)
     with pytest.raises(UserError, match="holds a reproduction, no sweep"):
         check_same_sweep({"reproduction": {}, "cells": {}}, here, tmp_path)
@@ -326,7 +326,7 @@ def test_rounds_end_to_end(tmp_path):
     assert ran == {"narrow,num_steps=2", "base,num_steps=2", "base,num_steps=4"}
     table = json.loads((tmp_path / "comparison.json").read_text())["cells"]
     assert (len(table), table[0]["runs"][0]["step"]) == (4, 20)
-    assert "To try again" in (tmp_path / "comparison.html").read_text()
+    assert "To retry" in (tmp_path / "comparison.html").read_text()
     again = command(*where, *flags).stdout
     assert again.count("starts") == again.count("starts wrong") == 1
     refused = command(*where, "--cell=", status=2).stderr

@@ -1,4 +1,4 @@
-"""From the data section of a series config to sequences, their split, labels and windows."""
+"""Sequences, split, labels and windows of series, from the data section of a config."""
 
 import csv
 import pathlib
@@ -19,14 +19,14 @@ from experiments.training.checks import data_root, group_files, name_of
 
 
 class Part(NamedTuple):
-    """Pieces of sequences, to train or to test on."""
+    """Training or test data: pieces of sequences."""
 
     sequences: series.Sequences
     pieces: tuple[tuple[int, int, int], ...]
     """(file, first step, steps) of each."""
 
     def read(self, number: int, start: int = 0, length: int | None = None) -> np.ndarray:
-        """Return steps of a piece, float32 (length, channels); all of them by default."""
+        """Return steps of a piece, by default all, as float32 (length, channels)."""
         file, first, steps = self.pieces[number]
         stop = first + steps if length is None else first + start + length
         return self.sequences.read(file, first + start, stop)
@@ -38,10 +38,19 @@ def split(
     groups: Sequence[str] = (),
     listed: tuple[list[int], list[int]] | None = None,
 ) -> tuple[Part, Part]:
-    """Return the parts to train and to test on; a group, by default a sequence, is in one of them.
+    """Split sequences into a training and a test part that share no group.
 
-    Groups are drawn by the seed, except if lists of sequences are given. Of a single sequence the
-    parts are beginning and end, scaled by the beginning. Copies of a sequence are in `skipped`.
+    Groups are drawn by the seed, unless lists of sequences are given. A single sequence is split
+    into its beginning and end, both scaled by the beginning. Copies are moved to `skipped`.
+
+    Args:
+        config: Config of the run.
+        sequences: Sequences to split.
+        groups: Group of each sequence; by default each is its own group.
+        listed: Training and test sequences, instead of drawn groups.
+
+    Returns:
+        The training part and the test part.
     """
     fraction, lengths = config.data.test_fraction, [len(values) for values in sequences.values]
     chosen = [*listed[0], *listed[1]] if listed else list(range(len(lengths)))
@@ -60,23 +69,22 @@ def split(
             sequences = sequences._replace(scales=tuple(scales))
     elif len(names) == 1:
         raise UserError(
-            f"all series belong to the group {names[0]}: give several groups, or set another "
-            "data.group_level"
+            f"all series belong to one group, {names[0]}: add groups, or change data.group_level"
         )
     else:
         order = np.random.default_rng(config.seed).permutation(len(names)).tolist()
         num_test = int(np.clip(round(fraction * len(names)), 1, len(names) - 1))
-        held = {names[number] for number in order[:num_test]}
+        held_out = {names[number] for number in order[:num_test]}
         parts = [
-            [(file, 0, lengths[file]) for file in kept if (own[file] in held) == is_test]
+            [(file, 0, lengths[file]) for file in kept if (own[file] in held_out) == is_test]
             for is_test in (False, True)
         ]
     window = config.data.window_steps
     for name, pieces in zip(("train", "test"), parts, strict=True):
         if (longest := max((steps for _, _, steps in pieces), default=0)) < window:
             raise UserError(
-                f"no file to {name} on is as long as a window of {window} steps: the longest has "
-                f"{longest}; choose a smaller data.window_steps"
+                f"data.window_steps {window} is longer than every {name} file (the longest has "
+                f"{longest}): decrease it"
             )
     train, test = (Part(sequences, tuple(pieces)) for pieces in parts)
     return train, test
@@ -85,9 +93,9 @@ def split(
 def leave_out_copies(
     sequences: series.Sequences, chosen: Sequence[int]
 ) -> tuple[series.Sequences, list[int]]:
-    """Return sequences with copies among the chosen ones in `skipped`, and the chosen without them.
+    """Move copies among the chosen sequences to `skipped`; return the other chosen ones as well.
 
-    Of several sequences with equal values, one with labels of steps is kept if there is any.
+    Among sequences with equal values, one with step labels is preferred.
     """
     if not sequences.contents:
         return sequences, [*chosen]
@@ -103,9 +111,9 @@ def leave_out_copies(
 def read_lists(
     config: Config, sequences: series.Sequences, groups: Sequence[str]
 ) -> tuple[list[int], list[int]] | None:
-    """Return the sequences that `data.train_list` and `data.test_list` name; None without lists.
+    """Return the sequences in `data.train_list` and `data.test_list`; None without lists.
 
-    A line names a file, below data.path or by its last part, or a folder with all files below it.
+    A line is the path of a file below data.path, its last part, or a folder of files.
     """
     lists = {key: config.data[key] for key in ("train_list", "test_list")}
     if not any(lists.values()):
@@ -115,29 +123,29 @@ def read_lists(
         parts = name.split("/")
         for title in {*("/".join(parts[: i + 1]) for i in range(len(parts))), parts[-1]}:
             known[title].append(file)
-    absent = {without_ending(same_name(path)) for path, _ in sequences.skipped}
+    skipped = {without_ending(same_name(path)) for path, _ in sequences.skipped}
     found: list[list[int]] = []
     for key, path in lists.items():
         lines = read_list(pathlib.Path(path).expanduser())
         entries = {line: without_ending(line.rstrip("/")) for line in lines}
         for line, entry in entries.items():
-            if entry not in known and line not in known and entry not in absent:
+            if entry not in known and line not in known and entry not in skipped:
                 raise UserError(
-                    f"data.{key} names {line}, which is no file or folder of data.path: names are "
-                    f"like {sequences.names[0]}"
+                    f"data.{key} names {line}, which data.path lacks: use names such as "
+                    f"{sequences.names[0]}"
                 )
         files = {file for line, entry in entries.items() for file in known[entry] or known[line]}
         found.append(sorted(files))
     train, test = ({groups[file] for file in files} for files in found)
     if both := sorted(train & test):
         raise UserError(
-            f"{both[0]} is in data.train_list and in data.test_list: leave it out of one"
+            f"{both[0]} is in data.train_list and in data.test_list: remove it from one"
         )
     return found[0], found[1]
 
 
 def without_ending(name: str) -> str:
-    """Return the name of a file as `Sequences.names` has it.
+    """Return the name of a file without the suffix of a series, as in `Sequences.names`.
 
     >>> without_ending("a/b.NPY"), without_ending("a.1")
     ('a/b', 'a.1')
@@ -147,32 +155,32 @@ def without_ending(name: str) -> str:
 
 
 class SeriesData(NamedTuple):
-    """What an experiment on series is run on."""
+    """Data of an experiment on series."""
 
     train: Part
     test: Part
     step_labels: tuple[np.ndarray | None, ...]
-    """The numbers of the steps' labels, for each file."""
+    """Label indices of the steps of each file."""
     step_names: tuple[str, ...]
     file_labels: np.ndarray
-    """Number of each file's label, -1 where there is none."""
+    """Label index of each file, -1 for none."""
     file_names: tuple[str, ...]
     groups: tuple[str, ...]
-    """The group of each file, such as its subject; a group is in one part of the split."""
+    """Group of each file, such as its subject; never split between training and test."""
     name: str
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """What was left out, and why."""
+        """Skipped files and the reasons."""
         return self.train.sequences.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return what tells the parts of these data from those of others."""
+        """Return the identity of the training and test parts."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
-    """Read, or make up, the sequences of `config.data`, and split them."""
+    """Read or generate the sequences of `config.data`, and split them."""
     options = config.data
     if options.source == "ar1":
         sequences = make_ar1(config)
@@ -197,16 +205,16 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
 
 
 def describe_data(config: Config, sequences: series.Sequences, data: SeriesData) -> str:
-    """Return a line on the files that were read, how they are split, and which are left out."""
+    """Return a log line on the number of files, their split, and the skipped ones."""
     options, train, test = config.data, data.train, data.test
     num_short = sum(steps < options.window_steps for _, _, steps in train.pieces)
-    short = f" ({num_short:,} of them shorter than a window and filled up)" if num_short else ""
+    short = f" ({num_short:,} of them shorter than a window and padded)" if num_short else ""
     tested = f"{len(test.pieces):,} to test"
     if {file for file, *_ in train.pieces} & {file for file, *_ in test.pieces}:
         tested = "its end to test"
     elif options.group_level:
-        whole, held = ({data.groups[file] for file, *_ in part.pieces} for part in (train, test))
-        tested += f", of {len(held):,} of the {len(held | whole):,} groups"
+        own, held_out = ({data.groups[file] for file, *_ in part.pieces} for part in (train, test))
+        tested += f", of {len(held_out):,} of the {len(held_out | own):,} groups"
     parts = [
         f"data: {len(sequences.names):,} files of {options.channels} channels, "
         f"{sum(map(len, sequences.values)):,} steps",
@@ -214,7 +222,7 @@ def describe_data(config: Config, sequences: series.Sequences, data: SeriesData)
         count_names(sequences.skipped, "files skipped"),
     ]
     if copies := train.sequences.skipped[len(sequences.skipped) :]:
-        parts.append(count_names(copies, "copies left out"))
+        parts.append(count_names(copies, "copies skipped"))
     contents = enumerate(sequences.contents)
     if flat := [(sequences.names[file], "") for file, content in contents if content is None]:
         parts.append(count_names(flat, "flat files kept"))
@@ -224,7 +232,7 @@ def describe_data(config: Config, sequences: series.Sequences, data: SeriesData)
 
 
 def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
-    """Return the label of each file, "" where there is none."""
+    """Return the label of each file, "" for none."""
     options = config.data
     if options.source == "ar1" or options.file_label == "none":
         return np.full(len(names), "")
@@ -239,33 +247,33 @@ def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
         *parts, label = row
         name = ",".join(parts).strip()
         if not parts or table.get(name, label.strip()) != label.strip():
-            why = "has another label on an earlier line" if parts else "is no name,label"
-            raise UserError(f"data.file_labels {path}, line {number}: {name or label} {why}")
+            problem = "has another label on an earlier line" if parts else "is not name,label"
+            raise UserError(f"data.file_labels {path}, line {number}: {name or label} {problem}")
         table[name] = label.strip()
     table = {without_ending(name): label for name, label in table.items()} | table
     found = np.array(
         [table.get(name, table.get(name.rsplit("/", 1)[-1], "")) for name in map(same_name, names)]
     )
     if (found == "").all():
-        raise UserError(f"{path} labels none of the files, the first of which is {names[0]}")
+        raise UserError(f"data.file_labels {path} contains none of the files, such as {names[0]}")
     return found
 
 
 def make_windows(
     part: Part, *, window_steps: int, batch_size: int, seed: int
 ) -> Callable[[int], Batch]:
-    """Return step -> batch of windows, drawn as by `uniform_windows`: a pure function of the step.
+    """Return a pure function step -> batch of windows, drawn by `uniform_windows`.
 
-    A batch, this process's rows of the global one: x float32 (b, window_steps, channels), and int32
-    (b,) sequence (row of the global batch), utterance (its file), start (step of the file), sample
-    (the same on a line of all files, each at least as long as a window) and, if some pieces are
-    shorter than a window and filled up with zeros, num_samples.
+    A batch has this process's rows of the global batch: x float32 (b, window_steps, channels), and
+    int32 (b,) sequence (row of the global batch), utterance (file), start (step in the file) and
+    sample (position in a concatenation of all files, each padded to at least a window). If some
+    pieces are shorter than a window and padded with zeros, it also has num_samples.
     """
     files, firsts, lengths = np.array(part.pieces).T
     draw_windows, real = uniform_windows(lengths, window_steps), np.minimum(lengths, window_steps)
     is_any_short = (real < window_steps).any()
-    of_files = [max(window_steps, len(values)) for values in part.sequences.values]
-    line = np.append(0, np.cumsum(of_files))[:-1]
+    padded = [max(window_steps, len(values)) for values in part.sequences.values]
+    offsets = np.append(0, np.cumsum(padded))[:-1]
     rows_each = batch_size // jax.process_count()
     rows = np.arange(rows_each) + jax.process_index() * rows_each
 
@@ -281,7 +289,7 @@ def make_windows(
             "sequence": rows.astype(np.int32),
             "utterance": files[piece].astype(np.int32),
             "start": start.astype(np.int32),
-            "sample": (line[files[piece]] + start).astype(np.int32),
+            "sample": (offsets[files[piece]] + start).astype(np.int32),
             **({"num_samples": real[piece].astype(np.int32)} if is_any_short else {}),
         }
 
@@ -289,15 +297,15 @@ def make_windows(
 
 
 def make_ar1(config: Config) -> series.Sequences:
-    """Make sequences of x_t = r x_(t-1) + sqrt(1 - r^2) e_t, each channel by itself, e normal.
+    """Generate sequences of independent channels x_t = r x_(t-1) + sqrt(1 - r^2) e_t, e normal.
 
-    Each is as long as a window. A step's label is the sign of its first channel.
+    Each has the length of a window. The label of a step is the sign of its first channel.
     """
     options, r = config.data, config.data.correlation
     shape = (options.window_steps, options.num_files, options.channels)
     noise = np.random.default_rng(config.seed).standard_normal(shape)
     values = np.empty(shape, np.float32)
-    values[0] = noise[0]  # of the stationary distribution
+    values[0] = noise[0]  # the stationary distribution
     for t in range(1, len(values)):
         values[t] = r * values[t - 1] + np.sqrt(1 - r**2) * noise[t]
     files = tuple(np.ascontiguousarray(values.swapaxes(0, 1)))
@@ -311,7 +319,7 @@ def make_ar1(config: Config) -> series.Sequences:
 
 
 def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
-    """Return the nats that two numbers, Gaussian and `steps` apart, hold about each other.
+    """Return the mutual information in nats between two values of an AR(1) process.
 
     >>> round(ar1_information(0.9, 1), 4), round(ar1_information(0.9, 2, channels=2), 4)
     (0.8304, 1.0674)
@@ -320,7 +328,7 @@ def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
 
 
 def labels_of_frames(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
-    """Return the label at the middle of each of an encoder's frames, from a step on.
+    """Return the label at the middle of each frame of an encoder, beginning at step `start`.
 
     >>> labels_of_frames(np.array([0, 0, 1, 1, 2, 2]), 2, 2, 2).tolist()
     [1, 2]
@@ -330,7 +338,7 @@ def labels_of_frames(labels: np.ndarray, start: int, num_frames: int, stride: in
 
 
 def fingerprint(part: Part) -> Fingerprint:
-    """Return the places and names of the pieces, and the files' content."""
-    places = repr((part.pieces, part.sequences.names)).encode()
+    """Return the identity of a part: the ranges of its pieces, and names and content of files."""
+    ranges = repr((part.pieces, part.sequences.names)).encode()
     content = b"".join(one or b"" for one in part.sequences.contents)
-    return Fingerprint(len(part.pieces), places, content)
+    return Fingerprint(len(part.pieces), ranges, content)

@@ -1,4 +1,4 @@
-"""Features of files of series, of any length."""
+"""Features of series files of any length."""
 
 import functools
 import pathlib
@@ -11,16 +11,16 @@ from cpc.data.series import read_sequences
 from cpc.data.walk import Skipped
 from experiments.training.problem import Embedding
 
-#: Files that share a batch are read together.
+#: Maximum number of files in a batch.
 BATCH_FILES = 64
 
 
 def embed_files(
     pretrained: models.Pretrained, path: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
-    """Return the features of a series, or of all below a folder: max(1, s // stride) frames each.
+    """Return the features of a file, or of all files below a folder.
 
-    Past the end of a file a frame sees the file's mirror image.
+    A file of s steps has max(1, s // stride) frames. At its end, frames see its mirror image.
     """
     given, rate_hz = pretrained.input, pretrained.input["rate_hz"]
     sequences = read_sequences(

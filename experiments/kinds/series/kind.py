@@ -1,4 +1,4 @@
-"""Contrastive predictive coding on series of any rate and number of channels."""
+"""The kind "series": numbers at any rate with any number of channels."""
 
 import functools
 import pathlib
@@ -28,7 +28,7 @@ from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Page, Problem
 from experiments.training.sequences import make_cpc, positions, shared_input, write_truth
 
-#: With fewer groups to train on, or fewer than the batch has rows, negatives are of one sequence.
+#: With fewer training groups, or fewer than the batch size, rule auto uses own_sequence.
 FEW_GROUPS = 32
 
 PROBES = Probes(probe_tasks, feature_sets)
@@ -39,7 +39,7 @@ PAGE = Page(
         ahead="latents ahead",
         tested="files",
         baselines=("raw",),
-        titles={"raw": "the numbers themselves"},
+        titles={"raw": "the input itself"},
     ),
     use="""from cpc import models
 
@@ -50,12 +50,12 @@ z, c = embed(x)  # both (b, t, width)""",
 
 
 def build_model(config: Config) -> Model:
-    """Return encoder, context and predictor by the config's words."""
+    """Return the encoder, context network and predictor of a config."""
     return make_cpc(config.model, build_encoder(config))
 
 
 def build_encoder(config: Config) -> ConvEncoder:
-    """Return the encoder of a config, with its geometry."""
+    """Return the convolutional encoder of a config."""
     options = config.model
     return ConvEncoder(
         options.width,
@@ -70,7 +70,7 @@ def build_encoder(config: Config) -> ConvEncoder:
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the latents and predictions of a window, if the values of a config go together."""
+    """Validate a config; return the latents and predictions of a window."""
     check_shared(config)
     check_probes(config)
     check_signals(config)
@@ -87,37 +87,37 @@ def geometry(config: Config) -> Geometry:
 
 
 def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
-    """Return the rule that `negatives.rule=auto` means for these data, and why.
+    """Return the rule for `negatives.rule=auto` and the reason.
 
-    A network that sees few groups would learn to tell them apart, and nothing else: then all
-    negatives are of the positive's own sequence.
+    With few groups, a network could minimize the loss by memorizing them. Then all negatives come
+    from the sequence of the positive.
     """
     options, few = config.negatives, max(FEW_GROUPS, config.data.batch_size)
     if config.data.source == "ar1":
-        return "batch", "all sequences are of one process"
+        return "batch", "all sequences come from one process"
     if options.queue or options.shards != 1 or config.loss.name == "sup_con":
         return "batch", "negatives.queue, negatives.shards and sup_con need other sequences"
     num_groups = len({data.groups[file] for file, *_ in data.train.pieces})
-    count = f"{num_groups:,} group{'s' * (num_groups > 1)} to train on"
+    count = f"{num_groups:,} training group{'s' * (num_groups > 1)}"
     if num_groups < few:
-        return "own_sequence", f"{count}, fewer than {few}, could be told apart by heart"
+        return "own_sequence", f"{count}, fewer than {few}, could be memorized"
     return "batch", f"{count} are {few} or more"
 
 
 def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
-    """Return a plan whose rule is not auto; print the choice."""
+    """Replace rule auto in a plan, and print the choice."""
     config = plan.config
     if config.negatives.rule != "auto":
         return plan
     rule, reason = choose_rule(config, data)
     print(f"negatives: rule={rule}, as {reason}; --config.negatives.rule sets another")
-    if rule == "batch":  # which auto means until the data are known
+    if rule == "batch":  # the plan interprets auto as batch
         return plan
     return make_plan(with_settings(config, {"negatives.rule": rule}), plan.geometry)
 
 
 def make_problem(plan: Plan, data: SeriesData) -> Problem:
-    """Return model and batches of a plan."""
+    """Return the model, batches and labels of a plan."""
     plan, config = resolve_rule(plan, data), plan.config
     options = config.data
     draw = functools.partial(
@@ -131,15 +131,15 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
 
     def split_branches(outputs, batch):
         _, groups = np.unique(data.groups, return_inverse=True)
-        # The label of a file or, without one, its group.
+        # A file without a label is labeled by its group.
         files = np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + groups)
         group = jnp.asarray(files, jnp.int32)[batch["utterance"]]
-        time, exists = jnp.arange(outputs.z.shape[1])[None], None
+        time, mask = jnp.arange(outputs.z.shape[1])[None], None
         if "num_samples" in batch:
-            exists = time < encoder.num_existing(batch["num_samples"])[:, None]
+            mask = time < encoder.num_existing(batch["num_samples"])[:, None]
         spans = encoder.stride * time, encoder.stride * (time + 1)
         place = positions(batch, group, batch["sample"][:, None], *spans)
-        return [BranchOutputs(outputs, place, exists)]
+        return [BranchOutputs(outputs, place, mask)]
 
     return Problem(
         plan=plan,
@@ -155,7 +155,7 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
 
 
 def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, np.ndarray]:
-    """Return the file of a training batch's latents (b, t), and labels where there are any."""
+    """Return the file, and labels if known, of the latents (b, t) of a training batch."""
     encoder, files = build_encoder(config), batch["utterance"]
     labels = {"file": files[:, None]}
     if data.file_names:
@@ -173,7 +173,7 @@ def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, n
 
 
 def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
-    """Write the information that the made-up source has at offsets whose latents share no step."""
+    """Write the information of source ar1 at the offsets whose latents share no step."""
     options = config.data
     if options.source != "ar1":
         return
@@ -186,7 +186,7 @@ def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """Return the shape of a window, its rate, and how files are read."""
+    """Return the input of the model: the shape of a window, its rate, and how to read files."""
     return {
         "kind": "series",
         "shape": [config.data.window_steps, config.data.channels],

@@ -1,4 +1,4 @@
-"""Probes of the features of series: labels of steps and of files."""
+"""Probes of series features: labels of steps and of files."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -24,27 +24,27 @@ from experiments.training.probes import (
 )
 from experiments.training.sequences import make_embed_long
 
-#: Probes of one kind that `probe.leave_one_out` fits at most.
+#: Maximum number of folds of `probe.leave_one_out`.
 MAX_FOLDS = 20
 
 
 def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
-    """Return the task of the labels of steps, or of files."""
+    """Return the probe task for the labels of steps or of files."""
     names = data.step_names if task == "steps" else data.file_names
     train, test = (count_each(task, data, part) for part in (data.train, data.test))
     for which, counts in (("train", train), ("test", test)):
         if not counts.any():
             key = "step_label" if task == "steps" else "file_label"
             raise UserError(
-                f"no {task[:-1]} to {which} on has a label: set data.{key} (it is "
-                f"{config.data[key]!r}) to its name in the files, or take {task} out of probe.tasks"
+                f"the {which} data lack labels of {task} (data.{key} is {config.data[key]!r}): "
+                f"set data.{key}, or remove {task} from probe.tasks"
             )
     if np.count_nonzero(train) < 2:
         raise UserError(
-            f"all {task} to train on have the same label: a probe has nothing to tell apart; "
-            f"take {task} out of probe.tasks"
+            f"all training {task} have the same label: add other labels, or remove {task} from "
+            "probe.tasks"
         )
-    advice = f"give more of each, or another seed, or take {task} out of probe.tasks"
+    advice = f"add data, change seed, or remove {task} from probe.tasks"
     check_known(train, test, names, task, advice)
     if config.probe.leave_one_out:
         check_groups(task, data)
@@ -52,7 +52,7 @@ def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
 
 
 def check_groups(task: str, data: SeriesData) -> None:
-    """Check that without any group of a fold there are two groups, and labels to tell apart."""
+    """Check that leaving out any fold keeps at least two groups and two labels."""
     counts: dict[str, np.ndarray] = {}
     for part in (data.train, data.test):
         for number, (file, *_) in enumerate(part.pieces):
@@ -63,22 +63,22 @@ def check_groups(task: str, data: SeriesData) -> None:
         rest = [counts[group] for group in labeled if group not in fold]
         if len(rest) < 2 or np.count_nonzero(np.sum(rest, axis=0)) < 2:
             raise UserError(
-                f"probe.leave_one_out leaves {len(rest)} groups with labels of {task} besides "
-                f"{', '.join(fold[:3])}: it takes 2, and 2 different labels; set it to False"
+                f"probe.leave_one_out needs 2 groups with 2 different labels of {task} besides "
+                f"{', '.join(fold[:3])} (got {len(rest)}): set it to False"
             )
 
 
-#: Probe tasks by name; each raises a UserError if the data lack its labels.
+#: Probe tasks by name; each raises UserError if the data lack its labels.
 TASKS = {task: functools.partial(label_task, task) for task in ("steps", "files")}
 
 
 def probe_tasks(config: Config, data: SeriesData) -> list[ProbeTask]:
-    """Return what `probe.tasks` asks of features."""
+    """Return the tasks in `probe.tasks`."""
     return [TASKS[task](config, data) for task in config.probe.tasks]
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield each feature of the pieces to train on, and of those to test on."""
+    """Yield each feature of the training and test pieces."""
     make, data = make_features(context.config, context.model, context.variables), context.data
     for name in feature_names(context.config, tasks):
         raise_if_stopped()
@@ -86,7 +86,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def label_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the accuracies of probes of steps, or of files, by one feature."""
+    """Yield the accuracies of probes of steps or files on one feature."""
     options, data, (train, test) = context.config.probe, context.data, features.values
     name, parts = features.name, (data.train, data.test)
     labels = [labels_of(task, data, part, context.model.module.encoder.stride) for part in parts]
@@ -110,7 +110,7 @@ def label_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iter
 def cut_single(
     features: list[np.ndarray], labels: list[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return pieces on some of which a probe can be validated: a single labeled one becomes ten.
+    """Cut a single labeled piece into ten, so that a probe can be validated on some of them.
 
     >>> [len(part) for part in cut_single([np.zeros((25, 2))], [np.zeros(25, int)])[0]]
     [3, 3, 3, 3, 3, 2, 2, 2, 2, 2]
@@ -128,20 +128,20 @@ def leave_one_out_scores(
     groups: Sequence[str],
     **how: Any,
 ) -> Iterator[Score]:
-    """Yield the mean accuracy over groups, each answered by a probe that is fitted on all others.
+    """Yield the mean accuracy over groups, each tested by a probe fitted on all other groups.
 
-    Its interval is over groups. Of more than `MAX_FOLDS` groups several are left out at a time.
+    The interval is over groups. With more than `MAX_FOLDS` groups, several are left out together.
     """
     labeled = [i for i, own in enumerate(labels) if (own >= 0).any()]
     own, methods = np.array(groups, object), {}
     for fold in cut_folds(list(dict.fromkeys(own[labeled]))):
         raise_if_stopped()
-        held = [i for i in labeled if own[i] in fold]
+        held_out = [i for i in labeled if own[i] in fold]
         rest = [i for i in labeled if own[i] not in fold]
-        fits = ({name: [features[i] for i in rest]}, {name: [features[i] for i in held]})
-        given = [labels[i] for i in rest], [labels[i] for i in held]
+        fits = ({name: [features[i] for i in rest]}, {name: [features[i] for i in held_out]})
+        given = [labels[i] for i in rest], [labels[i] for i in held_out]
         for score in probe_scores(*fits, *given, units=("frame",), **how):
-            _, index = np.unique(own[held].astype(str), return_inverse=True)
+            _, index = np.unique(own[held_out].astype(str), return_inverse=True)
             outcomes: Any = score.outcomes
             correct = np.bincount(index, outcomes.sums) / np.bincount(index, outcomes.counts)
             known = methods.setdefault(score.method, (score, [], []))
@@ -160,7 +160,7 @@ def leave_one_out_scores(
 
 
 def cut_folds(groups: Sequence[str]) -> list[list[str]]:
-    """Return the groups in at most `MAX_FOLDS` folds, one in each if they are few.
+    """Divide groups into at most `MAX_FOLDS` folds.
 
     >>> cut_folds(["ann", "bob"])
     [['ann'], ['bob']]
@@ -170,7 +170,7 @@ def cut_folds(groups: Sequence[str]) -> list[list[str]]:
 
 
 def count_each(task: str, data: SeriesData, part: Part) -> np.ndarray:
-    """Return how many steps, or files, of a part have each label."""
+    """Count the steps or files of a part by label."""
     if task == "steps":
         counts = [count_labels(own, data.step_names) for own in labels_of(task, data, part, 1)]
         return np.sum(counts, axis=0)
@@ -178,7 +178,7 @@ def count_each(task: str, data: SeriesData, part: Part) -> np.ndarray:
 
 
 def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.ndarray]:
-    """Return the label of each of a feature's frames, of each piece; -1 where there is none."""
+    """Return the labels of the frames of each piece; -1 for none."""
     labels = []
     for file, first, steps in part.pieces:
         num_frames = max(1, steps // stride)
@@ -194,12 +194,12 @@ def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.n
 def make_features(
     config: Config, model: Model, variables: Any
 ) -> Callable[[str, Part], list[np.ndarray]]:
-    """Return a function of a feature's name and a part of the data: features of each piece."""
+    """Return a function (name, part) -> features of each piece."""
     window = np.zeros((1, config.data.window_steps, config.data.channels), np.float32)
     untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
     stride, (_, ahead) = model.module.encoder.stride, model.module.encoder.frames_around
 
-    def raw(x):  # all numbers of a frame, side by side
+    def raw(x):  # concatenates the steps of a frame
         return x[:, : x.shape[1] // stride * stride].reshape(len(x), -1, stride * x.shape[2])
 
     def features(name, part):

@@ -1,4 +1,4 @@
-"""From the data section of a text config to sentences, their split, and runs of them."""
+"""Sentences, split and runs of sentences, from the data section of a text config."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -16,35 +16,35 @@ from experiments.command.config import Config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, name_of
 
-#: Of a document of the grammar.
+#: Sentences per document of the grammar.
 GRAMMAR_SENTENCES = 50
-#: Probes of sentences with labels: which snippets, and whether their sign is asked for.
+#: Probes of labeled sentences -> snippets; the labels of a single one are signs of ratings.
 LABELLED = {"movies": ("movies",), "products": ("products",), "genre": ("movies", "newspaper")}
 
 
 class TextData(NamedTuple):
-    """What an experiment on text is run on."""
+    """Data of an experiment on text."""
 
     train: data.Corpus
     test: data.Corpus
     tasks: Mapping[str, tuple[tuple[str, ...], np.ndarray]]
-    """Name of a probe -> sentences, and a label 0 or 1 of each."""
+    """Name of a probe -> sentences and their labels, 0 or 1."""
     unused: tuple[tuple[str, str], ...] = ()
-    """(name, reason) of words and sentences of the text that no batch can have."""
+    """(name, reason) of words and sentences that batches never contain."""
     name: str = ""
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """What was left out, and why."""
+        """Skipped files and unused text, with reasons."""
         return (*self.train.skipped, *self.unused)
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return what tells the parts of these data from those of others."""
+        """Return the identity of the training and test parts."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> TextData:
-    """Read, pack and split the text of `config.data`, and read what the probes ask about."""
+    """Read, pack and split the text of `config.data`, and read the labeled sentences of probes."""
     options = config.data
     corpus = read_corpus(config, log)
     train, test, num_tested = data.split_for_training(
@@ -55,8 +55,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
     )
     unused = find_unused(corpus, options.max_words)
     if num_tested:
-        why = f"{num_tested:,} sentences to train on are left out, as the test text has them too"
-        unused = (*unused, ("data.test_fraction", why))
+        reason = f"{num_tested:,} training sentences are left out, since the test text has them"
+        unused = (*unused, ("data.test_fraction", reason))
     cut = "".join(f"{reason}; " for _, reason in unused)
     used = data.describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(
@@ -68,7 +68,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
 
 
 def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], ...]:
-    """Return (name, reason) of what of a text is in no batch, with its share.
+    """Return (name, reason) of the words and sentences that batches never contain.
 
     >>> starts, words = np.array([0, 4, 6]), data.Vocabulary(("<unk>", "a"), np.array([0, 6]))
     >>> corpus = data.Corpus(np.ones(6, int), starts, np.array([0, 1, 2]), words, [])
@@ -86,14 +86,14 @@ def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], .
         ("documents", alone, len(lengths), "sentences", "alone in their document and not used"),
     )  # fmt: skip
     return tuple(
-        (name, f"{number:,} of {whole:,} {what} ({100 * number / whole:.1f} %) are {why}")
-        for name, number, whole, what, why in parts
+        (name, f"{number:,} of {whole:,} {unit} ({100 * number / whole:.1f} %) are {reason}")
+        for name, number, whole, unit, reason in parts
         if number
     )
 
 
 def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
-    """Return the text of a config, packed."""
+    """Return the packed text of a config."""
     options = config.data
     if options.source == "grammar":
         return make_grammar(
@@ -115,9 +115,10 @@ def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
 def read_tasks(
     config: Config, log: Callable[[str], object]
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-    """Return sentences and labels of the probes that have them, some at random if these are many.
+    """Return sentences and labels of the probes, at most `probe.max_sentences` at random.
 
-    A sentence of movies or products has the sign of its rating; those without one are left out.
+    Sentences of movies or products are labeled by the sign of their rating; neutral ones are
+    omitted.
     """
     wanted = [name for name in config.probe.tasks if name in LABELLED]
     snippets = read_snippets(log=log) if wanted else {}
@@ -143,23 +144,30 @@ def make_runs(
     seed: int,
     document_fraction: float = 0.0,
 ) -> Callable[[int], Batch]:
-    """Return step -> batch of runs of sentences, drawn as by `uniform_windows`: pure in the step.
+    """Return a pure function step -> batch of runs of sentences, drawn by `uniform_windows`.
 
-    A run is of one document, and a document that is shorter is a run by itself, if it has two
-    sentences. The first `document_fraction` of the rows are of the first row's document, each at a
-    place of its own. A batch, this process's rows of the global one: x int32 (b, run_sentences,
-    max_words), ids of words, filled up with -1; and (b,) sequence (row of the global batch),
-    utterance (its document) and sample (its first sentence's place among all).
+    A run comes from one document. A shorter document of at least two sentences is one run. A batch
+    has this process's rows of the global batch: x int32 (b, run_sentences, max_words), word ids
+    padded with -1; and (b,) sequence (row of the global batch), utterance (document) and sample
+    (position of the first sentence among all).
+
+    Args:
+        corpus: Sentences to draw from.
+        run_sentences: Sentences in a run.
+        max_words: Words in a sentence; longer ones are cut.
+        batch_size: Rows of the global batch.
+        seed: Seed of the draws.
+        document_fraction: Fraction of the rows that are drawn from the document of the first row.
     """
     lengths = np.diff(corpus.document_starts)
     documents = np.flatnonzero(lengths > 1)
     if not len(documents):
-        raise UserError("no document has two sentences in a row: give more text, or other files")
+        raise UserError("every document has fewer than two sentences: add text, or other files")
     draw_runs = data.uniform_windows(lengths[documents], run_sentences)
-    # A short document has a run on either side to itself, as its own may be counted from its end.
+    # A short document gets the space of a run on both sides, as branches may count from its end.
     is_short = lengths < run_sentences
-    room = np.where(is_short, 2 * run_sentences, lengths)
-    line = np.cumsum(room) - room + np.where(is_short, run_sentences, 0)
+    space = np.where(is_short, 2 * run_sentences, lengths)
+    offsets = np.cumsum(space) - space + np.where(is_short, run_sentences, 0)
     num_shared = round(document_fraction * batch_size)
     rows_each = batch_size // jax.process_count()
     rows = np.arange(rows_each) + jax.process_index() * rows_each
@@ -177,7 +185,7 @@ def make_runs(
             "x": read_sentences(corpus, start, stop, run_sentences, max_words),
             "sequence": rows.astype(np.int32),
             "utterance": document.astype(np.int32),
-            "sample": (line[document] + within).astype(np.int32),
+            "sample": (offsets[document] + within).astype(np.int32),
         }
 
     return draw
@@ -186,9 +194,9 @@ def make_runs(
 def cut_runs(
     corpus: data.Corpus, *, run_sentences: int, max_words: int, most: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return runs that share no sentence, in random order, as `make_runs` has them, and documents.
+    """Return at most `most` disjoint runs in random order, as in `make_runs`, and their documents.
 
-    Each document is cut from its beginning; of more runs than `most`, that many are drawn.
+    Documents are cut from their beginning.
     """
     counts = -(-np.diff(corpus.document_starts) // run_sentences)
     document = np.repeat(np.arange(len(counts)), counts)
@@ -204,17 +212,17 @@ def cut_runs(
 def read_sentences(
     corpus: data.Corpus, start: np.ndarray, stop: np.ndarray, num_sentences: int, max_words: int
 ) -> np.ndarray:
-    """Return words of sentences from start to stop, (b, num_sentences, max_words), else -1."""
+    """Return word ids of sentences start to stop, (b, num_sentences, max_words), padded with -1."""
     sentence = start[:, None] + np.arange(num_sentences)
-    exists = sentence < stop[:, None]
-    sentence = np.where(exists, sentence, start[:, None])
+    mask = sentence < stop[:, None]
+    sentence = np.where(mask, sentence, start[:, None])
     begin = corpus.sentence_starts[sentence][..., None]
     end = corpus.sentence_starts[sentence + 1][..., None]
-    place = begin + np.arange(max_words)
-    is_word = exists[..., None] & (place < end)
-    return np.where(is_word, corpus.tokens[np.where(is_word, place, begin)], -1).astype(np.int32)
+    index = begin + np.arange(max_words)
+    is_word = mask[..., None] & (index < end)
+    return np.where(is_word, corpus.tokens[np.where(is_word, index, begin)], -1).astype(np.int32)
 
 
 def fingerprint(corpus: data.Corpus) -> Fingerprint:
-    """Return where sentences begin."""
+    """Return the identity of a corpus: the starts of its sentences."""
     return Fingerprint(len(corpus.sentence_starts) - 1, corpus.sentence_starts.tobytes())

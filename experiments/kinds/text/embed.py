@@ -1,4 +1,4 @@
-"""Features of files of text, a frame a sentence."""
+"""Features of text files, one frame per sentence."""
 
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,8 @@ from cpc.types import UserError
 from experiments.training.problem import Embedding
 from experiments.training.sequences import list_files, skip
 
-#: Sentences of a file that the context has seen when it begins anew, so that any file fits.
-LONGEST = 1024
+#: Sentences after which the context restarts, so that any file fits in memory.
+MAX_SENTENCES = 1024
 
 
 def embed_files(
@@ -21,7 +21,7 @@ def embed_files(
 ) -> Embedding:
     """Return the features of .txt files, one row per sentence."""
     if "words" not in pretrained.input:
-        raise UserError("the model does not say its words: export it again from its run")
+        raise UserError("the model lacks its words: export it again from its run")
     files = list_files(root, (".txt",), skipped)
     total = sum(path.stat().st_size for path in files.values() if path.is_file()) / 1e6
 
@@ -41,7 +41,7 @@ def embed_files(
 def read_file(
     path: pathlib.Path, index: dict[str, int], form: str, lowercase: bool
 ) -> list[np.ndarray]:
-    """Return the ids of the words of each sentence of a file in the form of the training files."""
+    """Return the word ids of each sentence of a file in the form of the training files."""
     sentences: list[list[str]] = [[]]
     for chunk in read_chunks(path):
         for word in data.tokenize(chunk, form, lowercase=lowercase):
@@ -51,17 +51,17 @@ def read_file(
                 sentences.append([])
     found = [data.encode(one, index) for one in sentences if one]
     if not found:
-        raise UserError(f"{path} holds no words")
+        raise UserError(f"{path} contains no words")
     return found
 
 
 def embed_document(
     layers: models.Layers, sentences: list[np.ndarray], max_words: int
 ) -> dict[str, np.ndarray]:
-    """Return the features of consecutive sentences, in pieces of a few lengths."""
+    """Return the features of consecutive sentences, computed in pieces padded to powers of 2."""
     parts = []
-    for first in range(0, len(sentences), LONGEST):
-        own = data.pad_sentences(sentences[first : first + LONGEST], max_words)
+    for first in range(0, len(sentences), MAX_SENTENCES):
+        own = data.pad_sentences(sentences[first : first + MAX_SENTENCES], max_words)
         length = 2 ** (len(own) - 1).bit_length()  # few shapes to compile
         x = np.pad(own, ((0, length - len(own)), (0, 0)), constant_values=-1)
         found = layers.embed_batch(x[None])

@@ -1,4 +1,4 @@
-"""Contrastive predictive coding of sentences (van den Oord et al. 2018, section 3.3)."""
+"""The kind "text": sentences (van den Oord et al. 2018, section 3.3)."""
 
 import functools
 import pathlib
@@ -26,12 +26,12 @@ from experiments.training.sequences import make_cpc, positions, write_truth
 
 PROBES = Probes(probe_tasks, feature_sets)
 
-#: The words that a run's ids mean.
+#: File of a run with its words by id.
 VOCABULARY = "vocabulary.tsv"
 
 
 def build_model(config: Config) -> Model:
-    """Return encoder, context and predictor, or two encoders, by the config's words."""
+    """Return the encoder, context network and predictor of a config, or its two encoders."""
     encoder = build_encoder(config)
     if config.model.name == "quick_thoughts":
         return make_model(QuickThoughts(encoder, build_encoder(config)))
@@ -39,7 +39,7 @@ def build_model(config: Config) -> Model:
 
 
 def build_encoder(config: Config) -> SentenceEncoder:
-    """Return the encoder of a config; its embeddings are of `<unk>` and the words."""
+    """Return the sentence encoder of a config, with embeddings of `<unk>` and the words."""
     options = config.model
     return SentenceEncoder(
         config.data.max_vocabulary + 1,
@@ -51,16 +51,15 @@ def build_encoder(config: Config) -> SentenceEncoder:
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the sentences of a run and their predictions, if the values of a config fit."""
+    """Validate a config; return the sentences of a run and their predictions."""
     check_probes(config)
     is_cpc, has_vectors = config.model.name == "cpc", "vectors" in config.probe.features
     reject(config,
         (has_vectors and not config.probe.word_vectors, "probe.features probe.word_vectors",
-         "set probe.word_vectors to a file of them, or take vectors out of probe.features"),
+         "set probe.word_vectors to a file, or remove vectors from probe.features"),
         (is_cpc and config.data.run_sentences <= config.model.num_offsets,
          "data.run_sentences model.num_offsets",
-         "a run has no sentence that far ahead; raise data.run_sentences, or lower "
-         "model.num_offsets"),
+         "offsets exceed a run; raise data.run_sentences, or lower model.num_offsets"),
     )  # fmt: skip
     length, two = config.data.run_sentences, config.model.name == "quick_thoughts"
     ahead = Branch("next", tuple(range(1, config.model.num_offsets + 1)))
@@ -76,7 +75,7 @@ def geometry(config: Config) -> Geometry:
 
 
 def make_problem(plan: Plan, text: TextData) -> Problem:
-    """Return model and batches of a plan."""
+    """Return the model, batches and labels of a plan."""
     config, held_out = plan.config, None
     options = config.data
     draw = functools.partial(
@@ -103,25 +102,25 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
 
 
 def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return outputs and positions of each branch, and which sentences have words.
+    """Return the outputs, positions and mask of each branch; the mask admits sentences with words.
 
-    The branch "previous" reads a run in reverse, and counts its place from the end of the text.
+    The branch "previous" reverses the sentences of a run, so its positions are negative.
     """
-    exists = (batch["x"] >= 0).any(-1)
-    length, found = exists.shape[1], []
+    mask = (batch["x"] >= 0).any(-1)
+    length, found = mask.shape[1], []
     time = jnp.arange(length)[None]
     for name, *_ in branches:
         begin = batch["sample"][:, None]
         if name == "previous":
             outputs = type(outputs)(*(array[:, ::-1] for array in outputs))
-            begin, exists = -(begin + length - 1), exists[:, ::-1]
+            begin, mask = -(begin + length - 1), mask[:, ::-1]
         place = positions(batch, batch["utterance"], begin, time, time + 1)
-        found.append(BranchOutputs(outputs, place, exists))
+        found.append(BranchOutputs(outputs, place, mask))
     return found
 
 
 def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
-    """Write the vocabulary, and the information that the grammar has, for the page."""
+    """Write the vocabulary and, for the page, the information of the grammar."""
     path, vocabulary = workdir / VOCABULARY, text.train.vocabulary
     if path.exists() and data.read_vocabulary(path).words != vocabulary.words:
         raise UserError(
@@ -135,7 +134,7 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """Return the shape of a run, how text becomes words, and the words by their ids."""
+    """Return the input of the model: the shape of a run, the form of text, and words by id."""
     words = {}
     if workdir is not None:
         words = {"words": " ".join(data.read_vocabulary(workdir / VOCABULARY).words)}

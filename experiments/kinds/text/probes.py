@@ -1,6 +1,6 @@
-"""Probes of sentences: the sign of reviews, genre, and which sentence comes next.
+"""Probes of sentences: sentiment, genre, and the next sentence.
 
-Word vectors are read as word2vec, GloVe and fastText write them in text.
+Word vectors are read from the text formats of word2vec, GloVe and fastText.
 """
 
 import codecs
@@ -25,7 +25,7 @@ from experiments.command.config import Config, subset
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 
-#: Lines that decide the width if there is no header.
+#: Lines from which the width is inferred without a header.
 NUM_FIRST_LINES = 100
 MAX_LINE_BYTES = 1 << 20
 
@@ -34,19 +34,20 @@ class Vectors(NamedTuple):
     """Vectors of the words of a vocabulary, and of further words."""
 
     own: np.ndarray
-    """(words, width), zero where there is none."""
+    """(words, width), zero for words without a vector."""
     known: np.ndarray
-    """Ids of the words that have one."""
+    """Ids of the words with a vector."""
     new_words: tuple[str, ...]
     others: np.ndarray
     """(new words, width)."""
 
 
 def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
-    """Read the word vectors of a file: lines of a word and its numbers, with spaces or tabs.
+    """Read word vectors from a file whose lines are a word and its numbers.
 
-    A first line of two whole numbers is word2vec's header, how many words and how wide; without one
-    the width is that of most of the first lines. Words may contain spaces, as some of GloVe's do.
+    Fields are separated by spaces or tabs. A first line of two integers is word2vec's header, the
+    number of words and the width; without it, the width is the most frequent one of the first
+    lines. Words may contain spaces, as some of GloVe's do.
     """
     index, rows, new = index_of(vocabulary), {}, {}
     try:
@@ -62,18 +63,20 @@ def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
             try:
                 word, vector = parse_line(line, width, has_header)
             except ValueError as error:
-                what = f"line {number} of the word vectors {path}"
+                subject = f"line {number} of the word vectors {path}"
                 if any(byte < 32 and byte not in b"\t\v\f" for byte in line):
                     raise UserError(
-                        f"{what} contains binary numbers: save the vectors as text, a word and "
-                        "its numbers per line, not compressed"
+                        f"{subject} contains binary numbers: save the vectors as uncompressed "
+                        "text, a word and its numbers per line"
                     ) from error
-                raise UserError(f"{what} {error}: correct the line or remove it") from error
+                raise UserError(f"{subject} {error}: correct or remove the line") from error
             (rows if word in index else new)[index.get(word, word)] = vector
     except OSError as error:
         raise UserError(f"cannot read the word vectors {path}: {error}") from error
     if len(rows) < 2:
-        raise UserError(f"the word vectors {path} are of {len(rows)} words of the text: too few")
+        raise UserError(
+            f"the word vectors {path} cover too few words of the text (got {len(rows)}): use others"
+        )
     own = np.zeros((len(vocabulary.words), width), np.float32)
     own[list(rows)] = list(rows.values())
     others = np.array(list(new.values()), np.float32).reshape(len(new), width)
@@ -81,7 +84,7 @@ def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
 
 
 def read_lines(path: pathlib.Path) -> Iterator[bytes]:
-    """Yield the lines of a file without ends and byte order mark, longer ones in parts."""
+    """Yield the lines of a file without line ends and byte order mark; long lines in parts."""
     with path.open("rb") as file:
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
             file.seek(0)
@@ -90,7 +93,7 @@ def read_lines(path: pathlib.Path) -> Iterator[bytes]:
 
 
 def find_width(lines: Sequence[bytes]) -> int:
-    """Return how many numbers most of the lines end with, of equally many lines the first's.
+    """Return the most frequent count of trailing numbers in some lines.
 
     >>> find_width([b". . . 3 4", b"1990 5 6", b"x 1"])
     2
@@ -103,7 +106,7 @@ def find_width(lines: Sequence[bytes]) -> int:
 
 
 def is_number(text: bytes) -> bool:
-    """Return whether text is a number."""
+    """Return whether `text` parses as a float."""
     try:
         float(text)
     except ValueError:
@@ -112,9 +115,10 @@ def is_number(text: bytes) -> bool:
 
 
 def parse_line(line: bytes, width: int, has_header: bool) -> tuple[str, np.ndarray]:
-    """Return word and vector of a line; ValueError says what it does instead.
+    """Return the word and vector of a line; a ValueError continues the sentence "line 3 ...".
 
-    A word that ends with a number has too many numbers, unless that is whole and a header exists.
+    A word that ends with a number counts as one number too many, unless that number is an integer
+    and the file has a header.
     """
     fields = line.split()
     if not 0 < width < len(fields):
@@ -134,16 +138,16 @@ def parse_line(line: bytes, width: int, has_header: bool) -> tuple[str, np.ndarr
         raise ValueError(f"is not UTF-8 (byte {error.start + 1})") from None
 
 
-#: Sentences that are embedded at a time.
+#: Sentences per batch of an embedding.
 BATCH = 512
-#: Held-out runs of the question which of two sentences follows: most of them, and fewest that say
-#: how sure the answer is: the intervals of 21 hold the truth in 94 % of simulated texts.
-NEXT_RUNS, FEWEST_RUNS = 512, 20
+#: Maximum number of held-out runs of probe next, and minimum number for an interval: intervals over
+#: 21 runs contain the truth in 94 % of simulated texts.
+NEXT_RUNS, MIN_RUNS = 512, 20
 #: embed(variables, x) of sentences (n, w) -> features (n, width).
 Features = Callable[[np.ndarray], np.ndarray]
 
 
-#: By name, what makes the answers of a probe task, if the test text has enough of what it asks.
+#: Probe tasks by name: functions (config, text) -> the scores of a feature.
 TASKS: dict[str, Callable[[Config, TextData], Any]] = {
     "next": lambda config, text: functools.partial(next_scores, ask_next(config, text)),
     **{task: lambda *_, task=task: functools.partial(sentence_scores, task) for task in LABELLED},
@@ -151,7 +155,7 @@ TASKS: dict[str, Callable[[Config, TextData], Any]] = {
 
 
 def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
-    """Return what `probe.tasks` asks of features, if word vectors and test text allow it."""
+    """Return the tasks in `probe.tasks`; check the word vectors and the test text."""
     if config.probe.word_vectors:
         vectors_of(config, text)
     return [ProbeTask(task, TASKS[task](config, text)) for task in config.probe.tasks]
@@ -164,12 +168,12 @@ def vectors_of(config: Config, text: TextData) -> Vectors:
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield functions: sentences -> each feature, with the words that word vectors add."""
+    """Yield functions from sentences to each feature, with the vocabulary of word vectors."""
     config, text = context.config, context.data
-    wide = functools.cache(lambda: widen(config, text, context.model, context.variables))
+    widen_once = functools.cache(lambda: widen(config, text, context.model, context.variables))
 
     def embed(name, sentences):
-        (words, model, variables), options = wide(), config.data
+        (words, model, variables), options = widen_once(), config.data
         x = data.encode_sentences(sentences, words, options.max_words, lowercase=options.lowercase)
         return make_features(config, text, model, variables, name)(x)
 
@@ -178,9 +182,9 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the accuracy of logistic regression on a feature, by cross-validation."""
+    """Yield the cross-validated accuracy of logistic regression on a feature."""
     (sentences, labels), num_folds = context.data.tasks[task], context.config.probe.num_folds
-    if features.name == "bag":  # of all words that two sentences have, whatever the text
+    if features.name == "bag":  # its vocabulary comes from the labeled sentences
         found = evaluate.cross_validate(
             evaluate.fit_sparse, own_bag(sentences), labels, num_folds=num_folds
         )
@@ -190,8 +194,8 @@ def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> I
         )
     usual = max(found.l2s, key=found.l2s.count)
     outcomes = Outcomes(found.correct, items=digest(task, found.items, labels))
-    stopped = found.num_unconverged
-    note = f", {stopped} of {num_folds} fits not converged" if stopped else ""
+    num_unconverged = found.num_unconverged
+    note = f", {num_unconverged} of {num_folds} fits not converged" if num_unconverged else ""
     chance = np.bincount(labels).max() / len(labels)
     yield make_score(task, "snippets", features.name, outcomes, chance, f"l2 {usual:g}{note}")
 
@@ -199,7 +203,7 @@ def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> I
 def make_score(
     task: str, source: str, name: str, outcomes: Outcomes, chance: float, setting: str
 ) -> Score:
-    """Return the score of the answers to sentences, its interval over items: sentences, or runs."""
+    """Return a score with an interval over items, which are sentences or runs."""
     low, high = evaluate.bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
     method = "logistic" if task in LABELLED else "score"
     return Score(
@@ -210,7 +214,7 @@ def make_score(
 
 
 def own_bag(sentences: tuple[str, ...]) -> Any:
-    """Return counts of the words that two or more of the sentences have."""
+    """Return bags of the words that occur in at least two of the sentences."""
     tokens = [[word for word in data.tokenize(one) if word[0].isalnum()] for one in sentences]
     words, counts = np.unique(
         np.concatenate([list(set(one)) for one in tokens]), return_counts=True
@@ -223,7 +227,7 @@ def own_bag(sentences: tuple[str, ...]) -> Any:
 def make_features(
     config: Config, text: TextData, model: Model, variables: Any, name: str
 ) -> Features:
-    """Return features(x) of sentences by themselves, (n, w) to (n, width)."""
+    """Return a function from isolated sentences (n, w) to features (n, width)."""
     if name == "mean":
         return lambda x: mean_of_words(x, np.asarray(variables["params"]["encoder"]["embedding"]))
     if name == "vectors":
@@ -244,7 +248,7 @@ def make_features(
 
 
 def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return the mean of the vectors of a sentence's words, zero without any.
+    """Return the mean word vector of each sentence, zero for a sentence without words.
 
     >>> mean_of_words(np.array([[1, 0, -1], [-1, -1, -1]]), np.array([[2.0], [4.0]])).tolist()
     [[3.0], [0.0]]
@@ -255,54 +259,55 @@ def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 class Questions(NamedTuple):
-    """Which of two sentences follows: the next one, or one from elsewhere."""
+    """Questions about which of two sentences follows."""
 
     other: np.ndarray
-    """The sentences (b, t - 1, w) to compare with those after the first of each run."""
+    """Wrong answers (b, t - 1, w); the right ones are the sentences after the first of each run."""
     asked: np.ndarray
-    """Which of them are a question."""
+    """Mask (b, t - 1) of valid questions."""
 
 
 def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Questions]]:
-    """Return runs (b, t, w) of test sentences, each in one run at most, and questions by unit.
+    """Return disjoint runs (b, t, w) of test sentences, and questions by unit.
 
-    The wrong sentence is from another run of the test text, most often of another document, which
-    topic and style give away; from another run of the same document; or from the same run.
+    The wrong sentence comes from another run of the test text, which usually is of another document
+    and differs in topic and style; from another run of the same document; or from the same run.
     """
     sizes = subset(config.data, "run_sentences", "max_words")
     x, documents = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
-    exists, number = np.any(x >= 0, axis=-1), len(x)
+    mask, number = np.any(x >= 0, axis=-1), len(x)
 
-    def of_runs(chosen: np.ndarray) -> np.ndarray:  # the same place, or the beginning
-        return np.where(exists[chosen][..., None], x[chosen], x[chosen][:, :1])[:, 1:]
+    def align_runs(chosen: np.ndarray) -> np.ndarray:  # the same index, or the first sentence
+        return np.where(mask[chosen][..., None], x[chosen], x[chosen][:, :1])[:, 1:]
 
     order = np.argsort(documents, kind="stable")
     ranked, mate = documents[order], np.arange(number)
     last = np.searchsorted(ranked, ranked, "right") - 1
     after = np.where(mate < last, mate + 1, np.searchsorted(ranked, ranked))
-    mate[order] = order[after]  # the next run of the document, itself if it is the only one
-    # Any place of the run but t and t + 1.
-    time, places = np.arange(x.shape[1] - 1), np.maximum(exists.sum(1, keepdims=True) - 2, 1)
-    place = np.random.default_rng(config.seed + 3).integers(0, places, (number, len(time)))
-    place = np.minimum(place + 2 * (place >= time), x.shape[1] - 1)
+    mate[order] = order[after]  # the next run of the document, or itself if it is the only one
+    # Any index in the run except t and t + 1.
+    time, room = np.arange(x.shape[1] - 1), np.maximum(mask.sum(1, keepdims=True) - 2, 1)
+    index = np.random.default_rng(config.seed + 3).integers(0, room, (number, len(time)))
+    index = np.minimum(index + 2 * (index >= time), x.shape[1] - 1)
     others = {
-        "sentence": of_runs(np.roll(np.arange(number), 1)),
-        "sentence within document": of_runs(mate),
-        "sentence within run": x[np.arange(number)[:, None], place],
+        "sentence": align_runs(np.roll(np.arange(number), 1)),
+        "sentence within document": align_runs(mate),
+        "sentence within run": x[np.arange(number)[:, None], index],
     }
-    # No question is whether the same sentence follows, as a small text would ask.
+    # A small text may repeat a sentence: a question compares two different ones.
     found = {
         unit: Questions(
             other,
-            exists[:, 1:] & np.any(other != x[:, 1:], axis=-1) & np.any(other >= 0, axis=-1),
+            mask[:, 1:] & np.any(other != x[:, 1:], axis=-1) & np.any(other >= 0, axis=-1),
         )
         for unit, other in others.items()
     }
     found["sentence within document"].asked[mate == np.arange(number)] = False
     if found["sentence"].asked.any(axis=1).sum() < 2:
         raise UserError(
-            f"the test text of {len(text.test.sentence_starts) - 1:,} sentences has not two runs "
-            "to compare: give more text, lower data.run_sentences, or leave next out of probe.tasks"
+            "the test text has fewer than two runs to compare (got "
+            f"{len(text.test.sentence_starts) - 1:,} sentences): add text, lower "
+            "data.run_sentences, or remove next from probe.tasks"
         )
     return x, {unit: one for unit, one in found.items() if one.asked.any()}
 
@@ -310,25 +315,25 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
 def next_scores(
     questions: tuple[np.ndarray, dict[str, Questions]], context: ProbeContext, features: FeatureSet
 ) -> Iterator[Score]:
-    """Yield how often the sentence that follows scores above another one, by where that is from."""
+    """Yield the accuracy of choosing the next sentence, by source of the other one."""
     name, (x, by_unit) = features.name, questions
     compare = predicted_right if name in ("c", "random c") else similar_right
     for unit, (other, asked) in by_unit.items():
         number = int(asked.any(axis=1).sum())
-        is_sure = number >= FEWEST_RUNS
-        items = digest("next", x, asked) if is_sure else ""
-        setting = f"{number} runs" + ("" if is_sure else ", too few for an interval")
+        has_interval = number >= MIN_RUNS
+        items = digest("next", x, asked) if has_interval else ""
+        setting = f"{number} runs" + ("" if has_interval else ", too few for an interval")
         right = compare(context, name, x, other)
         outcomes = Outcomes((right & asked).sum(1), asked.sum(1), items=items)
         score = make_score("next", context.data.name, name, outcomes, 0.5, setting)
         score = score._replace(unit=unit)
-        yield score if is_sure else score._replace(low=None, high=None)
+        yield score if has_interval else score._replace(low=None, high=None)
 
 
 def predicted_right(
     context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray
 ) -> np.ndarray:
-    """Return whether predictions of runs (b, t, w) score the next sentence above the other one."""
+    """Return whether the predictions of runs (b, t, w) score the next sentence above the other."""
     config, _, model, variables, *_ = context
     if name == "random c":
         variables = model.init(jax.random.key(config.seed + 1), {"x": x[:1]})
@@ -350,9 +355,9 @@ def predicted_right(
 
 
 def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return whether a sentence is more like the next one than like the other one, by cosine."""
+    """Return whether the cosine of a sentence with the next one exceeds that with the other."""
 
-    def bag(x):  # each word weighted by the nats of its occurrence
+    def bag(x):  # words weighted by their negative log frequency
         counts = data.count_words(context.data.train)
         nats = np.log((1 + counts.sum()) / (1 + counts))
         words = evaluate.bag_of_words([row[row >= 0] for row in x], len(counts))
@@ -373,7 +378,7 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
 def widen(
     config: Config, text: TextData, model: Model, variables: Any
 ) -> tuple[tuple[str, ...], Model, Any]:
-    """Return words, model and variables with the words that word vectors add; without, as given.
+    """Return words, model and variables extended by the words of `probe.word_vectors`, if given.
 
     The embeddings of new words are a linear map of their vectors (the paper's section 3.3).
     """

@@ -1,4 +1,4 @@
-"""What only runs on text show on their page: the paper's Table 5."""
+"""Page section of text runs: the paper's Table 5."""
 
 from cpc.report.engine import Format, Section, Table
 from cpc.report.words import Words
@@ -22,12 +22,12 @@ WORDS = Words(
     },
     files={"vocabulary.tsv": "the words by their ids, with counts"},
 )
-#: The paper's sets that tasks here are like.
+#: Tasks -> similar data sets of the paper.
 LIKE = {"movies": "MR", "products": "CR"}
 
 
 def paper_section(run: Run) -> Section | None:
-    """Return the paper's Table 5 beside the accuracies on the tasks that are like its own."""
+    """Return the paper's Table 5 with the accuracies of the run on similar tasks."""
     import pandas as pd
 
     scores = last_scores(run.scores)
@@ -45,13 +45,13 @@ def paper_section(run: Run) -> Section | None:
     formats: dict[str, Format] = {name: ".1f" for name in TABLE_5["CPC"]}
     table = Table("Accuracy, %", pd.DataFrame(rows), "A dash: not measured.", formats)
     note = (
-        "The paper's rows are from its Table 5: trained on the BookCorpus, with words from "
-        "word2vec. The sentences here resemble MR's and CR's but were rated by other people, and "
-        "each is labeled by the sign of its mean rating; Subj, MPQA and TREC are not available. "
-        "Old books are not reviews: a bag of words fitted to the reviews themselves is hard to "
-        "beat with features learned from books."
+        "The paper's rows come from its Table 5: trained on the BookCorpus, with words from "
+        "word2vec. The sentences here resemble MR and CR, but other people rated them, and the "
+        "labels are signs of mean ratings; Subj, MPQA and TREC are not available. Since old books "
+        "are not reviews, features learned from books hardly exceed a bag of words fitted to the "
+        "reviews."
     )
-    return Section("Beside the paper", [note], tables=[table])
+    return Section("Comparison with the paper", [note], tables=[table])
 
 
 PAGE = Page(
