@@ -116,8 +116,8 @@ class ConvEncoder(ConvGeometry, nn.Module):
     The input is a waveform (b, s), or a signal of several channels (b, s, channels). The output is
     latents (b, t, width), one every `stride` samples (in the paper 160: 10 ms at 16 kHz). Padding:
 
-        causal   kernel - stride zeros on the left: t = s // stride, and latent t does not depend on
-                 samples from (t + 1) * stride on;
+        causal   kernel - stride zeros on the left: t = s // stride, and latent t only depends on
+                 samples before (t + 1) * stride;
         same     (kernel - stride + 1) // 2 zeros on both sides: latents look ahead by 152 samples;
         valid    none: t = (s - receptive_field) // stride + 1; or a number of zeros per layer.
 

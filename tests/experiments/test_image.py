@@ -112,7 +112,7 @@ def make_config(**options):
 
 @pytest.mark.parametrize(("options", "sentence"), [
     ({"model__patch": 30}, "patch of 30 pixels"),
-    ({"model__patch": 28}, "offset 9 needs more than 9 patches going down"),
+    ({"model__patch": 28}, "offset 9 exceeds the grid going down"),
     ({"model__num_offsets": 5}, "offset 6 needs more than 6 patches"),
     ({"model__encoder": "vit"}, "model.encoder is 'vit'"),
     ({"model__encoder": "resnet20"}, "depth 20"),
