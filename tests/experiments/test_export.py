@@ -138,7 +138,7 @@ def test_the_card_has_the_bound_the_probes_and_code_that_runs(small_run):
 
 
 @pytest.mark.parametrize(("output", "match"), [
-    ("run", "run has a config.json of something else"),
+    ("run", "run has a config.json of another format"),
     ("notes", "notes has a README.md of something else"),
     ("file/deeper", r"cannot write to .*file/deeper .* choose another --output"),
 ])  # fmt: skip
