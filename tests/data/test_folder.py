@@ -402,7 +402,7 @@ def test_links_in_circles_end(two_speakers):
     recordings = data.read_folder(two_speakers)
     assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
     reasons = [reason for _, reason in recordings.skipped]
-    assert sum("links to a folder that is read already" in reason for reason in reasons) == 8
+    assert sum("links to a folder that is already read" in reason for reason in reasons) == 8
     assert len(reasons) == 9  # and the link to itself, which is no folder
 
 
@@ -448,7 +448,7 @@ def test_what_may_not_be_read_is_counted_and_what_is_no_file_never_opened(
     (two_speakers / "ann" / "zero.wav").symlink_to("/dev/zero")
     (two_speakers / "ann" / "gone.wav").symlink_to("nowhere")
     reasons = [reason for _, reason in data.read_folder(two_speakers, 1, 0.2).skipped]
-    assert ["is no file" in reason for reason in reasons] == [True, False, True]
+    assert ["not a regular file" in reason for reason in reasons] == [True, False, True]
     assert "No such file" in reasons[1]
 
 
