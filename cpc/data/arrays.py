@@ -9,7 +9,7 @@ import soxr
 from jaxtyping import Float, Num, UInt8
 
 from cpc.data import augment
-from cpc.data.audio_file import MAX_RATE_HZ, MIN_RATE_HZ, MOST_BEYOND
+from cpc.data.audio_file import MAX_BEYOND, MAX_RATE_HZ, MIN_RATE_HZ
 from cpc.data.image_file import fit_pixels
 from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
 from cpc.data.series import UNSCALED, measure
@@ -113,7 +113,7 @@ def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
         if not np.isfinite(x).all():
             raise UserError("x contains NaN or infinity: remove these samples")
         loudest = float(np.abs(x).max())
-        if loudest > MOST_BEYOND:
+        if loudest > MAX_BEYOND:
             raise UserError(
                 f"x has floats up to {loudest:,.0f}, but full scale is 1: "
                 "divide x by its full scale, such as 32768"
