@@ -146,7 +146,7 @@ def test_a_pack_that_another_finished_meanwhile_is_used(folder, tmp_path):
 @pytest.mark.parametrize(("name", "content", "words"), [
     ("index.json", b'{"version": 1, "na', "damaged"), ("index.json", b"[" * 100_000, "damaged"),
     ("index.json", json.dumps(files.seal({"version": 2})).encode(), "of another version"),
-    ("samples.crc32", b"0" * 8, "checksums"), ("samples.int16", b"1234", "cut short"),
+    ("samples.crc32", b"0" * 8, "checksums"), ("samples.int16", b"1234", "truncated"),
 ])  # fmt: skip
 def test_a_damaged_pack_is_packed_again(folder, tmp_path, name, content, words):
     source, said = data.read_folder(folder), []
@@ -265,7 +265,7 @@ def test_rot_is_found_by_the_first_read_and_packed_anew(folder, tmp_path, positi
             return packed.read(index, 0, length)
         return read_windows(packed, np.array([9, index]), np.array([0, 0]), length)
 
-    with pytest.raises(UserError, match=rf"pack {tmp_path}/pack is damaged .* packs anew"):
+    with pytest.raises(UserError, match=rf"pack {tmp_path}/pack is damaged .* repack"):
         read()
     again = data.pack(source, tmp_path / "pack", said.append)
     assert [line.split()[0] for line in said] == ["packing", "the", "packing"]
