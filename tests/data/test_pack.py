@@ -183,7 +183,7 @@ def test_progress_says_how_much_is_left(folder, tmp_path, monkeypatch):
     shares = [re.search(r"(\d+) of 20 .*\((\d+)%\)", line) for line in said]
     assert [one.groups() for one in shares if one] == [("8", "40"), ("16", "80"), ("20", "100")]
     # A second of sound was packed in half a second, 4 s of sound are left.
-    line = module._progress(np.array([16_000, 64_000]), 1, 0.5)
+    line = module._format_progress(np.array([16_000, 64_000]), 1, 0.5)
     assert "2 x real time, 0:00:02 left" in line
 
 

@@ -125,7 +125,7 @@ def test_what_is_no_series_is_skipped_with_a_reason_each(tmp_path, monkeypatch):
     assert len(found.skipped) == 15 + 1
     assert found.skipped[-1][0].endswith("notes.txt")
     reasons = dict(found.skipped)
-    for name, words in (("hole.npy", "step 3"), ("wide.npy", "3 channels: set data.channels, which is 2"),
+    for name, words in (("hole.npy", "step 3"), ("wide.npy", "set data.channels, which is 2"),
                         ("zip.npz", "compression")):  # fmt: skip
         assert words in reasons[name]
     assert all("\n" not in reason and "allow_pickle" not in reason for reason in reasons.values())
@@ -416,7 +416,7 @@ def test_a_parquet_holds_its_columns_and_not_its_index(tmp_path):
         found, labels = files.read_file(tmp_path / f"{name}.parquet", "stage")
         np.testing.assert_array_equal(found, values)
         assert labels.tolist() == stage
-    with pytest.raises(UserError, match=r"column stage is of \w*string"):
+    with pytest.raises(UserError, match=r"column stage has type \w*string"):
         files.read_file(tmp_path / "x.parquet")
 
 
