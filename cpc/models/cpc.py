@@ -90,8 +90,6 @@ class CPC(nn.Module):
         latents = context_latents
         if target is not None:
             latents = self._encode_modules(target, train, num_samples)
-        seen = self._ends(x, train, num_samples)
-        latents = seen if target is None else self._ends(target, train, num_samples)
         outputs, predictors = [], [self.predictor, *self.further]
         for (module, direction), predictor in zip(self.branches, predictors, strict=True):
             cut = self.cuts[module - 1] if module <= len(self.cuts) else None
