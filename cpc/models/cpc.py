@@ -81,10 +81,10 @@ class CPC(nn.Module):
         With several `branches`, return one output per branch, in their order. Outputs of backward
         branches are reversed in time.
 
-        With another copy of the input as `target`, the latents are those of the target, and the
-        contexts and predictions those of x (Kharitonov et al. 2020). The copies pass the encoder
-        separately: batch norm uses the statistics of each, and its running averages take in those
-        of the target last.
+        With another copy of the input as `target`, latents are computed from the target, and
+        contexts and predictions from x (Kharitonov et al. 2020). The copies pass the encoder
+        separately: batch norm uses the statistics of each, and its running averages are updated
+        with the target last.
         """
         context_latents = self._encode_modules(x, train, num_samples)
         latents = context_latents
@@ -102,7 +102,7 @@ class CPC(nn.Module):
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def _encode_modules(self, x, train, num_samples):
-        """Return the latents at the end of each module; the last are those of the encoder."""
+        """Return the latents at the end of each module; the last module ends with the encoder."""
         if not self.cuts:
             return [self.encode(x, train, num_samples)]
         x = _mask_padding(x, num_samples)
@@ -114,7 +114,7 @@ class CPC(nn.Module):
     def _reverse(self, x, direction, num_samples, num_layers):
         """Reverse latents in time for the backward direction; applying it twice is the identity.
 
-        The latents are those after `num_layers` layers of the encoder, or after all if None.
+        x contains latents after `num_layers` layers of the encoder, or after all if None.
         """
         if direction == "forward":
             return x
@@ -201,7 +201,7 @@ class Model(NamedTuple):
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
     """embed(variables, x) -> (z, c), in evaluation mode."""
     linear_maps: Callable[[PyTree], Array | None]
-    """linear_maps(params) -> the matrices W_k (k, h, d), or None if there is not one linear
+    """linear_maps(params) -> the matrices W_k (k, h, d), or None without a single linear
     predictor."""
     module: Any
     """The linen module, for its geometry and for exports."""

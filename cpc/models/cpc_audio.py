@@ -88,7 +88,7 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Return the entries of a file without WRAPPERS; of a .pt file, only those of PARTS."""
+    """Return the entries of a file without WRAPPERS in their names; of a .pt file, only PARTS."""
     check_path(path, (*SUFFIXES, *TORCH_SUFFIXES))
     if path.suffix not in TORCH_SUFFIXES:
         return _unwrap(read_weights(path), path)
@@ -114,7 +114,7 @@ def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarr
     if not any(name.startswith(PARTS) for name in unwrapped):
         first = ", ".join(map(reprlib.repr, list(entries)[:3])) or "none"
         raise UserError(
-            f"{path} has no entry gEncoder... or gAR... (got {len(entries):,}: {first}"
+            f"{path} lacks entries gEncoder... and gAR... (got {len(entries):,}: {first}"
             f"{', ...' if len(entries) > 3 else ''}): pass a state dict of CPC_audio"
         )
     return unwrapped
@@ -125,7 +125,7 @@ def _shape_of(
 ) -> tuple[int, ...]:
     """Return the shape of an entry that determines a size."""
     if name not in weights or weights[name].ndim != num_axes:
-        raise UserError(f"{path} has no {name} of {num_axes} axes: pass a state dict of CPC_audio")
+        raise UserError(f"{path} lacks {name} with {num_axes} axes: pass a state dict of CPC_audio")
     return weights[name].shape
 
 

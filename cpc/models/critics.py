@@ -1,6 +1,6 @@
 """Critics: networks that score pairs (x, y) to estimate mutual information.
 
-Default sizes are those of Poole et al. (2019): two hidden layers of 256 ReLUs, an embedding of 32.
+Default sizes follow Poole et al. (2019): two hidden layers of 256 ReLUs and an embedding of 32.
 """
 
 from collections.abc import Sequence

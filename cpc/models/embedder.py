@@ -32,8 +32,8 @@ class Embedder:
                  in 0..1. Or patches (b, i, j, y, x, c) in the form of the model's input.
         text     word ids (b, sentences, words), -1 for padding.
 
-    Features of a single array have no batch axis; those of a list are lists. The end of a signal is
-    padded with its mirror image, which affects frames only if the encoder looks ahead.
+    A single array gives features without a batch axis, and a list gives lists. The end of a signal
+    is padded with its mirror image, which affects frames only if the encoder looks ahead.
     Pass `normalize=False` if x already has the model's rate and loudness, or scale. The network
     alone is `make_model(pretrained.module).embed(pretrained.variables, x)`.
     """

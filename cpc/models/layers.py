@@ -61,8 +61,8 @@ def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
     """Return the model whose encoder or contexts end at a layer, so z or c is that layer.
 
     The final operation of a part comes after its new last layer: the mean over a patch's positions,
-    or a Transformer's norm. The last norm of a ResNet, which was learned for another width, then
-    has no scale and shift.
+    or a Transformer's norm. The last norm of a ResNet, which was learned for another width, is
+    reset to scale 1 and shift 0.
     """
     depths = layer_depths(module)
     if layer not in depths:
@@ -80,7 +80,7 @@ def part_of(variables: PyTree, name: str) -> PyTree:
 
 
 def with_part(variables: PyTree, name: str, own: PyTree) -> PyTree:
-    """Return the variables with those of a submodule replaced by `own`.
+    """Replace the variables of a submodule by `own`.
 
     >>> with_part({"params": {"encoder": {"w": 1}, "context": {}}}, "encoder", {"params": {}})
     {'params': {'encoder': {}, 'context': {}}}
