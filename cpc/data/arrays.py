@@ -1,4 +1,4 @@
-"""Arrays of users, checked and brought to what a model takes, as files of that content are."""
+"""Conversion of user arrays to model inputs, with the same result as reading them from files."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -9,22 +9,22 @@ import soxr
 from jaxtyping import Float, Num, UInt8
 
 from cpc.data import augment
-from cpc.data.audio_file import MAX_RATE_HZ, MIN_RATE_HZ, MOST_BEYOND
+from cpc.data.audio_file import MAX_BEYOND, MAX_RATE_HZ, MIN_RATE_HZ
 from cpc.data.image_file import fit_pixels
 from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
 from cpc.data.series import UNSCALED, measure
 from cpc.types import UserError
 
-#: What was given: one array, a batch of them, or a list of arrays of any lengths.
+#: Form of the input: one array, a batch of arrays, or a list of arrays of any lengths.
 Form: TypeAlias = Literal["one", "batch", "list"]
-#: Channels of images; 4 is RGB with alpha.
+#: Allowed numbers of image channels; 4 is RGB with alpha.
 IMAGE_CHANNELS = 1, 3, 4
-#: Facts about the input that models of a kind record.
+#: Facts about the input that a model of each kind must record.
 RECORDED = {"audio": ("sample_rate_hz", "rms"), "series": ("standardize",)}
 
 
 def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
-    """Return the arrays with some axes in one array, in a batch, or in a list.
+    """Split x into arrays with the given axes; x is one such array, a batch, or a list.
 
     >>> [item.shape for item in list_items(np.zeros((2, 5)), "s")[0]]
     [(5,), (5,)]
@@ -41,7 +41,7 @@ def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
         wrong = [whole] if whole.ndim not in (ndim, ndim + 1) else []
         items = [whole] if form == "one" else list(whole) if not wrong else []
     if not all(item.size for item in (*items, *wrong)) or not (items or wrong):
-        raise UserError("x has no values: pass at least one array, and none that is empty")
+        raise UserError("x has no values: pass at least one array, each with values")
     if wrong:
         raise UserError(
             f"x has shape {wrong[0].shape}, but its axes must be ({', '.join(axes.split())}): "
@@ -53,7 +53,7 @@ def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
 def _as_numbers(x: Any) -> np.ndarray:
     try:
         array = np.asarray(x)
-    except Exception as error:  # of ragged lists, traced arrays, tensors on a GPU
+    except Exception as error:  # ragged lists, traced arrays, tensors on a GPU
         first = str(error).partition("\n")[0]
         raise UserError(f"x cannot be made a numpy array ({first}): pass numbers") from error
     if array.dtype.name == "bfloat16":
@@ -72,14 +72,16 @@ def take_sounds(
     stride: int,
     normalize: bool = True,
 ) -> tuple[list[np.ndarray], Form]:
-    """Return waveforms at the rate and loudness of a model, as files of these samples give them.
+    """Convert waveforms to the sample rate and loudness of a model, as if read from files.
 
     Args:
         x: (s,), (b, s), or a list of (s,): floats in -1..1, or integers, scaled by their type.
-        sample_rate_hz: of x; None for that of the model.
-        model_rate_hz, rms: at which the model was trained; an rms of None keeps that of x.
-        stride: samples per frame of the model; a batch of rows that are shorter is refused.
-        normalize: False if x has the model's rate and loudness; it is then returned as float32.
+        sample_rate_hz: rate of x; None for the rate of the model.
+        model_rate_hz, rms: rate and loudness of the training data; an rms of None keeps the
+            loudness of x.
+        stride: samples per frame of the model; a batch with shorter rows is rejected.
+        normalize: False if x already has the model's rate and loudness; x is then only cast to
+            float32.
     """
     items, form = list_items(x, "samples")
     rows, samples = len(items), min(map(len, items))
@@ -97,12 +99,12 @@ def take_sounds(
     if normalize:
         return [_normalize(item, float(rate), model_rate_hz, rms) for item in items], form
     if rate != model_rate_hz:
-        raise UserError(f"normalize=False keeps the rate (got {rate}): pass x at {model_rate_hz}")
-    return _as_they_are(items), form
+        raise UserError(f"x has {rate} Hz and normalize=False keeps it: pass x at {model_rate_hz}")
+    return _cast_to_float32(items), form
 
 
 def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
-    """Return samples as float32 whose full scale is 1; integers are scaled by their type.
+    """Convert samples to float32 with full scale 1; integers are scaled by their type.
 
     >>> _to_full_scale(np.array([-128, 64], np.int8)), _to_full_scale(np.array([0, 192], np.uint8))
     (array([-1. ,  0.5], dtype=float32), array([-1. ,  0.5], dtype=float32))
@@ -111,9 +113,9 @@ def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
         if not np.isfinite(x).all():
             raise UserError("x contains NaN or infinity: remove these samples")
         loudest = float(np.abs(x).max())
-        if loudest > MOST_BEYOND:
+        if loudest > MAX_BEYOND:
             raise UserError(
-                f"x has floats of up to {loudest:,.0f}, but full scale is 1: "
+                f"x has floats up to {loudest:,.0f}, but full scale is 1: "
                 "divide x by its full scale, such as 32768"
             )
         return x.astype(np.float32)
@@ -129,10 +131,12 @@ def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
 def _normalize(
     x: np.ndarray, rate_hz: float, model_rate_hz: int, rms: Any
 ) -> Float[np.ndarray, " s"]:
-    """Return a waveform at a model's rate and loudness, as files are read."""
+    """Resample a waveform to the model's rate and loudness, as for files."""
     length = int(len(x) * model_rate_hz // rate_hz)
     if not length:
-        raise UserError(f"x has {len(x)} samples at {rate_hz:g} Hz, less than one of the model's")
+        raise UserError(
+            f"x has {len(x)} samples at {rate_hz:g} Hz, less than one of the model's: pass more"
+        )
     if x.dtype != np.int16 or rate_hz != model_rate_hz:
         x = _to_full_scale(x)
     if rate_hz != model_rate_hz:
@@ -142,9 +146,9 @@ def _normalize(
 
 
 def scale_parts(parts: Sequence[np.ndarray], levels: Levels, rms: Any) -> Float[np.ndarray, " s"]:
-    """Return a recording as float32 at loudness `rms` (None: its own), by way of 16 bits.
+    """Convert a recording to float32 at loudness `rms` (None: unchanged), rounded to 16 bits.
 
-    The parts are int16, or float32 with full scale at 1; `levels` are those of all of them.
+    The parts are int16, or float32 with full scale 1; `levels` are measured over all parts.
     """
     samples = np.concatenate([to_int16(part, levels) for part in parts]).astype(np.float32) / 32768
     if rms is None:
@@ -153,35 +157,35 @@ def scale_parts(parts: Sequence[np.ndarray], levels: Levels, rms: Any) -> Float[
     return samples * (gains(np.asarray([own], np.float32))[0] * np.float32(rms / TARGET_RMS))
 
 
-def _as_they_are(items: list[np.ndarray]) -> list[np.ndarray]:
+def _cast_to_float32(items: list[np.ndarray]) -> list[np.ndarray]:
     if not all(item.dtype.kind == "f" and np.isfinite(item).all() for item in items):
-        raise UserError("normalize=False takes finite floats alone: scale x, or omit normalize")
+        raise UserError("normalize=False requires finite floats: scale x, or omit normalize")
     return [item.astype(np.float32) for item in items]
 
 
 def take_series(
     x: Any, *, channels: int, standardize: bool, normalize: bool = True
 ) -> tuple[list[np.ndarray], Form]:
-    """Return series as a model takes them: each with mean 0 and deviation 1, if it was trained so.
+    """Convert series to model inputs, standardized if the model was trained on standardized files.
 
     Args:
-        x: (t, channels), (b, t, channels), or a list of (t, channels); of one channel also (t,).
-        standardize: whether those of each training file were brought to mean 0 and deviation 1.
-        normalize: False if x has the scale of the model.
+        x: (t, channels), (b, t, channels), or a list of (t, channels); with one channel also (t,).
+        standardize: whether each training file was scaled to mean 0 and standard deviation 1.
+        normalize: False if x already has the scale of the model.
     """
-    if channels == 1:  # a series of one axis is its channel
+    if channels == 1:  # a series with one axis is a single channel
         x = _add_axis(x, 1)
     items, form = list_items(x, "time channels")
     for item in items:
         if item.shape[1] != channels:
-            fix = "swap the last two axes of x" if len(item) == channels else "pass these channels"
+            fix = "swap the last two axes of x" if len(item) == channels else "select the channels"
             raise UserError(
                 f"x has shape {item.shape}, but the model takes (time, {channels} channels): {fix}"
             )
         if not np.isfinite(item).all():
             raise UserError("x contains NaN or infinity: remove or fill these steps")
     if not normalize:
-        return _as_they_are(items), form
+        return _cast_to_float32(items), form
     scales = [measure(item, channels)[0] if standardize else UNSCALED for item in items]
     return [
         ((item - mean) / scale).astype("f4")
@@ -190,49 +194,49 @@ def take_series(
 
 
 def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:
-    """Return images as a model of images of `size` reads them from files.
+    """Convert images to size x size pixels, as if read from files.
 
     Args:
         x: (h, w), (h, w, c), (b, h, w, c), or a list of images of any sizes; c is 1, 3, or 4 with
             alpha. uint8, or floats in 0..1.
-        size: side of the square that the central square of each image is resized to.
-        channels: 1 or 3, to which images are converted.
+        size: side to which the central square of each image is resized.
+        channels: 1 or 3; images are converted.
     """
     items, form = list_items(_add_axis(x, 2), "y x channels")
     for item in items:
         if item.shape[-1] not in IMAGE_CHANNELS:
             is_first = item.shape[0] in IMAGE_CHANNELS
-            fix = "move the channels to the end" if is_first else "give a grey batch a last axis"
+            fix = "move the channels to the end" if is_first else "add a last axis to grey images"
             raise UserError(f"x has images of shape {item.shape}, not (y, x, 1, 3 or 4): {fix}")
     return [fit_pixels(_to_bytes(item), size=size, channels=channels) for item in items], form
 
 
 def _add_axis(x: Any, ndim: int) -> Any:
-    """Return arrays of `ndim` axes, one or several, with a last axis of 1; others as they are."""
+    """Append an axis of length 1 to arrays with `ndim` axes, also within lists."""
     if isinstance(x, list | tuple):
         return [_add_axis(item, ndim) for item in x]
     return x[..., None] if getattr(x, "ndim", None) == ndim else x
 
 
 def _to_bytes(pixels: np.ndarray) -> UInt8[np.ndarray, "y x ch"]:
-    """Return pixels as uint8: floats times 255, of uint16 the upper 8 bits, as files are read."""
+    """Convert pixels to uint8 as for files: floats times 255, the upper 8 bits of uint16."""
     if pixels.dtype == np.uint16:
         return (pixels >> 8).astype(np.uint8)
-    most = 1 if pixels.dtype.kind == "f" else 255
-    if not (pixels.min() >= 0 and pixels.max() <= most):  # also of NaN
+    limit = 1 if pixels.dtype.kind == "f" else 255
+    if not (pixels.min() >= 0 and pixels.max() <= limit):  # True for NaN
         raise UserError(
-            f"x has {pixels.dtype} from {pixels.min():.4g} to {pixels.max():.4g}, but images are "
-            "uint8, or floats in 0..1: scale x"
+            f"x has {pixels.dtype} values from {pixels.min():.4g} to {pixels.max():.4g}, but "
+            "images are uint8, or floats in 0..1: scale x"
         )
-    return np.round(pixels * np.float32(255 / most)).astype(np.uint8)
+    return np.round(pixels * np.float32(255 / limit)).astype(np.uint8)
 
 
 def check_recorded(given: Mapping[str, Any]) -> None:
-    """Check that a model records what `take` needs to know of its input."""
+    """Check that a model records the facts about its input that `take` needs."""
     kind = given["kind"]
-    lacks = [name for name in RECORDED.get(kind, ()) if name not in given]
-    if lacks or (kind == "series" and len(given["shape"]) != 2):
-        missing = (lacks or ["channels"])[0]
+    missing_facts = [name for name in RECORDED.get(kind, ()) if name not in given]
+    if missing_facts or (kind == "series" and len(given["shape"]) != 2):
+        missing = (missing_facts or ["channels"])[0]
         raise UserError(f"the model of {kind} does not record its {missing}: export it again")
 
 
@@ -244,36 +248,39 @@ def take(
     sample_rate_hz: int | float | None,
     normalize: bool,
 ) -> tuple[Any, Form | None, Callable[[Any], Any] | None]:
-    """Return x in the form that a model takes: signals, images, or a batch, whose form is None.
-
-    Also returned is what prepares images on the device.
+    """Convert x to the items that a model takes, or to a batch.
 
     Args:
-        given, about: what the model records of its input and else, such as its run's config.
+        given: description of the model's input, as exported.
+        about: other facts recorded with the model, such as its run's config.
         stride: samples per frame of the model.
         x, sample_rate_hz, normalize: see `cpc.models.Embedder`.
+
+    Returns:
+        The items or the batch; the form of x, None for a batch; and for images a function that
+        prepares them on the device, else None.
     """
     kind = given["kind"]
     if sample_rate_hz is not None and kind != "audio":
-        raise UserError(f"sample_rate_hz is for sound, and the model is of {kind}: omit it")
+        raise UserError(f"sample_rate_hz is for audio, not for a model of {kind}: omit it")
     if kind == "audio":
         rate_hz, rms = given["sample_rate_hz"], given["rms"]
-        how: Any = {"sample_rate_hz": sample_rate_hz, "model_rate_hz": rate_hz, "rms": rms}
-        return *take_sounds(x, **how, stride=stride, normalize=normalize), None
+        options: Any = {"sample_rate_hz": sample_rate_hz, "model_rate_hz": rate_hz, "rms": rms}
+        return *take_sounds(x, **options, stride=stride, normalize=normalize), None
     if kind == "series":
-        how = {"channels": given["shape"][1], "standardize": given["standardize"]}
-        return *take_series(x, **how, normalize=normalize), None
+        options = {"channels": given["shape"][1], "standardize": given["standardize"]}
+        return *take_series(x, **options, normalize=normalize), None
     if kind == "image" and getattr(x, "ndim", 0) != len(given["shape"]) + 1:
-        prepare = _make_cut(about)
+        prepare = _make_patcher(about)
         if not normalize:
-            raise UserError("normalize=False takes patches (b, i, j, y, x, c): omit it")
+            raise UserError("normalize=False requires patches (b, i, j, y, x, c): omit it")
         data = about["config"]["data"]
         return *take_images(x, size=data["size"], channels=data["channels"]), prepare
     return _check_batch(x, given), None, None
 
 
-def _make_cut(about: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return what cuts images into patches on the device as the run's config says."""
+def _make_patcher(about: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return a function that cuts images into patches according to the run's config."""
     try:
         model, options = (about["config"][name] for name in ("model", "augment"))
         return functools.partial(
@@ -290,7 +297,7 @@ def _make_cut(about: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 def _check_batch(x: Any, given: Mapping[str, Any]) -> Any:
-    """Return a batch that a model takes as it is: words of text, or patches."""
+    """Check a batch that is passed to the model unchanged: word ids, or patches."""
     x, shape, is_text = np.asarray(x), tuple(given["shape"]), given["kind"] == "text"
     if x.ndim != len(shape) + 1 or (x.shape[1:] != shape and not is_text):
         raise UserError(f"x has shape {x.shape}, but the model takes batches of {shape}")

@@ -1,4 +1,4 @@
-"""One audio file as mono at 16 kHz: any part of it, by seeking, or all from its beginning."""
+"""Decoding of audio files to mono at 16 kHz, by seeking or from beginning to end."""
 
 import mmap
 import re
@@ -17,85 +17,85 @@ from cpc.data.recordings import SAMPLE_RATE_HZ, Levels, to_int16
 from cpc.data.walk import DOCUMENTS, LISTS, check_file, check_name
 from cpc.types import UserError
 
-#: Endings of files that hold another format of the same name if libsndfile does not read them:
-#: layer II, and NIST files of which some are compressed by shorten.
+#: Suffixes shared by several formats. A file that libsndfile cannot read is in another format, such
+#: as MPEG layer II, or NIST compressed by shorten.
 AMBIGUOUS_SUFFIXES = frozenset({
     ".8svx", ".avr", ".iff", ".ircam", ".mp1", ".mp2", ".nist", ".paf", ".sf", ".snd", ".svx",
     ".voc", ".wv1", ".wv2",
 })  # fmt: skip
-#: Endings of files that libsndfile reads.
+#: Suffixes of formats that libsndfile reads.
 AUDIO_SUFFIXES = AMBIGUOUS_SUFFIXES | {
     ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf",
     ".w64", ".rf64", ".sph",
 }  # fmt: skip
-#: Endings of files next to recordings that hold no sound: labels, transcripts and pictures.
+#: Suffixes of files next to recordings without sound: labels, transcripts and pictures.
 COMPANION_SUFFIXES = DOCUMENTS | LISTS | {
     ".ali", ".bmp", ".cha", ".ctm", ".cue", ".eaf", ".gif", ".item", ".jpeg", ".jpg", ".lab",
     ".m3u", ".mlf", ".phn", ".phones", ".png", ".rttm", ".srt", ".stm", ".svg", ".textgrid",
     ".trn", ".trs", ".uem", ".vtt", ".wrd",
 }  # fmt: skip
 ADVICE = "convert it, e.g. ffmpeg -i {name} {stem}.flac"
-#: Source read beyond each end of a window before resampling: the filter's tails are inside it.
+#: Margin read beyond each end of a window before resampling; it covers the filter's tails.
 MARGIN_SECONDS = 0.1
-#: libsndfile 1.2 returns other samples than asked for after a seek into the last page of a Vorbis
-#: file (libsndfile issue 885), so those are decoded from this much earlier.
+#: libsndfile 1.2 returns wrong samples after a seek into the last page of a Vorbis file (libsndfile
+#: issue 885), so Vorbis is decoded from this much earlier.
 VORBIS_LEAD_SECONDS = 8.0
-#: Headers that promise other rates, or more frames a byte than silence takes, are wrong: to believe
-#: them would fill memory and disk.
+#: Limits for plausible headers: other rates, or more frames per byte than digital silence needs,
+#: mean a damaged header, which would fill memory and disk.
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 MAX_FRAMES_PER_BYTE = 8192
-#: What precedes the sound of a WAV, tags and all, is rarely longer.
-MOST_HEADER_BYTES = 4096
-#: libsndfile's number of frames where a header leaves it open, as encoders that write to a pipe do.
+#: Upper bound for the bytes before the samples of a WAV, including tags.
+MAX_HEADER_BYTES = 4096
+#: Number of frames that libsndfile reports if the header omits it, as when written to a pipe.
 UNKNOWN_FRAMES = 2**63 - 1
-#: Lossy formats decode a little beyond full scale, 1; what goes further is on another scale.
-MOST_BEYOND = 8.0
-#: Seconds with sound by which channels are compared, and the power that is left if two cancel.
+#: Lossy formats decode slightly beyond full scale, 1; larger values mean another scale.
+MAX_BEYOND = 8.0
+#: Seconds of sound used to compare channels, and the relative power below which they cancel.
 CHANNEL_SECONDS, MIN_POWER = 30.0, 0.01
-#: Numbers, of all channels, that are decoded at a time, and lost where one of them does not decode.
+#: Values, over all channels, decoded at a time; all are lost if one of them does not decode.
 BLOCK_VALUES = 2**16
-#: kbit/s of layer III, by MPEG version 1 or not, and the number in a frame's header.
+#: Bit rates of MPEG layer III in kbit/s, for other versions and for version 1, by header field.
 MP3_KBITS = (
     (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
     (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
 )
-#: Of version 1; version 2 has a half, and 2.5 a quarter of it.
+#: Sample rates of version 1; version 2 has a half, and version 2.5 a quarter.
 MP3_RATES_HZ = (44_100, 48_000, 32_000)
-#: First four bytes of a frame of layer III, with a version, rate and number of kbit/s that exist.
+#: First four bytes of a layer III frame with a valid version, sample rate and bit rate.
 MP3_FRAME = re.compile(
     rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][%s][\x00-\xff]"
     % b"".join(re.escape(bytes([byte])) for byte in range(0x10, 0xF0) if byte & 12 != 12)
 )
-#: Encoders fill up beginning and end, which libsndfile takes away.
+#: Encoders pad the beginning and the end, which libsndfile removes.
 MP3_PADDING_SECONDS = 0.5
-#: A header of NIST's SPHERE.
+#: Length of a NIST SPHERE header.
 NIST_BYTES = 1024
-#: Levels by which samples stay as they are, and are clipped at full scale.
+#: Levels that leave samples unchanged, except for clipping at full scale.
 UNALTERED = Levels(1, 0.0, 1.0, -1.0, 1.0, is_int16=True)
 
 
 class AudioFile(NamedTuple):
-    """What the header says."""
+    """Facts from the header of an audio file."""
 
     path: Path
     num_frames: int
     rate_hz: int
-    is_plain: bool  # mono 16-bit at 16 kHz: samples are taken as they are
-    lead_frames: int = 0  # decode from so many frames before what is wanted
-    is_flac: bool = False  # all of it decodes, or it is damaged
-    is_lossy: bool = False  # decoded is something like what was encoded
-    is_float: bool = False  # samples may exceed full scale, and are all scaled then
-    channel: int | None = None  # the channel that is read alone; None: the mean of all
-    missing: str = ""  # what the header promises and the file lacks, or what stays unread
+    is_plain: bool  # mono 16-bit at 16 kHz, used without conversion
+    lead_frames: int = 0  # frames to decode before the first wanted frame
+    is_flac: bool = False  # an incomplete FLAC counts as damaged
+    is_lossy: bool = False
+    is_float: bool = False  # samples may exceed full scale; all are then scaled down
+    channel: int | None = None  # the only channel to read; None: the mean of all
+    missing: str = ""  # content declared by the header but missing, or not read
 
     @property
     def num_samples(self) -> int:
-        """Samples at 16 kHz."""
+        """Number of samples at 16 kHz."""
         return self.num_frames * SAMPLE_RATE_HZ // self.rate_hz
 
 
 def open_audio(path: Path) -> AudioFile:
-    """Read the header; `UserError` says why the file is no recording."""
+    """Read the header of an audio file; raise `UserError` if it is not a recording."""
     check_name(path)
     check_file(path)
     num_bytes = path.stat().st_size
@@ -105,18 +105,18 @@ def open_audio(path: Path) -> AudioFile:
         info = soundfile.info(path)
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path} is not audio: {error.error_string}") from error
-    if info.format == "RAW":  # guessed by the ending
-        raise UserError(f"{path} is not audio: it has no header")
+    if info.format == "RAW":  # guessed from the suffix
+        raise UserError(f"{path} is not audio: its header is missing")
     if not MIN_RATE_HZ <= info.samplerate <= MAX_RATE_HZ:
         raise UserError(
-            f"{path} says {info.samplerate} Hz, not {MIN_RATE_HZ:,} to {MAX_RATE_HZ:,}: "
-            "its header is damaged"
+            f"{path} has a damaged header (got {info.samplerate} Hz, not {MIN_RATE_HZ:,} to "
+            f"{MAX_RATE_HZ:,}): encode it again"
         )
     num_frames = info.frames if info.frames != UNKNOWN_FRAMES else _count_frames(path)
     if num_frames > MAX_FRAMES_PER_BYTE * num_bytes:
         raise UserError(
-            f"{path} promises {num_frames:,} frames, more than its {num_bytes:,} bytes can hold: "
-            "its header is damaged"
+            f"{path} has a damaged header ({num_frames:,} frames do not fit in {num_bytes:,} "
+            "bytes): encode it again"
         )
     file = AudioFile(
         path,
@@ -130,10 +130,10 @@ def open_audio(path: Path) -> AudioFile:
         missing=find_unread(path, info.format, num_frames, info.samplerate)
         or _find_missing(info.extra_info),
     )
-    if file.num_samples <= 0 and num_bytes > MOST_HEADER_BYTES:
+    if file.num_samples <= 0 and num_bytes > MAX_HEADER_BYTES:
         raise UserError(
-            f"{path} holds no samples by its header, and {num_bytes:,} bytes: what wrote it was "
-            "stopped before it completed the header"
+            f"{path} has {num_bytes:,} bytes but no samples, as if writing had stopped before the "
+            "header was complete: record it again"
         )
     if file.num_samples <= 0:
         raise UserError(f"{path} has no samples")
@@ -141,56 +141,56 @@ def open_audio(path: Path) -> AudioFile:
 
 
 def _find_missing(log: str) -> str:
-    """What libsndfile noted while it read a header, and goes on without.
+    """Return a note on damage that libsndfile logged while it read a header.
 
     >>> _find_missing("data : 96000 (should be 47978)")
-    'kept, but cut short: its header promises 96,000 bytes, and there are 47,978'
+    'kept, but truncated: its header declares 96,000 bytes and it has 47,978'
     """
     sizes = r"(?:data|Riff size|riff|SSND|Data Size) *: (\d+) \(should be (\d+)\)"
-    for promised, there in re.findall(sizes, log):
-        # What writes to a pipe promises 2 or 4 GB, give or take a header.
-        of_pipe = min(abs(int(promised) - size) for size in (2**31, 2**32)) <= MOST_HEADER_BYTES
-        if int(promised) > int(there) and not of_pipe:
+    for declared, actual in re.findall(sizes, log):
+        # Programs that write to a pipe declare 2 or 4 GB, give or take a header.
+        of_pipe = min(abs(int(declared) - size) for size in (2**31, 2**32)) <= MAX_HEADER_BYTES
+        if int(declared) > int(actual) and not of_pipe:
             return (
-                f"kept, but cut short: its header promises {int(promised):,} bytes, "
-                f"and there are {int(there):,}"
+                f"kept, but truncated: its header declares {int(declared):,} bytes "
+                f"and it has {int(actual):,}"
             )
     if "lacks an end-of-stream bit" in log or "Junk after the last page" in log:
-        return "kept, but cut short: its last page is missing"
+        return "kept, but truncated: its last page is missing"
     if "Corrupted bitstream" in log or "reports a hole at" in log:
         return "kept, but damaged: a page or more are missing"
     return ""
 
 
 def find_unread(path: Path, file_format: str, num_frames: int, rate_hz: int) -> str:
-    """Say what a file holds, or promises, beyond the frames that are read; nothing if empty.
+    """Return a note on content of a file beyond the frames that are read; "" if all is read.
 
-    An MP3 without a count of its frames is taken to have the first one's bit rate throughout, and
-    of several that were joined, or Ogg streams in a row, the first one's length is read. Of a NIST
-    file that is cut short as many samples are read as are there.
+    libsndfile takes an MP3 without a frame count to have the bit rate of its first frame
+    throughout, and reads only the first of several joined MP3 files or Ogg streams. A truncated
+    NIST file is read up to its end.
     """
     seconds = num_frames / rate_hz
     if file_format == "NIST":
         with path.open("rb") as file:
-            promised = re.search(rb"\nsample_count -i (\d+)", file.read(NIST_BYTES))
-        if promised and int(promised[1]) > num_frames:
+            declared = re.search(rb"\nsample_count -i (\d+)", file.read(NIST_BYTES))
+        if declared and int(declared[1]) > num_frames:
             return (
-                f"kept, but cut short: its header promises {int(promised[1]):,} samples, and there "
-                f"are {num_frames:,}"
+                f"kept, but truncated: its header declares {int(declared[1]):,} samples "
+                f"and it has {num_frames:,}"
             )
     if file_format not in ("MP3", "OGG"):
         return ""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if file_format == "MP3" and (there := mp3_seconds(content)) > seconds + MP3_PADDING_SECONDS:
-            return f"kept, but only {seconds:,.1f} of its {there:,.1f} s are read: encode it again"
-        # A page that begins a stream, after one that does not.
+        if file_format == "MP3" and (total := mp3_seconds(content)) > seconds + MP3_PADDING_SECONDS:
+            return f"kept, but only {seconds:,.1f} of its {total:,.1f} s are read: encode it again"
+        # A page that begins a stream, after a page that does not.
         if file_format == "OGG" and content.find(b"OggS\0\2", content.find(b"OggS\0\0")) > 0:
-            return "kept, but only the first of its streams is read: encode it again, as one"
+            return "kept, but only the first of its streams is read: encode it as one stream"
     return ""
 
 
 def mp3_seconds(content: mmap.mmap | bytes) -> float:
-    """Return the duration of all frames of layer III that follow another one."""
+    """Return the duration of all layer III frames except the first in each run of frames."""
     seconds, position, follows = 0.0, 0, False
     while 0 <= position < len(content):
         if MP3_FRAME.match(content, position):
@@ -201,7 +201,7 @@ def mp3_seconds(content: mmap.mmap | bytes) -> float:
             size = samples // 8 * 1000 * MP3_KBITS[version == 3][number] // rate_hz
             position += size + (head >> 9 & 1)
             follows = True
-        elif content[position : position + 3] == b"ID3":  # a tag, which may hold an image
+        elif content[position : position + 3] == b"ID3":  # a tag, which may contain an image
             a, b, c, d = content[position : position + 10].ljust(10, b"\0")[6:]
             position += 10 + (a << 21 | b << 14 | c << 7 | d)
             follows = False
@@ -213,7 +213,7 @@ def mp3_seconds(content: mmap.mmap | bytes) -> float:
 
 
 def choose_channel(file: AudioFile) -> AudioFile:
-    """Choose the loudest channel of a file whose channels cancel, as balanced lines do."""
+    """Select the loudest channel if the channels cancel, as in balanced lines."""
     count, total, squares = 0, np.zeros(()), np.zeros(())
     with _open(file.path) as sound:
         if sound.channels == 1:
@@ -222,7 +222,7 @@ def choose_channel(file: AudioFile) -> AudioFile:
             frames = sound.read(BLOCK_VALUES // sound.channels + 1, "float64", always_2d=True)
             if not len(frames):
                 break
-            if np.isfinite(frames).all() and np.abs(frames).max() <= MOST_BEYOND:
+            if np.isfinite(frames).all() and np.abs(frames).max() <= MAX_BEYOND:
                 both = np.column_stack([frames, frames.mean(axis=1)])
                 count += len(frames) * bool(frames.any())
                 total, squares = total + both.sum(axis=0), squares + (both**2).sum(axis=0)
@@ -235,15 +235,15 @@ def choose_channel(file: AudioFile) -> AudioFile:
 
 
 def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.ndarray]:
-    """Yield the whole file at 16 kHz in small parts, without seams; note how it is altered.
+    """Yield a whole file at 16 kHz in small consecutive parts; note any alterations.
 
-    Parts are int16 if `file.is_plain`, else float32, which may exceed full scale, 1. Ogg and MP3,
-    which skip damage, may have fewer samples than the header says.
+    Parts are int16 if `file.is_plain`, else float32, which may exceed full scale, 1. Decoders of
+    Ogg and MP3 skip damage, so these may have fewer samples than their header declares.
     """
     if not file.is_plain and file.channel is None:
         file = choose_channel(file)
     if file.channel is not None:
-        note(f"kept, but its channels cancel: channel {file.channel + 1} is read alone")
+        note(f"kept, but its channels cancel: only channel {file.channel + 1} is read")
     resampler = soxr.ResampleStream(file.rate_hz, SAMPLE_RATE_HZ, 1, dtype="float32")
     num_frames, num_samples, loudest, is_last = 0, 0, 0.0, False
     with _open(file.path) as sound:
@@ -256,7 +256,7 @@ def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.n
             except soundfile.LibsndfileError:
                 if file.is_flac or not num_frames:
                     raise
-                frames = np.zeros((0, sound.channels), dtype)  # the end of what decodes
+                frames = np.zeros((0, sound.channels), dtype)  # nothing decodes beyond
             end = num_frames + len(frames)
             is_last = len(frames) < block or end == file.num_frames
             if file.is_plain:
@@ -273,7 +273,7 @@ def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.n
     if file.is_flac and num_frames < file.num_frames:
         raise _truncated(file, 0, file.num_frames, num_frames)
     if file.is_float and loudest > 1:
-        note(f"kept, divided by its peak, which is {loudest:.4g} times full scale")
+        note(f"kept, but divided by its peak, {loudest:.4g} times full scale")
 
 
 def read_samples(
@@ -281,9 +281,9 @@ def read_samples(
 ) -> Int[np.ndarray, " s"]:
     """Return samples `[start, stop)` at 16 kHz as int16.
 
-    They equal that part of the whole file resampled, as the filter sees the samples beyond both
-    ends, and with `levels`, those of the whole file, also brought into 16 bits. Without, samples
-    beyond full scale are clipped and an offset stays.
+    They equal the same part of the whole resampled file, since the filter sees the samples beyond
+    both ends. `levels` of the whole file determine the offset and scale; without them samples
+    beyond full scale are clipped and a constant offset remains.
     """
     if file.is_plain:
         mono = _decode(file, start, stop, "int16")[:, 0]
@@ -302,7 +302,7 @@ def read_samples(
 
 
 def _fit(samples: Float[np.ndarray, " a"], length: int) -> Float[np.ndarray, " s"]:
-    """The resampler rounds the number of samples its own way, by one at the very end."""
+    """Cut or pad to a length: the resampler may round it differently by one sample."""
     return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
 
@@ -310,14 +310,16 @@ def _to_mono(
     file: AudioFile, frames: Float[np.ndarray, "a channels"], first: int
 ) -> Float[np.ndarray, " a"]:
     finite = np.isfinite(frames)
-    if not finite.all():  # a cast would make silence of it, a resampler spread it
+    if not finite.all():  # a cast would silence it, and a resampler would spread it
         seconds = (first + int(np.argmin(finite.all(axis=1)))) / file.rate_hz
-        raise UserError(f"{file.path} has NaN or infinity in it, first at {seconds:.3f} s")
-    loudest = float(np.abs(frames).max(initial=0))
-    if loudest > MOST_BEYOND:
         raise UserError(
-            f"{file.path} has samples of up to {loudest:,.0f}, and full scale is 1: divide them by "
-            "32768, if they are of 16 bits"
+            f"{file.path} contains NaN or infinity, first at {seconds:.3f} s: remove these samples"
+        )
+    loudest = float(np.abs(frames).max(initial=0))
+    if loudest > MAX_BEYOND:
+        raise UserError(
+            f"{file.path} has samples up to {loudest:,.0f}, but full scale is 1: divide 16-bit "
+            "samples by 32768"
         )
     return frames.mean(axis=1) if file.channel is None else frames[:, file.channel]
 
@@ -325,7 +327,7 @@ def _to_mono(
 def _decode(
     file: AudioFile, start: int, stop: int, dtype: Literal["int16", "float32"]
 ) -> np.ndarray:
-    """Source frames (stop - start, channels); `UserError` where the file is cut or damaged."""
+    """Return source frames (stop - start, channels); `UserError` if any are missing."""
     begin = max(start - file.lead_frames, 0)
     with _open(file.path) as sound:
         if begin:
@@ -338,13 +340,13 @@ def _decode(
 
 def _truncated(file: AudioFile, start: int, stop: int, num: int) -> UserError:
     return UserError(
-        f"{file.path} is truncated: its header promises {file.num_frames:,} frames, "
+        f"{file.path} is truncated: its header declares {file.num_frames:,} frames, "
         f"but frames {start} to {stop} gave {num}"
     )
 
 
 class _Sound(soundfile.SoundFile):
-    """Does not seek to where a read has ended, which fails at an end that no header names."""
+    """A sound file without seeking after each read, which fails at an end missing in the header."""
 
     def seekable(self) -> bool:
         return False
@@ -362,7 +364,7 @@ def _open(path: Path) -> Iterator[_Sound]:
 
 
 def _count_frames(path: Path) -> int:
-    """Frames of a file whose header does not say: all of it is decoded."""
+    """Count frames by decoding the whole file."""
     num = 0
     with _open(path) as sound:
         block = max(1, BLOCK_VALUES // sound.channels)

@@ -1,8 +1,8 @@
 """Patches of images and their augmentation, on the device.
 
-Raw uint8 comes from the host; everything here is pure in (rng, pixels), and the draws of an image
-do not depend on how many others there are. Sizes that do not fit, other than 1 or 3 channels and
-impossible switches raise `UserError`. Composed and jitted by the caller:
+The host supplies raw uint8. All functions are pure in (rng, pixels), and the random draws for an
+image do not depend on the batch size. `UserError` is raised for sizes that do not fit, channels
+other than 1 or 3, and options out of range. The caller composes and jits them:
 
     [1] images -> crop_and_flip -> scale_pixels -> to_grey -> cut_patches -> jitter_patches
     [2] images -> crop_and_flip -> scale_pixels -> cut_patches -> augment_patches
@@ -22,16 +22,16 @@ from jaxtyping import Array, Float, Key, Shaped, UInt8
 
 from cpc.types import UserError
 
-#: Rec. 601, as Pillow and the JPEG format weigh red, green and blue.
+#: Weights of red, green and blue in luma: Rec. 601, as used by Pillow and JPEG.
 LUMA = (0.299, 0.587, 0.114)
-#: Elastic displacements are drawn on a grid of so many points a side: Ronneberger et al. (2015).
+#: Side of the grid on which elastic displacements are drawn: Ronneberger et al. (2015).
 ELASTIC_GRID = 3
 
 Number = float | int
 
 
 def scale_pixels(images: UInt8[Array, "*axes"]) -> Float[Array, "*axes"]:
-    """Return float32 in [-1, 1], black to white: x / 127.5 - 1.
+    """Scale pixels to float32 in [-1, 1], black to white: x / 127.5 - 1.
 
     >>> scale_pixels(jnp.array([0, 255], jnp.uint8)).tolist()
     [-1.0, 1.0]
@@ -40,7 +40,7 @@ def scale_pixels(images: UInt8[Array, "*axes"]) -> Float[Array, "*axes"]:
 
 
 def to_grey(images: Float[Array, "*axes _"]) -> Float[Array, "*axes 1"]:
-    """Return luma 0.299 R + 0.587 G + 0.114 B of the last axis; grey images stay as they are."""
+    """Convert the last axis to luma, 0.299 R + 0.587 G + 0.114 B; grey images are unchanged."""
     _check_channels(images.shape[-1])
     if images.shape[-1] == 1:
         return images
@@ -49,7 +49,7 @@ def to_grey(images: Float[Array, "*axes _"]) -> Float[Array, "*axes 1"]:
 
 
 def centre_crop(images: Shaped[Array, "b _ _ ch"], size: int) -> Shaped[Array, "b size size ch"]:
-    """Return the central size x size pixels: `crop_and_flip` for evaluation."""
+    """Return the central size x size pixels; replaces `crop_and_flip` in evaluation."""
     _check_size(images.shape, size, "a crop")
     top, left = (images.shape[1] - size) // 2, (images.shape[2] - size) // 2
     return images[:, top : top + size, left : left + size]
@@ -61,11 +61,11 @@ def crop_and_flip(
     """Return a random size x size crop of each image, mirrored with probability 1/2."""
     _check_size(images.shape, size, "a crop")
     _, y, x, ch = images.shape
-    room = jnp.array([y - size + 1, x - size + 1])
+    num_starts = jnp.array([y - size + 1, x - size + 1])
 
     def crop(rng: Array, image: Array) -> Array:
-        rng_place, rng_flip = jax.random.split(rng)
-        top, left = jax.random.randint(rng_place, (2,), 0, room)
+        rng_position, rng_flip = jax.random.split(rng)
+        top, left = jax.random.randint(rng_position, (2,), 0, num_starts)
         crop = jax.lax.dynamic_slice(image, (top, left, 0), (size, size, ch))
         return jnp.where(jax.random.bernoulli(rng_flip), crop[:, ::-1], crop)
 
@@ -77,8 +77,8 @@ def cut_patches(
 ) -> Shaped[Array, "b i j patch patch ch"]:
     """Return all patch x patch windows at multiples of `stride`, rows i and columns j.
 
-    i = (y - patch) // stride + 1, so 256 pixels give 7 patches of 64 at stride 32; pixels below and
-    right of the last whole patch are left out.
+    i = (y - patch) // stride + 1, so 256 pixels give 7 patches of 64 at stride 32. Pixels below and
+    to the right of the last whole patch are dropped.
 
     >>> cut_patches(jnp.arange(9).reshape(1, 3, 3, 1), 2, 1)[0, 1, 0, :, :, 0]
     Array([[3, 4],
@@ -97,7 +97,7 @@ def cut_patches(
 def cut_for_evaluation(
     images: UInt8[Array, "b _ _ ch"], *, crop: int, grey: bool, patch: int, stride: int
 ) -> Float[Array, "b i j patch patch _"]:
-    """Return the patches of the central crop of images without augmentation; crop 0: all pixels."""
+    """Cut the central crop of images into patches without augmentation; crop 0 keeps all pixels."""
     images = scale_pixels(centre_crop(images, crop) if crop else images)
     return cut_patches(to_grey(images) if grey else images, patch, stride)
 
@@ -105,13 +105,13 @@ def cut_for_evaluation(
 def jitter_patches(
     rng: Key[Array, ""], patches: Float[Array, "b i j p p ch"], inner: int
 ) -> Float[Array, "b i j p p ch"]:
-    """Return a random inner x inner crop of each patch, in a grey frame (0) of its old size.
+    """Return a random inner x inner crop of each patch, padded with grey (0) to its old size.
 
-    [1] crops 60 of 64 and pads back, so that the edges of neighbours do not continue each other.
+    [1] crops 60 of 64 pixels and pads back, so that neighbouring patches share no edge.
     """
     p, ch = patches.shape[-2:]
     if not 1 <= inner <= p:
-        raise UserError(f"inner is {inner}: choose 1 to {p}, the pixels of a patch's side")
+        raise UserError(f"inner is {inner}: choose 1 to {p}, the side of a patch")
     before = (p - inner) // 2
     frame = (before, p - inner - before)
 
@@ -134,34 +134,34 @@ def augment_patches(
     brightness: Number = 0,
     contrast: Number = 0,
 ) -> Float[Array, "b i j p p ch"]:
-    """Augment each patch on its own, as [2] does; a switch at 0 is off.
+    """Augment each patch independently, as in [2]; an option of 0 turns its effect off.
 
-    With values in [-1, 1], m the mean of the patch, and the draws made anew for every patch:
+    For values in [-1, 1], m the mean of the patch, and independent draws for every patch:
 
         warped = patch at rotate(shear(y, x)) + displacement, bilinear, edges continued
         out = clip((warped - m) * U(1 - contrast, 1 + contrast) + m + U(-brightness, brightness))
 
     Args:
-        color_drop: probability that all but one channel become grey (0); nothing if there is one.
+        color_drop: probability that all channels but one become grey (0); no effect on one channel.
         rotation_degrees: angles are U(-rotation_degrees, rotation_degrees).
         shear: each row is moved by U(-shear, shear) times its distance from the middle.
-        elastic_pixels: standard deviation of the displacements on a 3 x 3 grid, made smooth.
-        brightness: at most so much is added.
-        contrast: differences from the mean are scaled by at most 1 +- this; 1 may leave plain grey.
+        elastic_pixels: standard deviation of displacements on a 3 x 3 grid, smoothly interpolated.
+        brightness: maximum absolute offset.
+        contrast: maximum relative change of differences from the mean; 1 can give plain grey.
     """
     ch = patches.shape[-1]
     _check_channels(ch)
-    _check_switch("color_drop", color_drop, 1)
-    _check_switch("rotation_degrees", rotation_degrees, 180)
-    _check_switch("shear", shear, None)
-    _check_switch("elastic_pixels", elastic_pixels, None)
-    _check_switch("brightness", brightness, 2)
-    _check_switch("contrast", contrast, 1)
+    _check_option("color_drop", color_drop, 1)
+    _check_option("rotation_degrees", rotation_degrees, 180)
+    _check_option("shear", shear, None)
+    _check_option("elastic_pixels", elastic_pixels, None)
+    _check_option("brightness", brightness, 2)
+    _check_option("contrast", contrast, 1)
 
     def augment(rng: Array, patch: Array) -> Array:
-        # One draw for all switches, each at its place: turning one off changes no other.
-        rng_switches, rng_elastic = jax.random.split(rng)
-        turn, slant, factor, shift, drop, channel = jax.random.uniform(rng_switches, (6,))
+        # One draw serves all options, so that turning one off leaves the others unchanged.
+        rng_options, rng_elastic = jax.random.split(rng)
+        turn, slant, factor, shift, drop, channel = jax.random.uniform(rng_options, (6,))
         if rotation_degrees or shear or elastic_pixels:
             angle = jnp.deg2rad(rotation_degrees * (2 * turn - 1))
             grid = (ELASTIC_GRID, ELASTIC_GRID, 2)
@@ -185,12 +185,12 @@ def warp(
     shear: Float[Array, ""],
     displacement: Float[Array, "g g 2"],
 ) -> Float[Array, "p p ch"]:
-    """Rotation, shear and elastic displacement in one bilinear interpolation.
+    """Apply rotation, shear and elastic displacement in one bilinear interpolation.
 
-    About the middle of the patch, out(y, x) = patch(R S (y, x) + displacement(y, x)) with
-    R = [[cos, sin], [-sin, cos]] and S = [[1, 0], [shear, 1]]; beyond the edges they continue. The
-    angle is in radians, counter-clockwise as the image is seen, and the displacement in pixels down
-    and right on a coarse grid, brought to (p, p, 2) by cubic interpolation.
+    Relative to the middle of the patch, out(y, x) = patch(R S (y, x) + displacement(y, x)) with
+    R = [[cos, sin], [-sin, cos]] and S = [[1, 0], [shear, 1]]; edges are continued outside. The
+    angle is in radians, counter-clockwise in the image. The displacement is in pixels down and
+    right on a coarse grid, interpolated cubically to (p, p, 2).
     """
     p = patch.shape[0]
     offsets = jnp.arange(p) - (p - 1) / 2
@@ -204,7 +204,7 @@ def warp(
 
 
 def each_row(augment: Callable[..., Array], rng: Array, *items: Array) -> Array:
-    """Return `augment(key, *item)` over the first axis; a key depends on its row's place alone."""
+    """Map `augment(key, *item)` over the first axis; each key depends on its row number only."""
     keys = jax.vmap(partial(jax.random.fold_in, rng))(jnp.arange(len(items[0])))
     return jax.vmap(augment)(keys, *items)
 
@@ -216,20 +216,20 @@ def _each_patch(augment: Callable[[Array, Array], Array], rng: Array, patches: A
 
 def _check_channels(channels: int) -> None:
     if channels not in (1, 3):
-        raise UserError(f"images have {channels} channels: 1 (grey) or 3 (color) are known")
+        raise UserError(f"images have {channels} channels: convert them to 1 (grey) or 3 (color)")
 
 
 def _check_size(shape: tuple[int, ...], size: int, what: str) -> None:
     if size < 1:
-        raise UserError(f"{what} of {size} pixels holds nothing: choose at least 1")
+        raise UserError(f"{what} of {size} pixels is empty: choose at least 1")
     if min(shape[1:3]) < size:
         raise UserError(
             f"images of {shape[1]}x{shape[2]} pixels are smaller than {what} of {size}x{size}: "
-            "choose a smaller one, or bring the images to a larger size"
+            "choose a smaller one, or resize the images"
         )
 
 
-def _check_switch(name: str, value: Number, largest: Number | None) -> None:
+def _check_option(name: str, value: Number, largest: Number | None) -> None:
     if value < 0 or (largest is not None and value > largest):
         allowed = "at least 0" if largest is None else f"0 to {largest}"
         raise UserError(f"{name} is {value}: choose {allowed}, 0 for off")

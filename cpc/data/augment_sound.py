@@ -1,13 +1,13 @@
-"""Effects on waveforms, on the device: augmentation in time (Kharitonov et al. 2020).
+"""Augmentation of waveforms in the time domain, on the device (Kharitonov et al. 2020).
 
-Windows x are float32 at 16 kHz. What is drawn for a row does not depend on how many others there
-are, nor an effect's draw on which others are asked for. No effect moves sound in time: what comes
-out at a sample is of what was there, so that contexts of one copy can predict latents of another.
-How far an effect looks ahead of a sample, and so how much a context learns of its future:
+Windows x are float32 at 16 kHz. The random draws for a row depend neither on the batch size nor,
+for each effect, on the other effects. No effect moves sound in time, so contexts of one copy can
+predict latents of another. How far an effect looks ahead bounds how much of the future it leaks
+into a context:
 
-    dropout, noise, reverb   nothing
+    dropout, noise, reverb   0
     pitch                    32 ms, almost all of it within 16
-    band_reject              as far as the band is narrow, some 1 / (5 * EDGE_HZ) s
+    band_reject              up to about 1 / (5 * EDGE_HZ) s, depending on the width of the band
 
 References:
     Kharitonov, Riviere, Synnaeve, Wolf, Mazare, Douze, Dupoux (2020), "Data augmenting contrastive
@@ -27,69 +27,71 @@ from cpc.data.augment import each_row
 from cpc.data.recordings import SAMPLE_RATE_HZ
 from cpc.types import ArrayLike, UserError
 
-#: Samples of a frame of the phase vocoder, and between frames: 32 and 8 ms.
+#: Frame and hop length of the phase vocoder in samples: 32 and 8 ms.
 FRAME, HOP = 512, 128
-#: Over which a rejected band fades at either end.
+#: Width of the fade at either end of a rejected band.
 EDGE_HZ = 50.0
-#: By how many times a frequency is louder than one frame before, where it begins anew.
-NEW = 8.0
-#: An octave.
-MOST_CENTS = 1200.0
-#: 60 dB in amplitude, as a logarithm.
+#: Ratio to the previous frame's magnitude from which a frequency counts as an onset.
+ONSET_RATIO = 8.0
+#: One octave.
+MAX_CENTS = 1200.0
+#: 60 dB in amplitude, as a natural logarithm.
 DECAY_NEPER = math.log(1000)
-#: The shortest reverberation, as a fraction of the longest.
-LEAST_ROOM = 0.1
+#: Shortest reverberation time relative to the longest.
+MIN_REVERB_FRACTION = 0.1
 
 
 class Ranges(NamedTuple):
-    """What is drawn of each effect, uniformly. The first four are as CPC2 has them."""
+    """Ranges of the uniform draws for each effect; the defaults for the first four follow CPC2."""
 
-    pitch_cents: float | int = 300.0  # up or down by at most this; 100 cents are a semitone
-    snr_low_db: float | int = 5.0  # between these the signal stands above the noise
+    pitch_cents: float | int = 300.0  # maximum shift up or down; 100 cents are a semitone
+    snr_low_db: float | int = 5.0  # range of the signal-to-noise ratio
     snr_high_db: float | int = 20.0
-    dropout_ms: float | int = 50.0  # the longest silence
-    reverb_seconds: float | int = 0.5  # the longest decay by 60 dB; the shortest is a tenth of it
-    band_hz: float | int = 1000.0  # the widest band that is taken out
+    dropout_ms: float | int = 50.0  # maximum duration of the silence
+    reverb_seconds: float | int = 0.5  # maximum decay time by 60 dB; the minimum is a tenth of it
+    band_hz: float | int = 1000.0  # maximum width of the rejected band
 
 
 def check_effects(
     effects: Sequence[str], ranges: Ranges, window_samples: int, batch_size: int
 ) -> None:
-    """Check that effects can be applied to batches of so many windows of so many samples."""
+    """Check that effects can be applied to batches of `batch_size` windows."""
     for name in effects:
         if name not in EFFECTS:
-            raise UserError(f"there is no effect {name!r}: choose from {', '.join(EFFECTS)}")
+            raise UserError(f"effect {name!r} is unknown: choose from {', '.join(EFFECTS)}")
     if not effects or len(set(effects)) < len(effects):
-        raise UserError(f"the effects are {', '.join(effects) or 'none'}: name each once, and one")
-    if not 0 < ranges.pitch_cents <= MOST_CENTS:
         raise UserError(
-            f"pitch is moved by {ranges.pitch_cents:g} cents: choose more than 0 and at most "
-            f"{MOST_CENTS:g}, an octave"
+            f"the effects are {', '.join(effects) or 'none'}: name at least one, and each once"
+        )
+    if not 0 < ranges.pitch_cents <= MAX_CENTS:
+        raise UserError(
+            f"pitch_cents is {ranges.pitch_cents:g}: choose more than 0 and at most "
+            f"{MAX_CENTS:g}, an octave"
         )
     if not ranges.snr_low_db <= ranges.snr_high_db:
         raise UserError(
-            f"noise lies {ranges.snr_low_db:g} to {ranges.snr_high_db:g} dB below the signal: "
-            "these must ascend"
+            f"the SNR range is {ranges.snr_low_db:g} to {ranges.snr_high_db:g} dB: give the lower "
+            "bound first"
         )
-    for name, value, most in (
+    for name, value, limit in (
         ("dropout_ms", ranges.dropout_ms, 1e3 * window_samples / SAMPLE_RATE_HZ),
         ("band_hz", ranges.band_hz, SAMPLE_RATE_HZ / 2),
         ("reverb_seconds", ranges.reverb_seconds, 10.0),
     ):
-        if not 0 < value <= most:
+        if not 0 < value <= limit:
             raise UserError(
-                f"{name} is {value:g}: choose more than 0 and, of windows of {window_samples:,} "
-                f"samples, at most {most:g}"
+                f"{name} is {value:g}: choose more than 0 and, for windows of {window_samples:,} "
+                f"samples, at most {limit:g}"
             )
     if "pitch" in effects and window_samples < FRAME:
         raise UserError(
-            f"windows have {window_samples} samples, and pitch is heard over {FRAME}: take longer "
-            "windows, or leave pitch out"
+            f"windows have {window_samples} samples, fewer than the {FRAME} that pitch needs: use "
+            "longer windows, or omit pitch"
         )
     if "noise" in effects and batch_size < 2:
         raise UserError(
-            "noise is another window of the batch, and a batch of 1 has no other: take more "
-            "windows, or leave noise out"
+            "noise needs another window of the batch (got a batch of 1): use more windows, or omit "
+            "noise"
         )
 
 
@@ -102,12 +104,13 @@ def augment_sound(
     speaker: Int[ArrayLike, " b"] | None = None,
     num_samples: Int[ArrayLike, " b"] | None = None,
 ) -> Float[Array, "b s"]:
-    """Return windows after each of some effects, in their order, each row with draws of its own.
+    """Apply effects to windows in order, with independent draws for each row.
 
-    What is beyond a row's `num_samples` (all of it without) is taken for zeros, and stays. A row of
-    which an effect makes anything but finite numbers is given back as it came.
+    Samples beyond a row's `num_samples` (by default none) count as 0 and stay 0. A row for which an
+    effect returns non-finite numbers is returned unchanged.
 
-    `speaker` says whose each row is; noise is then another speaker's, where the batch has one.
+    With `speaker`, the speaker index of each row, noise comes from another speaker if the batch has
+    one.
 
     >>> x = jnp.ones((2, 1600))
     >>> augment_sound(jax.random.key(0), x, ["dropout"]).shape
@@ -130,12 +133,12 @@ def augment_sound(
 def draw_others(
     rng: Key[Array, ""], number: int, speaker: Int[ArrayLike, " b"] | None = None
 ) -> Int[Array, " b"]:
-    """Return for each row of a batch another row: of another speaker, where there is one."""
+    """Draw for each row another row of the batch, of another speaker if the batch has one."""
     row = jnp.arange(number)
     is_other = row[:, None] != row
     if speaker is not None:
-        of_row = jnp.asarray(speaker)
-        is_stranger = of_row[:, None] != of_row
+        speaker_of = jnp.asarray(speaker)
+        is_stranger = speaker_of[:, None] != speaker_of
         is_other = jnp.where(is_stranger.any(axis=1, keepdims=True), is_stranger, is_other)
     return jax.random.categorical(rng, jnp.where(is_other, 0.0, -jnp.inf))
 
@@ -143,24 +146,27 @@ def draw_others(
 def mix(
     x: Float[Array, " s"], noise: Float[Array, " s"], snr_db: Float[Array, ""]
 ) -> Float[Array, " s"]:
-    """Return x + g noise, g such that 10 log10(sum x^2 / sum (g noise)^2) is `snr_db`."""
+    """Return x + g noise with the gain g at which the signal-to-noise ratio is `snr_db`.
+
+    The ratio is 10 log10(sum x^2 / sum (g noise)^2).
+    """
     power, other = jnp.square(x).sum(), jnp.square(noise).sum()
     wanted = power / jnp.where(other > 0, other, 1) * 10 ** (-snr_db / 10)
     return x + jnp.sqrt(jnp.where(other > 0, wanted, 0)) * noise
 
 
 def shift_pitch(
-    x: Float[Array, " s"], cents: Float[Array, ""], most_cents: float | int = MOST_CENTS
+    x: Float[Array, " s"], cents: Float[Array, ""], most_cents: float | int = MAX_CENTS
 ) -> Float[Array, " s"]:
-    """Return sound whose frequencies are 2^(cents / 1200) times as high; length and tempo stay.
+    """Scale all frequencies by 2^(cents / 1200), preserving length and tempo.
 
-    x, of at least `FRAME` samples, is read so many times as fast, which moves the pitch, and
-    brought back to its length by a phase vocoder whose phases are locked to their neighbours'
-    (Puckette 1995). Their advance is measured by a second transform one hop earlier, so that none
-    is unwrapped and 0 cents give x. `most_cents` decides how much is computed.
+    x, with at least `FRAME` samples, is resampled to the new pitch and brought back to its length
+    by a phase vocoder whose phases are locked to their neighbours' (Puckette 1995). The phase
+    advance is measured by a second transform one hop earlier, so no phase is unwrapped and 0 cents
+    return x. `most_cents` bounds `cents` and determines the amount of computation.
     """
     ratio, size = 2 ** (cents / 1200), len(x)
-    # Frame m is centred at (m - 1) HOP of the result: at (m - 1) HOP / ratio of what is read.
+    # Frame m is centred at (m - 1) HOP in the result, and at (m - 1) HOP / ratio in the input.
     num_frames, slowest = size // HOP + 3, 2 ** (most_cents / 1200)
     lead = FRAME // 2 + HOP + math.ceil(HOP * slowest)
     num_read = math.ceil((size + 2 * HOP) * slowest) + 2 * lead
@@ -173,9 +179,9 @@ def shift_pitch(
     def join(last: Array, spectra: tuple[Array, Array]) -> tuple[Array, Array]:
         spectrum, before = spectra
         turn = _lock(last) * _lock(before).conj()
-        # What begins has no phase to go on from, and keeps its own.
-        goes_on = (jnp.abs(spectrum) < NEW * jnp.abs(before)) & (jnp.abs(turn) > 1e-20)
-        spectrum *= jnp.where(goes_on, turn / jnp.maximum(jnp.abs(turn), 1e-20), 1)
+        # An onset cannot continue a phase, so it keeps its own.
+        continues = (jnp.abs(spectrum) < ONSET_RATIO * jnp.abs(before)) & (jnp.abs(turn) > 1e-20)
+        spectrum *= jnp.where(continues, turn / jnp.maximum(jnp.abs(turn), 1e-20), 1)
         return spectrum, spectrum
 
     _, spectra = jax.lax.scan(join, here[0], (here, before))
@@ -185,13 +191,13 @@ def shift_pitch(
 
 
 def _lock(spectrum: Complex[Array, " bins"]) -> Complex[Array, " bins"]:
-    """Return bins with the phase of whichever neighbour is loud: a partial's alternate by bin."""
+    """Give bins the phase of their louder neighbour; phases of one partial alternate by bin."""
     padded = jnp.pad(spectrum, 1)
     return spectrum - padded[:-2] - padded[2:]
 
 
 def _interpolate(x: Float[Array, " s"], at: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Return x between its samples by cubics through four of them (Catmull and Rom); 0 outside."""
+    """Interpolate x by cubics through four samples (Catmull and Rom); 0 outside."""
     whole = jnp.floor(at)
     part, padded = at - whole, jnp.pad(x, 4)
     index = jnp.clip(whole.astype(jnp.int32), -3, len(x) + 1) + 4  # all four are 0 at either end
@@ -202,7 +208,7 @@ def _interpolate(x: Float[Array, " s"], at: Float[Array, " n"]) -> Float[Array, 
 
 
 def _overlap_add(frames: Float[Array, "m w"]) -> Float[Array, " n"]:
-    """Return the sum of frames that begin HOP samples after each other."""
+    """Return the sum of frames that start HOP samples apart."""
     parts = FRAME // HOP
     cut = frames.reshape(len(frames), parts, HOP)
     moved = [jnp.pad(cut[:, i], ((i, parts - 1 - i), (0, 0))) for i in range(parts)]
@@ -215,24 +221,24 @@ def reverberate(
     seconds: Float[Array, ""],
     most_seconds: float | int = 0.5,
 ) -> Float[Array, " s"]:
-    """Return sound in a room: x * h, as far as x is long.
+    """Return sound in a room, x * h, cut to the length of x.
 
-    h is 1 at 0, followed by noise that decays by 60 dB in `seconds` and has, where that is
-    `most_seconds`, as much energy as the direct sound; in a smaller room proportionally less.
+    h is 1 at 0, followed by noise that decays by 60 dB in `seconds`. The energy of the noise is
+    `seconds / most_seconds` times that of the direct sound.
     """
     time = jnp.arange(1, 1 + round(most_seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
     tail = jax.random.normal(rng, time.shape) * jnp.exp(-DECAY_NEPER * time / seconds)
     tail *= jnp.sqrt(seconds / most_seconds / jnp.square(tail).sum())
     size = _transform_size(len(x) + len(time))
     wet = jnp.fft.irfft(jnp.fft.rfft(x, size) * jnp.fft.rfft(tail, size), size)
-    return x + jnp.pad(wet, (1, 0))[: len(x)]  # the tail begins a sample after the sound
+    return x + jnp.pad(wet, (1, 0))[: len(x)]  # the tail starts one sample after the sound
 
 
 def reject_band(
     x: Float[Array, " s"], low_hz: Float[Array, ""], high_hz: Float[Array, ""]
 ) -> Float[Array, " s"]:
-    """Return sound without the frequencies between two; the mask fades over `EDGE_HZ`."""
-    size = _transform_size(len(x) + SAMPLE_RATE_HZ // 10)  # the end does not ring at the beginning
+    """Remove the frequencies between two; the mask fades over `EDGE_HZ`."""
+    size = _transform_size(len(x) + SAMPLE_RATE_HZ // 10)  # avoids wrapping around the end
     frequency = jnp.arange(size // 2 + 1) * (SAMPLE_RATE_HZ / size)
     outside = jnp.maximum(low_hz - frequency, frequency - high_hz)
     kept = (1 - jnp.cos(jnp.pi * jnp.clip(outside / EDGE_HZ, 0, 1))) / 2
@@ -242,14 +248,14 @@ def reject_band(
 def silence(
     x: Float[Array, " s"], start: Int[Array, ""], length: Int[Array, ""] | int
 ) -> Float[Array, " s"]:
-    """Return x with zeros in so many samples from `start` on."""
+    """Return x with `length` samples from `start` set to zero."""
     index = jnp.arange(len(x))
     return jnp.where((index >= start) & (index < start + length), 0, x)
 
 
 def _draw_pitch(ranges: Ranges, rng: Array, x: Array, *_: Array) -> Array:
-    most = ranges.pitch_cents
-    return shift_pitch(x, jax.random.uniform(rng, (), minval=-most, maxval=most), most)
+    limit = ranges.pitch_cents
+    return shift_pitch(x, jax.random.uniform(rng, (), minval=-limit, maxval=limit), limit)
 
 
 def _draw_noise(ranges: Ranges, rng: Array, x: Array, _: Array, other: Array) -> Array:
@@ -258,36 +264,36 @@ def _draw_noise(ranges: Ranges, rng: Array, x: Array, _: Array, other: Array) ->
 
 
 def _draw_reverb(ranges: Ranges, rng: Array, x: Array, num_samples: Array, _: Array) -> Array:
-    of_room, of_tail = jax.random.split(rng)
-    most = ranges.reverb_seconds
-    seconds = jax.random.uniform(of_room, (), minval=LEAST_ROOM * most, maxval=most)
-    wet = reverberate(of_tail, x, seconds, most)
+    rng_room, rng_tail = jax.random.split(rng)
+    limit = ranges.reverb_seconds
+    seconds = jax.random.uniform(rng_room, (), minval=MIN_REVERB_FRACTION * limit, maxval=limit)
+    wet = reverberate(rng_tail, x, seconds, limit)
     wet = silence(wet, num_samples, len(x))
     power, other = jnp.square(x).sum(), jnp.square(wet).sum()
     return wet * jnp.sqrt(power / jnp.where(other > 0, other, 1))
 
 
 def _draw_band(ranges: Ranges, rng: Array, x: Array, *_: Array) -> Array:
-    width, place = jax.random.uniform(rng, (2,))
+    width, position = jax.random.uniform(rng, (2,))
     width = width * ranges.band_hz
-    low_hz = place * (SAMPLE_RATE_HZ / 2 - width)
+    low_hz = position * (SAMPLE_RATE_HZ / 2 - width)
     return reject_band(x, low_hz, low_hz + width)
 
 
 def _draw_dropout(ranges: Ranges, rng: Array, x: Array, num_samples: Array, _: Array) -> Array:
-    of_length, of_place = jax.random.split(rng)
-    most = int(ranges.dropout_ms * SAMPLE_RATE_HZ / 1000)
-    length = jax.random.randint(of_length, (), 0, most + 1)
-    start = jax.random.randint(of_place, (), 0, jnp.maximum(num_samples - length, 0) + 1)
+    rng_length, rng_start = jax.random.split(rng)
+    limit = int(ranges.dropout_ms * SAMPLE_RATE_HZ / 1000)
+    length = jax.random.randint(rng_length, (), 0, limit + 1)
+    start = jax.random.randint(rng_start, (), 0, jnp.maximum(num_samples - length, 0) + 1)
     return silence(x, start, length)
 
 
-def _transform_size(least: int) -> int:
-    """Return the next power of two: transforms of it are quick."""
-    return 1 << (least - 1).bit_length()
+def _transform_size(minimum: int) -> int:
+    """Return the next power of two, for a fast transform."""
+    return 1 << (minimum - 1).bit_length()
 
 
-#: What is applied to a row: (ranges, rng, x (s,), num_samples, another row (s,)) -> (s,).
+#: Effects by name: (ranges, rng, x (s,), num_samples, another row (s,)) -> (s,).
 DRAWS = {
     "pitch": _draw_pitch,
     "noise": _draw_noise,
@@ -295,5 +301,5 @@ DRAWS = {
     "band_reject": _draw_band,
     "dropout": _draw_dropout,
 }
-#: The names of all effects.
+#: Names of all effects.
 EFFECTS = tuple(DRAWS)

@@ -1,4 +1,4 @@
-"""The folder of prepared data, and the lines of progress while data are prepared."""
+"""The cache directory of prepared data, and logging of progress."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from cpc.files import read_sealed, write_sealed
 from cpc.types import UserError
 
 T = TypeVar("T")
-#: Receives lines of progress while data are fetched, decoded and packed.
+#: Called with each line of progress while data are fetched, decoded and packed.
 Log: TypeAlias = Callable[[str], object]
 
 
@@ -20,23 +20,23 @@ def log_to_stderr(line: str) -> None:
 
 
 def cache_dir() -> Path:
-    """Return `$CPC_DATA`, or `cpc` in the user's cache folder (`$XDG_CACHE_HOME` or `~/.cache`)."""
+    """Return `$CPC_DATA`, else `cpc` in the user's cache (`$XDG_CACHE_HOME` or `~/.cache`)."""
     own = os.environ.get("CPC_DATA")
     try:
         return Path(own or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/cpc").expanduser()
     except RuntimeError as error:
         raise UserError(
-            f"the folder for prepared data is unknown ({error}): set CPC_DATA to a folder"
+            f"the directory for prepared data is unknown ({error}): set CPC_DATA to a directory"
         ) from error
 
 
 def remember(
     path: Path, make: Callable[[], dict[str, Any]], parse: Callable[[Any], T], log: Log, what: str
 ) -> T:
-    """Return what `parse` makes of a file in the cache, which `make` gives if there is none.
+    """Return the parsed content of a cached file, which `make` computes if it does not exist.
 
-    A damaged file is made again, and one that cannot be written is made at each start; `log` is
-    called with a sentence on either, in which `what` is made again.
+    A damaged file is computed again; if it cannot be written, the value is not cached. `log`
+    receives one sentence in either case; `what` is its clause about the repeated work.
     """
     if path.exists():
         try:
@@ -47,5 +47,5 @@ def remember(
     try:
         write_sealed(path, value)
     except OSError as error:
-        log(f"{path} cannot be written ({error.strerror}): the next run finds this out again")
+        log(f"{path} cannot be written ({error.strerror}): the next run repeats this work")
     return parse(value)

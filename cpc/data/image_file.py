@@ -1,4 +1,4 @@
-"""One image file as uint8 pixels, whatever its format, depth and colors."""
+"""Decoding of image files to uint8 pixels, for any format, depth and color mode."""
 
 import io
 import re
@@ -11,25 +11,25 @@ from PIL import ExifTags, Image
 from cpc.data.walk import DOCUMENTS, LISTS, check_file, printable
 from cpc.types import UserError
 
-#: Formats that Pillow may decode. It goes by content, and would give an EPS that is called .png to
+#: Formats that Pillow may decode. It detects them by content, and would pass an EPS named .png to
 #: another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 IMAGE_SUFFIXES = frozenset({
     ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".ppm", ".pgm",
     ".pbm", ".pnm", ".tif", ".tiff",
 })  # fmt: skip
-#: Endings of files next to images that hold no image: lists and annotations.
+#: Suffixes of files next to images that are not images: lists and annotations.
 COMPANION_SUFFIXES = DOCUMENTS | LISTS
-#: Changes with the pixels that `decode_image` returns.
+#: Increased whenever `decode_image` returns other pixels.
 DECODER_VERSION = 2
-#: A file of some kilobytes can claim to be gigabytes of pixels.
+#: Limit for decoded images: a file of a few kilobytes can declare gigabytes of pixels.
 MAX_PIXELS = 89_000_000
-#: Scans of a JPEG, each of which takes as long as the image. Encoders write about ten.
+#: Limit for scans in a JPEG, each of which takes as long as the image; encoders write about ten.
 MAX_SCANS = 100
-#: Data of a JPEG that no image needs, but one that lacks data reads on into.
+#: Bytes inserted after a JPEG's data; they change the pixels only if the data are incomplete.
 FILLER = bytes(range(1, 251)) * 2
 ORIENTATION = ExifTags.Base.Orientation
-#: How an image is turned upright, by the orientation that a camera wrote.
+#: Transpositions that turn an image upright, by Exif orientation.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -42,7 +42,7 @@ TURNS = {
 
 
 def read_image(path: str | Path, *, size: int | None, channels: int) -> UInt8[np.ndarray, "y x ch"]:
-    """`decode_image` of a file."""
+    """Read and decode an image file by `decode_image`."""
     name = printable(path)
     check_file(path)
     try:
@@ -58,9 +58,9 @@ def decode_image(
     """Decode an image to `channels` channels, 1 (grey) or 3 (RGB).
 
     Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparent pixels
-    are blended with white, and orientation tags are followed. Animations and files of several
-    pages give their first image. With a `size`, the central square is resized to size x size
-    pixels (a smaller one is enlarged). Error messages call the file `name`.
+    are blended with white, and orientation tags are applied. Animations and multi-page files yield
+    their first image. With a `size`, the central square is resized to size x size pixels, also if
+    it is smaller. `name` is used in error messages.
     """
     try:
         data_end = _find_jpeg_end(content, name)
@@ -68,15 +68,15 @@ def decode_image(
         if data_end and _lacks_data(image):
             filled = content[:data_end] + FILLER + content[data_end:]
             if not np.array_equal(np.asarray(image), np.asarray(_load(filled, name, size))):
-                raise UserError(f"{name} does not decode: it is cut short")
+                raise UserError(f"{name} does not decode: it is truncated")
         bitmap = _convert(image, channels, name)
         turn = TURNS.get(_orientation(image))
         bitmap = bitmap if turn is None else bitmap.transpose(turn)
         bitmap = _fit(bitmap, size)
     except UserError:
         raise
-    except Exception as error:  # Pillow raises a dozen kinds, down to IndexError, for damaged files
-        why = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # Pillow names what it reads from
+    except Exception as error:  # damaged files make Pillow raise a dozen types, even IndexError
+        why = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # Pillow names its input
         raise UserError(f"{name} does not decode: {why}") from error
     return np.asarray(bitmap, np.uint8).reshape(bitmap.height, bitmap.width, channels)
 
@@ -84,14 +84,14 @@ def decode_image(
 def fit_pixels(
     pixels: UInt8[np.ndarray, "y x c"], *, size: int, channels: int
 ) -> UInt8[np.ndarray, "size size ch"]:
-    """Return pixels as `decode_image` returns those of a file; c is 1, 3, or 4 with alpha."""
+    """Convert pixels as `decode_image` converts a file; c is 1, 3, or 4 with alpha."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     bitmap = _fit(_convert(image, channels, "x"), size)
     return np.asarray(bitmap, np.uint8).reshape(size, size, channels)
 
 
 def _fit(bitmap: Image.Image, size: int | None) -> Image.Image:
-    """Return the central square at size x size pixels; the image itself for None."""
+    """Resize the central square to size x size pixels; None leaves the image as it is."""
     if size is None or bitmap.size == (size, size):
         return bitmap
     side = min(bitmap.size)
@@ -107,14 +107,14 @@ def _load(content: bytes, name: str, size: int | None) -> Image.Image:
             f"{name} is {image.width}x{image.height} pixels, more than {MAX_PIXELS}: "
             "make it smaller"
         )
-    if size is not None:  # a JPEG can decode to 1/2, 1/4 or 1/8, as long as that is enough
+    if size is not None:  # decode a JPEG at 1/2, 1/4 or 1/8 if that is large enough
         image.draft(None, (size, size))
     image.load()
     return image
 
 
 def _find_jpeg_end(content: bytes, name: str) -> int:
-    """Return where the data of a JPEG end; 0 for other formats."""
+    """Return the position after a JPEG's data; 0 for other formats."""
     start, position = 0, 2
     while content[:2] == b"\xff\xd8" and content[position : position + 1] == b"\xff":
         if content[position + 1 : position + 2] == b"\xda":
@@ -125,7 +125,7 @@ def _find_jpeg_end(content: bytes, name: str) -> int:
         return 0
     end = content.find(b"\xff\xd9", start)
     if end < 0:
-        raise UserError(f"{name} does not decode: it is cut short")
+        raise UserError(f"{name} does not decode: it is truncated")
     if (num_scans := content.count(b"\xff\xda", start, end)) > MAX_SCANS:
         raise UserError(
             f"{name} has {num_scans:,} scans, more than {MAX_SCANS}: save it as another file"
@@ -134,7 +134,7 @@ def _find_jpeg_end(content: bytes, name: str) -> int:
 
 
 def _lacks_data(image: Image.Image) -> bool:
-    """Whether a JPEG may lack data, which libjpeg fills with grey and Pillow does not report."""
+    """Return whether a JPEG may lack data, which libjpeg fills with grey without a report."""
     width, height = image.size
     last = np.asarray(image.crop((width - 1, height - 1, width, height)), int)
     return "progressive" in image.info or bool((abs(last - 128) <= 2).all())
@@ -143,17 +143,17 @@ def _lacks_data(image: Image.Image) -> bool:
 def _orientation(image: Image.Image) -> int:
     try:
         return image.getexif().get(ORIENTATION, 1)
-    except Exception:  # as many kinds as for damaged pixels, which these tags are not
+    except Exception:  # damaged tags raise many types, and the pixels are still valid
         return 1
 
 
 def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
-    """Return an image as L or RGB, with transparent pixels blended with white."""
+    """Convert an image to L or RGB, with transparent pixels blended with white."""
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image)
         if image.mode == "F" or values.min() < 0 or values.max() >= 2**16:
-            raise UserError(f"{name} has pixels of {image.mode} that are no colors: save 8 bits")
-        grey = (values >> 8).astype(np.uint8)  # Pillow clips them to 255 instead of scaling
+            raise UserError(f"{name} has pixels of {image.mode} that are not colors: save 8 bits")
+        grey = (values >> 8).astype(np.uint8)  # Pillow would clip at 255 instead of scaling
         if "transparency" in image.info:
             grey[values == image.info["transparency"]] = 255
         return Image.fromarray(grey).convert("L" if channels == 1 else "RGB")

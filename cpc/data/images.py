@@ -1,6 +1,6 @@
-"""A set of labelled images, in memory or decoded when asked for, and batches of it.
+"""Sets of labelled images, in memory or decoded on demand, and batches of them.
 
-A set is decoded once: into memory if it fits, else to know labels and damaged images.
+Each set is decoded once in full: into memory if it fits, else to find labels and damaged images.
 """
 
 import hashlib
@@ -23,22 +23,22 @@ from cpc.data.pipeline import rows_of_process
 from cpc.data.walk import Skipped, check_skipped, digest_files
 from cpc.types import Batch, UserError
 
-#: Least correlation of two images' pixels, and of their thumbnails, for one to be a copy of the
-#: other that was saved again: as JPEG, with a palette or in another size.
+#: Minimum correlation of the pixels and of the thumbnails of two images for one to count as a copy
+#: of the other, saved again as JPEG, with a palette, or in another size.
 MIN_CORRELATION, MIN_THUMBNAIL_CORRELATION = 0.99, 0.99
-#: Least standard deviation of an image's pixels: of flatter ones, only equal ones are copies.
+#: Minimum standard deviation of pixels; flatter images are copies only if they are equal.
 MIN_CONTRAST = 4.0
-#: Sides of a thumbnail, and images that are compared at a time.
+#: Side of a thumbnail, and number of images compared at a time.
 THUMBNAIL, BLOCK_IMAGES = 8, 1024
-#: A larger set stays where it is and is decoded each time.
+#: Maximum size of a set in memory; a larger set is decoded on demand.
 MEMORY_BYTES = 4 * 1024**3
-#: Images a thread takes at a time.
+#: Number of images that a thread decodes at a time.
 BLOCK = 64
 
 
 @dataclass(frozen=True)
 class LazyPixels:
-    """Images that are decoded when asked for, indexed like the array (n, y, x, ch) of all."""
+    """Images decoded on demand, indexed like the array (n, y, x, ch) of all images."""
 
     shape: tuple[int, int, int, int]
     read: Callable[[int], np.ndarray]
@@ -59,32 +59,32 @@ class LazyPixels:
 
 @dataclass(frozen=True)
 class Images:
-    """Images of one size, wherever they lie."""
+    """A set of images of one size, in memory or decoded on demand."""
 
     pixels: UInt8[np.ndarray, "n y x ch"] | LazyPixels
     """uint8 (n, y, x, ch); ch is 1 or 3."""
     labels: Int32[np.ndarray, " n"]
-    """Index into `class_names`; `UNLABELLED` where there is none."""
+    """Index into `class_names`; `UNLABELLED` for images without a label."""
     class_names: tuple[str, ...]
     skipped: tuple[Skipped, ...] = ()
-    """(path or record, reason) of everything that was left out."""
+    """(path or record, reason) of all images that are left out."""
     digests: UInt64[np.ndarray, " n"] | None = None
-    """Digest of each image's pixels; None: made when it is asked for."""
+    """Digest of each image's pixels; None: computed on demand."""
     describe: Callable[[int], str] = "image {}".format
-    """index -> path or record, for people."""
+    """index -> path or record, for messages."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 def digest_pixels(pixels: UInt8[np.ndarray, "y x ch"]) -> int:
-    """Return a digest of an image's pixels, of 64 bits, and of no file's name or format."""
+    """Return a 64-bit digest of an image's pixels, independent of file name and format."""
     digest = hashlib.blake2b(pixels.tobytes(), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
 
 
 def find_digests(images: Images) -> UInt64[np.ndarray, " n"]:
-    """Return a digest of the pixels of each image, from `digests` if there are any."""
+    """Return a digest of each image's pixels, from `digests` if present."""
     if images.digests is not None:
         return images.digests
     pixels = images.pixels
@@ -95,7 +95,7 @@ def find_near(
     pixels: UInt8[np.ndarray, "n y x ch"] | LazyPixels,
     others: UInt8[np.ndarray, "m y x ch"] | LazyPixels,
 ) -> dict[int, int]:
-    """Return index -> index of a nearly equal one of the others; empty if not in memory."""
+    """Map indices to nearly equal images in `others`; empty unless both sets are in memory."""
     if isinstance(pixels, LazyPixels) or isinstance(others, LazyPixels):
         return {}
     near, blocks = {}, range(0, len(others), BLOCK_IMAGES)
@@ -116,7 +116,7 @@ def find_near(
 
 
 def _shrink(pixels: UInt8[np.ndarray, "n _ _ ch"]) -> Float32[np.ndarray, "n _ _ ch"]:
-    """Return thumbnails, each pixel the mean of a rectangle."""
+    """Return thumbnails whose pixels are means over rectangles."""
     means = pixels.astype(np.float32)
     for axis in (1, 2):
         size = means.shape[axis]
@@ -127,7 +127,7 @@ def _shrink(pixels: UInt8[np.ndarray, "n _ _ ch"]) -> Float32[np.ndarray, "n _ _
 
 
 def _normalize(values: Float32[np.ndarray, "n y x ch"]) -> Float32[np.ndarray, "n d"]:
-    """Return images as unit vectors without their mean; flat ones as zero."""
+    """Return images as unit vectors without their mean; flat images become zero."""
     rows = values.reshape(len(values), -1)
     rows = rows - rows.mean(axis=1, keepdims=True)
     deviation = rows.std(axis=1, keepdims=True)
@@ -136,11 +136,11 @@ def _normalize(values: Float32[np.ndarray, "n y x ch"]) -> Float32[np.ndarray, "
 
 
 def leave_out_shared(images: Images, others: Images, where: str) -> Images:
-    """Return images without those that `others` have, too, by their pixels.
+    """Return `images` without those whose pixels also occur in `others`.
 
-    If both were decoded from files into memory, images that differ as by another format, palette or
-    size are copies as well. Copies are listed in `skipped`: (path or record, that it is a copy of
-    one of `where`).
+    If both were decoded from files into memory, images that differ only by format, palette or size
+    also count as copies. Each copy is listed in `skipped` as (path or record, reason); `where`
+    names the set of `others` in the reason.
     """
     known: dict[int, int] = {}
     for index, digest in enumerate(find_digests(others).tolist()):
@@ -161,7 +161,7 @@ def leave_out_shared(images: Images, others: Images, where: str) -> Images:
 
 
 def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]) -> Images:
-    """The images `indices`, in that order; an array is copied, lazy images stay lazy."""
+    """Return the images `indices`, in that order; arrays are copied, lazy images stay lazy."""
     indices = np.asarray(indices, np.int64).reshape(-1)
     pixels, describe, digests = images.pixels, images.describe, images.digests
     if isinstance(pixels, LazyPixels):
@@ -182,33 +182,33 @@ def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]
 def make_image_batches(
     images: Images, *, batch_size: int, seed: int, process: int = 0, num_processes: int = 1
 ) -> Callable[[int], Batch]:
-    """`step -> batch`, each epoch a new shuffle: a pure function of (seed, step, process).
+    """Return `step -> batch` with a new shuffle every epoch, a pure function of seed and step.
 
-    An epoch is len(images) // batch_size steps; what a shuffle leaves over is another remainder
-    next time, so no image is twice in a batch. The draws are those of the global batch and each
-    process takes its rows, so the number of processes or threads changes nothing that is drawn.
+    An epoch has len(images) // batch_size steps; the remainder that a shuffle leaves over differs
+    between epochs, and no image is twice in a batch. Draws are made for the global batch and each
+    process takes its rows, so they depend on neither the number of processes nor of threads.
 
-    A batch, b = batch_size / num_processes:
-        x: uint8 (b, y, x, ch), as stored: scaling and augmentation are the device's.
-        label: int32 (b,), `UNLABELLED` where there is none.
+    A batch contains, with b = batch_size / num_processes:
+
+        x: uint8 (b, y, x, ch), as stored; the device scales and augments.
+        label: int32 (b,), `UNLABELLED` for images without a label.
         sequence: int32 (b,), row in the global batch.
         image: int32 (b,), index into `images`.
     """
     rows = rows_of_process(batch_size, process, num_processes, "images")
     if batch_size > len(images):
         raise UserError(
-            f"a batch of {batch_size} is more than the {len(images)} images there are: "
-            "choose a smaller batch_size"
+            f"batch size {batch_size} exceeds the {len(images)} images: choose a smaller batch_size"
         )
     epoch_steps = len(images) // batch_size
 
-    @lru_cache(maxsize=2)  # threads may be on both sides of an epoch's end
-    def shuffled(epoch: int) -> np.ndarray:
+    @lru_cache(maxsize=2)  # around the end of an epoch, threads need two
+    def shuffle(epoch: int) -> np.ndarray:
         return np.random.default_rng((seed, epoch)).permutation(len(images)).astype(np.int32)
 
     def batch(step: int) -> Batch:
         epoch, number = divmod(step, epoch_steps)
-        chosen = shuffled(epoch)[number * batch_size + rows]
+        chosen = shuffle(epoch)[number * batch_size + rows]
         return {
             "x": images.pixels[chosen],
             "label": images.labels[chosen],
@@ -220,21 +220,21 @@ def make_image_batches(
 
 
 class ImageFiles(NamedTuple):
-    """Images of which nothing is decoded yet."""
+    """Images that are not decoded yet."""
 
     num_images: int
     read: Callable[[int], tuple[np.ndarray, int]]  # index -> uint8 (y, x, ch), label; or UserError
-    describe: Callable[[int], str]  # index -> path or record, for people
+    describe: Callable[[int], str]  # index -> path or record, for messages
     class_names: tuple[str, ...]
-    where: str  # folder or set, for people
-    fingerprint: str  # digest of the files and of what `read` makes of them
+    where: str  # folder or name of the set, for messages
+    fingerprint: str  # digest of the files and of the options of decoding
 
 
 def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Images:
-    """Decode all images; those that do not decode are in `skipped`.
+    """Decode all images and list damaged ones in `skipped`.
 
-    A set of more than `MEMORY_BYTES` is decoded all the same, once, to find the damaged ones before
-    a run does; its labels, digests and damages are kept in `cache_dir()`.
+    A set larger than `MEMORY_BYTES` is also decoded once, to find damaged images before training;
+    its labels, digests and damaged images are cached in `cache_dir()`.
     """
     shape = _first_shape(files)
     if files.num_images * prod(shape) <= MEMORY_BYTES:
@@ -243,7 +243,7 @@ def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Ima
     else:
         pixels = None
         path = cache_dir() / "images" / f"{files.fingerprint}.json"
-        labels, digests, reasons = _checked_once(files, shape, log, path)
+        labels, digests, reasons = _check_once(files, shape, log, path)
     skipped = tuple((files.describe(i), reason) for i, reason in sorted(reasons.items()))
     check_skipped(skipped, files.num_images, max_skipped_fraction, f"images in {files.where}")
     kept = np.delete(np.arange(files.num_images), sorted(reasons))
@@ -262,14 +262,14 @@ def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Ima
 
 
 def fingerprint_files(paths: Iterable[str | Path], *settings: object) -> str:
-    """Return a digest of files and of the settings with which their images are decoded."""
+    """Return a digest of files and of the options by which they are decoded."""
     return digest_files(paths, repr((DECODER_VERSION, *settings)))
 
 
 def check_pixels(size: int | None, channels: int) -> None:
-    """`UserError` for what no image can be decoded to."""
+    """Check the size and channels to which images are decoded."""
     if size is not None and size < 1:
-        raise UserError(f"size is {size}: choose a number of pixels, at least 1")
+        raise UserError(f"size is {size}: choose at least 1 pixel")
     if channels not in (1, 3):
         raise UserError(f"channels is {channels}: choose 1 (grey) or 3 (color)")
 
@@ -288,7 +288,7 @@ def _first_shape(files: ImageFiles) -> tuple[int, int, int]:
 def _decode_all(
     files: ImageFiles, shape: tuple[int, int, int], log: Log, pixels: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Labels and digests (n,), and why images do not decode; fills `pixels` (n, y, x, ch)."""
+    """Return labels and digests (n,) and errors by index; fill `pixels` (n, y, x, ch)."""
     labels = np.full(files.num_images, UNLABELLED, np.int32)
     digests = np.zeros(files.num_images, np.uint64)
     reasons: dict[int, str] = {}
@@ -302,8 +302,8 @@ def _decode_all(
                 continue
             if image.shape != shape:
                 raise UserError(
-                    f"the images in {files.where} have several sizes, first {shape}, then "
-                    f"{image.shape} (rows, columns, channels): give the size to bring them to"
+                    f"the images in {files.where} have several sizes, such as {shape} and "
+                    f"{image.shape} (rows, columns, channels): give the size to resize to"
                 )
             digests[index] = digest_pixels(image)
             if pixels is not None:
@@ -318,13 +318,13 @@ def _decode_all(
     return labels, digests, reasons
 
 
-def _checked_once(
+def _check_once(
     files: ImageFiles, shape: tuple[int, int, int], log: Log, path: Path
 ) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     def make() -> dict[str, Any]:
         log(f"decoding the {files.num_images} images of {files.where} once, to find damaged ones")
         labels, digests, reasons = _decode_all(files, shape, log, None)
-        # In hexadecimal: numbers of 64 bits without a sign are more than JSON is read with.
+        # Hexadecimal, since JSON readers may not represent unsigned 64-bit integers.
         found = {"labels": labels, "digests": [f"{one:x}" for one in digests.tolist()]}
         return found | {"skipped": sorted(reasons.items())}
 
@@ -332,7 +332,7 @@ def _checked_once(
         labels = np.asarray(kept["labels"], np.int32)
         digests = np.asarray([int(one, 16) for one in kept["digests"]], np.uint64)
         if not labels.shape == digests.shape == (files.num_images,):
-            raise UserError(f"{path} has another form")
+            raise UserError(f"{path} has an unknown format")
         return labels, digests, {int(i): str(reason) for i, reason in kept["skipped"]}
 
     return remember(path, make, parse, log, "the images are decoded")

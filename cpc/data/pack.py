@@ -1,4 +1,4 @@
-"""The pack: all recordings decoded once into one memory-mapped int16 file."""
+"""Packs: all recordings decoded once into one memory-mapped int16 file."""
 
 import datetime
 import hashlib
@@ -30,19 +30,19 @@ from cpc.data.walk import Skipped, check_skipped, digest_files, walk_files
 from cpc.files import part_folder, plain, read_sealed, read_text, replace_folder, write_sealed
 from cpc.types import UserError
 
-#: Of what `read_folder` makes of a folder: headers are read anew after it has changed.
+#: Version of `read_folder`; a pack of an older version reads the headers again.
 READ_VERSION = 4
 INDEX_VERSION = 3
 INDEX_NAME, DATA_NAME = "index.json", "samples.int16"
-#: uint32, the crc32 of each block of the samples.
+#: Checksums, uint32: the crc32 of each block of the samples.
 SUMS_NAME = "samples.crc32"
-#: The index of a pack in which damage was found: the next start packs anew.
+#: Name to which the index is moved when damage is found, so that the next start packs again.
 DAMAGED_NAME = "index.damaged.json"
-#: What a folder of recordings looked like when its pack was made.
+#: Digest of the folder of recordings at the time of packing.
 LISTING_NAME = "listing.txt"
-#: Bytes of a block: a window of 20,480 samples touches one or two.
+#: Bytes in a block; a window of 20,480 samples touches one or two blocks.
 BLOCK_BYTES = 1 << 16
-#: Both bound the memory that packing takes: a longer recording is written a part at a time.
+#: Limits on the memory used for packing; a longer recording is written in parts.
 DECODED_AT_ONCE = 256
 SAMPLES_AT_ONCE = 2**26
 PROGRESS_SECONDS = 5.0
@@ -51,26 +51,26 @@ PROGRESS_SECONDS = 5.0
 def pack(
     recordings: Recordings, path: str | Path, log: Log = print, *, max_skipped_fraction: float = 0.1
 ) -> Recordings:
-    """Return the recordings from a pack in folder `path`, made now unless it is there and current.
+    """Return recordings that read from the pack in folder `path`; make it if needed.
 
-    `samples.int16` holds all utterances in a row, `samples.crc32` a checksum of each 64 KB of it,
-    and `index.json`, which is sealed, the rest. An utterance that does not decode is left out and
-    listed in `skipped`, up to `max_skipped_fraction` of them. The pack is made again when the
-    recordings have changed or when it is damaged; it appears whole or not at all. Several processes
-    may request the same pack at once: each writes its own, and the first finished stays.
+    `samples.int16` contains all utterances in a row, `samples.crc32` one checksum per 64 KB of it,
+    and `index.json`, which is sealed, the metadata. The pack is made again if the recordings have
+    changed or if it is damaged, and it is written atomically. Several processes may request the
+    same pack at once: each writes its own, and the first to finish is kept.
 
-    Utterances are brought into 16 bits here: a constant offset is subtracted, one that exceeds full
-    scale is divided by its peak, both listed in `shortened`. One without sound, and one with the
-    samples of another, whatever their names and formats, is left out and listed in `skipped`.
+    Utterances are converted to 16 bits: a constant offset is subtracted, and an utterance that
+    exceeds full scale is divided by its peak; both are listed in `shortened`. Utterances that do
+    not decode, at most `max_skipped_fraction` of all, that are silent, or that have the samples of
+    another one under any name and format, are left out and listed in `skipped`.
 
-    Samples are checked as they are read, a block when a read first touches it; damage is a
-    `UserError`, after which the same command packs again. That takes 0.4 s per GB, spread over a
-    run (AMD EPYC, one of 2 cores), and nothing once all blocks have been read.
+    Each block of samples is checked when it is first read; damage raises `UserError`, after which
+    the same command packs again. The checks take 0.4 s per GB in total, spread over a run (AMD
+    EPYC, one of 2 cores).
     """
     path = Path(path)
     wanted = _fingerprint(recordings)
     index = _read_index(path)
-    problem = _problem(index, wanted, path)
+    problem = _find_problem(index, wanted, path)
     if problem is not None and path.is_dir():
         log(f"{problem}: packing again")
     if index is None or problem is not None:
@@ -78,11 +78,13 @@ def pack(
             return _make(recordings, wanted, path, log, max_skipped_fraction)
         except OSError as error:
             raise UserError(f"cannot write the pack {path}: {error}") from error
-    check_skipped(_entries(index, "damaged"), len(recordings), max_skipped_fraction, "recordings")
+    check_skipped(
+        _list_entries(index, "damaged"), len(recordings), max_skipped_fraction, "recordings"
+    )
     listed = plain({"skipped": recordings.skipped, "shortened": recordings.shortened})
-    if {**index, **listed} != index:  # files that were not packed have come or gone
+    if {**index, **listed} != index:  # other files are left out now
         index |= listed
-        with suppress(OSError):  # a cache that others share
+        with suppress(OSError):  # the cache may be shared and read-only
             write_sealed(path / INDEX_NAME, index)
     return _open(index, path, path)
 
@@ -95,9 +97,10 @@ def pack_folder(
     speaker_level: int = 1,
     max_skipped_fraction: float = 0.1,
 ) -> Recordings:
-    """`pack(read_folder(root), path)`; reads no header while the folder is as it was packed.
+    """Return `pack(read_folder(root), path)`, without reading headers if nothing has changed.
 
-    As it was: every file below `root` has the same name, size and time of change.
+    The folder is unchanged if all files below `root` have the same names, sizes and modification
+    times as when it was packed.
     """
     path = Path(path)
     root = Path(os.path.abspath(root))  # noqa: PTH100 (as `read_folder`)
@@ -106,12 +109,12 @@ def pack_folder(
     if (
         index is not None
         and _read_listing(path) == f"{listing} {index['fingerprint']}"
-        and _problem(index, index["fingerprint"], path) is None
+        and _find_problem(index, index["fingerprint"], path) is None
     ):
         return _open(index, path, path)
     recordings = read_folder(root, speaker_level, max_skipped_fraction)
     packed = pack(recordings, path, log, max_skipped_fraction=max_skipped_fraction)
-    with suppress(OSError):  # of a cache that others share
+    with suppress(OSError):  # the cache may be shared and read-only
         (path / LISTING_NAME).write_text(f"{listing} {packed.fingerprint}", encoding="utf-8")
     return packed
 
@@ -119,39 +122,38 @@ def pack_folder(
 def _make(
     recordings: Recordings, wanted: str, path: Path, log: Log, max_skipped_fraction: float
 ) -> Recordings:
-    """Write a pack next to `path` and move it there, unless another process was faster."""
+    """Write a pack next to `path` and move it there, unless another process finished first."""
     hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
     log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
     with part_folder(path) as part:
         index = _write_pack(recordings, wanted, part, log, max_skipped_fraction)
-        # Opened before it is moved: the mapped file stays this one, whatever others do to `path`.
+        # Open before moving: the mapped file stays valid even if others replace `path`.
         made = _open(index, part, path)
         finished = _read_index(path)
-        if finished is not None and _problem(finished, wanted, path) is None:
+        if finished is not None and _find_problem(finished, wanted, path) is None:
             return _open(finished, path, path)
         replace_folder(part, path)
         return made
 
 
 def _open(index: dict, folder: Path, path: Path) -> Recordings:
-    """Return the recordings of the pack in `folder`, which is `path` or becomes it."""
+    """Return the recordings of the pack in `folder`, which is `path` or will be moved there."""
     data = folder / DATA_NAME
-    samples = np.asarray(np.memmap(data, "<i2", "r"))  # a plain array is quicker to cut
+    samples = np.asarray(np.memmap(data, "<i2", "r"))  # a plain array is faster to slice
     lengths = np.asarray(index["lengths"], np.int64)
     status, offsets = data.stat(), np.cumsum(lengths) - lengths
 
     def complain(block: int) -> NoReturn:
-        remedy = "run the same command again, which packs anew"
+        remedy = "run the same command again to repack"
         try:
             if os.path.samestat((path / DATA_NAME).stat(), status):
                 (path / INDEX_NAME).rename(path / DAMAGED_NAME)
         except FileNotFoundError:
-            pass  # another thread, or process, was here before
-        except OSError:  # a cache that others share
-            remedy = "remove that folder, and run the same command again"
+            pass  # another thread or process has renamed it
+        except OSError:  # the cache may be shared and read-only
+            remedy = "remove that folder and run the same command again"
         raise UserError(
-            f"the pack {path} is damaged (the checksum of block {block} of {DATA_NAME} is wrong): "
-            f"{remedy}"
+            f"the pack {path} is damaged (wrong checksum of block {block} of {DATA_NAME}): {remedy}"
         )
 
     sums = _read_sums(index, folder)
@@ -175,8 +177,8 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
         read=read,
         gather=gather,
         rms=np.asarray(index["rms"], np.float32),
-        skipped=_entries(index, "skipped", "damaged", "left_out"),
-        shortened=_entries(index, "shortened", "altered"),
+        skipped=_list_entries(index, "skipped", "damaged", "left_out"),
+        shortened=_list_entries(index, "shortened", "altered"),
         fingerprint=index["fingerprint"],
     )
 
@@ -186,9 +188,9 @@ def _make_block_check(
     sums: UInt32[np.ndarray, " blocks"],
     complain: Callable[[int], NoReturn],
 ) -> Callable[[Int[np.ndarray, " n"], int], None]:
-    """Return check(begins, num_bytes), which sums each block once, when a read first touches it.
+    """Return check(begins, num_bytes), which verifies each block when it is first read.
 
-    `complain` gets the number of a block that has changed.
+    `complain` is called with the number of a damaged block.
     """
     unchecked = np.ones(len(sums), bool)
 
@@ -207,12 +209,12 @@ def _make_block_check(
     return check
 
 
-def _entries(index: dict, *keys: str) -> tuple[Skipped, ...]:
+def _list_entries(index: dict, *keys: str) -> tuple[Skipped, ...]:
     return tuple((name, reason) for key in keys for name, reason in index[key])
 
 
 def _read_index(path: Path) -> dict | None:
-    """Return the index of a pack, or None if there is none of this version."""
+    """Return the index of a pack, or None if it is missing, damaged or of another version."""
     with suppress(UserError):
         index = read_sealed(path / INDEX_NAME)
         return index if index.get("version") == INDEX_VERSION else None
@@ -220,7 +222,7 @@ def _read_index(path: Path) -> dict | None:
 
 
 def _read_sums(index: dict, folder: Path) -> np.ndarray:
-    """Return the checksums of the blocks; none if the index was made with others."""
+    """Return the checksums of the blocks; empty unless they match the index."""
     with suppress(OSError):
         content = (folder / SUMS_NAME).read_bytes()
         if zlib.crc32(content) == index["crc32_of_sums"]:
@@ -228,24 +230,24 @@ def _read_sums(index: dict, folder: Path) -> np.ndarray:
     return np.zeros(0, "<u4")
 
 
-def _problem(index: dict | None, wanted: str, path: Path) -> str | None:
-    """Return why a pack cannot be used, None if it can."""
+def _find_problem(index: dict | None, wanted: str, path: Path) -> str | None:
+    """Return why a pack cannot be used; None if it can."""
     if index is None:
-        return f"the pack {path} is damaged, or of another version"
+        return f"the pack {path} is damaged or of another version"
     if index["fingerprint"] != wanted:
         return f"the recordings have changed since the pack {path} was made"
     data = path / DATA_NAME
     if not data.exists() or data.stat().st_size != 2 * sum(index["lengths"]):
-        return f"the pack {path} is cut short"
+        return f"the pack {path} is truncated"
     if len(_read_sums(index, path)) != -(-data.stat().st_size // BLOCK_BYTES):
         return f"the pack {path} is damaged (its checksums are missing or wrong)"
     return None
 
 
 def _list_folder(root: Path, options: str) -> str:
-    """Return a digest of options and of the name, size and time of change of all files."""
+    """Return a digest of options and of the names, sizes and modification times of all files."""
     walk = walk_files(root)
-    speakers = root.parent / "SPEAKERS.TXT"  # which names the speakers of a subset
+    speakers = root.parent / "SPEAKERS.TXT"  # contains the speaker names of a LibriSpeech subset
     return digest_files([speakers, *walk.files], f"{options} {walk.unreadable!r}")
 
 
@@ -263,11 +265,11 @@ def _fingerprint(recordings: Recordings) -> str:
 
 
 class LeftOutError(UserError):
-    """An utterance that is left out and is not damaged: it is silent, or a copy."""
+    """An utterance that is left out although it is not damaged: it is silent, or a copy."""
 
 
 class Decoded(NamedTuple):
-    """An utterance, int16 in parts, and sentences on how it was altered."""
+    """A decoded utterance, int16 in parts, with notes on its alterations."""
 
     parts: Iterable[np.ndarray]
     notes: list[str]
@@ -276,18 +278,18 @@ class Decoded(NamedTuple):
 def _write_pack(
     recordings: Recordings, fingerprint: str, part: Path, log: Log, max_skipped_fraction: float
 ) -> dict:
-    """Write the samples, their checksums and the index, which is also returned."""
+    """Write samples, checksums and index; return the index."""
     data = part / DATA_NAME
     index = _write_samples(recordings, data, log)
     for name, reason in (*index["damaged"], *index["left_out"]):
         log(f"skipped {name}: {reason}")
-    for name, what in (*recordings.shortened, *index["altered"]):
-        log(f"{name}: {what}")
+    for name, note in (*recordings.shortened, *index["altered"]):
+        log(f"{name}: {note}")
     check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
     if not index["names"]:
         raise UserError(
-            f"none of the {len(recordings)} recordings has sound that decodes: there is nothing to "
-            "pack"
+            f"none of the {len(recordings)} recordings has sound that decodes, so there is nothing "
+            "to pack: check the files"
         )
     with data.open("rb") as file:
         blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
@@ -301,7 +303,7 @@ def _write_pack(
 
 
 def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, list]:
-    """Decode on all cores, write in order, and return columns of the index."""
+    """Decode on all cores, write in order, and return the columns of the index."""
 
     def decode(position: int) -> Decoded | UserError:
         try:
@@ -311,14 +313,14 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, li
 
     columns = "names", "speakers", "lengths", "rms", "damaged", "left_out", "altered"
     index, first_with, stop = {name: [] for name in columns}, {}, 0
-    began = said = time.monotonic()
+    began = logged = time.monotonic()
     with path.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
         while stop < len(recordings):
-            # The next to decode together, or one that is too long for memory alone.
+            # Decode several short recordings together, or a single long one.
             total = np.cumsum(recordings.lengths[stop : stop + DECODED_AT_ONCE].astype(float))
             number = max(1, int(np.searchsorted(total, SAMPLES_AT_ONCE, "right")))
-            lot = range(stop, stop + number)
-            for position, decoded in zip(lot, pool.map(decode, lot), strict=True):
+            batch = range(stop, stop + number)
+            for position, decoded in zip(batch, pool.map(decode, batch), strict=True):
                 begin = file.tell()
                 try:
                     _write_one(file, decoded, position, recordings, index, first_with)
@@ -327,15 +329,15 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, li
                     file.truncate()
                     column = "left_out" if isinstance(error, LeftOutError) else "damaged"
                     index[column].append((recordings.names[position], str(error)))
-            stop = lot.stop
-            if time.monotonic() - said > PROGRESS_SECONDS:
-                said = time.monotonic()
-                log(_progress(recordings.lengths, stop, said - began))
+            stop = batch.stop
+            if time.monotonic() - logged > PROGRESS_SECONDS:
+                logged = time.monotonic()
+                log(_format_progress(recordings.lengths, stop, logged - began))
     return index
 
 
 def _decode(recordings: Recordings, index: int) -> Decoded:
-    """Bring an utterance into 16 bits; one that is too long for memory is read twice, in parts."""
+    """Convert an utterance to 16 bits; one too long for memory is read twice, in parts."""
     notes: list[str] = []
     parts: Iterable[np.ndarray] = read_parts(recordings, index, notes.append)
     if recordings.lengths[index] <= SAMPLES_AT_ONCE:
@@ -357,9 +359,9 @@ def _write_one(
     index: dict[str, list],
     first_with: dict[bytes, str],
 ) -> None:
-    """Write an utterance at the end of the samples; if that raises, `index` is as it was.
+    """Append an utterance to the samples; `index` is unchanged if this raises.
 
-    `first_with` maps a digest of samples to the name of the utterance that has them.
+    `first_with` maps a digest of samples to the first utterance with these samples.
     """
     if isinstance(decoded, UserError):
         raise decoded
@@ -369,17 +371,17 @@ def _write_one(
         file.write(samples.data)
         digest.update(samples.data)
         squares, length = squares + sum_of_squares(samples), length + len(samples)
-    name, promised = recordings.names[position], int(recordings.lengths[position])
+    name, declared = recordings.names[position], int(recordings.lengths[position])
     if not length:
         raise UserError(f"{name} has no samples")
     if not squares:
         raise LeftOutError(f"{name} is silent: all its samples are equal in 16 bits")
     first = first_with.setdefault(digest.digest(), name)
     if first != name:
-        raise LeftOutError(f"{name} has the samples of {first}, of which it is a copy")
-    if length < promised:
-        what = f"kept, but {length:,} of {promised:,} samples decode: it is damaged or cut short"
-        index["altered"].append((name, what))
+        raise LeftOutError(f"{name} is a copy: it has the samples of {first}")
+    if length < declared:
+        note = f"kept, but {length:,} of {declared:,} samples decode: it is damaged or truncated"
+        index["altered"].append((name, note))
     index["altered"].extend((name, note) for note in decoded.notes)
     index["names"].append(name)
     index["speakers"].append(recordings.speakers[position])
@@ -387,8 +389,8 @@ def _write_one(
     index["rms"].append((squares / length) ** 0.5 / FULL_SCALE)
 
 
-def _progress(lengths: np.ndarray, stop: int, seconds: float) -> str:
-    """Return how far packing is that took seconds up to an utterance."""
+def _format_progress(lengths: np.ndarray, stop: int, seconds: float) -> str:
+    """Return a log line about the progress of packing after some seconds."""
     packed, left = int(lengths[:stop].sum()), int(lengths[stop:].sum())
     rate = packed / SAMPLE_RATE_HZ / seconds
     seconds_left = datetime.timedelta(seconds=round(seconds * left / max(packed, 1)))

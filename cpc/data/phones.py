@@ -1,4 +1,4 @@
-"""Phone labels: the paper's alignment text, fitted to frames, and item files of ZeroSpeech."""
+"""Phone labels per frame from the paper's alignment format, and ZeroSpeech item files."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,30 +10,30 @@ from cpc.data.walk import read_named
 from cpc.files import write_text
 from cpc.types import Item, UserError
 
-#: The label of a frame that has none.
+#: Label of a frame without a label.
 UNLABELLED = -1
-#: A probe has an output for each number up to the largest.
+#: Largest label: a probe has one output for each number up to it.
 MAX_LABEL = 65_535
-#: Labels that a recording may have too many, and frames at its end that may have none.
+#: How many labels a recording may have too many, and how many of its last frames may have none.
 MOST_EXTRA, MOST_MISSING = 3, 10
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
-#: What aligners call silence: no phone, no context of one, and nothing to recognise.
+#: Names that aligners give to silence; phones next to it are not used as items.
 SILENCES = frozenset({"pau", "sil", "SIL", "sp", "spn", "SPN", "h#", "#", "_", "<eps>"})
 LABEL_SECONDS = 0.01
 
 
 def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Lines `utterance-id label label ...`, one label each 10 ms: the paper's format.
+    """Read phone labels in the paper's format: lines `utterance-id label label ...`.
 
-    Labels are integers, as in the authors' file, or names; names are numbered in sorted order. Ids
-    hold no white space.
+    There is one label every 10 ms. Labels are integers, as in the authors' file, or names, which
+    are numbered in sorted order. Ids contain no whitespace.
 
     Returns:
-        utterance id -> int32 labels, one a frame; and the names of the labels by number.
+        int32 labels by utterance id, one per frame, and the label names by number.
 
     Raises:
-        UserError: names file and line of an utterance without labels, one that comes twice, or a
-            number that is negative, also among names, or more than `MAX_LABEL`.
+        UserError: an utterance lacks labels or occurs twice, or a label is negative (with named
+            labels also) or exceeds `MAX_LABEL`. The message contains the file and the line.
     """
     text = read_named(path, "the phone labels")
     words: dict[str, list[str]] = {}
@@ -44,31 +44,33 @@ def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str,
         name, *labels = line.split()
         if not labels:
             raise UserError(
-                f"{path}, line {number}: {name} has no labels, one each 10 ms is wanted"
+                f"{path}, line {number}: {name} lacks labels: give one label every 10 ms"
             )
         if name in words:
-            raise UserError(f"{path}, line {number}: {name} has labels on an earlier line already")
+            raise UserError(f"{path}, line {number}: {name} has two lines: remove one")
         words[name], lines[name] = labels, number
     if not words:
-        raise UserError(f"{path} holds no phone labels: lines `utterance-id label ...` are wanted")
-    return _numbered(words, lines, path)
+        raise UserError(f"{path} contains no phone labels: give lines `utterance-id label ...`")
+    return _number_labels(words, lines, path)
 
 
-def _numbered(
+def _number_labels(
     words: dict[str, list[str]], lines: dict[str, int], path: str | Path
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     distinct = set().union(*words.values())
     is_numbers = all(word.lstrip("-").isdecimal() for word in distinct)
     if is_numbers:
         wrong = {w for w in distinct if "-" in w or len(w) > 9 or int(w) > MAX_LABEL}
-    else:  # -1 for a frame without a label would be a phone
+    else:  # -1 would become a phone, although it marks frames without a label
         wrong = {w for w in distinct if w.startswith("-") and w[1:].isdecimal()}
     for name, labels in words.items():
         if found := wrong.intersection(labels):
-            why = f"numbers count from 0 to at most {MAX_LABEL:,}"
+            fix = f"use numbers from 0 to {MAX_LABEL:,}"
             if not is_numbers:
-                why = "beside names: name what is unknown, as silence is named"
-            raise UserError(f"{path}, line {lines[name]}: {min(found)[:20]} is no label, {why}")
+                fix = "use a name, as for silence"
+            raise UserError(
+                f"{path}, line {lines[name]}: {min(found)[:20]} is not a valid label: {fix}"
+            )
     if is_numbers:
         numbers = {word: int(word) for word in distinct}
         names = tuple(str(number) for number in range(max(numbers.values()) + 1))
@@ -81,14 +83,14 @@ def _numbered(
 def align(
     labels: Int[np.ndarray, " labels"], num_frames: int, name: str
 ) -> Int[np.ndarray, " frames"]:
-    """One label a frame, int32; frames after the last label are `UNLABELLED`.
+    """Return one label per frame, int32; frames after the last label are `UNLABELLED`.
 
-    Aligners stop a little before the end of a recording, and models without padding give a frame or
-    two less: up to `MOST_EXTRA` labels are cut, up to `MOST_MISSING` frames stay unlabelled. (The
-    labels of the packaged voices are 0.6 to 1.6 frames short.)
+    Aligners stop a little before the end of a recording, and models without padding return a frame
+    or two less: up to `MOST_EXTRA` labels are dropped and up to `MOST_MISSING` frames stay
+    unlabelled. (The labels of the packaged voices are 0.6 to 1.6 frames short.)
 
     Raises:
-        UserError: the lengths differ by more, so labels and recording do not belong together.
+        UserError: the lengths differ by more, so the labels belong to another recording.
 
     >>> align(np.array([5, 5, 7]), 4, "a")
     array([ 5,  5,  7, -1], dtype=int32)
@@ -97,7 +99,7 @@ def align(
     if extra > MOST_EXTRA or -extra > MOST_MISSING:
         raise UserError(
             f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: "
-            "the labels do not belong to this recording"
+            "use the labels of this recording"
         )
     frames = np.full(num_frames, UNLABELLED, np.int32)
     frames[: len(labels)] = labels[:num_frames]
@@ -105,10 +107,10 @@ def align(
 
 
 def read_items(path: str | Path) -> list[Item]:
-    """Return the tokens that an item file of ZeroSpeech lists, in its order.
+    """Return the items of a ZeroSpeech item file, in order.
 
-    The first line is a heading, `#file onset offset #phone prev-phone next-phone speaker`; times
-    are in seconds, and blank lines are passed over.
+    The first line is the header, `#file onset offset #phone prev-phone next-phone speaker`. Times
+    are in seconds; blank lines are ignored.
     """
     lines, items = read_named(path, "the item file").splitlines(), []
     for number, line in enumerate(lines, start=1):
@@ -117,37 +119,38 @@ def read_items(path: str | Path) -> list[Item]:
             continue
         if len(fields) != len(HEADER.split()):
             raise UserError(
-                f"{path}, line {number}: {len(fields)} fields, where {HEADER} are "
-                f"{len(HEADER.split())}"
+                f"{path}, line {number}: the line has {len(fields)} fields: give the "
+                f"{len(HEADER.split())} fields {HEADER}"
             )
         try:
             onset, offset = float(fields[1]), float(fields[2])
         except ValueError:
             raise UserError(
-                f"{path}, line {number}: {fields[1]} and {fields[2]} are to be an onset and an "
-                "offset in seconds"
+                f"{path}, line {number}: onset and offset must be numbers (got {fields[1]} and "
+                f"{fields[2]}): give seconds"
             ) from None
         if not 0 <= onset < offset < float("inf"):
             raise UserError(
-                f"{path}, line {number}: from {onset:g} s to {offset:g} s is no stretch of sound"
+                f"{path}, line {number}: times must increase (got {onset:g} s to {offset:g} s): "
+                "give 0 <= onset < offset"
             )
         items.append(Item(fields[0], onset, offset, *fields[3:]))
     if not items:
-        raise UserError(f"{path} lists no items: lines `{HEADER}` are wanted after the first")
+        raise UserError(f"{path} lists no items: give lines `{HEADER}` after the header")
     return items
 
 
 def write_items(path: str | Path, items: Iterable[Item]) -> None:
-    """Write an item file, as `read_items` and ZeroSpeech's tools read it.
+    """Write an item file in the format of `read_items` and the ZeroSpeech tools.
 
-    White space parts the fields: that of a speaker's name becomes "_".
+    Fields are separated by whitespace, so whitespace in speaker names becomes "_".
     """
     lines = [HEADER]
     for item in items:
         if len(item.file.split()) != 1:
             raise UserError(
-                f"an item file cannot name the recording {item.file!r}, for white space parts its "
-                "fields: rename it"
+                f"recording {item.file!r} contains whitespace, which separates the fields of an "
+                "item file: rename it"
             )
         item = item._replace(speaker="_".join(item.speaker.split()))
         lines.append(" ".join(x if isinstance(x, str) else f"{x:.4f}" for x in item))
@@ -161,16 +164,17 @@ def make_items(
     *,
     triphones: bool = True,
 ) -> Iterator[Item]:
-    """Yield the tokens of phone labels, one each 10 ms: runs of one label between two others.
+    """Yield items from phone labels: runs of one label with a phone before and after.
 
-    Phones beside silence (`SILENCES`), beside frames without label (-1), or at the ends are left
-    out. Two of the same phone in a row are one.
+    Runs next to silence (`SILENCES`), next to unlabelled frames (-1), or at either end of the
+    utterance are omitted. Consecutive frames with the same label count as one phone.
 
     Args:
-        labels: of each utterance, by its name.
-        names: of the phones, by number.
-        speakers: of each utterance, by its name.
-        triphones: whether a token spans the phones before and after it, too, as in Libri-light.
+        labels: labels by utterance, one every 10 ms.
+        names: phone names by number.
+        speakers: speaker by utterance.
+        triphones: whether an item also spans the phones before and after it, as in Libri-light.
+
 
     >>> speaker, labels = {"u": "ann"}, np.array([0, 1, 1, 2, 0, 0])
     >>> [tuple(item) for item in make_items({"u": labels}, ["a", "b", "c"], speaker)]

@@ -1,4 +1,4 @@
-"""Batches ahead of the device: made by threads, taken in order."""
+"""Batches made by threads ahead of the device, in order."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ B = TypeVar("B")
 def rows_of_process(
     batch_size: int, process: int, num_processes: int, what: str
 ) -> Int[np.ndarray, " b"]:
-    """Return the rows of the global batch that a process makes."""
+    """Return the rows of the global batch that belong to a process."""
     if batch_size < 1:
-        raise UserError(f"a batch of {batch_size} {what} holds nothing: choose at least 1")
+        raise UserError(f"a batch of {batch_size} {what} is empty: choose at least 1")
     if batch_size % num_processes:
         raise UserError(
-            f"a batch of {batch_size} does not divide among {num_processes} processes: "
+            f"batch size {batch_size} is not divisible by {num_processes} processes: "
             f"choose a multiple of {num_processes}"
         )
     size = batch_size // num_processes
@@ -32,11 +32,11 @@ def rows_of_process(
 def prefetch(
     batches: Callable[[int], B], start: int, stop: int, *, num_threads: int = 2, buffer: int = 4
 ) -> Iterator[B]:
-    """`batches(start)`, ..., `batches(stop - 1)` in order, made by threads while the device works.
+    """Yield `batches(start)`, ..., `batches(stop - 1)`, made by threads while the device works.
 
-    `batches` is a function of the step alone, so that the state of the stream is one integer, and
-    the number of threads (0: the caller's own) changes nothing but the speed. At most `buffer`
-    batches are made ahead. Closing the iterator, or leaving it to be collected, ends the threads.
+    `batches` is a function of the step alone, so the state of the stream is one integer, and
+    `num_threads` (0: the caller's thread) affects only the speed. At most `buffer` batches are made
+    ahead. Closing or garbage-collecting the iterator ends the threads.
 
     >>> list(prefetch(lambda step: {"x": step}, 3, 5))
     [{'x': 3}, {'x': 4}]
@@ -52,5 +52,5 @@ def prefetch(
             batch = ahead.popleft().result()
             ahead.extend(pool.submit(batches, step) for step in islice(steps, 1))
             yield batch
-    finally:  # without waiting: the batch in hand may take long
+    finally:  # without waiting: the current batch may take long
         pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""A set of recordings: names, speakers, lengths, and a way to read any part of any of them."""
+"""Sets of recordings with names, speakers and lengths, and random access to their samples."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,55 +12,55 @@ from jaxtyping import Float, Int
 from cpc.data.walk import Skipped, read_named, same_name
 from cpc.types import UserError
 
-#: Called with a sentence.
+#: Called with one sentence about an alteration.
 Note: TypeAlias = Callable[[str], object]
 
 SAMPLE_RATE_HZ = 16_000
-#: Every utterance is brought to this root mean square, so that loudness, which differs by several
-#: decibels between sources, says nothing about the speaker.
+#: Root mean square to which each utterance is scaled. Loudness differs by several decibels between
+#: sources and would otherwise reveal the speaker.
 TARGET_RMS = 0.05
-#: Silence is not blown up beyond this.
+#: Limit on the gain of silent recordings.
 MAX_GAIN = 500.0
 FULL_SCALE = 32768
 #: A constant offset above this fraction of the standard deviation is subtracted.
 MAX_OFFSET = 0.1
-#: Samples, at 16 bits, below which little of a recording at a finer resolution remains.
+#: Peak below which 16 bits preserve little of a recording that had a finer resolution.
 MIN_PEAK = 32 / FULL_SCALE
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Utterances as mono int16 at 16 kHz, wherever they lie."""
+    """A set of utterances, read as mono int16 at 16 kHz from any storage."""
 
     names: tuple[str, ...]
     """Unique utterance ids."""
     speakers: tuple[str, ...]
     """The speaker of each utterance."""
     lengths: Int[np.ndarray, " n"]
-    """Samples of each utterance at 16 kHz, int64."""
+    """Number of samples of each utterance at 16 kHz, int64."""
     read: Callable[[int, int, int], np.ndarray]
     """(index, start, stop) -> int16 (stop - start,), by seeking; `UserError` if damaged."""
     gather: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
-    """(indices (b,), starts (b,), length) -> int16 (b, length), at once; None: by `read`."""
+    """(indices (b,), starts (b,), length) -> int16 (b, length) in one call; None: use `read`."""
     rms: Float[np.ndarray, " n"] | None = None
-    """Root mean square of samples / 32768 of each utterance, by which it is brought to
-    `TARGET_RMS`; None until packed."""
+    """Root mean square of samples / 32768 of each utterance, from which its gain to `TARGET_RMS` is
+    computed; None until packed."""
     stream: Callable[[int, Note], Iterator[np.ndarray]] | None = None
-    """(index, note) -> the whole utterance in small parts, int16, or float32 that may exceed full
-    scale, 1; note is called with a sentence on each alteration. None: by `read`."""
+    """(index, note) -> the whole utterance in small parts: int16, or float32 that may exceed full
+    scale, 1; `note` is called with a sentence on each alteration. None: use `read`."""
     skipped: tuple[Skipped, ...] = ()
-    """(path or utterance id, reason) of everything that was left out."""
+    """(path or utterance id, reason) of all utterances and files that are left out."""
     shortened: tuple[Skipped, ...] = ()
-    """(path or utterance id, reason) of utterances that are kept incomplete or altered."""
+    """(path or utterance id, reason) of utterances that are incomplete or altered."""
     fingerprint: str = ""
-    """Digest of the source's names, sizes and times of change; a pack follows it."""
+    """Digest of names, sizes and modification times of the source; a pack depends on it."""
 
     def __len__(self) -> int:
         return len(self.names)
 
 
 def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recordings:
-    """The utterances `indices`, in that order."""
+    """Return the utterances `indices`, in that order."""
     indices = np.asarray(indices, np.int64).reshape(-1)
 
     def read(index: int, start: int, stop: int) -> np.ndarray:
@@ -87,10 +87,9 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
 def split_by_utterance(
     recordings: Recordings, test_fraction: float, seed: int
 ) -> tuple[Recordings, Recordings]:
-    """Train and test utterances of the same speakers, by a seeded shuffle of each speaker's.
+    """Split each speaker's utterances into train and test by a seeded shuffle.
 
-    A speaker with two utterances or more has at least one on each side; one with a single
-    utterance trains.
+    Every speaker with at least two utterances is on both sides; a single utterance is for training.
     """
     if not 0 < test_fraction < 1:
         raise UserError(f"test_fraction is {test_fraction}: choose a number between 0 and 1")
@@ -108,7 +107,7 @@ def split_by_utterance(
 
 
 def read_list(path: str | Path) -> tuple[str, ...]:
-    """Utterance ids, one a line; blank lines are passed over."""
+    """Read utterance ids, one per line; blank lines are ignored."""
     text = read_named(path, "the list of utterances")
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
@@ -116,10 +115,10 @@ def read_list(path: str | Path) -> tuple[str, ...]:
 def split_by_lists(
     recordings: Recordings, train_ids: Sequence[str], test_ids: Sequence[str]
 ) -> tuple[Recordings, Recordings]:
-    """Train and test utterances by two lists of ids, as in the paper's `train_split.txt`.
+    """Split by two lists of utterance ids, as in the paper's `train_split.txt`.
 
     Raises:
-        UserError: an id is in both lists, or neither among the recordings nor a damaged one.
+        UserError: an id is in both lists, or is neither a recording nor a damaged one.
     """
     where = {name: i for i, name in enumerate(recordings.names)}
     damaged = {name for path, _ in recordings.skipped for name in ids_of(path)}
@@ -135,7 +134,7 @@ def split_by_lists(
     if both:
         raise UserError(
             f"{len(both)} utterances are in both lists, the first {both[0]}: "
-            "an utterance trains or tests, not both"
+            "remove each from one of them"
         )
     train, test = (
         select(recordings, [where[name] for name in dict.fromkeys(ids) if name in where])
@@ -145,27 +144,28 @@ def split_by_lists(
 
 
 def explain_ids(absent: Sequence[str], names: Sequence[str]) -> str:
-    """Return why ids may be none of the names of recordings.
+    """Explain why listed ids do not match the names of recordings.
 
     >>> explain_ids(["ann/utt0.wav"], ["ann/utt0", "bob/utt0"])
-    'ids have no ending, and are named like ann/utt0'
+    'write ids without a suffix, named like ann/utt0'
     >>> explain_ids(["ann/utt0.wav 48000"], ["ann/utt0", "bob/utt0"])
-    'a line holds an id alone, and ids are named like ann/utt0'
+    'write one id per line, named like ann/utt0'
     """
-    like, known = f"named like {names[0]}" if names else "those of recordings", set(names)
+    like = f"named like {names[0]}" if names else "that occur among the recordings"
+    known = set(names)
     for name in absent:
         first = name.split()[0] if name.split() else name
         if first != name and not known.isdisjoint([first, *ids_of(first)]):
-            return f"a line holds an id alone, and ids are {like}"
+            return f"write one id per line, {like}"
         matches = [one for one in ids_of(name) if one in known]
         if matches:
             is_ending = os.path.splitext(name)[0] == matches[0]  # noqa: PTH122 (an id may be no path)
-            return f"ids {'have no ending' if is_ending else 'are no paths'}, and are {like}"
-    return f"ids are {like}; check that the lists belong to this folder"
+            return f"write ids without {'a suffix' if is_ending else 'folders'}, {like}"
+    return f"write ids {like}, and check that the lists belong to this folder"
 
 
 def ids_of(path: str) -> list[str]:
-    """Every id that an utterance may have had of which only the path is known.
+    """Return all ids under which the file `path` may be listed.
 
     >>> ids_of("ann/1.wav")
     ['ann/1', '1', 'ann/1.wav', '1.wav']
@@ -182,9 +182,9 @@ def read_windows(
     starts: Int[np.ndarray, " b"],
     length: int,
 ) -> Int[np.ndarray, "b s"]:
-    """Samples `[start, start + length)` of each of some utterances, int16 (b, length).
+    """Return samples `[start, start + length)` of several utterances, int16 (b, length).
 
-    What lies beyond the end of an utterance is 0.
+    Samples beyond the end of an utterance are 0.
     """
     real = np.minimum(recordings.lengths[indices] - starts, length)
     whole = real == length
@@ -203,31 +203,31 @@ def read_windows(
 
 
 def read_parts(recordings: Recordings, index: int, note: Note) -> Iterator[np.ndarray]:
-    """Return one utterance from beginning to end in small parts, as `Recordings.stream` does."""
+    """Return one utterance in small parts from beginning to end, as `Recordings.stream`."""
     if recordings.stream is not None:
         return recordings.stream(index, note)
     return iter((recordings.read(index, 0, int(recordings.lengths[index])),))
 
 
 class Levels(NamedTuple):
-    """Sums over all samples of a recording, on the scale on which full scale is 1."""
+    """Statistics over all samples of a recording, relative to full scale 1."""
 
     num_samples: int
     mean: float
-    deviation: float  # root mean square without the mean
+    deviation: float  # standard deviation
     lowest: float
     highest: float
-    is_int16: bool  # whether the samples had 16 bits already
+    is_int16: bool  # whether the source has 16 bits
 
     @property
     def offset(self) -> float:
-        """Constant to subtract: the mean if it is not small compared with the sound, else 0."""
+        """Constant to subtract: the mean, or 0 if it is small relative to the deviation."""
         units = round(self.mean * FULL_SCALE)
         return units / FULL_SCALE if abs(self.mean) > MAX_OFFSET * self.deviation else 0.0
 
     @property
     def rms(self) -> float:
-        """Root mean square without the offset: the loudness."""
+        """Root mean square without the offset, which measures loudness."""
         return (self.deviation**2 + (self.mean - self.offset) ** 2) ** 0.5
 
     @property
@@ -236,29 +236,29 @@ class Levels(NamedTuple):
         return max(self.highest - self.offset, self.offset - self.lowest)
 
     def describe(self) -> list[str]:
-        """Return how the recording is altered, one sentence each."""
+        """Return one sentence per alteration of the recording."""
         notes = []
         if self.offset:
             notes.append(
-                f"kept, without its constant offset of {self.offset:.3g} times full scale, next to "
-                f"sound of {self.deviation:.3g}"
+                f"kept, but a constant offset of {self.offset:.3g} times full scale is removed "
+                f"(standard deviation {self.deviation:.3g})"
             )
         if not self.is_int16 and self.peak < MIN_PEAK:
             notes.append(
-                f"kept, but it reaches only {self.peak:.2g} times full scale, of which 16 bits "
-                "keep little: scale it up"
+                f"kept, but its peak is only {self.peak:.2g} times full scale, of which 16 bits "
+                "preserve little: scale it up"
             )
         return notes
 
 
 def sum_of_squares(samples: Int[np.ndarray, " s"]) -> int:
-    """Return the sum of the squares of int16 samples: exact, so that parts add up to the whole."""
+    """Return the exact sum of squares of int16 samples; parts add up to the whole."""
     wide = samples.astype(np.int64)
     return int(wide @ wide)
 
 
 def measure_levels(parts: Iterable[np.ndarray]) -> Levels:
-    """Measure a recording, given in parts: int16, or float32 with full scale at 1."""
+    """Measure a recording given in parts: int16, or float32 with full scale 1."""
     num, total, squares, lowest, highest, is_int16 = 0, 0, 0, np.inf, -np.inf, True
     for part in parts:
         is_int16 = part.dtype == np.int16
@@ -278,7 +278,7 @@ def measure_levels(parts: Iterable[np.ndarray]) -> Levels:
 
 
 def to_int16(part: np.ndarray, levels: Levels) -> Int[np.ndarray, " s"]:
-    """Return a part of a recording as int16, without its offset; scaled if it exceeds full scale.
+    """Convert part of a recording to int16 without its offset, scaled down beyond full scale.
 
     >>> hot = np.array([0.0, 4.0, -2.0], np.float32)
     >>> to_int16(hot, measure_levels([hot - hot.mean()])).tolist()
@@ -294,7 +294,7 @@ def to_int16(part: np.ndarray, levels: Levels) -> Int[np.ndarray, " s"]:
 
 
 def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Factor that brings each utterance to `TARGET_RMS`, float32.
+    """Return the gain that brings each utterance to `TARGET_RMS`, float32.
 
     >>> gains(np.array([0.1, 0.0])).tolist()
     [0.5, 500.0]
@@ -303,15 +303,15 @@ def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
 
 
 def root_mean_square(samples: Int[np.ndarray, " s"]) -> float:
-    """Return the root mean square of int16 samples, where full scale is 1; 0 for no samples."""
+    """Return the root mean square of int16 samples relative to full scale; 0 without samples."""
     return (sum_of_squares(samples) / max(len(samples), 1)) ** 0.5 / FULL_SCALE
 
 
 def bring_to_loudness(sound: Float[np.ndarray, " s"], rms: float) -> Float[np.ndarray, " s"]:
-    """Return a waveform, float32 with full scale at 1, as networks receive a recording.
+    """Scale a float32 waveform to a root mean square, as a packed recording is scaled.
 
-    Its constant offset is subtracted if it is large (`Levels.offset`), and it is brought to a root
-    mean square. The result is that of a packed recording, except for the rounding to 16 bits.
+    A large constant offset is subtracted (`Levels.offset`). The result equals that for a packed
+    recording, except for rounding to 16 bits.
 
     >>> bring_to_loudness(np.array([0.75, 0.25], np.float32), 0.0625).round(4).tolist()
     [0.0625, -0.0625]
@@ -322,9 +322,9 @@ def bring_to_loudness(sound: Float[np.ndarray, " s"], rms: float) -> Float[np.nd
 
 
 def at_loudness(recordings: Recordings, rms: float | None) -> Recordings:
-    """Return packed recordings that are read at this root mean square; None: each as it is.
+    """Return packed recordings that are read at another root mean square; None: unscaled.
 
-    For networks that were trained on sound of another loudness than `TARGET_RMS`.
+    For networks trained on sound with another loudness than `TARGET_RMS`.
     """
     if recordings.rms is None:
         raise ValueError("the recordings are not packed")
@@ -333,7 +333,7 @@ def at_loudness(recordings: Recordings, rms: float | None) -> Recordings:
 
 
 def read_all(recordings: Recordings, index: int) -> Float[np.ndarray, " s"]:
-    """Return one whole utterance as float32 at `TARGET_RMS`, as windows hold it."""
+    """Return one whole utterance as float32 at `TARGET_RMS`, as in windows."""
     samples = recordings.read(index, 0, int(recordings.lengths[index]))
     if recordings.rms is None:
         samples = to_int16(samples, measure_levels([samples]))

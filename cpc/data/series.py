@@ -1,4 +1,4 @@
-"""Sequences of numbers in files of users: .npy, .npz, .csv, .tsv and .parquet."""
+"""Reading of numeric series from .npy, .npz, .csv, .tsv and .parquet files."""
 
 import hashlib
 import itertools
@@ -16,26 +16,26 @@ from cpc.data.walk import DOCUMENTS, Found, check_file, check_name, find_data, p
 from cpc.files import MAX_ARRAY_BYTES, MAX_INFLATION
 from cpc.types import UserError
 
-#: Steps of a file that are checked, and measured, at a time.
+#: Steps of a file that are checked and measured at a time.
 BLOCK_STEPS = 2**20
-#: Files of .npy are kept in memory until they have this many bytes together.
+#: Total size up to which .npy files are kept in memory.
 HELD_BYTES = 2**28
-#: Endings of files that lie next to series and hold none; .json is a sidecar of BIDS.
+#: Suffixes of files next to series that are not series; .json is a sidecar of BIDS.
 KNOWN = DOCUMENTS | {".json"}
 UNSCALED = 0.0, 1.0
 SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-#: Beginnings of lines that are comments, and lines in which they are looked for.
+#: First characters of comment lines, and number of lines searched for them.
 COMMENT_MARKS, NUM_FIRST_LINES = ("#", "%", ";", "//"), 100
-#: Compression that numpy writes, which is undone in small parts.
+#: Compression methods of numpy, which decompress in small parts.
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-#: Names that pandas gives to types of labels other than text.
+#: pandas names of label types other than text.
 NUMBERS = ("boolean", "integer", "floating")
 
 
 @dataclass(frozen=True)
 class NpyFile:
-    """A .npy (time, channels) on the disk, open only while rows are read."""
+    """A .npy (time, channels) on disk, opened only while rows are read."""
 
     path: pathlib.Path
     dtype: np.dtype
@@ -52,14 +52,14 @@ class NpyFile:
 
 
 class Sequences(NamedTuple):
-    """Files, each a sequence (time, channels); a large .npy is read from the disk part by part."""
+    """Files, each a sequence (time, channels); large .npy files are read from disk in parts."""
 
-    names: tuple[str, ...]  # path below the folder, without the ending
+    names: tuple[str, ...]  # path below the folder, without the suffix
     values: tuple[np.ndarray | NpyFile, ...]
-    scales: tuple[tuple[Any, Any], ...]  # what is subtracted, then divided by, by channel
-    steps: tuple[np.ndarray | None, ...]  # a label for each step; None without
-    skipped: tuple[tuple[str, str], ...]  # path and reason of every file that was left out
-    contents: tuple[bytes | None, ...] = ()  # digest of the values as float32; () if made up
+    scales: tuple[tuple[Any, Any], ...]  # mean and scale of each channel
+    steps: tuple[np.ndarray | None, ...]  # a label for each step; None without labels
+    skipped: tuple[tuple[str, str], ...]  # (path, reason) of every file that is left out
+    contents: tuple[bytes | None, ...] = ()  # digest of the values as float32; () if synthetic
 
     def read(self, index: int, start: int, stop: int) -> np.ndarray:
         """Return steps [start, stop) of a file, float32 (stop - start, channels)."""
@@ -77,8 +77,8 @@ def read_sequences(
     max_skipped_fraction: float = 1.0,
     others: Sequence[pathlib.Path] = (),
 ) -> Sequences:
-    """Read a file, or all files below a folder except `others`; skip files that cannot be read."""
-    files, skipped, passed_over = find_files(path, others)
+    """Read a file, or all files below a folder except `others`; skip unreadable files."""
+    files, skipped, ignored = find_files(path, others)
     total, held = len(files) + len(skipped), 0
     root = path if path.is_dir() else path.parent
     read: dict[str, tuple] = {}
@@ -90,14 +90,14 @@ def read_sequences(
             num_bytes = sequence.dtype.itemsize * channels * len(sequence)
             if isinstance(sequence, NpyFile) and held + num_bytes <= HELD_BYTES:
                 sequence, held = sequence[:], held + num_bytes
-        except Exception as error:  # whatever a reader makes of a damaged file
+        except Exception as error:  # readers raise many types for damaged files
             skipped.append((printable(where), describe_problem(error)))
             continue
         if name in read:
             *_, known_labels, known = read[name]
             if content is None or content != known:
                 raise UserError(f"two files below {path} have the name {name}: rename one")
-            passed_over.append((printable(where), f"it is a copy of another file {name}"))
+            ignored.append((printable(where), f"it is a copy of another file {name}"))
             labels = labels if known_labels is None else known_labels
         read[name] = sequence, scale if standardize else UNSCALED, labels, content
     if len(skipped) > max_skipped_fraction * total or not read:
@@ -106,29 +106,29 @@ def read_sequences(
             f"{skipped[0][0]}: {skipped[0][1]}"
         )
     values, scales, steps, contents = zip(*read.values(), strict=True)
-    return Sequences(tuple(read), values, scales, steps, (*skipped, *passed_over), contents)
+    return Sequences(tuple(read), values, scales, steps, (*skipped, *ignored), contents)
 
 
 def describe_problem(error: BaseException) -> str:
-    """Return in one printable line why a file is left out."""
-    if "object" in str(error).lower():  # numpy's own words tell to trust it
-        return "it is damaged, or holds Python objects, which are never read"
+    """Return one printable line on why a file is left out."""
+    if "object" in str(error).lower():  # numpy would advise to trust the file
+        return "it is damaged or contains Python objects, which are never read"
     lines = str(error).splitlines() or [f"it cannot be read ({type(error).__name__})"]
     return printable(lines[0])
 
 
 def find_files(path: pathlib.Path, others: Sequence[pathlib.Path]) -> Found:
-    """Return a file, or the files below a folder by what becomes of them, without `others`."""
+    """Find a file, or all files below a folder except `others`."""
     if path.is_file():
         if path.suffix.lower() not in SUFFIXES:
-            raise UserError(f"{path} is no series: files are {', '.join(SUFFIXES)}")
+            raise UserError(f"{path} is not a series: give one of {', '.join(SUFFIXES)}")
         return Found([path], [], [])
     if not path.is_dir():
-        raise UserError(f"there is no {path}: set data.path to a file or folder of series")
+        raise UserError(f"{path} does not exist: set data.path to a file or folder of series")
     found, known = find_data(path, SUFFIXES, KNOWN), {file.resolve() for file in others}
     files = [file for file in found.files if file.resolve() not in known]
     if not files:
-        raise UserError(f"no series in {path}: looked for {', '.join(SUFFIXES)} at any depth")
+        raise UserError(f"no series in {path} at any depth: add files {', '.join(SUFFIXES)}")
     left_out = [one for one in found.left_out if pathlib.Path(one[0]).resolve() not in known]
     return Found(files, found.unreadable, left_out)
 
@@ -138,13 +138,13 @@ def measure(
 ) -> tuple[tuple[np.ndarray, np.ndarray], bytes | None]:
     """Return mean and standard deviation of each channel, and a digest of the values as float32.
 
-    They are of steps [0, stop), all by default, and a part of them is in memory at a time. Mean and
-    deviation are float64, whatever the unit; a constant channel has deviation 1. The digest is None
-    if all channels are constant, as a flat recording is no copy of another.
+    Computed over steps [0, stop), by default all, with part of them in memory at a time. Mean and
+    deviation are float64; a constant channel has deviation 1. The digest is None
+    if all channels are constant, since flat recordings do not count as copies of each other.
     """
     num_steps, found = values.shape
     if found != channels:
-        why = f"it has {found} channels: data.channels is {channels}"
+        why = f"it has {found} channels: set data.channels, which is {channels}"
         if num_steps in (1, channels) or num_steps < found:
             why = (
                 f"its shape {values.shape} looks transposed: save (time, channels), where "
@@ -152,25 +152,25 @@ def measure(
             )
         raise UserError(why)
     if not num_steps:
-        raise UserError("it has no step")
+        raise UserError("it has 0 steps")
     end_step = num_steps if stop is None else stop
     starts = range(0, end_step, BLOCK_STEPS)
     blocks = [(start, min(start + BLOCK_STEPS, end_step)) for start in starts]
-    origin = np.asarray(values[0], np.float64)  # taken off, a constant has exactly its own mean
+    origin = np.asarray(values[0], np.float64)  # subtracted, so that a constant has its exact mean
     total, squares, digest = np.zeros(channels), np.zeros(channels), hashlib.blake2b(digest_size=16)
     for start, end in blocks:
         part = np.asarray(values[start:end], np.float64)
         if not np.isfinite(part).all():
             step = start + int(np.flatnonzero(~np.isfinite(part).all(axis=1))[0])
-            raise UserError(f"step {step} has a number that is not finite")
+            raise UserError(f"step {step} has a value that is not finite: remove or fill it")
         total += (part - origin).sum(axis=0)
     mean = origin + total / end_step
-    for start, end in blocks:  # again: E[x^2] - E[x]^2 of numbers far from 0 is what rounding left
+    for start, end in blocks:  # a second pass, as E[x^2] - E[x]^2 cancels for values far from 0
         part = np.asarray(values[start:end], np.float64)
         with np.errstate(over="ignore"):
             single = part.astype(np.float32) + np.float32(0)  # no -0.0
         if not np.isfinite(single).all():
-            raise UserError("it has numbers beyond the range of float32: save it in another unit")
+            raise UserError("it has values beyond the range of float32: save it in another unit")
         squares += ((part - mean) ** 2).sum(axis=0)
         digest.update(single.tobytes())
     deviation = np.sqrt(squares / end_step)
@@ -179,8 +179,8 @@ def measure(
 
 
 def name_label(label: Any) -> str:
-    """Return a label as text, empty if it is missing: None, or not a number."""
-    if label is None or label != label or str(label) == "<NA>":  # pandas' own, too
+    """Return a label as text; empty if it is missing (None or NaN)."""
+    if label is None or label != label or str(label) == "<NA>":  # also the NA of pandas
         return ""
     if isinstance(label, float | np.floating) and float(label).is_integer():
         return str(int(label))
@@ -188,10 +188,9 @@ def name_label(label: Any) -> str:
 
 
 def number_labels(labels: Sequence) -> tuple[list, tuple[str, ...]]:
-    """Return labels by file, each as the number of its name, and the names.
+    """Number labels by the sorted order of their names; return numbers by file, and the names.
 
-    A step whose label is missing, or empty, has -1; whole numbers are one name however they are
-    written.
+    A step with a missing or empty label has -1. Whole numbers are one name in any notation.
 
     >>> number_labels([np.array(["b", "a"]), None])[1]
     ('a', 'b')
@@ -209,14 +208,14 @@ def number_labels(labels: Sequence) -> tuple[list, tuple[str, ...]]:
 def read_file(
     path: pathlib.Path, step_label: str = ""
 ) -> tuple[np.ndarray | NpyFile, np.ndarray | None]:
-    """Return the numbers (time, channels) of a file, and a label for each step if it has one.
+    """Read the numbers (time, channels) of a file, and a label for each step if it has labels.
 
-    An .npz holds the numbers under `x`, or as its only array besides the labels.
+    An .npz contains the numbers as `x`, or as its only array other than the labels.
     """
     check_name(path)
     check_file(path)
     suffix = path.suffix.lower()
-    if suffix == ".npy":  # of which only the header is read
+    if suffix == ".npy":  # read only the header
         mapped = np.load(path, mmap_mode="r")
         order = "C" if mapped.flags.c_contiguous else "F"
         shape = as_columns(mapped).shape
@@ -226,31 +225,31 @@ def read_file(
     else:
         values, labels = read_table(path, step_label)
     if labels is not None and labels.shape != values.shape[:1]:
-        raise UserError(f"{step_label} has shape {labels.shape}, but there are {len(values)} steps")
+        raise UserError(f"{step_label} has shape {labels.shape}: give one per step, {len(values)}")
     return values, labels
 
 
 def check_size(path: pathlib.Path, num_bytes: int) -> None:
-    """Check that the contents of a file, as its header gives them, may be read into memory."""
+    """Check that the contents of a file, by their declared size, may be read into memory."""
     limit = max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     if num_bytes > limit:
         raise UserError(
-            f"it holds {num_bytes / 1e9:.3g} GB of numbers, above the limit of {limit / 1e9:.3g} "
-            "GB: save them as .npy, which stays on the disk"
+            f"it contains {num_bytes / 1e9:.3g} GB of numbers, above the limit of "
+            f"{limit / 1e9:.3g} GB: save them as .npy, which stays on disk"
         )
 
 
 def read_npz(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the numbers of an .npz, and the array of labels if there is one."""
+    """Read the numbers of an .npz, and its array of labels if present."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
     others = [name for name in members if name != step_label]
     if "x" not in others and len(others) != 1:
-        raise UserError(f"it holds {', '.join(others) or 'no array'}: name its array x")
+        raise UserError(f"it contains {', '.join(others) or 'no array'}: name its array x")
     chosen = "x" if "x" in others else others[0]
     wanted = [chosen, step_label] if step_label in members else [chosen]
     if any(members[name].compress_type not in ZIP_METHODS for name in wanted):
-        raise UserError("its compression is not that of numpy: save it by numpy.savez_compressed")
+        raise UserError("its compression is not numpy's: save it by numpy.savez_compressed")
     check_size(path, sum(members[name].file_size for name in wanted))
     with path.open("rb") as file, np.load(file) as arrays:
         labels = np.asarray(arrays[step_label]) if step_label in members else None
@@ -258,49 +257,48 @@ def read_npz(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarra
 
 
 def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the columns of numbers of a .csv, .tsv or .parquet, and the column of labels."""
+    """Read the numeric columns of a .csv, .tsv or .parquet, and the column of labels."""
     import pandas as pd
 
     is_text = path.suffix.lower() in SEPARATORS
     frame = read_csv(path) if is_text else read_parquet(path, step_label)
     if is_text:
         check_header(path)
-        is_unnamed = frame.columns[0].startswith("Unnamed: ")  # what pandas calls it
+        is_unnamed = frame.columns[0].startswith("Unnamed: ")  # assigned by pandas
         if is_unnamed and pd.api.types.is_integer_dtype(frame.iloc[:, 0]):
             raise UserError(
-                "its first column has no name and whole numbers, as the numbers of the rows that "
+                "its first column is unnamed and contains integers, like the index that "
                 "DataFrame.to_csv writes: save with index=False, or name the column if it is data"
             )
     labels = frame.pop(step_label).to_numpy() if step_label in frame else None
     if labels is not None and is_text:
         known = labels[~pd.isna(labels)]
         if not len(known) or pd.api.types.infer_dtype(known) not in NUMBERS:
-            # As they stand there: pandas takes names such as None, NA or null for missing.
+            # Read the raw text: pandas treats names such as None, NA or null as missing.
             texts = read_csv(path, usecols=[step_label], dtype=str, keep_default_na=False)
             labels = texts[step_label].to_numpy()
     for name, column in frame.items():
         if not pd.api.types.is_numeric_dtype(column):
             if is_text:
                 check_comments(path, SEPARATORS[path.suffix.lower()])
-            raise UserError(f"its column {name} is of {column.dtype}, not of numbers")
+            raise UserError(f"its column {name} has type {column.dtype}: save numbers")
         if len(column) and column.isna().all():
             raise UserError(
-                f"its column {name} has no number: take it out; it may be a comma at the end of "
-                "each line"
+                f"its column {name} is empty: remove it, or the comma at the end of each line"
             )
-    is_single = (frame.dtypes == np.float32).all()  # half the memory, and no digit lost
+    is_single = (frame.dtypes == np.float32).all()  # half the memory without loss
     return as_columns(frame.to_numpy(np.float32 if is_single else np.float64)), labels
 
 
 def read_parquet(path: pathlib.Path, step_label: str) -> Any:
-    """Return a .parquet as a frame of its numbers and labels; an index that pandas wrote is not.
+    """Read the numbers and labels of a .parquet as a frame, without an index written by pandas.
 
-    The types of the columns, and how large they become, are known before any of them is read.
+    Types and sizes of the columns are checked before any column is read.
     """
     try:
         from pyarrow import parquet, types
     except ImportError as error:
-        raise UserError(f"a .parquet is read by pyarrow: pip install pyarrow ({error})") from None
+        raise UserError(f".parquet files need pyarrow ({error}): pip install pyarrow") from None
     schema = parquet.read_schema(path)
     texts = [
         one.name for one in schema if types.is_string(one.type) or types.is_large_string(one.type)
@@ -312,7 +310,7 @@ def read_parquet(path: pathlib.Path, step_label: str) -> Any:
         for name, kind in ((field.name, field.type) for field in fields):
             is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
             if not is_number and name != step_label:
-                raise UserError(f"its column {name} is of {kind}, not of numbers")
+                raise UserError(f"its column {name} has type {kind}: save numbers")
         groups = map(size.row_group, range(size.num_row_groups))
         num_bytes = max(8 * size.num_rows * len(fields), sum(g.total_byte_size for g in groups))
         check_size(path, num_bytes)
@@ -321,9 +319,9 @@ def read_parquet(path: pathlib.Path, step_label: str) -> Any:
 
 
 def read_csv(path: pathlib.Path, **options: Any) -> Any:
-    """Return a .csv as a frame whose columns are the names of its first line.
+    """Read a .csv as a frame whose columns are named by the first line.
 
-    A comma at the end of each row alone is passed over.
+    A comma at the end of every row is ignored.
     """
     import pandas as pd
 
@@ -337,13 +335,13 @@ def read_csv(path: pathlib.Path, **options: Any) -> Any:
             if isinstance(error, pd.errors.ParserError):
                 raise
             raise UserError(
-                "its rows have more fields than its first line has names: are there decimal "
-                "commas, or a name too few?"
+                "its rows have more fields than its first line has names: check for decimal commas "
+                "and missing names"
             ) from None
 
 
 def check_comments(path: pathlib.Path, separator: str) -> None:
-    """Check that no comments precede the names of the columns of an unreadable table."""
+    """Check that an unreadable table does not begin with comments before the column names."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = list(itertools.islice(file, NUM_FIRST_LINES))
     number = len(list(itertools.takewhile(lambda line: line.startswith(COMMENT_MARKS), lines)))
@@ -358,25 +356,25 @@ def check_comments(path: pathlib.Path, separator: str) -> None:
 
 
 def check_header(path: pathlib.Path) -> None:
-    """Check that the first line of a .csv has names, which are taken off, and no numbers."""
+    """Check that the first line of a .csv contains names rather than numbers."""
     import pandas as pd
 
-    # The text: a frame gives a second column 0.0 the name 0.0.1.
+    # Read the text, since a frame would rename a second column 0.0 to 0.0.1.
     separator = SEPARATORS[path.suffix.lower()]
     line = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
     names = line.to_numpy()[0]
-    numbers: Any = pd.to_numeric(names, errors="coerce")  # NaN where a name is none
+    numbers: Any = pd.to_numeric(names, errors="coerce")  # NaN for names
     if not np.isnan(numbers).any() and names.tolist() != list(map(str, range(len(names)))):
         raise UserError(
-            "its first line has only numbers and would be lost: write the names of the columns "
-            "there, or save the numbers as .npy"
+            "its first line has only numbers and would be lost: write the column names there, or "
+            "save the numbers as .npy"
         )
 
 
 def as_columns(values: np.ndarray) -> np.ndarray:
-    """Return an array as (time, channels); of one dimension it is one channel."""
+    """Return an array as (time, channels); one dimension becomes one channel."""
     if values.dtype.kind not in "fiu":
-        raise UserError(f"it holds {values.dtype}, not numbers")
+        raise UserError(f"it contains {values.dtype}, not numbers: save numbers")
     if values.ndim not in (1, 2):
         raise UserError(f"it has shape {values.shape}: give (time, channels)")
     return values[:, None] if values.ndim == 1 else values

@@ -1,4 +1,4 @@
-"""Files of users: which there are below a folder, which may be opened, which are left out."""
+"""Discovery of user files: walk folders, check paths, and list skipped files with reasons."""
 
 import hashlib
 import os
@@ -12,31 +12,31 @@ from typing import Any, NamedTuple, TypeAlias
 from cpc.files import RUN_LOCK, SWEEP_LOCK
 from cpc.types import UserError
 
-#: Name, and the reason in one sentence; each becomes a line of skipped.txt.
+#: A name and a one-sentence reason; each pair becomes a line of skipped.txt.
 Skipped: TypeAlias = tuple[str, str]
-#: Names that a count of entries gives as examples.
+#: Number of names listed as examples next to a count.
 NUM_EXAMPLES = 3
 
 
 class Found(NamedTuple):
-    """The files below a folder, by what becomes of them."""
+    """Result of a search below a folder."""
 
-    files: list[Any]  # sorted: paths of `find_data`, texts of `walk_files`
-    unreadable: list[Skipped]  # (folder, reason) of those that cannot be listed: data may be there
-    left_out: list[Skipped]  # (name, reason) of files that are not read and of folders passed over
+    files: list[Any]  # sorted; paths from `find_data`, strings from `walk_files`
+    unreadable: list[Skipped]  # (folder, reason) of folders that cannot be listed
+    left_out: list[Skipped]  # (name, reason) of files and folders that are not read
 
 
-#: Endings of prose about data, of checksums, settings, thumbnails and programs.
+#: Suffixes of documents, checksums, settings, thumbnails and programs.
 DOCUMENTS = frozenset({
     ".bib", ".cfg", ".css", ".db", ".doc", ".docx", ".htm", ".html", ".ini", ".ipynb", ".js",
     ".log", ".m", ".md", ".md5", ".odt", ".pdf", ".py", ".rst", ".rtf", ".sh", ".sha1", ".sha256",
     ".sha512", ".tex", ".toml", ".yaml", ".yml",
 })  # fmt: skip
-#: Endings of lists, tables and labels.
+#: Suffixes of lists, tables and labels.
 LISTS = frozenset({
     ".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".xls", ".xlsx", ".xml",
 })  # fmt: skip
-#: Names, without endings and in lower case, of files that accompany data of any kind.
+#: Stems, in lower case, of files that accompany any kind of data.
 COMPANIONS = frozenset({
     "authors", "changelog", "changes", "checksums", "citation", "contributing", "contributors",
     "copying", "copyright", "dockerfile", "licence", "license", "makefile", "md5sum", "md5sums",
@@ -50,14 +50,15 @@ def find_data(
     others: Collection[str] = DOCUMENTS,
     advice: str = "convert it to one of {endings}",
 ) -> Found:
-    """Return the files below a folder that a kind of data reads, and account for all others.
+    """Find the files below a folder that have one of `endings`, and account for all others.
 
-    Every file is either in `files`, or listed in `left_out` with a reason, or known to be something
-    else: hidden, named like a licence or read-me (`COMPANIONS`), or with one of the endings
-    `others`.
+    Every file is in `files`, or in `left_out` with a reason, or ignored: hidden files, files named
+    like a licence or read-me (`COMPANIONS`), and files that end in one of `others`.
 
-    Endings are in lower case, with the dot. `advice` says what to do with a file of another format;
-    it may name {name}, {stem} and {endings}.
+    Args:
+        root: the folder.
+        endings, others: suffixes in lower case, with the dot.
+        advice: fix for a file in another format; may contain {name}, {stem} and {endings}.
     """
     walk = walk_files(root)
     paths = [Path(file) for file in walk.files if not file.rpartition("/")[2].startswith(".")]
@@ -73,34 +74,34 @@ def find_data(
             name=printable(path.name), stem=printable(path.stem), endings=list_endings(endings)
         )
         why = f"{printable(other)} is read instead" if other else fix
-        left_out.append((name, f"{name} has a format that is not read: {why}"))
+        left_out.append((name, f"{name} is in an unsupported format: {why}"))
     return Found(sorted(files), walk.unreadable, left_out + walk.left_out)
 
 
 def list_endings(endings: Iterable[str]) -> str:
-    """Return endings as words: "flac, wav"."""
+    """Join endings without their dots: "flac, wav"."""
     return ", ".join(sorted(ending[1:] for ending in endings))
 
 
 def walk_files(root: str | Path) -> Found:
-    """Return all files below a folder, at any depth, also behind links, each folder once.
+    """Find all files below a folder at any depth, following links but visiting each folder once.
 
-    Folders whose name begins with a dot are passed over, and directories of runs, which would read
-    what they write. Links in a circle end. Real folders come before those behind links: a file has
-    its own path, not that of a link to it.
+    Folders whose name begins with a dot are skipped, and so are run directories, since a run would
+    read its own outputs. Folders are visited before links to them, so that a file is listed under
+    its real path.
     """
     found, seen, starts = Found([], [], []), set(), [str(root)]
 
     def report(error: OSError) -> None:
         name = printable(error.filename)
-        found.unreadable.append((name, f"the folder {name} cannot be read: {error.strerror}"))
+        found.unreadable.append((name, f"folder {name} cannot be read: {error.strerror}"))
 
     while starts:
         for folder, folders, files in os.walk(starts.pop(0), onerror=report):
             folders[:] = [name for name in folders if not name.startswith(".")]
             try:
                 reason = find_reason(folder, seen)
-            except OSError as error:  # it has just been removed
+            except OSError as error:  # removed in the meantime
                 report(error)
                 continue
             if reason:
@@ -118,45 +119,46 @@ def walk_files(root: str | Path) -> Found:
 
 
 def find_reason(folder: str, seen: set[tuple[int, int]]) -> str:
-    """Return why a folder is passed over, or "" after adding it to those `seen`, the root first."""
+    """Return why a folder is skipped, or "" after adding it to `seen`; the root comes first."""
     status = os.stat(folder)  # noqa: PTH116 (a million paths need not become objects)
     if (status.st_dev, status.st_ino) in seen:
-        return "links to a folder that is read already"
+        return "links to a folder that is already read"
     seen.add((status.st_dev, status.st_ino))
     is_below_root = len(seen) > 1
-    return "is the directory of a run, and no data" if is_below_root and is_of_runs(folder) else ""
+    return "is a run directory, not data" if is_below_root and is_of_runs(folder) else ""
 
 
 def is_of_runs(folder: str) -> bool:
-    """Whether a folder is the directory of a run, or of a sweep of runs."""
+    """Return whether a folder is the directory of a run or of a sweep."""
     return any(os.path.lexists(f"{folder}/{name}") for name in (RUN_LOCK, SWEEP_LOCK))
 
 
 def digest_files(paths: Iterable[str | Path], settings: str = "") -> str:
-    """Return a digest of settings and of the names, sizes and times of change of files."""
+    """Return a digest of `settings` and of the names, sizes and modification times of files."""
     digest = hashlib.sha256(settings.encode())
     for path in paths:
         digest.update(os.fsencode(path))
-        with suppress(OSError):  # a link to nowhere, which cannot be read either
+        with suppress(OSError):  # a dangling link, which cannot be read either
             status = os.stat(path)  # noqa: PTH116 (a million paths need not become objects)
             digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 def check_file(path: str | Path) -> None:
-    """Check that a path is a regular file: fifos and devices are never opened, they may not end."""
+    """Check that a path is a regular file; reading a fifo or device might never end."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
         raise UserError(f"{printable(path)} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(mode):
         raise UserError(
-            f"{printable(path)} is no file but a folder, fifo, socket or device: it is not opened"
+            f"{printable(path)} is not a regular file but a folder, fifo, socket or device: "
+            "give a file"
         )
 
 
 def read_named(path: str | Path, what: str) -> str:
-    """Return a text file that names recordings: without a mark of byte order, accents composed."""
+    """Read a text file that contains names: drop the byte order mark, normalize to NFC."""
     check_file(path)
     try:
         return same_name(Path(path).read_text(encoding="utf-8-sig"))
@@ -165,12 +167,12 @@ def read_named(path: str | Path, what: str) -> str:
 
 
 def same_name(text: str) -> str:
-    """Return text in one of its ways to be written, so that equal names compare equal (NFC)."""
+    """Normalize text to NFC, so that equal names compare equal."""
     return unicodedata.normalize("NFC", text)
 
 
 def check_name(path: str | Path) -> None:
-    """Check that a name can become an id in text files; libsndfile takes no other."""
+    """Check that a name is valid UTF-8, which text files and libsndfile require."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -178,7 +180,7 @@ def check_name(path: str | Path) -> None:
 
 
 def printable(text: str | Path) -> str:
-    r"""One line that any file and terminal takes, also where a name is no text.
+    r"""Return a name as one printable line; escape other characters, such as invalid UTF-8.
 
     >>> printable("grün" + chr(0xDCE9) + chr(10))
     'grün\\udce9\\n'
@@ -188,11 +190,11 @@ def printable(text: str | Path) -> str:
 
 
 def find_copies(digests: Iterable[Hashable | None]) -> dict[int, int]:
-    """Return the index of each copy, mapped to the index of the first entry of equal content.
+    """Return the index of each copy, mapped to the index of the first entry with equal content.
 
-    For data of any kind: give a digest of each entry's decoded content, in the order in which the
-    entries are kept, and leave the copies out before splitting, listed in `skipped`. An entry whose
-    digest is None, such as a damaged one, has no copies.
+    Works for any kind of data: pass a digest of each entry's decoded content, in the order in which
+    entries are kept, then drop the copies before splitting and list them in `skipped`. An entry
+    with the digest None, such as a damaged one, is never a copy.
 
     >>> find_copies(["a", "b", None, "a", "b", "a", None])
     {3: 0, 4: 1, 5: 0}
@@ -206,7 +208,7 @@ def find_copies(digests: Iterable[Hashable | None]) -> dict[int, int]:
 
 
 def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, what: str) -> None:
-    """Check that not too large a share is skipped for the rest to be trusted."""
+    """Raise an error if more than `max_fraction` of all entries are skipped."""
     if len(skipped) > max_fraction * total:
         first = "; ".join(reason for _, reason in skipped[:3])
         raise UserError(
@@ -216,7 +218,7 @@ def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, w
 
 
 def count_names(entries: Sequence[Skipped], what: str) -> str:
-    """Return a count of entries with their first names, for a console's line about data.
+    """Return a count of entries with the first names, for a console line about data.
 
     >>> count_names([(f"data/{name}.wav", "is empty") for name in "abcd"], "files skipped")
     '4 files skipped (a.wav, b.wav, c.wav, ...)'

@@ -1,4 +1,4 @@
-"""Windows drawn over all recorded time, short clips whole: pure in (seed, step, process)."""
+"""Audio windows sampled uniformly over time, as a function of seed, step and process."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -10,17 +10,17 @@ from cpc.data.pipeline import rows_of_process
 from cpc.data.recordings import Recordings, gains, read_windows
 from cpc.types import Batch, UserError
 
-#: draw(rng, number) -> recordings and starts of windows, (number,) each.
+#: draw(rng, number) -> indices of recordings and starts of windows, (number,) each.
 DrawWindows: TypeAlias = Callable[
     [np.random.Generator, int], tuple[Int[np.ndarray, " b"], Int[np.ndarray, " b"]]
 ]
 
 
 def uniform_windows(lengths: Int[np.ndarray, " n"], window_length: int) -> DrawWindows:
-    """Return a draw of windows that hears every second of all recordings as often.
+    """Return a function that draws windows such that all recorded time is equally likely.
 
-    A recording of L is drawn in proportion to max(L, W), W the window's length, and then where its
-    window begins, from 0 to L - W. So W of L are heard of a long one, and a short one whole.
+    A recording of length L is drawn with probability proportional to max(L, W), for windows of
+    length W, and then a start from 0 to L - W. A recording shorter than W is drawn whole.
 
     >>> draw = uniform_windows(np.array([2, 4, 16]), 4)
     >>> recordings, starts = draw(np.random.default_rng(0), 24_000)
@@ -39,7 +39,7 @@ def uniform_windows(lengths: Int[np.ndarray, " n"], window_length: int) -> DrawW
 def one_speaker_windows(
     lengths: Int[np.ndarray, " n"], window_length: int, speaker_of: Int[np.ndarray, " n"]
 ) -> DrawWindows:
-    """Return a draw of which all windows are of one speaker, that of a uniform first window."""
+    """Return a draw of windows from one speaker, the speaker of a uniformly drawn window."""
     draw_first = uniform_windows(lengths, window_length)
 
     def draw(rng, number):
@@ -52,13 +52,13 @@ def one_speaker_windows(
 
 
 def make_batches(recordings: Recordings, **options: Any) -> Callable[[int], Batch]:
-    """`make_packed_batches` with x in float32, as models take it: full scale 1, times the gain."""
+    """Return `make_packed_batches` with float32 waveforms: full scale 1, times the gain."""
     draw = make_packed_batches(recordings, **options)
     return lambda step: unpack(draw(step))
 
 
 def unpack(batch: Batch) -> Batch:
-    """Windows in float32, brought to their loudness: on the device, where the batch is there.
+    """Convert int16 windows to float32 at their loudness, on the device of the batch.
 
     >>> unpack({"x": np.array([[4, -8]], np.int16), "gain": np.array([0.5], np.float32)})
     {'x': array([[ 2., -4.]], dtype=float32)}
@@ -77,39 +77,38 @@ def make_packed_batches(
     process: int = 0,
     num_processes: int = 1,
 ) -> Callable[[int], Batch]:
-    """`step -> batch` of windows, drawn over all recorded time as by `uniform_windows`.
+    """Return `step -> batch` with windows drawn by `uniform_windows`.
 
-    Of a recording every window is equally likely, and a clip shorter than a window is drawn whole.
+    Windows keep the int16 samples of the pack, which halves the copy to the device; `unpack`
+    converts them to waveforms there.
 
-    The samples are those of the pack, half of what float32 would take to copy to the device; there,
-    `unpack` makes waveforms of them.
+    Draws are made for the global batch and each process takes its rows, so the samples depend on
+    neither the number of processes nor the number of threads. With `one_speaker`, each batch has
+    windows of a single speaker, drawn in proportion to the speaker's recorded time; over many
+    batches, every window is as likely as without it.
 
-    The draws are those of the global batch, and each process takes its rows, so that neither the
-    number of processes nor of threads changes what is drawn. With `one_speaker` all windows of a
-    batch are one speaker's, who is drawn in proportion to what is drawn of each, so that over many
-    batches every window is drawn as often as without.
-
-    A batch, b = batch_size / num_processes:
+    A batch contains, with b = batch_size / num_processes:
 
         x: int16 (b, s).
-        gain: float32 (b,), to full scale 1 and to the loudness at which the window's whole
-            utterance has `TARGET_RMS`: it says nothing about the speaker.
+        gain: float32 (b,), factor to full scale 1 and to the loudness at which the whole
+            utterance has `TARGET_RMS`, so that loudness does not reveal the speaker.
         sequence: int32 (b,), row in the global batch.
-        speaker: int32 (b,), index into the sorted names of the speakers of `recordings`.
+        speaker: int32 (b,), index into the sorted speaker names of `recordings`.
         utterance: int32 (b,), index into `recordings`.
-        start: int32 (b,), sample of the utterance at which the window begins.
-        sample: int32 (b,), the same on a line of all recordings, modulo 2^32: a recording takes its
-            length of it, a clip shorter than a window two of these. It tells what overlaps.
-        num_samples: int32 (b,), how many samples are real; the others are 0. Only if there are
-            clips shorter than a window, in whatever batch.
+        start: int32 (b,), first sample of the window in the utterance.
+        sample: int32 (b,), first sample of the window on a time line of all recordings, modulo
+            2^32, from which overlaps are computed. A recording occupies its own length, a clip
+            shorter than a window two windows.
+        num_samples: int32 (b,), number of real samples; the others are 0. Present only if some
+            recording is shorter than a window, whether or not it is in this batch.
     """
     rows = rows_of_process(batch_size, process, num_processes, "windows")
     if window_samples < 1:
-        raise UserError(f"a window of {window_samples} samples holds nothing: choose at least 1")
+        raise UserError(f"a window of {window_samples} samples is empty: choose at least 1")
     if not len(recordings):
-        raise UserError("there are no recordings to draw windows from: check what was selected")
+        raise UserError("no recordings to draw windows from: check the selection")
     if recordings.rms is None:
-        raise UserError("the recordings have no loudness yet: pack them")
+        raise UserError("the loudness of the recordings is unknown: pack them first")
     gain = gains(recordings.rms) / np.float32(32768)
     _, speaker_of = np.unique(np.asarray(recordings.speakers), return_inverse=True)
     lengths = recordings.lengths
@@ -118,7 +117,7 @@ def make_packed_batches(
         draw = one_speaker_windows(lengths, window_samples, speaker_of)
     real = np.minimum(lengths, window_samples)
     is_short = lengths < window_samples
-    # A clip has a window on either side to itself, as its own may be counted from its end, too.
+    # A short clip gets a window of margin on either side, as it may be placed from its end.
     slots = np.where(is_short, 2 * window_samples, lengths)
     line = np.append(0, np.cumsum(slots))[:-1] + np.where(is_short, window_samples, 0)
 

@@ -1,4 +1,4 @@
-"""Words on their way to a step: slices of a text, frequent words thinned out, of one shape."""
+"""Batches of words for training embeddings: subsampled slices of a text, of fixed shape."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,18 +8,18 @@ from jaxtyping import Float64, Int
 
 from cpc.types import UserError
 
-#: Tokens from one possible bound of a slice to the next, at most: more are read at once.
-MOST_BETWEEN = 1024
+#: Maximum tokens between two candidate bounds of a slice.
+MAX_GRAIN = 1024
 
 
 class WordStream(NamedTuple):
-    """Launches of steps over a text, in an order that changes from epoch to epoch."""
+    """Launches of training steps over a text, in a new order each epoch."""
 
     launch: Callable[[int], dict[str, np.ndarray]]
     """Index of a launch -> {"tokens", "sentence"}, int32 (steps, margin + positions + margin); the
-    margins repeat the neighbours' words. Where nothing is, both are -1."""
-    per_epoch: int  # launches of an epoch
-    words_per_launch: float  # of the text, those that are thinned out included
+    margins repeat words of the neighbouring steps. Padding is -1 in both."""
+    per_epoch: int  # launches in an epoch
+    words_per_launch: float  # words of the text per launch, counted before subsampling
 
 
 def word_stream(
@@ -32,49 +32,49 @@ def word_stream(
     positions: int,
     margin: int,
 ) -> WordStream:
-    """Return launches of `steps` steps of `positions` words, made of a text that may lie on a disk.
+    """Return launches of `steps` steps of `positions` words each, which read the text in parts.
 
-    A slice of the text ends where so many words are expected to stay as a launch holds, less a
-    twentieth; what does not fit is left out. Each launch is a function of its index alone.
+    The text is cut into slices in which 95 % of a launch's words are expected to survive
+    subsampling; survivors beyond the capacity are dropped. Each launch is a function of its index.
 
     Args:
-        tokens: (n,) ids; read in parts, never whole.
-        sentence_starts: where sentences begin, and the end of the last. Words of one sentence have
-            one number.
-        keep: chance of each word to stay.
-        steps, positions, margin: the shape of a launch; a margin of 5 shows 5 words on either side.
+        tokens: (n,) ids, for example memory-mapped; never read as a whole.
+        sentence_starts: first token of each sentence, and the end of the last sentence. The words
+            of a sentence share a number in the launch.
+        keep: probability of each vocabulary word to be kept.
+        steps, positions, margin: shape of a launch; a margin of 5 adds 5 words on either side.
     """
     n, capacity = len(tokens), steps * positions
-    grain = min(MOST_BETWEEN, max(1, capacity // 32))  # less than the twentieth that is spare
-    at_once = MOST_BETWEEN * grain
+    grain = min(MAX_GRAIN, max(1, capacity // 32))  # below the 5 % that are spare
+    at_once = MAX_GRAIN * grain
     parts = [keep[tokens[i : i + at_once]] for i in range(0, n, at_once)]
     grains = [np.add.reduceat(part, np.arange(0, len(part), grain)) for part in parts]
-    upto = np.cumsum(np.concatenate([np.zeros(0), *grains]))  # tokens that are expected to stay
-    if not n or upto[-1] < 2:
+    cumulative = np.cumsum(np.concatenate([np.zeros(0), *grains]))  # expected number of kept tokens
+    if not n or cumulative[-1] < 2:
         raise UserError(
-            "the text has no two words that would be trained on: lower data.min_count, raise "
-            "data.subsample, or give more text"
+            "the text has fewer than two words to train on: lower data.min_count, raise "
+            "data.subsample, or add text"
         )
-    num = max(1, int(np.ceil(upto[-1] / (0.95 * capacity))))
-    cuts = np.searchsorted(upto, upto[-1] * np.arange(1, num) / num) + 1
+    num = max(1, int(np.ceil(cumulative[-1] / (0.95 * capacity))))
+    cuts = np.searchsorted(cumulative, cumulative[-1] * np.arange(1, num) / num) + 1
     bounds = np.unique([0, *np.minimum(cuts * grain, n), n])
     num = len(bounds) - 1
-    room = margin + np.arange(positions + 2 * margin)[None] - margin
-    places = np.arange(steps)[:, None] * positions + room
+    offsets = margin + np.arange(positions + 2 * margin)[None] - margin
+    indices = np.arange(steps)[:, None] * positions + offsets
 
     def launch(index: int) -> dict[str, np.ndarray]:
-        epoch, turn = divmod(index, num)
-        which = np.random.default_rng((seed, epoch)).permutation(num)[turn]
-        start, stop = bounds[which], bounds[which + 1]
+        epoch, position = divmod(index, num)
+        number = np.random.default_rng((seed, epoch)).permutation(num)[position]
+        start, stop = bounds[number], bounds[number + 1]
         part = np.asarray(tokens[start:stop])
-        stays = np.random.default_rng((seed, epoch, which)).random(len(part)) < keep[part]
-        stays = np.flatnonzero(stays)[:capacity]
-        of = np.searchsorted(sentence_starts, start + stays, side="right")
-        of = of - of[0] if len(of) else of
+        is_kept = np.random.default_rng((seed, epoch, number)).random(len(part)) < keep[part]
+        kept = np.flatnonzero(is_kept)[:capacity]
+        sentence_of = np.searchsorted(sentence_starts, start + kept, side="right")
+        sentence_of = sentence_of - sentence_of[0] if len(kept) else sentence_of
         shape = capacity + 2 * margin
         words, sentences = np.full((2, shape), -1, np.int32)
-        words[margin : margin + len(stays)] = part[stays]
-        sentences[margin : margin + len(stays)] = of
-        return {"tokens": words[places], "sentence": sentences[places]}
+        words[margin : margin + len(kept)] = part[kept]
+        sentences[margin : margin + len(kept)] = sentence_of
+        return {"tokens": words[indices], "sentence": sentences[indices]}
 
     return WordStream(launch, num, n / num)

@@ -1,6 +1,6 @@
-"""Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three.
+"""Flax linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k) and complete CPC models.
 
-Impossible arguments raise `UserError`, which names them and a way out.
+Invalid arguments raise `UserError`, which names the argument and a fix.
 """
 
 from cpc.models.contexts import GRU as GRU

@@ -1,8 +1,8 @@
-"""An agent with a memory: encoder, recurrent memory, actor and critic, and CPC on the same parts.
+"""Actor-critic agents with a recurrent memory, whose encoder and memory are also trained by CPC.
 
-Arrays are (t, b, ...), time first. z_t = g_enc(x_t) and c_t, the memory of all z and actions of the
-episode up to t, are the latents and contexts of van den Oord et al. (2018), section 3.4: only the
-W_k are added for CPC.
+Arrays are time-major, (t, b, ...). The latents z_t = g_enc(x_t) and the contexts c_t, the memory of
+all latents and actions of the episode up to t, are those of van den Oord et al. (2018),
+section 3.4: CPC only adds the W_k.
 """
 
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ MEMORIES = ("gru", "lstm", "none")
 
 
 class Heard(NamedTuple):
-    """What an agent gets of a step, before it acts."""
+    """The input of an agent at each step, before it acts."""
 
     observation: Float[Array, "t b *o"]
     previous: Int[Array, "t b"]
-    """The action that led here; of no account where `is_first`."""
+    """The previous action; ignored if `is_first`."""
     is_first: Bool[Array, "t b"]
-    """Whether an episode begins."""
+    """Whether an episode begins at this step."""
 
 
 class AgentOutputs(NamedTuple):
-    """Policy, values, latents and contexts of steps, and the memory for the next one."""
+    """Policy logits, values, latents and contexts of all steps, and the memory after them."""
 
     logits: Float[Array, "t b actions"]
     values: Float[Array, "t b"]
@@ -40,7 +40,7 @@ class AgentOutputs(NamedTuple):
 
 
 class DenseEncoder(nn.Module):
-    """Layers of ReLUs on whatever shape an observation has."""
+    """Dense layers with ReLU on flattened observations of any shape."""
 
     widths: Sequence[int] = (128, 64)
 
@@ -59,7 +59,7 @@ class DenseEncoder(nn.Module):
 
 
 class PixelEncoder(nn.Module):
-    """Convolutions of 3 by 3 pixels on pictures (y, x, channels), then a layer."""
+    """3x3 convolutions with ReLU on images (y, x, channels), followed by a dense layer."""
 
     channels: Sequence[int] = (16, 32)
     strides: Sequence[int] = (1, 1)
@@ -76,7 +76,7 @@ class PixelEncoder(nn.Module):
 
 
 class Critic(nn.Module):
-    """Layers of tanh, if there are any, and the value."""
+    """Optional dense layers with tanh, followed by a linear layer that returns the value."""
 
     widths: Sequence[int] = ()
 
@@ -91,13 +91,13 @@ class Critic(nn.Module):
 
 
 class Agent(nn.Module):
-    """Policy and values from a memory that begins anew with each episode, and W_k on it.
+    """A recurrent actor-critic whose memory resets at each episode, with CPC predictors on it.
 
-    With `given_actions` the predictions know what is done meanwhile (CPC|Action, Guo et al. 2018):
-    h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k).
+    With `given_actions`, predictions depend on the actions up to their target (CPC|Action, Guo et
+    al. 2018): h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k).
 
-    With `critic_widths` the values have layers of their own and no memory: where returns are large,
-    the gradients of shared ones are all for the values.
+    With `critic_widths`, the critic has its own layers on the observation and does not use the
+    memory: if returns are large, the values dominate the gradients of shared layers.
     """
 
     num_actions: int
@@ -109,10 +109,10 @@ class Agent(nn.Module):
     critic_widths: Sequence[int] = ()
 
     def setup(self):
-        """Make the parts."""
+        """Create the submodules."""
         if self.memory not in MEMORIES:
             raise UserError(
-                f"there is no memory {self.memory!r}: choose one of {', '.join(MEMORIES)}"
+                f"memory {self.memory!r} is unknown: choose one of {', '.join(MEMORIES)}"
             )
         self.cell = {"gru": GRUCell, "lstm": LSTMCell, "none": NoMemory}[self.memory](self.width)
         self.actor = nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(0.01))
@@ -125,45 +125,45 @@ class Agent(nn.Module):
 
     @nn.nowrap
     def begin(self, b: int) -> Any:
-        """Return the empty memory of b environments."""
+        """Return the initial memory of `b` environments."""
         zero = jnp.zeros((b, self.width))
         return (zero, zero) if self.memory == "lstm" else zero
 
-    def __call__(self, heard: Heard, memory: Any) -> AgentOutputs:
-        """Return what the agent makes of steps that follow those which left this memory."""
-        z = self.encoder(heard.observation)
-        previous = jax.nn.one_hot(heard.previous, self.num_actions)
-        previous = jnp.where(heard.is_first[..., None], 0.0, previous)
-        memory, c = self.cell(jnp.concatenate([z, previous], -1), heard.is_first, memory)
-        values = self.critic(heard.observation if self.critic_widths else c)
+    def __call__(self, inputs: Heard, memory: Any) -> AgentOutputs:
+        """Return the outputs of consecutive steps, starting from `memory`."""
+        z = self.encoder(inputs.observation)
+        previous = jax.nn.one_hot(inputs.previous, self.num_actions)
+        previous = jnp.where(inputs.is_first[..., None], 0.0, previous)
+        memory, c = self.cell(jnp.concatenate([z, previous], -1), inputs.is_first, memory)
+        values = self.critic(inputs.observation if self.critic_widths else c)
         if self.is_initializing():
-            self.predict(c, heard.previous)
+            self.predict(c, inputs.previous)
         return AgentOutputs(self.actor(c), values, z, c, memory)
 
     def predict(
         self, c: Float[Array, "t b h"], actions: Int[Array, "t b"]
     ) -> Float[Array, "t b k d"]:
-        """Return predictions of the z that lie 1 to k steps ahead, if so `given_actions`."""
+        """Predict the latents 1 to k steps ahead, given the actions if `given_actions` is set."""
         return self.predictor(self._imagine(c, actions) if self.given_actions else c)
 
     def _imagine(self, c, actions):
-        """h_1 .. h_k from each context, (t, b, k, h), by the actions that were done."""
+        """Unroll the open-loop GRU from each context over the next k actions: (t, b, k, h)."""
         (t, b, width), k = c.shape, self.num_offsets
-        done = jax.nn.one_hot(jnp.pad(actions, ((0, k), (0, 0))), self.num_actions)
-        ahead = jnp.stack([done[i : i + t].reshape(t * b, -1) for i in range(k)])
-        goes_on = jnp.zeros(ahead.shape[:2], bool)
-        _, h = self.open_loop(ahead, goes_on, c.reshape(t * b, width))
+        actions = jax.nn.one_hot(jnp.pad(actions, ((0, k), (0, 0))), self.num_actions)
+        ahead = jnp.stack([actions[i : i + t].reshape(t * b, -1) for i in range(k)])
+        never_first = jnp.zeros(ahead.shape[:2], bool)
+        _, h = self.open_loop(ahead, never_first, c.reshape(t * b, width))
         return jnp.moveaxis(h, 0, 1).reshape(t, b, k, width)
 
 
 class GRUCell(nn.Module):
-    """Gated recurrent units over (t, b, d) that forget where an episode begins."""
+    """Gated recurrent units over (t, b, d) whose state resets where an episode begins."""
 
     width: int
 
     @nn.compact
     def __call__(self, x, is_first, h):
-        """Return the last state and all states."""
+        """Return the last state and the states of all steps."""
         gates = nn.Dense(3 * self.width, name="input")(x)
         make = nn.initializers.orthogonal(column_axis=-1)
         w = self.param("recurrent", make, (self.width, 3 * self.width))
@@ -183,13 +183,13 @@ class GRUCell(nn.Module):
 
 
 class LSTMCell(nn.Module):
-    """Long short-term memory that forgets where an episode begins."""
+    """Long short-term memory over (t, b, d) whose state resets where an episode begins."""
 
     width: int
 
     @nn.compact
     def __call__(self, x, is_first, state):
-        """Return the last state and all outputs."""
+        """Return the last state and the outputs of all steps."""
         gates = nn.Dense(4 * self.width, name="input")(x)
         make = nn.initializers.orthogonal(column_axis=-1)
         w = self.param("recurrent", make, (self.width, 4 * self.width))
@@ -206,11 +206,11 @@ class LSTMCell(nn.Module):
 
 
 class NoMemory(nn.Module):
-    """A layer of the step alone, for tasks that show their state."""
+    """A dense layer on each step alone, for tasks whose observations contain the whole state."""
 
     width: int
 
     @nn.compact
     def __call__(self, x, is_first, state):
-        """Return the state as it was, and the layer's outputs."""
+        """Return the unchanged state and the outputs of all steps."""
         return state, nn.tanh(nn.Dense(self.width, name="input")(x))

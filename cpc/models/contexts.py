@@ -1,9 +1,9 @@
-"""Context networks g_ar: latents to contexts, each causal, on inputs of any size.
+"""Context networks g_ar: causal networks from latents to contexts, for inputs of any size.
 
-Of sequences (b, t, d), c_t sees z_1 .. z_t and nothing later. They may come in pieces:
-`advance(z, state)` gives the contexts of the latents z that follow those which left `state` behind
-(None: they are the first), and the state that z leaves. Of images (b, i, j, d), c_ij sees rows
-1 .. i of the grid and nothing below; of these rows it sees all columns that the network reaches.
+On sequences (b, t, d), c_t depends on z_1 .. z_t only. A sequence can be processed in pieces:
+`advance(z, state)` continues from the `state` after the previous latents (None at the start) and
+returns the contexts of z and the next state. On images (b, i, j, d), c_ij depends on rows 1 .. i of
+the grid, and within these on all columns that the network reaches.
 """
 
 import flax.linen as nn
@@ -17,11 +17,11 @@ from cpc.models.layers import Conv, Dense, LayerStack
 from cpc.types import UserError
 
 
-def steps_at_once() -> int:
-    """Return how many steps the loops do in one turn.
+def choose_unroll() -> int:
+    """Return the number of steps per iteration of the recurrent loops.
 
-    An accelerator then writes what they keep with one kernel for all of them, and starts half as
-    many in all; a CPU, which starts none, is slower for it.
+    Unrolling lets an accelerator write the residuals of several steps with one kernel and halves
+    the number of kernels it launches. On a CPU, which launches none, it is slower.
     """
     return 1 if jax.default_backend() == "cpu" else 8
 
@@ -38,34 +38,36 @@ def gru_scan(
         r = sigmoid(x_r + h W_r)    u = sigmoid(x_u + h W_u)    n = tanh(x_n + r (h W_n + b_n))
         h' = n + u (h - n)
 
-    (Cho et al. 2014, with the reset gate after the recurrent product, as in cuDNN and torch.) The
-    input projections x are made for all steps at once outside. The backward scan computes only what
-    depends on the step after; the gradient of W is one product. An axis of blocks makes W block
-    diagonal: each part of the state has gates of its own, which read that part alone.
+    This is the GRU of Cho et al. (2014) with the reset gate after the recurrent product, as in
+    cuDNN and torch. The caller computes the input projections x for all steps at once. The backward
+    scan only computes terms that depend on the following step; the gradient of W is one product.
+    With a blocks axis, W is block diagonal: the gates of each block of the state read only that
+    block.
     """
     return _gru_forward(x, w, bias, start)[0]
 
 
 def _gru_forward(x, w, bias, start):
-    # An accelerator makes the gates again for the gradient, of all steps at once: a product more,
-    # and nothing to write in each step but the state. On an H200 that takes 0.9 of the time; on a
-    # CPU the product is what takes the time.
-    again = jax.default_backend() != "cpu"
+    # On an accelerator, the backward pass recomputes the gates of all steps at once: one more
+    # product, but each step writes only its state. On an H200 this takes 0.9 of the time; on a CPU
+    # the product would dominate.
+    recompute = jax.default_backend() != "cpu"
 
     def step(h, x):
         gates = _gates(x, h @ w, bias)
         _, u, n, _ = gates
         h = n + u * (h - n)
-        return h, (h, None if again else jnp.concatenate(gates, axis=-1))
+        return h, (h, None if recompute else jnp.concatenate(gates, axis=-1))
 
-    _, (states, kept) = jax.lax.scan(step, start, jnp.split(x, 3, axis=-1), unroll=steps_at_once())
-    return states, (w, start, states, (x, bias) if again else kept)
+    x_gates = jnp.split(x, 3, axis=-1)
+    _, (states, gates) = jax.lax.scan(step, start, x_gates, unroll=choose_unroll())
+    return states, (w, start, states, (x, bias) if recompute else gates)
 
 
 def _gates(x, p, bias):
-    """The gates r, u, n and the recurrent part of n's sum, of inputs x and products p."""
-    # Gate by gate, and not r and u as one array: a CPU would compute that once for each of
-    # them, and take as long for gates that it need not keep as for the product.
+    """Return the gates r, u, n and the recurrent part of n's argument."""
+    # r and u are separate arrays: a CPU would compute a joint array once for each of them, and
+    # gates that are not kept would then take as long as the product.
     (x_r, x_u, x_n), (p_r, p_u, p_n) = x, jnp.split(p, 3, axis=-1)
     r, u = jax.nn.sigmoid(x_r + p_r), jax.nn.sigmoid(x_u + p_u)
     recurrent = p_n + bias[..., None, :]
@@ -73,20 +75,21 @@ def _gates(x, p, bias):
 
 
 def _gru_backward(residuals, g):
-    w, start, states, kept = residuals
+    w, start, states, saved = residuals
     width = start.shape[-1]
     previous = jnp.concatenate([start[None], states[:-1]])
-    if isinstance(kept, tuple):
-        x, bias = kept
+    if isinstance(saved, tuple):
+        x, bias = saved
         gates = _gates(jnp.split(x, 3, axis=-1), previous @ w, bias)
     else:
-        gates = jnp.split(kept, 4, axis=-1)
+        gates = jnp.split(saved, 4, axis=-1)
     r, u, n, recurrent = gates
-    # Everything that does not depend on the steps after, for all steps at once: what the
-    # derivative by h' is multiplied with to be the derivative by n's sum and by each gate of p.
+    # Computed for all steps at once, as these do not depend on later steps: the factors from the
+    # gradient of h' to the gradient of n's argument and of each gate of p.
     to_n = (1 - u) * (1 - n * n)
     to_p = (to_n * recurrent * r * (1 - r), (previous - n) * u * (1 - u), to_n * r)
-    transposed = w.mT  # once: inside of the loop a CPU walks across w in each step, half as fast
+    # Outside the loop: on a CPU, strided access to w in each step would be half as fast.
+    transposed = w.mT
 
     def step(dh, gates):
         g, to_p, u = gates
@@ -95,16 +98,16 @@ def _gru_backward(residuals, g):
         return dh * u + dp @ transposed, dh
 
     dstart, dh = jax.lax.scan(
-        step, jnp.zeros_like(start), (g, to_p, u), reverse=True, unroll=steps_at_once()
+        step, jnp.zeros_like(start), (g, to_p, u), reverse=True, unroll=choose_unroll()
     )
     dp = jnp.concatenate([dh * to_gate for to_gate in to_p], axis=-1)
     dx = jnp.concatenate([dp[..., : 2 * width], dh * to_n], axis=-1)
-    dw = _rows(previous).mT @ _rows(dp)
+    dw = _flatten_steps(previous).mT @ _flatten_steps(dp)
     return dx, dw, dp[..., 2 * width :].sum((0, -2)), dstart
 
 
-def _rows(x):
-    """(t, *blocks, b, n) -> (*blocks, t b, n)."""
+def _flatten_steps(x):
+    """Merge time into the batch axis: (t, *blocks, b, n) to (*blocks, t b, n)."""
     return jnp.moveaxis(x, 0, -3).reshape(*x.shape[1:-2], -1, x.shape[-1])
 
 
@@ -112,32 +115,32 @@ gru_scan.defvjp(_gru_forward, _gru_backward)
 
 
 class RecurrentContext(LayerStack):
-    """A context whose `advance` keeps all that it has seen in its state."""
+    """A context network whose state summarises all previous latents."""
 
-    #: Number of latents before its own that a context depends on: None for all.
+    #: Number of previous latents that a context depends on; None for all.
     reach = None
 
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
-        """Return the contexts, from zero states."""
+        """Return the contexts of sequences, starting from zero states."""
         return self.advance(z)[0]
 
 
 class FeedForwardContext(LayerStack):
-    """A context that depends on its own latent and the `reach` before it."""
+    """A context network whose outputs depend on their own latent and the `reach` before it."""
 
     def advance(
         self, z: Float[Array, "b t d"], state: Float[Array, "b r d"] | None = None
     ) -> tuple[Float[Array, "b t h"], Float[Array, "b r2 d"]]:
-        """Return contexts of latents that follow those in `state`, and the next state."""
-        whole = z if state is None else jnp.concatenate([state, z], axis=1)
-        contexts = self(whole)[:, whole.shape[1] - z.shape[1] :]
-        return contexts, whole[:, max(0, whole.shape[1] - self.reach) :]
+        """Return the contexts of latents that follow those in `state`, and the next state."""
+        joined = z if state is None else jnp.concatenate([state, z], axis=1)
+        contexts = self(joined)[:, joined.shape[1] - z.shape[1] :]
+        return contexts, joined[:, max(0, joined.shape[1] - self.reach) :]
 
 
 class GRU(RecurrentContext):
-    """Gated recurrent units (the paper's context: one layer of 256), from a zero state.
+    """Gated recurrent units with zero initial states (in the paper, one layer of 256).
 
-    With `blocks` the recurrent weights are block diagonal, as in DreamerV3 (Hafner et al. 2023).
+    With `blocks`, the recurrent weights are block diagonal, as in DreamerV3 (Hafner et al. 2023).
     """
 
     width: int = 256
@@ -146,19 +149,18 @@ class GRU(RecurrentContext):
     blocks: int = 1
 
     def __post_init__(self):
-        """Reject widths that do not split into blocks."""
         super().__post_init__()
         if self.width % self.blocks:
             raise UserError(
-                f"a GRU of {self.blocks} blocks needs a width that is a multiple of them, not "
-                f"{self.width}: change model.context_width or model.context_blocks"
+                f"GRU width {self.width} is not divisible by its {self.blocks} blocks: change "
+                "model.context_width or model.context_blocks"
             )
 
     @nn.compact
     def advance(
         self, z: Float[Array, "b t d"], state: tuple[Array, ...] | None = None
     ) -> tuple[Float[Array, "b t h"], tuple[Array, ...]]:
-        """Return contexts that go on from `state`, (b, h) of each layer, and the next state."""
+        """Return the contexts after `state`, (b, h) per layer, and the next state."""
         blocks = (self.blocks,) if self.blocks > 1 else ()
         width = self.width // self.blocks
 
@@ -181,18 +183,18 @@ class GRU(RecurrentContext):
 
 
 def _orthogonal_gates(rng, shape, dtype=jnp.float32):
-    """Draw an orthogonal matrix for each gate, side by side; for each block, if there are some."""
+    """Draw an orthogonal matrix per gate, concatenated along the columns, for each block."""
     *blocks, width, stacked = shape
     if blocks:
         keys = jax.random.split(rng, blocks[0])
         return jnp.stack([_orthogonal_gates(key, (width, stacked), dtype) for key in keys])
-    make = nn.initializers.orthogonal()
+    orthogonal = nn.initializers.orthogonal()
     keys = jax.random.split(rng, stacked // width)
-    return jnp.concatenate([make(key, (width, width), dtype) for key in keys], axis=-1)
+    return jnp.concatenate([orthogonal(key, (width, width), dtype) for key in keys], axis=-1)
 
 
 class LSTM(RecurrentContext):
-    """Long short-term memory; gates stacked i, f, g, o as in torch; c_t is the hidden state."""
+    """Long short-term memory; gates are stacked i, f, g, o as in torch; c_t is the hidden state."""
 
     width: int = 256
     num_layers: int = 1
@@ -202,7 +204,7 @@ class LSTM(RecurrentContext):
     def advance(
         self, z: Float[Array, "b t d"], state: tuple[tuple[Array, Array], ...] | None = None
     ) -> tuple[Float[Array, "b t h"], tuple[tuple[Array, Array], ...]]:
-        """Return contexts that go on from `state`, each layer's cell and output, and the next."""
+        """Return the contexts after `state`, (cell, hidden) per layer, and the next state."""
         h, ends = z.astype(self.dtype), []
         for i in range(self.num_layers):
             x = Dense(4 * self.width, dtype=self.dtype, name=f"input{i}")(h)
@@ -225,10 +227,11 @@ class LSTM(RecurrentContext):
 
 
 class CausalConv(FeedForwardContext):
-    """Residual causal convolutions: layer i looks back (kernel - 1) * 2^i latents more.
+    """Residual causal convolutions; layer i looks back another (kernel - 1) * 2^i latents.
 
-    Not `dilated`, each looks back kernel - 1 more, as those of wav2vec (Schneider et al. 2019). The
-    norm is of a latent's channels; that of wav2vec goes over time, and tells contexts what follows.
+    If not `dilated`, each layer looks back another kernel - 1, as in wav2vec (Schneider et al.
+    2019). Normalization is over the channels of one latent; that of wav2vec is also over time,
+    which leaks later latents into the contexts.
     """
 
     width: int = 256
@@ -239,7 +242,7 @@ class CausalConv(FeedForwardContext):
 
     @property
     def reach(self) -> int:
-        """Number of latents before its own that a context depends on.
+        """Number of previous latents that a context depends on.
 
         >>> CausalConv(num_layers=2).reach, CausalConv(num_layers=9, dilated=False).reach
         (6, 18)
@@ -249,7 +252,7 @@ class CausalConv(FeedForwardContext):
 
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
-        """Return the contexts; z_{-1}, z_{-2}, ... count as zero."""
+        """Return the contexts of sequences; latents before the first count as zeros."""
         h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for i in range(self.num_layers):
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm{i}")(h)
@@ -266,10 +269,10 @@ class CausalConv(FeedForwardContext):
 
 
 class CausalTransformer(FeedForwardContext):
-    """Pre-norm Transformer whose attention reaches `span` latents back and none ahead.
+    """A pre-norm Transformer with causal attention over the last `span` latents.
 
-    Positions enter as rotations of queries and keys (Su et al. 2021), so only distances count, and
-    a long recording is treated as the training windows were.
+    Positions enter as rotations of queries and keys (Su et al. 2021), so attention depends only on
+    distances, and long recordings are treated like the training windows.
     """
 
     width: int = 256
@@ -279,22 +282,21 @@ class CausalTransformer(FeedForwardContext):
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        """Reject widths that do not split into heads of pairs."""
         super().__post_init__()
         if self.width % (2 * self.num_heads):
             raise UserError(
-                f"a Transformer of {self.num_heads} heads needs a width that is a multiple of "
-                f"{2 * self.num_heads}, not {self.width}: change model.context_width"
+                f"Transformer width {self.width} is not a multiple of {2 * self.num_heads}, twice "
+                f"its {self.num_heads} heads: change model.context_width"
             )
 
     @property
     def reach(self) -> int:
-        """Number of latents before its own that a context depends on."""
+        """Number of previous latents that a context depends on."""
         return self.num_layers * (self.span - 1)
 
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
-        """Return the contexts."""
+        """Return the contexts of sequences."""
         h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for i in range(self.num_layers):
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm_attention{i}")(h)
@@ -314,18 +316,19 @@ class CausalTransformer(FeedForwardContext):
 
 
 def _attend_back(q, k, v, span):
-    """Attend to a latent's own and the `span - 1` before it, in memory linear in the length.
+    """Attend to the last `span` latents, in memory linear in the length.
 
-    The latents (b, t, heads, d) come in blocks of `span`, which see into their own and the last.
+    The latents (b, t, heads, d) are cut into blocks of `span`; each block attends to itself and the
+    previous block.
     """
     b, t, *head = q.shape
     size = max(1, min(t, span))
     number = -(-t // size)
-    filled = ((0, 0), (0, number * size - t), (0, 0), (0, 0))
-    q, k, v = (jnp.pad(x, filled).reshape(b, number, size, *head) for x in (q, k, v))
+    padding = ((0, 0), (0, number * size - t), (0, 0), (0, 0))
+    q, k, v = (jnp.pad(x, padding).reshape(b, number, size, *head) for x in (q, k, v))
     if number > 1:
-        before = ((0, 0), (1, 0), *[(0, 0)] * 3)
-        k, v = (jnp.concatenate([jnp.pad(x, before)[:, :-1], x], axis=2) for x in (k, v))
+        shift = ((0, 0), (1, 0), *[(0, 0)] * 3)
+        k, v = (jnp.concatenate([jnp.pad(x, shift)[:, :-1], x], axis=2) for x in (k, v))
     start = size * jnp.arange(number)[:, None, None]
     at, key = start + jnp.arange(size)[:, None], start + jnp.arange(size - k.shape[2], size)
     visible = (key >= 0) & (key <= at) & (at - key < span)
@@ -346,9 +349,9 @@ def _rotate(x):
 
 
 class MaskedRowConv(LayerStack):
-    """Residual masked convolutions over rows, as PixelCNN's (Henaff et al. 2019, appendix).
+    """Residual masked convolutions over rows, as in PixelCNN (Henaff et al. 2019, appendix).
 
-    A layer adds 1x1, 1x3, 2x1 (its row and the one above), 1x1 convolutions: c_ij reaches
+    Each layer has 1x1, 1x3, 2x1 (its row and the one above) and 1x1 convolutions: c_ij reaches
     `num_layers` rows up and as many columns to each side.
     """
 
@@ -363,10 +366,10 @@ class MaskedRowConv(LayerStack):
 
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
-        """Return the contexts; beyond the grid's edges are zeros."""
+        """Return the contexts of grids, which are padded with zeros."""
         h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for n in range(self.num_layers):
-            # Differs from Henaff et al.: a norm over the channels of each place comes first.
+            # Unlike Henaff et al., layers start with a norm over the channels of each position.
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm{n}")(h)
             y = nn.relu(self._convolve(y, (1, 1), f"enter{n}"))
             y = self._convolve(y, (1, 3), f"across{n}")
@@ -375,7 +378,7 @@ class MaskedRowConv(LayerStack):
         return nn.relu(h)
 
     def _convolve(self, y, kernel, name):
-        """Convolve with zeros above alone, so that no row sees the one below, and on both sides."""
+        """Convolve with zeros above but not below, so that no row depends on the next one."""
         rows, columns = kernel
         padding = ((rows - 1, 0), (columns // 2, columns // 2))
         return Conv(
@@ -389,25 +392,25 @@ class MaskedRowConv(LayerStack):
 
 
 class RowGRU(LayerStack):
-    """Gated recurrent units from row to row (after the Row LSTM of PixelRNN, van den Oord 2016).
+    """Gated recurrent units over rows (after the Row LSTM of PixelRNN, van den Oord et al. 2016).
 
         p = [h_{i-1,j-1}, h_{i-1,j}, h_{i-1,j+1}] W          x_i = 1x3 convolution of row i
         r, u = sigmoid(x + p)    n = tanh(x + r (p + b))     h_ij = n + u (h_{i-1,j} - n)
 
-    A whole row takes one step, from a zero state. c_ij sees the triangle above it: in row i one
-    column to each side, one more with every row up and every further layer.
+    Each step processes a whole row; the initial state is zero. c_ij depends on the triangle above
+    it: one column to each side in row i, and one more for each row up and each further layer.
     """
 
     width: int = 256
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
 
-    #: Number of rows above its own that a context depends on: None for all.
+    #: Number of rows above its own that a context depends on; None for all.
     reach = None
 
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
-        """Return the contexts; beyond the grid's edges are zeros."""
+        """Return the contexts of grids, which are padded with zeros."""
         b, _, num_columns, _ = z.shape
         h, gates = z.astype(self.dtype), 3 * self.width
         for n in range(self.num_layers):

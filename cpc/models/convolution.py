@@ -1,25 +1,27 @@
-"""Strided convolution over time, in faster products than XLA's own.
+"""Strided convolution over time, computed with fewer or larger matrix products than in XLA.
 
-On an accelerator that is for the first layer alone, whose input is narrow: what each output sees is
-a row of a matrix, a column of ones is beside it for the bias, and one product does it all: on an
-H200, forward pass and gradient of the paper's encoder take 0.62 and 0.82 of their time without.
+On an accelerator, this only concerns the first layer, whose input is narrow: the input of each
+output becomes a row of a matrix, with a column of ones for the bias, and one product computes the
+layer. On an H200, the forward pass and the gradient of the paper's encoder then take 0.62 and 0.82
+of the time.
 
-On a CPU, when the kernel is two strides long, as in every layer of the paper's encoder, the padded
-signal is a row of frames F_j of one stride each, and
+On a CPU, it concerns kernels of two strides, as in every layer of the paper's encoder. The padded
+signal is then a row of frames F_j of one stride each, and
 
     out_j = F_j W_0 + F_{j+1} W_1.
 
-Two neighbouring outputs see three frames, left, middle and right, and share a product:
+Two neighbouring outputs depend on three frames, left, middle and right, and share a product:
 
     out_0 = (left - middle) W_0 + middle (W_0 + W_1)
     out_1 = (right - middle) W_1 + middle (W_0 + W_1)
 
-three products for four (Winograd 1980, F(2, 2)), and both gradients need three for four likewise.
-It pays in training, in float32, from some width on. A forward pass without gradients is XLA's,
-which takes half the time at 128 channels; only its gradient to the input is slow. With
-G_j = [g_j, g_{j-1}], the gradients of all outputs that frame j enters, both gradients are one
-product: dF = G [W_0, W_1]^T and [dW_0, dW_1] = F^T G; where the input is narrower than the output,
-as a waveform is, [F_j, F_{j+1}]^T g takes less room.
+This takes three products instead of four (Winograd 1980, F(2, 2)), as do both gradients. It is used
+for training in float32, from `MIN_WIDTH` channels on. A forward pass without gradients uses XLA,
+which takes half the time at 128 channels; only its gradient with respect to the input is slow.
+
+Otherwise, with G_j = [g_j, g_{j-1}], the gradients of all outputs that depend on frame j,
+both gradients are one product: dF = G [W_0, W_1]^T and [dW_0, dW_1] = F^T G. If the input is
+narrower than the output, as for a waveform, [F_j, F_{j+1}]^T g takes less memory.
 """
 
 import functools
@@ -29,11 +31,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-#: Input channels from which on training shares products: forward pass and gradients of the paper's
-#: encoder took as long as without at 64, and 0.97, 0.87 and 0.81 of it at 128, 256 and 512.
-LEAST_WIDTH = 128
-#: Numbers of a row: what an output sees of a narrow input, a one, and zeros.
-ROW = 16
+#: Smallest number of input channels for which training shares products: forward pass and gradients
+#: of the paper's encoder took 1, 0.97, 0.87 and 0.81 of the time at 64, 128, 256 and 512 channels.
+MIN_WIDTH = 128
+#: Columns of the matrix for narrow inputs: the input of one output, a one, and zeros.
+ROW_SIZE = 16
 
 
 def convolve_signal(
@@ -43,7 +45,7 @@ def convolve_signal(
     stride: int,
     padding: tuple[int, int],
 ) -> Float[Array, "b t d"]:
-    """Cross-correlate over time: t = (s + sum(padding) - w) // stride + 1 frames out."""
+    """Cross-correlate over time, with t = (s + sum(padding) - w) // stride + 1 output frames."""
 
     def convolve(x, w, bias) -> Any:
         if w.shape[0] == 2 * stride:
@@ -52,22 +54,22 @@ def convolve_signal(
             y = _convolve(x, w, stride, padding)
         return y if bias is None else (y + bias).astype(x.dtype)  # as in `cpc.models.layers`
 
-    if bias is None or w.shape[0] * w.shape[1] >= ROW:
+    if bias is None or w.shape[0] * w.shape[1] >= ROW_SIZE:
         return convolve(x, w, bias)
     multiply = functools.partial(_multiply_rows, stride=stride, padding=padding)
     return jax.lax.platform_dependent(x, w, bias, cpu=convolve, default=multiply)
 
 
 def _multiply_rows(x, w, bias, stride, padding):
-    """[what output j sees, 1] [w; bias], the rows filled up with zeros."""
+    """Compute outputs as [input of output j, 1, zeros] [w; bias; zeros]."""
     width, channels, d = w.shape
     num_out = (x.shape[1] + sum(padding) - width) // stride + 1
     x = jnp.pad(x, ((0, 0), padding, (0, 0)))
-    seen = [x[:, i : i + (num_out - 1) * stride + 1 : stride] for i in range(width)]
-    filling = ROW - width * channels - 1
-    rows = jnp.concatenate([*seen, jnp.ones_like(seen[0][..., :1])], -1)
-    rows = jnp.pad(rows, ((0, 0), (0, 0), (0, filling)))
-    factors = [w.reshape(-1, d), bias[None].astype(w.dtype), jnp.zeros((filling, d), w.dtype)]
+    inputs = [x[:, i : i + (num_out - 1) * stride + 1 : stride] for i in range(width)]
+    num_zeros = ROW_SIZE - width * channels - 1
+    rows = jnp.concatenate([*inputs, jnp.ones_like(inputs[0][..., :1])], -1)
+    rows = jnp.pad(rows, ((0, 0), (0, 0), (0, num_zeros)))
+    factors = [w.reshape(-1, d), bias[None].astype(w.dtype), jnp.zeros((num_zeros, d), w.dtype)]
     return rows @ jnp.concatenate(factors)
 
 
@@ -84,7 +86,7 @@ def _convolve_frames(x, w, padding):
 
 def _forward(x, w, padding):
     plain = functools.partial(_convolve_frames, padding=padding)
-    if not _pays(x):
+    if not _shares_products(x):
         return plain(x, w), (x, w)
     pairs = functools.partial(_convolve_pairs, padding=padding)
     return jax.lax.platform_dependent(x, w, cpu=pairs, default=plain), (x, w)
@@ -96,16 +98,16 @@ def _backward(padding, residuals, g):
     def plain(x, w, g):
         return jax.vjp(lambda x, w: _convolve(x, w, w.shape[0] // 2, padding), x, w)[1](g)
 
-    gradients = _pair_gradients if _pays(x) else _frame_gradients
-    ours = functools.partial(gradients, padding=padding)
-    return jax.lax.platform_dependent(x, w, g, cpu=ours, default=plain)
+    gradients = _pair_gradients if _shares_products(x) else _frame_gradients
+    faster = functools.partial(gradients, padding=padding)
+    return jax.lax.platform_dependent(x, w, g, cpu=faster, default=plain)
 
 
 _convolve_frames.defvjp(_forward, _backward)
 
 
-def _pays(x):
-    return x.dtype == jnp.float32 and x.shape[-1] >= LEAST_WIDTH
+def _shares_products(x):
+    return x.dtype == jnp.float32 and x.shape[-1] >= MIN_WIDTH
 
 
 def _convolve_pairs(x, w, padding):
@@ -129,22 +131,22 @@ def _pair_gradients(x, w, g, padding):
     dright += jnp.pad(dleft[:, 1:], ((0, 0), (0, 1), (0, 0)))  # the left frame of the next pair
     dx = _join_pairs(x, dleft[:, 0], jnp.stack([dmiddle, dright], 2), padding, w.shape[0] // 2)
 
-    def by_weights(frames, g):
-        # g^T F and not F^T g: a product whose large left factor lies transposed is slow.
+    def multiply(frames, g):
+        # g^T F instead of F^T g: a product with a large transposed left factor is slow.
         return g.reshape(-1, g.shape[-1]).T @ frames.reshape(-1, frames.shape[-1])
 
-    shared = by_weights(middle, both)
-    dw = jnp.stack([by_weights(past, g0) + shared, by_weights(future, g1) + shared])
-    # What is kept here would else be folded into the products as the transposition of a factor.
+    shared = multiply(middle, both)
+    dw = jnp.stack([multiply(past, g0) + shared, multiply(future, g1) + shared])
+    # Without the barrier, XLA would fold the transposition into the products.
     dw = jnp.swapaxes(jax.lax.optimization_barrier(dw), 1, 2)
     return dx, dw.reshape(w.shape)
 
 
 def _cut_pairs(x, w, padding, num_out):
-    """Left - middle, middle, and right - middle of each pair of outputs: (b, pairs, stride c)."""
+    """Return left - middle, middle and right - middle of output pairs: (b, pairs, stride c)."""
     stride, pairs = w.shape[0] // 2, -(-num_out // 2)
     needed = 2 * pairs * stride
-    if padding[0] == stride:  # as causal padding: the first frame is zeros, and x stays in place
+    if padding[0] == stride:  # causal padding: the first frame is zeros, and x needs no copy
         first = jnp.zeros((x.shape[0], 1, stride * x.shape[2]), x.dtype)
     else:
         x = jnp.pad(x, ((0, 0), (padding[0], stride), (0, 0)))
@@ -157,7 +159,7 @@ def _cut_pairs(x, w, padding, num_out):
 
 
 def _join_pairs(x, dfirst, dpairs, padding, stride):
-    """The gradient of x, from those of the first frame and of each pair's other two."""
+    """Join the gradients of the first frame and of the two further frames of each pair."""
     b, s, c = x.shape
     dx = dpairs.reshape(b, -1, c)
     if padding[0] != stride:
@@ -168,7 +170,7 @@ def _join_pairs(x, dfirst, dpairs, padding, stride):
 def _frame_gradients(x, w, g, padding):
     (b, s, c), (width, _, d) = x.shape, w.shape
     stride, num_out = width // 2, g.shape[1]
-    # Causal padding is one frame of zeros: leaving it out aligns the frames with x, without a copy.
+    # Causal padding is one frame of zeros: without it, the frames align with x and need no copy.
     skip = 1 if padding[0] == stride else 0
     start = 0 if skip else padding[0]
     needed = (num_out + 1 - skip) * stride
@@ -182,10 +184,10 @@ def _frame_gradients(x, w, g, padding):
     dframes = pairs @ jnp.concatenate([halves[0], halves[1]], axis=-1).T
     dx = dframes.reshape(b, needed, c)[:, start : start + s]
     dx = jnp.pad(dx, ((0, 0), (0, s - dx.shape[1]), (0, 0)))
-    if stride * c < d:  # by the weights, from each output's whole input
+    if stride * c < d:
         x = jnp.pad(x, ((0, 0), padding, (0, 0)))
-        seen = [x[:, i : i + (num_out - 1) * stride + 1 : stride] for i in range(width)]
-        seen = jnp.stack(seen, 2).reshape(-1, width * c)
-        return dx, (seen.T @ g.reshape(-1, d)).reshape(width, c, -1)
+        inputs = [x[:, i : i + (num_out - 1) * stride + 1 : stride] for i in range(width)]
+        inputs = jnp.stack(inputs, 2).reshape(-1, width * c)
+        return dx, (inputs.T @ g.reshape(-1, d)).reshape(width, c, -1)
     dw = frames.T @ pairs
     return dx, jnp.stack([dw[:, :d], dw[:, d:]]).reshape(w.shape)

@@ -1,4 +1,4 @@
-"""CPC composes an encoder, a context and a predictor, and hides flax from everything else."""
+"""CPC models of an encoder, a context and a predictor, and their pure functions without flax."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ from cpc.types import Batch, CPCOutputs, PyTree, UserError
 class CPC(nn.Module):
     """z = g_enc(x), c = g_ar(z), predictions = W_k c (van den Oord et al. 2018, Figure 1).
 
-    The input is a waveform (b, s), a signal of several channels (b, s, channels), or the words of
-    sentences (b, t, w); see `cpc.models.geometry.NumSamples`.
+    The input is a waveform (b, s), a signal of several channels (b, s, channels), or word ids of
+    sentences (b, t, w). `num_samples` masks padding, see `cpc.models.geometry.NumSamples`.
 
-    Two directions (Kawakami et al. 2020) have a context and a predictor each, over one encoder; the
-    backward one sees latents in its own frame, reversed in time, what exists of a row first.
+    With two directions (Kawakami et al. 2020), each has its own context and predictor on a shared
+    encoder. The backward context receives the latents reversed in time, with padding still last.
 
-    `cuts` make gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"): no gradient passes
-    what follows so many layers of the encoder, and each module that ends there predicts its own
-    latents, at its own stride, from these latents in place of contexts, the first as many of them
-    as the last module has.
+    `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"):
+    no gradient passes a cut, and each module that ends at one predicts its own latents, at its own
+    stride, from these latents instead of contexts. It uses as many latents as the last module has,
+    from the start of the sequence.
     """
 
     encoder: nn.Module
@@ -34,20 +34,20 @@ class CPC(nn.Module):
     predictor: nn.Module
     directions: Sequence[str] = ("forward",)
     cuts: Sequence[int] = ()
-    """Layers of the encoder after which a module ends."""
+    """Numbers of encoder layers after which a module ends."""
 
     def __post_init__(self):
-        """Reject directions and cuts that there are not."""
         super().__post_init__()
         if tuple(self.directions) not in (TIME_DIRECTIONS[:1], TIME_DIRECTIONS):
             raise UserError(
-                f"the directions are {list(self.directions)}: choose forward, or forward,backward"
+                f"directions are not supported (got {list(self.directions)}): choose forward, or "
+                "forward,backward"
             )
         if self.cuts:
             check_cuts(self.cuts, self.encoder)
 
     def setup(self):
-        """Make what further directions and modules have of their own."""
+        """Create the predictors of all branches and the backward context."""
         names = [
             "predictor"
             + f"_of_{module}" * (module <= len(self.cuts))
@@ -60,7 +60,7 @@ class CPC(nn.Module):
 
     @property
     def branches(self) -> list[tuple[int, str]]:
-        """What has a loss, as (module, direction), from the last module down to the first, 1.
+        """Return the (module, direction) pairs that have a loss term, last module first.
 
         >>> from cpc.models import GRU, ConvEncoder, LinearPredictor
         >>> CPC(ConvEncoder(), GRU(), LinearPredictor(12, 512), cuts=(3, 5)).branches
@@ -78,132 +78,141 @@ class CPC(nn.Module):
     ) -> CPCOutputs | tuple[CPCOutputs, ...]:
         """Return the latents, contexts and predictions of a batch.
 
-        Of several `branches` a tuple, in their order, each in the frame of its direction.
+        With several `branches`, return one output per branch, in their order. Outputs of backward
+        branches are reversed in time.
 
-        With another copy of the input as `target` the latents are those of it, and contexts and
-        predictions those of x (Kharitonov et al. 2020). Each copy passes the encoder by itself:
-        under batch norm by its own statistics, the target's the last that the averages take in.
+        With another copy of the input as `target`, latents are computed from the target, and
+        contexts and predictions from x (Kharitonov et al. 2020). The copies pass the encoder
+        separately: batch norm uses the statistics of each, and its running averages are updated
+        with the target last.
         """
-        seen = self._ends(x, train, num_samples)
-        latents = seen if target is None else self._ends(target, train, num_samples)
+        context_latents = self._encode_modules(x, train, num_samples)
+        latents = context_latents
+        if target is not None:
+            latents = self._encode_modules(target, train, num_samples)
         outputs, predictors = [], [self.predictor, *self.further]
         for (module, direction), predictor in zip(self.branches, predictors, strict=True):
             cut = self.cuts[module - 1] if module <= len(self.cuts) else None
             z, c = (
-                self._to_frame(
-                    ends[module - 1][:, : ends[-1].shape[1]], direction, num_samples, cut
-                )
-                for ends in (latents, seen)
+                self._reverse(ends[module - 1][:, : ends[-1].shape[1]], direction, num_samples, cut)
+                for ends in (latents, context_latents)
             )
-            c = self._contexts(direction)(c) if cut is None else c
+            c = self._get_context(direction)(c) if cut is None else c
             outputs.append(CPCOutputs(z, c, predictor(c)))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    def _ends(self, x, train, num_samples):
-        """Latents at the end of each module of the encoder, the last its own."""
+    def _encode_modules(self, x, train, num_samples):
+        """Return the latents at the end of each module; the last module ends with the encoder."""
         if not self.cuts:
             return [self.encode(x, train, num_samples)]
-        x = _without_padding(x, num_samples)
+        x = _mask_padding(x, num_samples)
         return self.encoder.through(x, train, num_samples, tuple(self.cuts))
 
-    def _contexts(self, direction):
+    def _get_context(self, direction):
         return self.context if direction == "forward" else self.context_backward
 
-    def _to_frame(self, x, direction, num_samples, layers):
-        """What is of latents after so many layers, in a direction's order; its own inverse."""
+    def _reverse(self, x, direction, num_samples, num_layers):
+        """Reverse latents in time for the backward direction; applying it twice is the identity.
+
+        x contains latents after `num_layers` layers of the encoder, or after all if None.
+        """
         if direction == "forward":
             return x
         if num_samples is None:
             return x[:, ::-1]
-        whole = self.encoder.clone(parent=None)
-        encoder = whole if layers is None else whole.upto(layers, {})[0]
+        encoder = self.encoder.clone(parent=None)
+        if num_layers is not None:
+            encoder = encoder.upto(num_layers, {})[0]
         return reverse_time(x, jnp.minimum(encoder.num_existing(num_samples), x.shape[1]))
 
     def embed(
         self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
-        """Return latents and contexts, without predictions; of both directions side by side."""
+        """Return latents and contexts; the contexts of two directions are concatenated."""
         z = self.encode(x, train, num_samples)
         if not self.is_bidirectional:
             return z, self.context(z)
-        to_frame = functools.partial(self._to_frame, num_samples=num_samples, layers=None)
-        contexts = [to_frame(self._contexts(one)(to_frame(z, one)), one) for one in self.directions]
+        reverse = functools.partial(self._reverse, num_samples=num_samples, num_layers=None)
+        contexts = [reverse(self._get_context(d)(reverse(z, d)), d) for d in self.directions]
         return z, jnp.concatenate(contexts, axis=-1)
 
     def encode(
         self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
-        """Return latents alone."""
+        """Return latents without computing contexts."""
         return encode_real(self.encoder, x, train, num_samples)
 
     @property
     def num_layers(self) -> dict[str, int]:
-        """Number of layers of the encoder, under "z", and of the context, under "c"."""
+        """Number of layers of the encoder, "z", and of the context, "c"."""
         return {"z": self.encoder.num_layers, "c": self.context.num_layers}
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["CPC", PyTree]:
-        """Return the model whose "z" or "c" ends after `number` layers, and its variables."""
+        """Return the model whose encoder, "z", or context, "c", ends after `number` layers.
+
+        The variables of the smaller model are returned with it.
+        """
         name = {"z": "encoder", "c": "context"}[part]
-        whole = getattr(self, name)
+        full = getattr(self, name)
         names = [name, "context_backward"] if part == "c" and self.is_bidirectional else [name]
         for one in names:
-            _, own = whole.upto(number, part_of(variables, one))
+            _, own = full.upto(number, part_of(variables, one))
             variables = with_part(variables, one, own)
-        kept = tuple(cut for cut in self.cuts if part == "c" or cut < number)
-        return self.clone(**{name: whole.upto(number, {})[0]}, cuts=kept), variables
+        cuts = tuple(cut for cut in self.cuts if part == "c" or cut < number)
+        return self.clone(**{name: full.upto(number, {})[0]}, cuts=cuts), variables
 
     @property
     def is_bidirectional(self) -> bool:
-        """Whether contexts also see the latents after them."""
+        """Whether contexts also depend on later latents."""
         return len(self.directions) > 1
 
     @nn.nowrap
     def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
-        """Return the W_k; None for several predictors, or one that is not linear in c."""
+        """Return the matrices W_k, or None with several branches or a predictor not linear in c."""
         if len(self.branches) > 1 or not hasattr(self.predictor, "linear_maps"):
             return None
         return self.predictor.linear_maps(params["predictor"])
 
 
 def encode_real(encoder: Any, x: Signals, train: bool, num_samples: Any) -> Float[Array, "b t d"]:
-    """Return the latents of signals of so many real samples, None for all; the rest counts as 0."""
+    """Return the latents of signals with `num_samples` real samples; padding counts as zeros."""
     if num_samples is None:
         return encoder(x, train)
-    return encoder(_without_padding(x, num_samples), train, num_samples)
+    return encoder(_mask_padding(x, num_samples), train, num_samples)
 
 
-def _without_padding(x, num_samples):
-    """The signal, with zeros in place of what is not real."""
+def _mask_padding(x, num_samples):
     if num_samples is None:
         return x
-    is_real = jnp.arange(x.shape[1]) < num_samples[:, None]
-    return jnp.where(is_real.reshape(*is_real.shape, *(1,) * (x.ndim - 2)), x, 0)
+    mask = jnp.arange(x.shape[1]) < num_samples[:, None]
+    return jnp.where(mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)), x, 0)
 
 
 class Model(NamedTuple):
-    """A module as pure functions, so that nothing else needs to know flax."""
+    """A CPC module as pure functions, usable without flax."""
 
     init: Callable[[Array, Batch], PyTree]
-    """init(rng, batch) -> variables: {"params": ..., and what else the modules keep}."""
+    """init(rng, batch) -> variables: {"params": ..., and further collections of the module}."""
     apply: Callable[..., tuple[Any, PyTree]]
     """apply(variables, batch, train, rng) -> (outputs, new_state), new_state without params.
 
-    The outputs are CPCOutputs; of images, and of several directions or modules, a tuple of them."""
+    The outputs are CPCOutputs, or a tuple of them for images and for several branches."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
-    """embed(variables, x) -> (z, c), as in evaluation."""
+    """embed(variables, x) -> (z, c), in evaluation mode."""
     linear_maps: Callable[[PyTree], Array | None]
-    """linear_maps(params) -> the W_k (k, h, d); None if there are several predictors, or none
-    that is linear."""
+    """linear_maps(params) -> the matrices W_k (k, h, d), or None without a single linear
+    predictor."""
     module: Any
-    """The module itself: its geometry, and what an export describes."""
+    """The linen module, for its geometry and for exports."""
 
 
 def make_model(module: Any) -> Model:
-    """Return the functions of a CPC or ImageCPC; batches are dictionaries, the input under "x".
+    """Return the pure functions of a CPC or ImageCPC.
 
-    A batch with "num_samples" is of signals that are filled up; one with "target" has a second copy
-    of them, of which the latents are.
+    Batches are dictionaries with the input under "x". An optional "num_samples" contains the number
+    of real samples of each padded signal, and an optional "target" a second copy of the signals,
+    whose latents are predicted.
     """
 
     def init(rng, batch):
@@ -212,10 +221,10 @@ def make_model(module: Any) -> Model:
     def apply(variables, batch, train=False, rng=None):
         rngs = None if rng is None else {"dropout": rng}
         state = {name: value for name, value in variables.items() if name != "params"}
-        more = {name: batch[name] for name in ("num_samples", "target") if name in batch}
+        inputs = {name: batch[name] for name in ("num_samples", "target") if name in batch}
         if not train:
-            return module.apply(variables, batch["x"], train, **more), state
-        return module.apply(variables, batch["x"], train, **more, mutable=list(state), rngs=rngs)
+            return module.apply(variables, batch["x"], train, **inputs), state
+        return module.apply(variables, batch["x"], train, **inputs, mutable=list(state), rngs=rngs)
 
     def embed(variables, x):
         latents_and_contexts: Any = module.apply(variables, x, method="embed")

@@ -1,4 +1,4 @@
-"""Checkpoints in the format of facebookresearch/CPC_audio (Riviere et al. 2020)."""
+"""Loader of checkpoints in the format of facebookresearch/CPC_audio (Riviere et al. 2020)."""
 
 import re
 import reprlib
@@ -24,15 +24,15 @@ from cpc.models.load import (
 from cpc.models.predictors import LinearPredictor
 from cpc.types import PyTree, UserError
 
-#: How the names of encoder and context begin.
+#: Prefixes of the encoder's and the context's entries.
 PARTS = "gEncoder.", "gAR."
-#: Words that DataParallel, torch.compile and trainers put into the names of entries.
+#: Words that DataParallel, torch.compile and trainers insert into entry names.
 WRAPPERS = frozenset({"module", "model", "_orig_mod"})
-#: Sound that it was trained on: windows of 20,480 samples at 16 kHz, as loud as they came.
+#: Training input of these checkpoints: windows of 20,480 samples at 16 kHz, without scaling.
 INPUT = {"kind": "audio", "shape": [20_480], "sample_rate_hz": 16_000, "rms": None}
-#: Gates of a unit -> the context of that many.
+#: Context networks by their number of gates.
 CONTEXTS = {3: GRU, 4: LSTM}
-#: Entries of a layer's norm. The scale of "channel" is (1, d, 1), that of torch's own norms (d,).
+#: Entries of each norm. The scale of "channel" is (1, d, 1), that of torch's own norms (d,).
 NORMS = {
     "channel": ("weight", "bias"),
     "batch": ("weight", "bias", "running_mean", "running_var"),
@@ -41,36 +41,39 @@ NORMS = {
 
 
 def load_cpc_audio(path: str | Path) -> Pretrained:
-    """Load encoder and context of a checkpoint, by its own names; nothing in it is executed.
+    """Load the encoder and context of a CPC_audio checkpoint.
 
-    A .pt file of the hub (60k_epoch4.pt of Libri-light) or of a training is read by torch; a state
-    dict in a safetensors or npz file needs no torch.
+    A .pt file of the hub (60k_epoch4.pt of Libri-light) or of a training run is read with torch; a
+    state dict in a safetensors or npz file does not need torch. No code in the file is executed.
 
-    Entries are gEncoder.conv0.weight, gEncoder.batchNorm0.weight, gAR.baseNet.weight_ih_l0 and so
-    on; the words `module`, `model` and `_orig_mod` that wrappers add to names are removed. The
-    encoder's norm (channel, batch or none), the context (GRU or LSTM) and all widths follow
-    from their shapes. Its predictor is kept elsewhere in its checkpoints and is not read: z and c
-    are there, predictions are not. Recordings are taken as they are, at 16 kHz.
+    Entry names are those of CPC_audio: gEncoder.conv0.weight, gEncoder.batchNorm0.weight,
+    gAR.baseNet.weight_ih_l0 and so on. The words `module`, `model` and `_orig_mod`, which wrappers
+    insert, are removed. The encoder's norm (channel, batch or none), the context (GRU or LSTM) and
+    all widths are inferred from the shapes. The predictor is stored elsewhere in CPC_audio's
+    checkpoints and is not read, so the model has z and c but no predictions. Recordings are used
+    unscaled, at 16 kHz.
     """
     path = Path(path).expanduser()
     weights = {
         name: np.asarray(array, np.float32)
         for name, array in _read(path).items()
-        if not name.endswith("num_batches_tracked")  # a count that only torch's training reads
+        if not name.endswith("num_batches_tracked")  # a count that only torch's training uses
     }
     width, _, _ = _shape_of(weights, "gEncoder.conv0.weight", 3, path)
     norm = _find_norm(weights, path)
     stacked, context_width = _shape_of(weights, "gAR.baseNet.weight_hh_l0", 2, path)
     gates = stacked // max(1, context_width)
     if gates not in CONTEXTS:
-        raise UserError(f"the context in {path} has {gates} gates, but only GRU and LSTM are known")
+        raise UserError(
+            f"context in {path} is unknown (got {gates} gates): use a checkpoint with a GRU or LSTM"
+        )
     layers = len({end[1] for name in weights if (end := re.search(r"^gAR\..*_l(\d+)$", name))})
     shapes = {
         **_encoder_shapes(width, norm),
         **_context_shapes(gates, layers, context_width, width),
     }
-    wanted = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
-    check_entries(weights, wanted, str(path))
+    expected = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+    check_entries(weights, expected, str(path))
 
     encoder = ConvEncoder(width, norm=norm, padding="same")
     params, stats = _encoder_variables(weights, encoder)
@@ -85,34 +88,34 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Return the entries of a file by their names without WRAPPERS; of a .pt those of PARTS."""
+    """Return the entries of a file without WRAPPERS in their names; of a .pt file, only PARTS."""
     check_path(path, (*SUFFIXES, *TORCH_SUFFIXES))
     if path.suffix not in TORCH_SUFFIXES:
         return _unwrap(read_weights(path), path)
     arrays, config = read_checkpoint(path)
     if config.get("cpc_mode") not in (None, "none"):
         raise UserError(
-            f"{path} was trained with cpc_mode {config['cpc_mode']!r}: its contexts do not come "
-            "from the past, as those here do"
+            f"{path} was trained with cpc_mode {config['cpc_mode']!r}, whose contexts are not "
+            "causal: use a checkpoint trained without cpc_mode"
         )
     return {n: array for n, array in _unwrap(arrays, path).items() if n.startswith(PARTS)}
 
 
 def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """Return the entries by their names without WRAPPERS, wherever these occur."""
+    """Remove WRAPPERS from entry names, wherever they occur."""
     unwrapped = {
         ".".join(word for word in name.split(".") if word not in WRAPPERS): array
         for name, array in entries.items()
     }
     if len(unwrapped) < len(entries):
         raise UserError(
-            f"{path} has one entry with and without a prefix such as module.: save one model alone"
+            f"{path} has an entry with and without a prefix such as module.: save only one model"
         )
     if not any(name.startswith(PARTS) for name in unwrapped):
         first = ", ".join(map(reprlib.repr, list(entries)[:3])) or "none"
         raise UserError(
-            f"{path} has no entry gEncoder... or gAR... (its {len(entries):,} entries are {first}"
-            f"{', ...' if len(entries) > 3 else ''}): give a state dict of CPC_audio"
+            f"{path} lacks entries gEncoder... and gAR... (got {len(entries):,}: {first}"
+            f"{', ...' if len(entries) > 3 else ''}): pass a state dict of CPC_audio"
         )
     return unwrapped
 
@@ -120,14 +123,14 @@ def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarr
 def _shape_of(
     weights: Mapping[str, np.ndarray], name: str, num_axes: int, path: Path
 ) -> tuple[int, ...]:
-    """Return the shape of the entry that a size follows from."""
+    """Return the shape of an entry that determines a size."""
     if name not in weights or weights[name].ndim != num_axes:
-        raise UserError(f"{path} has no {name} of {num_axes} axes: give a state dict of CPC_audio")
+        raise UserError(f"{path} lacks {name} with {num_axes} axes: pass a state dict of CPC_audio")
     return weights[name].shape
 
 
 def _find_norm(weights: Mapping[str, np.ndarray], path: Path) -> str:
-    """Return the encoder's norm by the entries of its first layer."""
+    """Infer the encoder's norm from the entries of its first layer."""
     scale = weights.get("gEncoder.batchNorm0.weight")
     if scale is None:
         return "none"
@@ -136,8 +139,8 @@ def _find_norm(weights: Mapping[str, np.ndarray], path: Path) -> str:
     if "gEncoder.batchNorm0.running_mean" in weights:
         return "batch"
     raise UserError(
-        f"the encoder in {path} has an instance norm, whose frames see the whole recording: "
-        "channel norm, batch norm and no norm are known"
+        f"encoder in {path} has an instance norm, which depends on the whole recording: use a "
+        "checkpoint with channel norm, batch norm or no norm"
     )
 
 
@@ -181,7 +184,7 @@ def _encoder_variables(
             weights[f"gEncoder.batchNorm{i}.{kind}"].reshape(-1) for kind in NORMS[encoder.norm]
         )
         params[f"norm{i}"] = {"scale": jnp.asarray(scale), "bias": jnp.asarray(shift)}
-        if running:  # a bias before batch norm is a shift of its mean
+        if running:  # a bias before batch norm shifts its mean
             mean, var = running
             stats[f"norm{i}"] = {"mean": jnp.asarray(mean - bias), "var": jnp.asarray(var)}
     return params, stats
@@ -196,10 +199,10 @@ def _recurrent_params(
             weights[f"gAR.baseNet.{kind}_l{i}"]
             for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
-        added = b_h.copy()
-        if gates == 3:  # the last gate's second bias stays inside: it is multiplied by the reset
+        bias = b_h.copy()
+        if gates == 3:  # the reset gate multiplies the last gate's recurrent bias: keep it separate
             params[f"bias{i}"] = jnp.asarray(b_h[2 * context_width :])
-            added[2 * context_width :] = 0
-        params[f"input{i}"] = {"kernel": jnp.asarray(w_in.T), "bias": jnp.asarray(b_in + added)}
+            bias[2 * context_width :] = 0
+        params[f"input{i}"] = {"kernel": jnp.asarray(w_in.T), "bias": jnp.asarray(b_in + bias)}
         params[f"recurrent{i}"] = jnp.asarray(w_h.T)
     return params

@@ -1,4 +1,4 @@
-"""Modules by the words of configs, and as plain data for a config.json: type and fields."""
+"""Modules by their config names, and their description as plain data for config.json."""
 
 import dataclasses
 import functools
@@ -24,11 +24,11 @@ from cpc.models.segmental import SegmentalCPC
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.types import UserError
 
-#: Encoders of waveforms by the word that a config has for them. All take a width, and norm,
-#: padding, dtype and remat by name.
+#: Encoders of waveforms by their config name. All take a width, and norm, padding, dtype and remat
+#: as keyword arguments.
 AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder, "cepstra": LogMelEncoder}
 
-#: Predictors by the word that a config has for them. All take the number of offsets and a width.
+#: Predictors by their config name. All take the number of offsets and a width.
 PREDICTORS = {
     "linear": LinearPredictor,
     "affine": functools.partial(LinearPredictor, use_bias=True),
@@ -37,7 +37,7 @@ PREDICTORS = {
     "transformers": TransformersPredictor,
 }
 
-#: All that the description of an exported model may name: it can call nothing else.
+#: All classes that the description of an exported model may name; no others are called.
 DESCRIBED = (
     *(CPC, ConvEncoder, LogMelEncoder, QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
     *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
@@ -47,16 +47,16 @@ DESCRIBED = (
 
 
 TYPES = {kind.__name__: kind for kind in DESCRIBED}
-#: Dtypes of the computation of an exported model.
+#: Computation dtypes of exported models.
 DTYPES = ("float32", "bfloat16", "float16")
-#: Largest number in a description: widths, strides, windows of samples, rates.
+#: Largest number in a description: widths, strides, window samples, rates.
 MAX_NUMBER = 2**20
-#: Most layers, which take time even if no weights fit them, and their fields.
+#: Largest number of layers, which take time even if no weights fit them, and its fields.
 MAX_LAYERS, LAYERS = 256, ("num_layers", "num_blocks")
 
 
 def describe(value: Any) -> Any:
-    """Return a module, or a field of one, as json takes it.
+    """Return a module, or the value of one of its fields, as JSON data.
 
     >>> from cpc.models import GRU
     >>> describe(GRU(8))
@@ -77,15 +77,15 @@ def describe(value: Any) -> Any:
             for name, one in fields.items()
         }
         return {"type": type(value).__name__, **described}
-    if callable(value):  # ImageCPC makes a context and a predictor for each direction
+    if callable(value):  # ImageCPC creates a context and a predictor for each direction
         return {"made": describe(value())}
     return [describe(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def build(description: Any, most: int = MAX_NUMBER) -> Any:
-    """Return the module that `describe` described; only `DESCRIBED` is called.
+def build(description: Any, max_number: int = MAX_NUMBER) -> Any:
+    """Return the module of a description by `describe`; only classes in `DESCRIBED` are called.
 
-    Fields that do not fit fail here or when the module is initialised, in many ways.
+    Fields that do not fit raise errors of many kinds, here or when the module is initialized.
 
     >>> build({"type": "GRU", "width": 8}).width
     8
@@ -93,9 +93,15 @@ def build(description: Any, most: int = MAX_NUMBER) -> Any:
     if isinstance(description, list) and len(description) <= MAX_LAYERS:
         return tuple(map(build, description))
     if isinstance(description, list):
-        raise UserError(f"a list has {len(description):,} entries, more than {MAX_LAYERS}")
-    if isinstance(description, int | float) and not 0 <= description <= most:
-        raise UserError(f"{description} is not a number from 0 to {most:,}")
+        raise UserError(
+            f"list in the description has too many entries (got {len(description):,}): pass at "
+            f"most {MAX_LAYERS}"
+        )
+    if isinstance(description, int | float) and not 0 <= description <= max_number:
+        raise UserError(
+            f"number in the description is out of range (got {description}): pass one from 0 to "
+            f"{max_number:,}"
+        )
     if not isinstance(description, dict):
         return description
     if set(description) == {"made"}:
@@ -103,9 +109,11 @@ def build(description: Any, most: int = MAX_NUMBER) -> Any:
     name = description.get("type")
     if not isinstance(name, str) or name not in TYPES:
         known = ", ".join(TYPES)
-        raise UserError(f"a model of type {reprlib.repr(name)} is unknown: known are {known}")
+        raise UserError(f"model type {reprlib.repr(name)} is unknown: choose one of {known}")
     if (dtype := description.get("dtype", DTYPES[0])) not in DTYPES:
-        raise UserError(f"dtype is {reprlib.repr(dtype)}: choose one of {', '.join(DTYPES)}")
+        raise UserError(
+            f"dtype {reprlib.repr(dtype)} is unknown: choose one of {', '.join(DTYPES)}"
+        )
     fields: dict[str, Any] = {
         field: jnp.dtype(value)
         if field == "dtype"

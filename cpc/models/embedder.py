@@ -1,4 +1,4 @@
-"""A trained model as a function from the arrays of users to features."""
+"""Trained models as functions from users' arrays to features."""
 
 import functools
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from cpc.models.layers import layer_depths
 from cpc.models.load import Pretrained, load_pretrained
 from cpc.types import ArrayLike, PyTree
 
-#: Arrays of one shape that are embedded at a time.
+#: Number of arrays of one shape that are embedded at once.
 BATCH_ROWS = 64
 
 
 class Embedder:
     """A trained model as a function: `embed(x)` returns (z, c), `embed.layers(x)` all layers.
 
-    x is brought to the form that the model was trained on, so that the features are those of
-    `cpc embed` for files of the same content, to 1e-5. By the kind of data, x is:
+    x is converted to the form that the model was trained on, so the features equal those of
+    `cpc embed` for files with the same content, to 1e-5. Depending on the kind of data, x is:
 
         audio    (s,), (b, s), or a list of (s,) of any lengths: floats in -1..1, or integers,
                  scaled by their type. Pass `sample_rate_hz` unless x has the model's rate; loudness
@@ -29,13 +29,13 @@ class Embedder:
         series   (t, channels), (b, t, channels), or a list of (t, channels); standardized if the
                  training files were.
         image    (h, w), (h, w, c), (b, h, w, c), or a list of these, of any size: uint8, or floats
-                 in 0..1. Or patches (b, i, j, y, x, c) as the model takes them.
-        text     ids of words (b, sentences, words), -1 for padding.
+                 in 0..1. Or patches (b, i, j, y, x, c) in the form of the model's input.
+        text     word ids (b, sentences, words), -1 for padding.
 
-    Features of a single array have no batch axis; those of a list are lists. Signals are continued
-    at their end by their mirror image, which frames see if the encoder looks ahead.
-    `normalize=False` is for x that has the model's rate and loudness, or scale, already; the bare
-    network is `make_model(pretrained.module).embed(pretrained.variables, x)`.
+    A single array gives features without a batch axis, and a list gives lists. The end of a signal
+    is padded with its mirror image, which affects frames only if the encoder looks ahead.
+    Pass `normalize=False` if x already has the model's rate and loudness, or scale. The network
+    alone is `make_model(pretrained.module).embed(pretrained.variables, x)`.
     """
 
     def __init__(self, module: Any, variables: PyTree, take: Callable[..., tuple[Any, Any, Any]]):
@@ -55,10 +55,10 @@ class Embedder:
     def __call__(
         self, x: Any, *, sample_rate_hz: int | float | None = None, normalize: bool = True
     ) -> tuple[Any, Any]:
-        """Return latents z and contexts c, float32 arrays of numpy, or lists of these.
+        """Return latents z and contexts c, as float32 NumPy arrays or lists of these.
 
-        `sample_rate_hz` is by default the model's; with `normalize` False, rate, loudness and scale
-        of x stay as they are.
+        `sample_rate_hz` defaults to the model's rate. With `normalize=False`, the rate, loudness
+        and scale of x do not change.
         """
         found = self._embed(("z", "c"), x, sample_rate_hz, normalize)
         return found["z"], found["c"]
@@ -66,10 +66,10 @@ class Embedder:
     def layers(
         self, x: Any, *, sample_rate_hz: int | float | None = None, normalize: bool = True
     ) -> dict[str, Any]:
-        """Return all layers by name: z1, z2, ... of the encoder, and c1, ... of the context.
+        """Return the outputs of all layers by name: z1, z2, ... (encoder), c1, ... (context).
 
-        z is the same as the last layer of the encoder, and c as the last one of the context. x and
-        the options are those of a call.
+        "z" is the last layer of the encoder and "c" that of the context. Arguments are the same as
+        for `__call__`.
         """
         depths = layer_depths(self._module)
         names = tuple(name for name in depths if name not in ("z", "c"))
@@ -98,23 +98,23 @@ class Embedder:
 
 
 def load(folder: str | Path) -> Embedder:
-    """Return the function embed(x) -> (z, c) of a run, or of a folder that `save` wrote.
+    """Load a run, or a folder that `save` wrote, as a function embed(x) -> (z, c).
 
-    x is sound, series, images or text as files contain them: see `Embedder`. Of a waveform at
+    x is audio, series, images or text as files contain them, see `Embedder`. For a waveform at
     another rate than the model's:
 
         embed = models.load("runs/voices")
         samples, rate = soundfile.read("a.wav", dtype="int16")  # (s,)
         z, c = embed(samples, sample_rate_hz=rate)  # both (t, width)
 
-    A run is exported when it has reached its last step, and by `cpc export`.
+    Runs are exported when they reach their last step, and by `cpc export`.
     """
     return embed_with(load_pretrained(folder))
 
 
 def embed_with(pretrained: Pretrained) -> Embedder:
-    """Return the function embed(x) -> (z, c) of a model in memory, as `load` does."""
-    from cpc.data import arrays  # imported late: it brings the libraries that read files
+    """Return the function embed(x) -> (z, c) of a model in memory, as `load` does for files."""
+    from cpc.data import arrays  # a late import, as it loads libraries that read files
 
     module, variables, given, about = pretrained
     arrays.check_recorded(given)

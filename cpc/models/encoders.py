@@ -1,4 +1,4 @@
-"""Encoders g_enc: raw signal to latents z, by convolutions alone or over log-mel energies."""
+"""Encoders g_enc of signals: convolutions on the raw signal or on log-mel energies."""
 
 import functools
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from cpc.types import PyTree, UserError
 
 EPSILON = 1e-5
 NORMS = ("none", "layer", "channel", "batch", "group")
-#: Mean and standard deviation of log energies of voices at a root mean square of 0.05.
+#: Mean and standard deviation of log energies of speech at a root mean square of 0.05.
 ENERGY_MEAN, ENERGY_SCALE = -13.0, 5.0
-#: Samples of the Fourier transform: narrow enough bins for each of 80 mel filters to have some.
+#: Samples of the Fourier transform: long enough for each of 80 mel filters to cover a bin.
 FFT_LENGTH = 2048
 
 
@@ -40,45 +40,45 @@ def channel_norm(
     num_groups: int,
     unbiased: bool,
 ) -> Float[Array, "b t d"]:
-    """Return x normalized over the channels of each frame, in float32 whatever its dtype.
+    """Normalize the channels of each frame in groups, in float32 for any input dtype.
 
         n = (x - mean) / sqrt(v + 1e-5)    v = sum_c (x_c - mean)^2 / (width - u)
         y = scale n + bias
 
-    over the channels of a group, u = 1 for the unbiased variance. With g = scale dy,
+    The sums are over the channels of a group; u = 1 for the unbiased variance. With g = scale dy,
 
-        dx = (g - mean(g) - n sum(g n) / (width - u)) / sqrt(v + 1e-5):
+        dx = (g - mean(g) - n sum(g n) / (width - u)) / sqrt(v + 1e-5)
 
-    two sums over the channels, where automatic differentiation takes them once for each operation.
+    takes two sums over the channels, while automatic differentiation takes two per operation.
     """
     return _norm_forward(x, scale, bias, num_groups, unbiased)[0]
 
 
 def _statistics(x, num_groups, unbiased):
-    """Mean and 1 / sqrt(v + 1e-5) of each group, (b, t, groups, 1)."""
-    groups = _groups(x, num_groups)
+    """Return mean and 1 / sqrt(v + 1e-5) of each group, (b, t, groups, 1)."""
+    groups = _split_groups(x, num_groups)
     mean = groups.mean(-1, keepdims=True)
     squares = jnp.square(groups - mean).sum(-1, keepdims=True)
     return mean, jax.lax.rsqrt(squares / (groups.shape[-1] - unbiased) + EPSILON)
 
 
-def _normalised(x, mean, shrink):
-    return (_groups(x, mean.shape[-2]) - mean) * shrink
+def _apply_statistics(x, mean, shrink):
+    return (_split_groups(x, mean.shape[-2]) - mean) * shrink
 
 
-def _groups(x, num_groups):
+def _split_groups(x, num_groups):
     return x.astype(jnp.float32).reshape(*x.shape[:2], num_groups, -1)
 
 
 def _norm_forward(x, scale, bias, num_groups, unbiased):
     statistics = _statistics(x, num_groups, unbiased)
-    y = _normalised(x, *statistics).reshape(x.shape) * scale + bias
-    return y, (x, *statistics, scale)  # n is made again: cheaper than to write and read it
+    y = _apply_statistics(x, *statistics).reshape(x.shape) * scale + bias
+    return y, (x, *statistics, scale)  # recomputing n is cheaper than writing and reading it
 
 
 def _norm_backward(num_groups, unbiased, residuals, dy):
     x, mean, shrink, scale = residuals
-    n = _normalised(x, mean, shrink)
+    n = _apply_statistics(x, mean, shrink)
     g = (dy * scale).reshape(n.shape)
     along = (g * n).sum(-1, keepdims=True) / (n.shape[-1] - unbiased)
     dx = shrink * (g - g.mean(-1, keepdims=True) - n * along)
@@ -90,9 +90,10 @@ channel_norm.defvjp(_norm_forward, _norm_backward)
 
 
 class ChannelNorm(nn.Module):
-    """Normalize the channels of each frame by itself, so that no frame sees another.
+    """Normalization over the channels of each frame, so no frame depends on another.
 
-    `unbiased` divides the variance by one channel less, as facebookresearch/CPC_audio does.
+    `unbiased` divides the variance by the number of channels minus 1, as in
+    facebookresearch/CPC_audio.
     """
 
     num_groups: int = 1
@@ -101,7 +102,7 @@ class ChannelNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        """Return x normalized; statistics are of float32 whatever the input."""
+        """Return x normalized, with statistics in float32 for any input dtype."""
         width = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (width,))
         bias = self.param("bias", nn.initializers.zeros, (width,))
@@ -112,21 +113,21 @@ class ChannelNorm(nn.Module):
 class ConvEncoder(ConvGeometry, nn.Module):
     """Strided convolutions with ReLU on a raw signal (van den Oord et al. 2018, section 3.1).
 
-    Waveform (b, s), or a signal of several channels (b, s, channels), in; latents (b, t, width)
-    out, one each `stride` samples (160 as in the paper: 10 ms at 16 kHz). Padding:
+    The input is a waveform (b, s), or a signal of several channels (b, s, channels). The output is
+    latents (b, t, width), one every `stride` samples (in the paper 160: 10 ms at 16 kHz). Padding:
 
-        causal   kernel - stride zeros on the left: t = s // stride, and latent t depends on no
-                 sample from (t + 1) * stride on;
+        causal   kernel - stride zeros on the left: t = s // stride, and latent t only depends on
+                 samples before (t + 1) * stride;
         same     (kernel - stride + 1) // 2 zeros on both sides: latents look ahead by 152 samples;
-        valid    none: t = (s - receptive_field) // stride + 1; or one number of zeros a layer.
+        valid    none: t = (s - receptive_field) // stride + 1; or a number of zeros per layer.
 
-    A signal shorter than a latent is padded with zeros on the right to give one. Norms act
-    before the ReLU: "layer", "channel" (unbiased variance) and "group" (32 channels each) see one
-    frame only; "batch" sees the batch in training and so tells every frame a little of the others.
+    A signal too short for one latent is padded with zeros on the right to give one. Norms come
+    before the ReLU. "layer", "channel" (unbiased variance) and "group" (32 channels each) use one
+    frame only; "batch" uses the batch in training, which leaks a little of it into every frame.
 
-    Of a row with `num_samples` real samples and zeros after, the latents that exist are those whose
-    frame lies within these, and batch norm sees no others. Under "same" padding the last of them
-    look into zeros at every layer, as they do at any signal's own end.
+    For a row with `num_samples` real samples followed by zeros, the valid latents are those whose
+    frame is within the real samples, and batch norm ignores all others. With "same" padding, the
+    last of them look ahead at zeros in every layer, as at the end of any signal.
     """
 
     width: int = 512
@@ -136,32 +137,33 @@ class ConvEncoder(ConvGeometry, nn.Module):
     padding: str | Sequence[int] = "causal"
     dtype: DTypeLike = jnp.float32
     remat: bool = False
-    """Compute the layers again for the gradient: their activations are not kept meanwhile."""
+    """Recompute the layers for the gradient instead of keeping their activations."""
     channels: int = 1
-    """Of the input."""
+    """Channels of the input."""
 
     def __post_init__(self):
-        """Reject what no signal could be encoded with."""
         super().__post_init__()
         check_norm(self.norm, NORMS, [self.width])
         if len(self.kernels) != len(self.strides):
             raise UserError(
-                f"the encoder has {len(self.kernels)} kernels but {len(self.strides)} strides: "
-                "give one of each for every layer"
+                f"encoder has {len(self.kernels)} kernels but {len(self.strides)} strides: "
+                "give one of each per layer"
             )
         if not self.kernels or any(stride < 1 or kernel < stride for kernel, stride in self.layers):
             raise UserError(
-                f"the encoder has kernels {list(self.kernels)} and strides {list(self.strides)}: "
-                "give at least one layer, and kernels no shorter than their strides, so that no "
-                "sample is left out"
+                f"encoder has no layer or skips samples (got kernels {list(self.kernels)}, strides "
+                f"{list(self.strides)}): give at least one layer, and kernels no shorter than "
+                "their strides"
             )
         if self.norm in ("channel", "layer", "group") and self.width < 2:
-            raise UserError("a norm over the channels needs at least 2: raise model.width")
+            raise UserError(
+                f"{self.norm} norm needs at least 2 channels (got {self.width}): raise model.width"
+            )
         zeros_around(self.layers, self.padding)
 
     @property
     def layers(self) -> list[tuple[int, int]]:
-        """Kernel and stride of each layer."""
+        """Kernel and stride of each layer, from the input upwards."""
         return list(zip(self.kernels, self.strides, strict=True))
 
     @property
@@ -171,7 +173,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["ConvEncoder", PyTree]:
-        """Return the encoder that ends after its first `number` layers, and its variables."""
+        """Return the encoder of the first `number` layers and its variables."""
         shorter = self.clone(
             kernels=self.kernels[:number],
             strides=self.strides[:number],
@@ -192,12 +194,12 @@ class ConvEncoder(ConvGeometry, nn.Module):
         num_samples: NumSamples = None,
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b _ d"]]:
-        """Return the latents after each of `cuts` layers and the last; no gradient passes a cut."""
+        """Return the latents after each of `cuts` layers and the last; no gradient passes cuts."""
         x = x[..., None] if x.ndim == 2 else x
         if x.shape[2] != self.channels:
             raise UserError(
-                f"the signal has {x.shape[2]} channels, but the encoder is made for "
-                f"{self.channels}: give it channels={x.shape[2]}, or other signals"
+                f"encoder is made for {self.channels} channels (got {x.shape[2]}): set "
+                f"channels={x.shape[2]}, or pass other signals"
             )
         encode = ConvEncoder._encode
         if self.remat:
@@ -207,12 +209,12 @@ class ConvEncoder(ConvGeometry, nn.Module):
     @nn.compact
     def _encode(self, x, train, num_samples, cuts):
         x = jnp.pad(x, ((0, 0), (0, max(0, self.shortest - x.shape[1])), (0, 0)))
-        y, pads, ends, exist = x.astype(self.dtype), self.pads, [], None
-        looks_ahead, numbers = any(right for _, right in pads), []
-        if num_samples is not None:  # as many as each layer would have of the signal alone
-            numbers = output_lengths(self.layers, pads, jnp.maximum(num_samples, self.shortest))
+        y, pads, ends, mask = x.astype(self.dtype), self.pads, [], None
+        looks_ahead, lengths = any(right for _, right in pads), []
+        if num_samples is not None:  # output lengths of the real samples alone
+            lengths = output_lengths(self.layers, pads, jnp.maximum(num_samples, self.shortest))
         for i, (kernel, stride) in enumerate(self.layers):
-            # He initialisation keeps the scale through five ReLU layers.
+            # He initialization keeps the scale through five ReLU layers.
             w = self.param(
                 f"kernel{i}", nn.initializers.he_normal(), (kernel, y.shape[-1], self.width)
             )
@@ -220,24 +222,24 @@ class ConvEncoder(ConvGeometry, nn.Module):
             if self.norm != "batch":  # a bias before batch norm has no effect
                 bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
             y = convolve_signal(y, w.astype(self.dtype), bias, stride, pads[i])
-            if numbers:
-                exist = (jnp.arange(y.shape[1]) < numbers[i][:, None])[..., None]
-            y = nn.relu(self._normalise(y, i, train, exist))
-            if exist is not None and looks_ahead:
-                y = jnp.where(exist, y, 0)  # what is looked ahead at, at the signal's end: zeros
+            if lengths:
+                mask = (jnp.arange(y.shape[1]) < lengths[i][:, None])[..., None]
+            y = nn.relu(self._normalise(y, i, train, mask))
+            if mask is not None and looks_ahead:
+                y = jnp.where(mask, y, 0)  # looking ahead at the end of a signal gives zeros
             if i + 1 in cuts:
                 ends.append(y)
                 y = jax.lax.stop_gradient(y)
         return [*ends, y]
 
-    def _normalise(self, y, i, train, exist):
+    def _normalise(self, y, i, train, mask):
         name = f"norm{i}"
         if self.norm == "none":
             return y
         if self.norm == "batch":
             return nn.BatchNorm(
                 use_running_average=not train, momentum=0.9, dtype=self.dtype, name=name
-            )(y, mask=exist)
+            )(y, mask=mask)
         groups = max(1, self.width // 32) if self.norm == "group" else 1
         return ChannelNorm(groups, self.norm == "channel", self.dtype, name=name)(y)
 
@@ -245,17 +247,18 @@ class ConvEncoder(ConvGeometry, nn.Module):
 class LogMelEncoder(ConvGeometry, nn.Module):
     """Convolutions over log-mel energies (after van Niekerk et al. 2020, "VQ-CPC").
 
-    Waveform (b, s) in, latents (b, t, width) out, one each `stride` samples (160 is 10 ms at
-    16 kHz). The energies of 80 mel filters in Hamming windows of 25 ms, scaled to a mean near 0 and
-    a variance near 1, go through a `ConvEncoder` of stride 1: a kernel of 3 frames and four of one.
+    The input is a waveform (b, s); the output is latents (b, t, width), one every `stride` samples
+    (160 is 10 ms at 16 kHz). The energies of 80 mel filters in Hamming windows of 25 ms, scaled to
+    a mean near 0 and a variance near 1, pass a `ConvEncoder` of stride 1: a kernel of 3 frames and
+    four of one.
 
-    With `num_cepstra` the convolutions see the lowest coefficients of the cosine transform of the
-    energies, scaled to the same mean square: the envelope of the spectrum without the harmonics of
-    the pitch, which 80 filters resolve, and which a loss that rewards whatever can be predicted
-    keeps.
+    With `num_cepstra`, the input of the convolutions is the lowest coefficients of the energies'
+    cosine transform, scaled to the same mean square. These describe the spectral envelope without
+    the harmonics of the pitch, which 80 filters resolve and a loss that rewards all predictable
+    features preserves.
 
-    Differs from the paper: a latent each 10 ms and not each 20 ms; causal by default; no
-    pre-emphasis, which adds about a constant to each log energy, as the first bias can.
+    Differs from the paper: a latent every 10 ms instead of 20 ms; causal by default; no
+    pre-emphasis, which adds nearly a constant to each log energy, as the first bias can.
     """
 
     width: int = 512
@@ -264,31 +267,31 @@ class LogMelEncoder(ConvGeometry, nn.Module):
     padding: str = "causal"
     dtype: DTypeLike = jnp.float32
     remat: bool = False
-    """Compute the convolutions again for the gradient."""
+    """Recompute the convolutions for the gradient instead of keeping their activations."""
     window_samples: int = 400
     hop_samples: int = 160
     num_mels: int = 80
     sample_rate_hz: int = 16000
     num_cepstra: int = 0
-    """Number of cepstral coefficients that replace the energies; 0: none do."""
+    """Number of cepstral coefficients that replace the energies, or 0 to use the energies."""
 
     def __post_init__(self):
-        """Reject what no waveform could be encoded with."""
         super().__post_init__()
         if self.num_cepstra > self.num_mels:
             raise UserError(
-                f"num_cepstra is {self.num_cepstra}, above the {self.num_mels} energies: lower it"
+                f"num_cepstra exceeds the {self.num_mels} energies (got {self.num_cepstra}): "
+                "lower it"
             )
         if self.window_samples > FFT_LENGTH:
             raise UserError(
-                f"a window of {self.window_samples} samples is longer than the Fourier transform's "
-                f"{FFT_LENGTH}: choose a shorter one"
+                f"window_samples exceeds the Fourier transform's {FFT_LENGTH} samples (got "
+                f"{self.window_samples}): choose a shorter window"
             )
         self.make_convolutions()
 
     @nn.nowrap
     def make_convolutions(self) -> ConvEncoder:
-        """Return the convolutions that follow the energies."""
+        """Return the convolutions that are applied to the energies."""
         return ConvEncoder(
             self.width,
             self.kernels,
@@ -303,7 +306,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
 
     @property
     def layers(self) -> list[tuple[int, int]]:
-        """Window and hop of the energies, then kernel and stride of each convolution."""
+        """Window and hop of the energies, followed by kernel and stride of each convolution."""
         return [(self.window_samples, self.hop_samples), *((kernel, 1) for kernel in self.kernels)]
 
     @property
@@ -313,7 +316,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["LogMelEncoder", PyTree]:
-        """Return the encoder that ends after its first `number` layers, and its variables."""
+        """Return the encoder of the first `number` layers and its variables."""
         return self.clone(kernels=self.kernels[:number]), first_layers(variables, number)
 
     def __call__(
@@ -330,20 +333,20 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         num_samples: NumSamples = None,
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b t d"]]:
-        """Return the latents after each of `cuts` convolutions, and the last, as `ConvEncoder`."""
-        filled = max(0, self.shortest - x.shape[1])
+        """Return the latents after each of `cuts` convolutions and the last; see `ConvEncoder`."""
+        num_zeros = max(0, self.shortest - x.shape[1])
         left, right = self.pads[0]
-        x = jnp.pad(x, ((0, 0), (left, right + filled)))
+        x = jnp.pad(x, ((0, 0), (left, right + num_zeros)))
         filters = mel_filters(self.sample_rate_hz, FFT_LENGTH, self.num_mels)
         energies = log_mel(x, np.hamming(self.window_samples), self.hop_samples, filters)
         convolutions = self.make_convolutions().clone(parent=self, name="convolutions")
         energies = (energies - ENERGY_MEAN) / ENERGY_SCALE
-        if self.num_cepstra:  # the lowest coefficients have nearly all of the energies' squares
+        if self.num_cepstra:  # the lowest coefficients contain nearly all of the energies' squares
             basis = cosine_basis(self.num_cepstra, self.num_mels)
             energies = energies @ basis.T * np.sqrt(self.num_cepstra / self.num_mels, dtype="f")
-        if num_samples is not None:  # from here on, of energies; beyond the end they are zeros
-            filled_up = jnp.maximum(num_samples, self.shortest)  # with silence, which has energies
-            (number,) = output_lengths(self.layers[:1], self.pads[:1], filled_up)
-            exist = jnp.arange(energies.shape[1]) < number[:, None]
-            energies, num_samples = jnp.where(exist[..., None], energies, 0.0), number
+        if num_samples is not None:
+            num_padded = jnp.maximum(num_samples, self.shortest)  # silence, which has energies
+            (number,) = output_lengths(self.layers[:1], self.pads[:1], num_padded)
+            mask = jnp.arange(energies.shape[1]) < number[:, None]
+            energies, num_samples = jnp.where(mask[..., None], energies, 0.0), number
         return convolutions.through(energies, train, num_samples, cuts)

@@ -1,7 +1,7 @@
-"""Layers of a model for signals of any length: in batches of a few shapes, or streamed.
+"""Features of signals of any length, computed in batches of a few shapes or as a stream.
 
-A stream equals the whole: a latent depends on few samples around its own, by which chunks overlap,
-and a context goes on from the state that the chunk before has left.
+Streaming gives the same features as processing the whole signal: chunks overlap by the samples that
+a latent depends on, and a context continues from the state after the previous chunk.
 """
 
 import functools
@@ -17,20 +17,21 @@ from cpc.models.cpc import CPC
 from cpc.models.layers import end_at, part_of
 from cpc.types import PyTree, UserError
 
-#: Longer signals are embedded in chunks of so many samples: 30 s, 200 MB in a layer of width 512.
+#: Longer signals are embedded in chunks of this many samples: 30 s, or 200 MB per layer of width
+#: 512.
 CHUNK_SAMPLES = 480_000
-#: Shorter signals share a batch, of at most this many samples, with signals of similar length.
+#: Shorter signals of similar length share a batch of at most this many samples.
 BATCH_SAMPLES = 1_920_000
-#: Shortest batch of signals, in samples.
+#: Smallest padded length of a signal, in samples.
 MIN_SAMPLES = 2560
-#: Features of one signal or image by the name of the layer.
+#: Features of one signal or image, by layer name.
 Features = dict[str, np.ndarray]
 
 
 class Layers:
-    """Layers of a CPC, ImageCPC, or model of sentences, computed together.
+    """Selected layers of a CPC, ImageCPC or sentence model, computed together.
 
-    Names are those of `layer_depths`; `prepare` is applied to each batch first, within the compiled
+    Names are those of `layer_depths`. `prepare` is applied to each batch inside the compiled
     function.
     """
 
@@ -49,14 +50,14 @@ class Layers:
         self._apply = jax.jit(functools.partial(_apply, module, self.names, prepare))
 
     def embed_batch(self, x: Any) -> Features:
-        """Return the layers of a batch, float32 on the host."""
-        made = self._apply(self._variables, x)
-        return {name: np.asarray(array, np.float32) for name, array in made.items()}
+        """Return the layers of a batch, in float32 on the host."""
+        outputs = self._apply(self._variables, x)
+        return {name: np.asarray(array, np.float32) for name, array in outputs.items()}
 
     def embed_rows(self, rows: Sequence[np.ndarray]) -> list[Features]:
-        """Return the layers of each of some arrays of one shape, padded to few batch sizes."""
-        made = self.embed_batch(pad_rows(rows))
-        return [{name: made[name][row] for name in self.names} for row in range(len(rows))]
+        """Return the layers of arrays of the same shape, padded to one of a few batch sizes."""
+        batch = self.embed_batch(pad_rows(rows))
+        return [{name: batch[name][row] for name in self.names} for row in range(len(rows))]
 
     @property
     def strides(self) -> dict[str, int]:
@@ -70,7 +71,7 @@ class Layers:
 
     @property
     def can_stream(self) -> bool:
-        """Whether a signal can be embedded in chunks: no layer depends on all of what follows."""
+        """Whether signals can be embedded in chunks, as no layer depends on all later samples."""
         is_causal = isinstance(self._module, CPC) and not self._module.is_bidirectional
         return is_causal or all(name.startswith("z") for name in self.names)
 
@@ -79,8 +80,8 @@ class Layers:
     ) -> list[Features]:
         """Return the layers of each signal, max(1, s // stride) frames, from one padded batch.
 
-        Signals have at most `num_frames` frames of `stride` samples; they are padded to these by
-        their mirror image, as far as frames see.
+        Signals have at most `num_frames` frames of `stride` samples. They are padded to this length
+        with their mirror image, plus the samples that the last frames look ahead at.
         """
         ahead = max(e.frames_around[1] * e.stride for e in self._encoders.values())
         length = num_frames * self.stride + ahead
@@ -93,15 +94,15 @@ class Layers:
     def embed_long(
         self, read: Callable[[int, int], Float[np.ndarray, "..."]], num_samples: int
     ) -> Features:
-        """Return the layers of a signal that is read a chunk at a time, once per layer.
+        """Return the layers of a long signal, which is read in chunks, once per layer.
 
-        `read` returns samples [start, stop), at most up to `num_samples`.
+        `read` returns the samples [start, stop), where stop is at most `num_samples`.
         """
 
         def read_mirrored(start: int, stop: int) -> np.ndarray:
             return mirror(read(start, min(stop, num_samples)), stop - start)
 
-        found = {}
+        features = {}
         for name in self.names:
             module, variables = end_at(self._module, self._variables, name)
             stride = module.encoder.stride
@@ -109,56 +110,56 @@ class Layers:
             parts = stream_latents(module, variables, read_mirrored, frames, chunk)
             if name.startswith("c"):
                 parts = stream_contexts(module, variables, parts)
-            found[name] = np.concatenate([np.asarray(part[0], "f4") for part in parts])[:frames]
-        return found
+            features[name] = np.concatenate([np.asarray(part[0], "f4") for part in parts])[:frames]
+        return features
 
     def embed_signals(self, signals: Sequence[Float[np.ndarray, "..."]]) -> list[Features]:
-        """Return the layers of each signal, in their order."""
+        """Return the layers of each signal, in the order of the signals."""
         groups, long = group_signals(list(map(len, signals)), self.stride, self.can_stream)
-        found: list[Features] = [{}] * len(signals)
+        features: list[Features] = [{}] * len(signals)
         for num_frames, members in groups:
-            made = self.embed_group([signals[index] for index in members], num_frames)
-            for index, one in zip(members, made, strict=True):
-                found[index] = one
+            batch = self.embed_group([signals[index] for index in members], num_frames)
+            for index, row in zip(members, batch, strict=True):
+                features[index] = row
         for index in long:
-            signal = signals[index]
-            found[index] = self.embed_long(lambda start, stop, x=signal: x[start:stop], len(signal))
-        return found
+            x = signals[index]
+            features[index] = self.embed_long(lambda start, stop, x=x: x[start:stop], len(x))
+        return features
 
 
 def _apply(module: Any, names: Sequence[str], prepare: Any, variables: PyTree, x: Any) -> Any:
     x = x if prepare is None else prepare(x)
-    made = {}
-    for name in names:  # what layers have in common XLA computes once
+    outputs = {}
+    for name in names:  # XLA computes shared layers once
         end, own = end_at(module, variables, name)
         if name.startswith("c"):
-            made[name] = end.apply(own, x, method="embed")[1]
+            outputs[name] = end.apply(own, x, method="embed")[1]
         else:
-            made[name] = end.apply(own, x, method="encode")
-    return made
+            outputs[name] = end.apply(own, x, method="encode")
+    return outputs
 
 
 def group_signals(
     lengths: Sequence[int], stride: int, can_stream: bool = True
 ) -> tuple[list[tuple[int, list[int]]], list[int]]:
-    """Return (padded frames, indices) of each batch, and the indices of signals to be streamed.
+    """Return (padded frames, indices) of each batch, and the indices of signals to stream.
 
     Padded lengths grow by a quarter, so that few shapes are compiled.
 
     >>> group_signals([16_000, 1_000_000, 15_900], 160)
     ([(112, [0, 2])], [1])
     """
-    most = max(1, CHUNK_SAMPLES // stride)
+    max_frames = max(1, CHUNK_SAMPLES // stride)
     by_length, long = defaultdict(list), []
     for index, num_samples in enumerate(lengths):
         frames = max(1, -(-num_samples // stride))
-        if frames > most and can_stream:
+        if frames > max_frames and can_stream:
             long.append(index)
             continue
         padded = max(1, MIN_SAMPLES // stride)
         while padded < frames:
             padded = max(padded + 1, padded * 5 // 4)
-        by_length[min(padded, most) if frames <= most else padded].append(index)
+        by_length[min(padded, max_frames) if frames <= max_frames else padded].append(index)
     groups = []
     for padded, members in sorted(by_length.items()):
         rows = 2 ** int(np.log2(max(1, BATCH_SAMPLES // stride // padded)))
@@ -167,7 +168,7 @@ def group_signals(
 
 
 def mirror(signal: np.ndarray, length: int) -> np.ndarray:
-    """Return a signal (s, ...) up to `length`, continued by its mirror image, in float32.
+    """Pad a signal (s, ...) to `length` with its mirror image, or cut it; the result is float32.
 
     >>> mirror(np.array([1.0, 2.0]), 5).tolist(), mirror(np.array([1.0, 2.0]), 1).tolist()
     ([1.0, 2.0, 2.0, 1.0, 1.0], [1.0])
@@ -177,7 +178,7 @@ def mirror(signal: np.ndarray, length: int) -> np.ndarray:
 
 
 def pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Stack arrays to a power of two of rows, by repeating the last, so that few shapes occur.
+    """Stack arrays and repeat the last until the number of rows is a power of two.
 
     >>> pad_rows([np.array([1]), np.array([2]), np.array([3])])[:, 0].tolist()
     [1, 2, 3, 3]
@@ -192,16 +193,17 @@ def stream_latents(
     num_frames: int,
     chunk_frames: int,
 ) -> Iterator[Float[Array, "1 t d"]]:
-    """Yield the latents of a recording, `chunk_frames` at a time; the last may lie beyond its end.
+    """Yield the latents of a recording, `chunk_frames` at a time; the last may exceed its end.
 
-    `read` returns stop - start samples also beyond the end of the recording.
+    `read` returns stop - start samples, also beyond the end of the recording.
     """
     encoder, own = module.encoder, part_of(variables, "encoder")
     before, after = encoder.frames_around
-    around = before + after  # a last chunk of one frame has as many to mirror beyond the end
+    # Starting `after` frames early lets `read` mirror even a last chunk of one frame.
+    around = before + after
     length = (around + chunk_frames + after) * encoder.stride
     for first in range(0, num_frames, chunk_frames):
-        # The first windows begin at the recording's beginning, where the encoder pads.
+        # The first windows start at the start of the recording, which the encoder pads.
         start = max(0, first - around)
         x = read(start * encoder.stride, start * encoder.stride + length)
         yield _encode(encoder, own, x[None], first - start, chunk_frames)
@@ -215,11 +217,11 @@ def _encode(encoder, variables, x, skip, num_frames):
 def stream_contexts(
     module: Any, variables: PyTree, latents: Iterator[Float[Array, "1 t d"]]
 ) -> Iterator[Float[Array, "1 t h"]]:
-    """Yield the contexts of latents that come in chunks."""
+    """Yield the contexts of latents that are given in chunks."""
     if not isinstance(module, CPC) or module.is_bidirectional:
         raise UserError(
-            "contexts of both directions, and of segments, see a recording to its end, and cannot "
-            "be made a chunk at a time: cut it into shorter ones, or embed its latents, z"
+            "contexts of both directions and of segments cannot be streamed, as they depend on the "
+            "end of a recording: cut it, or embed z"
         )
     own, state = part_of(variables, "context"), None
     for z in latents:

@@ -1,7 +1,7 @@
-"""Geometry of latents, from the kernels, strides and padding of layers in a row.
+"""Geometry of latents, from the kernels, strides and padding of consecutive layers.
 
-A layer is (kernel, stride), its padding (zeros to the left, zeros to the right). Layers are in
-order from the input upwards.
+A layer is (kernel, stride), and its padding (zeros on the left, zeros on the right). Layers are
+ordered from the input upwards.
 """
 
 import math
@@ -14,25 +14,26 @@ from jaxtyping import Array, Int, Num
 from cpc.types import ArrayLike, UserError
 
 PADDINGS = ("causal", "same", "valid")
-#: Waveforms, signals of several channels, or ids of words; and the real samples of each row, None
-#: if all are: what follows these counts as zeros, whatever it is.
+#: Waveforms, signals of several channels, or word ids.
 Signals: TypeAlias = Num[Array, "b s *channels"]
+#: Number of real samples in each row, or None if all are; later samples are padding and count as
+#: zeros.
 NumSamples: TypeAlias = Int[ArrayLike, " b"] | None
 
 
 class StridedLayers:
-    """The geometry of a module that has `layers`, a (kernel, stride) for each."""
+    """The geometry of a module with `layers`, a sequence of (kernel, stride)."""
 
     layers: Any
 
     @property
     def stride(self) -> int:
-        """Samples between two latents; of an image encoder, pixels before the mean."""
+        """Samples between two latents; for an image encoder, pixels before the mean."""
         return math.prod(stride for _, stride in self.layers)
 
     @property
     def receptive_field(self) -> int:
-        """Samples that one latent depends on; of an image encoder, pixels per side.
+        """Samples that one latent depends on; for an image encoder, pixels per side.
 
         >>> from cpc.models import ConvEncoder, LogMelEncoder
         >>> ConvEncoder().receptive_field, LogMelEncoder().receptive_field
@@ -45,18 +46,18 @@ class StridedLayers:
 
 
 class ConvGeometry(StridedLayers):
-    """The geometry of an encoder of signals that has `layers` and a `padding` of `zeros_around`."""
+    """The geometry of a signal encoder with `layers` and the `padding` of `zeros_around`."""
 
     padding: Any
 
     @property
     def pads(self) -> list[tuple[int, int]]:
-        """Zeros to the left and right of each layer's input."""
+        """Zeros on the left and right of each layer's input."""
         return zeros_around(self.layers, self.padding)
 
     @property
     def frames_around(self) -> tuple[int, int]:
-        """Frames of `stride` samples before and after its own that a latent depends on.
+        """Frames of `stride` samples before and after its own frame that a latent depends on.
 
         The frame of latent t is the samples from t * stride to (t + 1) * stride.
 
@@ -72,7 +73,7 @@ class ConvGeometry(StridedLayers):
 
     @property
     def shortest(self) -> int:
-        """Number of samples to which a shorter signal is padded with zeros: they give one latent.
+        """Smallest number of samples that gives a latent; shorter signals are padded with zeros.
 
         >>> from cpc.models import ConvEncoder
         >>> ConvEncoder().shortest, ConvEncoder(padding="valid").shortest
@@ -93,10 +94,10 @@ class ConvGeometry(StridedLayers):
         return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
 
     def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
-        """Return the number of latents of each row's `num_samples` real samples; zeros follow.
+        """Return the number of valid latents in each row of `num_samples` real samples.
 
-        A latent exists if its frame is within the real samples, as if the signal ended there; the
-        first always does. Without padding a latent also must not depend on any later sample.
+        A latent is valid if its frame is within the real samples, as if the signal ended there; the
+        first always is. Without padding, valid latents also do not depend on later samples.
 
         >>> from cpc.models import ConvEncoder
         >>> ConvEncoder().num_existing(jnp.array([100, 320, 479])).tolist()
@@ -107,33 +108,32 @@ class ConvGeometry(StridedLayers):
 
 
 def check_norm(norm: str, norms: Sequence[str], widths: Sequence[int]) -> None:
-    """Check that an encoder's norm is known, and that "group" fills its groups of 32 channels."""
+    """Validate an encoder's norm, and the width of its layers for "group"."""
     if norm not in norms:
         raise UserError(f"encoder norm {norm!r} is unknown: choose one of {', '.join(norms)}")
     uneven = [width for width in widths if width > 32 and width % 32]
     if norm == "group" and uneven:
         raise UserError(
-            f"group norm has groups of 32 channels, which {uneven[0]} channels do not fill: "
-            "make model.width a multiple of 32, or choose another norm"
+            f"group norm needs groups of 32 channels (got {uneven[0]} channels): make model.width "
+            "a multiple of 32, or choose another norm"
         )
 
 
 def zeros_around(
     layers: Sequence[tuple[int, int]], padding: str | Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return the zeros to the left and right of each layer's input.
+    """Return the zeros on the left and right of each layer's input.
 
-    causal   kernel - stride on the left: output t depends on no sample from (t + 1) * stride on;
+    causal   kernel - stride on the left: output t only depends on samples before (t + 1) * stride;
     same     (kernel - stride + 1) // 2 on both sides;
-    valid    none; or one number for each layer, of zeros on both of its sides.
+    valid    none; or one number per layer, of zeros on each side.
 
     >>> zeros_around([(10, 5), (8, 4)], "causal"), zeros_around([(10, 5), (8, 4)], (3, 2))
     ([(5, 0), (4, 0)], [(3, 3), (2, 2)])
     """
     if isinstance(padding, str) and padding not in PADDINGS:
         raise UserError(
-            f"the encoder's padding is {padding!r}: choose causal, same or valid, the words of "
-            "model.padding"
+            f"encoder padding {padding!r} is unknown: set model.padding to causal, same or valid"
         )
     if padding == "causal":
         return [(kernel - stride, 0) for kernel, stride in layers]
@@ -143,7 +143,7 @@ def zeros_around(
         halves = [0] * len(layers) if padding == "valid" else [int(pad) for pad in padding]
     if len(halves) != len(layers):
         raise UserError(
-            f"the encoder has {len(layers)} layers but {len(halves)} paddings: give one for each"
+            f"encoder has {len(layers)} layers but {len(halves)} paddings: give one per layer"
         )
     return [(half, half) for half in halves]
 
@@ -151,7 +151,7 @@ def zeros_around(
 def output_lengths(
     layers: Sequence[tuple[int, int]], pads: Sequence[tuple[int, int]], num_samples: Any
 ) -> list[Any]:
-    """Return the number of outputs of each layer for so many samples, a number or an array.
+    """Return the number of outputs of each layer for `num_samples`, a number or an array.
 
     >>> output_lengths([(10, 5), (8, 4)], [(5, 0), (4, 0)], 20480)
     [4096, 1024]

@@ -1,8 +1,8 @@
-"""CPC of images: rows of patches for time, in one direction or several.
+"""CPC of images, in which rows of patches play the part of time, in one or several directions.
 
-The context of a direction has seen all patches up to its row and predicts rows further on. Each
-direction works in its own frame, a flip or transpose of the grid, in which it goes top-down:
-z (b, t, lane, d) with t counting the rows that it passes and lane the places across.
+The context of a direction depends on the patches up to its row and predicts later rows. Each
+direction has its own frame, a flip or transpose of the grid in which it goes top-down:
+z (b, t, lane, d), where t is the row and lane the column in this frame.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,28 +20,30 @@ from cpc.types import CPCOutputs, Position, PyTree, UserError
 def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int]:
     """Return the rows and columns of square patches in an image of `size` (y, x) pixels.
 
-    (y - patch) // stride + 1 rows and as many columns of x; a rest at the lower and right edge is
-    left out.
+    These are (y - patch) // stride + 1 rows and as many columns of x; a remainder at the lower and
+    right edges is not used.
 
     >>> patch_grid((256, 256), patch=64, stride=32)  # van den Oord et al. 2018, section 3.2
     (7, 7)
     """
     if patch < 1 or stride < 1:
-        raise UserError(f"patch {patch} and stride {stride} must both be at least 1 pixel")
+        raise UserError(
+            f"patch and stride must be at least 1 pixel (got {patch} and {stride}): raise them"
+        )
     if patch > min(size):
         raise UserError(
-            f"a patch of {patch} pixels is larger than the image of {size[0]} by {size[1]}: "
-            "choose a smaller patch or larger images"
+            f"patch is larger than the image of {size[0]} by {size[1]} (got {patch}): choose "
+            "smaller patches or larger images"
         )
     rows, columns = ((side - patch) // stride + 1 for side in size)
     return rows, columns
 
 
 def first_clean_offset(patch: int, stride: int) -> int:
-    """Return the least offset whose target shares no pixel with the context: ceil(patch / stride).
+    """Return the smallest offset at which targets share no pixels with the context.
 
-    Rows k apart share patch - k stride pixel rows. An offset where they do leaks: what overlaps can
-    be told by comparing edges, without knowing what the image shows.
+    This is ceil(patch / stride), as rows k apart share patch - k stride pixel rows. At smaller
+    offsets, matching the edges of overlapping patches is enough to find the target.
 
     >>> first_clean_offset(patch=64, stride=32), first_clean_offset(patch=80, stride=36)
     (2, 3)
@@ -50,18 +52,20 @@ def first_clean_offset(patch: int, stride: int) -> int:
 
 
 def check_offsets(offsets: Sequence[int], grid: tuple[int, int], directions: Sequence[str]) -> None:
-    """Check that every offset has a row to predict in every direction.
+    """Check that every offset has a row to predict in each direction.
 
     >>> check_offsets([2, 3, 4], (7, 7), ["down", "up"])
     """
     if not offsets or min(offsets) < 1 or len(set(offsets)) < len(offsets):
-        raise UserError(f"the offsets are {list(offsets)}: give different ones from 1 upwards")
+        raise UserError(
+            f"offsets are invalid (got {list(offsets)}): give distinct ones from 1 upwards"
+        )
     for direction in directions:
         length = grid[direction in ("right", "left")]
         if max(offsets) >= length:
             raise UserError(
-                f"offset {max(offsets)} needs more than {max(offsets)} patches going {direction}, "
-                f"but the grid has {length}: lower the offsets, or cut smaller patches or strides"
+                f"offset {max(offsets)} exceeds the grid going {direction}, which has {length} "
+                "patches: lower the offsets, or use smaller patches or strides"
             )
 
 
@@ -69,7 +73,7 @@ DIRECTIONS = ("down", "up", "right", "left")
 
 
 def to_frame(grid: Any, direction: str) -> Any:
-    """Return the grid (b, i, j, ...) as `direction` passes through it, (b, t, lane, ...).
+    """Convert the grid (b, i, j, ...) to the frame of `direction`, (b, t, lane, ...).
 
     >>> to_frame(jnp.array([[[1, 2], [3, 4]]]), "left").tolist()
     [[[2, 4], [1, 3]]]
@@ -80,7 +84,7 @@ def to_frame(grid: Any, direction: str) -> Any:
 
 
 def from_frame(frame: Any, direction: str) -> Any:
-    """Return what stands in a direction's frame in the image's own grid, (b, i, j, ...).
+    """Convert a direction's frame (b, t, lane, ...) back to the image's grid, (b, i, j, ...).
 
     >>> from_frame(jnp.array([[[2, 4], [1, 3]]]), "left").tolist()
     [[[1, 2], [3, 4]]]
@@ -94,11 +98,11 @@ def frame_positions(
     sequence: Int[Array, " b"],
     group: Int[Array, " b"] | None = None,
 ) -> Position:
-    """Return the positions of latents in a direction's frame: time its rows, lane its columns.
+    """Return the positions of latents in a direction's frame: time is its row, lane its column.
 
-    Arrays that broadcast to (b, t, lane). The positive of an anchor lies `offset` rows on in the
-    same lane, whatever the direction; a rule's window counts rows of the frame. `sequence` are the
-    images' rows in the global batch, `group` their classes.
+    The arrays broadcast to (b, t, lane). The positive of an anchor is `offset` rows later in the
+    same lane, in every direction; windows of a rule count rows of the frame. `sequence` contains
+    the images' rows in the global batch, `group` their classes.
 
     >>> frame_positions(jnp.zeros((1, 2, 3, 4)), jnp.array([7])).lane.tolist()
     [[[0, 1, 2]]]
@@ -113,18 +117,18 @@ def frame_positions(
 
 
 class ImageCPC(nn.Module):
-    """Patches (b, i, j, y, x, ch) to CPC's outputs, one for each direction.
+    """A CPC model of patches (b, i, j, y, x, ch), with one output per direction.
 
-    One encoder for all patches (van den Oord et al. 2018, section 3.2); for each direction a
-    context and a predictor of its own (Henaff et al. 2019). The outputs' z are the targets of the
-    loss: the latents, or a linear projection of them of `target_width`, one for each direction.
+    All patches share an encoder (van den Oord et al. 2018, section 3.2); each direction has its own
+    context and predictor (Henaff et al. 2019). The outputs' z are the targets of the loss: the
+    latents, or with `target_width` a linear projection of them for each direction.
 
-    `encoder` maps (n, y, x, ch) to (n, d); `make_context()` gives a module (b, t, lane, d) to
-    (b, t, lane, h), and `make_predictor()` one to (b, t, lane, k, d) with the targets' width.
+    `encoder` maps (n, y, x, ch) to (n, d). `make_context()` returns a module from (b, t, lane, d)
+    to (b, t, lane, h), and `make_predictor()` one to (b, t, lane, k, d), as wide as the targets.
 
-    `cuts` make gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"): no gradient passes
-    what follows so many layers of the encoder, and each module that ends there predicts its own
-    latents, of its own width, from these latents in place of contexts.
+    `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"):
+    no gradient passes a cut, and each module that ends at one predicts its own latents, of its own
+    width, from these latents instead of contexts.
     """
 
     encoder: nn.Module
@@ -135,21 +139,21 @@ class ImageCPC(nn.Module):
     channels: int = 3
     dtype: DTypeLike = jnp.float32
     cuts: Sequence[int] = ()
-    """Layers of the encoder after which a module ends."""
+    """Numbers of encoder layers after which a module ends."""
 
     def __post_init__(self):
-        """Reject unknown and repeated directions, and cuts that there are not."""
         super().__post_init__()
         given = list(self.directions)
         if not given or len(set(given)) < len(given) or not set(given) <= set(DIRECTIONS):
             raise UserError(
-                f"the directions are {given}: choose different ones of {', '.join(DIRECTIONS)}"
+                f"directions are invalid (got {given}): choose distinct ones of "
+                f"{', '.join(DIRECTIONS)}"
             )
         if self.cuts:
             check_cuts(self.cuts, self.encoder)
 
     def setup(self):
-        """Make the modules of each direction, under its name."""
+        """Create the modules of each direction, named after it."""
         self.contexts = {direction: self.make_context() for direction in self.directions}
         self.predictors = {direction: self.make_predictor() for direction in self.directions}
         for module, direction in self.branches[len(self.directions) :]:
@@ -170,7 +174,7 @@ class ImageCPC(nn.Module):
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[CPCOutputs, ...]:
         """Return targets, contexts and predictions of each branch, in its direction's frame."""
-        ends = self._ends(x, train)
+        ends = self._encode_modules(x, train)
         return tuple(
             self._predict(ends[module - 1], direction, module)
             for module, direction in self.branches
@@ -178,14 +182,14 @@ class ImageCPC(nn.Module):
 
     @property
     def branches(self) -> list[tuple[int, str]]:
-        """What has a loss, as (module, direction), from the last module down to the first, 1."""
+        """Return the (module, direction) pairs that have a loss term, last module first."""
         modules = range(len(self.cuts) + 1, 0, -1)
         return [(module, direction) for module in modules for direction in self.directions]
 
     def embed(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[Float[Array, "b i j d"], Float[Array, "b i j h"]]:
-        """Return latents and contexts as features, both in the image's own grid.
+        """Return latents and contexts as features in the image's grid.
 
         The contexts of several directions are concatenated, in the order of `directions`.
         """
@@ -199,19 +203,21 @@ class ImageCPC(nn.Module):
     def encode(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> Float[Array, "b i j d"]:
-        """Return latents alone; all patches of all images are one batch."""
-        return self._ends(x, train)[-1]
+        """Return latents without computing contexts; all patches of all images are one batch."""
+        return self._encode_modules(x, train)[-1]
 
-    def _ends(self, x, train):
-        """Latents (b, i, j, width) at the end of each module of the encoder, the last its own."""
+    def _encode_modules(self, x, train):
+        """Return the latents (b, i, j, width) of each module; the last are the encoder's."""
         b, i, j, *patch = x.shape
         if patch[2] != self.channels:
             raise UserError(
-                f"the images have {patch[2]} channels, but the model is made for "
-                f"{self.channels}: convert the images, or change the model"
+                f"images have {patch[2]} channels, but the model is made for {self.channels}: "
+                "convert the images or change the model"
             )
         if patch[0] != patch[1]:
-            raise UserError(f"patches are square, not {patch[0]} by {patch[1]} pixels")
+            raise UserError(
+                f"patches must be square, not {patch[0]} by {patch[1]} pixels: pass square patches"
+            )
         x = x.reshape(-1, *patch)
         ends = self.encoder.through(x, train, self.cuts) if self.cuts else [self.encoder(x, train)]
         return [z.reshape(b, i, j, -1) for z in ends]
@@ -223,7 +229,10 @@ class ImageCPC(nn.Module):
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["ImageCPC", PyTree]:
-        """Return the model whose "z" or "c" ends after `number` layers, and its variables."""
+        """Return the model whose encoder, "z", or context, "c", ends after `number` layers.
+
+        The variables of the smaller model are returned with it.
+        """
         if part == "z":
             encoder, own = self.encoder.upto(number, part_of(variables, "encoder"))
             cuts = tuple(cut for cut in self.cuts if cut < number)
@@ -239,8 +248,8 @@ class ImageCPC(nn.Module):
         z = to_frame(z, direction)
         if z.shape[1] < 2:
             raise UserError(
-                f"the grid has one patch going {direction}, so that there is nothing to predict: "
-                "cut smaller patches, or leave the direction out"
+                f"grid has only one patch going {direction}, so there is nothing to predict: use "
+                "smaller patches, or remove the direction"
             )
         if module > len(self.cuts):
             c, predictor = self.contexts[direction](z), self.predictors[direction]
@@ -252,7 +261,7 @@ class ImageCPC(nn.Module):
         predictions = predictor(c)
         if predictions.shape[-1] != targets.shape[-1]:
             raise UserError(
-                f"the predictions are {predictions.shape[-1]} wide, but their targets "
-                f"{targets.shape[-1]}: make the predictor as wide as the encoder or the projection"
+                f"predictions are {predictions.shape[-1]} wide, but targets are "
+                f"{targets.shape[-1]}: set the predictor's width to that of the targets"
             )
         return CPCOutputs(targets, c, predictions)

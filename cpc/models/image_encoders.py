@@ -1,6 +1,6 @@
-"""Encoders g_enc of images: (n, y, x, ch) to latents (n, d), each image by itself.
+"""Encoders g_enc of images: (n, y, x, ch) to latents (n, d), where images are independent.
 
-A patch is an image: the patches of a batch go through as one long batch of small images.
+Patches are encoded as images: all patches of a batch form one batch of small images.
 """
 
 import math
@@ -21,11 +21,11 @@ IMAGE_NORMS = ("none", "layer", "group", "batch")
 
 
 def normalise(y: Array, norm: str, train: bool, dtype: DTypeLike, name: str) -> Array:
-    """Return (n, y, x, ch) normalized, with statistics in float32; called in a compact module.
+    """Normalize (n, y, x, ch) with statistics in float32, within a compact module.
 
-    "layer" takes them over all of one image, "group" over its channels by 32: no patch sees
-    another. "batch" takes them over all patches in training, and so tells each patch of the others,
-    the ones it is to predict among them (Henaff et al. 2019 replaced it for that reason).
+    "layer" uses all values of one image, "group" 32 of its channels at a time, so no patch depends
+    on another. "batch" uses all patches in training, which leaks information between patches,
+    including those to predict (the reason why Henaff et al. 2019 replaced it).
     """
     if norm == "none":
         return y
@@ -42,10 +42,11 @@ def convolve_images(
     padding: Sequence[tuple[int, int]],
     **options: Any,
 ) -> Float[Array, "n p q d"]:
-    """Convolve as jax.lax.conv_general_dilated does; small images on a CPU by a matrix product.
+    """Convolve as jax.lax.conv_general_dilated, but for small images on a CPU by matrix product.
 
-    Up to 16 pixels a side, or for few channels, XLA's convolution and above all its gradients run
-    at a fraction of a CPU's matrix product; the product's copy of the columns costs less.
+    For images of at most 16 pixels per side, or few channels, XLA's convolution and especially its
+    gradients reach a fraction of the speed of a matrix product on a CPU; copying the columns costs
+    less.
     """
     small = max(x.shape[1:3]) <= 16 or x.shape[-1] <= 4
     if not small:
@@ -53,12 +54,12 @@ def convolve_images(
     return jax.lax.platform_dependent(
         x,
         w,
-        cpu=lambda x, w: _as_product(x, w, strides, padding),
+        cpu=lambda x, w: _convolve_by_product(x, w, strides, padding),
         default=lambda x, w: jax.lax.conv_general_dilated(x, w, strides, padding, **options),
     )
 
 
-def _as_product(x, w, strides, padding):
+def _convolve_by_product(x, w, strides, padding):
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     height, width, c, d = w.shape
     p = (x.shape[1] - height) // strides[0] + 1
@@ -72,7 +73,7 @@ def _as_product(x, w, strides, padding):
 
 
 def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
-    """Return the mean over the pixels of each image, taken in float32.
+    """Return the mean over the pixels of each image, computed in float32.
 
     >>> mean_pool(jnp.array([[[[1.0], [2.0]], [[3.0], [6.0]]]]))
     Array([[3.]], dtype=float32)
@@ -81,10 +82,11 @@ def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
 
 
 class SmallConvEncoder(StridedLayers, nn.Module):
-    """Convolutions of 3x3 with ReLU for patches of 8 to 24 pixels, such as those of 28 to 96.
+    """3x3 convolutions with ReLU, for patches of 8 to 24 pixels (of images of 28 to 96 pixels).
 
-    Images (n, y, x, ch) in, latents (n, widths[-1]) out: the mean over all places. The first
-    convolution keeps the resolution, each further one halves it. Norms act before the ReLU.
+    The input is images (n, y, x, ch), the output latents (n, widths[-1]), the mean over all
+    positions. The first convolution keeps the resolution and each later one halves it. Norms come
+    before the ReLU.
     """
 
     widths: Sequence[int] = (64, 128, 256)
@@ -92,15 +94,14 @@ class SmallConvEncoder(StridedLayers, nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        """Reject what no image could be encoded with."""
         super().__post_init__()
         if not self.widths:
-            raise UserError("the encoder has no layer: give at least one width")
+            raise UserError("encoder has no layer: give at least one width")
         check_norm(self.norm, IMAGE_NORMS, self.widths)
 
     @property
     def layers(self) -> list[tuple[int, int]]:
-        """Kernel and stride of each layer."""
+        """Kernel and stride of each layer, from the input upwards."""
         return [(3, 1 if n == 0 else 2) for n in range(self.num_layers)]
 
     @property
@@ -110,7 +111,7 @@ class SmallConvEncoder(StridedLayers, nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["SmallConvEncoder", PyTree]:
-        """Return the encoder that ends after its first `number` layers, and its variables."""
+        """Return the encoder of the first `number` layers and its variables."""
         return self.clone(widths=self.widths[:number]), first_layers(variables, number)
 
     def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
@@ -121,9 +122,9 @@ class SmallConvEncoder(StridedLayers, nn.Module):
     def through(
         self, x: Float[Array, "n y x ch"], train: bool = False, cuts: Sequence[int] = ()
     ) -> list[Float[Array, "n _"]]:
-        """Return the latents after each of `cuts` layers, and the last; no gradient passes a cut.
+        """Return the latents after each of `cuts` layers and the last; no gradient passes cuts.
 
-        Each the mean over all places, as wide as its layer.
+        Latents are means over all positions, as wide as their layer.
         """
         y, ends = x.astype(self.dtype), []
         for n, (width, (kernel, stride)) in enumerate(zip(self.widths, self.layers, strict=True)):
@@ -146,13 +147,13 @@ class SmallConvEncoder(StridedLayers, nn.Module):
 
 
 class Stage(NamedTuple):
-    """Blocks of one resolution; the first of them halves it, except in the first stage."""
+    """Residual blocks of one resolution, which the first one halves except in the first stage."""
 
     num_blocks: int
     width: int
-    """Channels that leave each block."""
+    """Output channels of each block."""
     inner: int | None = None
-    """Channels of the bottleneck's 3x3 convolution; None: two of 3x3 at full width."""
+    """Channels of the bottleneck's 3x3 convolution; None for two 3x3 convolutions of `width`."""
 
 
 def _bottlenecks(*num_blocks: int) -> tuple[Stage, ...]:
@@ -165,41 +166,44 @@ DEPTHS = {
     50: _bottlenecks(3, 4, 6, 3),
     101: _bottlenecks(3, 4, 23, 3),
     152: _bottlenecks(3, 8, 36, 3),
-    # Henaff et al. 2019: the third stage of 101 twice as long, 4 times as wide, and the last one.
+    # Henaff et al. 2019: the third stage of 101 is twice as long, 4 times as wide, and the last.
     161: (Stage(3, 256, 64), Stage(4, 512, 128), Stage(46, 4096, 512)),
 }
 
 
 def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...]:
-    """Return the stages of a network by its depth: 18, 34, 50, 101, 152 or 161.
+    """Return the stages of the ResNet of a depth: 18, 34, 50, 101, 152 or 161.
 
-    CPC's first version is resnet_stages(101, 3) without norm, 1024 channels (van den Oord et al.
-    2018, section 3.2); its second is resnet_stages(161) with layer norm, 4096 (Henaff et al. 2019).
-
+    The first version of CPC is resnet_stages(101, 3) without norm, with 1024 channels (van den Oord
+    et al. 2018, section 3.2); the second is resnet_stages(161) with layer norm, with 4096 (Henaff
+    et al. 2019).
     >>> resnet_stages(101, 3)[-1]
     Stage(num_blocks=23, width=1024, inner=256)
     """
     if depth not in DEPTHS:
-        raise UserError(f"a ResNet of depth {depth} is unknown: choose one of {list(DEPTHS)}")
+        raise UserError(f"ResNet depth {depth} is unknown: choose one of {list(DEPTHS)}")
     stages = DEPTHS[depth]
     if num_stages is not None and not 1 <= num_stages <= len(stages):
         raise UserError(
-            f"ResNet-{depth} has {len(stages)} stages: it cannot end after {num_stages}"
+            f"ResNet-{depth} has {len(stages)} stages and cannot end after {num_stages}: give "
+            f"1 to {len(stages)}"
         )
     return stages[:num_stages]
 
 
 class ResNet(StridedLayers, nn.Module):
-    """ResNet-v2: images (n, y, x, ch) to latents (n, stages[-1].width), the mean over all places.
+    """A ResNet-v2 from images (n, y, x, ch) to latents (n, stages[-1].width).
 
-    A block computes x + f(x), where f is two convolutions of 3x3, or a bottleneck of 1x1, 3x3, 1x1,
-    and each convolution comes after norm and ReLU (He et al. 2016b). Without norm the last
-    convolution of each block starts at zero and the others at num_blocks^(-1 / (2 m - 2)) of He's
-    scale, m convolutions a block (Zhang et al. 2019, Fixup): the signal keeps its scale.
+    Latents are means over all positions. A block computes x + f(x), where f is two 3x3 convolutions
+    or a bottleneck of 1x1, 3x3 and 1x1, each after norm and ReLU (He et al. 2016b). Without norm,
+    the last convolution of each block starts at zero and the others at num_blocks^(-1 / (2 m - 2))
+    of He's scale, for m convolutions per block (Zhang et al. 2019, Fixup), which preserves the
+    scale of the signal.
 
-    `pooled_stem` begins with a convolution of 7x7 and a maximum over 3x3, which each halve the
-    resolution (ImageNet); without it with one of 3x3 at full resolution (patches under 32 pixels).
-    `remat` keeps the input of each block alone for the gradient and computes the rest again.
+    With `pooled_stem`, the network starts with a 7x7 convolution and a 3x3 maximum, which each
+    halve the resolution (ImageNet), otherwise with a 3x3 convolution at full resolution (patches
+    under 32 pixels). `remat` only keeps the input of each block and recomputes the rest for the
+    gradient.
     """
 
     stages: Sequence[Stage]
@@ -210,10 +214,9 @@ class ResNet(StridedLayers, nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        """Reject what no image could be encoded with."""
         super().__post_init__()
         if not self.stages:
-            raise UserError("the ResNet has no stage: give at least one")
+            raise UserError("ResNet has no stage: give at least one")
         widths = [width for stage in self.stages for width in stage[1:] if width]
         check_norm(self.norm, IMAGE_NORMS, [self.stem_width, *widths])
 
@@ -224,28 +227,28 @@ class ResNet(StridedLayers, nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["ResNet", PyTree]:
-        """Return the network that ends after its first `number` stages, and its variables.
+        """Return the network of the first `number` stages and its variables.
 
-        The last norm was learned for the last stage. After another it has scale 1 and shift 0, and
-        batch norm mean 0 and variance 1.
+        The last norm was learned for the last stage. After another stage, it has scale 1 and shift
+        0, and for batch norm mean 0 and variance 1.
         """
-        gone = [f"stage{n}_" for n in range(number, self.num_layers)]
+        dropped = [f"stage{n}_" for n in range(number, self.num_layers)]
         kept = {
-            kind: {k: v for k, v in tree.items() if not k.startswith(tuple(gone))}
+            kind: {k: v for k, v in tree.items() if not k.startswith(tuple(dropped))}
             for kind, tree in variables.items()
         }
         width = self.stages[number - 1].width
-        if gone:
-            plain = {
+        if dropped:
+            identity = {
                 kind: {name: jnp.full(width, float(name in ("scale", "var"))) for name in norm}
                 for kind, norm in part_of(kept, "norm").items()
             }
-            kept = with_part(kept, "norm", plain)
+            kept = with_part(kept, "norm", identity)
         return self.clone(stages=self.stages[:number]), kept
 
     @property
     def layers(self) -> list[tuple[int, int]]:
-        """Kernel and stride along the longest path."""
+        """Kernel and stride of the layers on the longest path."""
         layers = [(7, 2), (3, 2)] if self.pooled_stem else [(3, 1)]
         for n, stage in enumerate(self.stages):
             for i in range(stage.num_blocks):
@@ -254,7 +257,7 @@ class ResNet(StridedLayers, nn.Module):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Channels that leave each stage."""
+        """Output channels of each stage."""
         return tuple(stage.width for stage in self.stages)
 
     def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
@@ -265,13 +268,13 @@ class ResNet(StridedLayers, nn.Module):
     def through(
         self, x: Float[Array, "n y x ch"], train: bool = False, cuts: Sequence[int] = ()
     ) -> list[Float[Array, "n _"]]:
-        """Return the latents after each of `cuts` stages, and the last; no gradient passes a cut.
+        """Return the latents after each of `cuts` stages and the last; no gradient passes cuts.
 
-        Each after a norm of its own, the mean over all places, as wide as its stage.
+        Latents are means over all positions after a separate norm, as wide as their stage.
         """
         ends = []
         kernel, stride = self.layers[0]
-        # The stem's input was not rectified: half of He's variance.
+        # The stem's input is not rectified, which halves He's variance.
         y = _convolution(self, self.stem_width, kernel, stride, math.sqrt(0.5), "stem")(
             x.astype(self.dtype)
         )
@@ -292,12 +295,12 @@ class ResNet(StridedLayers, nn.Module):
                 )
                 y = block(y, train)
             if n + 1 in cuts:
-                ends.append(_pooled(y, self.norm, train, self.dtype, f"norm_end{n}"))
+                ends.append(_pool(y, self.norm, train, self.dtype, f"norm_end{n}"))
                 y = jax.lax.stop_gradient(y)
-        return [*ends, _pooled(y, self.norm, train, self.dtype, "norm")]
+        return [*ends, _pool(y, self.norm, train, self.dtype, "norm")]
 
 
-def _pooled(y, norm, train, dtype, name):
+def _pool(y, norm, train, dtype, name):
     return mean_pool(jax.nn.relu(normalise(y, norm, train, dtype, name)))
 
 
@@ -306,7 +309,7 @@ def _stride(stage: int, block: int) -> int:
 
 
 class Block(nn.Module):
-    """x + f(x), or W x' + f(x) with x' = relu(norm(x)) where the shape changes."""
+    """x + f(x), or W x' + f(x) with x' = relu(norm(x)) if the shape changes."""
 
     width: int
     inner: int | None
@@ -317,7 +320,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "n y x ch"], train: bool) -> Float[Array, "n p q d"]:
-        """Return x with what the block adds to it."""
+        """Return the block's output."""
         layers = [(self.width, 3, self.stride), (self.width, 3, 1)]
         if self.inner is not None:
             layers = [(self.inner, 1, 1), (self.inner, 3, self.stride), (self.width, 1, 1)]
@@ -334,7 +337,7 @@ class Block(nn.Module):
 
 
 def _convolution(module, width, kernel, stride, scale, name):
-    """Return a convolution that starts at `scale` times He's values; a bias if no norm acts."""
+    """Return a convolution initialized at `scale` times He's values, with a bias if no norm."""
     return Conv(
         width,
         (kernel, kernel),

@@ -1,10 +1,10 @@
-"""Layers with biases in float32, and any layer as the last one of a smaller model.
+"""Layers with float32 biases, and tools to cut a model after any of its layers.
 
-A bias has the sum of all places' gradients. In bfloat16 such a sum stops growing at some hundred
-times its terms, and a batch has thousands of places.
+The gradient of a bias is a sum over all positions. In bfloat16 such a sum stops growing at a few
+hundred times its terms, and a batch has thousands of positions.
 
-Every encoder and context knows its own `num_layers` and `upto(number, variables)`; a model that is
-made of them knows both of its parts, "z" and "c".
+Each encoder and context has `num_layers` and `upto(number, variables)`; a model made of these has
+both for its parts "z" and "c".
 """
 
 import re
@@ -20,32 +20,32 @@ from cpc.types import PyTree, UserError
 
 
 def promote_all_but_bias(x: Any, kernel: Any, bias: Any, *, dtype: Any) -> tuple[Any, Any, Any]:
-    """Return input and kernel in the dtype of the computation, and the bias in its own."""
+    """Promote input and kernel to `dtype`, and return the bias unchanged."""
     return *promote_dtype(x, kernel, dtype=dtype), bias
 
 
 class Dense(nn.Dense):
-    """Dense layer, x W + b, whose bias stays in float32."""
+    """A dense layer, x W + b, whose bias stays in float32."""
 
     promote_dtype: Any = promote_all_but_bias
 
     def __call__(self, inputs: Any) -> Any:
-        """Return the layer's output in `dtype`."""
+        """Return the output of the layer in `dtype`."""
         return super().__call__(inputs).astype(self.dtype)
 
 
 class Conv(nn.Conv):
-    """Convolution (cross-correlation with W, plus b) whose bias stays in float32."""
+    """A convolution (cross-correlation with W, plus b) whose bias stays in float32."""
 
     promote_dtype: Any = promote_all_but_bias
 
     def __call__(self, inputs: Any) -> Any:
-        """Return the layer's output in `dtype`."""
+        """Return the output of the layer in `dtype`."""
         return super().__call__(inputs).astype(self.dtype)
 
 
 def layer_depths(module: Any) -> dict[str, int]:
-    """Return the names of all layers and how deep in their part they lie; z and c are the last.
+    """Return the depth of each layer within its part, by layer name; z and c are the last layers.
 
     >>> from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor
     >>> layer_depths(CPC(ConvEncoder(), GRU(), LinearPredictor(12, 512)))
@@ -58,14 +58,15 @@ def layer_depths(module: Any) -> dict[str, int]:
 
 
 def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
-    """Return a model whose z, or c, is this layer: its encoder, or its contexts, end there.
+    """Return the model whose encoder or contexts end at a layer, so z or c is that layer.
 
-    What comes last in a part comes last there too: the mean over a patch's places, a Transformer's
-    norm. The last norm of a ResNet was learned for another width and has no scale and shift then.
+    The final operation of a part comes after its new last layer: the mean over a patch's positions,
+    or a Transformer's norm. The last norm of a ResNet, which was learned for another width, is
+    reset to scale 1 and shift 0.
     """
     depths = layer_depths(module)
     if layer not in depths:
-        raise UserError(f"the model has no layer {layer!r}: choose one of {', '.join(depths)}")
+        raise UserError(f"layer {layer!r} is unknown: choose one of {', '.join(depths)}")
     return module.upto(layer[0], depths[layer], variables)
 
 
@@ -79,7 +80,7 @@ def part_of(variables: PyTree, name: str) -> PyTree:
 
 
 def with_part(variables: PyTree, name: str, own: PyTree) -> PyTree:
-    """Return the variables with those of a submodule replaced.
+    """Replace the variables of a submodule by `own`.
 
     >>> with_part({"params": {"encoder": {"w": 1}, "context": {}}}, "encoder", {"params": {}})
     {'params': {'encoder': {}, 'context': {}}}
@@ -90,9 +91,9 @@ def with_part(variables: PyTree, name: str, own: PyTree) -> PyTree:
 
 
 def first_layers(variables: PyTree, number: int) -> PyTree:
-    """Return the variables without those of layers after the first `number`.
+    """Return the variables of the first `number` layers.
 
-    The name of a layer's variable ends in the layer's index, from 0; others are of all layers.
+    The names of layer variables end in the index of the layer, from 0. Others belong to all layers.
 
     >>> first_layers({"params": {"input": 7, "norm0": {"scale": 8}, "norm1": {"scale": 9}}}, 1)
     {'params': {'input': 7, 'norm0': {'scale': 8}}}
@@ -108,11 +109,11 @@ def first_layers(variables: PyTree, number: int) -> PyTree:
 
 
 class LayerStack(nn.Module):
-    """A module of `num_layers` layers that is complete after any of them."""
+    """A module of `num_layers` layers that can end after any of them."""
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["LayerStack", PyTree]:
-        """Return the module of the first `number` layers, and its variables."""
+        """Return the module of the first `number` layers and its variables."""
         return self.clone(num_layers=number), first_layers(variables, number)
 
 
@@ -120,9 +121,9 @@ TIME_DIRECTIONS = ("forward", "backward")
 
 
 def reverse_time(x: Any, number: Int[Array, " b"]) -> Any:
-    """Return (b, t, ...) whose rows have their first `number` entries in reverse; its own inverse.
+    """Reverse the first `number` entries of each row (b, t, ...), which is its own inverse.
 
-    What follows these, the padding of a short row, stays behind them: in reverse, too.
+    The padding after them stays at the end, also in reverse order.
 
     >>> reverse_time(jnp.array([[1, 2, 3, 0, 9], [1, 2, 3, 4, 5]]), jnp.array([3, 5])).tolist()
     [[3, 2, 1, 9, 0], [5, 4, 3, 2, 1]]
@@ -132,17 +133,18 @@ def reverse_time(x: Any, number: Int[Array, " b"]) -> Any:
 
 
 def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
-    """Return the layers of an encoder after which each module but the last ends.
+    """Return the numbers of layers after which each module except the last ends.
 
-    The context counts as one more layer. Modules are as long as each other, or one longer: the
-    last ones. As many as layers and context: each is a module (Loewe et al. 2019, section 4.2).
+    The context counts as one more layer. Modules have the same length, or the last ones are one
+    longer. With as many modules as layers and context, each is one module (Loewe et al. 2019,
+    section 4.2).
 
     >>> module_ends(5, 1), module_ends(5, 2), module_ends(5, 5), module_ends(5, 6)
     ((), (3,), (1, 2, 3, 4), (1, 2, 3, 4, 5))
     """
     if not 1 <= num_modules <= num_layers + 1:
         raise UserError(
-            f"model.modules is {num_modules}: an encoder of {num_layers} layers and a context make "
+            f"model.modules is {num_modules}, but the encoder has {num_layers} layers: set it to "
             f"1 to {num_layers + 1}"
         )
     size, rest = divmod(num_layers + 1, num_modules)
@@ -151,14 +153,11 @@ def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
 
 
 def check_cuts(cuts: Sequence[int], encoder: Any) -> None:
-    """Check that modules end after different layers of an encoder, in their order."""
+    """Validate the cuts of an encoder: ascending numbers of its layers."""
     ends = list(cuts)
     if not hasattr(encoder, "through"):
+        raise UserError(f"{type(encoder).__name__} has no layers to cut after: set no cuts")
+    if ends != sorted({*ends}) or ends[0] < 1 or ends[-1] > encoder.num_layers:
         raise UserError(
-            f"{type(encoder).__name__} has no layers to end modules after: give no cuts"
-        )
-    most = encoder.num_layers
-    if ends != sorted({*ends}) or ends[0] < 1 or ends[-1] > most:
-        raise UserError(
-            f"the modules end after the layers {ends}: name some of 1 to {most}, ascending"
+            f"cuts are invalid (got {ends}): give ascending layers of 1 to {encoder.num_layers}"
         )

@@ -1,6 +1,6 @@
-"""A model in a folder to share, model.safetensors and config.json, and the way back.
+"""Saving and loading models as a folder with model.safetensors and config.json.
 
-Weights are flat dictionaries of named arrays, read from files as data: no code in them runs.
+Weights are flat dictionaries of named arrays. No code in the files is executed.
 """
 
 import argparse
@@ -22,37 +22,37 @@ from cpc.models.description import build, describe
 from cpc.types import ArrayLike, PyTree, UserError
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-#: Folder of a run that its export is written to.
+#: Folder within a run that its export is written to.
 EXPORTED = "exported"
 FORMAT = "cpc 1"
-#: Collections that tell of the last batch that was trained on: no part of the model.
-OF_A_BATCH = ("penalties", "measures")
-#: Endings of files of weights.
+#: Collections with values of the last training batch, which are not part of the model.
+BATCH_COLLECTIONS = ("penalties", "measures")
+#: File name extensions of weights.
 SUFFIXES = ".safetensors", ".npz"
-#: Entries of checkpoints that hold a model's arrays.
+#: Entries of checkpoints that may contain a model's arrays.
 STATE_DICTS = "weights", "gEncoder", "state_dict", "model_state_dict", "model"
-#: Endings of checkpoints of torch.
+#: File name extensions of torch checkpoints.
 TORCH_SUFFIXES = ".pt", ".pth"
 
 
 class Pretrained(NamedTuple):
-    """A module, its variables, and what its input is."""
+    """A module, its variables and the form of its input."""
 
     module: nn.Module
     variables: PyTree
     input: dict[str, Any]
-    """"kind" of the data and "shape" of one x, such as a training window; of audio also
-    "sample_rate_hz" and "rms", to which each recording is brought (None: it is taken as it is)."""
+    """"kind" of the data and "shape" of one x, such as a training window; for audio also
+    "sample_rate_hz" and "rms", to which recordings are converted (None: no change)."""
     about: dict[str, Any] = {}  # noqa: RUF012 (never written to)
-    """What else is known, as json takes it: the step, the config of the run."""
+    """Further information as JSON data, such as the step and the config of the run."""
 
 
 def save(folder: str | Path, pretrained: Pretrained) -> Path:
-    """Write model.safetensors and config.json; returns the folder."""
+    """Write model.safetensors and config.json, and return the folder."""
     folder = Path(folder).expanduser()
     path = folder / CONFIG
     if path.exists() and f'"format": "{FORMAT}"' not in path.read_text("utf-8", "replace"):
-        raise UserError(f"{folder} has a {CONFIG} of something else: choose another folder")
+        raise UserError(f"{folder} has a {CONFIG} of another format: choose another folder")
     module, variables, given, about = pretrained
     flat: Any = flatten_dict(_without_batch(variables), sep="/")
     write_weights(folder / WEIGHTS, flat)
@@ -71,18 +71,19 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
 
 
 def load_pretrained(folder: str | Path) -> Pretrained:
-    """Return the module and variables in a folder that `save` wrote, or in a run's `exported`.
+    """Load the model in a folder that `save` wrote, or in a run's `exported` folder.
 
-    Damaged files, and a run that has a newer checkpoint than its export, raise UserError.
+    Raises:
+        UserError: if files are damaged, or if a run has a newer checkpoint than its export.
     """
     run, folder = None, Path(folder).expanduser()
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: pass a run, or a folder with an exported model")
+        raise UserError(f"{folder} is not a folder: pass a run or a folder with an exported model")
     if not (folder / WEIGHTS).exists() and (folder / EXPORTED / WEIGHTS).exists():
         run, folder = folder, folder / EXPORTED
     if not (folder / WEIGHTS).exists():
         raise UserError(
-            f"{folder} has no {WEIGHTS}: give an exported folder, or export the run with "
+            f"{folder} has no {WEIGHTS}: pass an exported folder, or export the run with "
             f"cpc export --workdir {folder}"
         )
     config = read_json(folder / CONFIG)
@@ -91,35 +92,41 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     newest = max((int(name) for name in names if name.isdecimal()), default=0)
     if newest > about.get("step", newest):
         raise UserError(
-            f"{folder} is of step {about['step']} and the run now at step {newest}: export it "
-            f"again with cpc export --workdir {run}, or give {folder}"
+            f"{folder} was exported at step {about['step']} but the run is at step {newest}: run "
+            f"cpc export --workdir {run}, or pass {folder}"
         )
     if config.get("sha256") != file_sha256(folder / WEIGHTS):
         raise UserError(
-            f"{folder / WEIGHTS} is damaged: its sha256 is not that in {CONFIG}: export again"
+            f"{folder / WEIGHTS} is damaged: its sha256 differs from {CONFIG}, so export it again"
         )
     flat = read_weights(folder / WEIGHTS)
     try:
         module = build(described)
-        wanted = _entries(module, given["shape"], flat)
-    except Exception as error:  # fields that do not fit raise many kinds in flax and jax
+        expected = _expected_entries(module, given["shape"], flat)
+    except Exception as error:  # invalid fields raise many kinds of errors in flax and jax
         reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
-        raise UserError(f"{folder / CONFIG} describes no model that works: {reason}") from error
-    check_entries(flat, wanted, str(folder / WEIGHTS))
+        raise UserError(f"{folder / CONFIG} has an invalid model: {reason}") from error
+    check_entries(flat, expected, str(folder / WEIGHTS))
     for name, array in flat.items():
         if jnp.issubdtype(array.dtype, jnp.floating) != jnp.issubdtype(
-            wanted[name].dtype, jnp.floating
+            expected[name].dtype, jnp.floating
         ):
-            raise UserError(f"{name} in {folder / WEIGHTS} is of {array.dtype}: export again")
+            raise UserError(
+                f"{name} in {folder / WEIGHTS} has the wrong dtype (got {array.dtype}): export it "
+                "again"
+            )
     variables = jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/"))
     return Pretrained(module, variables, given, about)
 
 
 def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the model's description, the input's, and what else is known."""
+    """Return the descriptions of the model and its input, and the further information."""
     config = config if isinstance(config, dict) else {}
     if config.get("format") != FORMAT:
-        raise UserError(f"{path} is of the format {config.get('format')!r}, not {FORMAT!r}")
+        raise UserError(
+            f"{path} has an unknown format (got {config.get('format')!r}): pass a model in format "
+            f"{FORMAT!r}"
+        )
     given, about = (
         value if isinstance(value := config.get(name), dict) else {} for name in ("input", "about")
     )
@@ -135,26 +142,26 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     return config.get("model"), given, about
 
 
-def _entries(
+def _expected_entries(
     module: nn.Module, shape: Sequence[int], found: Mapping[str, np.ndarray]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the entries that a module has, those of predictors only if the weights have some."""
+    """Return the entries of a module, with its predictors only if `found` has some."""
     has_predictor = any(name.startswith("params/predictor") for name in found)
     init = functools.partial(module.init, method="__call__" if has_predictor else "embed")
-    # No weight depends on how long a window is.
+    # No weight depends on the length of a window.
     x = jax.ShapeDtypeStruct((1, *(min(size, 2**14) for size in shape)), np.float32)
-    made: Any = jax.eval_shape(init, jax.random.key(0), x)
-    flat: Any = flatten_dict(_without_batch(made), sep="/")
+    variables: Any = jax.eval_shape(init, jax.random.key(0), x)
+    flat: Any = flatten_dict(_without_batch(variables), sep="/")
     return flat
 
 
 def _without_batch(variables: PyTree) -> PyTree:
-    return {name: tree for name, tree in variables.items() if name not in OF_A_BATCH}
+    return {name: tree for name, tree in variables.items() if name not in BATCH_COLLECTIONS}
 
 
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write named arrays as safetensors, whole or not at all, into a folder that is made."""
-    # The format is the arrays' bytes in C order, whatever the order in memory.
+    """Write named arrays to a safetensors file atomically, and create its folder."""
+    # The format stores the bytes of the arrays in C order, so the arrays must be contiguous.
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     content = safetensors.numpy.save(contiguous)
     with replacing(path) as part:
@@ -167,49 +174,51 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
     if path.suffix == ".safetensors":
         try:
             return safetensors.numpy.load_file(path)
-        except Exception as error:  # the library's own kind, and what numpy says to odd types
+        except Exception as error:  # the library's own class, and NumPy's errors for odd types
             raise UserError(
-                f"{path} is damaged or no file of weights ({error}): fetch or make it again"
+                f"{path} is damaged or not a file of weights ({error}): download or export it again"
             ) from error
-    arrays = read_arrays(path)  # compares sizes with a limit first
+    arrays = read_arrays(path)  # checks sizes against a limit first
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
-            raise UserError(f"{name} in {path} has dtype {array.dtype}: save arrays of numbers")
+            raise UserError(
+                f"{name} in {path} has dtype {array.dtype}: save arrays of numbers instead"
+            )
     return arrays
 
 
 def check_path(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
-    """Raise a UserError unless there is a file with one of the endings."""
+    """Check that a file exists and has one of the extensions."""
     known = ", ".join(suffixes)
     if path.suffix not in suffixes:
         raise UserError(f"{path} is not a file of weights: pass one that ends in {known}")
     if not path.is_file():
-        raise UserError(f"there is no file {path}: pass a file of weights ({known})")
+        raise UserError(f"{path} does not exist: pass a file of weights ({known})")
 
 
-def check_entries(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
-    """Raise a UserError that lists every missing, unknown and misshapen entry, if there is any."""
-    missing = [name for name in wanted if name not in found]
-    unknown = [name for name in found if name not in wanted]
+def check_entries(found: Mapping[str, Any], expected: Mapping[str, Any], source: str) -> None:
+    """Raise a UserError that lists all missing, unknown and misshapen entries."""
+    missing = [name for name in expected if name not in found]
+    unknown = [name for name in found if name not in expected]
     shapes = [
-        f"{name} is {tuple(found[name].shape)} and must be {tuple(wanted[name].shape)}"
-        for name in wanted
-        if name in found and tuple(found[name].shape) != tuple(wanted[name].shape)
+        f"{name} is {tuple(found[name].shape)} and must be {tuple(expected[name].shape)}"
+        for name in expected
+        if name in found and tuple(found[name].shape) != tuple(expected[name].shape)
     ]
     problems = [
-        f"{what} {', '.join(names)}"
-        for what, names in (("missing", missing), ("unknown", unknown), ("misshapen", shapes))
+        f"{problem} {', '.join(names)}"
+        for problem, names in (("missing", missing), ("unknown", unknown), ("misshapen", shapes))
         if names
     ]
     if problems:
-        raise UserError(f"the weights in {where} do not fit the model: {'; '.join(problems)}")
+        raise UserError(f"the weights in {source} do not fit the model: {'; '.join(problems)}")
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the named arrays of a checkpoint as float32, and its "config", empty if it has none.
+    """Return the arrays of a torch checkpoint as float32, and its "config" or an empty one.
 
-    The arrays are the content itself or its entry "weights" or "gEncoder", as CPC_audio calls
-    those of its hub and of its training, or "state_dict".
+    The arrays are the content itself or one of its entries: "weights" and "gEncoder" as in
+    CPC_audio's hub and training, or "state_dict" and similar names.
     """
     content = _load(path)
     content = content if isinstance(content, dict) else {}
@@ -222,8 +231,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             config = content.get("config")
             return arrays, config if isinstance(config, dict) else {}
     raise UserError(
-        f"{path} has no named arrays, by itself or under {', '.join(STATE_DICTS)}: pass a "
-        "checkpoint with the state dict of a model"
+        f"{path} has no named arrays, directly or under {', '.join(STATE_DICTS)}: pass a "
+        "checkpoint with a model's state dict"
     )
 
 
@@ -232,16 +241,16 @@ def _load(path: Path) -> Any:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
-            f"{path} is a file of torch, which is not installed: pip install 'cpc-jax[torch]'"
+            f"{path} needs torch, which is not installed: pip install 'cpc-jax[torch]'"
         ) from error
     try:
-        # A training of CPC_audio may save its options beside the arrays.
+        # CPC_audio's training may save its options next to the arrays.
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch has no common class for damaged and refused files
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         reason = f"it refers to {code[1]}" if code else type(error).__name__
         raise UserError(
-            f"torch cannot read {path} as data ({reason}): fetch it again, or save the state dict "
-            "of tensors alone"
+            f"torch cannot read {path} as data ({reason}): download it again, or save only the "
+            "state dict of tensors"
         ) from error

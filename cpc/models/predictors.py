@@ -1,4 +1,4 @@
-"""Predictors: contexts to the latents that they expect at each offset."""
+"""Predictors: modules that map contexts to the expected latents at each offset."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ from cpc.types import PyTree
 
 
 class LinearPredictor(nn.Module):
-    """One linear map for each offset k: W_k c (van den Oord et al., eq. 3).
+    """A linear map per offset k, W_k c (van den Oord et al., eq. 3).
 
-    With a bias it is affine, W_k c + b_k (Schneider et al. 2019, "wav2vec").
+    With `use_bias` the map is affine, W_k c + b_k (Schneider et al. 2019, "wav2vec").
     """
 
     num_offsets: int
@@ -23,21 +23,21 @@ class LinearPredictor(nn.Module):
 
     @nn.compact
     def __call__(self, c: Float[Array, "b t ... h"]) -> Float[Array, "b t ... k d"]:
-        """Return the predictions of the latents that lie the offsets ahead."""
+        """Predict the latents at each offset from contexts."""
         return nn.DenseGeneral(
             (self.num_offsets, self.width), use_bias=self.use_bias, dtype=self.dtype, name="W"
         )(c)
 
     @nn.nowrap
     def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
-        """Return the W_k; None with a bias: predictions are more than W_k c then."""
+        """Return the matrices W_k, or None if a bias makes the predictions affine."""
         if self.use_bias:
             return None
         return jnp.moveaxis(params["W"]["kernel"], 1, 0)
 
 
 class HiddenPredictor(nn.Module):
-    """A hidden layer of ReLUs on the context, shared by all offsets, then a linear map for each."""
+    """A hidden ReLU layer shared by all offsets, followed by a linear map per offset."""
 
     num_offsets: int
     width: int
@@ -46,13 +46,13 @@ class HiddenPredictor(nn.Module):
 
     @nn.compact
     def __call__(self, c: Float[Array, "b t ... h"]) -> Float[Array, "b t ... k d"]:
-        """Return the predictions of the latents that lie the offsets ahead."""
+        """Predict the latents at each offset from contexts."""
         h = nn.relu(Dense(self.hidden_width, dtype=self.dtype, name="hidden")(c))
         return LinearPredictor(self.num_offsets, self.width, dtype=self.dtype, name="linear")(h)
 
 
 class TransformerPredictor(nn.Module):
-    """A causal Transformer layer over the contexts, shared, then a linear map for each offset."""
+    """A causal Transformer layer shared by all offsets, followed by a linear map per offset."""
 
     num_offsets: int
     width: int
@@ -61,13 +61,13 @@ class TransformerPredictor(nn.Module):
 
     @nn.compact
     def __call__(self, c: Float[Array, "b t h"]) -> Float[Array, "b t k d"]:
-        """Return the predictions of the latents that lie the offsets ahead."""
+        """Predict the latents at each offset from contexts."""
         h = CausalTransformer(self.hidden_width, 1, dtype=self.dtype, name="layer")(c)
         return LinearPredictor(self.num_offsets, self.width, dtype=self.dtype, name="linear")(h)
 
 
 class OffsetTransformer(nn.Module):
-    """The part of `TransformersPredictor` for one offset."""
+    """The layers of `TransformersPredictor` for one offset."""
 
     width: int
     hidden_width: int
@@ -75,16 +75,16 @@ class OffsetTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, c: Float[Array, "b t h"]) -> Float[Array, "b t d"]:
-        """Return the predictions of the latents that lie one offset ahead."""
+        """Predict the latents at one offset from contexts."""
         h = CausalTransformer(self.hidden_width, 1, dtype=self.dtype, name="layer")(c)
         return nn.Dense(self.width, use_bias=False, dtype=self.dtype, name="linear")(h)
 
 
 class TransformersPredictor(nn.Module):
-    """For each offset a causal Transformer layer of its own over the contexts, and a linear map.
+    """A separate causal Transformer layer and linear map per offset, computed together by vmap.
 
-    As in Riviere et al. (2020), "Unsupervised pretraining transfers well across languages", except
-    that the layers are those of `CausalTransformer`. They are computed together.
+    This follows Riviere et al. (2020), "Unsupervised pretraining transfers well across languages",
+    except that the layers have the architecture of `CausalTransformer`.
     """
 
     num_offsets: int
@@ -94,8 +94,8 @@ class TransformersPredictor(nn.Module):
 
     @nn.compact
     def __call__(self, c: Float[Array, "b t h"]) -> Float[Array, "b t k d"]:
-        """Return the predictions of the latents that lie the offsets ahead."""
-        side_by_side = nn.vmap(
+        """Predict the latents at each offset from contexts."""
+        predict_all = nn.vmap(
             OffsetTransformer,
             variable_axes={"params": 0},
             split_rngs={"params": True},
@@ -103,4 +103,4 @@ class TransformersPredictor(nn.Module):
             out_axes=2,
             axis_size=self.num_offsets,
         )
-        return side_by_side(self.width, self.hidden_width, self.dtype, name="offsets")(c)
+        return predict_all(self.width, self.hidden_width, self.dtype, name="offsets")(c)

@@ -1,8 +1,9 @@
-"""Segmental CPC: frames tell where segments end, and segments predict those that follow.
+"""Segmental CPC: segment boundaries from the similarity of frames, and CPC between segments.
 
-Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised word segmentation";
-with contexts of frames Cuervo et al. (2022), "Contrastive prediction strategies for unsupervised
-segmentation and categorization of phonemes and words".
+References:
+    Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised word
+    segmentation"; with frame contexts, Cuervo et al. (2022), "Contrastive prediction strategies
+    for unsupervised segmentation and categorization of phonemes and words".
 """
 
 import flax.linen as nn
@@ -20,36 +21,37 @@ from cpc.types import ArrayLike, CPCOutputs, PyTree
 def boundaries(
     z: Float[Array, "b t d"], threshold: float, exists: Bool[Array, "b t"] | None = None
 ) -> Bool[Array, "b t"]:
-    """Return with which latents, but for the first, a segment begins.
+    """Return a mask of the latents with which a segment begins, except the first.
 
-    With d_t = 1 - cos(z_t, z_(t+1)), brought to 0..1 over the sequence, a segment ends at t if
+    With d_t = 1 - cos(z_t, z_(t+1)), scaled to 0..1 over the sequence, a segment ends at t if
 
         p_t = min(max(p1_t, p2_t) - threshold, p1_t) > 0,
         pn_t = min(max(d_t - d_(t+n), 0), max(d_t - d_(t-n), 0))
 
-    (section 2.2 of the paper). There is no gradient: by the paper's, that of tanh(10 p), training
-    here came to fewer and fewer segments.
+    (Bhati et al., section 2.2). The gradient is stopped: with the paper's, that of tanh(10 p), the
+    number of segments kept falling in training.
     """
     z = jax.lax.stop_gradient(z).astype(jnp.float32)
     unit = z / jnp.sqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-12))
     d = 1 - (unit[:, 1:] * unit[:, :-1]).sum(-1)
-    counts = jnp.ones_like(d, bool) if exists is None else exists[:, 1:]
-    low = jnp.where(counts, d, jnp.inf).min(1, keepdims=True, initial=jnp.inf)
-    high = jnp.where(counts, d, -jnp.inf).max(1, keepdims=True, initial=-jnp.inf)
-    spread = jnp.where(counts.any(1, keepdims=True), high - low, 1.0)
-    d = jnp.where(counts, (d - low) / jnp.maximum(spread, 1e-6), 0.0)
+    mask = jnp.ones_like(d, bool) if exists is None else exists[:, 1:]
+    low = jnp.where(mask, d, jnp.inf).min(1, keepdims=True, initial=jnp.inf)
+    high = jnp.where(mask, d, -jnp.inf).max(1, keepdims=True, initial=-jnp.inf)
+    spread = jnp.where(mask.any(1, keepdims=True), high - low, 1.0)
+    d = jnp.where(mask, (d - low) / jnp.maximum(spread, 1e-6), 0.0)
 
-    def above(n):
+    def prominence(n):
         left = jnp.pad(d, ((0, 0), (n, 0)))[:, : d.shape[1]]
         right = jnp.pad(d, ((0, 0), (0, n)))[:, n:]
         return jnp.minimum(jax.nn.relu(d - right), jax.nn.relu(d - left))
 
-    p = jax.nn.relu(jnp.minimum(jnp.maximum(above(1), above(2)) - threshold, above(1)))
+    p1, p2 = prominence(1), prominence(2)
+    p = jax.nn.relu(jnp.minimum(jnp.maximum(p1, p2) - threshold, p1))
     return jnp.pad(p > 0, ((0, 0), (1, 0)))
 
 
 def segment_of(begins: Bool[Array, "b t"]) -> Int[Array, "b t"]:
-    """Return the number of the segment that each latent is in."""
+    """Return the index of the segment that contains each latent."""
     return jnp.cumsum(begins.astype(jnp.int32), axis=1)
 
 
@@ -58,9 +60,9 @@ def segment_means(
     begins: Bool[Array, "b t"],
     exists: Bool[Array, "b t"] | None = None,
 ) -> tuple[Float[Array, "b s d"], Bool[Array, "b s"]]:
-    """Return the mean latent of each segment, and which segments there are.
+    """Return the mean latent of each segment, and a mask of the segments.
 
-    As many as there can be, t // 2 + 1, as no two peaks are neighbours.
+    There are s = t // 2 + 1 rows, the maximum number of segments, as peaks are never adjacent.
     """
     is_in = _is_in_segment(begins, exists)
     if exists is not None:
@@ -73,7 +75,7 @@ def segment_means(
 def segment_bounds(
     begins: Bool[Array, "b t"], exists: Bool[Array, "b t"] | None = None
 ) -> tuple[Int[Array, "b s"], Int[Array, "b s"]]:
-    """Return the first latent of each segment, and the one after its last; t and 0 for none.
+    """Return the start and stop index of each segment; t and 0 for rows without a segment.
 
     >>> segment_bounds(jnp.array([[False, False, True, False]]))
     (Array([[0, 2, 4]], dtype=int32), Array([[2, 4, 0]], dtype=int32))
@@ -83,37 +85,37 @@ def segment_bounds(
 
 
 def _is_in_segment(begins, exists):
-    """Is the latent in the segment? Booleans (b, s, t)."""
+    """Return a mask (b, s, t) of the latents in each segment."""
     is_in = segment_of(begins)[:, None] == jnp.arange(begins.shape[1] // 2 + 1)[:, None]
     return is_in if exists is None else is_in & exists[:, None]
 
 
 class SegmentalCPC(nn.Module):
-    """CPC on two levels: frames, and the segments that they fall into.
+    """CPC between frames and between the segments of these frames.
 
-    The mean z of each segment goes through a hidden layer to s_m; contexts of s_1 .. s_m predict
-    the segments that follow by `predictor`. Outputs are of the frames and of the segments (s, c,
-    predictions), in this order.
+    A hidden layer maps the mean z of each segment to s_m, and `predictor` predicts later segments
+    from the context of s_1 .. s_m. The model returns the outputs of the frames and those of the
+    segments (s, c, predictions), in this order.
 
-    Without `frame_context`, frames z_t are contrasted with z_(t+1) itself, without context or map
-    (z, z, z), and c as a feature of a frame is the context of its segment, which has seen all of
-    it. With `frame_context`, frames have contexts and predictions of their own, and c is theirs.
+    Without `frame_context`, z_t itself predicts z_(t+1), so the outputs of frames are (z, z, z),
+    and the feature c of a frame is the context of its segment, which depends on the whole segment.
+    With `frame_context`, frames have their own contexts c and predictions.
     """
 
     encoder: nn.Module
     context: nn.Module
     predictor: nn.Module
     width: int
-    """Of s: the predictor's."""
+    """Width of s, as predicted by `predictor`."""
     threshold: float = 0.05
     frame_context: nn.Module | None = None
-    """Of frames; None for frames that predict the next one as they are."""
+    """Context network of frames; None if each frame predicts the next one directly."""
     frame_predictor: nn.Module | None = None
-    """From the frames' contexts."""
+    """Predictor from the contexts of frames."""
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
-        """Make the layers between frames and segments."""
+        """Create the layers from segment means to s."""
         self.hidden = Dense(self.width, dtype=self.dtype)
         self.output = Dense(self.width, dtype=self.dtype)
 
@@ -128,7 +130,7 @@ class SegmentalCPC(nn.Module):
     def embed(
         self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
-        """Return latents, and for each its context, or without one that of its segment."""
+        """Return latents, and the context of each latent or, without one, of its segment."""
         z = self.encode(x, train, num_samples)
         if self.frame_context is not None:
             return z, self.frame_context(z)
@@ -138,17 +140,17 @@ class SegmentalCPC(nn.Module):
     def encode(
         self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> Float[Array, "b t d"]:
-        """Return latents alone."""
+        """Return latents without computing contexts."""
         return encode_real(self.encoder, x, train, num_samples)
 
     @property
     def num_layers(self) -> dict[str, int]:
-        """Number of layers of the encoder, under "z", and of the context c is of, under "c"."""
+        """Number of layers of the encoder, "z", and of the context network that c uses, "c"."""
         return {"z": self.encoder.num_layers, "c": getattr(self, self._part("c")).num_layers}
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["SegmentalCPC", PyTree]:
-        """Return the model whose "z" or "c" ends after `number` layers, and its variables."""
+        """Return the model with "z" or "c" cut after `number` layers, and its variables."""
         name = self._part(part)
         shorter, own = getattr(self, name).upto(number, part_of(variables, name))
         return self.clone(**{name: shorter}), with_part(variables, name, own)
@@ -157,7 +159,7 @@ class SegmentalCPC(nn.Module):
     def existing(
         self, num_samples: Int[ArrayLike, " b"] | None, length: int
     ) -> Bool[Array, "b t"] | None:
-        """Return which latents exist of signals with so many real samples; None for all."""
+        """Return a mask of the latents of `num_samples` real samples, or None for all latents."""
         if num_samples is None:
             return None
         return jnp.arange(length) < self.encoder.num_existing(num_samples)[:, None]

@@ -1,4 +1,4 @@
-"""Encoders g_enc of sentences: ids of words to one latent a sentence."""
+"""Sentence encoders g_enc, and Quick Thoughts models built from them."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from cpc.types import CPCOutputs, PyTree
 
 
 class SentenceEncoder(nn.Module):
-    """Embeddings of words, a 1-D convolution, ReLU, mean over words (the paper's section 3.3).
+    """Word embeddings, a 1-D convolution, ReLU and the mean over words (paper, section 3.3).
 
-    In: ids of words (b, t, w), t sentences of at most w words, filled up with any negative id. Out:
-    latents (b, t, width), one a sentence; that of a sentence without words is zero. Padding has no
-    part in the convolution or the mean.
+    The input (b, t, w) contains the word ids of t sentences, padded to w words with negative ids;
+    the output (b, t, width) contains one latent per sentence. Padding does not contribute, and a
+    sentence without words has the latent zero.
     """
 
     vocabulary: int
@@ -27,17 +27,17 @@ class SentenceEncoder(nn.Module):
 
     @property
     def num_layers(self) -> int:
-        """Number of layers: the convolution."""
+        """Number of layers, which counts the convolution."""
         return 1
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["SentenceEncoder", PyTree]:
-        """Return the encoder itself, whose only layer is the last, and its variables."""
+        """Return the encoder and its variables unchanged, as there is only one layer."""
         return self, variables
 
     @nn.compact
     def __call__(self, x: Num[Array, "b t w"], train: bool = False) -> Float[Array, "b t d"]:
-        """Return the latents of the sentences."""
+        """Return one latent per sentence."""
         b, t, w = x.shape
         ids: Any = x.astype(jnp.int32).reshape(b * t, w)
         is_word = (ids >= 0)[..., None]
@@ -52,19 +52,19 @@ class SentenceEncoder(nn.Module):
 
 
 class QuickThoughts(nn.Module):
-    """Two encoders, one of a sentence and one of its neighbours (Logeswaran and Lee 2018).
+    """An encoder of sentences and one of their neighbours (Logeswaran and Lee 2018).
 
-    c = f(x) of each sentence predicts z = g(x) of the next and, in a direction of its own, of the
-    one before. Scores are f g: nothing lies between, and no context goes beyond the sentence.
+    c = f(x) of a sentence predicts z = g(x) of the next sentence and, in the backward direction, of
+    the previous one. Scores are the products f g, without W_k or a context network.
     """
 
     encoder: nn.Module
-    """g, of the sentence that is sought."""
+    """Encoder g of the predicted sentences."""
     context: nn.Module
-    """f, of the sentence that seeks; as wide as g."""
+    """Encoder f of the predicting sentences, with the width of g."""
 
     def __call__(self, x: Num[Array, "b t w"], train: bool = False) -> CPCOutputs:
-        """Return latents, contexts, and these once more as the predictions at the one offset."""
+        """Return latents, contexts, and predictions, which are equal to the contexts."""
         z, c = self.embed(x, train)
         return CPCOutputs(z, c, c[:, :, None])
 
@@ -75,15 +75,15 @@ class QuickThoughts(nn.Module):
         return self.encoder(x, train), self.context(x, train)
 
     def encode(self, x: Num[Array, "b t w"], train: bool = False) -> Float[Array, "b t d"]:
-        """Return latents alone."""
+        """Return latents without computing contexts."""
         return self.encoder(x, train)
 
     @property
     def num_layers(self) -> dict[str, int]:
-        """Number of layers of either encoder."""
+        """Number of layers of each encoder."""
         return {"z": self.encoder.num_layers, "c": self.context.num_layers}
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["QuickThoughts", PyTree]:
-        """Return the model itself: its encoders have one layer."""
+        """Return the model and its variables unchanged, as its encoders have one layer."""
         return self, variables

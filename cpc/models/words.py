@@ -1,13 +1,13 @@
-"""Models of words: what the words about a place say of it, as pure functions of rows of tables.
+"""Word prediction models as pure functions of rows of embedding tables.
 
-All read a slice of text, (t + 2 r) words with a margin of r on either side, and make of the rows of
-the input table one vector h (t, h) a place; the score of word v there is h . output_v + bias_v.
+Models read a slice of text of (t + 2 r) words, with a margin of r words on either side, and map the
+rows of the input table to a vector h per position; the score of word v is h . output_v + bias_v.
 
-    skip_gram  h is the row of the word itself; its neighbours are to be told (Mikolov et al. 2013)
+    skip_gram  h is the row of the word itself and predicts its neighbours (Mikolov et al. 2013)
     cbow       the mean of the neighbours' rows (Mikolov et al. 2013)
-    vlbl       sum_i a_i * row_(-i) over the words before (Mnih & Kavukcuoglu 2013, eq. 4)
-    lbl        sum_i row_(-i) A_i, A_i matrices (Mnih & Hinton 2007)
-    nplm       tanh of a linear layer of the rows before, side by side (Bengio et al. 2003)
+    vlbl       sum_i a_i * row_(-i) over the previous words (Mnih & Kavukcuoglu 2013, eq. 4)
+    lbl        sum_i row_(-i) A_i, with matrices A_i (Mnih & Hinton 2007)
+    nplm       tanh of a linear layer on the concatenated previous rows (Bengio et al. 2003)
 """
 
 from collections.abc import Callable
@@ -21,20 +21,20 @@ from cpc.types import PyTree, UserError
 
 
 class WordModel(NamedTuple):
-    """A model of words; made by `word_model`."""
+    """A word prediction model, as returned by `word_model`."""
 
     name: str
     reach: int
-    """How far it looks: words on either side, or before."""
+    """Number r of context words: on either side, or before if `is_causal`."""
     is_causal: bool
-    """Whether it sees only what stands before, and so is a language model."""
+    """Whether only previous words are used, as in language models."""
     predicts_neighbours: bool
-    """Whether the neighbours are the labels, as of skip-gram, not the word itself."""
+    """Whether the labels are the neighbours, as in skip-gram, instead of the word itself."""
     init: Callable[[Array, int], PyTree]
     """init(rng, num_words) -> {"tables": {"input", "output", "bias"}, "dense": ...}."""
     encode: Callable[[Array, Array, PyTree], Array]
-    """encode(rows (t + 2 r, d), sees (t, 2 r + 1), dense) -> h (t, h); `sees` says which of the
-    words from r before to r after count."""
+    """encode(rows (t + 2 r, d), sees (t, 2 r + 1), dense) -> h (t, h), with a mask `sees` of the
+    words from r before to r after each position."""
 
 
 #: Names of the models.
@@ -42,18 +42,17 @@ MODELS = ("skip_gram", "cbow", "vlbl", "lbl", "nplm")
 
 
 def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
-    """Return one of `MODELS`, with input rows of a width.
+    """Return one of `MODELS` with `reach` context words and input rows of `width` numbers.
 
-    It sees `reach` words on either side; language models, before. `hidden` is the width of NPLM's
-    hidden layer, and so of its output rows; `width` by default.
+    `hidden` is the width of NPLM's hidden layer and of its output rows; 0 stands for `width`.
 
     >>> word_model("nplm", 16, 4, 32).is_causal
     True
     """
     if name not in MODELS:
-        raise UserError(f"there is no model {name!r}: choose one of {', '.join(MODELS)}")
+        raise UserError(f"word model {name!r} is unknown: choose one of {', '.join(MODELS)}")
     if min(width, reach) < 1:
-        raise UserError(f"width is {width} and reach {reach}: both must be 1 or more")
+        raise UserError(f"width {width} or reach {reach} is below 1: give 1 or more")
     hidden = (hidden or width) if name == "nplm" else width
     is_causal = name in ("vlbl", "lbl", "nplm")
 
@@ -86,8 +85,8 @@ def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
             total = banded_sum(rows, sees.at[:, reach].set(False))
             return total / jnp.maximum(sees.sum(-1) - sees[:, reach], 1)[:, None]
         before = jnp.stack([rows[reach - i : reach - i + t] for i in range(1, reach + 1)], 1)
-        there = sees[:, reach - 1 :: -1] if reach > 1 else sees[:, :1]
-        before = jnp.where(there[..., None], before, 0.0)
+        mask = sees[:, reach - 1 :: -1] if reach > 1 else sees[:, :1]
+        before = jnp.where(mask[..., None], before, 0.0)
         if name == "vlbl":
             return jnp.einsum("tid,id->td", before, dense["position"])
         if name == "lbl":
@@ -100,10 +99,10 @@ def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
 def look(
     words: Int[Array, " s"], sentence: Int[Array, " s"], reach: int, near: Any = None
 ) -> Bool[Array, "t w"]:
-    """Return which words from r before to r after each place are there and of its sentence.
+    """Return a mask of the words from r before to r after each position in the same sentence.
 
-    `words` are (t + 2 r) ids, -1 for none, `sentence` their sentences' numbers, and `near` (t,) how
-    far each place looks, up to r; all of r by default.
+    `words` are (t + 2 r) ids, -1 for padding, `sentence` the numbers of their sentences, and `near`
+    (t,) the number of context words per position, at most r, which is the default.
 
     >>> words = jnp.array([-1, 5, 6, 7, -1])
     >>> look(words, jnp.array([-1, 0, 0, 1, -1]), 1)
@@ -128,22 +127,22 @@ def look(
 
 
 def spans(x: Array, block: int, reach: int) -> Array:
-    """Return overlapping slices (t / block, block + 2 r, ...) of (t + 2 r, ...).
+    """Split (t + 2 r, ...) into overlapping slices (t / block, block + 2 r, ...).
 
     >>> spans(jnp.arange(6), 2, 1)
     Array([[0, 1, 2, 3],
            [2, 3, 4, 5]], dtype=int32)
     """
-    t, wide = len(x) - 2 * reach, block + 2 * reach
-    if block >= 2 * reach:  # a reshape, and the beginning of the next
+    t, size = len(x) - 2 * reach, block + 2 * reach
+    if block >= 2 * reach:  # reshape, then append the start of the next block
         rest = jnp.zeros((block - 2 * reach, *x.shape[1:]), x.dtype)
         blocks = jnp.concatenate([x, rest]).reshape(-1, block, *x.shape[1:])
         return jnp.concatenate([blocks[:-1], blocks[1:, : 2 * reach]], 1)
-    return jnp.stack([x[i : i + wide] for i in range(0, t, block)])
+    return jnp.stack([x[i : i + size] for i in range(0, t, block)])
 
 
 def band(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
-    """Return `sees` as a mask over the words of each block's span.
+    """Convert `sees` to a mask over the words of the slice of each block.
 
     >>> band(jnp.ones((2, 3), bool), 2)[0].astype(int)
     Array([[1, 1, 1, 0],
@@ -151,13 +150,13 @@ def band(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
     """
     t, w = sees.shape
     rows = jnp.pad(sees.reshape(t // block, block, w), ((0, 0), (0, 0), (0, block)))
-    # Rows one longer than the span: laid end to end, each is moved by its own number.
+    # Rows are padded to one more than the slice, so that flattening shifts row i by i.
     flat = rows.reshape(t // block, -1)[:, : block * (w + block - 1)]
     return flat.reshape(t // block, block, w + block - 1)
 
 
 def block_size(t: int, reach: int) -> int:
-    """Return how many places are scored against one span: a small divisor of t above 2 r.
+    """Return the number of positions per slice: the smallest divisor of t from 2 r, or t.
 
     >>> block_size(1024, 5), block_size(6, 5)
     (16, 6)
@@ -167,7 +166,7 @@ def block_size(t: int, reach: int) -> int:
 
 
 def banded_sum(rows: Float[Array, "s d"], sees: Bool[Array, "t w"]) -> Float[Array, "t d"]:
-    """Return for each place the sum of the rows that it sees."""
+    """Sum the rows selected by `sees` at each position."""
     t, reach = len(sees), sees.shape[1] // 2
     block = block_size(t, reach)
     weights = band(sees, block).astype(rows.dtype)

@@ -214,7 +214,7 @@ CHECK = partial(sound.check_effects, ranges=RANGES, window_samples=20480, batch_
 @pytest.mark.parametrize(("given", "sentence"), [
     ({"effects": ["echo"]}, "'echo'"), ({"effects": ["pitch", "pitch"]}, "pitch, pitch"),
     ({"effects": []}, "none"), ({"effects": ["noise"], "batch_size": 1}, "batch of 1"),
-    ({"effects": ["pitch"], "window_samples": 500}, "dropout_ms is 50|heard over 512"),
+    ({"effects": ["pitch"], "window_samples": 500}, "dropout_ms is 50|fewer than the 512"),
     ({"ranges": RANGES._replace(snr_low_db=30)}, "30 to 20 dB"),
     ({"ranges": RANGES._replace(pitch_cents=1300)}, "at most 1200"),
     ({"ranges": RANGES._replace(band_hz=9000)}, "band_hz is 9000"),

@@ -27,7 +27,7 @@ def test_a_cache_that_may_not_be_written_is_gone_without(tmp_path):
     (tmp_path / "file").write_text("in the way of a folder")
     said = []
     assert find(tmp_path / "file" / "a.json", said) == 3
-    assert "the next run finds this out again" in said[-1]
+    assert "the next run repeats this work" in said[-1]
 
 
 def test_cache_dir(monkeypatch, tmp_path):

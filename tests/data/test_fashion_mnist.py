@@ -67,7 +67,7 @@ def test_both_splits_once_fetched(mirror, tmp_path):
     said.clear()
     fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)
     assert not said
-    with pytest.raises(UserError, match="other sources: a folder of images"):
+    with pytest.raises(UserError, match=r"folder of images.*tfds"):
         fashion_mnist.load_fashion_mnist(tmp_path / "new", quiet)
 
 
@@ -84,7 +84,7 @@ def test_damaged_files(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "array", "message"), [
-    ("labels-idx1", np.full(30, 10, np.uint8), "label 10"),
+    ("labels-idx1", np.full(30, 10, np.uint8), "up to 10"),
     ("labels-idx1", np.zeros(29, np.uint8), "not Fashion-MNIST"),
     ("images-idx3", np.zeros((30, 32, 32), np.uint8), "not Fashion-MNIST"),
 ])  # fmt: skip
@@ -101,7 +101,7 @@ def test_command_without_apt(tmp_path, monkeypatch, capsys):
     assert main(["fashion_mnist"]) == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 2  # what it fetches, why it cannot
-    assert "no apt-get" in said
+    assert "apt-get and dpkg-deb are needed" in said
     assert main(["fashion"]) == 2
 
 

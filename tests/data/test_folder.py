@@ -134,7 +134,7 @@ def test_formats_beside_wav(tmp_path, ending, file_format, subtype):
     np.testing.assert_allclose(streamed(recordings)[0], whole, atol=1)
     ((name, why),) = (*recordings.skipped, *recordings.shortened)
     assert name == str(part)
-    assert "short" in why or "malformed" in why
+    assert "truncated" in why or "malformed" in why
 
 
 def test_sound_that_is_not_read_is_listed(tmp_path):
@@ -345,7 +345,7 @@ def test_files_that_are_read_in_part_are_kept_and_said(tmp_path):
     tag = b"ID3\4\0\0\0\0\2\0" + b"\xff\xfb\x90\x00" * 64
     # Content, what is said of it, and the number of samples that are left.
     files = {
-        "half.wav": (wav[: len(wav) // 2], "promises 32,000 bytes, and there are 15,978", 7989),
+        "half.wav": (wav[: len(wav) // 2], "32,000 bytes and it has 15,978", 7989),
         "half2.ogg": (ogg[: len(ogg) // 2], "last page", range(4000, 33_000)),
         "half3.mp3": (mp3[: len(mp3) // 2], "samples decode", range(4000, 33_000)),
         "twice2.ogg": (encode("ogg", 3, 5) + encode("ogg", 3, 6), "first of its streams", 48_000),
@@ -402,7 +402,7 @@ def test_links_in_circles_end(two_speakers):
     recordings = data.read_folder(two_speakers)
     assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
     reasons = [reason for _, reason in recordings.skipped]
-    assert sum("links to a folder that is read already" in reason for reason in reasons) == 8
+    assert sum("links to a folder that is already read" in reason for reason in reasons) == 8
     assert len(reasons) == 9  # and the link to itself, which is no folder
 
 
@@ -448,7 +448,7 @@ def test_what_may_not_be_read_is_counted_and_what_is_no_file_never_opened(
     (two_speakers / "ann" / "zero.wav").symlink_to("/dev/zero")
     (two_speakers / "ann" / "gone.wav").symlink_to("nowhere")
     reasons = [reason for _, reason in data.read_folder(two_speakers, 1, 0.2).skipped]
-    assert ["is no file" in reason for reason in reasons] == [True, False, True]
+    assert ["not a regular file" in reason for reason in reasons] == [True, False, True]
     assert "No such file" in reasons[1]
 
 
@@ -494,9 +494,9 @@ LEVELS = {
     "above": (voice(0.5, seed=3) + 2, 16_000, "FLOAT", voice(0.5, seed=3), "constant offset"),
     "faint": (voice(3e-4, seed=4), 16_000, "FLOAT", voice(3e-4, seed=4), "16 bits"),
     "faint2": (voice(3e-4, seed=5), 16_000, "PCM_16", voice(3e-4, seed=5), ""),  # it had no more
-    "balanced": (stack(WAVES[3], -0.99), 16_000, "PCM_16", WAVES[3], "channel 1 is read alone"),
+    "balanced": (stack(WAVES[3], -0.99), 16_000, "PCM_16", WAVES[3], "only channel 1 is read"),
     "balanced2": (stack(LOW, -0.97), 44_100, "PCM_16", soxr.resample(LOW, 44_100, RATE_HZ),
-                  "channel 1 is read alone"),
+                  "only channel 1 is read"),
     "stereo": (MANY[:, :2] / 9, 16_000, "PCM_16", MANY[:, :2].mean(axis=1) / 9, ""),
     "many": (MANY, 16_000, "PCM_16", MANY.mean(axis=1), ""),
     "silence": (np.zeros((16_000, 2)), 16_000, "PCM_16", None, "silent"),
@@ -527,7 +527,7 @@ def test_levels_are_brought_into_16_bits_and_listed(tmp_path):
         other = source.read(source.names.index(name), 99, 999) / 32768
         np.testing.assert_allclose(other, samples[99:999], atol=3e-4, err_msg=name)
     write(tmp_path / "far" / "x.wav", 3e4 * noise(0.1), subtype="FLOAT")
-    with pytest.raises(UserError, match=r"x\.wav has samples of up to [\d,]+, and full scale is 1"):
+    with pytest.raises(UserError, match=r"x\.wav has samples up to [\d,]+, but full scale is 1"):
         data.read_folder(tmp_path / "far").read(0, 0, 100)
 
 

@@ -403,8 +403,8 @@ def test_every_file_is_read_listed_or_known_and_opened_if_it_is_one(folder):
     odd = {"train/cat/fifo.png", "train/cat/zero.png", "train/gone.png"}
     assert set(why) == listed | odd | links
     beside = {"stray.png", "test.tar.gz", "more.zip", "images.npz", "noend"}
-    assert beside <= {name for name, reason in why.items() if "in no split" in reason}
-    assert ["is no file" in why[name] for name in sorted(odd)] == [True, True, False]
+    assert beside <= {name for name, reason in why.items() if "outside all splits" in reason}
+    assert ["not a regular file" in why[name] for name in sorted(odd)] == [True, True, False]
     assert "No such file" in why["train/gone.png"]
 
 

@@ -77,7 +77,7 @@ def test_where_the_images_of_a_split_lie(prepared):
         found = data.locate_images_tfds(prepared, "stl10", split)
         names = [path.rpartition("/")[2].replace(".array_record", "")[6:-9] for path, _ in found]
         assert dict(zip(names, [rows for _, rows in found], strict=True)) == shards
-    with pytest.raises(UserError, match=r"no split 'test' .* it has train, unlabelled"):
+    with pytest.raises(UserError, match=r"split .test. .*train, unlabelled"):
         data.locate_images_tfds(prepared, "stl10", "test")
 
 
@@ -137,22 +137,22 @@ def test_the_newest_version_and_configs(prepared):
     write(prepared / "stl10/9.0.0", features, example, {"train": (2,)})
     np.testing.assert_array_equal(read(prepared, "stl10", "train").pixels, [image(100)])
     write(prepared / "resized/8x8/1.0.0", features, example, {"train": (1,)})
-    with pytest.raises(UserError, match=r"has configs in .*: name one, such as resized/8x8"):
+    with pytest.raises(UserError, match=r"configs .*8x8"):
         read(prepared, "resized", "train")
 
 
 def test_unknown_split_missing_shard_other_format(prepared):
     for split in ("test", "train[x]", ""):
-        with pytest.raises(UserError, match=r"no split .* it has train, unlabelled"):
+        with pytest.raises(UserError, match=r"split .*train, unlabelled"):
             read(prepared, "stl10", split)
     folder = prepared / "stl10/1.0.0"
     (folder / "stl10-train.array_record-00001-of-00002").unlink()
     assert len(read(prepared, "stl10", "train[:3]")) == 3
-    with pytest.raises(UserError, match="1 of the 2 record files of train are not there"):
+    with pytest.raises(UserError, match="1 of the 2 record files of train"):
         read(prepared, "stl10", "train")
     text = (folder / "dataset_info.json").read_text().replace("array_record", "tfrecord")
     (folder / "dataset_info.json").write_text(text)
-    with pytest.raises(UserError, match="another format than array_record: remove it and run"):
+    with pytest.raises(UserError, match=r"array_record.*tfds build"):
         read(prepared, "stl10", "unlabelled")
 
 

@@ -56,11 +56,11 @@ def test_reads_what_was_written(prepared, tmp_path):
 
 
 def test_unknown_split_missing_shard_and_other_format(prepared, tmp_path):
-    with pytest.raises(UserError, match=r"no split 'train_clean100' .* it has test_clean"):
+    with pytest.raises(UserError, match=r"'train_clean100' .*test_clean"):
         read(prepared, "train_clean100", tmp_path)
     folder = prepared / "librispeech" / "default" / "2.1.1"
     (folder / "librispeech-dev_clean.tfrecord-00000-of-00001").touch()
-    with pytest.raises(UserError, match="another format"):
+    with pytest.raises(UserError, match=r"dev_clean .*array_record"):
         read(prepared, "dev_clean", tmp_path)
     (folder / "librispeech-test_clean.array_record-00001-of-00002").unlink()
     with pytest.raises(UserError, match="1 of the 2 record files"):

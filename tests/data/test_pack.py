@@ -146,7 +146,7 @@ def test_a_pack_that_another_finished_meanwhile_is_used(folder, tmp_path):
 @pytest.mark.parametrize(("name", "content", "words"), [
     ("index.json", b'{"version": 1, "na', "damaged"), ("index.json", b"[" * 100_000, "damaged"),
     ("index.json", json.dumps(files.seal({"version": 2})).encode(), "of another version"),
-    ("samples.crc32", b"0" * 8, "checksums"), ("samples.int16", b"1234", "cut short"),
+    ("samples.crc32", b"0" * 8, "checksums"), ("samples.int16", b"1234", "truncated"),
 ])  # fmt: skip
 def test_a_damaged_pack_is_packed_again(folder, tmp_path, name, content, words):
     source, said = data.read_folder(folder), []
@@ -183,7 +183,7 @@ def test_progress_says_how_much_is_left(folder, tmp_path, monkeypatch):
     shares = [re.search(r"(\d+) of 20 .*\((\d+)%\)", line) for line in said]
     assert [one.groups() for one in shares if one] == [("8", "40"), ("16", "80"), ("20", "100")]
     # A second of sound was packed in half a second, 4 s of sound are left.
-    line = module._progress(np.array([16_000, 64_000]), 1, 0.5)
+    line = module._format_progress(np.array([16_000, 64_000]), 1, 0.5)
     assert "2 x real time, 0:00:02 left" in line
 
 
@@ -265,7 +265,7 @@ def test_rot_is_found_by_the_first_read_and_packed_anew(folder, tmp_path, positi
             return packed.read(index, 0, length)
         return read_windows(packed, np.array([9, index]), np.array([0, 0]), length)
 
-    with pytest.raises(UserError, match=rf"pack {tmp_path}/pack is damaged .* packs anew"):
+    with pytest.raises(UserError, match=rf"pack {tmp_path}/pack is damaged .* repack"):
         read()
     again = data.pack(source, tmp_path / "pack", said.append)
     assert [line.split()[0] for line in said] == ["packing", "the", "packing"]

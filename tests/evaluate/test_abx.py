@@ -196,13 +196,13 @@ def test_items_are_read_as_they_are_written(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    ("u 0.1 0.2 a b c", "line 2: 6 fields"),
-    ("u 0.1 x a b c s", "line 2: 0.1 and x"),
-    ("u 0.2 0.2 a b c s", "line 2: from 0.2 s to 0.2 s"),
-    ("u -1 0.2 a b c s", "line 2: from -1 s"),
-    ("u nan 0.2 a b c s", "line 2: from nan s"),
-    ("u 0.1 inf a b c s", "line 2: from 0.1 s to inf s"),
-    ("\nu 0.1", "line 3: 2 fields"),
+    ("u 0.1 0.2 a b c", "line 2: .*6 fields"),
+    ("u 0.1 x a b c s", "line 2: .*0.1 and x"),
+    ("u 0.2 0.2 a b c s", "line 2: .*0.2 s to 0.2 s"),
+    ("u -1 0.2 a b c s", "line 2: .*-1 s"),
+    ("u nan 0.2 a b c s", "line 2: .*nan s"),
+    ("u 0.1 inf a b c s", "line 2: .*0.1 s to inf s"),
+    ("\nu 0.1", "line 3: .*2 fields"),
     ("", "lists no items"),
 ])  # fmt: skip
 def test_lines_that_are_no_items_are_named(tmp_path, line, message):

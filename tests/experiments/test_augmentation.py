@@ -111,9 +111,9 @@ ONE = {"negatives.rule": "own_sequence", "augment.side": "past", "data.batch_siz
     ({"augment.side": "past", "augment.effects": ()}, "the effects are none"),
     ({"augment.side": "both", "augment.snr_low_db": 30.0}, "30 to 20 dB"),
     ({"augment.side": "past", "augment.dropout_ms": 2000.0}, "dropout_ms is 2000"),
-    (ONE, "a batch of 1 has no other"), ({**ONE, "augment.effects": ("pitch",)}, ""),
+    (ONE, "a batch of 1"), ({**ONE, "augment.effects": ("pitch",)}, ""),
     ({**ONE, "augment.effects": ("pitch",), "data.window_samples": 480, "augment.dropout_ms": 10.0,
-      "model.num_offsets": 1}, "heard over 512"),
+      "model.num_offsets": 1}, "480 samples.* 512 .*pitch"),
 ])  # fmt: skip
 def test_keys_that_cannot_be_are_one_sentence(settings, sentence):
     config = with_settings(audio_synthetic.get_config(), settings)

@@ -208,7 +208,7 @@ def test_what_cannot_be_read_is_skipped_and_listed(tmp_path, small_chunks, capsy
         "cut", "good.flac", "good.wav", "half", "times_seconds", "times_seconds.features",
     ]  # fmt: skip
     assert made["half"].shape == (62, 6)
-    assert "half: kept, but cut short: its header promises 40,000 bytes" in said
+    assert "half: kept, but truncated: its header declares 40,000 bytes" in said
     assert 150 < len(made["cut"]) < 250
     assert re.search(r"cut: kept, but [\d,]+ of [\d,]+ samples decode", said)
     assert made["times_seconds"].shape == made["cut"].shape[:1]

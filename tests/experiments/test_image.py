@@ -111,9 +111,9 @@ def make_config(**options):
 
 
 @pytest.mark.parametrize(("options", "sentence"), [
-    ({"model__patch": 30}, "patch of 30 pixels"),
-    ({"model__patch": 28}, "offset 9 needs more than 9 patches going down"),
-    ({"model__num_offsets": 5}, "offset 6 needs more than 6 patches"),
+    ({"model__patch": 30}, "larger than the image of 28 by 28 (got 30)"),
+    ({"model__patch": 28}, "offset 9 exceeds the grid going down"),
+    ({"model__num_offsets": 5}, "offset 6 exceeds the grid going down"),
     ({"model__encoder": "vit"}, "model.encoder is 'vit'"),
     ({"model__encoder": "resnet20"}, "depth 20"),
     ({"probe__tasks": ("supervised",), "probe__every": 250}, "probe.every is 250"),

@@ -293,7 +293,7 @@ def test_files_that_are_skipped_cut_short_or_new_are_seen(
         audio.run(folder_config, str(tmp_path / "run"))
     assert re.search(r"\d of them, 0.00 h, are shorter than a window", capsys.readouterr().out)
     listed = (tmp_path / "run" / "skipped.txt").read_text()
-    assert all(word in listed for word in ("empty.wav", "clip0.wav: kept, but cut short"))
+    assert all(word in listed for word in ("empty.wav", "clip0.wav: kept, but truncated"))
     identity = identify_run(tmp_path / "run", folder_config)
     records = JsonlWriter(tmp_path / "run" / "metrics.jsonl", 0, identity)
     records.write({"step": 1, "split": "train"})

@@ -57,7 +57,7 @@ def with_value(value, *rows):
     (good(), with_value(-np.inf, 7), "y.npy has 0 NaN and 1 infinite numbers in 1 of 400 rows"),
     (good(), with_value(2.5, *range(400)), "1 columns of 2 .* the first is 1"),
     (np.ones((1, 3)), np.ones((1, 3)), "200"),  # too few, rather than constant
-    (good().astype(object), good(), "Python objects"), (good() > 0, good(), "holds bool"),
+    (good().astype(object), good(), "Python objects"), (good() > 0, good(), "x.npy.*bool"),
     (good().reshape(100, 4, 2), good(), r"shape \(100, 4, 2\)"),
     (np.zeros((0, 2)), good(), "nothing in it"),
 ])  # fmt: skip

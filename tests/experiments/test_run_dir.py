@@ -173,7 +173,7 @@ def test_what_a_run_writes_among_the_data_is_no_data(tmp_path, kind):
     assert list(begin_at.rglob("*.txt"))
     walk = walk_files(tmp_path / "texts")
     assert walk.files == before
-    assert walk.left_out == [(str(place), f"{place} is the directory of a run, and no data")]
+    assert walk.left_out == [(str(place), f"{place} is a run directory, not data")]
     assert len(walk_files(place).files) > 1, "what is asked for by name is read"
 
 

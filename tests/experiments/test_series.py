@@ -125,7 +125,7 @@ def test_what_is_no_series_is_skipped_with_a_reason_each(tmp_path, monkeypatch):
     assert len(found.skipped) == 15 + 1
     assert found.skipped[-1][0].endswith("notes.txt")
     reasons = dict(found.skipped)
-    for name, words in (("hole.npy", "step 3"), ("wide.npy", "3 channels: data.channels is 2"),
+    for name, words in (("hole.npy", "step 3"), ("wide.npy", "set data.channels, which is 2"),
                         ("zip.npz", "compression")):  # fmt: skip
         assert words in reasons[name]
     assert all("\n" not in reason and "allow_pickle" not in reason for reason in reasons.values())
@@ -149,7 +149,7 @@ def test_paths_without_series_or_with_two_of_one_name_are_refused(tmp_path):
     for name in ("a.npy", "a.csv"):
         write(tmp_path, f"twice/{name}", np.zeros((5, 1)))
     for name, words in (
-        ("absent", "there is no"), ("nothing", "no series in"), ("notes.txt", "is no series"),
+        ("absent", "does not exist"), ("nothing", "no series in"), ("notes.txt", "is not a series"),
         ("twice", "the name a"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):
@@ -416,7 +416,7 @@ def test_a_parquet_holds_its_columns_and_not_its_index(tmp_path):
         found, labels = files.read_file(tmp_path / f"{name}.parquet", "stage")
         np.testing.assert_array_equal(found, values)
         assert labels.tolist() == stage
-    with pytest.raises(UserError, match=r"column stage is of \w*string"):
+    with pytest.raises(UserError, match=r"column stage has type \w*string"):
         files.read_file(tmp_path / "x.parquet")
 
 
@@ -482,9 +482,9 @@ def test_step_labels_of_a_csv_are_its_text_unless_all_are_numbers(tmp_path, text
     ("1,2\n1,2\n", "only numbers"),
     ("a\n0,5\n1,25\n2,5\n", "decimal commas"), ("a;b\n1,5;2,5\n", "decimal commas"),
     ("# of a device\n# in mV\na,b\n1,2\n", "first 2 "), ("% mV, 10 Hz\na,b\n1,2\n", "first 1 "),
-    ("a device\nin mV\n\nch1,ch2\n1,2\n", "first 3 "), ("a,b\n1,2,3\n4,5,6\n", "a name too few"),
+    ("a device\nin mV\n\nch1,ch2\n1,2\n", "first 3 "), ("a,b\n1,2,3\n4,5,6\n", "missing names"),
     ("a,b,\n1,2,\n3,4,\n", "Unnamed: 2"), (",a,b\n0,1,2\n1,3,4\n", "index=False"),
-    ("x,stage\n1,rest,2\n", "a name too few"),
+    ("x,stage\n1,rest,2\n", "missing names"),
 ])  # fmt: skip
 def test_columns_of_a_csv_that_are_not_what_they_seem_are_refused(tmp_path, text, found):
     path = tmp_path / "a.csv"

@@ -9,18 +9,18 @@ import pytest
 from random_variables import noise, random_variables
 
 from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, LogMelEncoder
-from cpc.models.convolution import LEAST_WIDTH, convolve_signal
+from cpc.models.convolution import MIN_WIDTH, convolve_signal
 from cpc.types import UserError
 
 SHORT = ConvEncoder(8, (50, 8), (40, 4), padding="same")
 
 
-#: Kernels of two strides share products in pairs from LEAST_WIDTH channels on, with an even and an
+#: Kernels of two strides share products in pairs from MIN_WIDTH channels on, with an even and an
 #: odd number of outputs; narrow inputs are rows of a product on an accelerator.
 CONVOLUTIONS = [
     (10, 5, (5, 0), 43, 1, "cpu"), (10, 5, (5, 0), 43, 1, "gpu"), (4, 2, (1, 1), 40, 3, "gpu"),
-    (4, 2, (2, 0), 43, LEAST_WIDTH, "cpu"), (4, 2, (1, 1), 40, LEAST_WIDTH, "cpu"),
-    (4, 2, (0, 0), 4, LEAST_WIDTH, "cpu"), (3, 2, (1, 0), 8, 3, "cpu"),
+    (4, 2, (2, 0), 43, MIN_WIDTH, "cpu"), (4, 2, (1, 1), 40, MIN_WIDTH, "cpu"),
+    (4, 2, (0, 0), 4, MIN_WIDTH, "cpu"), (3, 2, (1, 0), 8, 3, "cpu"),
 ]  # fmt: skip
 
 

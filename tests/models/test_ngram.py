@@ -85,5 +85,5 @@ def test_equals_the_naive_twin(order):
 
 def test_mistakes_are_said():
     for tokens, num, order in (([], 3, 2), ([0, 0], 1, 2), ([0, 1], 2, 0)):
-        with pytest.raises(UserError, match="two words at least"):
+        with pytest.raises(UserError, match=f"order {order}, {len(tokens)} tokens and {num}"):
             kneser_ney(np.array(tokens, int), np.array([0, len(tokens)]), num, order)

@@ -1,1 +1,1 @@
-"""Where data come from: folders, prepared sets of tfds, Debian packages, a synthetic source."""
+"""Data sources: folders, datasets prepared by tfds, packages and synthetic data."""

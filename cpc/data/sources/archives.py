@@ -1,8 +1,8 @@
-"""Archives of package registries, fetched by the registries' own programs and never installed.
+"""Archives of package registries, fetched by npm or pip without installing them.
 
-Nothing of an archive is executed: npm gets no scripts to run, and pip, which would run the setup.py
-of a source archive to learn its name, gets a build backend that says the name. Both archives are
-compared with a known sha256 and read member by member, so that no path in them leads anywhere.
+No code in an archive is executed: npm ignores scripts, and pip, which would run setup.py to read
+the name of a source archive, gets a build backend that returns this name. Archives are verified by
+sha256 and read member by member, so that paths in them are never extracted.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ from cpc.data.sources.debian import run_program
 from cpc.files import file_sha256
 from cpc.types import UserError
 
-#: A build backend that answers by name and version, and does nothing.
+#: Build backend that only returns the name and version.
 BACKEND = """
 import pathlib
 def get_requires_for_build_wheel(config_settings=None):
@@ -39,18 +39,18 @@ class __legacy__:
 
 
 class Registered(NamedTuple):
-    """An archive of a registry, of which one version is known."""
+    """A known version of an archive in a package registry."""
 
     registry: str  # "npm", "pypi" for a source archive, or "wheel"
     name: str
     version: str
-    file: str  # its name as the registry's program writes it
+    file: str  # file name written by npm or pip
     sha256: str
     megabytes: float
 
 
 def fetch(package: Registered, folder: Path, log: Log) -> Path:
-    """Return the archive in `folder`, from an earlier fetch if it is there and whole."""
+    """Return the archive in `folder`, and download it if it is missing or damaged."""
     path = folder / package.file
     if path.is_file():
         if file_sha256(path) == package.sha256:
@@ -58,22 +58,22 @@ def fetch(package: Registered, folder: Path, log: Log) -> Path:
         log(f"{path.name} is damaged (its sha256 differs): fetching it again")
     folder.mkdir(parents=True, exist_ok=True)
     log(f"fetching {package.name} ({package.megabytes:.1f} MB)")
-    with tempfile.TemporaryDirectory(dir=folder) as inside:
-        here = Path(inside)
-        programs = {"npm": _npm_pack, "pypi": _pip_download, "wheel": _wheel_download}
-        programs[package.registry](package, here)
-        got = here / package.file
-        if not got.is_file() or file_sha256(got) != package.sha256:
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        downloaders = {"npm": _npm_pack, "pypi": _pip_download, "wheel": _wheel_download}
+        downloaders[package.registry](package, Path(temporary))
+        downloaded = Path(temporary, package.file)
+        if not downloaded.is_file() or file_sha256(downloaded) != package.sha256:
             raise UserError(
-                f"{package.registry} gave another {package.file} than the known one: it is not used"
+                f"{package.file} from {package.registry} differs from the known version: fetch it "
+                "again later, or use other data"
             )
-        got.replace(path)
+        downloaded.replace(path)
     return path
 
 
 def _npm_pack(package: Registered, folder: Path) -> None:
     if shutil.which("npm") is None:
-        raise UserError(f"there is no npm on this machine to fetch {package.name} with")
+        raise UserError(f"npm is needed to fetch {package.name}: install npm")
     named = f"{package.name}@{package.version}"
     run_program(["npm", "pack", "--ignore-scripts", "--fetch-retries=0", named], folder)
 
@@ -89,7 +89,7 @@ def _pip_download(package: Registered, folder: Path) -> None:
 
 
 def _wheel_download(package: Registered, folder: Path) -> None:
-    """Whatever Python and machine this is: the wheel is read, not installed."""
+    """Download a wheel for any Python version and platform, as it is only read."""
     _, _, python, _, platforms = package.file.removesuffix(".whl").split("-")
     options = ["--only-binary", ":all:", "--python-version", python[2:]]
     options += [word for name in platforms.split(".") for word in ("--platform", name)]
@@ -97,22 +97,22 @@ def _wheel_download(package: Registered, folder: Path) -> None:
 
 
 def _pip(package: Registered, folder: Path, options: list[str], variables: dict[str, str]) -> None:
-    if importlib.util.find_spec("pip") is None:  # environments of uv have none
+    if importlib.util.find_spec("pip") is None:  # uv creates environments without pip
         raise UserError(
-            f"there is no pip in this environment to fetch {package.name} with: install it "
-            f"(uv pip install --python {sys.executable} pip)"
+            f"pip is needed to fetch {package.name}: run "
+            f"uv pip install --python {sys.executable} pip"
         )
-    wanted = folder / "wanted.txt"
-    wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
     options = [*options, "--no-deps", "--require-hashes", "--retries", "1", "-d", str(folder)]
-    command = [sys.executable, "-m", "pip", "download", "-q", *options, "-r", wanted.name]
+    command = [sys.executable, "-m", "pip", "download", "-q", *options, "-r", requirements.name]
     run_program(command, folder, variables)
 
 
 def read_members(
     archive: Path | bytes, wanted: Callable[[str], bool]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the regular files of a .tar.gz that are wanted by name."""
+    """Yield the name and content of the regular files in a .tar.gz whose name is `wanted`."""
     content = archive.read_bytes() if isinstance(archive, Path) else archive
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as members:
         for member in members:

@@ -1,8 +1,8 @@
-"""Debian packages as archives of data: fetched by apt without root, verified, unpacked.
+"""Debian packages as data archives, which apt fetches without root or installation.
 
-Nothing is installed. apt checks signatures; this module checks size and sha256 again on every use,
-because an archive in a cache may have been cut or changed since. Distributions rebuild packages,
-so an archive that is not the known one counts as what apt verified when it was fetched.
+apt checks signatures. The size and sha256 are checked again on every use, as cached archives may be
+truncated or changed. Distributions rebuild packages, so an archive that differs from the known
+version is checked against the one that apt verified when it was fetched.
 """
 
 import os
@@ -28,12 +28,12 @@ from cpc.files import (
 )
 from cpc.types import UserError
 
-#: Seconds that a program may take.
-PATIENCE_SECONDS = 3600
+#: Timeout of each program.
+TIMEOUT_SECONDS = 3600
 
 
 class Package(NamedTuple):
-    """A package of which one version is known."""
+    """A known version of a Debian package."""
 
     name: str
     version: str
@@ -49,14 +49,14 @@ class Archive(NamedTuple):
 
 
 def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
-    """Let one process at a time prepare data, as far as `lock` may be written."""
-    waiting = f"another process prepares the same data (it holds {lock}): waiting for it"
+    """Let one process at a time prepare data, if `lock` can be written."""
+    waiting = f"another process prepares the same data and has locked {lock}: waiting"
     return locked(lock, lambda: log(waiting))
 
 
 @contextmanager
 def preparing(what: str, cache: Path | None, lock: str, log: Log) -> Iterator[Path]:
-    """Yield `cache`, `cache_dir()` if None, for one process at a time."""
+    """Yield `cache`, by default `cache_dir()`, to one process at a time."""
     cache = cache_dir() if cache is None else Path(cache)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,8 @@ def laying_out(
 ) -> Iterator[tuple[Path, Path]]:
     """Yield the unpacked packages and a new folder, which becomes `folder` in the cache.
 
-    It gets the packages' licenses, `CREDITS.txt` and a stamp of what it was made from, which are
-    the packages and `others`, by name their sha256. `advice` names other sources.
+    The licenses of the packages and `CREDITS.txt` are added to the folder, and a stamp with the
+    sha256 of the packages and of `others` by name. Errors end with `advice` on other sources.
     """
     unpack_all = tempfile.TemporaryDirectory(dir=folder.parent, prefix="unpacked-")
     with unpack_all as name, replacing_folder(folder) as part:
@@ -99,19 +99,19 @@ def laying_out(
 
 
 def read_stamp(folder: Path) -> dict[str, str]:
-    """Return package -> sha256 that a complete folder was made from; else nothing."""
+    """Return the sha256 of the sources of a folder by name; empty if the folder is incomplete."""
     try:
         return dict(read_json(folder / "stamp.json")["archives"])
-    except (UserError, LookupError, TypeError, ValueError):  # missing, damaged, or another's
+    except (UserError, LookupError, TypeError, ValueError):  # missing, damaged, or foreign
         return {}
 
 
 def fetch_and_unpack(
     packages: Sequence[Package], folder: Path, unpacked: Path, log: Log
 ) -> list[Archive]:
-    """Return the archives of packages in `folder`; each is unpacked while others come."""
+    """Fetch packages into `folder`, and unpack each one while others are fetched."""
     archives, unpackings = {}, []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb is a process of its own
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb runs as a separate process
         for package in sorted(packages, key=lambda package: -package.size_bytes):
             archives[package] = fetch_archive(package, folder, log)
             unpackings.append(pool.submit(unpack, archives[package], unpacked))
@@ -121,26 +121,28 @@ def fetch_and_unpack(
 
 
 def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
-    """Return the archive of a package, from an earlier fetch or by `apt-get download`."""
+    """Return the archive of a package, and run `apt-get download` if it is missing or damaged."""
     folder.mkdir(parents=True, exist_ok=True)
     archive = find_archive(package, folder, log)
     if archive is not None:
         return archive
     log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
     partial = folder / f"{package.name}.part"
-    shutil.rmtree(partial, ignore_errors=True)  # an interrupted fetch
+    shutil.rmtree(partial, ignore_errors=True)  # left by an interrupted fetch
     partial.mkdir()
     _apt_download(package.name, partial)
     found = list(partial.glob(f"{package.name}_*.deb"))
     if len(found) != 1:
-        raise UserError(f"apt-get download {package.name} left no archive: run it by hand to see")
+        raise UserError(
+            f"apt-get download {package.name} wrote {len(found)} archives: run it by hand"
+        )
     got = {"file": found[0].name, "size": found[0].stat().st_size, "sha256": file_sha256(found[0])}
     if got != _known(package):
         log(
-            f"{got['file']} is another build than the known one; apt has verified it, so its "
-            "size and sha256 are recorded beside it"
+            f"{got['file']} differs from the known build but is verified by apt: recording its "
+            "size and sha256"
         )
-    # The manifest comes first: a crash in between leaves an entry without a file, which is fetched.
+    # Written first: after a crash, an entry without a file is fetched again.
     write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
     path = found[0].replace(folder / found[0].name)
     partial.rmdir()
@@ -148,7 +150,7 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
 
 
 def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
-    """Return the archive of an earlier fetch if it is whole; a damaged one is removed."""
+    """Return the archive of an earlier fetch, or remove it and return None if it is damaged."""
     expected = _manifest(folder).get(package.name, _known(package))
     path = folder / expected["file"]
     if not path.is_file():
@@ -166,16 +168,16 @@ def unpack(archive: Archive, folder: Path) -> None:
 
 
 def copy_licenses(unpacked: Path, folder: Path) -> None:
-    """Copy the notices of unpacked packages into a new folder, a file per package."""
+    """Copy the copyright notices of unpacked packages into a new folder, one file per package."""
     folder.mkdir()
     for path in unpacked.glob("usr/share/doc/*/copyright"):
         shutil.copyfile(path, folder / f"{path.parent.name}.txt")
 
 
 def _apt_download(name: str, folder: Path) -> None:
-    """Run apt; when its lists do not know the package, with private lists, which need no root."""
+    """Run apt, with private package lists, which need no root, if its own lack the package."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise UserError("there is no apt-get or dpkg-deb on this machine to fetch packages with")
+        raise UserError(f"apt-get and dpkg-deb are needed to fetch {name}: use Debian or Ubuntu")
     done = try_program(["apt-get", "-q", "download", name], folder)
     unknown = r"Unable to locate|no installation candidate|Can't select"
     if done.returncode and re.search(unknown, done.stderr):
@@ -192,7 +194,7 @@ def _apt_download(name: str, folder: Path) -> None:
 def try_program(
     command: list[str], cwd: Path, variables: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program without questions and in English, and return how it ended."""
+    """Run a program non-interactively, with messages in English, and return its result."""
     environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
     try:
         return subprocess.run(
@@ -202,20 +204,20 @@ def try_program(
             capture_output=True,
             text=True,
             check=False,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"`{' '.join(command)}` failed: {error}") from error
 
 
 def find_error(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the first line of a program's messages that reports an error."""
+    """Return the first line of standard error that reports an error, or the last line."""
     lines = done.stderr.splitlines() or ["no message"]
     return next((line for line in lines if re.search(r"^E:|(?i:err)", line)), lines[-1])
 
 
 def run_program(command: list[str], cwd: Path, variables: Mapping[str, str] = {}) -> None:
-    """Run a program as `try_program` does; UserError if it fails."""
+    """Run a program with `try_program`, and raise UserError if it fails."""
     done = try_program(command, cwd, variables)
     if done.returncode:
         raise UserError(f"`{' '.join(command[:4])}` failed: {find_error(done)}")
@@ -223,7 +225,7 @@ def run_program(command: list[str], cwd: Path, variables: Mapping[str, str] = {}
 
 def _known(package: Package) -> dict:
     return {
-        # As apt writes the epoch of a version.
+        # apt writes the colon after an epoch as %3a.
         "file": f"{package.name}_{package.version.replace(':', '%3a')}_all.deb",
         "size": package.size_bytes,
         "sha256": package.sha256,
@@ -231,9 +233,9 @@ def _known(package: Package) -> dict:
 
 
 def _manifest(folder: Path) -> dict[str, dict]:
-    """Return what apt verified when it fetched each archive: the truth for versions not known here.
+    """Return the file, size and sha256 of each archive that apt has verified, by package.
 
-    Empty if it is missing or damaged: archives of known versions verify without it.
+    If the manifest is missing or damaged, only known versions can be verified.
     """
     try:
         return read_sealed(folder / "manifest.json")

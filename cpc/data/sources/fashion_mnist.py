@@ -1,4 +1,4 @@
-"""Fashion-MNIST from a Debian package: 70,000 grey 28x28 images of clothes in ten classes."""
+"""Fashion-MNIST from a Debian package: 70,000 grey 28x28 images of ten classes of clothes."""
 
 import gzip
 import struct
@@ -19,10 +19,10 @@ PACKAGE = Package(
     30_900_652,
     "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
 )
-ADVICE = "other sources: a folder of images of your own, or a set that tfds has prepared"
-#: Our splits, by the first part of the files' names.
+ADVICE = "alternatively, use a folder of images, or a dataset prepared by tfds"
+#: Prefixes of file names by split.
 SPLITS = {"train": "train", "test": "t10k"}
-#: Xiao, Rasul, Vollgraf (2017), Table 1, spelt as tfds spells them.
+#: Names of Xiao, Rasul, Vollgraf (2017), Table 1, in the spelling of tfds.
 CLASS_NAMES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
     "Ankle boot",
@@ -30,9 +30,9 @@ CLASS_NAMES = (
 
 
 def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify and unpack the package into `cache`, `cache_dir()` if None; return the folder.
+    """Fetch, verify and unpack the package into `cache`, by default `cache_dir()`.
 
-    The folder contains the four idx files of the package, `CREDITS.txt` and `licenses/`.
+    The returned folder contains the four idx files of the package, `CREDITS.txt` and `licenses/`.
     """
     with preparing("Fashion-MNIST", cache, "fashion-mnist.lock", log) as home:
         folder = home / "fashion-mnist"
@@ -48,15 +48,16 @@ def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -
 
 
 def load_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> dict[str, Images]:
-    """The images by split, "train" (60,000) and "test" (10,000), prepared first if need be."""
+    """Return the images of "train" (60,000) and "test" (10,000), and prepare them if needed."""
     folder = prepare_fashion_mnist(cache, log)
     return {split: _load_split(folder, prefix) for split, prefix in SPLITS.items()}
 
 
 def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
-    """Return the uint8 array of a gzipped idx file.
+    """Read the uint8 array of a gzipped idx file.
 
-    An idx file is 0, 0, 8 (for uint8), the number of axes, each axis as big-endian int32, the data.
+    An idx file contains the bytes 0, 0, 8 (for uint8), the number of axes, the size of each axis as
+    big-endian int32, and the data.
     """
     try:
         content = gzip.decompress(path.read_bytes())
@@ -65,16 +66,16 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
         shape = struct.unpack_from(f">{content[3]}i", content, 4)
         return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
     except (OSError, EOFError, zlib.error, ValueError, IndexError, struct.error) as error:
-        raise UserError(f"{path} is no whole gzipped idx file of uint8: {error}") from error
+        raise UserError(f"{path} is not a complete gzipped idx file of uint8: {error}") from error
 
 
 def _load_split(folder: Path, prefix: str) -> Images:
     pixels = read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")
     labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz")
-    most = labels.max(initial=0)
-    if (*pixels.shape[1:], *labels.shape) != (28, 28, len(pixels)) or most >= len(CLASS_NAMES):
+    largest = labels.max(initial=0)
+    if (*pixels.shape[1:], *labels.shape) != (28, 28, len(pixels)) or largest >= len(CLASS_NAMES):
         raise UserError(
-            f"{folder} is not Fashion-MNIST: images {pixels.shape}, labels {labels.shape} up to "
-            f"label {most}; remove the folder and prepare it again"
+            f"{folder} is not Fashion-MNIST (got images {pixels.shape}, labels {labels.shape} up "
+            f"to {largest}): remove the folder and prepare it again"
         )
     return Images(pixels[..., None], labels.astype(np.int32), CLASS_NAMES)

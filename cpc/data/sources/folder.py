@@ -1,4 +1,4 @@
-"""A folder of recordings: the LibriSpeech tree, or any tree with a directory level for speakers."""
+"""Reader for folders of recordings, such as LibriSpeech, with one directory per speaker."""
 
 import functools
 import os
@@ -34,55 +34,58 @@ from cpc.data.walk import (
 )
 from cpc.types import UserError
 
-#: So many samples of two files of one name are compared.
+#: Number of samples compared between two files with the same name.
 SAMPLES_COMPARED = 60 * SAMPLE_RATE_HZ
-#: Units of 16 bits by which encoders differ that lose nothing.
+#: Largest difference between lossless encodings of a recording, in units of 16 bits.
 ROUNDING = 2
-#: By how much other codecs delay or fill up sound, and how much they leave, as a correlation: of
-#: speech in 9 kbit/s (Opus) 0.91, of white noise as MP3 0.85; two other recordings have 0.06.
-#: What a delay moves beyond the end lowers it, in the shortest clips by a fifth.
-MOST_DELAY, LEAST_ALIKE = SAMPLE_RATE_HZ // 10, 0.6
+#: Largest delay or padding by lossy codecs, and smallest correlation after coding. Correlations are
+#: 0.91 for speech in 9 kbit/s Opus, 0.85 for white noise as MP3, and 0.06 between two recordings;
+#: samples that a delay moves beyond the end lower it by up to a fifth in the shortest clips.
+MAX_DELAY, MIN_CORRELATION = SAMPLE_RATE_HZ // 10, 0.6
 
 
 def read_folder(
     root: str | Path, speaker_level: int = 1, max_skipped_fraction: float = 0.1
 ) -> Recordings:
-    """Return the recordings below `root`, of any rate, as `AUDIO_SUFFIXES` lists their formats.
+    """Read the headers of the recordings below `root`, at any rate, in `AUDIO_SUFFIXES` formats.
 
-    A LibriSpeech tree (`speaker/chapter/*.flac` with `speaker-chapter.trans.txt`) is recognized;
-    `SPEAKERS.TXT` names its speakers. In any other tree directory level `speaker_level` below
-    `root` (1 is the first) names the speaker; files that all lie in `root` are one speaker's. An
-    utterance's id is the file's name without ending or, where names repeat, the path below `root`.
+    A LibriSpeech tree (`speaker/chapter/*.flac` with `speaker-chapter.trans.txt`) is recognized,
+    and its speakers are named by `SPEAKERS.TXT`. In other trees, the directory at `speaker_level`
+    below `root` (1 is the first) names the speaker; if all files are directly in `root`, there is
+    one speaker. Utterance ids are file names without suffix or, if these repeat, paths below
+    `root`.
 
-    Only headers are read here. Every other file below `root` is listed in `skipped`, except those
-    that hold no sound (`COMPANION_SUFFIXES`, hidden files, licences): damaged files, other formats,
-    folders that may not be read, and copies of one name and sound with another ending, of which the
-    one that lost nothing is kept. More than `max_skipped_fraction` of the recordings unreadable are
-    an error. Files that are cut short and kept are listed in `shortened`. The pack finds files that
-    are damaged behind a good header, and copies under other names.
+    Other files below `root` are listed in `skipped`: damaged files, other formats, unreadable
+    folders, and copies of a recording with the same name and another suffix, of which a lossless
+    one is kept. Files without sound (`COMPANION_SUFFIXES`, hidden files, licences) are not listed.
+    Truncated files that are kept are listed in `shortened`. `pack` finds files that are damaged
+    after their header, and copies under other names.
+
+    Raises:
+        UserError: more than `max_skipped_fraction` of the recordings are unreadable.
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 (names of folders count, "." has none)
     paths, unreadable, left_out = _find_audio(root)
     opened = _open_all(paths)
-    sound = [what for what in opened.values() if isinstance(what, AudioFile)]
+    readable = [file for file in opened.values() if isinstance(file, AudioFile)]
     damaged = list(unreadable)
-    for path, what in opened.items():
-        if not isinstance(what, AudioFile):
+    for path, file in opened.items():
+        if not isinstance(file, AudioFile):
             is_foreign = path.suffix.lower() in AMBIGUOUS_SUFFIXES
-            (left_out if is_foreign else damaged).append(what)
-    num_readable = len(sound) + len(damaged)
-    check_skipped(damaged, num_readable, max_skipped_fraction, f"recordings in {printable(root)}")
-    originals = _find_originals(sound)
-    files = [file for file in sound if file.path not in originals]
+            (left_out if is_foreign else damaged).append(file)
+    number = len(readable) + len(damaged)
+    check_skipped(damaged, number, max_skipped_fraction, f"recordings in {printable(root)}")
+    originals = _find_originals(readable)
+    files = [file for file in readable if file.path not in originals]
     kept = [file.path for file in files]
     repeated = [
         (copy, f"{copy} has the sound of {original}")
         for copy, original in (map(printable, pair) for pair in sorted(originals.items()))
     ]
-    # Damaged files keep their names from others: repaired, they change nobody's.
+    # Damaged files also get names, so that repairing them does not change other names.
     named = [path for path in paths if path not in originals]
-    of_path = dict(zip(named, _unique_names(named, root), strict=True))
-    names, speakers = tuple(of_path[path] for path in kept), _speakers(kept, root, speaker_level)
+    name_of = dict(zip(named, _unique_names(named, root), strict=True))
+    names, speakers = tuple(name_of[path] for path in kept), _speakers(kept, root, speaker_level)
 
     @functools.cache
     def measure(index: int) -> tuple[AudioFile, Levels]:
@@ -133,41 +136,41 @@ def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:
 
 
 def _find_originals(files: Sequence[AudioFile]) -> dict[Path, Path]:
-    """Path of a copy -> that of the file whose sound it has; only their endings differ."""
+    """Return the path of the original by path of a copy; their names only differ in suffix."""
     named: dict[Path, list[AudioFile]] = defaultdict(list)
     for file in files:
-        named[_without_endings(file.path)].append(file)
+        named[_strip_suffixes(file.path)].append(file)
     groups = [group for group in named.values() if len(group) > 1]
 
     def compare(group: list[AudioFile]) -> dict[Path, Path]:
-        originals, found = [], {}
+        originals, copies = [], {}
         for file in sorted(group, key=lambda file: file.is_lossy):
-            if other := next((one for one in originals if _sound_alike(one, file)), None):
-                found[file.path] = other.path
+            if original := next((one for one in originals if _sound_alike(one, file)), None):
+                copies[file.path] = original.path
             else:
                 originals.append(file)
-        return found
+        return copies
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return {copy: path for found in pool.map(compare, groups) for copy, path in found.items()}
 
 
 def _sound_alike(one: AudioFile, other: AudioFile) -> bool:
-    """Whether two files are as long and begin with the same sound, but for what codecs do to it."""
-    if abs(one.num_samples - other.num_samples) > MOST_DELAY:
+    """Return whether two files have the same length and sound, up to the effects of codecs."""
+    if abs(one.num_samples - other.num_samples) > MAX_DELAY:
         return False
     stop = min(one.num_samples, other.num_samples, SAMPLES_COMPARED)
     try:
         files = map(choose_channel, (one, other))
         a, b = (read_samples(file, 0, stop).astype(float) for file in files)
-    except UserError:  # one is damaged: the pack will say so
+    except UserError:  # one is damaged, which the pack reports
         return False
     is_same = bool(np.abs(a - b).max(initial=0) <= ROUNDING)
-    return is_same or _correlate(a, b, min(MOST_DELAY, stop // 2)) > LEAST_ALIKE
+    return is_same or _correlate(a, b, min(MAX_DELAY, stop // 2)) > MIN_CORRELATION
 
 
-def _correlate(a: np.ndarray, b: np.ndarray, most: int) -> float:
-    """Return the greatest correlation of two signals, one of them delayed by at most `most`.
+def _correlate(a: np.ndarray, b: np.ndarray, max_delay: int) -> float:
+    """Return the largest correlation of two signals when one is delayed by at most `max_delay`.
 
     >>> a, b = np.random.default_rng(0).normal(size=(2, 1000))
     >>> round(_correlate(a[20:], 3 + a[:-20], 50), 2), _correlate(a, b, 50) < 0.2
@@ -177,18 +180,18 @@ def _correlate(a: np.ndarray, b: np.ndarray, most: int) -> float:
     products = scipy.signal.correlate(a, b, method="fft")
     middle = len(b) - 1
     norms = max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-9)
-    return float(products[middle - most : middle + most + 1].max()) / norms
+    return float(products[middle - max_delay : middle + max_delay + 1].max()) / norms
 
 
-def _without_endings(path: Path) -> Path:
-    """The path without any ending of a recording: TIMIT is found as A.WAV beside A.WAV.wav."""
+def _strip_suffixes(path: Path) -> Path:
+    """Remove all audio suffixes: copies of TIMIT contain both A.WAV and A.WAV.wav."""
     while path.suffix.lower() in AUDIO_SUFFIXES:
         path = path.with_suffix("")
     return path
 
 
 def _speakers(paths: Sequence[Path], root: Path, level: int) -> tuple[str, ...]:
-    """The speaker of each file: of a LibriSpeech chapter its own, else a directory's name."""
+    """Return the speaker of each file, by LibriSpeech chapter or by directory."""
     transcribed = {
         chapter
         for chapter in {path.parent for path in paths}
@@ -198,7 +201,7 @@ def _speakers(paths: Sequence[Path], root: Path, level: int) -> tuple[str, ...]:
     speakers = []
     for path in paths:
         chapter, speaker = path.parent, path.parent.parent.name
-        # A chapter that lost its transcript is known by its files.
+        # A chapter without its transcript is recognized by its file names.
         is_named = bool(transcribed) and path.name.startswith(f"{speaker}-{chapter.name}-")
         is_libri = chapter in transcribed or is_named
         below = path.relative_to(root)
@@ -212,8 +215,8 @@ def _speaker(path: Path, root: Path, level: int) -> str:
         return root.name
     if not 1 <= level <= len(directories):
         raise UserError(
-            f"{root / path} lies above directory level {level}, which names the speaker: "
-            "choose a smaller speaker_level (1 is the first below the folder) or move the file"
+            f"{root / path} is above directory level {level}, which names the speaker: "
+            "decrease speaker_level (1 is the first below the folder) or move the file"
         )
     return directories[level - 1]
 
@@ -227,14 +230,14 @@ def _unique_names(paths: Sequence[Path], root: Path) -> tuple[str, ...]:
         if len(set(names)) == len(names):
             return names
     names = tuple(same_name(path.as_posix()) for path in below)
-    # A disk may hold one name twice, composed and decomposed.
+    # A disk may contain a name twice, with composed and decomposed characters.
     return names if len(set(names)) == len(names) else tuple(path.as_posix() for path in below)
 
 
 def _speaker_names(root: Path) -> dict[str, str]:
-    """Speaker id -> name by `SPEAKERS.TXT` (`ID | SEX | SUBSET | MINUTES | NAME`) here or above.
+    """Read speaker names by id from `SPEAKERS.TXT` (`ID | SEX | SUBSET | MINUTES | NAME`).
 
-    Two speakers of one name keep their ids beside it.
+    The file is in `root` or its parent. Ids are appended to names that occur twice.
     """
     path = next(
         (f / "SPEAKERS.TXT" for f in (root, root.parent) if (f / "SPEAKERS.TXT").is_file()), None

@@ -1,22 +1,22 @@
-"""A made-up language whose sentences tell of the next ones what is known in closed form."""
+"""An artificial language in which the information between sentences has a closed form."""
 
 import numpy as np
 
 from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
 
-#: Topics, words that only sentences of one topic have, and words that all have.
+#: Number of topics, of words per topic that only its sentences contain, and of common words.
 NUM_TOPICS, OWN_WORDS, COMMON_WORDS = 8, 4, 8
 
 
 def make_grammar(
     num_documents: int, num_sentences: int, *, order: float = 0.9, seed: int = 0
 ) -> Corpus:
-    """Return documents of so many sentences, each with a topic, which the next one's follows.
+    """Generate documents whose sentences have topics that form a Markov chain.
 
-    The first topic is uniform. After topic s comes s + 1 (after the last the first), with the
-    chance `order`; else any topic, each as likely. A sentence has 4 to 9 words; of the first three
-    each is one of its topic's own words, the others are common ones, so that a sentence tells its
-    topic, and nothing else of the next.
+    The first topic is uniform. With probability `order`, topic s is followed by s + 1 (the last by
+    the first); otherwise the next topic is uniform. A sentence has 4 to 9 words. The first three
+    are from the words of its topic and the others are common words, so a sentence determines its
+    topic and depends on other sentences only through it.
     """
     rng = np.random.default_rng(seed)
     shape = num_documents, num_sentences
@@ -26,10 +26,11 @@ def make_grammar(
         topic[:, t] = np.where(jump[:, t], topic[:, t], (topic[:, t - 1] + 1) % NUM_TOPICS)
     lengths = rng.integers(4, 10, topic.size)
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    place = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
-    own = np.repeat(topic.ravel(), lengths) * OWN_WORDS + rng.integers(OWN_WORDS, size=len(place))
-    common = NUM_TOPICS * OWN_WORDS + rng.integers(COMMON_WORDS, size=len(place))
-    raw = np.where(place < 3, own, common)
+    position = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    number = len(position)
+    own = np.repeat(topic.ravel(), lengths) * OWN_WORDS + rng.integers(OWN_WORDS, size=number)
+    common = NUM_TOPICS * OWN_WORDS + rng.integers(COMMON_WORDS, size=number)
+    raw = np.where(position < 3, own, common)
     counts = np.bincount(raw, minlength=NUM_TOPICS * OWN_WORDS + COMMON_WORDS)
     names = [f"topic{i // OWN_WORDS}{'abcd'[i % OWN_WORDS]}" for i in range(NUM_TOPICS * OWN_WORDS)]
     names += [f"common{'abcdefgh'[i]}" for i in range(COMMON_WORDS)]
@@ -43,10 +44,11 @@ def make_grammar(
 
 
 def grammar_information(offset: int, *, order: float = 0.9) -> float:
-    """Return what a sentence tells of the one `offset` later, in nats.
+    """Return the mutual information of two sentences `offset` apart, in nats.
 
-    The topic is Markov, uniform at every place, and a sentence shows it: log s - H(s_(t+k) | s_t),
-    where the topic is the expected one with the chance q = p^k + (1 - p^k) / s, else any other.
+    Topics are uniform, form a Markov chain and are determined by their sentences, so this is
+    log s - H(s_(t+k) | s_t), where the topic is s_t + k with probability q = p^k + (1 - p^k) / s
+    and the other topics are equally likely.
 
     >>> round(grammar_information(1), 3), round(grammar_information(3), 3)
     (1.612, 1.07)

@@ -1,4 +1,4 @@
-"""A folder of images: `split/class/*.jpeg`, as ImageNet is kept."""
+"""Reader for image folders with the layout of ImageNet, `split/class/*.jpeg`."""
 
 import contextlib
 import os
@@ -34,21 +34,20 @@ def read_image_folder(
     log: Log = print,
     max_skipped_fraction: float = 0.1,
 ) -> Images:
-    """Return the images `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, ...), at any depth below the class.
+    """Read the images `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, ...), at any depth below the class.
 
-    Classes are numbered by name over all splits of `root`, so that a class means the same in each;
-    images that lie in the split's own folder have no label. Damaged images, files of other formats,
-    folders that may not be read and class folders without any images are left out and listed in
-    `skipped`.
+    Class numbers are the positions in the sorted class names of all splits, so they agree between
+    splits. Images directly in the folder of the split are unlabelled. Damaged images, files in
+    other formats, unreadable folders and class folders without images are listed in `skipped`.
 
     Args:
-        root: holds a folder for each split.
-        split: "train", say.
-        size: the central square of each image, resized to size x size pixels; None where all
-            are of one size already.
+        root: folder with a subfolder for each split.
+        split: name of a subfolder, such as "train".
+        size: if given, crop the central square of each image and resize it to size x size pixels;
+            otherwise, all images must have the same size.
         channels: 1 (grey) or 3.
         log: called with each line of progress.
-        max_skipped_fraction: more damaged images than this are an error.
+        max_skipped_fraction: largest fraction of damaged images that is accepted.
     """
     check_pixels(size, channels)
     root = Path(root).expanduser()
@@ -90,12 +89,12 @@ def read_image_folder(
 def _split_folder(root: Path, split: str) -> Path:
     if not root.is_dir():
         raise UserError(f"{printable(root)} is not a folder: pass one that contains SPLIT/CLASS/")
-    # "", "." and ".." are folders, too.
+    # "", "." and ".." are also folders.
     if split in ("", ".", "..") or "/" in split or not (root / split).is_dir():
-        there = ", ".join(printable(name) for name in _folders(root)[:20]) or "no folder"
+        splits = ", ".join(printable(name) for name in _folders(root)[:20]) or "none"
         raise UserError(
-            f"there is no split {split!r} in {printable(root)}: it has {there} "
-            "(images lie in ROOT/SPLIT/CLASS/)"
+            f"split {split!r} is not in {printable(root)} (got {splits}): move the images to "
+            "ROOT/SPLIT/CLASS/ or choose another split"
         )
     return root / split
 
@@ -103,7 +102,7 @@ def _split_folder(root: Path, split: str) -> Path:
 def _class_names(root: Path) -> tuple[str, ...]:
     names = set()
     for split in _folders(root):
-        with contextlib.suppress(UserError):  # a folder beside the splits, such as lost+found
+        with contextlib.suppress(UserError):  # an unreadable folder, such as lost+found
             names |= {printable(same_name(name)) for name in _folders(root / split)}
     return tuple(sorted(names))
 
@@ -113,24 +112,22 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 (also of what may not be looked at)
+    return os.path.isdir(path)  # noqa: PTH112 (Path.is_dir raises if access is denied)
 
 
 def _list(folder: Path) -> list[Path]:
-    """Return what a folder holds that is not hidden."""
+    """Return the sorted entries of a folder that are not hidden."""
     try:
         with os.scandir(folder) as entries:
             return sorted(Path(entry) for entry in entries if not entry.name.startswith("."))
     except OSError as error:
-        raise UserError(
-            f"the folder {printable(folder)} cannot be read: {error.strerror}"
-        ) from error
+        raise UserError(f"folder {printable(folder)} cannot be read: {error.strerror}") from error
 
 
 def _list_strays(root: Path) -> list[Skipped]:
-    """Return images, archives and other data next to the splits, which no split reads."""
+    """Return images, archives and other data next to the splits, with reasons for `skipped`."""
     return [
-        (printable(path), f"{printable(path)} lies in no split: move it into one, or unpack it")
+        (printable(path), f"{printable(path)} is outside all splits: move it into one or unpack it")
         for path in _list(root)
         if not _is_folder(path)
         and path.suffix.lower() not in COMPANION_SUFFIXES

@@ -1,8 +1,9 @@
-"""R's lazy-load databases (.rdx, .rdb), as far as data of texts and numbers go.
+"""Reader for R's lazy-load databases (.rdx, .rdb) of strings and numbers.
 
-The index is a serialised list of names with places in the .rdb; there, each value is its size, four
-bytes, and a serialisation that zlib has compressed. The format, XDR and big-endian, is that of "R
-Internals", section 1.8 (Serialization Formats). Nothing is run: other than plain data is refused.
+The .rdx file is a serialized list of names and positions in the .rdb file, which contains the size
+of each value, in four bytes, and its zlib-compressed serialization. The format is the big-endian
+XDR of "R Internals", section 1.8 (Serialization Formats). No code is executed, and values other
+than plain data are rejected.
 """
 
 import struct
@@ -12,30 +13,30 @@ from typing import Any, NamedTuple
 
 from cpc.types import UserError
 
-#: Tells zlib to expect gzip's header.
+#: zlib's window size for data with a gzip header.
 GZIP = 31
-#: Types of items, as R numbers them (R Internals, section 1.1).
+#: Codes of item types (R Internals, section 1.1).
 SYMBOL, PAIRLIST, CHARACTER, LOGICAL, INTEGER, REAL, STRINGS, LIST = 1, 2, 9, 10, 13, 14, 16, 19
 REFERENCE, NOTHING = 255, 254
 HAS_ATTRIBUTES, HAS_TAG = 1 << 9, 1 << 10
 
 
 class Vector(NamedTuple):
-    """A vector of R with its attributes, such as names."""
+    """An R vector with its attributes, such as names."""
 
     values: list[Any]
     attributes: dict[str, Any]
 
 
 def read_lazy_data(index: Path) -> dict[str, list[Any]]:
-    """Return name -> values of the vectors in a lazy-load database, given its .rdx file."""
+    """Read the vectors of a lazy-load database by name, given its .rdx file."""
     try:
         content = index.with_suffix(".rdb").read_bytes()
         top = named(unserialize(zlib.decompress(index.read_bytes(), GZIP)))
-        places = {name: place.values for name, place in named(top["variables"]).items()}
+        spans = {name: span.values for name, span in named(top["variables"]).items()}
         return {
             name: unserialize(zlib.decompress(content[start + 4 : start + size])).values
-            for name, (start, size) in places.items()
+            for name, (start, size) in spans.items()
         }
     except (
         *(OSError, EOFError, LookupError, TypeError, ValueError, AttributeError),
@@ -45,34 +46,34 @@ def read_lazy_data(index: Path) -> dict[str, list[Any]]:
 
 
 def named(vector: Vector) -> dict[str, Any]:
-    """Return the entries of a list by their names."""
+    """Return the entries of a list by name."""
     return dict(zip(vector.attributes["names"].values, vector.values, strict=True))
 
 
 def unserialize(content: bytes) -> Vector:
-    r"""Return the vector of a serialisation in XDR, version 2 or 3.
+    r"""Return the vector of an XDR serialization, version 2 or 3.
 
     >>> unserialize(b"X\n" + struct.pack(">6i", 2, 0, 0, 13, 2, 7) + struct.pack(">i", -1)).values
     [7, -1]
     """
     if content[:2] != b"X\n":
-        raise ValueError(f"it begins with {content[:2]!r}, which is no XDR")
-    place = 14  # after the version, that of the writer, and the least that can read it
+        raise ValueError(f"it begins with {content[:2]!r}, which is not XDR")
+    position = 14  # after the format version, the R version, and the oldest R that can read it
     if struct.unpack_from(">i", content, 2)[0] == 3:
-        place += 4 + struct.unpack_from(">i", content, place)[0]  # the name of an encoding
-    return _Reader(content, place).read_item()
+        position += 4 + struct.unpack_from(">i", content, position)[0]  # name of the encoding
+    return _Reader(content, position).read_item()
 
 
 class _Reader:
-    """A place in a serialisation, and the symbols so far, which later items point to."""
+    """A position in a serialization, and the symbols so far, which later items refer to."""
 
-    def __init__(self, content: bytes, place: int) -> None:
-        self.content, self.place, self.symbols = content, place, []
+    def __init__(self, content: bytes, position: int) -> None:
+        self.content, self.position, self.symbols = content, position, []
 
     def take(self, kind: str, number: int) -> tuple:
-        found = struct.unpack_from(f">{number}{kind}", self.content, self.place)
-        self.place += struct.calcsize(f">{number}{kind}")
-        return found
+        values = struct.unpack_from(f">{number}{kind}", self.content, self.position)
+        self.position += struct.calcsize(f">{number}{kind}")
+        return values
 
     def read_item(self) -> Any:
         (flags,) = self.take("i", 1)
@@ -96,18 +97,18 @@ class _Reader:
         elif kind in (STRINGS, LIST):
             values = [self.read_item() for _ in range(number)]
         else:
-            raise ValueError(f"an item of R's type {kind} is no plain data")
+            raise ValueError(f"an item of R's type {kind} is not plain data")
         return Vector(values, self.read_item() if flags & HAS_ATTRIBUTES else {})
 
     def read_pairs(self, flags: int) -> dict[str, Any]:
-        """Return the entries of a linked list by their tags, given the flags of the first."""
-        found = {}
+        """Return the entries of a linked list by tag, given the flags of the first entry."""
+        entries = {}
         while flags & 255 == PAIRLIST:
             if flags & HAS_ATTRIBUTES:
                 self.read_item()
             tag = self.read_item() if flags & HAS_TAG else ""
-            found[tag] = self.read_item()
+            entries[tag] = self.read_item()
             (flags,) = self.take("i", 1)
         if flags & 255 != NOTHING:
-            raise ValueError(f"a list that ends in an item of R's type {flags & 255}")
-        return found
+            raise ValueError(f"a list ends in an item of R's type {flags & 255}")
+        return entries

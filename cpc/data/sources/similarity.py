@@ -1,6 +1,6 @@
-"""Judgements of people on words: WordSim-353, SimLex-999 and analogies, out of gensim's wheel.
+"""Human judgements on words from gensim's wheel: WordSim-353, SimLex-999 and analogies.
 
-The wheel is read as a zip file, neither installed nor executed.
+The wheel is read as a zip file; it is not installed or executed.
 """
 
 import zipfile
@@ -30,22 +30,22 @@ FILES = {
 
 
 class Pairs(NamedTuple):
-    """Pairs of words, and how alike people found them."""
+    """Pairs of words with their mean human similarity ratings."""
 
     words: tuple[tuple[str, str], ...]
     similarity: Float[np.ndarray, " n"]
 
 
 class Judgements(NamedTuple):
-    """All that vectors of words are asked."""
+    """Similarity datasets and analogies to evaluate word vectors on."""
 
     pairs: dict[str, Pairs]
     analogies: dict[str, tuple[tuple[str, str, str, str], ...]]
-    """By section: a is to b as c is to d."""
+    """Words (a, b, c, d) by section, where a is to b as c is to d."""
 
 
 def read_judgements(cache: Path | None = None, log: Log = log_to_stderr) -> Judgements:
-    """Return the judgements, fetched on the first call (28 MB)."""
+    """Return the judgements, and fetch the wheel (28 MB) if it is not cached."""
     cache = cache_dir() if cache is None else Path(cache)
     wheel = fetch(GENSIM, cache / "archives", log)
     with zipfile.ZipFile(wheel) as members:
@@ -55,7 +55,7 @@ def read_judgements(cache: Path | None = None, log: Log = log_to_stderr) -> Judg
 
 
 def parse_pairs(text: str) -> Pairs:
-    r"""Return lines of two words and a number, in lower case; lines of # are comments.
+    r"""Parse lines of two words and a number in lower case; lines that begin with # are comments.
 
     >>> parse_pairs("# words\nTiger\tcat\t7.35\n").words
     (('tiger', 'cat'),)
@@ -66,7 +66,7 @@ def parse_pairs(text: str) -> Pairs:
 
 
 def parse_analogies(text: str) -> dict[str, tuple[tuple[str, str, str, str], ...]]:
-    r"""Return questions of four words by section, in lower case.
+    r"""Parse analogies of four words by section, in lower case.
 
     >>> parse_analogies(": family\nBoy Girl Man Woman\n")
     {'family': (('boy', 'girl', 'man', 'woman'),)}

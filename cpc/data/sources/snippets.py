@@ -1,10 +1,10 @@
-"""Sentences with ratings: movie reviews, product reviews, newspaper editorials.
+"""Sentences from movie reviews, product reviews and newspaper editorials, with sentiment ratings.
 
-They come with vaderSentiment (C. J. Hutto and E. Gilbert, "VADER: A Parsimonious Rule-based Model
+The source is vaderSentiment (C. J. Hutto and E. Gilbert, "VADER: A Parsimonious Rule-based Model
 for Sentiment Analysis of Social Media Text", ICWSM 2014): 10,605 snippets of movie reviews after
-Pang and Lee (2005), 3,708 sentences of product reviews after Hu and Liu (2004), 5,190 of New York
-Times editorials, each with a rating from -4 to 4, the mean of twenty raters. The texts are their
-authors'; they are fetched to be measured on, and nothing is passed on.
+Pang and Lee (2005), 3,708 sentences of product reviews after Hu and Liu (2004), and 5,190 of New
+York Times editorials. Ratings from -4 to 4 are means over twenty raters. The texts belong to their
+authors; they are only fetched for evaluation and not redistributed.
 """
 
 from pathlib import Path
@@ -33,19 +33,19 @@ FILES = {
 def read_snippets(
     cache: Path | None = None, log: Log = log_to_stderr
 ) -> dict[str, list[tuple[str, float]]]:
-    """Return sentences and ratings of "movies", "products" and "newspaper", fetched if need be."""
+    """Return sentences and ratings of "movies", "products" and "newspaper", fetched if needed."""
     try:
         with preparing("the snippets", cache, "snippets.lock", log) as home:
             archive = fetch(PACKAGE, home / "archives", log)
     except UserError as error:
         raise UserError(
-            f"cannot fetch the snippets that probes of sentences ask about: {error} (leave out "
+            f"cannot fetch the snippets for sentence probes: {error} (alternatively, remove "
             "movies, products and genre from probe.tasks)"
         ) from error
     (inner,) = read_members(archive, lambda name: name.endswith(INNER))
-    wanted = tuple(FILES.values())
-    found = read_members(inner[1], lambda name: name.endswith(wanted))
-    content = {Path(name).name: text.decode("utf-8", "replace") for name, text in found}
+    files = tuple(FILES.values())
+    members = read_members(inner[1], lambda name: name.endswith(files))
+    content = {Path(name).name: text.decode("utf-8", "replace") for name, text in members}
     rows = {  # id, rating, sentence
         name: [line.split("\t", 2) for line in content[file].splitlines()]
         for name, file in FILES.items()

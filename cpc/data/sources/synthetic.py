@@ -1,4 +1,4 @@
-"""`synthetic`: a Markov chain of phones under a static speaker, as sound, of known information."""
+"""Synthetic recordings of phone Markov chains by speakers, with known mutual information."""
 
 from typing import NamedTuple
 
@@ -8,31 +8,31 @@ from jaxtyping import Float, Int
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
 from cpc.types import UserError
 
-#: One state of the chain lasts one frame of 10 ms, so k frames ahead is the chain's k-th power.
+#: A state lasts one frame of 10 ms, so k frames ahead corresponds to the k-th power of the chain.
 FRAME_SAMPLES = 160
 LOW_HZ, HIGH_HZ = (300.0, 900.0), (1200.0, 3200.0)
-#: The speakers' frequencies lie within this factor of each other.
+#: Speakers scale the frequencies of phones by at most this factor up or down.
 SPEAKER_RANGE = 1.25
 AMPLITUDE = 0.1
-#: The chance that a phone which ends is followed by the next one round the circle.
+#: Probability that the next phone is the successor, modulo the number of phones, after a change.
 ONWARD = 0.75
 NOISE_RMS = 0.002
 
 
 class Synthetic(NamedTuple):
-    """Recordings with everything that is known about them."""
+    """Synthetic recordings with their phone labels."""
 
     recordings: Recordings
     labels: dict[str, np.ndarray]
-    """Utterance id -> int32 phone of each frame of 10 ms."""
+    """int32 phone of each frame of 10 ms, by utterance id."""
     label_names: tuple[str, ...]
 
 
 def phone_chain(num_phones: int, stay: float = 0.8) -> Float[np.ndarray, "p p"]:
-    """Transition probabilities: a phone stays, goes on to the next one, or to any other.
+    """Return the transition probabilities between phones; rows sum to 1.
 
-    It stays with probability `stay`; else it goes to the next phone round the circle with
-    probability `ONWARD`, or to one of the others. Rows sum to 1; all phones are equally frequent.
+    A phone stays with probability `stay`. Otherwise it changes to its successor, modulo the number
+    of phones, with probability `ONWARD`, or to one of the others. All phones are equally frequent.
     """
     others = max(num_phones - 2, 1)
     chain = np.full((num_phones, num_phones), (1 - stay) * (1 - ONWARD) / others)
@@ -43,7 +43,7 @@ def phone_chain(num_phones: int, stay: float = 0.8) -> Float[np.ndarray, "p p"]:
 
 
 def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
-    """The distribution that the chain leaves as it is: pi P = pi, float64."""
+    """Return the stationary distribution pi P = pi in float64."""
     num_phones = len(chain)
     equations = np.vstack([chain.T - np.eye(num_phones), np.ones(num_phones)])
     return np.linalg.lstsq(equations, np.r_[np.zeros(num_phones), 1.0], rcond=None)[0]
@@ -52,21 +52,22 @@ def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
 def synthetic_information(
     offset: int, chain: Float[np.ndarray, "p p"], num_speakers: int = 1
 ) -> float:
-    """Exact mutual information of two frames `offset` apart, in nats.
+    """Return the exact mutual information of two frames `offset` apart, in nats.
 
-    I = ln S + sum_ij pi_i (P^k)_ij ln((P^k)_ij / pi_j) with S equally likely speakers who stay, a
-    chain P, its stationary distribution pi and k = offset: phone and speaker are independent, so
-    their informations add (Cover and Thomas, Elements of Information Theory, 2006, section 2.5).
+    I = ln S + sum_ij pi_i (P^k)_ij ln((P^k)_ij / pi_j) for S equally likely speakers per utterance,
+    the chain P, its stationary distribution pi and k = offset. Phone and speaker are independent,
+    so their information adds (Cover and Thomas, Elements of Information Theory, 2006, section 2.5).
 
-    Two frames' samples share no more than this. A context that sees all earlier frames and a latent
-    that sees several share what the nearest two of their frames do: `offset` is the gap between the
-    last frame that one sees and the first of the other; at 0 or less they overlap and share more.
+    This bounds the information between the samples of two frames. Between a context and a latent
+    that depend on several frames, the information is that of the nearest two frames: `offset` is
+    the distance from the last frame of the context to the first of the latent. If it is 0 or less,
+    they overlap and share more.
 
     >>> round(synthetic_information(3, np.full((4, 4), 0.25), num_speakers=2), 4)
     0.6931
     """
     if offset < 0:
-        raise UserError(f"offset is {offset}: frames are 0 or more apart")
+        raise UserError(f"offset is {offset}: give 0 or more frames")
     weights = stationary(chain)
     later = np.linalg.matrix_power(chain, offset)
     joint = weights[:, None] * later
@@ -82,15 +83,18 @@ def make_synthetic(
     chain: Float[np.ndarray, "p p"],
     seed: int,
 ) -> Synthetic:
-    """Recordings of `chain` by equally frequent speakers, rendered when they are read.
+    """Make recordings of `chain` by equally frequent speakers, which are rendered when read.
 
-    A frame is two sinusoids, at two formants of the phone scaled by the speaker,
-    in weak noise. Every sample is a pure function of (seed, utterance, position).
+    A frame consists of two sinusoids, at two formants of the phone scaled by the speaker, and weak
+    noise. Samples are a pure function of (seed, utterance, position).
     """
     num_utterances = num_speakers * utterances_per_speaker
     num_frames = round(seconds * SAMPLE_RATE_HZ / FRAME_SAMPLES)
     if min(num_utterances, num_frames) < 1:
-        raise UserError("synthetic recordings need a speaker, an utterance and a frame of 10 ms")
+        raise UserError(
+            f"synthetic recordings are empty (got {num_utterances} utterances of {seconds} s): "
+            "give at least one utterance of 0.01 s"
+        )
     states = np.stack([_states(chain, num_frames, seed, i) for i in range(num_utterances)])
     scales = np.geomspace(1 / SPEAKER_RANGE, SPEAKER_RANGE, num_speakers + 2)[1:-1]
     formants = _formants(len(chain))
@@ -119,7 +123,7 @@ def make_synthetic(
 def _states(
     chain: Float[np.ndarray, "p p"], num_frames: int, seed: int, index: int
 ) -> Int[np.ndarray, " t"]:
-    """A walk that begins in the stationary distribution, by inverting cumulative probabilities."""
+    """Sample the chain from its stationary distribution by inverting cumulative probabilities."""
     uniform = np.random.default_rng((seed, 0, index)).random(num_frames)
     cumulative = np.cumsum(chain, axis=1)
     last = len(chain) - 1
@@ -132,16 +136,16 @@ def _states(
 
 
 def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
-    """Two frequencies a phone, on a spiral that keeps phones apart when speakers scale them."""
+    """Return two frequencies per phone, distinct also when speakers scale them."""
     fraction = np.arange(num_phones) / num_phones
     low = LOW_HZ[0] * (LOW_HZ[1] / LOW_HZ[0]) ** fraction
-    turned = (np.arange(num_phones) * 0.618) % 1.0
-    high = HIGH_HZ[0] * (HIGH_HZ[1] / HIGH_HZ[0]) ** turned
+    golden = (np.arange(num_phones) * 0.618) % 1.0
+    high = HIGH_HZ[0] * (HIGH_HZ[1] / HIGH_HZ[0]) ** golden
     return np.stack([low, high], axis=1)
 
 
 def _tones(frequencies_hz: Float[np.ndarray, "t 2"]) -> Float[np.ndarray, " s"]:
-    """Frames in a row; each begins at phase 0, so that frames share nothing but the state."""
+    """Concatenate frames that each begin at phase 0, so that frames only share the state."""
     seconds = np.arange(FRAME_SAMPLES) / SAMPLE_RATE_HZ
     angles = 2 * np.pi * frequencies_hz[:, :, None] * seconds
     return AMPLITUDE * np.sin(angles).sum(axis=1).reshape(-1)

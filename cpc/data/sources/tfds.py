@@ -1,4 +1,4 @@
-"""Sets as TensorFlow Datasets prepares them, read without TensorFlow: images, and LibriSpeech."""
+"""Readers for images and LibriSpeech prepared by TensorFlow Datasets, without TensorFlow."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from cpc.data.recordings import Recordings
 from cpc.data.walk import digest_files
 from cpc.types import UserError
 
-#: What has to be there before the command can work.
+#: Manual steps before a dataset can be prepared, by name.
 PREPARE_FIRST = {
     "imagenet2012": "put ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from image-net.org "
     "into {data_dir}/downloads/manual, then "
@@ -32,13 +32,13 @@ def read_images_tfds(
     log: Log = print,
     max_skipped_fraction: float = 0.1,
 ) -> Images:
-    """Return a split of a prepared set of images: imagenet2012, cifar10, stl10, fashion_mnist, ...
+    """Read a split of a prepared image dataset: imagenet2012, cifar10, stl10, fashion_mnist, ...
 
     Args:
-        data_dir: the folder in which it was prepared.
-        name: of the set, with its config if it has several: "imagenet_resized/64x64".
-        split: as tfds writes them: "train", "unlabelled", "train[:10%]", "train+test".
-        size, channels, log, max_skipped_fraction: as those of `read_image_folder`.
+        data_dir: folder in which the dataset was prepared.
+        name: name of the dataset, with its config if it has several: "imagenet_resized/64x64".
+        split: a split in the syntax of tfds: "train", "unlabelled", "train[:10%]", "train+test".
+        size, channels, log, max_skipped_fraction: as in `read_image_folder`.
     """
     check_pixels(size, channels)
     builder, folder = _open_prepared(name, Path(data_dir).expanduser())
@@ -70,34 +70,34 @@ def read_images_tfds(
 
 
 def locate_images_tfds(data_dir: str | Path, name: str, split: str) -> list[tuple[str, range]]:
-    """Return the record files of a split as `read_images_tfds` reads it, and their rows."""
+    """Return the record files of a split and the rows that `read_images_tfds` reads of each."""
     parts = _file_parts(*_open_prepared(name, Path(data_dir).expanduser()), split)
     return [(str(part.filename), range(part.skip, part.skip + part.take)) for part in parts]
 
 
 def _open_prepared(name: str, data_dir: Path) -> tuple[Any, Path]:
-    """The builder of a prepared set, and its folder."""
     folder = _prepared_folder(name, data_dir)
     import tensorflow_datasets as tfds
 
-    # Not tfds.data_source(name), which asks a network for minutes and needs the builder's code.
+    # tfds.data_source(name) would retry network requests for minutes and need the builder's code.
     builder: Any = tfds.builder_from_directory(str(folder))
     if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
-        raise UserError(
-            f"{folder} holds {name} in another format than array_record: remove it and run "
-            f"`{_command(name, data_dir)}`"
-        )
+        raise UserError(_format_error(folder, name, _command(name, data_dir)))
     return builder, folder
 
 
+def _format_error(folder: Path, name: str, command: str) -> str:
+    return f"{name} in {folder} is not in array_record format: remove it and run `{command}`"
+
+
 def _command(name: str, data_dir: Path) -> str:
-    """What prepares a set, once. Only preparing needs TensorFlow."""
+    """Return the command that prepares a dataset; only this step needs TensorFlow."""
     options = f"--file_format=array_record --data_dir={data_dir}"
     return f"pip install 'cpc-jax[tf]' && tfds build {name} {options}"
 
 
 def _prepared_folder(name: str, data_dir: Path, config: str = "") -> Path:
-    """The newest version. tfds itself would retry a network for minutes."""
+    """Return the folder of the newest version; tfds would retry network requests for minutes."""
     folder = data_dir / name / config
     versions = [path.parent for path in folder.glob("*/dataset_info.json")]
     if versions:
@@ -105,22 +105,22 @@ def _prepared_folder(name: str, data_dir: Path, config: str = "") -> Path:
     configs = sorted({path.parts[-3] for path in folder.glob("*/*/dataset_info.json")})
     if configs:
         raise UserError(
-            f"{name} has configs in {data_dir}: name one, such as {name}/{configs[0]}"
-            + (f" (there are {', '.join(configs)})" if len(configs) > 1 else "")
+            f"{name} in {data_dir} has configs (got {', '.join(configs)}): "
+            f"pass the name of one, such as {name}/{configs[0]}"
         )
     first = PREPARE_FIRST.get(name, "").format(data_dir=data_dir)
     raise UserError(
-        f"{name} is not prepared in {data_dir}: {first}run once `{_command(name, data_dir)}`"
+        f"{name} is not prepared in {data_dir}: {first}run `{_command(name, data_dir)}`"
     )
 
 
 def _file_parts(builder: Any, folder: Path, split: str) -> Sequence[Any]:
-    """Of each file that a split is in: filename, skip, take."""
+    """Return the filename, skip and take of each record file of a split."""
     try:
         return builder.info.splits[split].file_instructions
     except (ValueError, KeyError) as error:
-        there = ", ".join(builder.info.splits)
-        raise UserError(f"there is no split {split!r} in {folder}: it has {there}") from error
+        splits = ", ".join(builder.info.splits)
+        raise UserError(f"split {split!r} is not in {folder}: choose one of {splits}") from error
 
 
 def _record_files(builder: Any, split: str, folder: Path) -> list[str]:
@@ -128,16 +128,16 @@ def _record_files(builder: Any, split: str, folder: Path) -> list[str]:
     absent = [path for path in paths if not Path(path).exists()]
     if absent:
         raise UserError(
-            f"{len(absent)} of the {len(paths)} record files of {split} are not there, the first "
-            f"{absent[0]}: prepare again"
+            f"{len(absent)} of the {len(paths)} record files of {split} are missing (first: "
+            f"{absent[0]}): prepare the dataset again"
         )
     if not paths:
-        raise UserError(f"split {split!r} of {folder} has no images")
+        raise UserError(f"split {split!r} of {folder} is empty: choose another split")
     return paths
 
 
 def _keys(features: Any, name: str) -> tuple[str, str | None]:
-    """Which feature is the image, and which its class (of several, the one called `label`)."""
+    """Return the image feature and the class feature, `label` if there are several classes."""
     import tensorflow_datasets as tfds
 
     image_keys = [
@@ -149,10 +149,9 @@ def _keys(features: Any, name: str) -> tuple[str, str | None]:
         k for k, feature in features.items() if isinstance(feature, tfds.features.ClassLabel)
     ]
     if len(image_keys) != 1:
-        there = ", ".join(sorted(features))
         raise UserError(
-            f"{name} has {len(image_keys)} 8-bit images an example (of {there}), not one: "
-            "it is no image classification set"
+            f"{name} has {len(image_keys)} 8-bit images per example (features: "
+            f"{', '.join(sorted(features))}): choose an image classification dataset"
         )
     label = "label" if "label" in classes else classes[0] if len(classes) == 1 else None
     return image_keys[0], label
@@ -161,11 +160,11 @@ def _keys(features: Any, name: str) -> tuple[str, str | None]:
 def read_librispeech_tfds(
     data_dir: str | Path, split: str, log: Log = print, *, cache: Path | None = None
 ) -> Recordings:
-    """One split (`train_clean100`, `test_clean`, ...) of `DATA_DIR/librispeech/default/VERSION`.
+    """Read a split (`train_clean100`, `test_clean`, ...) of `DATA_DIR/librispeech/default/VERSION`.
 
-    The record files hold whole utterances without their lengths, so the first use decodes all of
-    them once (3 ms each) and keeps an index in `cache` (`cache_dir()` if None). Preparing needs
-    TensorFlow, ffmpeg, and 60 GB of downloads; reading needs none of them.
+    The record files contain whole utterances without their lengths, so the first call decodes all
+    utterances (3 ms each) and saves an index in `cache`, by default `cache_dir()`. Preparing the
+    dataset needs TensorFlow, ffmpeg and 60 GB of downloads; reading needs none of these.
     """
     shards = _shards(Path(data_dir).expanduser(), split)
     from array_record.python.array_record_data_source import ArrayRecordDataSource
@@ -198,29 +197,27 @@ def _shards(data_dir: Path, split: str) -> list[Path]:
     folder = _prepared_folder("librispeech", data_dir, config="default")
     shards = sorted(folder.glob(f"librispeech-{split}.array_record-*-of-*"))
     if not shards:
-        raise UserError(_what_there_is(folder, split, data_dir))
+        raise UserError(_explain_absence(folder, split, data_dir))
     expected = int(shards[0].name.rsplit("-", 1)[1])
     if len(shards) != expected:
         raise UserError(
-            f"{folder} holds {len(shards)} of the {expected} record files of {split}: prepare again"
+            f"{folder} contains {len(shards)} of the {expected} record files of {split}: "
+            "prepare the dataset again"
         )
     return shards
 
 
-def _what_there_is(folder: Path, split: str, data_dir: Path) -> str:
+def _explain_absence(folder: Path, split: str, data_dir: Path) -> str:
     parts = [re.fullmatch(r"librispeech-(\w+)\.(\w+)-\d+-of-\d+", p.name) for p in folder.iterdir()]
     found = sorted({(part[1], part[2]) for part in parts if part})
     if any(name == split for name, _ in found):
-        return (
-            f"{folder} holds {split} in another format than array_record: remove it and run "
-            f"`{_command('librispeech', data_dir)}`"
-        )
-    there = ", ".join(name for name, _ in found) or "none"
-    return f"there is no split {split!r} of LibriSpeech in {folder}: it has {there}"
+        return _format_error(folder, split, _command("librispeech", data_dir))
+    splits = ", ".join(name for name, _ in found) or "none"
+    return f"split {split!r} of LibriSpeech is not in {folder} (got {splits}): prepare it"
 
 
 def _make_decoder() -> Callable[[bytes], Any]:
-    """Record -> example. `tfds.features.Audio` needs TensorFlow; `Tensor` reads the same bytes."""
+    """Return the decoder of records; `Tensor` reads the bytes of `Audio` without TensorFlow."""
     import tensorflow_datasets as tfds
 
     features = tfds.features.FeaturesDict(

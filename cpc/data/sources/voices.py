@@ -1,11 +1,11 @@
-"""`voices`: nine speakers from Debian packages, as a folder in LibriSpeech layout.
+"""The dataset `voices`: nine speakers from Debian packages, in the layout of LibriSpeech.
 
-5,900 utterances, 6.26 hours, five languages. Across packages, speaker, language and microphone go
-together; `fillets-*-v` against `fillets-*-m` is the clean comparison.
+It contains 5,900 utterances, 6.26 hours and seven languages: telephone prompts in five languages by
+four speakers (asterisk), game dialogue by two actors each in Czech and Dutch (fillets), and Russian
+sentences read by one man, with phone labels (festvox-ru).
 
-The packages hold telephone prompts in five languages by four speakers (asterisk), game dialogue by
-two actors each in Czech and Dutch (fillets), and Russian sentences read by one man, with phone
-labels (festvox-ru).
+Across packages, the speaker is confounded with language and microphone; only `fillets-*-v` against
+`fillets-*-m` compares speakers under equal conditions.
 """
 
 import gzip
@@ -62,39 +62,39 @@ MIN_PEAK = 0.01
 
 FESTVOX = "usr/share/festival/voices/russian/msu_ru_nsh_clunits"
 FILLETS = "usr/share/games/fillets-ng"
-#: Speakers of a game: its low voice is `v`, its high one `m`; language and recording are the same.
+#: Speakers of a game, the low voice `v` and the high voice `m`, with the same language and studio.
 GAME_VOICES = r"fillets-\w+-[vm]"
-#: Change it when the rules change: a folder that was prepared by other rules is made anew.
+#: Increment this if the layout changes, so that folders are prepared again.
 LAYOUT_VERSION = 2
-#: Named by the layout, so that no version of this package reads what another has laid out.
+#: Contains the version, so that folders with another layout are not read.
 FOLDER_NAME = f"voices-{LAYOUT_VERSION}"
 FIRST_SPEAKER_ID = 1001
 TEST_FRACTION = 0.15
 SPLIT_SEED = 0
 ADVICE = (
-    "other sources: a folder of recordings of your own, LibriSpeech, or the synthetic recordings, "
-    "which need no download"
+    "alternatively, use a folder of recordings, LibriSpeech, or the synthetic recordings, which "
+    "need no download"
 )
 
 
 class Clip(NamedTuple):
-    """One recording in a package."""
+    """A recording in a package."""
 
     path: Path
-    key: str  # what the package calls it
+    key: str  # name in the package
     text: str | None
-    phones: tuple[str, ...] = ()  # one label each 10 ms, where the package or this one has them
+    phones: tuple[str, ...] = ()  # one label every 10 ms, if known
 
 
 class Part(NamedTuple):
-    """The recordings that a speaker made for one package."""
+    """The recordings of a speaker in one package."""
 
     name: str
     clips: Callable[[Path], list[Clip]]  # folder of unpacked packages -> recordings, sorted by key
 
 
 class Voice(NamedTuple):
-    """One speaker and where the recordings are."""
+    """A speaker with the parts that contain the recordings."""
 
     name: str
     sex: str
@@ -104,7 +104,7 @@ class Voice(NamedTuple):
 
 
 def asterisk_clips(locale: str, root: Path) -> list[Clip]:
-    """Telephone prompts of one language, without silences and sounds that are not speech."""
+    """Return the telephone prompts of a language, without silences and non-speech sounds."""
     language = locale[:2]
     sounds = root / "usr/share/asterisk/sounds" / locale
     name = f"asterisk-core-sounds-{language}"
@@ -123,14 +123,17 @@ def asterisk_clips(locale: str, root: Path) -> list[Clip]:
 
 
 def fillets_clips(language: str, actor: str, root: Path) -> list[Clip]:
-    """Game dialogue of one of the two main actors: `v` is the low voice, `m` the high one."""
+    """Return the game dialogue of the actor `v`, the low voice, or `m`, the high voice."""
     paths = sorted((root / FILLETS / "sound").rglob(f"{language}/*.ogg"))
-    mine = [p for p in paths if re.fullmatch(rf"[^-]+-{actor}-.*\.ogg", p.name)]
-    return [Clip(p, f"{p.parent.parent.name}/{p.stem}", None) for p in mine]
+    return [
+        Clip(p, f"{p.parent.parent.name}/{p.stem}", None)
+        for p in paths
+        if re.fullmatch(rf"[^-]+-{actor}-.*\.ogg", p.name)
+    ]
 
 
 def festvox_clips(root: Path) -> list[Clip]:
-    """Read sentences with the phones that the voice was built from."""
+    """Return the read sentences with the phone labels that the voice was built from."""
     folder = root / FESTVOX
     prompts = (folder / "etc/txt.done.data").read_text(encoding="utf-8")
     pairs = re.findall(r'^\(\s*(\S+)\s+"(.*)"\s*\)\s*$', prompts, re.MULTILINE)
@@ -142,7 +145,7 @@ def festvox_clips(root: Path) -> list[Clip]:
 
 
 def festvox_phones(path: Path) -> tuple[str, ...]:
-    """Labels each 10 ms from lines `END_SECONDS 125 PHONE` after a line `#`."""
+    """Read one label every 10 ms from lines `END_SECONDS 125 PHONE` after a line `#`."""
     labels: list[str] = []
     for line in path.read_text(encoding="utf-8").split("#", 1)[1].splitlines():
         if line.strip():
@@ -152,7 +155,7 @@ def festvox_phones(path: Path) -> tuple[str, ...]:
 
 
 def _asterisk_phones() -> dict[str, tuple[str, ...]]:
-    """Forced alignments of the English prompts, by a recognizer and not by hand."""
+    """Return the labels of the English prompts, from forced alignment by a recognizer."""
     path = Path(__file__).with_name("asterisk_en_phones.json")
     entries = json.loads(path.read_text(encoding="utf-8"))
     return {
@@ -173,7 +176,7 @@ def _fillets(language: str, actor: str) -> Voice:
 
 VOICES = (
     Voice(
-        "asterisk-en-es",  # she speaks the English and the Spanish prompts
+        "asterisk-en-es",  # one speaker of both English and Spanish prompts
         "F",
         "Allison Smith",
         "CC-BY-SA-3.0",
@@ -197,20 +200,20 @@ CREDITS = (
 
 
 def decode(path: Path) -> Int[np.ndarray, " s"]:
-    """A file of any of the packages as mono int16 at 16 kHz."""
-    if path.suffix == ".g722":  # 64 kbit/s; the decoder has a state, so a new one for each file
+    """Decode a file of any package to mono int16 at 16 kHz."""
+    if path.suffix == ".g722":  # 64 kbit/s; decoders are stateful, so each file needs a new one
         data = path.read_bytes()
         return np.asarray(G722.G722(SAMPLE_RATE_HZ, 64_000).decode(data) if data else [], np.int16)
     samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     mono = samples.mean(axis=1)
     if rate != SAMPLE_RATE_HZ:
         mono = soxr.resample(mono, rate, SAMPLE_RATE_HZ)
-    # Vorbis decodes beyond full scale, which int16 would wrap round.
+    # Vorbis decodes beyond full scale, which would overflow int16.
     return np.clip(np.round(mono * 32768), -32768, 32767).astype(np.int16)
 
 
 def reason_to_drop(samples: Int[np.ndarray, " s"]) -> str | None:
-    """Why a clip is not speech worth keeping: too short or too quiet; None if it is."""
+    """Return the reason to drop a clip that is too short or quiet, or None to keep it."""
     if len(samples) < MIN_SECONDS * SAMPLE_RATE_HZ:
         return f"shorter than {MIN_SECONDS} s"
     if np.abs(samples.astype(np.int32)).max() < MIN_PEAK * 32768:
@@ -219,7 +222,7 @@ def reason_to_drop(samples: Int[np.ndarray, " s"]) -> str | None:
 
 
 def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify, decode and lay out the voices in `cache`, `cache_dir()` if None.
+    """Fetch, verify, decode and lay out the voices in `cache`, by default `cache_dir()`.
 
     The returned folder contains `ID/CHAPTER/*.flac` with `.trans.txt`, `SPEAKERS.TXT` (names of the
     voices), `train_split.txt` and `test_split.txt`, `phones_festvox_ru.txt` and
@@ -237,13 +240,13 @@ def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
 
 
 def is_prepared(cache: Path | None = None) -> bool:
-    """Return whether `cache` (`cache_dir()` if None) holds the voices, laid out as now."""
+    """Return whether `cache`, by default `cache_dir()`, contains the voices in this layout."""
     made_from = read_stamp((cache_dir() if cache is None else Path(cache)) / FOLDER_NAME)
     return all(package.name in made_from for package in PACKAGES)
 
 
 class _Job(NamedTuple):
-    """One clip on its way to a file."""
+    """A clip, its utterance id, and the file to write."""
 
     clip: Clip
     utterance: str
@@ -254,7 +257,7 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
     speakers = [";ID |SEX| SUBSET |MINUTES| NAME"]
     train, test, sources, skipped = [], [], [], []
     seen: set[str] = set()
-    number = 0  # of the part: ids and splits of the others stay when one joins another speaker
+    number = 0  # counts parts, so that merging speakers does not change other ids and splits
     for voice in VOICES:
         speaker_id, minutes = FIRST_SPEAKER_ID + number, 0.0
         for part in voice.parts:
@@ -286,7 +289,7 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
 
 
 def _jobs(part: Part, speaker_id: int, part_id: int, unpacked: Path, folder: Path) -> list[_Job]:
-    """Ids number all clips, so that an id stays the same when a rule drops another clip."""
+    """Return the jobs of a part; ids number all clips, so dropping a clip does not change them."""
     chapter = f"{part_id}0"
     directory = folder / str(speaker_id) / chapter
     directory.mkdir(parents=True)
@@ -295,7 +298,7 @@ def _jobs(part: Part, speaker_id: int, part_id: int, unpacked: Path, folder: Pat
 
 
 def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list[str | None]]:
-    """Seconds written, and for each job the reason why it was dropped, or None."""
+    """Write the recordings; return the total seconds, and the reason to drop each job or None."""
 
     def write(job: _Job, is_repeat: bool) -> tuple[float, str | None]:
         if is_repeat:
@@ -319,7 +322,7 @@ def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list
 
 
 def _test_mask(num_utterances: int, number: int) -> np.ndarray:
-    """Which utterances of a part test: a seeded shuffle, so that both splits hold every voice."""
+    """Return a random mask of the test utterances of a part, so both splits contain each voice."""
     is_test = np.zeros(num_utterances, bool)
     order = np.random.default_rng((SPLIT_SEED, number)).permutation(num_utterances)
     is_test[order[: round(TEST_FRACTION * num_utterances)]] = True
@@ -327,7 +330,7 @@ def _test_mask(num_utterances: int, number: int) -> np.ndarray:
 
 
 def _write_texts(kept: Sequence[_Job]) -> None:
-    """`ID-CHAPTER.trans.txt` in capitals; UNKNOWN where the packages have no text."""
+    """Write `ID-CHAPTER.trans.txt` in capitals, with UNKNOWN for missing texts."""
     lines = [
         f"{job.utterance} {' '.join((job.clip.text or 'UNKNOWN').upper().split())}" for job in kept
     ]
