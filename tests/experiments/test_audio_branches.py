@@ -1,4 +1,4 @@
-"""Branches of sound: where the latents of each come from, and what it learns by them."""
+"""Audio branches: positions, padding, negatives and the loss of segments."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def small(**keys):
 
 
 def batch_of(lengths=None) -> Batch:
-    """Four windows: the first two overlap in a recording by half, the others are apart."""
+    """Return four windows; the first two overlap by half."""
     x = np.random.default_rng(0).normal(size=(4, 1600)).astype("f")
     batch = {
         "x": jnp.asarray(x),
@@ -41,7 +41,7 @@ def batch_of(lengths=None) -> Batch:
     return batch if lengths is None else batch | {"num_samples": jnp.array(lengths)}
 
 
-def test_names_of_branches():
+def test_branch_names_and_sizes():
     def names(**keys):
         return tuple(branch.name for branch in audio.geometry(small(**keys)).branches)
 
@@ -53,17 +53,19 @@ def test_names_of_branches():
     )
     found = audio.geometry(small(modules=3, directions=BOTH))
     assert (found.num_latents, found.width, found.num_offsets) == (10, 8, 12)
-    for keys, number in (({}, 3 + 2), ({"segment_offsets": 0, "num_offsets": 1}, 2)):  # of levels
+    for keys, number in (
+        ({}, 3 + 2),
+        ({"segment_offsets": 0, "num_offsets": 1}, 2),
+    ):  # both branches
         found = audio.geometry(levels_config(**keys))
         assert (found.num_latents, found.width, found.num_offsets) == (60, 8, number)
 
 
 @pytest.mark.parametrize("lengths", [None, [1600, 1200, 700, 1]])
 @pytest.mark.parametrize("keys", [{"modules": 6}, {"directions": BOTH, "modules": 2}])
-def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
-    """What overlaps another window by samples is no negative, in any frame and at any stride."""
+def test_overlapping_samples_are_not_negatives_in_any_branch(keys, lengths):
     config, batch = small(**keys), batch_of(lengths)
-    model = audio.build_model(config)  # its branches of outputs that are zeros: nothing compiles
+    model = audio.build_model(config)  # outputs are zeros: nothing compiles
     variables = jax.eval_shape(model.init, jax.random.key(0), batch)
     shapes = jax.eval_shape(lambda v: model.apply(v, batch, True, None)[0], variables)
     outputs, module = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes), model.module
@@ -82,7 +84,7 @@ def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
         if lengths is not None:
             real = np.minimum(encoder.num_existing(np.array(lengths)), length)
         assert (exists is None) == (lengths is None)
-        # The frame of each latent in samples, by hand.
+        # The first sample of each latent, by hand.
         time = np.tile(np.arange(length), (4, 1))
         place = time if direction == "forward" else real[:, None] - 1 - time
         begin = np.asarray(batch["sample"])[:, None] + stride * place
@@ -90,7 +92,7 @@ def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
             np.testing.assert_array_equal(exists, time < real[:, None])
         flat = jax.tree.map(lambda p: jnp.broadcast_to(p, (4, 10)).ravel(), where)
         found = np.asarray(apart(flat)).reshape(4, length, 4, length)
-        for one in range(2):  # the two windows that overlap
+        for one in range(2):  # the overlapping windows
             other = 1 - one
             first = int(batch["sample"][one])
             lag = begin[other] - first
@@ -104,7 +106,7 @@ def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
         assert found[:2, :, 2:].all()
 
 
-def test_padding_has_no_part_in_the_loss_and_gradients_are_finite():
+def test_padding_has_no_gradient():
     config, lengths = small(directions=BOTH, modules=2), [1600, 900, 1600, 700]
     batch, model = batch_of(lengths), audio.build_model(config)
     params = {"model": jax.jit(model.init)(jax.random.key(0), batch)["params"], "objective": {}}
@@ -134,7 +136,7 @@ def test_padding_has_no_part_in_the_loss_and_gradients_are_finite():
 
 
 SAMPLES = 9600  # 60 frames
-LEVEL_LENGTHS = (SAMPLES, 7000, SAMPLES, 5000)
+SEGMENT_LENGTHS = (SAMPLES, 7000, SAMPLES, 5000)
 
 
 def levels_config(align_to=6, **keys):
@@ -159,7 +161,7 @@ def levels_batch(lengths=None, filling=0.0):
 
 @pytest.fixture(scope="module")
 def levels_of():
-    """batch -> its levels, by one network that is compiled once for each kind of batch."""
+    """Return a function from a batch to its branches, compiled once per kind of batch."""
     model = audio.build_model(levels_config())
     variables = jax.jit(model.init)(jax.random.key(0), levels_batch())
 
@@ -170,9 +172,9 @@ def levels_of():
     return levels
 
 
-@pytest.mark.parametrize("lengths", [None, LEVEL_LENGTHS])
-def test_segments_are_no_negatives_of_windows_that_hold_their_sound(levels_of, lengths):
-    """Window 1 begins 20 frames after window 0, in whose frames 20 to 59 it is heard."""
+@pytest.mark.parametrize("lengths", [None, SEGMENT_LENGTHS])
+def test_segments_are_not_negatives_of_overlapping_windows(levels_of, lengths):
+    """Window 1 begins 20 frames after window 0 of the same recording."""
     frames, segments = levels_of(
         levels_batch(lengths) | {"sample": jnp.array([0, 3200, 10**6, 2 * 10**6])}
     )
@@ -186,7 +188,7 @@ def test_segments_are_no_negatives_of_windows_that_hold_their_sound(levels_of, l
     )
     num = segments.exists.shape[1]
     allowed = allowed.reshape(4, num, 4, num)
-    some = 0
+    num_excluded = 0
     for one, other, lag in ((0, 1, 20), (1, 0, -20)):
         real = 60 if frames.exists is None else int(frames.exists[other].sum())
         parts = np.split(np.arange(real), np.flatnonzero(begins[other, :real]))
@@ -194,15 +196,14 @@ def test_segments_are_no_negatives_of_windows_that_hold_their_sound(levels_of, l
         for m, part in enumerate(parts):
             heard = set(part + lag) & set(range(60))
             assert (allowed[one, :, other, m] == (not heard)).all(), (one, m)
-            some += bool(heard)
-    assert 0 < some < len(parts) + int(segments.exists[1].sum())
+            num_excluded += bool(heard)
+    assert 0 < num_excluded < len(parts) + int(segments.exists[1].sum())
     np.testing.assert_array_equal(allowed[0, :, 0], ~np.eye(num, k=1, dtype=bool))  # its positive
     assert allowed[:2, :, 2:][:, :, :, 0].all()
 
 
-@pytest.mark.parametrize(("align_to", "lengths"), [(0, None), (6, LEVEL_LENGTHS)])
-def test_the_loss_is_the_sum_of_both_levels(levels_of, align_to, lengths):
-    """By the losses themselves; whatever the padding holds, and of the anchors that there are."""
+@pytest.mark.parametrize(("align_to", "lengths"), [(0, None), (6, SEGMENT_LENGTHS)])
+def test_loss_sums_frames_and_segments(levels_of, align_to, lengths):
     config = levels_config(align_to)
     plan, levels = plan_of(config), levels_of(levels_batch(lengths))
     offsets = tuple(branch.offsets for branch in plan.geometry.branches)
@@ -250,9 +251,9 @@ def test_the_loss_is_the_sum_of_both_levels(levels_of, align_to, lengths):
     ({"segment_threshold": 0.0}, "set model.segment_threshold above 0"),
     ({"segment_offsets": 4}, "model.segment_offsets is 4 and model.num_offsets is 3"),
     ({"segment_offsets": 0}, "set model.num_offsets to 1, or give frames contexts"),
-    ({}, r"set negatives\.momentum to 0"),  # a slow encoder has no segments of its own
+    ({}, r"set negatives\.momentum to 0"),  # momentum encoders have no segments
 ])  # fmt: skip
-def test_keys_that_do_not_go_together_are_refused(keys, said):
+def test_incompatible_keys_are_rejected(keys, said):
     config = levels_config(**keys)
     config.negatives.momentum = 0.0 if keys else 0.9
     with pytest.raises(UserError, match=said):

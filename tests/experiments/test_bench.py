@@ -1,4 +1,4 @@
-"""The bench: its count of operations against others, and the structure of what it writes."""
+"""The benchmark: operation counts, ratios to torch and the written report."""
 
 import json
 import pathlib
@@ -28,7 +28,7 @@ def shapes(encoder, context, num_offsets, batch, samples):
     return jax.eval_shape(module.init, jax.random.key(0), x)["params"]
 
 
-def test_flop_by_hand():
+def test_flop_equals_counting_by_hand():
     """2 windows of 40 samples; layers of 20 and 10 frames; width 3, GRU 5, offsets 1 and 2."""
     encoder = models.ConvEncoder(3, kernels=(4, 4), strides=(2, 2))
     flop = count_flop(shapes(encoder, models.GRU(5), 2, 2, 40), encoder, 2, 40, (1, 2))
@@ -38,7 +38,7 @@ def test_flop_by_hand():
     pairs = 2 * (9 + 8)
     assert flop["predictor"] == 3 * 2 * pairs * 5 * 3
     assert flop["criterion"] == 3 * 2 * pairs * 20 * 3
-    # Of the convolutions after its energies.
+    # Only the convolutions after the mel energies count.
     mel = models.LogMelEncoder(3, kernels=(3, 1), num_mels=5)
     first, second = 2 * 2 * 10 * (3 * 5 * 3), 2 * 2 * 10 * (3 * 3)
     found = count_flop(shapes(mel, models.GRU(5), 1, 2, 1600), mel, 2, 1600, (1,))
@@ -55,13 +55,13 @@ def test_flop_by_hand():
     (models.CausalTransformer(8, 2, num_heads=2), 4 + 2 * 12 * 8 + 2 * 2 * 10),
 ])  # fmt: skip
 def test_flop_of_contexts(context, matrices):
-    """Columns of all matrices by width 8 of the context; attention costs 2 t h for each product."""
+    """Columns of all matrices by width 8; attention costs 2 t h per product."""
     encoder = models.ConvEncoder(4, kernels=(4, 4), strides=(2, 2))
     flop = count_flop(shapes(encoder, context, 1, 2, 40), encoder, 2, 40, (1,))
     assert flop["context"] == 3 * 2 * 20 * 8 * matrices
 
 
-def test_compilations_are_seen():
+def test_compilations_are_counted():
     double = jax.jit(lambda x: 2 * x)
     three, four = jnp.zeros(3), jnp.zeros(4)
     double(three)
@@ -74,7 +74,7 @@ def test_compilations_are_seen():
     assert compilations() == 1
 
 
-def test_a_verdict_needs_the_target():
+def test_verdict_needs_a_target():
     slow = timing.Row(
         "start", {"seconds": 5.1}, "5.1 s", timing.Target("seconds", 5, at_least=False)
     )
@@ -88,8 +88,8 @@ def test_a_verdict_needs_the_target():
     assert said == ["MISSED", "met", "MB"]
 
 
-def test_ratios_are_of_one_round():
-    """Rounds of 2 s and 4 s against 4 s and 5 s: ratios 0.5 and 0.8, not one of the medians."""
+def test_ratios_are_computed_per_round():
+    """Rounds of 2 s and 4 s against 4 s and 5 s have ratios 0.5 and 0.8."""
     flop = {"step": 8, "product": 4}
     rounds = [
         {
@@ -111,8 +111,7 @@ def test_ratios_are_of_one_round():
 
 
 @pytest.mark.parametrize("python", [None, "torch"])
-def test_each_kind_of_device_has_its_sizes(monkeypatch, python):
-    """Without torch, ours is measured alone; of the demo's size nothing is judged."""
+def test_sizes_depend_on_the_device(monkeypatch, python):
     asked = []
 
     def run_side(python, side, sizes):
@@ -139,15 +138,15 @@ def test_each_kind_of_device_has_its_sizes(monkeypatch, python):
         assert judged == [True, False]
 
 
-def test_a_python_without_torch_is_one_sentence():
+def test_missing_torch_is_reported():
     with pytest.raises(UserError, match="by_torch: ModuleNotFoundError"):
         versus.run_side(sys.executable, "by_torch", "{}")
 
 
-def test_info_nce_is_measured_on_the_device_that_is_named():
+def test_info_nce_is_measured_on_the_named_device():
     measured = versus.measure_info_nce({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
     assert set(measured["seconds"]) == {"info_nce", "products"}
-    assert measured["bytes"] >= 4 * (2 * 32 * 8)  # two gradients come out
+    assert measured["bytes"] >= 4 * (2 * 32 * 8)  # two gradients
 
     gpu = types.SimpleNamespace(memory_stats=lambda: {"peak_bytes_in_use": 7})
     assert timing.peak_bytes(gpu) == 7
@@ -164,21 +163,20 @@ SIZES = {
 
 @pytest.fixture
 def small_product(monkeypatch):
-    """A matrix product that takes no time."""
+    """Make the reference matrix product small."""
     for module in (bench_step, versus):
         monkeypatch.setattr(module, "PRODUCT_FLOP", 2 * 64**3)
     monkeypatch.setattr(bench_step, "PRODUCT_SIZE", 64)
 
 
-def test_our_side_times_every_part(small_product):
+def test_versus_times_every_part(small_product):
     measured = versus.measure_step(SIZES)
     assert set(measured["seconds"]) == set(measured["flop"]) == {*versus.CASES, "product"}
     assert min(measured["seconds"].values()) > 0
     assert measured["peak_bytes"] > 10**8
 
 
-def test_the_step_and_its_parts_are_measured(small_product):
-    """Nothing compiles after the first step; times are nobody's business."""
+def test_step_rows_include_all_parts(small_product):
     config = versus.make_config(SIZES)
     made = bench_step.step_rows(config, versus.make_sound(config), make_mesh(1), 2)
     rows = {row.name: timing.describe(row) for row in made}
@@ -192,8 +190,8 @@ def test_the_step_and_its_parts_are_measured(small_product):
         assert 0 < least <= middle <= most
 
 
-def test_our_criterion_is_that_of_torchs_side():
-    """Cross-entropy of dot products over a shard's latents: neither cosines nor a temperature."""
+def test_criterion_equals_the_torch_criterion():
+    """Cross-entropy of dot products within a shard, without temperature."""
     config, mesh = versus.make_config(SIZES), make_mesh(1)
     problem = problem_of(config, versus.make_sound(config))
     batch = put_batch(problem.draw(0), mesh)
@@ -212,17 +210,17 @@ def test_our_criterion_is_that_of_torchs_side():
             losses.append(np.log(np.exp(scores).sum((2, 3))) - own)
         expected += np.mean(losses)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
-    shapes = [z.shape, c.shape, (3, 4, 8)]  # what torch differentiates by, and nothing else
+    shapes = [z.shape, c.shape, (3, 4, 8)]  # inputs that torch differentiates by
     assert [gradient.shape for gradient in gradients] == shapes
 
 
-def test_cases_take_turns_and_a_round_is_a_median(monkeypatch):
+def test_rounds_alternate_cases_and_take_medians(monkeypatch):
     calls, clock = [], iter(range(0, 1000, 7))
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock) ** 2)
     cases = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
     seconds = timing.time_rounds(cases, 2, num_calls=3)
     assert "".join(calls) == "aabb" + 2 * "aaabbb"
-    # Calls take 49 (4 i + 1) seconds, i their number.
+    # Call i takes 49 (4 i + 1) seconds.
     assert seconds == {"a": [49 * 5, 49 * 29], "b": [49 * 17, 49 * 41]}
     assert timing.median_times(seconds) == {"a": 49 * 17, "b": 49 * 29}
 
@@ -233,8 +231,8 @@ def bench(path, *flags, status=0):
     return commands.run("experiments.bench", *config, *flags, "--json", path, status=status)
 
 
-def measured_by(tmp_path, *flags):
-    """The file that a command writes, and its rows by name, all of which it prints."""
+def measure(tmp_path, *flags):
+    """Run the command; return its rows by name."""
     done = bench(tmp_path / "out.json", *flags)
     written = json.loads((tmp_path / "out.json").read_text())
     rows = {row["name"]: row for row in written["rows"]}
@@ -246,9 +244,9 @@ def measured_by(tmp_path, *flags):
     return rows
 
 
-def test_the_command_measures_the_part_that_is_named(tmp_path):
+def test_command_measures_one_part(tmp_path):
     small = ("--config.model.width=8", "--config.model.context_width=8")
-    rows = measured_by(tmp_path, "--part=input", *small, "--config.data.batch_size=4")
+    rows = measure(tmp_path, "--part=input", *small, "--config.data.batch_size=4")
     assert [*rows] == [
         "input pipeline, batches of 8", "input pipeline, batches of 64", "step fed by the input"
     ]  # fmt: skip
@@ -259,9 +257,8 @@ def test_the_command_measures_the_part_that_is_named(tmp_path):
 
 
 @pytest.mark.nightly
-def test_the_command(tmp_path):
-    """It starts processes for a minute: every row is there."""
-    rows = measured_by(tmp_path)
+def test_command_measures_everything(tmp_path):
+    rows = measure(tmp_path)
     start = rows["second start to first step"]
     assert 0 < start["import_seconds"] < start["import_seconds"] + start["data_seconds"]
     assert start["import_seconds"] + start["data_seconds"] < start["seconds"]

@@ -1,4 +1,4 @@
-"""Clips shorter than a window, and windows that overlap: what the loss sees of them."""
+"""Clips shorter than a window, and overlapping windows: the loss and its metrics."""
 
 from unittest import mock
 
@@ -23,7 +23,7 @@ from experiments.training.records import make_evaluation, make_summary, strict_s
 from tests import plans
 
 WINDOW, STRIDE, OFFSETS = 1600, 160, (1, 2)
-#: Most are shorter than a window of 10 latents, one than a latent, one has one.
+#: Most are shorter than a window of 10 latents, one is shorter than a latent, one has one.
 LENGTHS = (700, 1000, 90, 2400, 480, 200, 1300, 1700)
 
 
@@ -57,7 +57,7 @@ def problem_of(config, lengths=LENGTHS):
 
 
 def naive(z, predictions, batch, rule):
-    """Loss, gradients, and sums of log N - L, N and anchors of each offset, pair by pair."""
+    """Return loss, gradients and per-offset sums of log N - L, N and anchors, pair by pair."""
     z, predictions = np.float64(z), np.float64(predictions)
     number = [max(1, n // STRIDE) for n in batch.get("num_samples", [WINDOW] * len(z))]
     latents = [(row, t) for row in range(len(z)) for t in range(number[row])]
@@ -97,7 +97,7 @@ def naive(z, predictions, batch, rule):
 
 
 def random_outputs(seed, batch, length=WINDOW // STRIDE):
-    """Outputs whose padding holds NaN."""
+    """Return outputs whose padding is NaN."""
     rng = np.random.default_rng(seed)
     b = len(batch["x"])
     z, q = rng.normal(size=(b, length, 8)), rng.normal(size=(b, length, len(OFFSETS), 8))
@@ -110,7 +110,7 @@ def random_outputs(seed, batch, length=WINDOW // STRIDE):
 
 
 def step_with_overlap(problem, num_short):
-    """A batch in which windows overlap, and so many rows at least are short."""
+    """Return a batch with overlapping windows and at least `num_short` short rows."""
     for batch in map(problem.draw, range(100)):
         apart = np.abs(np.subtract.outer(batch["start"], batch["start"])) >= WINDOW
         same = np.equal.outer(batch["utterance"], batch["utterance"]) & ~apart
@@ -126,8 +126,7 @@ LONG = (1700, 2400, 9000)
 @pytest.mark.parametrize(("rule", "lengths"), [
     ("batch", LONG), ("excluding_sequence", LENGTHS), ("one_per_sequence", LENGTHS),
 ])  # fmt: skip
-def test_only_what_exists_counts_and_no_sound_twice(rule, lengths):
-    """Loss, gradients, N and bound are those of a float64 twin over real latents alone."""
+def test_loss_excludes_padding_and_shared_samples(rule, lengths):
     problem = problem_of(make_config(negatives__rule=rule), lengths)
     batch = step_with_overlap(problem, num_short=2 if lengths is LENGTHS else 0)
     assert ("num_samples" in batch) == (lengths is LENGTHS)
@@ -149,7 +148,7 @@ def test_only_what_exists_counts_and_no_sound_twice(rule, lengths):
         np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-6)
 
 
-def test_the_strict_bound_is_of_what_exists_over_several_batches():
+def test_strict_bound_joins_batches_without_padding():
     problem = problem_of(make_config())
     batches = [problem.draw(step) for step in (0, 1)]
     outputs = [random_outputs(seed, batch) for seed, batch in enumerate(batches)]
@@ -158,7 +157,7 @@ def test_the_strict_bound_is_of_what_exists_over_several_batches():
     joined = {name: np.concatenate([batch[name] for batch in batches])
               for name in ("utterance", "start", "num_samples")}  # fmt: skip
     places = list(zip(joined["utterance"], joined["start"], strict=True))
-    new = [  # windows of which no earlier one holds any sound
+    new = [  # windows that share no samples with an earlier one
         i
         for i, (utterance, start) in enumerate(places)
         if all(u != utterance or abs(s - start) >= WINDOW for u, s in places[:i])
@@ -175,7 +174,7 @@ def test_the_strict_bound_is_of_what_exists_over_several_batches():
     np.testing.assert_allclose(sums.log_n - sums.loss, bound, rtol=1e-4)
 
 
-def numbers_of(batch):
+def num_latents(batch):
     return np.maximum(1, batch["num_samples"] // STRIDE)
 
 
@@ -190,8 +189,8 @@ def garbled(batch):
     {"model__norm": "group", "model__padding": "same", "negatives__num_sampled": 3,
      "negatives__temperature_rule": "entropy", "negatives__momentum": 0.5, "optim__accumulate": 2},
 ], ids=["batch", "group"])  # fmt: skip
-def test_what_padding_holds_changes_nothing(options):
-    """Loss, gradients, batch norm's state, strict sums, queue and temperature, to the last bit."""
+def test_padding_content_changes_nothing(options):
+    """Loss, gradients, batch norm, strict sums, queue and temperature are bit-identical."""
     problem = problem_of(make_config(**options))
     loss, batch = training.make_loss(problem), problem.draw(0)
     state = training.make_state(problem, loss, optax.identity())
@@ -206,17 +205,17 @@ def test_what_padding_holds_changes_nothing(options):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found[0]))
     extra = found[0][0][1][0]
     if "negatives__queue" in options:
-        assert extra["objective"]["queues"][0].exists.sum() == numbers_of(batch).sum()
+        assert extra["objective"]["queues"][0].exists.sum() == num_latents(batch).sum()
         check_batch_norm(state.params["model"], batch, extra["model"]["batch_stats"])
     if "negatives__temperature_rule" in options:
         assert extra["objective"]["temperature"] != 1.0
 
 
 def check_batch_norm(params, batch, found):
-    """The running mean of the first layer, from its weights and each clip by itself."""
+    """Compare the first layer's running statistics with those of each clip alone."""
     kernel = np.float64(params["encoder"]["kernel0"])[:, 0]
     frames = []
-    numbers = np.maximum(batch["num_samples"], STRIDE)  # of less there is one latent, too
+    numbers = np.maximum(batch["num_samples"], STRIDE)  # a shorter clip has one latent
     for x, gain, number in zip(batch["x"], batch["gain"], numbers, strict=True):
         clip = np.pad(np.float64(x[:number]) * gain, (5, 0))
         frames += [clip[5 * t : 5 * t + 10] @ kernel for t in range(number // 5)]
@@ -225,31 +224,31 @@ def check_batch_norm(params, batch, found):
     np.testing.assert_allclose(var, 0.9 + 0.1 * np.var(frames, 0), rtol=1e-4, atol=1e-6)
 
 
-def test_the_audit_counts_what_exists():
+def test_audit_excludes_padding():
     problem = problem_of(make_config(negatives__rule="own_sequence"))
     rows = {row.name: row.value for row in audit.audit_problem(problem)}
-    number = np.concatenate([numbers_of(problem.draw(step)) for step in (0, 1)])
+    number = np.concatenate([num_latents(problem.draw(step)) for step in (0, 1)])
     anchors = sum(np.maximum(0, number - k) for k in OFFSETS)
     assert rows["anchors"] == anchors.sum()
     assert rows["negatives_mean"] == pytest.approx((anchors * (number - 1)).sum() / anchors.sum())
 
 
-def test_an_evaluation_of_short_clips_traces_its_network_once():
-    """Inlined for each batch of the strict bound, sixteen of it took a GPU 43 s to compile."""
+def test_evaluation_traces_the_network_once():
+    """Tracing one network per batch took 43 s of compilation on a GPU."""
     problem, mesh = problem_of(make_config(evaluate__num_windows=32)), make_mesh(1)
     state = training.make_state(problem, training.make_loss(problem), optax.identity())
     apply, prepare = (mock.Mock(wraps=one) for one in (problem.model.apply, problem.prepare))
     assert problem.held_out.number == 4
     counted = problem._replace(model=problem.model._replace(apply=apply), prepare=prepare)
     own, strict = make_evaluation(counted, lambda *_: [], mesh)(state)
-    for traced in (apply, prepare):  # in evaluation's mode
+    for traced in (apply, prepare):  # with train=False
         assert [call.args[2] for call in traced.call_args_list] == [False]
     assert all(np.isfinite(own[name]) for name in ("loss", "std_z", "rank_z", "std_c", "rank_c"))
     assert np.isfinite(strict["nats"])
-    assert (strict["n"] < 32).all()  # some of the 32 windows end before
+    assert (strict["n"] < 32).all()  # some windows are shorter
 
 
-def test_offsets_without_an_anchor_add_nothing_to_a_record():
+def test_offsets_without_anchors_are_excluded_from_the_mean():
     problem = problem_of(make_config(), (400,) * 50 + (480,))
     batch = next(b for b in map(problem.draw, range(99)) if b["num_samples"].max() < 480)
     given = problem.split_branches(random_outputs(0, batch), batch)
@@ -263,7 +262,7 @@ def test_offsets_without_an_anchor_add_nothing_to_a_record():
     assert record["nats"] == pytest.approx(track.value[0])
 
 
-def test_clips_too_short_for_the_offsets_are_one_sentence():
+def test_clips_too_short_for_the_offsets_are_rejected():
     problem_of(make_config(), (480, 100))
     with pytest.raises(UserError, match=r"longest of 2 recordings has 479 samples .* 2 latents"):
         problem_of(make_config(), (479, 100))

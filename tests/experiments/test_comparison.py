@@ -45,7 +45,7 @@ def probes(z, random, half=0.01):
 
 
 def right(fraction, num=400):
-    """Outcomes of images in one order, so that differences are paired."""
+    """Return outcomes in a fixed image order, so that differences are paired."""
     return Outcomes(np.arange(num) < fraction * num, items="clothes")
 
 
@@ -53,8 +53,7 @@ def cells_of(tmp_path, **runs):
     return group_by_seed([(name, read_run(path)) for name, path in runs.items()])
 
 
-def test_one_seed(tmp_path):
-    """Intervals over test items; those over the untrained network are of pairs of items."""
+def test_one_seed_has_intervals_over_items(tmp_path):
     paired = [one._replace(outcomes=right(one.value)) for one in probes(0.6, 0.5, 0.03)]
     base = write_run(tmp_path / "base", nats=1.25, scores=paired)
     other = write_run(tmp_path / "other", nats=1.5, scores=probes(0.7, 0.5, 0.04), norm="layer")
@@ -67,7 +66,7 @@ def test_one_seed(tmp_path):
     assert ends(found, "over_untrained") == pytest.approx([lead.value, lead.low, lead.high])
     assert lead.paired == found["over_untrained_paired"] == "items"
     assert found["over_first"] is None
-    # Half-widths of 0.03 and 0.04 make one of 0.05; 0.04 and 0.04 one of 0.04 * sqrt(2).
+    # Independent half-widths add in quadrature: 0.03 and 0.04 make 0.05.
     assert ends(score(cells["other"]), "over_first") == pytest.approx([0.1, 0.05, 0.15])
     half = 0.04 * math.sqrt(2)
     over = ends(score(cells["other"]), "over_untrained")
@@ -80,8 +79,8 @@ def test_one_seed(tmp_path):
     assert "| +10.0 (+5.0 to +15.0) | 1 | 20 | 30 s |" in second
 
 
-def test_several_seeds(tmp_path):
-    """Student's t-interval of the mean; differences are paired by seed and count the test items."""
+def test_several_seeds_have_intervals_over_seeds(tmp_path):
+    """Student's t-interval of the mean; differences are paired by seed."""
     ours, theirs = [0.62, 0.60, 0.67], [0.50, 0.49, 0.54]
     runs = {}
     for name, values, more in (("base", theirs, {}), ("far", ours, {"offsets": 5})):
@@ -89,7 +88,7 @@ def test_several_seeds(tmp_path):
             scores = probes(value, 0.4 + 0.01 * seed)
             path = tmp_path / f"{name}{seed}"
             runs[f"{name},seed={seed}"] = write_run(path, seed, 20, 1 + seed, scores, **more)
-    # One that is not at its end is not counted.
+    # An unfinished run does not count.
     early = [one._replace(step=10) for one in probes(0.1, 0.4)]
     late = write_run(tmp_path / "late", 3, step=10, scores=early, offsets=5)
     cells, table = write(tmp_path, **runs, **{"far,seed=3": late})
@@ -112,8 +111,8 @@ def test_several_seeds(tmp_path):
     (lambda value: Score("CTC", "d", "phone", "z", "linear", "phone error rate", value),
      (1.1, 1.2), [1.15, 0.5147, 1.7853]),
 ])  # fmt: skip
-def test_an_interval_of_accuracies_stays_among_them(tmp_path, make, values, expected):
-    """That of error rates may exceed 1: there may be more errors than words."""
+def test_intervals_of_accuracies_stay_within_0_and_1(tmp_path, make, values, expected):
+    """Error rates may exceed 1."""
     for seed, value in enumerate(values):
         write_scores(write_run(tmp_path / f"r_seed{seed}", seed), [make(value)])
     cells = cells_of(tmp_path, **{path.name: path for path in sorted(tmp_path.iterdir())})
@@ -121,8 +120,7 @@ def test_an_interval_of_accuracies_stays_among_them(tmp_path, make, values, expe
     assert ends(row) == pytest.approx(expected, abs=1e-4)
 
 
-def test_equal_configs_under_two_names_of_a_sweep_stay_two_cells(tmp_path):
-    """Even where the seed of one is missing."""
+def test_equal_configs_with_two_names_are_two_cells(tmp_path):
     one, two, three = (write_run(tmp_path / str(n), seed) for n, seed in enumerate((0, 1, 0)))
     cells = cells_of(tmp_path, **{"base,seed=0": one, "same,seed=1": two})
     assert [cell.name for cell in cells] == ["base", "same"]
@@ -131,7 +129,7 @@ def test_equal_configs_under_two_names_of_a_sweep_stay_two_cells(tmp_path):
     assert [cell.name for cell in cells] == ["first", "again"]
 
 
-def test_failed_waiting_and_damaged_runs(tmp_path):
+def test_failed_missing_and_damaged_runs_are_listed(tmp_path):
     good = write_run(tmp_path / "good", scores=probes(0.5, 0.4))
     failed, damaged = tmp_path / "failed", tmp_path / "damaged"
     failed.mkdir()
@@ -151,8 +149,7 @@ def test_failed_waiting_and_damaged_runs(tmp_path):
         write_comparison([("failed", failed), ("absent", absent)], tmp_path / "none")
 
 
-def test_the_first_cell_has_no_score(tmp_path):
-    """No other takes its place, and where none has one there is a page."""
+def test_first_cell_without_scores_is_not_replaced(tmp_path):
     first = tmp_path / "first"
     first.mkdir()
     (first / "config.json").write_text(json.dumps({"seed": 0, "num_steps": 20}))
@@ -167,8 +164,7 @@ def test_the_first_cell_has_no_score(tmp_path):
     assert best_sentences(found, compare(found))[-1].endswith("linear on z: b, 70.0 %.")
 
 
-def test_bounds_that_do_not_compare_are_not_ranked(tmp_path):
-    """An estimate, another ceiling, other offsets, or other numbers of negatives."""
+def test_incomparable_bounds_are_not_ranked(tmp_path):
     base = write_run(tmp_path / "base", nats=1.0)
     other = write_run(tmp_path / "other", nats=3.0, norm="x")
     remove_seals(other)
@@ -189,18 +185,18 @@ def test_bounds_that_do_not_compare_are_not_ranked(tmp_path):
     assert [len(ceiling), len(estimate)] == [1, 1]
     assert not any("other" in one for one in ceiling + estimate)
     assert texts(cell_table(cells, compare(cells), []))[1][2] == "3.00, k = 2–3 (estimate)"
-    # As many offsets, two of which are the same and have as many negatives.
+    # One shared offset with equal numbers of negatives.
     offsets = ('"offsets": [2, 3]', '"offsets": [1, 2]')
     sentence = best(k=offsets)[1][0]
     assert "their offsets differ" in sentence
     assert "negatives" not in sentence
-    near = best(k=offsets, n=("2.08, 2.08", "2.01, 2.02"))[1][0]  # as of another seed
+    near = best(k=offsets, n=("2.08, 2.08", "2.01, 2.02"))[1][0]  # as in another seed
     assert "negatives" not in near
-    far = best(k=offsets, n=("2.08, 2.08", "1.86, 1.87"))[1][0]  # their offset 2 is the second
+    far = best(k=offsets, n=("2.08, 2.08", "1.86, 1.87"))[1][0]  # offset 2 is the second of `other`
     assert "their numbers of negatives differ" in far
 
 
-def test_scores_over_the_training(tmp_path):
+def test_scores_over_training_steps(tmp_path):
     early = [probe_score("z", 0.01 * step)._replace(step=step) for step in (5, 10)]
     run = write_run(tmp_path / "run", scores=[*early, *probes(0.5, 0.4)])
     cells = cells_of(tmp_path, run=run)
@@ -210,8 +206,7 @@ def test_scores_over_the_training(tmp_path):
     assert len(figure.figure.axes) == 2
 
 
-def test_an_error_rate_is_best_where_it_is_lowest(tmp_path):
-    """Lower is better, and there is no chance level."""
+def test_lowest_error_rate_is_best(tmp_path):
     rate = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.30, 0.28, 0.32,
                  higher_is_better=False, step=20)  # fmt: skip
     runs = {}

@@ -1,4 +1,4 @@
-"""The image experiment: its command from data to results, what it refuses, and its probes."""
+"""The image experiment: whole run, input checks and probes."""
 
 import contextlib
 import importlib
@@ -36,8 +36,7 @@ from tests.plans import problem_of
 
 
 @pytest.mark.whole
-def test_photographs_are_trained_on_and_probed_by_one_command(tmp_path):
-    """Crops of a temple and of a flower, as JPEG and PNG, one of them damaged; every task."""
+def test_whole_run_on_photographs(tmp_path):
     rng = np.random.default_rng(0)
     for name, photograph in zip(("temple", "flower"), load_sample_images().images, strict=True):
         for split, count in (("train", 9), ("test", 7)):
@@ -72,7 +71,7 @@ def test_photographs_are_trained_on_and_probed_by_one_command(tmp_path):
     assert (strict["is_bound"], strict["n"], strict["offsets"]) == (True, [4, 4], [2, 3])
     audit = json.loads((workdir / "audit.json").read_text())
     assert "accidental_hits" in [row["name"] for row in audit["rows"]]
-    assert not [*workdir.glob("probes/networks*")]  # the supervised one has answered
+    assert not [*workdir.glob("probes/networks*")]  # removed after its scores were written
     features = ("z", "random z", "pixels")
     assert {(one.task, one.features, one.method) for one in read_scores(workdir)} == {
         ("classes", "supervised", "whole network"),
@@ -85,8 +84,7 @@ def test_photographs_are_trained_on_and_probed_by_one_command(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["stl10", "imagenet_v2"])
-def test_the_loss_of_a_large_config_has_its_offsets(name):
-    """At full size but for its layers, by its shapes alone."""
+def test_large_configs_have_a_loss_per_offset(name):
     config = importlib.import_module(f"configs.image_{name}").get_config()
     few = {"data.batch_size": 8, "negatives.shards": 1, "model.stages": 1}
     config = with_settings(config, few)
@@ -120,7 +118,7 @@ def make_config(**options):
     ({"augment__crop": 40}, "augment.crop is 40 and data.size is 28"),
     ({"augment__jitter": 9}, "augment.jitter is 9 and model.patch is 8"),
 ])  # fmt: skip
-def test_values_that_cannot_be(options, sentence):
+def test_invalid_settings_are_rejected(options, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)):
         interpret(image, make_config(**options))
 
@@ -136,12 +134,12 @@ def image_set(labels, size=28, names=("hat", "shoe")):
     ([0, *[1] * 30], {"probe__num_images": 2}, "(2) draws are of the class 'shoe'"),
     ([0, 1, 1], {"probe__regions": 7}, "probe.regions is 7: an image is cut into 6 by 6"),
 ])  # fmt: skip
-def test_images_that_probes_cannot_be_fitted_on(labels, options, sentence):
+def test_images_unsuitable_for_probes_are_rejected(labels, options, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)):
         image_probes.check_data(make_config(**options), ImageData(*[image_set(labels)] * 3))
 
 
-def test_test_classes_that_no_labelled_image_has_are_refused(capsys):
+def test_test_classes_without_training_labels_are_rejected(capsys):
     names = ("cat", "dog", "hat", "shoe")
     cats, hats, some, known = (
         image_set(labels, names=names) for labels in ([0, 1, 1], [2, 3, -1], [2, 1, -1], [0, 0, 1])
@@ -160,8 +158,7 @@ def test_test_classes_that_no_labelled_image_has_are_refused(capsys):
 
 
 @pytest.mark.parametrize(("asked", "batches"), [(512, 2), (4, 1), (5, 2)])
-def test_no_image_is_twice_in_an_evaluation(asked, batches):
-    """Of 11 images, in batches of 4."""
+def test_evaluation_uses_each_image_once(asked, batches):
     config = make_config(data__batch_size=4, evaluate__num_images=asked)
     held_out = problem_of(config, ImageData(*[image_set([0, 1] * 5 + [1])] * 3)).held_out
     drawn = [held_out.draw(step)["image"].tolist() for step in range(held_out.number)]
@@ -169,7 +166,7 @@ def test_no_image_is_twice_in_an_evaluation(asked, batches):
     assert len(np.unique(drawn)) == 4 * batches
 
 
-def test_images_without_a_label_are_of_no_group():
+def test_unlabelled_images_have_no_group():
     z = jnp.zeros((4, 2, 2, 3))
     batch = {"sequence": jnp.arange(4), "label": jnp.array([-1, 0, -1, 0])}
     (direction,) = image.split_branches([CPCOutputs(z, z, z[..., None, :])], batch)
@@ -179,7 +176,7 @@ def test_images_without_a_label_are_of_no_group():
     assert (groups[[0, 2]] < 0).all()
 
 
-def test_a_crop_is_the_whole_image_unless_it_is_set_and_offsets_share_no_pixel():
+def test_default_crop_and_first_offset():
     for crop, patches in ((0, 15), (32, 7)):
         config = make_config(data__size=64, augment__crop=crop)
         assert image.describe_input(config)["shape"][:2] == [patches] * 2
@@ -191,14 +188,14 @@ def test_a_crop_is_the_whole_image_unless_it_is_set_and_offsets_share_no_pixel()
     ("train", range(10)), ("train[:7]", range(7)), ("train[90%:]", [9]), ("train[-2:]", [8, 9]),
     ("train[20%:5]", [2, 3, 4]),
 ])  # fmt: skip
-def test_a_part_of_a_split(text, rows):
+def test_split_slices(text, rows):
     pixels = np.zeros((10, 2, 2, 1), np.uint8)
     splits = {"train": Images(pixels, np.arange(10, dtype=np.int32), ("a",) * 10)}
     assert cut_split(splits, text).labels.tolist() == list(rows)
 
 
 @pytest.mark.parametrize("text", ["valid", "train[a:b]", "train[3]"])
-def test_a_split_that_is_none(text):
+def test_unknown_splits_are_rejected(text):
     with pytest.raises(UserError, match="fashion_mnist has no split"):
         cut_split({"train": None}, text)
 
@@ -217,7 +214,7 @@ KNOWN_TO_NETWORK = r"shares images with data\.split \(train\), on which the netw
     (("train", "test", "train"), {"probe__tasks": ()}, KNOWN_TO_NETWORK),
     (("train",) * 3, {"probe__tasks": (), "evaluate__num_images": 0}, None),
 ])  # fmt: skip
-def test_no_image_is_tested_that_was_trained_on(splits, options, sentence, monkeypatch):
+def test_overlapping_splits_are_rejected(splits, options, sentence, monkeypatch):
     sets = {"train": image_set([0, 1] * 200), "test": image_set([0, 1] * 30)}
     monkeypatch.setattr(image_data, "load_fashion_mnist", lambda log: sets)
     names = ("data__split", "data__probe_split", "data__test_split")
@@ -229,7 +226,7 @@ def test_no_image_is_tested_that_was_trained_on(splits, options, sentence, monke
 
 @pytest.fixture
 def shared(tmp_path):
-    """test/ has the first pictures of train/, as another format and under another name."""
+    """Write a folder in which test/ repeats images of train/ in another format."""
     for split, numbers, ending in (("train", range(6), "png"), ("test", range(4, 8), "bmp")):
         for label in ("cat", "dog"):
             place = tmp_path / split / label
@@ -242,11 +239,11 @@ def shared(tmp_path):
 
 
 @pytest.mark.parametrize("memory_bytes", [10**9, 0])
-def test_copies_of_test_images_do_not_train(shared, memory_bytes, monkeypatch):
+def test_training_copies_of_test_images_are_skipped(shared, memory_bytes, monkeypatch):
     monkeypatch.setattr("cpc.data.images.MEMORY_BYTES", memory_bytes)
     monkeypatch.setenv("CPC_DATA", str(shared / "c"))
     config, said = make_config(data__source="folder", data__path=str(shared)), []
-    for _ in range(2):  # the second time from the cache
+    for _ in range(2):  # the second load uses the cache
         loaded = image_data.load_data(config, said.append)
         assert [len(part) for part in loaded[:3]] == [8, 8, 8]
         names = {name.rsplit("/", 1)[1] for name, _ in loaded.skipped}
@@ -254,10 +251,10 @@ def test_copies_of_test_images_do_not_train(shared, memory_bytes, monkeypatch):
         assert "4 skipped (train4.png" in said[-1]
         assert "4 of them copies" in said[-1]
     config.probe.tasks, config.evaluate.num_images = (), 0
-    assert len(image_data.load_data(config, str).train) == 12, "nothing is tested"
+    assert len(image_data.load_data(config, str).train) == 12, "without a test, copies may train"
 
 
-def test_a_folder_whose_images_were_trained_or_fitted_on_is_not_tested(shared):
+def test_shared_folders_are_rejected(shared):
     own = {"data__source": "folder", "data__path": str(shared)}
     with pytest.raises(UserError, match=r"\(test\) shares images with data\.probe_split"):
         image_data.load_data(make_config(**own, data__probe_split="test"), str)
@@ -267,15 +264,15 @@ def test_a_folder_whose_images_were_trained_or_fitted_on_is_not_tested(shared):
         image_data.load_data(make_config(**own), str)
 
 
-def test_regions_are_pooled_side_by_side():
+def test_pooling_over_regions():
     grid = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
     assert image_probes.pool(grid, 1).tolist() == [[7.5]]
     assert image_probes.pool(grid, 2).tolist() == [[2.5, 4.5, 10.5, 12.5]]
 
 
 @pytest.mark.parametrize(("task", "num_classes"), [("linear", 7), ("knn", 7), ("knn", 5)])
-def test_five_best_of_more_than_five_classes(task, num_classes):
-    """A class is told from the next one by chance: the best is often wrong, the five best never."""
+def test_top_5_accuracy_needs_more_than_five_classes(task, num_classes):
+    """Features confuse neighbouring classes: top-1 is often wrong, top-5 is not."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, num_classes, 70)
     images = image_set(labels, 2, tuple("abcdefg"[:num_classes]))
@@ -292,7 +289,7 @@ def test_five_best_of_more_than_five_classes(task, num_classes):
 
 
 def run_probes(folder, tasks, **options):
-    """Of pixels of five images a class."""
+    """Fit probes on the pixels of five images per class."""
     config = make_config(probe__tasks=tasks, probe__features=("pixels",), **options)
     nothing: Any = None
     data = ImageData(*[image_set([0, 1] * 5)] * 3)
@@ -300,8 +297,7 @@ def run_probes(folder, tasks, **options):
 
 
 @pytest.mark.parametrize("solver", ["lbfgs", "sgd", "ridge"])
-def test_one_label_a_class(solver, tmp_path):
-    """A tenth of the labels is one."""
+def test_few_labels_use_at_least_one_per_class(solver, tmp_path):
     options = {"probe__solver": solver, "probe__fractions": (0.1, 1.0)}
     scores = run_probes(tmp_path, ("knn", "few_labels"), **options)
     settings = [score.setting for score in scores if score.task == "few_labels"]
@@ -310,8 +306,7 @@ def test_one_label_a_class(solver, tmp_path):
     assert len(read_scores(tmp_path)) == 3
 
 
-def test_what_fails_loses_no_score_before_it(tmp_path, monkeypatch):
-    """Neither those of other tasks, nor the first points of a curve."""
+def test_failure_keeps_earlier_scores(tmp_path, monkeypatch):
     few_label_score, asked = image_probes.evaluate.few_label_score, []
 
     def fail(*args, **options):
@@ -326,18 +321,18 @@ def test_what_fails_loses_no_score_before_it(tmp_path, monkeypatch):
     assert [score.method for score in read_scores(tmp_path)] == ["knn", "frozen"]
 
 
-def test_features_are_made_once_and_only_where_they_are_read(tmp_path, monkeypatch):
+def test_features_are_computed_once_if_needed(tmp_path, monkeypatch):
     embed, calls = image_probes.evaluate.embed_images, []
     monkeypatch.setattr(
         image_probes.evaluate, "embed_images", lambda *args: calls.append(args) or embed(*args)
     )
-    for tasks, number in (((), 0), (("linear", "knn", "few_labels"), 2)):  # the two sets of images
+    for tasks, number in (((), 0), (("linear", "knn", "few_labels"), 2)):  # two image sets
         run_probes(tmp_path, tasks, probe__fractions=(0.5, 1.0))
         assert len(calls) == number
 
 
-def test_the_last_images_are_among_those_that_excite_a_unit(tmp_path, monkeypatch):
-    """Brightness is the unit, and the last of 130 images, beyond the first 128, the brightest."""
+def test_unit_figure_searches_all_images(tmp_path, monkeypatch):
+    """The brightest of 130 images is the last, beyond the first 128."""
     test = Images(np.full((130, 2, 2, 1), 10, np.uint8), np.zeros(130, np.int32), ("a",))
     test.pixels[-1] = 250
     prepare = lambda c, batch, *_: {"x": jnp.float32(batch["x"])[:, None, None] / 127.5 - 1}  # noqa: E731
@@ -348,7 +343,7 @@ def test_the_last_images_are_among_those_that_excite_a_unit(tmp_path, monkeypatc
     assert read_arrays(tmp_path / "probes" / "units.npz")["patches"][0, 0].max() == 250
 
 
-def test_what_a_figure_shows_is_of_the_latest_step(tmp_path):
+def test_figure_arrays_are_of_the_latest_step(tmp_path):
     path = tmp_path / "probes" / "units.npz"
     for step, value, kept in ((20, 1, 1), (40, 2, 2), (30, 3, 2), (40, 4, 4)):
         write_latest(path, step, units=np.array([value]))
@@ -356,8 +351,7 @@ def test_what_a_figure_shows_is_of_the_latest_step(tmp_path):
 
 
 @pytest.mark.parametrize("test_split", ["train", "test"])
-def test_a_group_of_images_trains_or_tests(tmp_path, test_split):
-    """Below a class, and in both classes; the subjects of a test split do not train."""
+def test_groups_are_not_divided_between_splits(tmp_path, test_split):
     for index, subject in enumerate("abcdef"):
         for kind in ("cat", "dog"):
             for split in ("train", "test") if subject in "ab" else ("train",):

@@ -1,4 +1,4 @@
-"""Bad input: one clear sentence, status 2, nothing lost."""
+"""Invalid input: one-line errors, exit status 2 and no lost data."""
 
 import contextlib
 import io
@@ -38,7 +38,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def audio():
-    """The experiment as a module; its flags are parsed, as absl wants."""
+    """Return the experiment's `run`, with absl flags parsed."""
     from absl import flags
 
     from experiments.train import run
@@ -68,14 +68,14 @@ def private_cache(tmp_path, monkeypatch):
 
 
 def mistake(audio, config, workdir, words):
-    """Run, to one sentence."""
+    """Run and expect a one-line error."""
     with pytest.raises(UserError, match=words) as caught, contextlib.redirect_stdout(io.StringIO()):
         audio.run(config, workdir and str(workdir))
     assert "\n" not in str(caught.value).strip()
 
 
 def prepare(config):
-    """Do all that a run does before it trains or writes anything."""
+    """Do everything that a run does before training."""
     kind = CONTRASTIVE["audio"]
     plan = interpret(kind, config)
     data = kind.load_data(config, str)
@@ -116,7 +116,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("data.window_samples", 2**26, "window_samples is .*synthetic"),
     ("data.train_list", "x", "train_list .*data.source synthetic .*'x'"),
 ])  # fmt: skip
-def test_a_value_that_cannot_be_meant(config, key, value, words):
+def test_invalid_values_are_rejected(config, key, value, words):
     section, _, name = key.rpartition(".")
     place = config[section] if section else config
     with place.unlocked(), place.ignore_type():
@@ -131,31 +131,37 @@ def test_a_value_that_cannot_be_meant(config, key, value, words):
 
 
 @pytest.fixture
-def guarded(capsys, monkeypatch):
-    """Call a function as a command does; returns its status and what it says of an error."""
+def interrupts():
+    """Restore Ctrl-C, which shells ignore in background jobs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def guarded(capsys, monkeypatch, interrupts):
+    """Call a function as a command does; return exit status and stderr."""
     monkeypatch.delenv("XLA_FLAGS")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind a shell's &
 
     def call(main):
         with pytest.raises(SystemExit) as ended:
             cli._guard(main, [], False)
         return ended.value.code, capsys.readouterr().err
 
-    yield call
-    signal.signal(signal.SIGINT, before)
+    return call
 
 
 @pytest.mark.parametrize(("make", "where"), [
     (lambda: jax.numpy.zeros(2**46).block_until_ready(), "a device"),
     (lambda: np.zeros(2**58), "this machine"),
 ])  # fmt: skip
-def test_too_little_memory_is_one_sentence(guarded, make, where):
+def test_out_of_memory_is_reported_in_one_line(guarded, make, where):
     status, said = guarded(make)
     assert (status, said.count("\n"), "optim.accumulate=2" in said) == (2, 1, True)
     assert said.startswith(f"error: {where} has too little memory (")
 
 
-def test_an_interrupt_that_a_library_turns_into_its_own_error_is_one_sentence(guarded):
+def test_interrupt_wrapped_by_a_library_is_reported_as_interrupt(guarded):
     def main():
         try:
             signal.raise_signal(signal.SIGINT)
@@ -165,15 +171,15 @@ def test_an_interrupt_that_a_library_turns_into_its_own_error_is_one_sentence(gu
     assert guarded(main) == (130, "error: interrupted\n")
 
 
-def test_a_gpu_that_jax_cannot_use_is_seen_and_nothing_else_of_its_devices():
-    """As where the extra is not installed, or the driver is too old: the run goes on without."""
+def test_unusable_gpu_warning_is_shown():
+    """JAX's warning passes; other messages about devices do not."""
     code = """
 from jax._src import xla_bridge
 from experiments.command import cli
 import jax
 cli.run(lambda: (jax.devices(), xla_bridge.logger.warning("Falling back to cpu.")))
 """
-    # jax itself sets it, here too, unless jaxlib comes first.
+    # jax sets this variable on import.
     how = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=how)
@@ -182,7 +188,7 @@ cli.run(lambda: (jax.devices(), xla_bridge.logger.warning("Falling back to cpu."
     assert "Falling back to cpu." in line
 
 
-def test_a_run_is_refused_before_anything_is_made(audio, config, tmp_path):
+def test_invalid_runs_create_no_directory(audio, config, tmp_path):
     mistake(audio, config, None, "--workdir is required")
     for device, words in (("cuda", "auto, cpu, gpu, tpu"), ("gpu", "No gpu device")):
         with pytest.raises(UserError, match=words):
@@ -192,10 +198,10 @@ def test_a_run_is_refused_before_anything_is_made(audio, config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_config_is_read_back_or_its_revision_is_named(tmp_path):
+def test_config_of_another_revision_is_rejected(tmp_path):
     keys = CONTRASTIVE["image"].KEYS
     config = make_config(keys)
-    recorded = json.loads(json.dumps(plain(config)))  # tuples come back as lists
+    recorded = json.loads(json.dumps(plain(config)))  # tuples become lists
     assert load_config(recorded, keys) == config
     write_json(tmp_path / "environment.json", {"git_revision": "abc123"})
     less = {name: value for name, value in recorded.items() if name != "seed"}
@@ -216,7 +222,7 @@ def folder_config(config, tmp_path):
     return config
 
 
-def test_folders_that_cannot_be_trained_on(folder_config, tmp_path):
+def test_unusable_folders_are_rejected(folder_config, tmp_path):
     refused(with_settings(folder_config, {"data.path": ""}), r"data\.path is ''")
     refused(folder_config, "clips")
     (tmp_path / "clips").mkdir()
@@ -240,7 +246,7 @@ def set_lists(config, folder, train, test):
         config.data[f"{name}_list"] = str(path)
 
 
-def test_probes_that_nothing_could_answer_are_refused_before_the_training(folder_config, tmp_path):
+def test_probes_without_labels_are_rejected_before_training(folder_config, tmp_path):
     def labels(words, **own):
         path = tmp_path / "phones.txt"
         path.write_text("".join(f"{name} {' '.join(text)}\n" for name, text in own.items()))
@@ -255,7 +261,7 @@ def test_probes_that_nothing_could_answer_are_refused_before_the_training(folder
     shutil.rmtree(tmp_path / "clips")
     write_clips(tmp_path / "clips", (1.0,) * 8, speakers=4)
     every = {f"clip{i}": 50 * "01" for i in range(8)}
-    labels("clip3", **every | {"clip3": "0101"})  # its labels do not match the frames
+    labels("clip3", **every | {"clip3": "0101"})  # too few labels for its frames
     set_lists(folder_config, tmp_path, "clip0 clip1 clip4 clip5", "clip2 clip3 clip6 clip7")
     few = {name: every[name] for name in ("clip0", "clip2")}
     labels("1 training utterances with 2 different phones and 1 test utterances", **few)
@@ -265,8 +271,7 @@ def test_probes_that_nothing_could_answer_are_refused_before_the_training(folder
     refused(folder_config, "none of the 4 test utterances")
 
 
-def test_nothing_to_contrast_with(audio, folder_config, tmp_path, monkeypatch):
-    """One clip to train on is no negative of itself; one speaker has none of another group."""
+def test_data_without_negatives_are_rejected(audio, folder_config, tmp_path, monkeypatch):
     monkeypatch.setattr(contrastive.training, "train", None)
     write_clips(tmp_path / "clips", (0.1, 0.1), speakers=1)
     folder_config.negatives.rule = "excluding_sequence"
@@ -276,10 +281,9 @@ def test_nothing_to_contrast_with(audio, folder_config, tmp_path, monkeypatch):
     mistake(audio, folder_config, tmp_path / "run2", "several values of speaker")
 
 
-def test_files_that_are_skipped_cut_short_or_new_are_seen(
+def test_skipped_truncated_and_new_files_are_reported(
     audio, folder_config, tmp_path, monkeypatch, capsys
 ):
-    """By a run without its training; new ones could come into the test set."""
     work = types.SimpleNamespace(train=lambda: ("SIGTERM", None))
     monkeypatch.setattr(contrastive, "make_work", lambda *_: work)
     write_clips(tmp_path / "clips", (1.0,) * 11 + (0.1,))
@@ -309,8 +313,7 @@ def test_files_that_are_skipped_cut_short_or_new_are_seen(
     ("image", "fashion_mnist", "path"), ("text", "words+books", "path"),
     ("series", "ar1", "file_labels"),
 ])  # fmt: skip
-def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
-    """The packaged data were trained on, in silence, in place of the user's own."""
+def test_keys_unused_by_the_source_are_rejected(kind, source, key):
     config = make_config(CONTRASTIVE[kind].KEYS if kind in CONTRASTIVE else WORDS_KEYS)
     config.data.source, config.data[key] = source, "mine"
     said = rf"^data.{key} .*data.source {re.escape(source)} .*'mine'"
@@ -326,7 +329,7 @@ def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
     (["--config=exits.py"], "(status 5)"), (["--config=fails.py"], "KeyError: widht did you mean"),
     ([DEMO, "xla"], "--xla_nope=3"),
 ])  # fmt: skip
-def test_a_command_ends_in_one_sentence(tmp_path, flags, words):
+def test_commands_report_errors_in_one_line(tmp_path, flags, words):
     text = "def get_config():\n    raise KeyError('widht\\n did you mean \\'width\\'?')"
     (tmp_path / "fails.py").write_text(text)
     (tmp_path / "exits.py").write_text("import sys; sys.exit(5)")
@@ -340,8 +343,7 @@ def test_a_command_ends_in_one_sentence(tmp_path, flags, words):
     assert "\\" not in said
 
 
-def test_a_command_whose_output_nobody_reads_any_more_ends_silently(tmp_path, monkeypatch):
-    """As behind `| head`."""
+def test_broken_pipe_ends_a_command_silently(tmp_path, monkeypatch):
     reading, writing = os.pipe()
     os.close(reading)
     words = [sys.executable, "-m", "experiments.status", str(tmp_path)]
@@ -352,30 +354,26 @@ def test_a_command_whose_output_nobody_reads_any_more_ends_silently(tmp_path, mo
         with pytest.raises(SystemExit) as ended:
             cli._parse([words[2], "--help"])
         assert ended.value.code == 0
-    done = commands.run("experiments.train", "--help")  # with a reader
+    done = commands.run("experiments.train", "--help")
     assert all(word in done.stdout for word in ("--workdir", "cpc train"))
 
 
-def test_an_interrupt_that_a_callback_swallows_comes_again():
+def test_interrupt_swallowed_by_a_callback_is_raised_again(interrupts):
     said = []
 
     def swallow():
         cli.interrupt_again(types.SimpleNamespace(exc_type=KeyboardInterrupt), said.append)
         time.sleep(10)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind a shell's &
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            swallow()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        swallow()
     assert not said
     other = types.SimpleNamespace(exc_type=ValueError)
     cli.interrupt_again(other, said.append)
     assert said == [other]
 
 
-def test_an_interrupt_while_imports_run_is_one_sentence():
+def test_interrupt_during_imports_is_reported_in_one_line():
     code = "import sys; sys.argv[0] = '-m'; import experiments; raise KeyboardInterrupt"
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

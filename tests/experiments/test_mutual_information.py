@@ -1,4 +1,4 @@
-"""Estimators in training: small forms of the three configs, and the information they find."""
+"""Information experiments: small runs of the three configs, and estimates of known information."""
 
 import contextlib
 import functools
@@ -53,7 +53,7 @@ def small_consistency():
 
 @pytest.fixture
 def images(monkeypatch):
-    """Noise in place of the images: the laws hold for it, and nothing is fetched."""
+    """Replace the images by noise, for which the laws also hold."""
     pixels = np.random.default_rng(0).integers(0, 256, (64, 28, 28, 1), np.uint8)
     images = Images(pixels, np.zeros(64, np.int32), ("none",))
     splits = {"train": images, "test": images}
@@ -70,7 +70,7 @@ def parsed_flags():
 
 @contextlib.contextmanager
 def recorded_reads():
-    """The keys that are read by name, and not only as part of the whole config."""
+    """Record the config keys that are read by name."""
     read, get = set(), ConfigDict.__getattr__
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConfigDict, "__getattr__", lambda c, name: read.add(name) or get(c, name))
@@ -79,13 +79,13 @@ def recorded_reads():
 
 @pytest.fixture(scope="module")
 def claimed():
-    """The claim of every estimator, and the keys that it is made from."""
+    """Return the claim of every estimator and the keys used for it."""
     with recorded_reads() as read:
         return estimators.claims(configs.mi_staircase.get_config()), read
 
 
 def run(config, workdir):
-    """The output of a run, and its table."""
+    """Run a config; return its output and its table."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         command.run(config, str(workdir))
@@ -93,7 +93,7 @@ def run(config, workdir):
 
 
 def run_and_check_keys(config, workdir, claimed):
-    """The same, and every key of the config is read."""
+    """Run a config and check that every key is read."""
     with recorded_reads() as read:
         found = run(config, workdir)
     assert set(config) - read - claimed[1] <= {"kind"}
@@ -106,7 +106,7 @@ def records(workdir):
 
 
 @pytest.mark.whole
-def test_the_staircase_leaves_a_whole_run_and_resumes_bit_for_bit(tmp_path, claimed):
+def test_staircase_whole_run_and_resume(tmp_path, claimed):
     workdir, parts = tmp_path / "whole", tmp_path / "parts"
     said, table = run_and_check_keys(small_staircase(), workdir, claimed)
     assert said.splitlines()[-1] == f"report: {workdir / 'report.html'}"
@@ -125,7 +125,7 @@ def test_the_staircase_leaves_a_whole_run_and_resumes_bit_for_bit(tmp_path, clai
 
 
 @pytest.mark.whole
-def test_the_tasks_leave_a_whole_run(tmp_path, claimed):
+def test_tasks_whole_run(tmp_path, claimed):
     _, table = run_and_check_keys(small_tasks(), tmp_path, claimed)
     assert [row["task"] for row in table[::3]] == ["1v1-normal-0.75", "student-identity-1-1-1"]
     normal = {row["estimator"]: row for row in table if row["task"].startswith("1v1")}
@@ -136,7 +136,7 @@ def test_the_tasks_leave_a_whole_run(tmp_path, claimed):
 
 
 @pytest.mark.whole
-def test_the_laws_leave_a_whole_run(images, tmp_path, claimed):
+def test_consistency_whole_run(images, tmp_path, claimed):
     _, table = run_and_check_keys(small_consistency(), tmp_path, claimed)
     found = {(row["law"], row["rows"], row["estimator"]): row for row in table}
     laws = ("rows", "processing", "independence")
@@ -148,14 +148,13 @@ def test_the_laws_leave_a_whole_run(images, tmp_path, claimed):
 
 
 @pytest.mark.network
-def test_the_laws_on_real_images(tmp_path):
-    """A few steps on Fashion-MNIST, fetched by the project's own command."""
+def test_consistency_on_real_images(tmp_path):
     fashion_mnist.prepare_fashion_mnist(log=lambda line: None)
     run(small_consistency(), tmp_path)
     assert len(records(tmp_path)) == 6
 
 
-def test_units_that_are_recorded_are_not_measured_again(tmp_path, monkeypatch, capsys):
+def test_recorded_units_are_not_measured_again(tmp_path, monkeypatch, capsys):
     left, measured = [1], []
 
     @contextlib.contextmanager
@@ -182,12 +181,12 @@ def test_units_that_are_recorded_are_not_measured_again(tmp_path, monkeypatch, c
     assert records(tmp_path) == whole
 
 
-def test_a_run_that_was_stopped_has_no_table(tmp_path):
+def test_stopped_run_has_no_table(tmp_path):
     kind = types.SimpleNamespace(measure=lambda *_: "SIGTERM", make_table=None)
     assert runner.make_work(kind, None, None, tmp_path, None).train() == ("SIGTERM", None)
 
 
-def test_claims_are_those_of_the_bounds(claimed):
+def test_only_bounds_are_claimed_as_bounds(claimed):
     labels = {name: claim["label"] for name, claim in claimed[0].items()}
     assert {labels.pop(name) for name in BOUNDS} == {"lower bound"}
     assert labels == estimators.LABELS
@@ -195,8 +194,8 @@ def test_claims_are_those_of_the_bounds(claimed):
     assert claimed[0]["nwj"]["ceiling"] is None
 
 
-def test_pairs_have_the_rows_that_a_law_names(monkeypatch):
-    """x is the images and y their top rows, each part from its own image."""
+def test_laws_select_image_rows(monkeypatch):
+    """x contains the images and y their top rows."""
     monkeypatch.setattr(consistency, "fit_and_read", lambda config, draw, held_out, rng: held_out)
     pixels = jnp.arange(1.0, 1.0 + 4 * 784).reshape(4, 784)
     which, kept = map(jnp.array, consistency.LAWS["independence"](7, 3))
@@ -210,8 +209,8 @@ def test_pairs_have_the_rows_that_a_law_names(monkeypatch):
     assert consistency.LAWS["processing"](7, 3) == ((0, 0), (7, 4))
 
 
-def test_training_finds_a_known_information():
-    """Of 1 nat in 2 dimensions, by each kind of network; none but CLUB reads above it."""
+def test_trained_estimates_are_near_the_truth():
+    """The truth is 1 nat; only CLUB is an upper bound."""
     config, task = configs.mi_tasks.get_config(), gaussian_task(2, 1.0)
     config.estimators = ("info_nce", "tuba", "flo", "js", "mine", "club")
     config.critics, config.widths, config.embedding = ("separable",), (32,), 16
@@ -224,13 +223,13 @@ def test_training_finds_a_known_information():
     found = jax.jit(fit)(jax.random.key(0))
     assert len(found) == 7
     for name, value in found.items():
-        # CLUB with the exact conditional reads d rho^2 / (1 - rho^2) = 2 (e - 1).
+        # CLUB with the exact conditional is d rho^2 / (1 - rho^2) = 2 (e - 1).
         low, high = (2.9, 4.0) if "club" in name else (0.6, 1.12)
         assert low < float(value) < high, f"{name} reads {value}"
 
 
-def test_what_is_no_lower_bound_is_read_where_its_networks_fit_best(monkeypatch):
-    """CLUB grows as its model overfits; a lower bound may be chosen by itself."""
+def test_estimates_without_bound_are_read_at_the_best_fit(monkeypatch):
+    """Upper bounds grow with overfitting; lower bounds may choose their own step."""
     objectives = {"a/club": jnp.array([[-1.0], [-3.0]]), "a/js": jnp.array([[2.0], [1.0]])}
     readings = {name: jnp.array([[1.0], [5.0]]) for name in ("a/club", "a/smile", "a/nwj")}
     watched = (objectives, readings), (objectives, readings)
@@ -241,8 +240,7 @@ def test_what_is_no_lower_bound_is_read_where_its_networks_fit_best(monkeypatch)
     }  # fmt: skip
 
 
-def test_the_exact_critic_reads_the_truth():
-    """NWJ, TUBA, FLO and JS have no bias at their best critics."""
+def test_estimates_with_the_exact_critic_are_unbiased():
     task, names = gaussian_task(20, 2.0), ("nwj", "tuba", "flo", "js")
     config = configs.mi_staircase.get_config()
     config.estimators = names
@@ -258,7 +256,7 @@ def test_the_exact_critic_reads_the_truth():
         assert value.mean() == pytest.approx(2.0, abs=4 * float(value.std()) / 20), name
 
 
-def test_no_entry_pulls_with_more_than_its_weight():
+def test_clip_pull_limits_gradients():
     scores = jnp.array([0.5, jnp.inf, -jnp.inf, jnp.nan])
     value, pull = jax.vjp(estimators.clip_pull, scores)
     np.testing.assert_array_equal(value, [0.5, 1e6, -1e6, 0.0])
@@ -276,14 +274,14 @@ def test_no_entry_pulls_with_more_than_its_weight():
     *((consistency, small_consistency, *case) for case in (
         ("rows", (14, 29)), ("rows", (28, 14)), ("processing_rows", 14))),
 ])  # fmt: skip
-def test_a_config_that_cannot_be_names_its_key(kind, make, key, value):
+def test_invalid_settings_are_rejected(kind, make, key, value):
     config = make()
     config[key] = value
     with pytest.raises(UserError, match=key):
         runner.interpret(kind, config)
 
 
-def test_too_few_images_are_refused(images):
+def test_too_few_images_are_rejected(images):
     config = small_consistency()
     config.num_images = 40
     with pytest.raises(UserError, match="num_images"):

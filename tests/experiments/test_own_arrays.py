@@ -1,4 +1,4 @@
-"""The study of one's own arrays: what it refuses, how rows are shared, and what it may claim."""
+"""The study of user arrays: input checks, row splits, readings and claims."""
 
 import json
 
@@ -56,18 +56,18 @@ def with_value(value, *rows):
     (with_value(np.nan, 3, 5), good(), "2 NaN and 0 infinite numbers in 2 of 400 rows"),
     (good(), with_value(-np.inf, 7), "y.npy has 0 NaN and 1 infinite numbers in 1 of 400 rows"),
     (good(), with_value(2.5, *range(400)), "1 columns of 2 .* the first is 1"),
-    (np.ones((1, 3)), np.ones((1, 3)), "200"),  # too few, rather than constant
+    (np.ones((1, 3)), np.ones((1, 3)), "200"),  # reported as too few rows, not as constant
     (good().astype(object), good(), "Python objects"), (good() > 0, good(), "x.npy.*bool"),
     (good().reshape(100, 4, 2), good(), r"shape \(100, 4, 2\)"),
     (np.zeros((0, 2)), good(), "nothing in it"),
 ])  # fmt: skip
-def test_what_cannot_be_used_is_a_sentence(tmp_path, x, y, said):
+def test_unusable_arrays_are_rejected(tmp_path, x, y, said):
     with pytest.raises(UserError, match=said) as caught:
         read(tmp_path, x, y)
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_file_is_a_sentence(tmp_path):
+def test_unreadable_files_are_rejected(tmp_path):
     (tmp_path / "words.npy").write_text("these are words")
     for name, said in (("words.npy", "cannot read .*words.npy"), ("none.npy", "No such file")):
         with pytest.raises(UserError, match=said):
@@ -75,7 +75,7 @@ def test_what_is_no_file_is_a_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, ">f8"])
-def test_numbers_of_any_type_and_a_single_column(tmp_path, dtype):
+def test_any_number_type_and_single_columns_are_accepted(tmp_path, dtype):
     x = np.random.default_rng(0).integers(0, 100, 300).astype(dtype)
     pairs = read(tmp_path, x, good(300))
     assert pairs.x.shape == (300, 1)
@@ -83,7 +83,7 @@ def test_numbers_of_any_type_and_a_single_column(tmp_path, dtype):
     assert pairs.x.dtype == pairs.y.dtype == np.float64
 
 
-def test_pairs_stay_pairs(tmp_path):
+def test_shuffling_rows_keeps_pairs(tmp_path):
     x = good(300, 1)
     pairs = read(tmp_path, x, 2 * x)
     np.testing.assert_array_equal(pairs.y, 2 * pairs.x)
@@ -94,7 +94,7 @@ def test_pairs_stay_pairs(tmp_path):
     assert few.remarks == ("A random 250 of 300 rows are used (max_rows).",)
 
 
-def test_rows_that_are_no_independent_draws_are_remarked(tmp_path):
+def test_dependent_rows_are_remarked(tmp_path):
     walk = np.cumsum(good(300, 1), axis=0)
     assert "Neighbouring rows of x are alike" in read(tmp_path, walk, good(300)).remarks[0]
     numbered = np.column_stack([good(300, 9), np.arange(300)])
@@ -106,9 +106,8 @@ def test_rows_that_are_no_independent_draws_are_remarked(tmp_path):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_independent_rows_are_not_remarked(seed):
-    """Of the rarest events, too, of which two may be neighbours, and of the heaviest tails."""
     rng = np.random.default_rng(seed)
-    rare = np.eye(100)[rng.permutation(200) // 2]  # each twice
+    rare = np.eye(100)[rng.permutation(200) // 2]  # each event occurs twice
     rare[rng.permutation(200)[:100]] = 0
     rare = rare[:, rare.std(0) > 0]
     for z in (rare, rng.standard_t(1, (200, 30)), rng.normal(size=(200, 300))):
@@ -116,8 +115,8 @@ def test_independent_rows_are_not_remarked(seed):
 
 
 @pytest.mark.parametrize("index", [range(300), np.random.default_rng(0).permutation(900)[:300]])
-def test_numbers_of_rows_in_a_csv_are_refused(tmp_path, index):
-    """Both files have them, and any two of such share all that there is to share."""
+def test_csv_row_numbers_are_rejected(tmp_path, index):
+    """Row numbers shared by both files would be perfectly informative."""
     frame = pd.DataFrame(good(300), columns=pd.Index(["a", "b"]), index=pd.Index(index))
     frame.to_csv(tmp_path / "once.csv")
     frame = pd.read_csv(tmp_path / "once.csv")  # has a column Unnamed: 0
@@ -130,20 +129,20 @@ def test_numbers_of_rows_in_a_csv_are_refused(tmp_path, index):
     np.testing.assert_allclose(arrays.read_array(tmp_path / "good.csv"), good(300))
 
 
-def test_each_row_is_read_once_and_by_networks_that_never_saw_it():
+def test_each_row_is_held_out_once():
     x = np.arange(400.0)[:, None]
     turned, also = arrays.rotate(x, 10 * x, 200, "standardize")
-    rank = np.argsort(np.argsort(turned[..., 0]))  # scaling keeps the order of rows
+    rank = np.argsort(np.argsort(turned[..., 0]))  # scaling keeps the order
     np.testing.assert_array_equal(rank, np.argsort(np.argsort(also[..., 0])))
     assert sorted(rank[:, 300:].ravel()) == list(range(400))
     for rows in rank:
         assert len(set(rows)) == 400
 
 
-def test_the_rows_that_train_scale_alone():
+def test_only_training_rows_determine_the_scaling():
     x, y = good(400, 1), good(400, 2)
     changed = x.copy()
-    changed[300:] *= 50  # of the first rotation what is read, and of no row that trains
+    changed[300:] *= 50  # held-out rows of the first rotation
     for transform in arrays.TRANSFORMS:
         a, b = (arrays.rotate(z, y, 100, transform)[0][0] for z in (x, changed))
         np.testing.assert_array_equal(a[:300], b[:300])
@@ -153,7 +152,7 @@ def test_the_rows_that_train_scale_alone():
     assert standard.std() == pytest.approx(1, abs=1e-6)
 
 
-def test_a_shuffle_breaks_pairs_and_keeps_sides():
+def test_shuffle_breaks_pairs_and_keeps_marginals():
     x = good(400, 1)
     turned, shuffled = (
         side[..., 0] for side in arrays.rotate(x, x, 400, "standardize", np.random.default_rng(0))
@@ -161,11 +160,11 @@ def test_a_shuffle_breaks_pairs_and_keeps_sides():
     for a, b in zip(turned, shuffled, strict=True):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.2
         np.testing.assert_allclose(np.sort(a), np.sort(b), atol=1e-5)
-    # Each rotation has a shuffle of its own.
+    # Each rotation has its own shuffle.
     assert len({tuple(np.roll(one, -100 * r)) for r, one in enumerate(shuffled)}) == 4
 
 
-def test_intervals_are_those_of_student():
+def test_intervals_equal_students_t():
     values = good(9, 1)[:, 0]
     want = scipy.stats.t.interval(0.95, 8, values.mean(), values.std(ddof=1) / 3)
     np.testing.assert_allclose(rotations.student(values)[1:], want)
@@ -185,7 +184,7 @@ def reading(**fields):
 NULL = Interval(0.0, -0.1, 0.1)
 
 
-def test_the_line_over_one_by_n():
+def test_line_over_inverse_sample_size():
     luck = np.array([0.0, 0.1, -0.1, 0.0])
     straight = 2.0 + luck - 0.3 * np.array([[1.0], [2.0], [4.0]])
     found = rotations.with_line(reading(), straight)
@@ -197,11 +196,10 @@ def test_the_line_over_one_by_n():
     assert bent.bend == pytest.approx((0.5, 0.5, 0.5))
 
 
-def test_the_step_is_chosen_on_other_rows_than_are_read(monkeypatch):
-    """SMILE, which is no bound, by the objective that its networks were trained on."""
+def test_step_is_chosen_by_training_objective_on_other_rows(monkeypatch):
     steps, batches = jnp.arange(3.0), jnp.ones((3, 4))
 
-    def watched(config, draw, held_out, rng):
+    def fake_watch(config, draw, held_out, rng):
         (x, _), (read_x, _) = held_out
         assert x.shape == read_x.shape == (100, 1)
         best = {"info_nce": 0, "js": 1, "smile": 2, "js objective": 1}
@@ -211,7 +209,7 @@ def test_the_step_is_chosen_on_other_rows_than_are_read(monkeypatch):
         chosen = {name: chooses[name.split("/")[1]] for name in reads}
         return (objectives, chosen), ({}, reads)
 
-    monkeypatch.setattr(rotations, "fit_and_watch", watched)
+    monkeypatch.setattr(rotations, "fit_and_watch", fake_watch)
     config = small(seed=77)
     pairs = Pairs(good(400, 1), good(400, 1), ())
     found = rotations.fit(pairs, config, "separable", rotations.plan(400, config))
@@ -219,18 +217,17 @@ def test_the_step_is_chosen_on_other_rows_than_are_read(monkeypatch):
     assert means == {"info_nce": 0.0, "js": 1.0, "smile": 1.0}
 
 
-def test_fewer_rows_train_and_choose_and_all_are_read(monkeypatch):
-    """A batch has no row twice, pairs that belong together, and rows of the first alone."""
+def test_smaller_fractions_train_on_fewer_rows(monkeypatch):
     drawn = []
 
-    def watched(config, draw, held_out, rng):
+    def fake_watch(config, draw, held_out, rng):
         x, y = draw(rng)
         jax.debug.callback(lambda x, y: drawn.append((x, y)), x, y)
-        # By the first of four batches the second reading is best, by all four the first is.
+        # The second reading is best on the first batch, the first on all four.
         chooses = {"separable/info_nce": jnp.array([[0.0, 9.0, 9.0, 9.0], [1.0] * 4])}
         return ({}, chooses), ({}, {"separable/info_nce": jnp.array([[0.0] * 4, [1.0] * 4])})
 
-    monkeypatch.setattr(rotations, "fit_and_watch", watched)
+    monkeypatch.setattr(rotations, "fit_and_watch", fake_watch)
     config = small(seed=79, estimators=("info_nce",), transform="standardize")
     x = np.random.default_rng(0).permutation(404).astype(float)[:, None]
     pairs = Pairs(x, 3 * x + 1, ())
@@ -252,8 +249,7 @@ def test_fewer_rows_train_and_choose_and_all_are_read(monkeypatch):
             assert any(rows <= one for one in known)
 
 
-def test_claims_are_below_the_truth_and_estimates_near_it():
-    """Of two tasks of one dimension, which share their program."""
+def test_claims_are_below_and_estimates_near_the_truth():
     config = small(max_rows=ROWS, num_steps=120, read_every=60)
     tasks = [TASKS[name] for name in ("1v1-normal-0.75", "half_cube-1v1-normal-0.75")]
     records = [forty_tasks.measure_task(config, task) for task in tasks]
@@ -268,12 +264,12 @@ def test_claims_are_below_the_truth_and_estimates_near_it():
             assert one.null.low <= 0.02, one
             assert one.null.high >= -0.02, one
             assert one.null.high < one.found.low, one
-    # Ranks do not see a rising map: all but the random numbers is the same.
+    # Ranks are invariant to increasing maps.
     a, b = (r["readings"][-2].found.value for r in records)
     assert a == pytest.approx(b, abs=1e-6)
 
 
-def test_nothing_is_found_where_nothing_is():
+def test_independent_arrays_have_no_information():
     config = small(max_rows=ROWS, num_steps=120, read_every=60)
     readings = rotations.measure(Pairs(good(ROWS, 1), good(ROWS, 1)[::-1], ()), config, str)
     assert findings.state_of(findings.headline(readings)) == "chance"
@@ -291,13 +287,13 @@ def test_nothing_is_found_where_nothing_is():
     (Interval(1.0, 0.9, 1.1), {"bend": Interval(0.2, 0.1, 0.3)}, "do not quite follow"),
     (Interval(-1e9, -2e9, 0.0), {"gain": NULL}, "InfoNCE diverged on"),
 ])  # fmt: skip
-def test_what_is_claimed(found, fields, said):
+def test_claim_states_bound_ceiling_and_gain(found, fields, said):
     given = {"limit": Interval(1.2, 1.1, 1.3), "gain": Interval(0.2, 0.1, 0.3), "bend": NULL}
     assert said in findings.claim([reading(found=found, **{**given, **fields})], 1000)[0]
 
 
 @pytest.mark.parametrize(("value", "is_near"), [(3.99, True), (3.0, True), (1.0, False)])
-def test_an_estimate_at_its_ceiling_is_claimed_beside_the_bound(value, is_near):
+def test_estimate_at_its_ceiling_is_named_in_the_claim(value, is_near):
     found = Interval(value, value - 0.1, value + 0.1)
     ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", found=found)
     known = {"gain": Interval(0.1, -0.1, 0.3), "bend": NULL, "null": Interval(0.1, 0.0, 0.2)}
@@ -329,7 +325,7 @@ ENTROPY = scipy.stats.entropy(np.unique(CLASSES, return_counts=True)[1])
     (np.eye(4)[CLASSES[:, 0].astype(int)][:, :3] @ np.diag([1.0, 2.0, 3.0]), CLASSES,
      ["linear", f"{ENTROPY:.2f} nats"]),
 ])  # fmt: skip
-def test_a_part_of_y_that_is_a_map_of_x_is_said_first(x, y, words):
+def test_deterministic_columns_are_claimed_first(x, y, words):
     identity = arrays.find_identity(x, np.float64(y))
     assert all(word in identity.lower() for word in words), identity
     said = findings.claim([reading(gain=NULL, bend=NULL)], 500, identity)
@@ -344,18 +340,18 @@ def test_a_part_of_y_that_is_a_map_of_x_is_said_first(x, y, words):
 @pytest.mark.parametrize("y", [
     NOISE**2, NOISE + 1e-3 * good(500, 3), (NOISE > 0).astype(float), good(500, 3), CLASSES,
 ])  # fmt: skip
-def test_other_dependence_is_no_identity(y):
+def test_other_dependence_is_not_an_identity(y):
     assert arrays.find_identity(NOISE, y) == ""
     assert arrays.find_identity(CLASSES, np.maximum(CLASSES, 1)) == ""
 
 
-def test_more_than_any_sample_can_prove_is_said():
+def test_estimate_above_the_sample_limit_is_named():
     wild = reading(label="no bound", found=Interval(30.0, 29.0, 31.0), estimator="smile")
     (*_, said) = findings.claim([reading(), wild], 1000)
     assert "1,000 rows can pass 18.8 nats" in said
 
 
-def test_an_estimate_surely_above_the_limit_of_the_critic_is_named():
+def test_estimate_above_the_critic_limit_is_named():
     line = {"gain": Interval(0.1, 0.05, 0.2), "bend": Interval(0.0, -0.1, 0.1)}
     best = reading(limit=Interval(1.1, 1.0, 1.2), **line)
     ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", ceiling=None)
@@ -374,8 +370,8 @@ def test_an_estimate_at_its_ceiling_has_no_interval():
     assert below.low is not None
 
 
-def test_one_pair_among_many_columns_is_seen(tmp_path):
-    """rho = 0.9 of one of 1,600 pairs, 0.83 nats, by a screen and by canonical correlations."""
+def test_one_correlated_pair_among_many_columns_is_found(tmp_path):
+    """One of 1,600 pairs has rho = 0.9, which is 0.83 nats."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 500, 40))
     noise = read(tmp_path, x, y)
@@ -392,7 +388,7 @@ def test_one_pair_among_many_columns_is_seen(tmp_path):
     assert cca.found.value == pytest.approx(0.83, abs=0.25)
 
 
-def test_what_a_folder_has_of_others_is_not_written_over(tmp_path, monkeypatch):
+def test_results_of_other_runs_are_not_overwritten(tmp_path, monkeypatch):
     report = lambda config, pairs, names, folder: (folder / "information.html").touch()  # noqa: E731
     monkeypatch.setattr(study, "report", report)
     files, folder = write(tmp_path, a=good(), b=good(), c=good()), tmp_path / "run"
@@ -412,7 +408,7 @@ def test_what_a_folder_has_of_others_is_not_written_over(tmp_path, monkeypatch):
 
 
 @pytest.mark.whole
-def test_the_command_leaves_a_page_and_scores(tmp_path, capsys):
+def test_command_writes_page_and_scores(tmp_path, capsys):
     x = good(500, 1)
     paths = write(tmp_path, left=x, right=x + 0.5 * good(500, 2)[:, :1])
     study.run(small(), *paths, str(tmp_path / "run"))
@@ -433,7 +429,7 @@ def test_the_command_leaves_a_page_and_scores(tmp_path, capsys):
     assert (tmp_path / "run" / "figures" / "estimates.png").exists()
 
 
-def test_equal_pairs_leave_nearest_neighbours_out():
+def test_equal_pairs_disable_nearest_neighbour_estimates():
     said, config = [], small(max_rows=ROWS)
     x = np.random.default_rng(0).integers(0, 2, (400, 1)).astype(float)
     found = rotations.read_samples(Pairs(x, 1 - x, ()), config, said.append)
@@ -442,7 +438,7 @@ def test_equal_pairs_leave_nearest_neighbours_out():
     assert said[1] == "cca is left out: a direction of y is a linear map of x"
 
 
-def test_what_diverged_is_no_score_and_no_line():
+def test_diverged_readings_have_no_score_or_line():
     wild = reading(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0), limit=Interval(0, 0, 0))
     assert findings.to_scores([wild], "a, b", 0, 400) == []
     row = findings.reading_table([wild], 400).frame.iloc[0]
@@ -455,6 +451,6 @@ def test_what_diverged_is_no_score_and_no_line():
     ("read_every", 7), ("critics", ()), ("estimators", ("nwj",)), ("shuffles", 1),
     ("read_size", 4), ("max_rows", 100),
 ])  # fmt: skip
-def test_a_value_that_cannot_be_meant(key, value):
+def test_invalid_values_are_rejected(key, value):
     with pytest.raises(UserError, match=key):
         study.check(with_settings(configs.arrays.get_config(), {key: value}))

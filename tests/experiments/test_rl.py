@@ -1,4 +1,4 @@
-"""Agents: what is predicted and what is not, minibatches, seeds at once, resume, mistakes."""
+"""Agents: predictions, minibatches, vmapped seeds, resume and input checks."""
 
 import functools
 import shutil
@@ -37,7 +37,7 @@ def config_of(**given):
 
 @functools.cache
 def played():
-    """An agent's rollout, and the agent's outputs on it."""
+    """Return a task, its state, a rollout and the agent's outputs on it."""
     task = step.make_task(config_of())
 
     @jax.jit
@@ -55,8 +55,7 @@ def heard_in(rollout):
     return Heard(rollout.observation, rollout.previous, rollout.is_first)
 
 
-def test_the_policy_that_acts_is_the_one_that_learns():
-    """The memory, policy and values are the same step by step and over a whole rollout."""
+def test_acting_and_learning_passes_agree():
     _, _, rollout, out = played()
     assert rollout.is_last.any()
     found = rl.log_prob(out.logits, rollout.action)
@@ -64,8 +63,7 @@ def test_the_policy_that_acts_is_the_one_that_learns():
     np.testing.assert_allclose(out.values, rollout.value, atol=1e-6)
 
 
-def test_two_memories_are_reset_step_by_step_as_over_a_whole_rollout():
-    """Whatever they held before."""
+def test_lstm_state_is_reset_at_episode_starts():
     agent = step.make_task(config_of(model__memory="lstm")).agent
     heard, begin = heard_in(played()[2]), agent.begin(NUM)
 
@@ -90,8 +88,7 @@ def test_two_memories_are_reset_step_by_step_as_over_a_whole_rollout():
     np.testing.assert_allclose(*(one[began] for one in logits), atol=1e-6)
 
 
-def test_nothing_is_predicted_across_an_end_or_of_targets_of_another_environment():
-    """And strict negatives could be positives themselves."""
+def test_predictions_stay_within_episodes_and_environments():
     task, state, rollout, out = played()
 
     @jax.jit
@@ -122,8 +119,7 @@ def test_nothing_is_predicted_across_an_end_or_of_targets_of_another_environment
         assert (age[k:][inside] >= k).all()
 
 
-def test_no_gradient_goes_across_an_end():
-    """Outputs of an episode have no gradient for observations before it."""
+def test_gradients_stop_at_episode_starts():
     task, state, rollout, _ = played()
     column = int(np.flatnonzero(np.asarray(rollout.is_first)[2:].any(0))[0])
     start = int(np.flatnonzero(np.asarray(rollout.is_first)[:, column])[-1])
@@ -138,8 +134,7 @@ def test_no_gradient_goes_across_an_end():
     assert (gradient[start:] != 0).any()
 
 
-def test_predictions_given_actions_are_an_open_loop():
-    """Predictions k ahead depend on the actions up to then, and on no later one."""
+def test_predictions_depend_on_actions_up_to_their_offset():
     agent = step.make_task(config_of(cpc__given_actions=True)).agent
     _, _, rollout, out = played()
     other = rollout.action.at[5].set((rollout.action[5] + 1) % 3)
@@ -161,21 +156,21 @@ def batch_of(rollout, state):
     }  # fmt: skip
 
 
-def test_a_step_may_predict_some_environments():
-    """Seven of eight, drawn anew, have the sums that they have by themselves."""
+def test_loss_may_use_a_subset_of_environments():
+    """Sums of seven drawn environments equal those of a loss on these seven."""
     task, state, rollout, out = played()
     loss_fn = step.make_loss(config_of(cpc__num_environments=NUM - 1), task.agent)
     kept = jnp.stack([jnp.delete(jnp.arange(NUM), i) for i in range(NUM)])
 
     @jax.jit
     def compare(params, batch):
-        def of_some(own):
+        def subset_sums(own):
             parts = jax.tree.map(lambda x: x[:, own], (out.z, out.c, rollout))
             return step.predict(config_of(), task.agent, params, *parts, RULES["batch"])[1]
 
         drawn = jax.random.split(jax.random.key(0), 60)
         found = jax.lax.map(lambda rng: loss_fn(params, {}, batch, rng)[1][1], drawn)
-        both = jax.lax.map(of_some, kept), found["offsets"]
+        both = jax.lax.map(subset_sums, kept), found["offsets"]
         return [sums.loss / sums.anchors for sums in both]
 
     expected, found = map(np.asarray, compare(state.params, batch_of(rollout, state)))
@@ -184,8 +179,7 @@ def test_a_step_may_predict_some_environments():
     assert set(distance.argmin(1)) == set(range(NUM))
 
 
-def test_a_loss_is_the_sum_of_its_parts_and_ppo_starts_as_a2c():
-    """At the first step on a rollout the ratio is 1: nothing is clipped."""
+def test_loss_is_a_weighted_sum_and_first_ppo_step_equals_a2c():
     task, state, rollout, _ = played()
     batch = batch_of(rollout, state)
     parts, alone = ({"policy__entropy": entropy, "policy__value": value, "cpc__weight": weight}
@@ -208,8 +202,7 @@ def test_a_loss_is_the_sum_of_its_parts_and_ppo_starts_as_a2c():
     assert max(float(np.abs(x).max()) for x in jax.tree.leaves(a2c)) > 1e-3
 
 
-def test_minibatches_are_whole_environments_with_their_memories():
-    """Each epoch has each environment once, and values go on with the next rollout."""
+def test_minibatches_hold_whole_environments():
     task, state, *_ = played()
     together, rng = task.many(NUM), jax.random.key(0)
     settings = {"policy__name": "ppo", "policy__epochs": 2, "policy__minibatches": 2}
@@ -217,7 +210,7 @@ def test_minibatches_are_whole_environments_with_their_memories():
         jax.jit(step.make_collect(config_of(policy__discount=0.8, **own), task.agent, together))
         for own in ({}, settings)
     )
-    worlds, _ = one(state.params, state.extra, rng)  # memories are not empty after it
+    worlds, _ = one(state.params, state.extra, rng)  # afterwards memories are not zero
     later, whole = one(state.params, worlds, rng)
     _, parts = some(state.params, worlds, rng)
     _, after = one(state.params, later, rng)
@@ -237,15 +230,15 @@ def test_minibatches_are_whole_environments_with_their_memories():
     assert distance.min(-1).max() == 0
 
 
-def test_environments_are_spread_over_their_episodes():
+def test_environments_start_at_different_times():
     config = config_of(environment__num=20, num_env_steps=240)
     many, spread = step.make_task(config).many(20), config.environment.stagger
     worlds = jax.jit(lambda: rl.begin(many, jnp.zeros((20, 1)), 20, jax.random.key(0), spread))()
     assert sorted(set(np.asarray(worlds.states.row))) == list(range(10))
 
 
-def test_seeds_at_once_are_seeds_of_their_own(monkeypatch):
-    """Of the paper's agent on a small maze, which predicts beyond the ends of its episodes."""
+def test_vmapped_seeds_equal_single_seeds(monkeypatch):
+    """The paper's agent on a small maze, with offsets beyond the longest episode."""
     monkeypatch.setattr(rl, "make_environment", lambda name: rl.make_t_maze(2, max_steps=6))
     small = {
         "environment.num": 4, "environment.resets": 2, "environment.stagger": 3,
@@ -271,19 +264,19 @@ def test_seeds_at_once_are_seeds_of_their_own(monkeypatch):
     assert 1 <= longest < 6
     assert (np.diff(anchors[:longest]) <= 0).all()
     moved = alone.params["predictor"]["W"]["kernel"] - before.params["predictor"]["W"]["kernel"]
-    moved = np.abs(moved).max((0, 2))  # by offset
+    moved = np.abs(moved).max((0, 2))  # per offset
     assert (moved[: longest - 1] > 0).all()
     assert (moved[longest:] == 0).all()
 
 
 @pytest.mark.whole
-def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch, capsys):
+def test_resumed_run_equals_uninterrupted_run(tmp_path, monkeypatch, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     config = config_of(policy__name="ppo", policy__minibatches=2)
     run_config(config, str(whole), "cpu")
     shutil.copytree(whole, parts)
     shutil.rmtree(parts / "checkpoints" / "4")
-    draw_nothing(monkeypatch)  # the other page has the same figures
+    draw_nothing(monkeypatch)  # figures were drawn for the first page
     run_config(config, str(parts), "cpu")
     assert "resuming from step 2" in capsys.readouterr().out
     times = ("seconds", "steps_per_second")
@@ -304,8 +297,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     assert (whole / "report.html").exists()
 
 
-def test_a_probe_reads_what_a_memory_holds():
-    """Features that are the fact itself are read off; noise is chance."""
+def test_memory_probe_finds_facts_and_not_noise():
     rng = np.random.default_rng(0)
     facts = rng.integers(0, 4, (24, evaluate.NUM))
     facts[:6] = -1
@@ -318,8 +310,8 @@ def test_a_probe_reads_what_a_memory_holds():
     assert scores["c"].num_test == 18 * evaluate.NUM // 2
 
 
-def watched(*ends):
-    """Episodes of two environments that end at (time, environment, return, length)."""
+def fake_rollout(*ends):
+    """Return a fake rollout with episode ends at (time, environment, return, length)."""
     is_last, returns, lengths = np.zeros((6, 2), bool), np.zeros((6, 2)), np.zeros((6, 2), int)
     for time, column, total, length in ends:
         at = time, column
@@ -328,16 +320,16 @@ def watched(*ends):
     return types.SimpleNamespace(rollout=rollout)
 
 
-def test_only_whole_episodes_are_counted_and_as_many_of_each_environment(capsys):
+def test_returns_use_complete_episodes_equally_per_environment(capsys):
     describe = functools.partial(evaluate.describe, config_of(cpc__weight=0.0))
-    assert describe(watched()) == []
-    assert describe(watched((3, 0, 9.0, 4))) == []  # an environment's first began before
+    assert describe(fake_rollout()) == []
+    assert describe(fake_rollout((3, 0, 9.0, 4))) == []  # began before the rollout
     short, long = [(0, 0, 9.0, 4), (2, 0, 1.0, 2)], [(1, 1, 9.0, 4), (5, 1, 4.0, 4)]
     expected = [{"return": 2.5, "episode_length": 3.0}]
-    assert describe(watched(*short, *long)) == expected
-    assert describe(watched(*short, (4, 0, 1.0, 2), *long)) == expected
+    assert describe(fake_rollout(*short, *long)) == expected
+    assert describe(fake_rollout(*short, (4, 0, 1.0, 2), *long)) == expected
     capsys.readouterr()
-    assert describe(watched(*short, long[0])) == []
+    assert describe(fake_rollout(*short, long[0])) == []
     assert "evaluate.num_steps" in capsys.readouterr().out
 
 
@@ -355,14 +347,14 @@ def test_only_whole_episodes_are_counted_and_as_many_of_each_environment(capsys)
     ({"model__widths": ()}, "model.widths"),
     ({"environment__name": "hidden_bal:seen_again"}, "hidden_ball:seen_again"),
 ])  # fmt: skip
-def test_a_config_that_cannot_be_names_its_keys(given, words):
+def test_invalid_settings_are_rejected(given, words):
     with pytest.raises(UserError, match=words):
         run.interpret(run, config_of(**given))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("memory", ["gru", "none"])
-def test_memory_is_worth_a_half(monkeypatch, memory):
+def test_t_maze_needs_memory(monkeypatch, memory):
     monkeypatch.setattr(rl, "make_environment", lambda name: rl.make_t_maze(2, max_steps=9))
     given = {"policy.unroll": 10, "optim.learning_rate": 5e-3, "cpc.weight": 0.0}
     config = with_settings(rl_t_maze.get_config(), {"model.memory": memory, **given})
@@ -377,7 +369,7 @@ def test_memory_is_worth_a_half(monkeypatch, memory):
 
         return jax.lax.scan(launch, task.init(seed), None, 180)[1]
 
-    sums, counts = train(jnp.arange(2))  # of all rollouts so far
+    sums, counts = train(jnp.arange(2))  # over all rollouts so far
     returns = (sums[:, -1] - sums[:, -21]) / (counts[:, -1] - counts[:, -21])
     low, high = (0.95, 1.0) if memory == "gru" else (0.35, 0.65)
     assert ((returns > low) & (returns <= high)).all()

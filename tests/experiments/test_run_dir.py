@@ -1,4 +1,4 @@
-"""A run directory is of one config, whatever happens to the file that says which."""
+"""Run directories: config, checkpoints, locks, partial files and data identity."""
 
 import dataclasses
 import os
@@ -26,7 +26,7 @@ from experiments.sweep.jobs import lock_folder
 
 
 def begin(folder, has_config=True, step=3, **settings):
-    """A run that has begun, as training leaves it, without the training."""
+    """Create a run directory as after `step` steps of training."""
     config = with_settings(audio_synthetic.get_config(), settings)
     with (
         open_run(str(folder), config, make_mesh(1)),
@@ -47,7 +47,7 @@ def open_again(folder, config):
 
 
 @pytest.mark.parametrize("harm", ["gone", "flipped", "not UTF-8"])
-def test_a_config_that_is_lost_is_taken_from_the_newest_checkpoint(tmp_path, harm, monkeypatch):
+def test_lost_config_is_restored_from_the_newest_checkpoint(tmp_path, harm, monkeypatch):
     config, file = begin(tmp_path), tmp_path / "config.json"
     content = read_json(file)
     if harm == "gone":
@@ -57,7 +57,7 @@ def test_a_config_that_is_lost_is_taken_from_the_newest_checkpoint(tmp_path, har
         file.write_bytes(flipped if harm == "flipped" else b"\xff" + flipped)
     with pytest.raises(UserError, match=r"seed.* 0 .* 7"):
         open_again(tmp_path, with_settings(config, {"seed": 7}))
-    monkeypatch.setattr(run_dir, "describe_version", lambda: {"cpc": "9.9"})  # also resumes
+    monkeypatch.setattr(run_dir, "describe_version", lambda: {"cpc": "9.9"})  # may resume
     open_again(tmp_path, config)
     assert read_json(file) == content
     begin(tmp_path / "unknown", has_config=False)
@@ -67,15 +67,14 @@ def test_a_config_that_is_lost_is_taken_from_the_newest_checkpoint(tmp_path, har
 
 
 @pytest.mark.parametrize("what", ["checkpoints/8", "metrics.jsonl"])
-def test_files_of_another_run_are_not_resumed(tmp_path, what):
-    """As by a copy of the wrong folder: they were taken for the run's own, without a word."""
+def test_files_of_another_run_are_rejected(tmp_path, what):
     config = begin(tmp_path / "mine")
     begin(tmp_path / "other", step=8, seed=1)
     copy = shutil.copytree if what == "checkpoints/8" else shutil.copy
     copy(tmp_path / "other" / what, tmp_path / "mine" / what)
     with pytest.raises(UserError, match=rf"{what} .*seed.* 1 .* 0.*move it out"):
         open_again(tmp_path / "mine", config)
-    (tmp_path / "new").mkdir()  # without a config.json beside them, too
+    (tmp_path / "new").mkdir()  # also without a config.json
     shutil.copy(tmp_path / "other" / "metrics.jsonl", tmp_path / "new")
     with pytest.raises(UserError, match=r"metrics.jsonl .*seed.* 1 .* 0"):
         open_again(tmp_path / "new", config)
@@ -87,7 +86,7 @@ def test_files_of_another_run_are_not_resumed(tmp_path, what):
     ({"optim.schedule": "cosine"}, 10**5, "num_steps 100,000 .* cosine .*new --workdir"),
     ({"optim.schedule": "constant", "seed": 1}, 10**5, "seed.* 0 .* 1"),
 ])  # fmt: skip
-def test_more_steps_for_a_run(tmp_path, settings, num_steps, said):
+def test_run_may_be_extended(tmp_path, settings, num_steps, said):
     begin(tmp_path, **{"optim.schedule": settings["optim.schedule"]})
     longer = with_settings(audio_synthetic.get_config(), {**settings, "num_steps": num_steps})
     if said is None:
@@ -98,8 +97,7 @@ def test_more_steps_for_a_run(tmp_path, settings, num_steps, said):
         open_again(tmp_path, longer)
 
 
-def test_another_config_starts_where_no_step_was_done(tmp_path):
-    """A start that failed after it had read the data, or audited alone, took its folder."""
+def test_directory_without_steps_may_be_reused(tmp_path):
     config = audio_synthetic.get_config()
     other = with_settings(config, {"seed": 1, "model.width": 8})
     open_again(tmp_path, config)
@@ -111,13 +109,13 @@ def test_another_config_starts_where_no_step_was_done(tmp_path):
         (tmp_path / name).write_text("{}")
     JsonlWriter(tmp_path / "metrics.jsonl", 0, run_dir.identify_run(tmp_path, config)).close()
     (tmp_path / "notes.md").write_text("mine")
-    with pytest.raises(UserError, match="another config"):  # something that no start writes
+    with pytest.raises(UserError, match="another config"):  # a file that no run writes
         open_again(tmp_path, other)
     (tmp_path / "notes.md").unlink()
     open_again(tmp_path, other)
     assert not [name for name in left if (tmp_path / name).exists()]
     assert read_json(tmp_path / "config.json")["seed"] == 1
-    assert read_json(tmp_path / "environment.json")["id"] != first, "it is another run"
+    assert read_json(tmp_path / "environment.json")["id"] != first, "a new run has a new id"
     records = JsonlWriter(tmp_path / "metrics.jsonl", 0, run_dir.identify_run(tmp_path, other))
     records.write({"step": 1, "split": "train"})
     records.close()
@@ -128,7 +126,7 @@ def test_another_config_starts_where_no_step_was_done(tmp_path):
     assert read_json(tmp_path / "environment.json")["id"] == second
 
 
-def test_a_start_removes_what_killed_processes_were_writing_and_no_others(tmp_path):
+def test_start_removes_only_its_own_stale_partial_files(tmp_path):
     old, deep, new = "scores.json.7.part", "probes/done.json.7.part", "scores.json.8.part"
     users = "film.mkv.part", "downloads/film.part"
     for name in (old, deep, new, *users):
@@ -144,7 +142,7 @@ def test_a_start_removes_what_killed_processes_were_writing_and_no_others(tmp_pa
     with open_run(str(tmp_path), config, make_mesh(1)):
         with pytest.raises(UserError, match="is in use by process"):
             open_again(tmp_path, config)
-        assert left() == {old, deep, new, *users}, "it was no run, whose could they be?"
+        assert left() == {old, deep, new, *users}, "the directory was not a run"
     with pytest.raises(UserError, match="another config"):
         open_again(tmp_path, audio_voices.get_config())
     assert left() == {old, deep, new, *users}
@@ -158,8 +156,7 @@ def write_texts(folder):
 
 
 @pytest.mark.parametrize("kind", ["run", "sweep"])
-def test_what_a_run_writes_among_the_data_is_no_data(tmp_path, kind):
-    """It was read at the next start: the run could not go on, and others trained on its files."""
+def test_run_directory_within_the_data_is_skipped(tmp_path, kind):
     write_texts(tmp_path / "texts")
     before = walk_files(tmp_path / "texts").files
     if kind == "run":
@@ -173,11 +170,12 @@ def test_what_a_run_writes_among_the_data_is_no_data(tmp_path, kind):
     assert list(begin_at.rglob("*.txt"))
     walk = walk_files(tmp_path / "texts")
     assert walk.files == before
-    assert walk.left_out == [(str(place), f"{place} is a run directory, not data")]
-    assert len(walk_files(place).files) > 1, "what is asked for by name is read"
+    ((left, reason),) = walk.left_out
+    assert left == str(place) and str(place) in reason
+    assert len(walk_files(place).files) > 1, "a folder named explicitly is read"
 
 
-def test_a_run_in_the_folder_of_the_data_itself_is_refused(tmp_path):
+def test_run_in_the_data_folder_is_rejected(tmp_path):
     write_texts(tmp_path / "texts")
     config = text_config.get_config()
     config.data.source, config.data.path = "files", str(tmp_path / "texts")
@@ -191,15 +189,15 @@ def test_a_run_in_the_folder_of_the_data_itself_is_refused(tmp_path):
 
 @pytest.fixture
 def said(tmp_path, monkeypatch):
-    """What processes tell each other of the data of a run that has a checkpoint."""
+    """Record the data identity that processes exchange in a run with a checkpoint."""
     said = []
     monkeypatch.setattr(run_dir, "wait_for_all", lambda name, identity: said.append(identity))
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     return said
 
 
-def test_recordings_of_the_same_names_are_not_the_same_to_processes(tmp_path, said):
-    """On node-local disks: other lengths or other sound. A resumed run may decode otherwise."""
+def test_data_identity_includes_lengths_and_loudness(tmp_path, said):
+    """Node-local disks may differ; a resumed run may round differently when decoding."""
     for lengths, rms in (([7, 8], 0.2), ([7, 8], 0.2 + 1e-12), ([7, 9], 0.2), ([7, 8], 0.3)):
         part = Recordings(("a", "b"), ("s", "s"), np.array(lengths), lambda *_: np.zeros(0))
         part = dataclasses.replace(part, rms=np.array([0.1, rms]))
@@ -209,10 +207,7 @@ def test_recordings_of_the_same_names_are_not_the_same_to_processes(tmp_path, sa
     assert "exact" not in read_json(tmp_path / "data.json")["train"]
 
 
-def test_images_of_the_same_classes_are_not_the_same_images(tmp_path, said):
-    """Processes and starts tell them apart.
-
-    As many of each in both splits, which change places."""
+def test_data_identity_includes_image_content(tmp_path, said):
     rng = np.random.default_rng(0)
     labels = np.arange(40, dtype=np.int32) % 4
     train, test = (
@@ -228,8 +223,7 @@ def test_images_of_the_same_classes_are_not_the_same_images(tmp_path, said):
     assert differing == {"data.train.content", "data.test.content"}
 
 
-def test_a_checkpoint_of_other_data_is_not_resumed(tmp_path):
-    """Of the same config: a folder of recordings at the same path, on another machine."""
+def test_checkpoint_of_other_data_is_rejected(tmp_path):
     train, test = Fingerprint(2, b"a b"), Fingerprint(1, b"c")
     data, less = {"train": train, "test": test}, {"train": Fingerprint(1, b"a"), "test": test}
     check_same_data(tmp_path, data)

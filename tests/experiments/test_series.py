@@ -1,4 +1,4 @@
-"""Series of numbers: files, their split and labels, windows, probes, and a whole run."""
+"""Numeric series: reading, splits, labels, windows, probes, and a whole run."""
 
 import contextlib
 import functools
@@ -40,7 +40,7 @@ TINY = {
 
 
 def write(folder, name, values, **labels):
-    """A file of the form that its name says."""
+    """Write values and labels in the format of the file name."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npy":
@@ -58,7 +58,7 @@ def write(folder, name, values, **labels):
 
 
 @pytest.mark.parametrize("form", [".npy", ".npz", ".csv", ".parquet"])
-def test_every_form_holds_the_same(tmp_path, form):
+def test_all_file_formats_give_the_same_values(tmp_path, form):
     values = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)
     labels = {} if form == ".npy" else {"stage": np.array(["rest", "move"] * 15)}
     path = write(tmp_path, f"a/one{form}", values, **labels)
@@ -70,8 +70,7 @@ def test_every_form_holds_the_same(tmp_path, form):
 
 
 @pytest.mark.parametrize(("order", "shape"), [("C", (50,)), ("F", (50, 2))])
-def test_a_large_npy_stays_on_the_disk_and_is_not_kept_open(tmp_path, monkeypatch, order, shape):
-    """Each mapped file would hold a descriptor, of which there are few."""
+def test_large_npy_is_read_from_disk_without_open_descriptors(tmp_path, monkeypatch, order, shape):
     monkeypatch.setattr(files, "HELD_BYTES", 100)
     x = np.asarray(np.random.default_rng(0).normal(size=shape), order=order)
     for number in range(20):
@@ -88,7 +87,7 @@ def test_a_large_npy_stays_on_the_disk_and_is_not_kept_open(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("form", [".npy", ".csv"])
-def test_channels_of_any_unit_and_offset_are_standardized(tmp_path, monkeypatch, form):
+def test_channels_are_standardized_at_any_scale_and_offset(tmp_path, monkeypatch, form):
     monkeypatch.setattr(files, "BLOCK_STEPS", 64)
     x = np.random.default_rng(0).normal(size=1000)
     constant = np.full(1000, 0.1)
@@ -101,7 +100,7 @@ def test_channels_of_any_unit_and_offset_are_standardized(tmp_path, monkeypatch,
     assert not found[:, 3:].any(), "constant"
 
 
-def test_what_is_no_series_is_skipped_with_a_reason_each(tmp_path, monkeypatch):
+def test_unreadable_files_are_skipped_with_reasons(tmp_path, monkeypatch):
     hole = np.zeros((5, 2))
     hole[3, 1] = np.nan
     for name, values in (
@@ -133,7 +132,7 @@ def test_what_is_no_series_is_skipped_with_a_reason_each(tmp_path, monkeypatch):
     def fail(*_):
         raise RecursionError
 
-    monkeypatch.setattr(files, "read_table", fail)  # whatever a reader makes of a file
+    monkeypatch.setattr(files, "read_table", fail)  # readers may raise anything
     reasons = dict(files.read_sequences(tmp_path, 2, step_label="stage").skipped)
     assert "RecursionError" in reasons["words.csv"]
     with pytest.raises(UserError, match="15 of 16 files"):
@@ -143,7 +142,7 @@ def test_what_is_no_series_is_skipped_with_a_reason_each(tmp_path, monkeypatch):
         files.read_sequences(tmp_path, 2, step_label="stage")
 
 
-def test_paths_without_series_or_with_two_of_one_name_are_refused(tmp_path):
+def test_missing_series_and_duplicate_names_are_rejected(tmp_path):
     (tmp_path / "nothing").mkdir()
     (tmp_path / "notes.txt").touch()
     for name in ("a.npy", "a.csv"):
@@ -160,14 +159,14 @@ def tiny(**settings):
     return with_settings(series_ar1.get_config(), TINY | settings)
 
 
-def of_files(tmp_path, **settings):
+def configure(tmp_path, **settings):
     given = {"data.path": str(tmp_path), "data.window_steps": 32, "data.batch_size": 4}
     return with_settings(series_files.get_config(), given | settings)
 
 
-def test_windows_are_drawn_alike_and_hold_what_the_files_do(tmp_path):
+def test_windows_are_drawn_by_length_and_match_the_files(tmp_path):
     rng = np.random.default_rng(0)
-    for number, length in enumerate((40, 100, 20)):  # the last is shorter than a window
+    for number, length in enumerate((40, 100, 20)):  # the last file is shorter than a window
         write(tmp_path, f"{number}.npy", rng.normal(size=(length, 1)).astype("f"))
     found = files.read_sequences(tmp_path, 1, standardize=False)
     part = data.Part(found, ((0, 0, 40), (1, 10, 90), (2, 0, 20)))
@@ -198,14 +197,13 @@ def problem_of(tmp_path, lengths, **settings):
     settings = {"model.kernels": (3,), "model.strides": (2,), "model.num_offsets": 3,
                 "model.width": 4, "model.context_width": 4, "data.batch_size": 6,
                 "seed": 1} | settings  # fmt: skip
-    config = of_files(tmp_path, **settings)
+    config = configure(tmp_path, **settings)
     return plans.problem_of(config, data.load_data(config, str))
 
 
 @pytest.mark.parametrize("lengths", [(400,), (50, 60, 20, 12, 70)], ids=["one", "some short"])
-def test_the_same_steps_are_no_negatives_of_each_other(tmp_path, lengths):
-    """Against sets of steps of files; of the own window everything may be one."""
-    problem, b, t, some = problem_of(tmp_path, lengths), 6, 16, 0
+def test_overlapping_windows_are_not_negatives(tmp_path, lengths):
+    problem, b, t, num_excluded = problem_of(tmp_path, lengths), 6, 16, 0
     assert problem.plan.geometry.num_latents == t
     outputs = CPCOutputs(*(jnp.zeros((b, t, 1)) for _ in range(3)))
     for batch in map(problem.draw, range(10)):
@@ -227,14 +225,14 @@ def test_the_same_steps_are_no_negatives_of_each_other(tmp_path, lengths):
         allowed = negatives.outside_overlap(32).allows(anchor, candidate, 1)
         shown = np.tile(there.ravel(), (b, 1))
         np.testing.assert_array_equal(allowed[shown], expected[shown])
-        some += (~expected[shown]).sum()
-    assert some > 20
+        num_excluded += (~expected[shown]).sum()
+    assert num_excluded > 20
     for overlap in (False, True):
         rule = problem_of(tmp_path, lengths, **{"negatives.overlap": overlap}).plan.rule
         assert ("outside_overlap(32)" in rule.name) is not overlap
 
 
-def test_what_fills_up_a_short_file_counts_for_nothing(tmp_path):
+def test_padding_of_short_files_does_not_affect_the_loss(tmp_path):
     problem = problem_of(tmp_path, (50, 60, 20, 12, 70), **{"model.norm": "batch"})
     batches = map(problem.draw, range(50))
     batch = next(batch for batch in batches if (batch["num_samples"] < 32).sum() > 1)
@@ -271,14 +269,14 @@ def test_processes_share_a_batch(monkeypatch):
             np.testing.assert_array_equal(value, whole[name][3 * process : 3 * process + 3])
 
 
-def test_a_single_file_is_split_in_time_and_scaled_by_its_training_part(tmp_path, monkeypatch):
+def test_single_file_is_split_in_time_and_scaled_by_training_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "BLOCK_STEPS", 64)
     rng = np.random.default_rng(0)
     x = np.concatenate([3 * rng.normal(size=300) + 7, 9 * rng.normal(size=100) + 50])
     write(tmp_path, "x.npy", x)
 
     def load(**settings):
-        return data.load_data(of_files(tmp_path, **{"data.test_fraction": 0.25, **settings}), str)
+        return data.load_data(configure(tmp_path, **{"data.test_fraction": 0.25, **settings}), str)
 
     made = load()
     assert (made.train.pieces, made.test.pieces) == (((0, 0, 300),), ((0, 300, 100),))
@@ -293,7 +291,7 @@ def test_a_single_file_is_split_in_time_and_scaled_by_its_training_part(tmp_path
 
 
 def write_subjects(folder, layout, subjects="abcdef", sessions=3):
-    """Files of random numbers, where the layout says."""
+    """Write random series for each subject and session."""
     rng = np.random.default_rng(0)
     for subject in subjects:
         for session in range(sessions):
@@ -308,12 +306,12 @@ def subjects_of(part, made):
 @pytest.mark.parametrize(("level", "layout"), [
     (1, "{subject}/x/{session}.npy"), (2, "visit{session}/{subject}/x.npy"),
 ])  # fmt: skip
-def test_a_group_trains_or_tests(tmp_path, level, layout):
+def test_groups_are_not_divided_between_splits(tmp_path, level, layout):
     write_subjects(tmp_path, layout, sessions=2)
     settings = {"data.group_level": level, "data.test_fraction": 0.3}
     tested, logged = set(), []
     for seed in range(5):
-        made = data.load_data(of_files(tmp_path, **settings, **{"seed": seed}), logged.append)
+        made = data.load_data(configure(tmp_path, **settings, **{"seed": seed}), logged.append)
         train, test = subjects_of(made.train, made), subjects_of(made.test, made)
         assert train | test == set("abcdef")
         assert not train & test
@@ -323,21 +321,21 @@ def test_a_group_trains_or_tests(tmp_path, level, layout):
     assert "2 of the 6 groups" in logged[0]
 
 
-def test_groups_that_there_are_not_are_refused(tmp_path):
+def test_missing_groups_are_rejected(tmp_path):
     write_subjects(tmp_path, "{subject}/{session}.npy", "a")
     for level, words in ((1, "one group, a"), (2, "data.group_level is 2")):
         with pytest.raises(UserError, match=words):
-            data.load_data(of_files(tmp_path, **{"data.group_level": level}), str)
+            data.load_data(configure(tmp_path, **{"data.group_level": level}), str)
 
 
-def test_lists_of_files_or_folders_split_the_data(tmp_path):
+def test_split_lists_name_files_or_folders(tmp_path):
     write_subjects(tmp_path, "{subject}/{subject}{session}.npy", "abc")
     lists = {"data.train_list": str(tmp_path / "a.txt"), "data.test_list": str(tmp_path / "b.txt")}
 
     def load(train, test, **settings):
         for path, text in zip(lists.values(), (train, test), strict=True):
             pathlib.Path(path).write_text(text)
-        return data.load_data(of_files(tmp_path, **lists, **settings), str)
+        return data.load_data(configure(tmp_path, **lists, **settings), str)
 
     made = load("a\nb/b1.npy\n", "c/\nb2\n")
     names = [
@@ -345,7 +343,7 @@ def test_lists_of_files_or_folders_split_the_data(tmp_path):
         for part in (made.train, made.test)
     ]
     assert names == [{"a/a0", "a/a1", "a/a2", "b/b1"}, {"c/c0", "c/c1", "c/c2", "b/b2"}]
-    assert not made.train.sequences.skipped, "the lists themselves are no data"
+    assert not made.train.sequences.skipped, "the lists are not data"
     for train, test, settings, words in (
         ("a\n", "a/a1\n", {}, "a/a1"), ("b/b1\n", "b/b2\n", {"data.group_level": 1}, "b is in"),
         ("a\n", "nobody\n", {}, "nobody"), ("a\n", "\n", {}, "longer than every test file"),
@@ -354,8 +352,7 @@ def test_lists_of_files_or_folders_split_the_data(tmp_path):
             load(train, test, **settings)
 
 
-def test_copies_of_content_do_not_train_and_test(tmp_path):
-    """They are compared by value: of another name, form or precision. One with labels is kept."""
+def test_files_with_equal_values_are_used_once(tmp_path):
     rng, logged = np.random.default_rng(0), []
     for number in range(6):
         x = rng.normal(size=(64, 2))
@@ -365,7 +362,7 @@ def test_copies_of_content_do_not_train_and_test(tmp_path):
     write(tmp_path, "flat.npy", np.full((64, 2), 0.5))
     write(tmp_path, "huge.npy", 1e300 * rng.normal(size=(64, 2)))
     settings = {"data.channels": 2, "data.test_fraction": 0.4, "data.step_label": "stage"}
-    made = data.load_data(of_files(tmp_path, **settings), logged.append)
+    made = data.load_data(configure(tmp_path, **settings), logged.append)
     assert (len(made.train.pieces), len(made.test.pieces)) == (4, 3)
     parts = made.train, made.test
     whole = [{part.read(i).round(4).tobytes() for i in range(len(part.pieces))} for part in parts]
@@ -381,12 +378,11 @@ def test_copies_of_content_do_not_train_and_test(tmp_path):
     embedded = files.read_sequences(tmp_path, 2, step_label="stage").names
     assert len(embedded) == 19, "all of them can be embedded"
     with pytest.raises(UserError, match=r"1 of 20 files .* huge\.npy"):
-        data.load_data(of_files(tmp_path, **settings, **{"data.max_skipped_fraction": 0.01}), str)
+        data.load_data(configure(tmp_path, **settings, **{"data.max_skipped_fraction": 0.01}), str)
 
 
 @pytest.mark.parametrize("form", ["x.npz", "x.parquet", "claim.npy", "claim.npz"])
-def test_the_size_of_what_a_file_holds_is_limited(tmp_path, monkeypatch, form):
-    """Kilobytes that inflate, or claim more: it is compared before the numbers are read."""
+def test_array_size_is_checked_before_reading(tmp_path, monkeypatch, form):
     monkeypatch.setattr(files, "MAX_ARRAY_BYTES", 10**5)
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (549755813888, 1), }".ljust(117)
     npy = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + header + b"\n" + bytes(80)
@@ -405,8 +401,7 @@ def test_the_size_of_what_a_file_holds_is_limited(tmp_path, monkeypatch, form):
         files.read_sequences(tmp_path, 1)
 
 
-def test_a_parquet_holds_its_columns_and_not_its_index(tmp_path):
-    """As pandas writes it, and as others do."""
+def test_parquet_index_is_not_a_channel(tmp_path):
     values, stage = np.arange(10.0).reshape(5, 2), ["a", "b", "a", "b", "b"]
     frame = pd.DataFrame(values, index=pd.Index(list("vwxyz"), name="time"), columns=["p", "q"])
     frame.assign(stage=stage).to_parquet(tmp_path / "x.parquet")
@@ -421,18 +416,18 @@ def test_a_parquet_holds_its_columns_and_not_its_index(tmp_path):
 
 
 @pytest.mark.parametrize(("shape", "channels"), [((19, 3000), 19), ((3, 3000), 1), ((1, 50), 2)])
-def test_a_transposed_file_is_said_to_be(tmp_path, shape, channels):
+def test_transposed_file_is_reported(tmp_path, shape, channels):
     write(tmp_path, "x.npy", np.zeros(shape))
     with pytest.raises(UserError, match="looks transposed"):
         files.read_sequences(tmp_path, channels)
 
 
-def test_labels_of_files_and_of_steps(tmp_path):
+def test_file_and_step_labels(tmp_path):
     for number in range(6):
         stage = np.arange(64) // 16
         write(tmp_path, f"{'ab'[number % 2]}/{number}.npz", np.zeros((64, 1)), stage=stage)
     settings = {"data.file_label": "folder", "data.step_label": "stage"}
-    made = data.load_data(of_files(tmp_path, **settings), str)
+    made = data.load_data(configure(tmp_path, **settings), str)
     assert (made.file_names, made.step_names) == (("a", "b"), ("0", "1", "2", "3"))
     labels = series_probes.labels_of("files", made, made.test, 16)
     assert [one.tolist() for one in labels] == [
@@ -441,7 +436,7 @@ def test_labels_of_files_and_of_steps(tmp_path):
     assert series_probes.labels_of("steps", made, made.test, 16)[0].tolist() == [0, 1, 2, 3]
 
 
-def test_labels_of_files_in_a_table(tmp_path):
+def test_file_labels_from_a_table(tmp_path):
     for seed, name in enumerate(("a/0", "b/1", "a/2", "b/caf\u00e9")):
         write(tmp_path, f"{name}.npy", np.random.default_rng(seed).normal(size=(64, 1)))
     table, logged = tmp_path / "labels.txt", []
@@ -449,7 +444,7 @@ def test_labels_of_files_in_a_table(tmp_path):
 
     def load(text):
         table.write_text(text, "utf-8")
-        return data.load_data(of_files(tmp_path, **settings), logged.append)
+        return data.load_data(configure(tmp_path, **settings), logged.append)
 
     made = load('\ufeffa/0.npy,low\n1.NPY,"high"\n  \n\nb/cafe\u0301,high\n')
     labels = dict(zip(made.train.sequences.names, made.file_labels.tolist(), strict=True))
@@ -467,7 +462,7 @@ def test_labels_of_files_in_a_table(tmp_path):
     ("None walk  NA nan null N/A", "None walk  NA nan null N/A"), ("None None", "None None"),
     ("1 NA 02  nan", "1  2  "), ("TRUE  false", "True  False"), ("1 02 b", "1 02 b"),
 ])  # fmt: skip
-def test_step_labels_of_a_csv_are_its_text_unless_all_are_numbers(tmp_path, texts, names):
+def test_csv_step_labels_are_text_unless_all_are_numbers(tmp_path, texts, names):
     path = tmp_path / "a.csv"
     path.write_text("x,stage\n" + "".join(f"1,{text}\n" for text in texts.split(" ")))
     _, labels = files.read_file(path, "stage")
@@ -475,9 +470,9 @@ def test_step_labels_of_a_csv_are_its_text_unless_all_are_numbers(tmp_path, text
 
 
 @pytest.mark.parametrize(("text", "found"), [
-    ("0,1\n1,2\n", [[1, 2]]),  # pandas writes these names for arrays
+    ("0,1\n1,2\n", [[1, 2]]),  # the header that pandas writes for arrays
     ("0,x\n1,2\n", [[1, 2]]), (",x\n0.5,2\n1,4\n", [[0.5, 2], [1, 4]]),
-    ("x,y\n1,2,\n3,4,\n", [[1, 2], [3, 4]]),  # commas at the ends of the rows alone
+    ("x,y\n1,2,\n3,4,\n", [[1, 2], [3, 4]]),  # only the rows end in commas
     ("0.5,-1e3\n1,2\n", "only numbers"), ("0.0,0.0\n1,2\n", "only numbers"),
     ("1,2\n1,2\n", "only numbers"),
     ("a\n0,5\n1,25\n2,5\n", "decimal commas"), ("a;b\n1,5;2,5\n", "decimal commas"),
@@ -486,7 +481,7 @@ def test_step_labels_of_a_csv_are_its_text_unless_all_are_numbers(tmp_path, text
     ("a,b,\n1,2,\n3,4,\n", "Unnamed: 2"), (",a,b\n0,1,2\n1,3,4\n", "index=False"),
     ("x,stage\n1,rest,2\n", "missing names"),
 ])  # fmt: skip
-def test_columns_of_a_csv_that_are_not_what_they_seem_are_refused(tmp_path, text, found):
+def test_misleading_csv_columns_are_rejected(tmp_path, text, found):
     path = tmp_path / "a.csv"
     path.write_text(text)
     if isinstance(found, list):
@@ -501,8 +496,7 @@ def test_columns_of_a_csv_that_are_not_what_they_seem_are_refused(tmp_path, text
     ("files", "bbbbba", "all training files have the same label"), ("files", "ababab", ""),
     ("steps", " " * 6, "data.step_label"), ("steps", "aabbbc", r"64 test steps .*got c; .* a, b\)"),
 ])  # fmt: skip
-def test_labels_that_no_item_to_train_on_has_are_refused(tmp_path, task, labels, words):
-    """The last file is tested on."""
+def test_labels_missing_from_training_data_are_rejected(tmp_path, task, labels, words):
     for number, label in enumerate(labels):
         stage = {"stage": np.full(64, label)} if label.strip() else {}
         write(tmp_path, f"{number}.npz", np.zeros((64, 1)), **stage)
@@ -514,7 +508,7 @@ def test_labels_that_no_item_to_train_on_has_are_refused(tmp_path, task, labels,
     ):  # fmt: skip
         settings[f"data.{name}"] = str(tmp_path / name)
         (tmp_path / name).write_text("\n".join(lines))
-    config = of_files(tmp_path, **settings)
+    config = configure(tmp_path, **settings)
     made, accepted = data.load_data(config, str), contextlib.nullcontext()
     with pytest.raises(UserError, match=words) if words else accepted:
         series.probe_tasks(config, made)
@@ -525,12 +519,12 @@ def test_labels_that_no_item_to_train_on_has_are_refused(tmp_path, task, labels,
     ({"data.file_label": "table"}, "data.file_labels"), ({"probe.features": ()}, "probe.features"),
     ({"data.source": "files", "data.path": "x", "data.train_list": "x"}, "data.test_list"),
 ])  # fmt: skip
-def test_values_that_cannot_be(settings, words):
+def test_invalid_settings_are_rejected(settings, words):
     with pytest.raises(UserError, match=words):
         interpret(CONTRASTIVE["series"], tiny(**settings))
 
 
-def test_the_information_of_the_made_up_series_is_that_of_its_numbers(tmp_path):
+def test_recorded_information_matches_the_synthetic_series(tmp_path):
     config = tiny(**{"data.num_files": 4000, "model.num_offsets": 3})
     x = np.stack(data.make_ar1(config).values)[..., 0]
     series.record(config, tmp_path, None)
@@ -540,13 +534,13 @@ def test_the_information_of_the_made_up_series_is_that_of_its_numbers(tmp_path):
         r = np.corrcoef(x[:, 0], x[:, k])[0, 1]
         assert information == pytest.approx(-np.log(1 - r**2) / 2, abs=0.06)
     np.testing.assert_allclose(x.std(0), 1, atol=0.05)
-    # Latents that share numbers have no limit: offsets below 2 here.
+    # At offset 1 latents share steps, and the information is unbounded.
     wide = with_settings(config, {"model.kernels": (8,), "model.strides": (4,)})
     series.record(wide, tmp_path, None)
     assert json.loads((tmp_path / "truth.json").read_text())["offsets"] == [2, 3]
 
 
-def test_the_default_rule_depends_on_the_data(tmp_path, capsys):
+def test_default_rule_depends_on_the_data(tmp_path, capsys):
     write_subjects(tmp_path, "{subject}/{session}.npy", [f"s{i}" for i in range(12)])  # 36 files
     for settings, rule in (
         ({}, "own_sequence"),
@@ -557,7 +551,7 @@ def test_the_default_rule_depends_on_the_data(tmp_path, capsys):
         ({"loss.name": "sup_con", "loss.cosine": True}, "batch"),
         ({"negatives.rule": "excluding_sequence"}, "excluding_sequence"),
     ):
-        config = of_files(tmp_path, **settings)
+        config = configure(tmp_path, **settings)
         plan = interpret(CONTRASTIVE["series"], config)
         made = data.load_data(config, str)
         capsys.readouterr()
@@ -566,13 +560,12 @@ def test_the_default_rule_depends_on_the_data(tmp_path, capsys):
         said = capsys.readouterr().out
         assert (f"rule={rule}" in said) is ("negatives.rule" not in settings)
         assert config.negatives.rule == settings.get("negatives.rule", "auto")
-    made_up = with_settings(tiny(), {"negatives.rule": "auto"})
-    assert series.choose_rule(made_up, data.load_data(made_up, str))[0] == "batch"
+    config = tiny(**{"negatives.rule": "auto"})
+    assert series.choose_rule(config, data.load_data(config, str))[0] == "batch"
 
 
 @pytest.mark.parametrize("most", [20, 2])
-def test_each_group_is_held_out_in_turn(monkeypatch, most):
-    """By probes that answer with a step's only feature."""
+def test_leave_one_out_holds_out_each_group(monkeypatch, most):
     seen = []
 
     def fake_scores(train, test, train_labels, test_labels, **how):
@@ -586,7 +579,7 @@ def test_each_group_is_held_out_in_turn(monkeypatch, most):
 
     monkeypatch.setattr(series_probes, "probe_scores", fake_scores)
     monkeypatch.setattr(series_probes, "MAX_FOLDS", most)
-    groups = ["a", "b", "a", "c", "d"]  # d has no label
+    groups = ["a", "b", "a", "c", "d"]  # d is unlabelled
     labels = [np.zeros(4, int), np.array([0, 1, -1, -1]), np.ones(8, int), np.ones(2, int),
               np.full(3, -1)]  # fmt: skip
     features = [np.zeros((len(own), 1)) for own in labels]
@@ -602,22 +595,22 @@ def test_each_group_is_held_out_in_turn(monkeypatch, most):
         assert len(train) + len(test) == 4
 
 
-def test_groups_that_no_probe_can_leave_out_are_refused(tmp_path):
+def test_groups_with_unique_labels_cannot_be_held_out(tmp_path):
     rng = np.random.default_rng(0)
     for number, stage in enumerate("aab"):
         write(tmp_path, f"{number}.npz", rng.normal(size=(64, 1)), stage=np.full(64, stage))
     settings = {"data.step_label": "stage", "probe.tasks": ("steps",), "data.test_fraction": 0.3}
-    config = of_files(tmp_path, **settings, **{"probe.leave_one_out": True})
+    config = configure(tmp_path, **settings, **{"probe.leave_one_out": True})
     with pytest.raises(UserError, match="leave_one_out"):
         series_probes.check_groups("steps", data.load_data(config, str))
     write(tmp_path, "3.npz", rng.normal(size=(64, 1)), stage=np.full(64, "b"))
     series_probes.check_groups("steps", data.load_data(config, str))
 
 
-def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkeypatch):
+def test_embedding_a_folder_equals_embedding_each_file(tmp_path, monkeypatch):
     monkeypatch.setattr(features, "CHUNK_SAMPLES", 64)
     given = {"data.channels": 2, "data.rate_hz": 100.0, "model.width": 4, "model.context_width": 4}
-    config = of_files(tmp_path, **given)
+    config = configure(tmp_path, **given)
     model = series.build_model(config)
     variables = jax.jit(model.init)(jax.random.key(0), {"x": np.zeros((1, 32, 2), "f")})
     pretrained = models.Pretrained(model.module, variables, series.describe_input(config))
@@ -639,7 +632,7 @@ def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkey
 
 
 @pytest.mark.whole
-def test_an_audit_alone_and_a_run_that_has_everything(tmp_path):
+def test_audit_and_whole_run(tmp_path):
     command = ("experiments.train", "--config", "configs/series_ar1.py", *flags_of(TINY))
     run(*command, "--workdir", tmp_path / "audit", "--audit")
     assert not (tmp_path / "audit" / "metrics.jsonl").exists()
@@ -652,6 +645,6 @@ def test_an_audit_alone_and_a_run_that_has_everything(tmp_path):
         assert (tmp_path / name).exists(), name
     scores = {(s.task, s.features, s.unit): s for s in read_scores(tmp_path)}
     assert {*scores} == {("steps", "c", "frame"), ("steps", "raw", "frame")}
-    assert scores["steps", "raw", "frame"].value > 0.9, "the sign of a number is in the number"
+    assert scores["steps", "raw", "frame"].value > 0.9, "raw values reveal their sign"
     z, c = models.load(tmp_path)(np.zeros((1, 8, 1), np.float32))
     assert z.shape == c.shape == (1, 8, 4)

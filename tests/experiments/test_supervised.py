@@ -1,4 +1,4 @@
-"""Networks trained whole on labels: the loss, the loop, the scores of audio, the one of images."""
+"""Networks trained on labels: loss, training loop, audio and image classifiers."""
 
 import functools
 import re
@@ -46,7 +46,7 @@ from experiments.training.supervised import (
 LOSS = jax.jit(jax.value_and_grad(cross_entropy))
 
 
-def test_cross_entropy_is_that_of_the_labelled_rows():
+def test_cross_entropy_ignores_unlabelled_rows():
     rng = np.random.default_rng(0)
     scores = 5 * rng.standard_normal((3, 4, 6))
     labels = rng.integers(-1, 6, (3, 4)).astype(np.int32)
@@ -68,7 +68,7 @@ def toy(
     unlabelled=0.0, num_steps=40, stop_at=None, drawn=None, accuracy=None, evaluate_every=1,
     save_every=0, **options,
 ):  # fmt: skip
-    """Rows far from zero, told apart once their mean, which the network keeps, is taken off."""
+    """Train a scalar model on rows that are separable only after subtracting their mean."""
 
     def centred(params, extra, batch, rng, train):
         mean = batch["x"].mean() if train else extra["mean"]
@@ -96,7 +96,7 @@ def toy(
 
 
 def near(share):
-    """An accuracy that is highest on the way: the network becomes ever surer."""
+    """Return an accuracy that peaks when the confidence of the network is `share`."""
 
     def accuracy(answer):
         return 1 - abs(float(jnp.exp(answer(np.array([[100.1]], np.float32))).max()) - share)
@@ -104,9 +104,9 @@ def near(share):
     return accuracy
 
 
-def test_a_network_learns_what_labels_say():
+def test_training_learns_the_labels():
     answer, words, records = toy()
-    assert words == "best at step 40 of 40, the most"  # nothing is held out: the last counts
+    assert words == "best at step 40 of 40, the most"  # nothing is held out
     log_p = np.asarray(answer(np.array([[99.0], [101.0]], np.float32)))
     np.testing.assert_allclose(np.exp(log_p).sum(1), 1, rtol=1e-6)
     assert log_p.argmax(1).tolist() == [0, 1]
@@ -117,16 +117,16 @@ def test_a_network_learns_what_labels_say():
 
 @pytest.mark.parametrize(("accuracies", "best", "last"), [
     ([*[0.1] * 4, 0.5, 0.9, *[0.8] * 99], 10, 26),
-    ([0.1, 0.5, 0.9, *[0.8] * 99], 4, 24),  # the first four do not count
-    ([0.5, 0.5, *[np.nan] * 98], 0, 24),  # as good is not better, nor NaN
+    ([0.1, 0.5, 0.9, *[0.8] * 99], 4, 24),  # scores before the first four evaluations do not count
+    ([0.5, 0.5, *[np.nan] * 98], 0, 24),  # neither equal accuracy nor NaN is an improvement
     ([*range(32), *[0] * 9], 63, 79),
 ])  # fmt: skip
-def test_a_training_ends_when_it_does_not_improve(accuracies, best, last):
-    """Six in a row that are no better, or its steps end it, and a cooldown of a fifth of them."""
+def test_training_stops_when_accuracy_stops_improving(accuracies, best, last):
+    """Stop after six evaluations without improvement; the cooldown is a fifth of the steps."""
     given, found = iter(accuracies), []
     due, cooldown = plan_evaluations(Recipe(optax.identity(), 80, 2, len))
 
-    def advance(state, end):  # a step adds 1 to all
+    def advance(state, end):  # a step adds 1 to everything
         params, own = (one + end - state.step for one in (state.params, state.extra["own"]))
         extra = {**state.extra, "own": own}
         return state._replace(step=jnp.int32(end), params=params, extra=extra), ""
@@ -148,8 +148,8 @@ def test_a_training_ends_when_it_does_not_improve(accuracies, best, last):
     assert [int(at) for at in state.opt_state[-1][1:]] == [begin, last]
 
 
-def test_a_cooldown_falls_to_zero_from_the_best():
-    """By hand: the best of step 4, Adam's moments of step 20, the batches of steps 20 to 23."""
+def test_cooldown_starts_from_the_best_parameters():
+    """Compare with a hand-written loop: best at step 4, cooldown in steps 20 to 23."""
     given = iter([0.1, 0.5, 0.9, *[0.8] * 8, 0.95])
     answer, words, records = toy(num_steps=80, accuracy=lambda _: next(given), evaluate_every=2)
     assert words == "best at step 24 of 24"
@@ -171,7 +171,7 @@ def test_a_cooldown_falls_to_zero_from_the_best():
         params = kept[4] if step == 20 else params
         label = np.random.default_rng(step).permutation(np.arange(8) % 2)[:6]
         x = 2.0 * label - 1
-        mean = x.sum() / 8  # two rows of no label are 0
+        mean = x.sum() / 8  # the two unlabelled rows are 0
         update, state = advance(gradient(params, x - mean, label), state)
         params = jax.tree.map(lambda one, own, rate=rate: one + rate * own, params, update)
     scale, weight, bias = params
@@ -182,8 +182,7 @@ def test_a_cooldown_falls_to_zero_from_the_best():
 @pytest.mark.parametrize(("accuracy", "stop_at", "best"), [
     (None, 12, 40), (near(0.76), 45, 20), (near(0.7), 105, 120),
 ])  # fmt: skip
-def test_a_training_on_labels_resumes(tmp_path, accuracy, stop_at, best):
-    """Before the best, after it, within the last evaluations or the cooldown."""
+def test_resumed_training_equals_uninterrupted_training(tmp_path, accuracy, stop_at, best):
     x, drawn, folder = np.array([[99.0], [100.5]], np.float32), [], tmp_path / "labels"
     options = {"num_steps": 400 if accuracy else 40, "accuracy": accuracy, "evaluate_every": 10}
     expected, words, _ = toy(**options)
@@ -191,12 +190,12 @@ def test_a_training_on_labels_resumes(tmp_path, accuracy, stop_at, best):
     options |= {"folder": folder, "save_every": 20, "settings": {"seed": 0}, "drawn": drawn}
     with pytest.raises(UserError, match=r"SIGTERM at step \d+"):
         toy(stop_at=stop_at, **options)
-    for first in (stop_at, None):  # once done, it answers at once
+    for first in (stop_at, None):  # a finished training is not repeated
         drawn.clear()
         answer, same_words, _ = toy(**options)
         np.testing.assert_array_equal(answer(x), expected(x))
         assert same_words == words
-        assert drawn[0] == 0  # for its shapes
+        assert drawn[0] == 0  # one batch is drawn for its shapes
         assert 0 not in drawn[1:]
         assert bool(drawn[1:]) == bool(first)
     drawn.clear()
@@ -204,8 +203,7 @@ def test_a_training_on_labels_resumes(tmp_path, accuracy, stop_at, best):
     assert drawn.count(0) == 2
 
 
-def test_the_step_of_a_training_on_labels_is_compiled_once(monkeypatch):
-    """Also after the best parameters were copied, at the beginning and for the cooldown."""
+def test_training_step_is_compiled_once(monkeypatch):
     made = []
 
     def jit(*given):
@@ -218,8 +216,7 @@ def test_the_step_of_a_training_on_labels_is_compiled_once(monkeypatch):
 
 
 @pytest.mark.parametrize(("step", "number"), [(20, 3), (120, 12)])
-def test_a_signal_in_an_evaluation_is_heard(tmp_path, step, number):
-    """In that of the best parameters, which a resumed training must not pass over, and the last."""
+def test_signal_during_an_evaluation_stops_training(tmp_path, step, number):
     x, seen, drawn = np.array([[99.0], [100.5]], np.float32), [], []
 
     def interrupted(answer):
@@ -249,7 +246,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def sound():
-    """Tones of 10 to 40 frames, their pitch a speaker's and a phone's; the first frame unnamed."""
+    """Return tones whose pitch gives phone and speaker; the first frame is unlabelled."""
     rng, labels, sounds = np.random.default_rng(0), {}, []
     lengths = 160 * np.array([10, *rng.integers(20, 40, 27), *[30] * 12])  # few shapes to test
     for i, length in enumerate(lengths):
@@ -267,8 +264,7 @@ def sound():
     return AudioData(train, test, {"toy": Phones(labels, ("low", "high"))})
 
 
-def test_networks_that_were_not_asked_for_are_kept(tmp_path):
-    """Another command was stopped in one of them, and goes on from it."""
+def test_checkpoints_of_other_networks_are_kept(tmp_path):
     made = tmp_path / "probes" / "networks-5"
     (made / "stopped").mkdir(parents=True)
     with scratch_checkpoints(tmp_path, 5) as folder_of:
@@ -299,8 +295,7 @@ def test_scores_of_audio(config, sound, tmp_path, monkeypatch, capsys):
     assert ", by 3 held-out utterances of 28\n" in said
 
 
-def test_labels_that_were_corrected_are_another_training(config, sound, tmp_path, monkeypatch):
-    """A stopped one had gone on with what it had learned of the wrong ones."""
+def test_changed_labels_change_the_training_settings(config, sound, tmp_path, monkeypatch):
     given = []
 
     def take(*args, settings, **options):
@@ -318,15 +313,11 @@ def test_labels_that_were_corrected_are_another_training(config, sound, tmp_path
     assert [one == given[0] for one in given] == [True, True, False, False]
 
 
-def test_a_training_of_one_step_makes_it():
-    """A fifth of it had been kept for a cooldown."""
+def test_training_of_one_step_has_no_cooldown():
     assert toy(num_steps=1, accuracy=lambda _: 0.5)[1] == "best at step 0 of 1, the most"
 
 
-def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
-    config, sound, tmp_path, monkeypatch
-):
-    """The longest is trained on: it may be the only one that holds a window."""
+def test_early_stopping_utterances_are_not_trained_on(config, sound, tmp_path, monkeypatch):
     drawn, read, held = [], set(), []
 
     def end(*args, **options):
@@ -359,10 +350,7 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
     assert held[:4] == held[4:]
 
 
-def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_frames(
-    config, sound, tmp_path, monkeypatch
-):
-    """Those at the middles of frames, of which MFCC have one every 10 ms."""
+def test_labels_are_sampled_at_the_middle_of_each_frame(config, sound, tmp_path, monkeypatch):
     encoder, given = ConvEncoder(4, strides=(5, 4, 2, 2, 4)), []
     model: Any = types.SimpleNamespace(module=types.SimpleNamespace(encoder=encoder))
     monkeypatch.setattr(audio_frames, "probe_scores", lambda *args, **_: given.append(args) or [])
@@ -380,10 +368,7 @@ def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_fram
                 assert len(own) == len(every) // stride
 
 
-def test_each_utterance_is_embedded_once_by_one_program_for_both_networks(
-    config, sound, monkeypatch
-):
-    """Also if the trained weights lie on a mesh, as after a training."""
+def test_each_utterance_is_embedded_once_without_recompilation(config, sound, monkeypatch):
     model = audio.build_model(config)
     x = jnp.zeros((1, 2560))
     variables = jax.jit(model.init)(jax.random.key(0), {"x": x})
@@ -412,14 +397,14 @@ def test_each_utterance_is_embedded_once_by_one_program_for_both_networks(
         np.testing.assert_allclose(alone["W_1 c"][name], nearest, atol=1e-5)
 
 
-def test_a_network_needs_another_utterance_to_stop_by(config, sound):
+def test_early_stopping_needs_a_second_utterance(config, sound):
     config.probe.tasks, config.probe.hours = ("phones",), 1e-6
     with pytest.raises(UserError, match="toy has one labelled training utterance"):
         audio_probes.probe_tasks(config, sound)
 
 
 def dark_and_light():
-    """A config, 20 images of two classes, and a network of three numbers."""
+    """Return a config, 20 images of two classes and a model with three parameters."""
     config = image_fashion_mnist.get_config()
     config.data.batch_size, config.probe.num_epochs, config.probe.regions = 4, 1, 1
     config.optim.name, config.optim.learning_rate = "adam", 0.1
@@ -436,21 +421,20 @@ def dark_and_light():
     return config, Images(pixels.astype(np.uint8), labels, ("dark", "light")), model, prepare
 
 
-def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices():
+def test_image_classifier_starts_from_scratch_or_pretrained_weights():
     config, images, model, prepare = dark_and_light()
     pixels, labels = images.pixels, images.labels
     learned = replicate({"params": {"scale": jnp.array([1.0, 2.0, 3.0])}}, make_mesh(8))
     for start in (None, learned):
         answer, _ = image_supervised.train_classifier(config, images, model, prepare, start)
         assert answer(pixels).tolist() == labels.tolist()
-    config.probe.num_epochs = 30  # 150 steps: it knows all long before
+    config.probe.num_epochs = 30  # 150 steps are more than enough
     answer, words = image_supervised.train_classifier(config, images, model, prepare, None, images)
     assert answer(pixels).tolist() == labels.tolist()
     assert "the most" not in words
 
 
-def test_a_stopped_training_of_the_images_network_goes_on(monkeypatch, tmp_path):
-    """From its folder, unless the labels are others; it is evaluated if there is something to."""
+def test_image_classifier_resumes_unless_labels_changed(monkeypatch, tmp_path):
     given, (config, images, *others) = [], dark_and_light()
 
     def take(config, features, variables, draw, recipe, **options):
@@ -465,8 +449,7 @@ def test_a_stopped_training_of_the_images_network_goes_on(monkeypatch, tmp_path)
     assert given[0][2] == given[1][2] != given[2][2]
 
 
-def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch):
-    """Of schedule-free it would have to be the average that is evaluated."""
+def test_classifiers_use_the_optimizer_of_the_run(monkeypatch):
     config, given = audio_synthetic.get_config(), []
     config.optim.weight_decay = 0.5
     monkeypatch.setattr(
@@ -480,8 +463,7 @@ def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch)
         assert given[0][name] == config.optim[name]
 
 
-def test_the_rate_of_a_short_training_rises_and_falls():
-    """100 steps of few labels had been all warm-up, which ended at the highest rate."""
+def test_warm_up_is_short_in_short_trainings():
     config = dark_and_light()[0]
     assert config.optim.warmup_steps >= 100
     tx = make_own_optimizer(config, 100, 1.0, ("encoder",), "cosine")
@@ -494,8 +476,7 @@ def test_the_rate_of_a_short_training_rises_and_falls():
     assert rates[-1] < 0.01 * max(rates)
 
 
-def test_batch_norm_of_the_images_network_sees_the_batches(monkeypatch):
-    """It had been that of evaluation, mean 0 and variance 1, throughout a training from scratch."""
+def test_fine_tuning_updates_batch_norm_statistics(monkeypatch):
     config, images, model, prepare = dark_and_light()
 
     def apply(variables, x, train, *, method, mutable):
@@ -521,7 +502,7 @@ def test_batch_norm_of_the_images_network_sees_the_batches(monkeypatch):
 
 
 @pytest.mark.parametrize("encoder", ["small", "resnet18"])
-def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(encoder):
+def test_layer_decay_orders_image_encoder_layers_by_depth(encoder):
     config = image_fashion_mnist.get_config()
     config.model.encoder, config.model.stages = encoder, 2
     batch = jnp.zeros((1, *image.describe_input(config)["shape"]))
@@ -535,8 +516,7 @@ def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(encod
     assert len(found) > 2
 
 
-def test_a_stop_loses_no_answer_and_no_network_of_that_step(config, tmp_path, monkeypatch):
-    """Each may be trained for an hour, and the second be interrupted."""
+def test_interrupted_probes_keep_scores_and_checkpoints(config, tmp_path, monkeypatch):
     score = Score("phones", "first", "frame", "supervised", "whole network", "accuracy", 0.5)
     config.probe.tasks, found = ("phones",), []
 
@@ -557,7 +537,7 @@ def test_a_stop_loses_no_answer_and_no_network_of_that_step(config, tmp_path, mo
     probe = functools.partial(
         make_probe(audio, config, tmp_path, AudioData(None, None, {}), model), variables
     )
-    for step in (3, 4):  # another step has another network
+    for step in (3, 4):  # each step has its own networks
         with pytest.raises(KeyboardInterrupt):
             probe(step)
     assert [(one.data, one.step) for one in read_scores(tmp_path)] == [("first", 3), ("first", 4)]

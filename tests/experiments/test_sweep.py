@@ -25,7 +25,7 @@ def names(cells):
     return [cell.name for cell in cells]
 
 
-def test_the_product_of_grids_with_seeds(config):
+def test_grids_are_multiplied_with_seeds(config):
     grids = ["negatives.rule=batch,own_sequence", "model.num_offsets=2, 4,8"]
     cells = make_cells(config, grids, [], 2)
     assert len(cells) == 2 * 3 * 2
@@ -39,7 +39,7 @@ def test_the_product_of_grids_with_seeds(config):
     assert names(make_cells(config, [], [], 2)) == ["base,seed=7", "base,seed=8"]
 
 
-def test_single_cells_beside_the_grid(config):
+def test_single_cells_and_their_names(config):
     singles = ["", "model.norm=layer optim.learning_rate=1e-3", "two tasks: probe.tasks=()"]
     cells = make_cells(config, ["model.width=8"], singles, None)
     single = "model.norm=layer,optim.learning_rate=0.001"
@@ -47,26 +47,20 @@ def test_single_cells_beside_the_grid(config):
     assert cells[3].settings == {"probe.tasks": ()}
     assert names(make_cells(config, [], ["near:"], None)) == ["near"]
     assert names(make_cells(config, [], [], None)) == ["base"]
-    # Names are fit for directories.
-    keys = (
-        "model.width",
-        "model.context_width",
-        "model.num_offsets",
-        "loss.bias",
-        "loss.prior",
-        "loss.concentration",
-        "loss.margin",
-        "optim.learning_rate",
-        "negatives.temperature",
-    )
-    grid = [f"{key}=1" for key in (*keys, "optim.weight_decay", "optim.clip_norm")]
+    # Names are valid directory names.
+    keys = {
+        "model": ("width", "context_width", "num_offsets"), "negatives": ("temperature",),
+        "loss": ("bias", "prior", "concentration", "margin"),
+        "optim": ("learning_rate", "weight_decay", "clip_norm"),
+    }  # fmt: skip
+    grid = [f"{section}.{name}=1" for section, names in keys.items() for name in names]
     cells = make_cells(config, grid, ["data.path=/a/b", "data.path=..", "../up: seed=1"], None)
     assert all("/" not in cell.name and not cell.name.startswith(".") for cell in cells)
     assert len(cells[0].name) <= 180
     assert len(set(names(cells))) == len(cells)
 
 
-def test_cells_of_a_python_file(config, tmp_path):
+def test_cells_from_a_python_file(config, tmp_path):
     path = tmp_path / "cells.py"
     path.write_text(
         "GRID = {'probe.tasks': [('phones',), ()], 'data.path': ['a, b']}\n"
@@ -86,7 +80,7 @@ def test_cells_of_a_python_file(config, tmp_path):
     ("data.one_speaker", "true", True), ("data.path", "gs://a,b", "gs://a,b"),
     ("probe.tasks", "()", ()), ("probe.features", "('c','random_c')", ("c", "random_c")),
 ])  # fmt: skip
-def test_values_have_the_configs_type(config, key, text, value):
+def test_values_are_parsed_by_the_type_in_the_config(config, key, text, value):
     for form in (f"{key}={text}", f"--config.{key}={text}"):
         (cell,) = make_cells(config, [], [form], None)
         ((name, found),) = cell.settings.items()
@@ -106,7 +100,7 @@ def test_values_have_the_configs_type(config, key, text, value):
     ([], ["..: model.width=8"], None, "has no letter or digit in its name"),
     (["seed=1,2"], [], 2, "beside --seeds"), ([], [], 0, "--seeds is 0"),
 ])  # fmt: skip
-def test_mistakes(config, grids, singles, seeds, words):
+def test_invalid_cells_are_rejected(config, grids, singles, seeds, words):
     with pytest.raises(UserError, match=words):
         make_cells(config, grids, singles, seeds)
 
@@ -117,7 +111,7 @@ def test_mistakes(config, grids, singles, seeds, words):
     (mi_tasks, "num_steps", 7, "must divide num_steps"),
     (mi_consistency, "rows", (7, 3), "give numbers up to 28 that rise"),
 ])  # fmt: skip
-def test_a_word_that_no_cell_knows_is_refused(module, key, value, words):
+def test_cells_with_invalid_values_are_rejected(module, key, value, words):
     with pytest.raises(UserError, match=f"the cell x: .*{words}"):
         check_cell(module.get_config(), Cell("x", {key: value}))
     check_cell(mi_tasks.get_config(), Cell("x", {"num_seeds": 3}))
@@ -125,7 +119,7 @@ def test_a_word_that_no_cell_knows_is_refused(module, key, value, words):
         check_cell(ConfigDict({"seed": 0}), Cell("x", {}))
 
 
-def test_another_sweep_is_told_by_what_differs(tmp_path):
+def test_different_sweep_is_rejected_with_its_differences(tmp_path):
     here = {"config": {"model": {"width": 8}}, "cells": {"a": {"seed": 1}}, "rounds": [1, None]}
     check_same_sweep(here, here, tmp_path)
     other = {**here, "config": {"model": {"width": 4}}, "cells": {"a": {"seed": 2}, "c": {}}}
@@ -155,7 +149,7 @@ def jobs(tmp_path):
 
 
 def run(jobs, launch, num_signals=lambda: 0):
-    """Returns the names of the jobs that were started, and the number of comparisons."""
+    """Return the names of the started jobs and the number of comparisons."""
     started, compared = [], []
 
     def begin(wanted):
@@ -171,9 +165,9 @@ def run(jobs, launch, num_signals=lambda: 0):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_run_that_starts_is_no_longer_a_failed_one(tmp_path, config, monkeypatch, is_first):
+def test_starting_a_run_clears_its_failure(tmp_path, config, monkeypatch, is_first):
     monkeypatch.setattr(run_dir, "is_first", lambda: is_first)
-    (tmp_path / "config.json").write_text("{}")  # it failed before it read the data
+    (tmp_path / "config.json").write_text("{}")  # failed before reading the data
     run_dir.record_state(tmp_path, "failed")
     with run_dir.open_run(str(tmp_path), config, make_mesh(1)):
         assert bool(run_dir.read_failure(tmp_path)) != is_first
@@ -184,8 +178,8 @@ def test_a_run_that_starts_is_no_longer_a_failed_one(tmp_path, config, monkeypat
     (-9, "step 50\n", "killed by SIGKILL; its last words: step 50"),
     (-50, "", "killed by signal 50"), (0, "step 3\n", "step 3"),
 ])  # fmt: skip
-def test_the_error_is_of_the_last_start(jobs, code, words, error):
-    """A status of 0 before the last step is one, too, except after a signal."""
+def test_failure_records_the_last_error(jobs, code, words, error):
+    """Exit status 0 before the last step is also a failure, except after a signal."""
 
     def launch_one(job):
         finish(job.folder, step=3)
@@ -206,7 +200,7 @@ def test_the_error_is_of_the_last_start(jobs, code, words, error):
 
 
 def scores_of(*values, task="phones", metric="accuracy", features="c", **options):
-    """A score of a cell on each of several sets."""
+    """Return one score of a cell per data set."""
     return [
         Score(task, f"set{i}", "frame", features, "linear", metric, v, step=4, **options)
         for i, v in enumerate(values)
@@ -214,7 +208,7 @@ def scores_of(*values, task="phones", metric="accuracy", features="c", **options
 
 
 def best_of(*found, task="phones", seeds=(0,)):
-    """The cells that go on, a letter with each seed, by their scores, and the lines said."""
+    """Return the cells kept, named by letter and seed, and the printed lines."""
     cells = [
         Cell(f"{name}{seed}", {"model.width": name, "seed": seed})
         for name in "abcd"
@@ -224,11 +218,11 @@ def best_of(*found, task="phones", seeds=(0,)):
     return " ".join(names(kept)), lines
 
 
-def test_the_best_third_goes_on_by_the_mean_of_seeds_and_data():
+def test_best_third_is_kept_by_mean_score():
     values = [(0.9, 0.2), (0.5, 0.6), (0.6, 0.6), (0.6, 0.6), (0.7, 0.6), (), (), ()]
     found = [scores_of(*own) for own in values]
     kept, lines = best_of(*found, seeds=(0, 1))
-    # Two of four: b has 0.6, a 0.55; c lacks a seed and d both.
+    # Means: a 0.55, b 0.6; c lacks a seed, d has no scores.
     assert kept == "a0 a1 b0 b1"
     for line, words in zip(lines, ("goes on: b0 60.0", "goes on: a0 55.0"), strict=True):
         assert all(word in line for word in words.split())
@@ -239,8 +233,8 @@ def test_the_best_third_goes_on_by_the_mean_of_seeds_and_data():
         best_of(*found[4:6], seeds=(0, 1))
 
 
-def test_cells_are_ranked_by_one_metric_whose_direction_counts():
-    # A cell that failed between two sets has no score on the harder one, and does not win.
+def test_ranking_uses_one_metric_and_its_direction():
+    # A cell without a score on the harder set does not win.
     kept, lines = best_of(scores_of(0.8), scores_of(0.9, 0.3), scores_of(0.9, 0.4))
     assert (kept, lines[-1].split("  ")[0], "1 of 2" in lines[-1]) == ("c0", "ends: a0", True)
     less = {"task": "codes", "higher_is_better": False}
@@ -252,12 +246,12 @@ def test_cells_are_ranked_by_one_metric_whose_direction_counts():
     assert kept == "a0"
     assert [line.split("  ")[0] for line in lines] == ["goes on: a0", "ends: b0"]
     near = [one._replace(method="knn") for one in scores_of(0.9)]
-    assert best_of(near + scores_of(0.6), scores_of(0.7))[0] == "b0"  # a linear probe first
+    assert best_of(near + scores_of(0.6), scores_of(0.7))[0] == "b0"  # linear probes are preferred
     (line,) = best_of(scores_of(-0.25, task="similarity", metric="correlation"))[1]
     assert line.endswith("correlation -0.25")
 
 
-def test_scores_of_the_last_step_count(tmp_path):
+def test_ranking_uses_scores_of_the_last_step(tmp_path):
     (tmp_path / "config.json").write_text('{"num_steps": 4}')
     early = scores_of(0.0, task="ABX")[0]._replace(step=2)
     near = scores_of(0.8, task="classes")[0]._replace(method="knn")
@@ -267,7 +261,7 @@ def test_scores_of_the_last_step_count(tmp_path):
     assert last_scores(tmp_path, "abx", "z") == []
 
 
-def test_rounds_take_a_third_of_a_cells_own_steps(config):
+def test_each_round_divides_steps_by_three(config):
     cells = [Cell("a", {}), Cell("b", {"num_steps": 90})]
     config.num_steps = 100
     steps = [[cell.settings["num_steps"] for cell in shorten(config, cells, n)] for n in (2, 1, 0)]
@@ -284,7 +278,7 @@ IMAGE_TASKS = ("neighbours", "linear", "knn", "supervised")
     (audio_synthetic, ("phones",), ("z", "c"), "speakers/c", "such as phones/z"),
     (audio_synthetic, ("phones",), ("z", "c"), "phones/mfcc", r"probe\.features \(z, c\)"),
     (audio_synthetic, (), ("z", "c"), None, "has none"),
-    # On a baseline all would tie, and of codes the collapsed win; what --rank-by names is free.
+    # Baselines tie and collapsed codes win, so they need an explicit --rank-by.
     (audio_synthetic, ("codes", "phones"), ("mfcc", "random c", "c", "z"), None, ("phones", "c")),
     (audio_synthetic, ("phones",), ("mfcc",), "phones/mfcc", ("phones", "mfcc")),
     (audio_synthetic, ("phones",), ("mfcc", "random c"), None, "has none"),
@@ -292,7 +286,7 @@ IMAGE_TASKS = ("neighbours", "linear", "knn", "supervised")
     (image_fashion_mnist, IMAGE_TASKS, ("z",), None, ("linear", "z")),
     (image_fashion_mnist, IMAGE_TASKS, ("z",), "neighbours/z", r"probe\.tasks \(linear, knn\)"),
 ])  # fmt: skip
-def test_cells_are_ranked_by_a_probe_of_what_they_learn(make, tasks, features, rank_by, found):
+def test_default_ranking_uses_a_probe_of_learned_features(make, tasks, features, rank_by, found):
     config = make.get_config()
     config.probe.tasks, config.probe.features = tasks, features
     if isinstance(found, tuple):
@@ -306,8 +300,7 @@ def command(*flags, status=1):
     return commands.run("tests.fake_sweep", "--config=audio_synthetic", *flags, status=status)
 
 
-def test_rounds_end_to_end(tmp_path):
-    """Cells for a third of the steps, the best for all; again, and only what failed starts."""
+def test_sweep_with_rounds(tmp_path):
     where = ("--config.model.width=8", f"--workdir={tmp_path}")
     flags = ("--cell=narrow: model.width=4", "--cell=", "--cell=wrong: data.source=folder",
              "--rounds=2", "--rank-by=phones/z", "--config.num_steps=4",

@@ -47,7 +47,7 @@ def tiny(get_config=text_sentences.get_config, **settings):
 
 
 def corpus_of(documents, words=9, seed=0):
-    """Documents of so many sentences of 1 to 5 words; tokens count up, so that each is known."""
+    """Return documents with random sentences of 1 to 5 words; each token is unique."""
     lengths = np.random.default_rng(seed).integers(1, 6, sum(documents))
     starts = np.concatenate([[0], np.cumsum(lengths)])
     tokens = np.arange(starts[-1], dtype=np.int32)
@@ -56,13 +56,13 @@ def corpus_of(documents, words=9, seed=0):
     return Corpus(tokens, starts, bounds, vocabulary, [])
 
 
-def test_runs_hold_consecutive_sentences_of_one_document():
+def test_runs_are_consecutive_sentences_of_one_document():
     corpus = corpus_of([40, 3, 1, 12])
     draw = make_runs(corpus, run_sentences=8, max_words=4, batch_size=300, seed=2)
     batch, again = draw(7), draw(7)
     np.testing.assert_array_equal(batch["x"], again["x"])
     assert not np.array_equal(batch["x"], draw(8)["x"])
-    line = np.array([0, 40 + 8, 40 + 16 + 8, 40 + 2 * 16])  # short ones have room on either side
+    line = np.array([0, 40 + 8, 40 + 16 + 8, 40 + 2 * 16])  # short documents are padded
     for x, document, place in zip(batch["x"], batch["utterance"], batch["sample"], strict=True):
         first = corpus.document_starts[document] + place - line[document]
         stop = min(first + 8, corpus.document_starts[document + 1])
@@ -74,9 +74,9 @@ def test_runs_hold_consecutive_sentences_of_one_document():
                 wanted = corpus.tokens[begin:end][:4].tolist()
             assert x[place].tolist() == wanted + [-1] * (4 - len(wanted))
     count = np.bincount(batch["utterance"], minlength=4)
-    assert count[2] == 0, "one sentence predicts nothing"
+    assert count[2] == 0, "a single sentence has no successor"
     assert 0.55 < count[0] / 300 < 0.78, "40 of 40 + 8 + 12"
-    assert count[1] > 20, "a document that is shorter is a run by itself"
+    assert count[1] > 20, "a short document is a run"
 
 
 def test_processes_share_a_batch(monkeypatch):
@@ -103,8 +103,8 @@ def loss_of(problem, batch, variables):
 
 
 @pytest.mark.parametrize("get_config", [text_sentences.get_config, text_quick_thoughts.get_config])
-def test_sentences_that_do_not_exist_count_for_nothing(get_config):
-    """A batch of short runs has the loss of the same runs without the empty places."""
+def test_missing_sentences_do_not_affect_the_loss(get_config):
+    """Removing the empty sentences of short runs leaves the loss unchanged."""
     problem = problem_of(tiny(get_config))
     batch = problem.draw(0)
 
@@ -120,8 +120,7 @@ def test_sentences_that_do_not_exist_count_for_nothing(get_config):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_both_directions_find_their_neighbour():
-    """With sentences that name their place, f of place t finds g of t + 1 and of t - 1."""
+def test_forward_and_backward_branches_align_neighbours():
     problem = problem_of(tiny(text_quick_thoughts.get_config))
     batch, place = problem.draw(0), np.tile(np.arange(6), (4, 1))[..., None]
     outputs = CPCOutputs(*map(jnp.asarray, (place, 10 * place, 100 * place[..., None])))
@@ -136,8 +135,7 @@ def test_both_directions_find_their_neighbour():
     np.testing.assert_array_equal(apart, np.abs(np.subtract.outer(first, first)))
 
 
-def test_the_own_sentence_is_no_candidate_of_quick_thoughts_and_zero_is_a_switch():
-    """By loops over anchors, with the rule row by row."""
+def test_quick_thoughts_excludes_own_sentence_and_may_add_zero_score():
     plain, zero = (
         problem_of(tiny(text_quick_thoughts.get_config, **given))
         for given in ({}, {"negatives.choose": "with_zero"})
@@ -168,9 +166,9 @@ def test_the_own_sentence_is_no_candidate_of_quick_thoughts_and_zero_is_a_switch
         np.testing.assert_allclose(sums.loss[0] / sums.anchors[0], wanted, rtol=1e-4)
 
 
-def test_the_same_sentence_in_another_run_is_no_negative():
+def test_same_sentence_in_another_run_is_not_a_negative():
     problem = problem_of(tiny(**{"data.num_documents": 2, "data.block_sentences": 40}))
-    first, row = np.array([10, 13, 16]), np.arange(3)  # the last begins where the first ends
+    first, row = np.array([10, 13, 16]), np.arange(3)  # run 2 starts where run 0 ends
     batch = {"x": np.zeros((3, 6, 10), np.int32), "sequence": row, "utterance": 0 * row,
              "sample": first}  # fmt: skip
     outputs = CPCOutputs(*(jnp.zeros((3, 6, 1)) for _ in range(3)))
@@ -186,12 +184,12 @@ def test_the_same_sentence_in_another_run_is_no_negative():
     ({"probe.features": ("vectors",)}, "probe.word_vectors"),
     ({"probe.features": ()}, r"probe.features is \(\)"),
 ])  # fmt: skip
-def test_values_that_cannot_be(settings, words):
+def test_invalid_settings_are_rejected(settings, words):
     with pytest.raises(UserError, match=words):
         interpret(CONTRASTIVE["text"], tiny(**settings))
 
 
-def test_files_need_a_path_two_words_and_neighbours(tmp_path):
+def test_unusable_text_files_are_rejected(tmp_path):
     (tmp_path / "a.txt").write_text("one. one. one.")
     for path, mistake in (("", r"data\.path"), (str(tmp_path), "a vocabulary of 1 words")):
         with pytest.raises(UserError, match=mistake):
@@ -204,7 +202,7 @@ def test_files_need_a_path_two_words_and_neighbours(tmp_path):
     probes.probe_tasks(tiny(**{"probe.tasks": ("genre",)}), made)
 
 
-def test_what_is_cut_or_left_out_is_counted(tmp_path, monkeypatch):
+def test_truncated_and_skipped_text_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
     folder, draw, said = tmp_path / "texts", np.random.default_rng(0), []
     folder.mkdir()
@@ -223,7 +221,7 @@ def test_what_is_cut_or_left_out_is_counted(tmp_path, monkeypatch):
     assert names == ["e.txt", "g.epub", "data.max_words", "documents"]
 
 
-def test_words_and_books_are_one_text_to_sentences_and_to_words(tmp_path, monkeypatch):
+def test_words_and_books_are_combined_in_both_kinds(tmp_path, monkeypatch):
     monkeypatch.setenv("CPC_DATA", str(tmp_path))
     for name, said in (("words", "A cat. A dog."), ("books", "A dog ran. A cat sat. A dog.")):
         folder = texts.prepared_folder(name, tmp_path) / "text"
@@ -243,7 +241,7 @@ def test_words_and_books_are_one_text_to_sentences_and_to_words(tmp_path, monkey
         assert np.diff(corpus.document_starts).tolist() == [3, 2]
 
 
-def test_other_words_than_those_a_run_began_with_are_refused(tmp_path):
+def test_changed_vocabulary_is_rejected(tmp_path):
     config = tiny()
     made = load_data(config, str)
     for _ in range(2):
@@ -257,14 +255,11 @@ def test_other_words_than_those_a_run_began_with_are_refused(tmp_path):
         text.record(config, tmp_path, changed)
 
 
-# Probes.
-
-
 def init(config, model):
     return jax.jit(model.init)(jax.random.key(0), {"x": np.zeros((1, 6, 10), np.int32)})
 
 
-def test_probes_see_what_is_there(tmp_path):
+def test_probes_find_the_topic_in_each_feature(tmp_path):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 80)
     said = [[f"topic{label}a", *rng.choice(["common" + c for c in "abcd"], 3)] for label in labels]
@@ -274,7 +269,7 @@ def test_probes_see_what_is_there(tmp_path):
     made = made._replace(tasks={"movies": (tuple(map(" ".join, said)), labels)})
     found = make_probe(text, config, tmp_path, made, model)(init(config, model), 3)
     scores = {(score.task, score.features): score for score in found}
-    # z and mean are of random word vectors with 4 numbers, which tell words apart by chance.
+    # z and mean come from 4 random numbers per word, which separate topics only partly.
     for features, accuracy in {"z": 0.75, "mean": 0.75, "bag": 0.9}.items():
         assert scores["movies", features].value > accuracy, features
     for score in found:
@@ -287,8 +282,7 @@ def test_probes_see_what_is_there(tmp_path):
     assert {"here: bag of words", "paper: CPC"} <= set(table.frame.method)
 
 
-def test_a_context_that_knows_the_next_topic_finds_the_next_sentence():
-    """Predictions that are the next sentence's own latent win always; the untrained ones do not."""
+def test_perfect_predictions_find_the_next_sentence():
     config = tiny(**{"model.num_offsets": 1})
     corpus = make_grammar(20, 6, order=1.0)
     draw = make_runs(corpus, run_sentences=6, max_words=10, batch_size=64, seed=0)
@@ -308,8 +302,8 @@ def test_a_context_that_knows_the_next_topic_finds_the_next_sentence():
     assert not right[~differ].any(), "a tie is lost"
 
 
-def test_no_question_is_whether_the_same_sentence_follows(monkeypatch):
-    """Of runs with one second sentence, or one that is missing, that is no question."""
+def test_equal_sentences_are_not_compared(monkeypatch):
+    """Runs with equal or missing second sentences give no question."""
     config = tiny(**{"probe.features": ("bag",)})
     made = load_data(config, str)
     x = np.full((3, 3, 4), -1, np.int32)
@@ -322,13 +316,13 @@ def test_no_question_is_whether_the_same_sentence_follows(monkeypatch):
         "sentence within run",
         [2, 2, 0],
     )
-    # Of run 1 the second sentence would be set against that of run 0, which is the same.
+    # The second sentence of run 1 would be compared with the equal one of run 0.
     assert score.outcomes.counts.tolist() == [2, 1, 1]
     assert (score.low, score.high, score.outcomes.items) == (None, None, "")
     assert score.setting == "3 runs, too few for an interval"
 
 
-def test_wrong_sentences_are_of_where_the_unit_says(monkeypatch):
+def test_distractors_come_from_the_unit_of_the_task(monkeypatch):
     corpus = corpus_of([40, 17, 5])
     runs = cut_runs(corpus, run_sentences=8, max_words=5, most=99, seed=0)
     monkeypatch.setattr(probes, "cut_runs", lambda *_, **__: runs)
@@ -354,7 +348,7 @@ def test_wrong_sentences_are_of_where_the_unit_says(monkeypatch):
             assert len(np.unique(distance[asked])) > 8
 
 
-def test_some_runs_of_a_batch_are_of_one_document():
+def test_document_fraction_draws_runs_from_one_document():
     corpus = corpus_of([40, 30, 50, 60])
     sizes = {"run_sentences": 8, "max_words": 4, "batch_size": 40, "seed": 2}
     mixed, usual = make_runs(corpus, document_fraction=0.75, **sizes), make_runs(corpus, **sizes)
@@ -375,13 +369,13 @@ def test_some_runs_of_a_batch_are_of_one_document():
     assert any(first != second for first, second in strict)
 
 
-def test_runs_that_are_cut_share_no_sentence():
+def test_cut_runs_do_not_share_sentences():
     corpus = corpus_of([40, 3, 1, 12, 17])
     cut = functools.partial(cut_runs, corpus, run_sentences=8, max_words=5)
     x, documents = cut(most=99, seed=0)
     assert sorted(documents) == [*[0] * 5, 1, 3, 3, 4, 4]
     assert sorted((x >= 0).any(-1).sum(1)) == [3, 4, *[8] * 8]
-    # One sentence has no next one: the only of its document, and the last of 17.
+    # Sentences 43 and 72 have no successor: the only one of its document and the last of 17.
     kept = np.delete(np.arange(73), [43, 72])
     wanted = [np.arange(*corpus.sentence_starts[i : i + 2]) for i in kept]
     assert sorted(x[x >= 0]) == np.concatenate(wanted).tolist()
@@ -421,7 +415,7 @@ KNOWN = data.Vocabulary(("<unk>", "one", "two", "three"), np.array([0, 3, 2, 1])
     b"\xef\xbb\xbf3 2\r\none 1 2\r\ntwo 3 4\r\nnew york 5 6\r\n",
     b"new york\t5 6\none\t1 2\n\ntwo  3e0 4.0 \n",
 ])  # fmt: skip
-def test_word_vectors_in_every_form_of_text(tmp_path, content):
+def test_word_vector_file_formats(tmp_path, content):
     (tmp_path / "v.txt").write_bytes(content)
     found = probes.read_vectors(tmp_path / "v.txt", KNOWN)
     assert found.own.tolist() == [[0, 0], [1, 2], [3, 4], [0, 0]]
@@ -430,7 +424,7 @@ def test_word_vectors_in_every_form_of_text(tmp_path, content):
     assert found.others.tolist() == [[5, 6]]
 
 
-def test_words_of_vectors_may_be_numbers_and_hold_any_blank(tmp_path):
+def test_words_of_vectors_may_contain_digits_and_spaces(tmp_path):
     (tmp_path / "v.txt").write_text("4 2\none 1 2\ntwo 3 4\n1990 5 6\nroute 66 7 8\na\u00a0b 9 9\n")
     found = probes.read_vectors(tmp_path / "v.txt", KNOWN)
     assert found.new_words == ("1990", "route 66", "a\u00a0b")
@@ -445,17 +439,14 @@ def test_words_of_vectors_may_be_numbers_and_hold_any_blank(tmp_path):
     (b"one 1 2\n", "too few"), ("one 1 2\ntwo 3 4\n".encode("utf-16"), "line 1 of"),
     (b"2 3\none " + np.arange(3, dtype="<f4").tobytes() + b"\ntwo " + bytes(12), "binary"),
 ])  # fmt: skip
-def test_word_vectors_of_another_form_are_one_sentence(tmp_path, content, said):
+def test_malformed_word_vectors_are_rejected(tmp_path, content, said):
     (tmp_path / "v.txt").write_bytes(content)
     with pytest.raises(UserError, match=said) as caught:
         probes.read_vectors(tmp_path / "v.txt", KNOWN)
     assert str(caught.value).isprintable()
 
 
-# Commands.
-
-
-def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkeypatch):
+def test_embedding_a_folder_equals_embedding_each_file(tmp_path, monkeypatch):
     monkeypatch.setattr(text_embed, "MAX_SENTENCES", 8)
     config = tiny()
     model, words = text.build_model(config), load_data(config, str).train.vocabulary.words
@@ -482,8 +473,7 @@ def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkey
         text.embed_files(bare, tmp_path, ["c"], [])
 
 
-def test_files_are_read_in_the_form_of_the_training(tmp_path):
-    """Of lines a line is a sentence, and what is no letter is a word, too."""
+def test_files_are_read_in_the_training_format(tmp_path):
     index = {
         word: i for i, word in enumerate(["the", "cat", "n't", "sat", "'s", ",", "<unk>", "ran"])
     }
@@ -494,7 +484,7 @@ def test_files_are_read_in_the_form_of_the_training(tmp_path):
 
 
 @pytest.mark.whole
-def test_a_run_has_everything(tmp_path):
+def test_whole_run(tmp_path):
     settings = TINY | {"num_steps": 2, "log_every": 1, "eval_every": 2, "save_every": 2,
                        "model.num_offsets": 1, "probe.features": ("c", "bag")}  # fmt: skip
     flags = ("--config", "configs/text_sentences.py", *flags_of(settings))

@@ -1,4 +1,4 @@
-"""The step of an experiment: options train, on any number of devices, to the same numbers."""
+"""The training step: options, devices, accumulation, services and probes of the run."""
 
 import itertools
 import types
@@ -26,28 +26,20 @@ from experiments.training.contrastive import probe_once, probe_with_config
 from experiments.training.objective import scored
 from experiments.training.records import make_evaluation, make_summary
 from tests import plans, services
+from tests.experiments import test_clips
 
 
 @pytest.fixture(scope="module")
 def made():
-    """Sound for a few windows of 16 latents."""
+    """Return recordings of a few windows of 16 latents."""
     return data.make_synthetic(
         num_speakers=2, utterances_per_speaker=20, seconds=0.16, chain=data.phone_chain(4), seed=0
     )
 
 
 def make_config(**options):
-    from configs import audio_synthetic
-
-    config = audio_synthetic.get_config()
-    config.num_steps, config.optim.warmup_steps = 4, 1
-    config.data.window_samples, config.data.batch_size = 2560, 8
-    config.model.width, config.model.context_width, config.model.num_offsets = 8, 8, 3
-    config.evaluate.num_windows = 16
-    for key, value in options.items():
-        section, name = key.split("__")
-        config[section][name] = value
-    return config
+    sizes = {"data__window_samples": 2560, "model__num_offsets": 3}
+    return test_clips.make_config(**sizes | options)
 
 
 def problem_of(config, made):
@@ -70,8 +62,7 @@ def train(config, made, num_devices=1, steps=1):
 BOUND = ("bound", "bound_low", "bound_high", "log_n", "nats", "state")
 
 
-def test_a_loss_with_log_n_is_recorded_and_evaluated(made):
-    """With an average, and of batches of one speaker; the strict bound has batches of its own."""
+def test_bound_is_recorded_and_evaluated(made):
     config = make_config(
         data__one_speaker=True, model__context="lstm", model__norm="group", model__num_offsets=2,
         negatives__rule="one_per_sequence", negatives__temperature_rule="learned",
@@ -84,7 +75,7 @@ def test_a_loss_with_log_n_is_recorded_and_evaluated(made):
     assert set(BOUND) < set(record)
     assert "strict" not in state.metrics
     assert not any(key.startswith("strict") for key in record)
-    # As many offsets in the loss as configured, each with its own map.
+    # Each configured offset has its own map.
     gradient = optax.tree.get(state.opt_state, "mu")["model"]["predictor"]["W"]["kernel"]
     assert (np.abs(gradient).sum((0, 2)) > 0).tolist() == [True] * 2
 
@@ -97,7 +88,7 @@ def test_a_loss_with_log_n_is_recorded_and_evaluated(made):
         assert (np.array(found["bound"]) <= np.array(found["log_n"]) + 1e-5).all()
     assert strict["is_bound"]
     np.testing.assert_equal(evaluate(state._replace(params=state.ema, ema=None)), [own, strict])
-    # An evaluation that is not finite has no loss to be the best by.
+    # An evaluation that is not finite cannot be the best.
     broken = jax.tree.map(lambda leaf: leaf * jnp.nan, state.ema)
     assert np.isnan(evaluate(state._replace(ema=broken))[0]["loss"])
 
@@ -109,7 +100,7 @@ def test_a_loss_with_log_n_is_recorded_and_evaluated(made):
 
 
 def compare_devices(one, eight):
-    """N, loss and the first update's size, on 1 and on 8 devices."""
+    """Compare N, loss and first update on 1 and on 8 devices."""
     np.testing.assert_array_equal(one.metrics["offsets"].n, eight.metrics["offsets"].n)
     for name in ("loss", "gradient_norm"):
         assert eight.metrics[name] == pytest.approx(one.metrics[name], rel=1e-5)
@@ -120,11 +111,8 @@ def compare_devices(one, eight):
             np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
 
 
-def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made):
-    """In the record of the training, where it is that of its batch, and of the evaluation.
-
-    With 8 groups, as devices of the paper, each anchor meets the latents of its own window alone.
-    """
+def test_loss_without_log_n_records_only_the_strict_bound(made):
+    """Negatives in 8 shards: each anchor sees only its own window."""
     config = make_config(
         loss__name="sigmoid", loss__cosine=True, negatives__temperature=0.5, negatives__shards=8,
         model__context="conv", model__norm="layer", model__encoder="log_mel", model__num_offsets=2,
@@ -144,7 +132,7 @@ def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made):
     assert record["chance"] == pytest.approx(np.mean(record["chance_top1"]))
     for key in ("optimum", "posterior"):
         assert record.get(key) == getattr(problem.plan.description, key)
-    assert all("bound" in sentence for sentence in said)  # what is at chance is the strict bound
+    assert all("bound" in sentence for sentence in said)  # only the strict bound is at chance
     assert strict["series"] == "strict"
     assert strict["is_bound"]
     assert strict["has_bound"]
@@ -171,8 +159,7 @@ QUANTIZED = {
 }  # fmt: skip
 
 
-def test_aligned_predictions_of_codes(made, tmp_path):
-    """Records, and a run that stops and resumes to the last bit."""
+def test_aligned_predictions_of_codes_are_recorded_and_resume(made, tmp_path):
     config = make_config(
         **ALIGNED, **QUANTIZED, loss__align_by="best", negatives__num_sampled=5,
         model__norm="batch", model__context="conv", model__encoder="log_mel",
@@ -185,7 +172,7 @@ def test_aligned_predictions_of_codes(made, tmp_path):
         states.append(jax.device_get(state))
     first, second, _, whole = states
 
-    # Penalties are added to the loss of the objective, which an evaluation has alone.
+    # The training loss includes the commitment penalty, the test loss does not.
     record = make_summary(problem, lambda step: 0.0, str)(first.metrics, 1)
     assert record["commitment"] > 0
     assert 1 < record["perplexity"] <= 8
@@ -222,8 +209,8 @@ def test_aligned_predictions_of_codes(made, tmp_path):
     {"negatives__temperature_rule": "learned", "negatives__momentum": 0.9, "loss__cosine": True,
      "model__context": "conv", "model__norm": "channel", "model__padding": "same"},
 ])  # fmt: skip
-def test_devices_do_not_change_aligned_predictions(made, options):
-    """Two programs of a minute; the loss of sigmoid above goes through the same lines."""
+def test_aligned_predictions_do_not_depend_on_devices(made, options):
+    """Compiles for minutes; the sigmoid test above covers the same code by day."""
     config = make_config(**ALIGNED, **options)
     one, eight = (train(config, made, number)[0] for number in (1, 8))
     assert one.failure.tolist() == [-1, -1]
@@ -238,28 +225,27 @@ def test_devices_do_not_change_aligned_predictions(made, options):
     ({"optim__name": "schedule_free", "optim__schedule": "constant", "model__norm": "batch"},
      r"model\.norm"),
 ])  # fmt: skip
-def test_options_that_do_not_go_together_are_one_sentence(options, words):
+def test_incompatible_options_are_rejected(options, words):
     with pytest.raises(UserError, match=words):
         plans.plan_of(make_config(**options))
 
 
-def test_an_alignment_to_more_than_a_window_has_is_one_sentence(made):
+def test_alignment_beyond_the_window_is_rejected(made):
     with pytest.raises(UserError, match="sequences of 16 latents"):
         train(make_config(loss__align_to=16), made, steps=0)
 
 
-def test_one_speaker_batches_keep_the_strict_bound_strict(made):
+def test_strict_bound_of_one_speaker_batches_mixes_speakers(made):
     problem = problem_of(make_config(data__one_speaker=True), made)
     assert all(len(set(problem.draw(i)["speaker"].tolist())) == 1 for i in range(5))
     draw = problem.held_out.draw_independent
     assert any(len(set(draw(i)["speaker"].tolist())) > 1 for i in range(5))
     mixed = problem_of(make_config(), made).held_out
-    assert mixed.draw_independent is mixed.draw  # so that they are predicted once
+    assert mixed.draw_independent is mixed.draw  # so that outputs are computed once
 
 
-def test_parts_of_a_batch_keep_the_negatives_of_the_whole(made):
-    """Value, metrics and gradients to float32 rounding, in less memory, on 2 devices."""
-    # Whose rows share a speaker matters to this rule, so that rows out of order are seen.
+def test_accumulation_keeps_the_negatives_of_the_whole_batch(made):
+    """The rule depends on the speaker of each row, so reordered rows would be noticed."""
     config, mesh = make_config(model__width=64, negatives__rule="same_group"), make_mesh(2)
     results = []
     for number in (1, 4):
@@ -277,8 +263,7 @@ def test_parts_of_a_batch_keep_the_negatives_of_the_whole(made):
     assert less < 0.7 * memory
 
 
-def test_a_launch_of_the_experiment_is_its_steps(made):
-    """It takes as many batches and counts as many steps."""
+def test_launch_takes_several_batches(made):
     config = make_config()
     config.steps_per_launch = config.log_every = 2
     problem, mesh = problem_of(config, made), make_mesh(1)
@@ -287,8 +272,7 @@ def test_a_launch_of_the_experiment_is_its_steps(made):
     assert jaxpr.out_avals[0].shape == state.step.shape
 
 
-def test_services_get_the_run_and_hear_that_a_training_failed(tmp_path):
-    """A run may go on with another service, as the same run."""
+def test_services_are_started_and_finished_on_failure(tmp_path):
     config = make_config()
     write_json(tmp_path / "environment.json", {"id": "abc"})
     for name in ("wandb", "trackio"):
@@ -306,8 +290,7 @@ def test_services_get_the_run_and_hear_that_a_training_failed(tmp_path):
         assert given["config"]["model"]["width"] == 8
 
 
-def test_the_runs_own_probes_are_fitted_anew_where_their_scores_are_lost_or_replaced(tmp_path):
-    """Only these: the others stay, and so does the state of the run."""
+def test_lost_or_replaced_scores_are_probed_again(tmp_path):
     config = make_config(probe__tasks=("phones", "speakers"), probe__features=("c", "z"))
     fitted = []
 
@@ -343,20 +326,19 @@ def test_the_runs_own_probes_are_fitted_anew_where_their_scores_are_lost_or_repl
         other = with_settings(config, settings)
         probe_with_config(other, config, tmp_path, make_probe(other, name), None, step)
         assert fitted_anew() == replaced
-    # Two of them, of different features, before the run's own command comes.
+    # Two probes with other settings, one per feature.
     for features in ("c", "z"):
         other = with_settings(config, {**less, "probe.features": (features,)})
         probe_with_config(other, config, tmp_path, make_probe(other), None, 4)
     assert fitted_anew() == [("phones", "c"), ("phones", "z")]
-    # By the run's own command: fewer features, then another one, then other options.
+    # Changed settings of the run: fewer features, another feature, another option.
     assert fitted_anew(**{"probe.features": ("c",)}) == []
     new = fitted_anew(**{"probe.features": ("c", "mfcc")})
     assert new == [("phones", "mfcc"), ("speakers", "mfcc")]
     assert fitted_anew(**{"probe.hours": 0.2}) == everything
 
 
-def test_a_service_that_is_not_installed_is_a_sentence(tmp_path, monkeypatch):
-    """Before anything is made, and only if it is asked for."""
+def test_missing_service_package_is_reported(tmp_path, monkeypatch):
     config = series.get_config()
     monkeypatch.setattr(loop.importlib.util, "find_spec", lambda name: None)
     config.logger = "trackio"

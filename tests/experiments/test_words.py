@@ -1,4 +1,4 @@
-"""Words from end to end: each objective at its optimum, each switch, resume, mistakes."""
+"""Word models: objectives at their optimum, loss terms, readings, resume and input checks."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ from experiments.train import run as run_config
 from tests.fake_run import draw_nothing
 
 V = 6
-#: Of a language model that can be exact: a score of its own for each pair of words.
+#: A language model that can be exact: it has a score for each pair of words.
 EXACT = {
     "epochs": 10, "steps_per_launch": 40, "data.subsample": 0.0, "data.positions": 256,
     "model.name": "vlbl", "model.width": 8, "model.reach": 1, "model.bias": "unigram",
@@ -33,7 +33,7 @@ EXACT = {
 
 @functools.cache
 def chain():
-    """A Markov chain's 10,000 words, the most frequent first; and how often each pair is there."""
+    """Return 10,000 words of a Markov chain and the count of each pair."""
     rng = np.random.default_rng(0)
     follows, tokens = rng.dirichlet(np.full(V - 1, 0.7), size=V - 1), [0]
     for _ in range(10_000):
@@ -83,8 +83,8 @@ OBJECTIVES = [
     {"name": "sampled_softmax", "subtract_log_q": False},
     {"name": "sampled_logistic", "remove_hits": True},
 ]
-#: Noise that follows the context, or is learned, takes longer.
-BY_NIGHT = [
+#: Contextual and learned noise take longer.
+SLOW_OBJECTIVES = [
     {"name": "ranking_nce", "noise": "bigram", "share": 1, "draws": 8},
     {"name": "nce", "noise": "proposal", "share": 1, "draws": 8, "k": 8},
     {"name": "nce", "noise": "learned_unigram", "log_z": "learned"},
@@ -93,29 +93,29 @@ BY_NIGHT = [
 
 @pytest.mark.parametrize(
     "given",
-    [*OBJECTIVES, *(pytest.param(given, marks=pytest.mark.nightly) for given in BY_NIGHT)],
+    [*OBJECTIVES, *(pytest.param(given, marks=pytest.mark.nightly) for given in SLOW_OBJECTIVES)],
     ids=lambda given: "-".join(map(str, given.values())),
 )
-def test_each_objective_ends_at_the_optimum_of_likelihood(given):
-    """log p is read off as `log_p_scores` says; nothing is better than the pairs' frequencies."""
+def test_each_objective_reaches_the_optimal_perplexity(given):
+    """No model is better than the empirical pair frequencies."""
     perplexity, log_z = told(fitted(**given))
     best = best_perplexity()
     assert best - 1e-3 <= perplexity <= 1.01 * best
-    if given["name"] == "nce":  # the partition is 1 without being asked
+    if given["name"] == "nce":  # NCE normalizes itself
         assert abs(log_z.mean()) < 0.05
         assert log_z.std() < 0.1
 
 
-def test_without_its_correction_the_batch_learns_the_ratio_and_not_the_probability():
+def test_uncorrected_batch_noise_learns_the_ratio():
     trained = fitted(name="info_nce", noise="batch", share=32, subtract_log_q=False)
-    assert told(trained)[0] <= 1.01 * best_perplexity()  # read off as a ratio
+    assert told(trained)[0] <= 1.01 * best_perplexity()  # evaluated as a ratio
     wrong = trained.config.copy_and_resolve_references()
     wrong.objective.subtract_log_q = True
     assert told(trained._replace(config=wrong))[0] > 1.02 * best_perplexity()
 
 
 def draw_step(made, params, key):
-    """The first step's batch, and its places and rows under some parameters."""
+    """Return the loss, the drawn places and the batch of the first step."""
     choose, loss_fn = step.make(made.config, made.model, made.noise)
     batch = jax.tree.map(lambda x: jnp.asarray(x[0]), made.stream.launch(0))
     places, ids = choose(params, made.state.extra, batch, key)
@@ -138,7 +138,7 @@ def test_skip_gram_loss_equals_a_loop_over_pairs(name, remove):
                      objective__subtract_log_q="nce" not in name)  # fmt: skip
 
     @jax.jit
-    def first_loss(params, key):  # of parameters that are not all zero
+    def first_loss(params, key):  # parameters are not all zero
         params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(key, x.shape), params)
         loss, places, batch = draw_step(made, params, key)
         return loss(params), places.drawn, params["tables"], batch["tokens"]
@@ -164,8 +164,7 @@ def test_skip_gram_loss_equals_a_loop_over_pairs(name, remove):
     assert float(got) == pytest.approx(total, rel=1e-4)
 
 
-def test_shared_draws_stand_for_as_many_of_their_own():
-    """The mean over draws of the gradient does not depend on how many places share them."""
+def test_shared_draws_have_the_same_mean_gradient():
     slopes = []
     for given in ({"objective__share": 1, "objective__draws": 0},
                   {"objective__share": 0, "objective__draws": 40}):  # fmt: skip
@@ -181,16 +180,16 @@ def test_shared_draws_stand_for_as_many_of_their_own():
 
 
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
-def test_the_unknown_word_is_left_out_of_perplexity_as_it_is_of_training(name):
+def test_unknown_words_are_excluded_from_perplexity(name):
     made = made_with(model__name=name, model__bias="none")
     words = chain()[0].tokens[:200]
-    text = np.append(np.insert(words, [0, 7, 7, 50], 0), [0, 0])  # the second sentence is unknown
+    text = np.append(np.insert(words, [0, 7, 7, 50], 0), [0, 0])  # sentence 2 is unknown
     told = evaluate.tell(made, text, np.array([0, len(text) - 2, len(text)]))
     assert (told[2] == 1).all()
     for got, want in zip(told, evaluate.tell(made, words, np.array([0, len(words)])), strict=True):
         np.testing.assert_array_equal(got, want)
     np.testing.assert_allclose(told[1], 0.0, atol=1e-5)  # untrained, p is q
-    # Nothing is left: a sentence, and no score.
+    # Without known words there is a message and no score.
     unknown = chain()[0]._replace(tokens=np.zeros(9, np.int32), sentence_starts=np.array([0, 9]))
     made.config.evaluate.similarity, lines = False, []
     made = made._replace(text=made.text._replace(test=unknown))
@@ -199,7 +198,7 @@ def test_the_unknown_word_is_left_out_of_perplexity_as_it_is_of_training(name):
 
 
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
-def test_log_z_is_read_from_the_row_that_is_trained(name):
+def test_log_z_is_read_from_the_trained_row(name):
     made = made_with(model__name=name, model__bias="none", objective__name="nce",
                      objective__log_z="learned")  # fmt: skip
     params = dict(made.state.params)
@@ -207,14 +206,14 @@ def test_log_z_is_read_from_the_row_that_is_trained(name):
     words = chain()[0].tokens[:9]
     made = made._replace(state=made.state._replace(params=params))
     log_z = evaluate.tell(made, words, np.array([0, len(words)]))[1]
-    # The centre word's, once for each neighbour; of CBOW the word's before, or the last.
+    # Skip-gram: the centre word, once per neighbour; CBOW: the word before, or the last row.
     of = np.repeat(words, 2)[1:-1] if name == "skip_gram" else np.append(V, words[:-1])
     np.testing.assert_allclose(log_z, np.log(V - 1) - 10.0 * of, rtol=1e-5)
 
 
 @pytest.mark.parametrize("noise", ["bigram", "proposal"])
-def test_a_ratio_to_noise_that_follows_the_context_is_read_off_with_its_own_q(noise):
-    """Scores of 0, those of no training, say that the words are as the noise."""
+def test_contextual_noise_is_multiplied_back(noise):
+    """Scores of 0 mean that p equals q."""
     made = made_with(objective__name="negative_sampling", objective__noise=noise,
                      objective__share=1, model__bias="none")  # fmt: skip
     tables, dense = made.state.params["tables"], dict(made.state.params["dense"])
@@ -240,7 +239,7 @@ def test_counts_of_learned_unigram_noise_do_not_overflow():
     one = jnp.zeros(1, jnp.int32)
     ids, log_q = noise.draw(jax.random.key(0), state, {}, one, one, (1, 500))
     assert np.bincount(ids[0], minlength=V)[4] == pytest.approx(250, abs=60)
-    assert state["counts"][0] == 1  # never impossible
+    assert state["counts"][0] == 1  # never zero
     np.testing.assert_allclose(log_q(jnp.array([4, 5])), np.log(0.5), atol=1e-6)
 
 
@@ -253,7 +252,7 @@ QUICK = {
 
 
 @pytest.mark.whole
-def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch, capsys):
+def test_resumed_run_equals_uninterrupted_run(tmp_path, monkeypatch, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     corpus = synthetic(0, 3000, 50)
     assert corpus.sentence_starts[-1] == len(corpus.tokens) == corpus.vocabulary.counts.sum()
@@ -265,7 +264,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     steps = sorted(int(path.name) for path in (parts / "checkpoints").iterdir())
     shutil.rmtree(parts / "checkpoints" / str(steps[-1]))
     capsys.readouterr()
-    draw_nothing(monkeypatch)  # the other page has the same figures
+    draw_nothing(monkeypatch)  # figures were drawn for the first page
     run_config(config, str(parts), "cpu")
     assert f"resuming from step {steps[-2]}" in capsys.readouterr().out
     vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in (whole, parts)]
@@ -285,12 +284,12 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     ({"objective.noise": "proposal", "objective.share": 1, "objective.unique": True},
      "objective.noise is 'proposal'"),
 ])  # fmt: skip
-def test_a_config_that_cannot_be_names_its_keys(given, words):
+def test_invalid_settings_are_rejected(given, words):
     with pytest.raises(UserError, match=words):
         made_with(**given)
 
 
-def test_a_vocabulary_of_one_word_and_a_folder_without_a_path_are_refused():
+def test_unusable_text_is_rejected():
     words = Vocabulary(("<unk>", "the"), np.array([0, 50]))
     corpus = Corpus(np.ones(50, np.int32), np.array([0, 50]), np.array([0, 1]), words, [])
     config = make_config(KEYS)
@@ -301,8 +300,7 @@ def test_a_vocabulary_of_one_word_and_a_folder_without_a_path_are_refused():
         load_data(config, print)
 
 
-def test_lines_are_sentences_and_their_unknown_word_is_ours(tmp_path, monkeypatch):
-    """As in Mikolov's files of the Penn Treebank: a full stop is no end, <unk> is id 0."""
+def test_line_format_keeps_unknown_words(tmp_path, monkeypatch):
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
     (tmp_path / "ptb").mkdir()
     (tmp_path / "ptb" / "ptb.train.txt").write_text(" mr. <unk> is n \n is mr. <unk> \n" * 3)

@@ -1,4 +1,4 @@
-"""Arguments of another kind, and batches without a negative, are refused."""
+"""Invalid arguments, and batches without negatives."""
 
 import functools
 
@@ -32,7 +32,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_batch_without_negatives_is_refused(name):
+def test_batch_without_negatives_is_rejected(name):
     rule, x = ALONE[name], outputs_of(1).z[0]
     refused = functools.partial(pytest.raises, UserError, match="no anchor has a negative")
     with refused():
@@ -46,8 +46,7 @@ def test_a_batch_without_negatives_is_refused(name):
             loss(x, x, FLAT, FLAT, rule, 1)
 
 
-def test_a_batch_without_positives_is_refused():
-    """For times that count no latents, such as those in seconds or of one latent a sequence."""
+def test_batch_without_positives_is_rejected():
     right = Position.grid(2, 5)
     refused = functools.partial(pytest.raises, UserError, match="no anchor has a positive")
     for time in (0 * right.time, 10 * right.time, 0):
@@ -58,15 +57,15 @@ def test_a_batch_without_positives_is_refused():
             loss(*[outputs_of(1).z[0]] * 2, FLAT, FLAT, negatives.batch, 5)
 
 
-def test_sup_con_of_one_group_is_refused():
+def test_sup_con_with_one_group_is_rejected():
     args = outputs_of(3), Position.grid(3, 5, group=np.zeros(3, int)), negatives.excluding_sequence
     with pytest.raises(UserError, match="no anchor has a negative"):
         losses.cpc_loss(*args, loss=losses.sup_con)
     jax.eval_shape(lambda: losses.cpc_loss(*args))
 
 
-def test_traced_positions_without_a_negative_give_nan():
-    """A group may leave none by chance, which gives 0."""
+def test_traced_batch_without_negatives_is_nan():
+    """Within a group negatives may be missing by chance, which gives 0."""
 
     @functools.partial(jax.jit, static_argnums=1)
     def loss(positions, rule):
@@ -81,12 +80,11 @@ def test_traced_positions_without_a_negative_give_nan():
     assert float(jax.jit(of_group)(outputs_of(3), positions)[0]) == 0.0
 
 
-def test_padding_or_an_empty_queue_that_leaves_no_negative_gives_zero():
-    """As the last shard of an evaluation, which may hold one sequence or none."""
+def test_padded_batch_without_negatives_is_zero():
     masks = [jnp.broadcast_to(jnp.arange(3)[:, None] < num, (3, 5)) for num in (0, 1)]
     loss = jax.jit(lambda where: run_cpc(3, negatives.excluding_sequence, where=where))
     found = [*map(loss, masks)]
-    jax.eval_shape(lambda: run_cpc(3, negatives.excluding_sequence, where=masks[1]))  # a known one
+    jax.eval_shape(lambda: run_cpc(3, negatives.excluding_sequence, where=masks[1]))  # concrete
     nothing = jnp.full(4, -9, jnp.int32)
     empty = losses.MemoryBank(jnp.zeros((4, 4)), Position(*[nothing] * 4), jnp.zeros(4, bool))
     found.append(jax.jit(lambda: run_cpc(1, negatives.excluding_sequence, memory=empty))())
@@ -149,7 +147,7 @@ MALFORMED = [
 ]  # fmt: skip
 
 
-def test_malformed_arguments_are_named(unchecked):
+def test_invalid_arguments_are_named(unchecked):
     for match, options in MALFORMED:
         with pytest.raises(UserError, match=match):
             losses.cpc_loss(**{**RIGHT, **options})
@@ -165,7 +163,7 @@ def test_malformed_arguments_are_named(unchecked):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_arguments_of_another_type_are_named(name, unchecked):
+def test_arguments_of_wrong_type_are_named(name, unchecked):
     aligned = functools.partial(losses.acpc_loss, num_frames=3)
     for loss in (losses.cpc_loss, *([aligned] if name != "loss" else [])):
         for value in WRONG[name]:
@@ -173,7 +171,7 @@ def test_arguments_of_another_type_are_named(name, unchecked):
                 loss(**{**RIGHT, name: value})
 
 
-def test_rules_take_rules_and_functions(unchecked):
+def test_rule_arguments_of_wrong_type_are_named(unchecked):
     with pytest.raises(UserError, match="wrong type"):
         negatives.batch & plain_rule  # pyright: ignore[reportOperatorIssue]
     for function in ("batch", lambda anchor: True):
@@ -193,7 +191,7 @@ def test_rules_take_rules_and_functions(unchecked):
             losses.streaming_info_nce(x, x, positions, positions, rule, 1)
 
 
-def test_a_grid_is_the_positions_of_its_latents():
+def test_grid_positions():
     grid = Position.grid(2, 3, 4, group=np.array([7, 9]))
     for b, i, j in np.ndindex(2, 3, 4):
         assert [int(field[b, i, j]) for field in grid] == [b, i, j, (7, 9)[b]]

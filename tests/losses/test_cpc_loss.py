@@ -1,4 +1,4 @@
-"""The CPC loss, also of groups: goldens, naive float64 twins, closed forms and invariances."""
+"""The CPC loss: goldens, naive float64 twins, closed forms and invariances."""
 
 import dataclasses
 import functools
@@ -50,7 +50,7 @@ ANY_GOLDEN = any_rule(list(GOLDEN_RULES.values()))
 @functools.partial(jax.jit, static_argnames="block")
 @functools.partial(jax.value_and_grad, has_aux=True)
 def golden_loss(arrays, positions, where, temperature, cosine, *, block):
-    """The loss of latents that hold NaN outside the mask."""
+    """Return the loss of latents that are NaN outside the mask."""
     z, c, w = arrays
     predictions = jnp.einsum("bth,kdh->btkd", c, w)
     z, predictions = (
@@ -68,7 +68,7 @@ def pad(x, shape):
 
 
 def run_golden(params, inputs):
-    """Run a case in the shape of all cases; an offset that is added has predictions of 0."""
+    """Run a case padded to the shape of all cases; added offsets have zero predictions."""
     b, t = inputs["z"].shape[:2]
     if params["K"] == 12:
         size, num, block = (5, 24, 6, 8), 12, 512
@@ -109,7 +109,7 @@ def test_equals_golden(name):
     if not name.startswith(("chance", "tied")):  # ties there are broken by rounding
         close(track.acc_top1, expected["top1_strict"], atol=1e-6)
         close(track.acc_pairwise, expected["pairwise_win"], atol=1e-6)
-    num_counted = np.sum(counted > 0)  # the goldens' gradient is of the mean over offsets
+    num_counted = np.sum(counted > 0)  # the goldens hold the gradient of the mean over offsets
     for key, gradient in gradients.items():
         if f"grad_{key}" in expected:
             want = expected[f"grad_{key}"] * num_counted
@@ -117,7 +117,7 @@ def test_equals_golden(name):
         assert np.isfinite(gradient).all()
 
 
-def test_order_of_sequences_does_not_matter():
+def test_order_of_sequences_does_not_change_the_loss():
     params, inputs, _ = CASES["same_speaker_w2"]
     order = np.array([3, 1, 0, 2])
     moved = inputs | {key: inputs[key][order] for key in ("z", "c", "speaker")}
@@ -158,8 +158,7 @@ SHARDS = negatives.within_shards(2, 4)
     ],
     ids=["cut", "shards"],
 )  # fmt: skip
-def test_projected_candidates_give_the_same(options):
-    """With a memory, unless each shard has its own negatives."""
+def test_projecting_candidates_gives_the_same_loss(options):
     memory = [] if "rule" in options else [(6, 7)]
     arrays = random_arrays((4, 6, 7), (4, 6, 3), (2, 3, 7), *memory)
 
@@ -195,7 +194,7 @@ def random_outputs(batch=3, length=7, width=4, num_offsets=2, seed=0, lanes=()):
 
 
 def naive(outputs, positions, rule, offsets, **options):
-    """The losses of each offset's anchors."""
+    """Return the losses of the anchors of each offset."""
     losses, args = [[] for _ in offsets], (outputs.z, outputs.predictions, positions, rule, offsets)
     for row, _, target, allowed, scores in contrasts(*args, **options):
         s = scores[[target, *allowed], row]
@@ -204,9 +203,9 @@ def naive(outputs, positions, rule, offsets, **options):
 
 
 LANES = Position.grid(4, 4, 3, group=np.arange(4) % 2)
-OF_LANES = {name: RULES[name] for name in ("all", "exclude_own", "own_only", "same_speaker")}
-OF_LANES["shards"] = SHARDS
-ANY_LANE = any_rule(list(OF_LANES.values()))
+LANE_RULES = {name: RULES[name] for name in ("all", "exclude_own", "own_only", "same_speaker")}
+LANE_RULES["shards"] = SHARDS
+ANY_LANE = any_rule(list(LANE_RULES.values()))
 
 
 @functools.partial(jax.jit, static_argnames="rule")
@@ -214,13 +213,12 @@ def loss_of_lanes(outputs, positions, rule):
     return cpc_loss(outputs, positions, rule, block=5, offsets=(1, 3))
 
 
-@pytest.mark.parametrize("name", OF_LANES)
-def test_images_have_lanes(name):
-    """Rows for time, columns for lanes: the loss of images is the same function."""
-    outputs, rule = random_outputs(4, 4, 3, 2, lanes=(3,)), OF_LANES[name]
+@pytest.mark.parametrize("name", LANE_RULES)
+def test_lanes_equal_the_naive_twin(name):
+    outputs, rule = random_outputs(4, 4, 3, 2, lanes=(3,)), LANE_RULES[name]
     want = sum(map(np.mean, naive(outputs, LANES, rule, (1, 3))))
     for one in (ANY_LANE, *[SHARDS] * (rule is SHARDS)):
-        loss, _ = loss_of_lanes(outputs, with_index(LANES, list(OF_LANES).index(name)), one)
+        loss, _ = loss_of_lanes(outputs, with_index(LANES, list(LANE_RULES).index(name)), one)
         assert float(loss) == pytest.approx(want, rel=1e-5)
 
 
@@ -233,8 +231,8 @@ def test_equal_scores_give_log_n():
     np.testing.assert_allclose(sums.pairwise / sums.anchors, 0.5)
 
 
-def test_chance_is_that_of_each_anchor():
-    """With clips of 0, 6, 8 and 10 latents there are few to guess among at late times."""
+def test_chance_averages_over_anchors():
+    """Lengths of 0, 6, 8 and 10 leave few candidates at late times."""
     outputs, exists = random_outputs(8, 10, 4, 1), np.arange(10) < np.r_[0, [6] * 5, 8, 10][:, None]
 
     @jax.jit
@@ -245,7 +243,7 @@ def test_chance_is_that_of_each_anchor():
     among = np.array([exists[:, t].sum() for t in range(1, 10) for there in exists if there[t]])
     among = among[among > 1]
     assert float(sums.n[0]) == among.sum()
-    assert float(sums.sequences[0]) == 7  # the empty one is none
+    assert float(sums.sequences[0]) == 7  # the empty sequence does not count
     assert float(sums.chance[0]) == pytest.approx((1 / among).sum())
     track = Tracker(True)(sums)
     assert track.chance[0] == pytest.approx((1 / among).mean())
@@ -253,13 +251,13 @@ def test_chance_is_that_of_each_anchor():
 
 
 def margin_loss(positive, negatives, where, *, weight=1.0):
-    """A loss of no closed form here, which NaN would poison if masks came too late."""
+    """A loss without closed form that returns NaN if masks are applied too late."""
     hinge = jnp.square(jnp.maximum(0.0, 1.0 + negatives - positive[:, None]))
     return weight * jnp.where(where, hinge, 0.0).sum(-1)
 
 
 def shrink(rng, positive, scores, where):
-    """Scores below the positive, shrunk and moved with it."""
+    """Keep scores below the positive, shrunk and shifted with it."""
     return 0.5 * scores + 0.1 * positive[:, None], where & (scores < positive[:, None])
 
 
@@ -267,7 +265,7 @@ POSITIONS = positions_of(3, 5)
 
 
 def whole_matrices(loss, z, predictions, tau, bias):
-    """The loss of what `shrink` chooses, from one matrix of scores an offset."""
+    """Return the loss after `shrink`, from one score matrix per offset."""
     flat = Position(*(np.broadcast_to(p, (3, 5)).reshape(-1) for p in POSITIONS))
     anchors, total = Position(*(p[:, None] for p in flat)), 0.0
     for k in (1, 2):
@@ -280,9 +278,7 @@ def whole_matrices(loss, z, predictions, tau, bias):
 
 
 @pytest.mark.parametrize("loss", [info_nce, margin_loss])
-def test_any_loss_of_a_choice_by_blocks_equals_the_whole_matrix(loss):
-    """The bias is added to every score, and is learned, as is the temperature."""
-
+def test_blocks_equal_the_whole_matrix_for_any_loss(loss):
     def blocks(loss, z, predictions, tau, bias):
         options = {"temperature": tau, "bias": bias, "block": 6, "loss": loss, "choose": shrink}
         outputs = CPCOutputs(z, z, predictions)
@@ -295,8 +291,8 @@ def test_any_loss_of_a_choice_by_blocks_equals_the_whole_matrix(loss):
     assert_same(found, want, rtol=3e-5, atol=1e-5)
 
 
-def test_floor_of_cosines_is_that_of_the_temperature():
-    """e^(-1 / tau), also if learned; half of the anchors have all of their noise taken away."""
+def test_floor_of_cosines_follows_the_temperature():
+    """The floor is exp(-1 / tau); half of the anchors reach it."""
     loss = functools.partial(losses.hard_weighted, prior=0.3, concentration=0.5)
     outputs = random_outputs(3, 5, 5, 1)
     unit = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), outputs)
@@ -306,7 +302,7 @@ def test_floor_of_cosines_is_that_of_the_temperature():
 
     def whole(z, predictions, tau):
         scores = predictions[:, :-1, 0].reshape(-1, 5) @ z.reshape(-1, 5).T
-        place = jnp.arange(15).reshape(3, 5)[:, 1:].ravel()  # of the positives
+        place = jnp.arange(15).reshape(3, 5)[:, 1:].ravel()  # columns of the positives
         positive, where = scores[jnp.arange(12), place], jnp.arange(15) != place[:, None]
         return loss(positive, scores, where, temperature=tau).mean()
 
@@ -337,7 +333,7 @@ def test_strict_bound_equals_the_rule():
 
 
 def cost_of_all(positive, negatives, where, *, size):
-    """Not zero where an anchor does not count."""
+    """A loss that is nonzero for anchors that do not count."""
     return size * (1 + jnp.square(positive) + jnp.where(where, negatives, 0.0).sum(-1))
 
 
@@ -360,8 +356,7 @@ STRUCTURES = {
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_a_structure_saves_work_and_nothing_else(name):
-    """Rows and columns, padding, offsets that skip, an option of the loss that is learned."""
+def test_structured_rules_equal_general_rules_with_less_work(name):
     rule, bind_option = STRUCTURES[name]
     outputs = random_outputs(4, 4, 64, 2, lanes=(3,))
     unit = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), outputs)
@@ -390,8 +385,8 @@ def test_a_structure_saves_work_and_nothing_else(name):
 
 
 @pytest.mark.parametrize("columns", [None, 5])
-def test_a_temperature_bound_to_info_nce_is_that_of_the_loss(columns):
-    """The same program: derivative by hand, and rows that are cut."""
+def test_temperature_may_be_bound_to_info_nce(columns):
+    """Both give the same program, with derivative by hand and tiled rows."""
     outputs = random_outputs()
 
     def program(**options):
@@ -435,8 +430,7 @@ def traced_loss(positions, rule, where=True):
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_positions_that_a_structure_does_not_fit_are_refused(name):
-    """Known positions raise an error; traced ones give a loss that is NaN."""
+def test_positions_that_violate_a_structure_are_rejected(name):
     positions, rule = MISFITS[name]
     with pytest.raises(UserError, match="under the rule"):
         cpc_loss(random_outputs(4, 6, 3, 1), positions, rule)
@@ -444,7 +438,7 @@ def test_positions_that_a_structure_does_not_fit_are_refused(name):
     assert np.isfinite(traced_loss(GRID, rule))
 
 
-def test_gaps_in_the_padding_and_lanes_of_padding_are_allowed():
+def test_padding_may_violate_a_structure():
     where = np.ones((4, 6), bool)
     where[1, 4:] = False
     positions = GRID._replace(time=np.where(where, np.arange(6)[None], -1))
@@ -454,8 +448,7 @@ def test_gaps_in_the_padding_and_lanes_of_padding_are_allowed():
     jax.eval_shape(lambda: cpc_loss(outputs, LANES, negatives.one_per_sequence, where=where))
 
 
-def test_memory_is_further_candidates_without_a_gradient():
-    """Nine latents of another batch, of twelve that the memory has room for."""
+def test_memory_adds_candidates_without_gradient():
     both, positions = random_outputs(4, 6, 5, 2), positions_of(4, 6)
     half = CPCOutputs(*(x[:2] for x in both))
     other = Position(*(jnp.broadcast_to(p, (4, 6))[2:].reshape(-1) for p in positions))
@@ -481,15 +474,14 @@ def test_memory_is_further_candidates_without_a_gradient():
 
 @pytest.mark.parametrize("bias", [-2.0, jnp.float32(0.0)], ids=["number", "array"])
 @pytest.mark.parametrize("rule", [negatives.batch, negatives.one_per_sequence])
-def test_a_loss_with_a_floor_takes_no_bias(rule, bias):
-    """In the scores and not in the floor, it would move the one against the other."""
+def test_loss_with_a_floor_rejects_bias(rule, bias):
     loss = functools.partial(debiased, prior=0.5)
     with pytest.raises(UserError, match="leave bias=0"):
         cpc_loss(random_outputs(), positions_of(3, 7), rule, loss=loss, bias=bias)
 
 
-def test_gradients_of_numbers_are_summed_in_float32():
-    """Over half a thousand anchors; in bfloat16 a sum of ones stops at 256."""
+def test_scalar_gradients_are_summed_in_float32():
+    """In bfloat16 a sum of ones stops at 256."""
     single = random_outputs(16, 33, 8, 1)
     single = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), single)
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), single)
@@ -504,8 +496,7 @@ def test_gradients_of_numbers_are_summed_in_float32():
     np.testing.assert_allclose(got, expected, rtol=5e-3)
 
 
-def test_float64_of_numpy_is_read_as_float32(unchecked):
-    """JAX would warn of each array. The temperature is an array that jit closes over."""
+def test_float64_arrays_are_read_as_float32(unchecked):
     z, tau = np.random.default_rng(0).normal(size=(3, 7, 4)), jnp.float32(0.5)
 
     @jax.jit
@@ -518,16 +509,16 @@ def test_float64_of_numpy_is_read_as_float32(unchecked):
     assert float(given) == pytest.approx(float(wanted), rel=1e-6)
 
 
-#: SupCon of latents: candidates of the anchor's group are positives, beside what is predicted.
+#: SupCon on latents: candidates in the anchor's group are additional positives.
 B, T, K, D = 6, 5, 2, 5
-GROUP = np.array([0, 1, 0, -1, 1, -1])  # below 0: unknown, and no group
+GROUP = np.array([0, 1, 0, -1, 1, -1])  # negative: unknown group
 GROUPED = Position.grid(B, T, group=GROUP)
 PLAIN = {"blocks": negatives.batch, "other sequences": negatives.excluding_sequence}
-OF_GROUPS = PLAIN | {
+GROUP_RULES = PLAIN | {
     "shards": negatives.batch & negatives.within_shards(2, B),
     "aligned": negatives.one_per_sequence,
 }
-ANY_OF_GROUPS = any_rule(list(PLAIN.values()))
+ANY_GROUP_RULE = any_rule(list(PLAIN.values()))
 LENGTHS = np.array([T, T - 2, T, T - 1, T, 3])
 
 
@@ -538,7 +529,7 @@ def group_arrays():
 
 @functools.partial(jax.jit, static_argnames=("rule", "inside"))
 @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
-def of_groups(z, predictions, positions, where, tau, *, rule, inside=False):
+def group_loss(z, predictions, positions, where, tau, *, rule, inside=False):
     z = jnp.where(where[..., None], z, jnp.nan)  # padding may hold anything
     options = {"temperature": tau, "where": where, "block": 8}
     loss = functools.partial(losses.sup_con, inside=inside)
@@ -548,12 +539,12 @@ def of_groups(z, predictions, positions, where, tau, *, rule, inside=False):
 def run_groups(name, arrays, tau=0.7, positions=GROUPED, lengths=LENGTHS, **options):
     index = list(PLAIN).index(name) if name in PLAIN else 0
     where = np.arange(T) < lengths[:, None]
-    rule = ANY_OF_GROUPS if name in PLAIN else OF_GROUPS[name]
-    return of_groups(*arrays, with_index(positions, index), where, tau, rule=rule, **options)
+    rule = ANY_GROUP_RULE if name in PLAIN else GROUP_RULES[name]
+    return group_loss(*arrays, with_index(positions, index), where, tau, rule=rule, **options)
 
 
 def naive_groups(z, predictions, rule, inside, tau=0.7):
-    """The sum over offsets of the mean over anchors, in float64."""
+    """Return the sum over offsets of the mean over anchors, in float64."""
     losses, where = [[] for _ in range(K)], np.arange(T) < LENGTHS[:, None]
     args = z, predictions, GROUPED, rule, range(1, K + 1), where
     for row, i, target, allowed, scores in contrasts(*args, tau=tau):
@@ -567,11 +558,10 @@ def naive_groups(z, predictions, rule, inside, tau=0.7):
 
 @pytest.mark.parametrize(
     ("name", "inside"),
-    [*((name, False) for name in OF_GROUPS), ("blocks", True), ("aligned", True)],
+    [*((name, False) for name in GROUP_RULES), ("blocks", True), ("aligned", True)],
 )
-def test_positives_of_the_group_equal_the_naive_twin(name, inside):
-    """Values, and gradients along a random direction."""
-    arrays, rule = group_arrays(), OF_GROUPS[name]
+def test_group_positives_equal_the_naive_twin(name, inside):
+    arrays, rule = group_arrays(), GROUP_RULES[name]
     (value, sums), gradients = run_groups(name, arrays, inside=inside)
     np.testing.assert_allclose(value, naive_groups(*arrays, rule, inside), rtol=2e-5)
     assert np.isfinite(sums.loss).all()
@@ -585,7 +575,7 @@ def test_positives_of_the_group_equal_the_naive_twin(name, inside):
     np.testing.assert_allclose(slope, (high - low) / 2e-4, rtol=2e-3)
 
 
-def test_without_groups_it_is_info_nce():
+def test_sup_con_without_groups_is_info_nce():
     z, predictions = group_arrays()
     unknown = GROUPED._replace(group=np.full((B, 1), -1))
     whole = np.full(B, T)
@@ -596,12 +586,11 @@ def test_without_groups_it_is_info_nce():
     np.testing.assert_allclose(value, plain(z, predictions)[0], rtol=1e-6)
 
 
-def test_metrics_are_of_the_predicted_latent_among_other_groups():
-    """The predicted latent wins against all of other groups, whatever others of its own score."""
+def test_metrics_compare_the_predicted_latent_with_other_groups():
     z = jnp.zeros((B, T, D)).at[:, :, 0].set(jnp.where(GROUP[:, None] == 0, 2.0, 0.0))
     predictions = jnp.zeros((B, T, K, D)).at[:, :, :, 0].set(1.0)
     (_, sums), _ = run_groups("blocks", (z, predictions), lengths=np.full(B, T))
-    num_first = 2 * np.array([T - 1, T - 2])  # anchors of the two sequences of group 0
+    num_first = 2 * np.array([T - 1, T - 2])  # anchors in the two sequences of group 0
     np.testing.assert_array_equal(sums.top1, num_first)
-    others = 4 * T * num_first  # of a sequence without a group all but the positive count
+    others = 4 * T * num_first  # ungrouped: all except the positive
     assert sums.n[0] == others[0] + num_first[0] + 2 * (T - 1) * (4 * T + 1) + 2 * (T - 1) * B * T

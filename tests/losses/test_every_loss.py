@@ -1,4 +1,4 @@
-"""All losses: a naive twin, float32, masked entries, rows alone, arguments, descriptions."""
+"""All losses: naive twins, precision, masks, arguments and descriptions."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ from cpc.types import UserError
 from tests.losses import naive_losses as naive
 
 bind = functools.partial
-#: name: (loss, its naive twin)
+#: Loss and naive twin by name.
 LOSSES = {
     "info_nce": (bind(losses.info_nce, temperature=0.5), bind(naive.info_nce, temperature=0.5)),
     "ranking_nce": (
@@ -69,7 +69,7 @@ EVERY = pytest.mark.parametrize("name", LOSSES)
 
 @jax.jit
 def every_loss(positive, negatives, where, weights):
-    """By name: the losses of all anchors, and the gradients of their weighted sum."""
+    """Return the losses of all anchors and the gradients of their weighted sum, by name."""
 
     def run(loss):
         def total(positive, negatives):
@@ -109,7 +109,7 @@ def test_equals_naive_twin(name):
 
 
 @EVERY
-def test_gradient_is_the_slope_of_the_naive_twin(name):
+def test_gradient_equals_difference_quotient_of_the_twin(name):
     positive, negatives, where = scores_of(3, 3, 6)
     _, (to_positive, to_negatives) = run_loss(name, positive, negatives, where)
     twin, step = LOSSES[name][1], 1e-6
@@ -129,8 +129,7 @@ def test_gradient_is_the_slope_of_the_naive_twin(name):
 
 
 @EVERY
-def test_masked_entries_are_never_seen(name):
-    """An anchor without a negative has no loss and no gradient."""
+def test_masked_entries_have_no_effect(name):
     positive, negatives, where = scores_of(0, 3, 6)
     where[1] = False
     clean = run_loss(name, positive, np.where(where, negatives, 0.0), where)
@@ -151,7 +150,7 @@ def test_masked_entries_are_never_seen(name):
 
 
 @EVERY
-def test_half_precision_is_read_into_float32(name):
+def test_half_precision_is_computed_in_float32(name):
     *scores, where = scores_of(2, 3, 6)
     positive, negatives = (np.float32(x.astype(jnp.bfloat16)) for x in scores)
     values, gradients = run_loss(name, positive, negatives, where, dtype=jnp.bfloat16)
@@ -170,16 +169,16 @@ def test_huge_scores_are_finite(name):
         where = np.tile(np.arange(6) < 2, (3, 1))
         values, gradients = run_loss(name, positive, np.tile(row, (3, 1)), where)
         expected = [LOSSES[name][1](float(s), row[:2].tolist()) for s in positive]
-        # A score over the temperature reaches 5e4, of which float32 keeps 0.004.
+        # Scores over temperature reach 5e4, where float32 resolves 0.004.
         np.testing.assert_allclose(values, expected, rtol=1e-5, atol=0.02)
         for gradient in gradients:
             assert np.isfinite(gradient).all()
 
 
 @EVERY
-def test_rows_are_alone(name):
+def test_rows_are_independent(name):
     positive, negatives, where = scores_of(4, 3, 6)
-    where[0, 0], positive[0], negatives[0, 0] = True, 0.5, 0.4  # costs something under every loss
+    where[0, 0], positive[0], negatives[0, 0] = True, 0.5, 0.4  # nonzero under every loss
     values, gradients = run_loss(name, positive, negatives, where, np.eye(3, dtype=np.float32)[0])
     for gradient in gradients:
         assert np.abs(gradient[0]).max() > 0.0
@@ -194,7 +193,7 @@ SEVERAL = (*SEVERAL, "negative_sampling", "sup_con_in")
 
 
 @EVERY
-def test_scores_and_masks_that_do_not_fit_are_named(name, unchecked):
+def test_mismatched_scores_and_masks_are_named(name, unchecked):
     two, rows, mask = jnp.zeros(2), jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
     fix = r"pass \(m,\) or \(m, p\)" if name in SEVERAL else r"pass scores \(m,\)"
     for args, match in (
@@ -214,7 +213,7 @@ def test_scores_and_masks_that_do_not_fit_are_named(name, unchecked):
             LOSSES[name][0](*args)
 
 
-def test_scores_may_be_of_any_type(unchecked):
+def test_scores_may_have_any_dtype(unchecked):
     types = (np.float32, np.int32, np.float64, jnp.bfloat16)
 
     def run():
@@ -224,8 +223,7 @@ def test_scores_may_be_of_any_type(unchecked):
     assert {(x.shape, x.dtype.name) for x in jax.eval_shape(run)} == {((2,), "float32")}
 
 
-def test_as_many_positives_as_negatives_go_with_a_mask():
-    """As many labels as samples are no embeddings either."""
+def test_equal_shapes_of_positives_and_negatives_with_mask():
     rows, mask = jnp.zeros((3, 4)), jnp.ones((3, 4), bool)
     jax.eval_shape(lambda: [LOSSES[name][0](rows, rows, mask) for name in SEVERAL])
     drawn, w = (jnp.arange(3), jnp.ones((2, 3)), jnp.ones(3)), jnp.ones((9, 2))
@@ -234,7 +232,7 @@ def test_as_many_positives_as_negatives_go_with_a_mask():
     jax.eval_shape(sample, w, w[:, 0], jnp.array([[1, 2, 3], [4, 5, 6]]), w[:2])
 
 
-def test_other_losses_take_matrices_of_numbers(unchecked):
+def test_losses_of_latents_reject_other_types(unchecked):
     x, there = jnp.ones((2, 3)), jnp.ones((2, 3), bool)
     for wrong in (x.tolist(), x[0], x > 0):
         for loss in (losses.view_scores, losses.alignment):
@@ -249,13 +247,7 @@ def test_other_losses_take_matrices_of_numbers(unchecked):
 
 
 TEMPERED = (
-    "info_nce",
-    "nt_xent",
-    "sup_con_out",
-    "decoupled",
-    "debiased",
-    "hard_weighted",
-    "sigmoid",
+    *("info_nce", "nt_xent", "sup_con_out", "decoupled", "debiased", "hard_weighted", "sigmoid"),
 )
 SCORES = jnp.array([0.3]), jnp.array([[0.1, jnp.nan, -0.4]])
 
@@ -291,7 +283,7 @@ def test_temperature_is_checked_and_learnable(name):
     ],
     ids=["debiased", "hard_weighted", "concentration", "margin", "mining"],
 )
-def test_numbers_out_of_range_are_a_sentence(loss, keyword, values):
+def test_options_out_of_range_are_rejected(loss, keyword, values):
     for value in values:
         with pytest.raises(UserError, match=rf"^{keyword} is .*got ({value!r}|-1\.0)"):
             loss(jnp.zeros(1), jnp.zeros((1, 2)), **{keyword: value})
@@ -307,7 +299,7 @@ CONTRASTED = (
 BOUNDS = {"info_nce", "ranking_nce", "sampled_softmax"}
 
 
-def test_every_loss_is_in_the_table():
+def test_every_loss_has_a_description():
     described = {name: describe(getattr(losses, name)) for name in CONTRASTED}
     assert len({one.name for one in described.values()}) == len(CONTRASTED)
     for name, description in described.items():
@@ -328,15 +320,14 @@ OPTIONS |= {
 
 
 @pytest.mark.parametrize("name", sorted(set(CONTRASTED) - {"full_softmax", "full_logistic"}))
-def test_log_n_is_the_loss_at_chance_and_nothing_is_it_at_best(name):
-    """Decoupled has no floor; SupCon has both, but with one positive alone."""
+def test_has_log_n_matches_chance_and_best_loss(name):
     loss = bind(getattr(losses, name), **OPTIONS.get(name, {}))
     chance, best = jax.jit(lambda *scores: loss(*scores))(jnp.array([0.0, 50.0]), jnp.zeros((2, 9)))
     has_both = np.isclose(chance, np.log(10)) and np.isclose(best, 0, atol=1e-5)
     assert describe(loss).has_log_n == (has_both and name != "sup_con")
 
 
-def test_partials_are_looked_into():
+def test_partials_are_described_as_their_loss():
     once = bind(losses.triplet, margin=0.2)
     assert describe(bind(once, mining="all")) == describe(losses.triplet)
     corrected = bind(losses.nce, log_noise_positive=-1.0, log_noise_negatives=LOG_Q)
@@ -346,7 +337,7 @@ def test_partials_are_looked_into():
 @pytest.mark.parametrize(
     ("loss", "prefix"), [(losses.ranking_nce, "log_noise"), (losses.sampled_softmax, "log_q")]
 )
-def test_a_correction_is_part_of_the_critic_on_every_candidate_or_none(loss, prefix):
+def test_correction_of_some_candidates_is_not_a_bound(loss, prefix):
     positive, negatives = f"{prefix}_positive", f"{prefix}_negatives"
     same = ((-3.0, -3.0), (LOG_Q, LOG_Q), (np.float32(-0.1), jnp.float32(-0.1)))
     for keywords in ({}, *({positive: one, negatives: two} for one, two in same)):
@@ -369,7 +360,7 @@ class Unhashable:
         return positive
 
 
-def test_unknown_functions_are_scores():
+def test_unknown_losses_have_an_empty_description():
     def my_loss(positive, negatives, where=None):
         return positive
 

@@ -1,4 +1,4 @@
-"""Losses of views against pytorch-metric-learning, lightly and twins; alignment and uniformity."""
+"""Losses of views: goldens of pytorch-metric-learning and lightly, twins, closed forms."""
 
 import functools
 
@@ -14,7 +14,7 @@ from tests.goldens.goldens import load_golden
 
 META, CASES = load_golden("metric_learning.npz")
 RTOL, ATOL = META["tolerance"]["f32_rtol"], META["tolerance"]["f32_atol"]
-_, OF_LIGHTLY = load_golden("lightly.npz")
+_, LIGHTLY_CASES = load_golden("lightly.npz")
 
 
 def close(actual, expected, largest=1.0):
@@ -26,11 +26,11 @@ def unit(z):
     return z / jnp.sqrt(jnp.maximum((z**2).sum(-1, keepdims=True), 1e-24))
 
 
-N, D = 32, 16  # to which all cases are padded
+N, D = 32, 16  # padded sizes
 
 
 def case_of(name):
-    """Embeddings, masks of positives and negatives, all padded, and the ordered pairs."""
+    """Return padded embeddings, masks of positives and negatives, and expected values."""
     params, inputs, expected = CASES[name]
     labels, z = inputs["labels"], np.zeros((N, D), np.float32)
     n, d = inputs["embeddings"].shape
@@ -42,8 +42,8 @@ def case_of(name):
 
 
 @jax.jit
-def of_pairs_and_anchors(z, is_positive, is_negative, num, temperature):
-    """NT-Xent of each pair (n, n), InfoNCE and SupCon of each anchor, and two gradients."""
+def view_losses(z, is_positive, is_negative, num, temperature):
+    """Return means and gradients, NT-Xent per pair, InfoNCE and SupCon per anchor."""
     is_real = is_positive.any(-1) | is_negative.any(-1)
 
     def losses(z):
@@ -63,8 +63,8 @@ def of_pairs_and_anchors(z, is_positive, is_negative, num, temperature):
 @pytest.mark.parametrize("name", CASES)
 def test_nt_xent_and_sup_con_equal_metric_learning(name):
     params, z, is_positive, is_negative, expected = case_of(name)
-    n, largest = params["N"], 1 / params["temperature"]  # of the scores
-    means, gradients, of_pairs, by_anchor, supervised = of_pairs_and_anchors(
+    n, largest = params["N"], 1 / params["temperature"]  # largest score
+    means, gradients, of_pairs, by_anchor, supervised = view_losses(
         z, is_positive, is_negative, n, params["temperature"]
     )
     inside = slice(n), slice(params["D"])
@@ -83,7 +83,7 @@ def test_nt_xent_and_sup_con_equal_metric_learning(name):
         close(by_anchor[:n], sums / np.maximum(counts, 1), largest)
 
 
-def test_view_scores_of_a_zero_vector_are_zero_without_a_gradient():
+def test_zero_vectors_have_finite_loss_and_no_gradient():
     views = jnp.zeros((2, 3)).at[0].set(1.0)
     total = jax.jit(jax.value_and_grad(lambda z: nt_xent(*view_scores(z, views)).sum()))
     value, slope = total(views)
@@ -93,16 +93,16 @@ def test_view_scores_of_a_zero_vector_are_zero_without_a_gradient():
 
 
 def as_lightly(z0, z1, temperature, bank=None):
-    """NTXentLoss(temperature)(z0, z1); with a memory bank, of its rows before the call."""
+    """Return lightly's NTXentLoss; a memory bank is used as before the call."""
     if bank is None:
         return nt_xent(*view_scores(z0, z1), temperature=temperature).mean()
     positive = (unit(z0) * unit(z1)).sum(1)
     return info_nce(positive, unit(z0) @ bank.T, temperature=temperature).mean()
 
 
-@pytest.mark.parametrize("name", OF_LIGHTLY)
-def test_nt_xent_equals_that_of_lightly(name):
-    params, inputs, expected = OF_LIGHTLY[name]
+@pytest.mark.parametrize("name", LIGHTLY_CASES)
+def test_nt_xent_equals_lightly(name):
+    params, inputs, expected = LIGHTLY_CASES[name]
     loss = functools.partial(as_lightly, **params, bank=inputs.get("bank"))
     value, slopes = jax.jit(jax.value_and_grad(loss, (0, 1)))(inputs["z0"], inputs["z1"])
     np.testing.assert_allclose(value, expected["loss"], rtol=1e-5)
@@ -112,8 +112,8 @@ def test_nt_xent_equals_that_of_lightly(name):
 
 
 @jax.jit
-def several(positive, negatives, where_positive, where):
-    """Losses of several positives, masked ones NaN, and their gradients: out, in, and InfoNCE."""
+def multi_positive_losses(positive, negatives, where_positive, where):
+    """Return three losses of several positives and their gradients; masked positives are NaN."""
     given = jnp.where(where_positive, positive, jnp.nan), negatives
     masks = {"where": where, "where_positive": where_positive, "temperature": 0.2}
     inside = functools.partial(sup_con, inside=True)
@@ -122,13 +122,13 @@ def several(positive, negatives, where_positive, where):
 
 
 def test_several_positives_equal_naive_twins():
-    """T23: with one positive all are NT-Xent; L_in <= L_out with several."""
+    """With one positive all equal NT-Xent; L_in <= L_out with several."""
     rng = np.random.default_rng(1)
     positive, negatives = (np.float32(rng.normal(size=s)) for s in ((6, 3), (6, 5)))
     where_positive, where = (rng.random(s) < 0.7 for s in ((6, 3), (6, 5)))
     where_positive[0], where_positive[1], where[0], where[2] = True, False, True, False
     where_positive[3] = np.arange(3) == 1
-    found = several(positive, negatives, where_positive, where)
+    found = multi_positive_losses(positive, negatives, where_positive, where)
     for i in range(6):
         p = np.float64(positive[i])[where_positive[i]] / 0.2
         n = np.float64(negatives[i])[where[i]] / 0.2
@@ -143,7 +143,7 @@ def test_several_positives_equal_naive_twins():
         np.testing.assert_array_equal(np.asarray(to_positive)[:, ~where_positive], 0.0)
         assert np.isfinite(to_positive).all()
         assert np.isfinite(to_negatives).all()
-        assert not to_negatives[1:3].any()  # no positive, or no negative
+        assert not to_negatives[1:3].any()  # anchors without positive or negative
     (out, _), (inner, _), _ = found
     assert (inner <= out + 1e-6).all()
     assert inner[0] < out[0]
@@ -153,13 +153,13 @@ def test_several_positives_equal_naive_twins():
 def test_huge_scores_of_several_positives_are_finite():
     scores, there = np.float32([[[1e4, -1e4]], [[-1e4, 1e4]]]), np.ones((1, 2), bool)
     for (values, slopes), want in zip(
-        several(*scores, there, there), (1, np.log(4), 1), strict=True
+        multi_positive_losses(*scores, there, there), (1, np.log(4), 1), strict=True
     ):
         np.testing.assert_allclose(values, want * (5e4 if want == 1 else 1), rtol=1e-3)
         assert all(np.isfinite(slope).all() for slope in slopes)
 
 
-def test_bad_input_is_a_sentence(unchecked):
+def test_invalid_input_is_rejected(unchecked):
     with pytest.raises(UserError, match=r"second .*first .*got \(3, 2\)"):
         view_scores(jnp.zeros((2, 2)), jnp.zeros((3, 2)))
     mask = jnp.ones((2, 2), bool)
@@ -232,7 +232,7 @@ WAYS = {
 
 @functools.partial(jax.jit, static_argnames=("name", "masked"))
 def run_pairs(positive, negatives, there, where, *, name, masked=True):
-    """Losses, those of each pair by itself, and gradients of the sum of the former."""
+    """Return losses, the losses of single pairs, and gradients."""
     pairs, loss = WAYS[name]
     where = where if masked else None
 
@@ -250,12 +250,12 @@ def run_pairs(positive, negatives, there, where, *, name, masked=True):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", WAYS)
-def test_equals_the_loss_of_each_pair(name, masked):
+def test_pair_losses_equal_single_pairs(name, masked):
     losses, want, _ = run_pairs(*pair_scores(), name=name, masked=masked)
     np.testing.assert_allclose(losses, want, atol=1e-5)
 
 
-def test_weight_is_that_of_the_negatives():
+def test_weight_scales_the_negatives():
     positive, negatives, there, _ = pair_scores()
     weighted = jax.jit(lambda w: losses.logistic_pairs(positive, negatives, there, weight=w))
     one, three = weighted(1.0), weighted(3.0)
@@ -265,7 +265,6 @@ def test_weight_is_that_of_the_negatives():
 
 @pytest.mark.parametrize("name", WAYS)
 def test_masked_scores_may_be_nan_and_have_no_gradient(name):
-    """Negatives are masked that no positive of their anchor counts; anchor 0 has no positive."""
     positive, negatives, there, where = pair_scores()
     where = where.at[1, :, 2].set(False)
     counts = (where & there[..., None]).any(1)

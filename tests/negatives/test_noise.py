@@ -1,4 +1,4 @@
-"""Noise, its samplers and alias tables: other implementations, twins, closed forms, chi-square."""
+"""Noise distributions, samplers and alias tables: goldens, twins, closed forms, chi-square."""
 
 import functools
 from fractions import Fraction
@@ -33,7 +33,7 @@ def noise(params, inputs):
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_equals_other_samplers(name):
+def test_equals_tensorflow_samplers(name):
     params, inputs, expected = SAMPLERS[name]
     tolerance = SAMPLER_META["tolerance"]
     q = noise(params, inputs)
@@ -48,7 +48,7 @@ def test_equals_other_samplers(name):
 
 
 @pytest.mark.parametrize("name", ALPHAS)
-def test_alpha_of_a_mass(name):
+def test_solve_alpha_equals_golden(name):
     _, inputs, expected = ALPHAS[name]
     counts, minority = np.array(inputs["freq"]), np.array(inputs["minority"])
     mask = np.isin(np.arange(len(counts)), minority)
@@ -70,7 +70,7 @@ def test_alpha_of_a_mass(name):
     assert refused > 0
 
 
-def test_alpha_zero_is_uniform_over_what_was_seen():
+def test_alpha_zero_is_uniform_over_seen_classes():
     counts = np.array([7, 0, 1, 100])
     np.testing.assert_allclose(negatives.unigram(counts, 0), [1 / 3, 0, 1 / 3, 1 / 3], rtol=1e-15)
     assert negatives.unigram(counts, -1)[1] == 0
@@ -79,7 +79,7 @@ def test_alpha_zero_is_uniform_over_what_was_seen():
 
 
 @pytest.mark.parametrize("scale", [1e308, 1.0, 1e-320])
-def test_scale_of_the_weights_does_not_matter(scale):
+def test_weights_may_have_any_scale(scale):
     weights = np.array([1.0, 0.5, 1.5, 0.0]) * scale
     expected = [1 / 3, 1 / 6, 1 / 2, 0]
     np.testing.assert_allclose(negatives.probabilities(weights), expected, rtol=1e-3)
@@ -91,14 +91,14 @@ def test_scale_of_the_weights_does_not_matter(scale):
     ([0.0, 0.0], "all weights are 0"),
     ([[1.0, 2.0]], "shape"),
 ])  # fmt: skip
-def test_bad_weights_are_named(weights, match):
+def test_invalid_weights_are_named(weights, match):
     by_alpha = lambda weights: negatives.unigram(weights, 1.0)  # noqa: E731
     for make in (negatives.probabilities, by_alpha, negatives.alias_table):
         with pytest.raises(UserError, match=match):
             make(np.array(weights))
 
 
-def test_bad_numbers_are_named():
+def test_invalid_numbers_are_named():
     for make in (negatives.uniform, negatives.log_uniform):
         with pytest.raises(UserError, match="one number a class"):
             make(0)
@@ -121,7 +121,7 @@ def test_bad_numbers_are_named():
             call()
 
 
-def test_the_ends_of_the_interval_are_attained_but_for_rounding():
+def test_solve_alpha_reaches_the_ends_of_its_interval():
     counts, rare = np.array([70, 11, 5, 3]), np.array([2, 3])
     least, most = (negatives.unigram(counts, alpha)[rare].sum() for alpha in (1, 0))
     assert negatives.solve_alpha(counts, rare, np.nextafter(least, 0)) == pytest.approx(1.0)
@@ -133,7 +133,7 @@ def compile_sampler(sampler, num):
 
 
 @pytest.mark.parametrize("unique", [False, True])
-def test_triples_fit_together(unique):
+def test_sampler_outputs_are_consistent(unique):
     labels, counts = np.array([[0, 3], [1, 1]]), np.array([5, 3, 1, 1])
     q = negatives.unigram(counts, 0.5)
     sampler = compile_sampler(negatives.fixed_sampler(q, unique=unique), 3)
@@ -148,8 +148,8 @@ def test_triples_fit_together(unique):
         np.testing.assert_allclose(true, 3 * q[labels], rtol=1e-6)
 
 
-def test_unique_draws_are_as_often_as_expected():
-    """1 - (1 - q)^tries, given the tries, is unbiased for the count (TensorFlow's estimate)."""
+def test_unique_draws_have_the_expected_count():
+    """TensorFlow's estimate 1 - (1 - q)^tries is unbiased for the count."""
     sampler = negatives.log_uniform_sampler(6)
     labels = jnp.arange(6)[:, None]
 
@@ -161,7 +161,7 @@ def test_unique_draws_are_as_often_as_expected():
     np.testing.assert_allclose(found.mean(0), expected.mean(0), atol=0.06)
 
 
-def test_learned_unigram_follows_what_it_has_seen():
+def test_learned_unigram_follows_observed_counts():
     @jax.jit
     def draw(rng):
         counts = negatives.observe(jnp.ones(4, jnp.int32), jnp.array([[3], [3], [-1], [1]]))
@@ -194,8 +194,7 @@ draw_bigrams = jax.jit(negatives.draw_bigrams, static_argnums=3)
 
 
 @pytest.mark.parametrize("scale", [0.1, 5.0])
-def test_bigram_noise_equals_the_naive_one_and_is_drawn_so(scale):
-    """The weights may have any sum."""
+def test_bigram_noise_equals_the_naive_twin(scale):
     noise = negatives.bigrams(WORDS, scale * np.arange(1.0, 5), 0.3, STARTS)
     contexts, words = jnp.array([0, 1, 2, 3, -1]), jnp.tile(jnp.arange(4), (5, 1))
     q = np.exp(bigram_log_q(noise, contexts, words))
@@ -207,7 +206,7 @@ def test_bigram_noise_equals_the_naive_one_and_is_drawn_so(scale):
         np.testing.assert_allclose(np.bincount(row, minlength=4) / 20_000, expected, atol=0.015)
 
 
-def test_bigram_noise_of_sentences_of_one_word_is_that_of_all_words():
+def test_bigram_noise_of_one_word_sentences_is_unigram():
     u = np.array([0.25, 0.75])
     noise = negatives.bigrams(np.array([0, 1]), u, 0.5, np.array([True, True]))
     log_q = bigram_log_q(noise, jnp.array([0, -1]), jnp.array([[0, 1], [0, 1]]))
@@ -217,13 +216,11 @@ def test_bigram_noise_of_sentences_of_one_word_is_that_of_all_words():
 
 
 RNG, TWO_OF_THREE = jax.random.key(0), negatives.fixed_sampler(np.array([1.0, 0.0, 1.0]))
-
-
 ALIAS_META, TABLES = load_golden("alias_tables.json")
 
 
 def rebuild(table):
-    """q of a table, in exact arithmetic, rounded at the end."""
+    """Return the q of a table in exact arithmetic, rounded at the end."""
     size = len(table.threshold)
     mass = [Fraction(0)] * size
     for i, (threshold, alias) in enumerate(zip(*map(np.ndarray.tolist, table), strict=True)):
@@ -243,15 +240,14 @@ def check(table, weights, atol):
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(1, 300), st.integers(0, 10**6), st.floats(0, 30))
-def test_rebuilds_any_spread_ties_and_zeros(size, seed, spread):
-    """Small integers: columns that fill up exactly, and rounding on either side of it."""
+def test_alias_table_is_exact(size, seed, spread):
     rng = np.random.default_rng(seed)
     ties = np.r_[1, rng.integers(0, 7, size % 12)]
     for weights in (np.exp(spread * rng.normal(size=size)), ties):
         check(alias_table(weights), weights, atol=1e-15)
 
 
-def test_equal_classes_need_no_alias():
+def test_alias_table_of_equal_classes():
     """49 / 49 is below 1 in floating point."""
     for size in (1, 2, 49, 98):
         table = alias_table(np.full(size, 0.1))
@@ -259,7 +255,7 @@ def test_equal_classes_need_no_alias():
         np.testing.assert_array_equal(table.threshold, 1.0)
 
 
-def test_many_classes():
+def test_alias_table_of_many_classes():
     spread = np.random.default_rng(3).exponential(size=10**5) ** 4
     for weights in (spread, negatives.log_uniform(10**5), np.r_[1e6, np.full(998, 1e-3), 1e6]):
         table, size = alias_table(weights), len(weights)
@@ -272,7 +268,7 @@ draw_many = jax.jit(functools.partial(draw, shape=(100_000,)))
 
 
 def statistic(counts, q, num_bins):
-    """Pearson's, with rare classes pooled until each bin expects 5 draws, rarest first."""
+    """Return Pearson's statistic, pooling the rarest classes to 5 expected draws per bin."""
     bins, observed, expected = [], 0, 0.0
     for i in np.argsort(q, kind="stable"):
         if q[i] == 0:
@@ -288,7 +284,7 @@ def statistic(counts, q, num_bins):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_and_draws_have_the_distribution(name):
+def test_alias_draws_follow_the_distribution(name):
     _, inputs, expected = TABLES[name]
     q, table = np.array(expected["q"]), alias_table(np.array(inputs["weights"]))
     atol = ALIAS_META["tolerance"]["reconstruction_atol"]
@@ -298,19 +294,18 @@ def test_tables_and_draws_have_the_distribution(name):
     assert classes.min() >= 0
     counts = np.bincount(np.asarray(classes), minlength=len(q))
     assert len(counts) == len(q)
-    # One bin fits whatever is possible.
+    # A single bin always fits.
     assert statistic(counts, q, expected["chi2_bins"]) <= expected.get("chi2_999999", 1e-9)
 
 
-def test_draws_are_independent():
-    """Pairs of neighbours, too, have the distribution."""
+def test_consecutive_draws_are_independent():
     q = np.array([0.1, 0.2, 0.7])
     classes = np.asarray(draw_many(jax.random.key(8), alias_table(q))).reshape(-1, 2)
     counts = np.bincount(classes @ [3, 1], minlength=9)
     assert statistic(counts, np.outer(q, q).ravel(), 9) < 42.70  # chi-square, 8 degrees, 1 - 1e-6
 
 
-def test_keys_matter():
+def test_draws_depend_on_the_key():
     table = alias_table(np.ones(1000))
     one, same, two = (draw_many(jax.random.key(seed), table) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
@@ -320,21 +315,21 @@ def test_keys_matter():
     assert tuple(x.shape for x in found) == shapes
 
 
-def test_a_threshold_next_to_one_does_not_overflow():
-    """It is 1 in float32, and 2^32 is no 32-bit integer."""
+def test_threshold_next_to_one_does_not_overflow():
+    """It rounds to 1 in float32, and 2^32 overflows 32 bits."""
     table = AliasTable(np.array([1 - 1e-12, 1.0]), np.array([1, 1], np.int32))
     classes = np.asarray(draw_many(jax.random.key(9), table))
     assert classes.mean() == pytest.approx(0.5, abs=0.01)
 
 
 def test_rare_classes_are_not_rounded_up():
-    """A threshold below the steps of float32 random numbers, 2^-23, must not become one step."""
+    """The threshold is below 2^-23, the resolution of float32 random numbers."""
     table = AliasTable(np.array([2.0**-30]), np.array([1], np.int32))
     classes = jax.jit(functools.partial(draw, shape=(2**24,)))(jax.random.key(12), table)
-    assert int((classes == 0).sum()) == 0, "0.016 are expected of this table, 2 of a rounded one"
+    assert int((classes == 0).sum()) == 0, "0.016 are expected, 2 after rounding up"
 
 
-def test_the_upper_half_of_a_product_is_exact():
+def test_high_product_is_exact():
     random = np.random.default_rng(0).integers(2**32, size=9)
     x = np.r_[0, 1, 2**16 - 1, 2**16, 2**31, 2**32 - 1, random]
     factors = (1, 3, 65_535, 65_536, 10**6, 2**31 - 1)
@@ -344,8 +339,7 @@ def test_the_upper_half_of_a_product_is_exact():
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
-def test_all_columns_are_as_likely(impl):
-    """Also where their number is no power of two, and of keys of any kind."""
+def test_all_columns_are_equally_likely(impl):
     table = alias_table(np.ones(7))
     classes = draw_many(jax.random.key(3, impl=impl), table)
     counts = np.bincount(np.asarray(classes), minlength=7)
@@ -356,7 +350,7 @@ draw_some = jax.jit(draw, static_argnums=2)
 
 
 def until_distinct(rng, table, num):
-    """Draw by draw, from the same stream of turns."""
+    """Draw one by one from the same stream until all are distinct."""
     seen, num_draws = [], 0
     while True:
         turn = jax.random.fold_in(rng, num_draws)
@@ -376,8 +370,8 @@ def test_unique_draws_are_the_first_distinct_ones(size, num):
         assert (ids.tolist(), int(num_draws)) == until_distinct(rng, table, num)
 
 
-def test_more_distinct_classes_than_there_are():
-    """A traced table ends with classes that are none."""
+def test_too_many_unique_draws_are_rejected():
+    """A traced table fills up with -1."""
     for weights in ([1.0, 1.0], [0.0, 1.0, 2.0]):
         table = alias_table(np.array(weights))
         with pytest.raises(UserError, match="only 2 can be drawn"):

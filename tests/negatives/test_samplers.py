@@ -1,4 +1,4 @@
-"""Samplers: all of them, the uniform ones' law, mining against loops over rows, proposals."""
+"""Samplers: masks, uniform draws, mining by loops, mixtures and proposals."""
 
 import math
 from fractions import Fraction
@@ -41,7 +41,7 @@ RNG = jax.random.key(1)
 
 
 def rows(dtype=jnp.float32, scale=1.0):
-    """Six rows: 0, 1 and more allowed of 9; masked scores are NaN."""
+    """Return six rows with 0, 1 and more allowed of 9; masked scores are NaN."""
     rng = np.random.default_rng(0)
     where = rng.random((6, 9)) < 0.6
     where[0], where[1] = False, np.arange(9) == 5
@@ -51,7 +51,7 @@ def rows(dtype=jnp.float32, scale=1.0):
 
 @jax.jit
 def every_sampler(positive, negatives, where):
-    """By name: InfoNCE of the choice, the choice, and gradients."""
+    """Return InfoNCE, choice and gradients by sampler name."""
 
     def run(choose):
         def loss(positive, negatives):
@@ -64,7 +64,7 @@ def every_sampler(positive, negatives, where):
 
 
 @each_sampler
-def test_masked_entries_never_matter(name):
+def test_masked_entries_have_no_effect(name):
     positive, poisoned, where = rows()
     clean = jnp.where(where, poisoned, 1e4)
     (value, (scores, chosen)), slopes = every_sampler(positive, poisoned, where)[name]
@@ -79,8 +79,7 @@ def test_masked_entries_never_matter(name):
 
 
 @each_sampler
-def test_rows_depend_on_themselves_alone(name):
-    """Other rows' scores may change anything: the same key gives this row the same choice."""
+def test_rows_are_independent(name):
     positive, negatives, where = rows()
     other = positive.at[:3].set(7.0), negatives.at[:3].mul(-3.0), where.at[:3].set(True)
     both = [every_sampler(*given)[name][0][1] for given in (other, rows())]
@@ -95,7 +94,7 @@ def test_finite_in_half_precision_and_with_huge_scores(name, dtype, scale):
     assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in (value, *gradients))
 
 
-def test_impossible_numbers_are_refused():
+def test_invalid_numbers_are_rejected():
     nothing = jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool)
     of_num = (uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num))
     for call, match in (
@@ -122,14 +121,14 @@ def test_impossible_numbers_are_refused():
 sample = jax.jit(sample_uniform, static_argnums=2)
 
 
-def test_subset_is_the_mask_of_sample_uniform():
+def test_uniform_subset_uses_sample_uniform():
     where = rows()[2]
     scores, chosen = every_sampler(*rows())["uniform_subset"][0][1]
     np.testing.assert_array_equal(scores, rows()[1])
     np.testing.assert_array_equal(chosen, sample(RNG, where, 4))
 
 
-def test_sample_uniform_takes_that_many_of_the_allowed():
+def test_sample_uniform_size():
     rng = np.random.default_rng(0)
     allowed = rng.random((40, 9)) < rng.random((40, 1))
     allowed[0] = False
@@ -140,32 +139,31 @@ def test_sample_uniform_takes_that_many_of_the_allowed():
 
 
 def test_sample_uniform_is_uniform_over_subsets():
-    """All 10 pairs of 5 allowed negatives equally often: chi-square with 9 degrees of freedom."""
+    """Chi-square over the 10 pairs of 5 allowed entries: 9 degrees of freedom."""
     allowed = jnp.tile(jnp.array([True, True, False, True, True, True]), (20_000, 1))
-    chosen = np.asarray(sample(jax.random.PRNGKey(3), allowed, 2))  # the older kind of key
+    chosen = np.asarray(sample(jax.random.PRNGKey(3), allowed, 2))  # a key of the older type
     counts = np.unique(chosen @ (1 << np.arange(6)), return_counts=True)[1]
     assert len(counts) == 10
     assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # 0.1 % of samples lie above
 
 
-def test_bits_differ_in_a_row_and_keys_draw_independently():
-    """Every entry equally often over keys that count up; what two of them draw is independent."""
+def test_bits_are_distinct_per_row_and_independent_over_keys():
     bits = np.asarray(jax.jit(distinct_bits, static_argnums=(1, 2))(RNG, 3, 50_000))
     assert [len(np.unique(row)) for row in bits] == [50_000] * 3
     of_keys = jax.jit(jax.vmap(lambda i: distinct_bits(jax.random.fold_in(RNG, i), 2, 8)))
     counted = np.asarray(of_keys(jnp.arange(20_000))).reshape(-1, 16)
     low = counted < 2**31
     assert abs(low.mean(0) - 0.5).max() < 0.02  # 5.6 standard deviations
-    agree = (low[1:] == low[:-1]).mean(0)  # of one key with the next
+    agree = (low[1:] == low[:-1]).mean(0)  # consecutive keys
     assert abs(agree - 0.5).max() < 0.02
-    together = np.corrcoef(low.T) - np.eye(16)  # of two entries of one key
+    together = np.corrcoef(low.T) - np.eye(16)  # entries of one key
     assert abs(together).max() < 0.04
     spread = np.bincount((counted >> 24).ravel(), minlength=256)
     assert ((spread - 1250) ** 2 / 1250).sum() < 330.5  # 255 degrees of freedom, 0.1 %
 
 
 def test_draws_are_uniform_and_independent():
-    """All 16 pairs of draws from 4 allowed of 6: chi-square with 15 degrees of freedom."""
+    """Chi-square over the 16 pairs of draws from 4 allowed: 15 degrees of freedom."""
     where = jnp.tile(jnp.array([True, False, True, True, False, True]), (16_000, 1))
     ids = jnp.tile(jnp.arange(6.0), (16_000, 1))
     choose = jax.jit(uniform_draws(2))
@@ -177,7 +175,7 @@ def test_draws_are_uniform_and_independent():
     assert ((counts - 1000) ** 2 / 1000).sum() < 37.7  # 0.1 % of samples lie above
 
 
-def test_draws_count_in_the_gradient():
+def test_gradient_counts_draws():
     positive, negatives, where = rows()
 
     @jax.jit
@@ -191,8 +189,8 @@ def test_draws_count_in_the_gradient():
     assert (np.asarray(counts) == np.round(counts)).all()
 
 
-def test_units_weigh_the_draws_and_zero_is_never_drawn():
-    """Chi-square with 2 degrees of freedom; the zeros lie first, in between and last."""
+def test_draws_by_units_follow_the_weights():
+    """Chi-square with 2 degrees of freedom."""
     units = jnp.array([[0, 1, 0, 2, 7, 0], [0, 0, 0, 0, 0, 0]], jnp.int32)
     ids, drawn = jax.jit(draw_by_units, static_argnums=2)(jax.random.key(2), units, 10_000)
     np.testing.assert_array_equal(drawn.all(-1), [True, False])
@@ -206,7 +204,7 @@ M, N = 150, 12
 
 
 def many_rows():
-    """Scores of few values, so that some are equal; rows 0 and 1 are allowed none and one."""
+    """Return scores with ties; rows 0 and 1 allow none and one."""
     rng = np.random.default_rng(7)
     where = rng.random((M, N)) < rng.random((M, 1))
     where[0], where[1] = False, np.arange(N) == 3
@@ -222,7 +220,7 @@ def run(choose, positive, negatives, where):
 compiled_mix = jax.jit(mix_keys, static_argnums=2)
 
 
-def test_hardest_is_the_head_of_the_sorted_row():
+def test_hardest_equals_sorting():
     positive, negatives, where = many_rows()
     scores, chosen = run(hardest(5), positive, negatives, where)
     assert scores.shape == (M, 5)
@@ -232,7 +230,7 @@ def test_hardest_is_the_head_of_the_sorted_row():
         np.testing.assert_array_equal(chosen[i], np.arange(5) < len(want))
 
 
-def test_hardest_sends_the_gradient_where_the_scores_came_from():
+def test_hardest_gradient_reaches_the_original_scores():
     negatives = jnp.array([[1.0, 5.0, 3.0, 9.0]])
     where = jnp.array([[True, True, True, False]])
 
@@ -253,7 +251,7 @@ def semi_hard_of(positive, scores, margin):
 
 
 @pytest.mark.parametrize("margin", [0.25, 1])
-def test_semi_hard_by_loops(margin):
+def test_semi_hard_equals_loops(margin):
     positive, negatives, where = many_rows()
     _, chosen = run(semi_hard(margin), positive, negatives, where)
     assert not (chosen & ~where).any()
@@ -263,8 +261,7 @@ def test_semi_hard_by_loops(margin):
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 100), (30, 70), (99, 100)])
-def test_ring_by_exact_fractions(low, high):
-    """Row i is allowed i of 100 different scores."""
+def test_ring_equals_exact_fractions(low, high):
     rng = np.random.default_rng(3)
     negatives = rng.permuted(np.tile(np.arange(100.0), (101, 1)), axis=1)
     where = rng.permuted(np.arange(100) < np.arange(101)[:, None], axis=1)
@@ -276,15 +273,15 @@ def test_ring_by_exact_fractions(low, high):
         assert chosen[i].any() == (i > 0)
 
 
-def test_ring_takes_all_that_tie_with_its_ends():
+def test_ring_includes_ties_with_its_ends():
     scores = np.array([[2.0, 1.0, 2.0, 0.0, 2.0, 1.0, 3.0, 1.0]])
     _, chosen = run(percentile_ring(25, 50), np.zeros(1), scores, np.ones((1, 8), bool))
     assert chosen[0].tolist() == [False, True, False, False, False, True, False, True]
 
 
-def test_mixtures_are_convex_pairs_of_the_hardest():
+def test_mixtures_are_convex_pairs_of_the_hardest_negatives():
     _, negatives, where = many_rows()
-    negatives = negatives + np.arange(N) / 100  # no two equal
+    negatives = negatives + np.arange(N) / 100  # all different
 
     @jax.jit
     def mixtures(x):
@@ -313,8 +310,8 @@ def test_mixtures_are_convex_pairs_of_the_hardest():
             assert (used.sum(-1) == 2).all()
 
 
-def test_pairs_and_shares_are_uniform():
-    """The scores 0, 1, 10 tell the pair of each mixture: 6 ordered pairs, 5 degrees of freedom."""
+def test_mixture_pairs_and_shares_are_uniform():
+    """Orthogonal keys reveal the pair and the share of each mixture."""
     negatives = np.array([[0.0, 1.0, 10.0]])
     keys = jnp.eye(3)[None]
     weights = np.asarray(compiled_mix(RNG, keys, 12_000))[0]
@@ -332,8 +329,8 @@ def test_pairs_and_shares_are_uniform():
     assert scores[0, 3:].max() <= 10
 
 
-def test_mixture_of_scores_is_the_score_of_the_mixture_before_its_length():
-    """Same key, same pairs: s = q . y, and the paper's key is y / |y|."""
+def test_mixing_scores_equals_mixing_unnormalized_keys():
+    """The same key draws the same pairs: s = q . y, and the mixed key is y / |y|."""
     keys = np.random.default_rng(5).normal(size=(1, 4, 8))
     keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
     keys = np.float32(keys[:, np.argsort(-keys[0].sum(-1))])
@@ -345,15 +342,14 @@ def test_mixture_of_scores_is_the_score_of_the_mixture_before_its_length():
     assert (lengths <= 1 + 1e-5).all()
 
 
-def test_keys_that_cancel_are_not_nan():
+def test_cancelling_keys_are_finite():
     keys = jnp.array([[[1.0, 0.0], [-1.0, 0.0]]])
     mix = jax.jit(jax.value_and_grad(lambda keys: mix_keys(RNG, keys, 3).sum()))
     assert np.isfinite(mix(0 * keys)[1]).all()
     assert np.isfinite(mix(keys)[0])
 
 
-def test_nth_lowest_is_that_of_a_sort():
-    """Of both signs and zeros, with ties, infinities and NaN, which sorts behind all."""
+def test_nth_lowest_equals_sorting():
     rng = np.random.default_rng(4)
     x = rng.normal(size=(60, 40)).astype(np.float32) * 10.0 ** rng.integers(-30, 30, (60, 40))
     x = np.where(rng.random((60, 40)) < 0.2, np.float32(2.5), x).astype(np.float32)
@@ -367,7 +363,7 @@ def test_nth_lowest_is_that_of_a_sort():
 @pytest.mark.parametrize(
     "transform", [lambda f: f, jax.jit, lambda f: jax.jit(lambda x: jax.lax.map(f, x[None])[0])]
 )
-def test_fixed_noise_must_not_follow_a_trained_array(transform):
+def test_fixed_proposal_rejects_trained_logits(transform):
     def loss(theta):
         return propose(RNG, 2 * theta, 3, "fixed").log_q.sum()
 
@@ -376,8 +372,8 @@ def test_fixed_noise_must_not_follow_a_trained_array(transform):
         jax.eval_shape(jax.grad(transform(loss)), jnp.zeros(4))
 
 
-def test_draws_follow_q():
-    """Chi-square with 4 degrees of freedom; no impossible or masked class is ever drawn."""
+def test_proposal_draws_follow_q():
+    """Chi-square with 4 degrees of freedom."""
     logits = jnp.array([-jnp.inf, 0.0, 1.0, jnp.nan, 2.0, -1.0, 0.5, -jnp.inf])
     draw = jax.jit(lambda rng: propose(rng, logits, 50_000, "stopped", jnp.arange(8) != 3))
     proposal = draw(jax.random.key(4))
@@ -392,7 +388,7 @@ def test_draws_follow_q():
     np.testing.assert_allclose(fixed.table, proposal.table, rtol=1e-6)
 
 
-def test_a_distribution_for_each_anchor():
+def test_proposal_per_anchor():
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 6)), jnp.float32)
     where = jnp.array([[True] * 6, [False] * 6, [False] * 5 + [True]])
     targets, columns = jnp.array([2, 0, 5]), jnp.array([[2, 1], [0, 0], [5, 4]])
@@ -413,7 +409,7 @@ def test_a_distribution_for_each_anchor():
     np.testing.assert_array_equal(of_columns[:, 0], of_targets)
 
 
-def test_only_through_has_a_gradient_and_only_where_allowed():
+def test_only_mode_through_has_a_gradient():
     logits, where = jnp.array([0.0, jnp.nan, 1.0]), jnp.array([True, False, True])
 
     @jax.jit
@@ -437,12 +433,12 @@ def scored_rows():
 
 
 def full_loss(positive, negatives, where, num):
-    """InfoNCE with the mean exponential of all allowed negatives, `num` times."""
+    """Return InfoNCE with `num` times the mean exponential of all allowed negatives."""
     r = jnp.maximum(where.sum(-1, keepdims=True), 1)
     return info_nce(positive, negatives - jnp.log(r) + jnp.log(num), where)
 
 
-def test_proposal_by_exact_scores_has_no_variance():
+def test_proposal_with_exact_scores_has_no_variance():
     positive, negatives, where = scored_rows()
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""The page of a run: its numbers, figures, tables and what it says of them."""
+"""The run page: numbers, figures, tables and summary sentences."""
 
 import json
 import re
@@ -35,7 +35,7 @@ FIGURES = {"accuracy", "bound", "collapse", "curves", "scores", "speed"}
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run directory with every file, which no test changes."""
+    """Return a run directory with all files, which tests must not change."""
     workdir = write_fake_run(tmp_path_factory.mktemp("finished"), 500)
     row = {"name": "a", "value": 1.0, "unit": "u", "meaning": "what a means"}
     write_json(workdir / "audit.json", {"rule": "batch", "title": "x", "rows": [row]})
@@ -76,7 +76,7 @@ def probed(tmp_path, *scores):
 
 
 def rewrite_lines(workdir, lines):
-    """Replace the lines of metrics.jsonl, whatever they contain, without checksums."""
+    """Replace the lines of metrics.jsonl and remove their checksums."""
     (workdir / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     remove_seals(workdir)
 
@@ -86,8 +86,7 @@ def tables_of(run, words):
     return {group: score_section.score_table(group, rows, words) for group, rows in groups.items()}
 
 
-def test_page_is_whole(finished):
-    """It has every part, and the same records make the same bytes."""
+def test_page_has_all_parts_and_is_reproducible(finished):
     own = [lambda run: Section("Mine", [f"of {run.name}"]), lambda run: None]
     written, again = (write_report(finished, AUDIO, own).read_bytes() for _ in range(2))
     assert written == again
@@ -101,8 +100,7 @@ def test_page_is_whole(finished):
         assert word in text
 
 
-def test_missing_and_damaged_parts_are_left_out(workdir):
-    """Each file alone, and in the end almost all of them."""
+def test_missing_and_damaged_files_are_omitted(workdir):
     (workdir / "scores.json").write_text("{")
     (problem,) = read_run(workdir).problems
     assert problem in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
@@ -134,8 +132,7 @@ def test_numbers_table_and_figure_of_scores(finished):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_without_knowledge_is_of_each_metric_and_where_they_differ_of_each_of_the_features(own):
-    """Boundaries at random are met the more often the more of them there are."""
+def test_chance_is_shown_per_metric_and_per_feature_if_they_differ(own):
     scores = [
         Score("boundaries", "ru", "utterance", features, "peaks", metric, 0.6, chance=chance)
         for features, more in (("random z", 0.0), ("z", 0.1 * own))
@@ -154,7 +151,6 @@ def test_without_knowledge_is_of_each_metric_and_where_they_differ_of_each_of_th
 
 
 def test_tables_and_figures_of_images(images):
-    """Paired leads, top-5 accuracy, and panels and lines of each direction."""
     top_5 = Score("classes", "shapes", "image", "z", "linear", "top-5 accuracy", 0.955, 0.95, 0.96)
     write_scores(images, [top_5._replace(step=500)])
     run = read_run(images)
@@ -255,8 +251,7 @@ def test_figures_of_offsets_show_the_last_records(workdir):
     np.testing.assert_allclose(left.lines[0].get_ydata()[-1], np.mean(loss[1:]))
 
 
-def test_parts_that_predict_unequally_are_averaged_by_prediction(workdir):
-    """Six predictions of frames, two of segments that have fewer candidates."""
+def test_branches_are_averaged_by_number_of_predictions(workdir):
     rng, directions = np.random.default_rng(0), ["frames"] * 6 + ["segments"] * 2
     for is_bound, rule in ((False, "batch"), (True, "one_per_sequence")):
         full = fake_record(600, rule, is_bound, 256, 4.0, rng)
@@ -278,8 +273,7 @@ def test_parts_that_predict_unequally_are_averaged_by_prediction(workdir):
     }
 
 
-def test_a_headline_averages_offsets_that_are_neither_saturated_nor_shared(workdir):
-    """The parts by group are of these offsets, too; each table has every offset."""
+def test_headline_skips_saturated_and_shared_offsets(workdir):
     full = fake_record(600, "one_per_sequence", True, 64, 4.2, np.random.default_rng(0))
     more = {"bound": np.linspace(4.0, 1.8, 12), "shared": [0.8, 0.5] + [0.0] * 10}
     more |= {"state": ["fine"] * 2 + ["saturated"] + ["warn"] * 9, "within": [1.0] * 12}
@@ -315,7 +309,7 @@ def test_states_name_their_offsets():
     assert len(state_sentences(rows.assign(state="fine", bound=1.0), "")) == 1
 
 
-def test_summary_calls_only_bounds_so(workdir):
+def test_only_bounds_are_called_bounds(workdir):
     def sentences():
         return summary(read_run(workdir), AUDIO)
 
@@ -338,10 +332,8 @@ def test_summary_calls_only_bounds_so(workdir):
 @pytest.mark.parametrize(("num_won", "num_lost", "higher_is_better", "word"), [
     (13, 3, True, "better"), (25, 15, True, "not"), (3, 13, False, "better"),
 ])  # fmt: skip
-def test_scores_are_compared_by_the_difference_and_its_direction(
-    num_won, num_lost, higher_is_better, word
-):
-    """The intervals of both overlap: only the paired difference can tell."""
+def test_paired_differences_decide_comparisons(num_won, num_lost, higher_is_better, word):
+    """The intervals overlap, so only the paired difference is significant."""
 
     def score(features, is_right):
         value, own = float(is_right.mean()), Outcomes(is_right, items="d")
@@ -357,8 +349,7 @@ def test_scores_are_compared_by_the_difference_and_its_direction(
     assert against_phrase(ours._replace(outcomes=None), other, IMAGES).split()[0] == "not"
 
 
-def test_features_are_laid_beside_each_baseline_and_the_network_untrained(tmp_path):
-    """By utterance of the same items: pairs, however the single intervals overlap."""
+def test_features_are_compared_with_baselines_and_untrained_network(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     rng = np.random.default_rng(0)
     hard, count = rng.uniform(20, 60, 200), np.full(200, 100)
@@ -399,8 +390,7 @@ def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
     assert any("1e-07" in one for one in summary(read_run(workdir), AUDIO))
 
 
-def test_an_error_rate_goes_through_the_page(tmp_path):
-    """Lower is better, and there is no chance level."""
+def test_lower_error_rates_are_better(tmp_path):
     rate = Score("words", "news", "utterance", "c", "ctc", "word error rate", 0.123, 0.11, 0.14,
                  higher_is_better=False, num_test=70)  # fmt: skip
     run = probed(tmp_path, rate, rate._replace(features="random c", value=0.9, low=0.8, high=0.95))
@@ -418,12 +408,12 @@ def test_an_error_rate_goes_through_the_page(tmp_path):
     assert ["lost" in one for one in gains] == [False, False]
 
 
-#: What a flip, a hand or another program may have put where something else was.
+#: Values of wrong type or size that a damaged file may contain.
 WRONG = (None, "a", "7", 3, -1.5, True, 1e308, [], {}, [None], ["a"], {"a": 1})
 
 
 def damaged(value, rng):
-    """A copy with another value, or none, at a place that is drawn."""
+    """Return a copy with one random value replaced or removed."""
     keys = [*value] if isinstance(value, dict) else [0] if isinstance(value, list) and value else []
     if not keys or rng.random() < 0.2:
         return rng.choice(np.array([*WRONG, ...], object))
@@ -434,8 +424,7 @@ def damaged(value, rng):
     return {name: one for name, one in {**value, key: new}.items() if one is not ...}
 
 
-def test_whatever_stands_in_a_file_the_page_is_made(finished, tmp_path):
-    """A value, or a whole file, is of another type: in all files at once, as none knows others."""
+def test_page_is_written_despite_values_of_wrong_type(finished, tmp_path):
     workdir = shutil.copytree(finished, tmp_path / "run")
     score = Score("tone", "voices", "frame", "c", "linear", "accuracy", 0.5, 0.4, 0.6, 0.1)
     write_scores(workdir, [score, score._replace(features="random c")])
@@ -452,18 +441,18 @@ def test_whatever_stands_in_a_file_the_page_is_made(finished, tmp_path):
     [({"split": [None], "rank_c": "a", "bound": {}, "n": "a", "state": 3}, False),
      ({"step": 1e308}, True), ({"step": "7", "offsets": 3}, False)],
 )  # fmt: skip
-def test_a_record_of_wrong_types_costs_at_most_itself(finished, tmp_path, change, problem):
+def test_record_with_wrong_types_affects_only_itself(finished, tmp_path, change, problem):
     workdir = shutil.copytree(finished, tmp_path / "run")
     first, *rest = (workdir / "metrics.jsonl").read_text().splitlines()
     rewrite_lines(workdir, [json.dumps({**json.loads(first), **change}), *rest, "[3]", rest[0]])
     run = read_run(workdir)
     assert len(run.metrics) == len(rest) + (not problem)
-    assert len(run.problems) == 1 + problem  # the line that is a list, and the record
+    assert len(run.problems) == 1 + problem  # a line with a list, and the record
     headline(run, AUDIO)
     summary(run, AUDIO)
 
 
-def test_the_page_opens_with_what_training_gained_and_names_lost_comparisons(tmp_path):
+def test_summary_starts_with_gains_and_names_losses(tmp_path):
     hidden = PHONES._replace(method="hidden", value=0.745, low=0.74, high=0.75)
     scores = [
         PHONES, PHONES._replace(features="random c", value=0.682, low=0.67, high=0.69),
@@ -482,7 +471,7 @@ def test_the_page_opens_with_what_training_gained_and_names_lost_comparisons(tmp
     lines = closing_lines(tmp_path, AUDIO)
     assert lines[1].split()[-4:] == ["21.0", "60.0", "68.2", "73.0"]
     assert lines[-2:] == [first, lost]
-    # A lost metric of the headline's method is named, too.
+    # A loss on another metric of the headline's method is also named.
     five = PHONES._replace(metric="top-5 accuracy", value=0.8, low=0.79, high=0.81)
     better = five._replace(features="mfcc", value=0.9, low=0.89, high=0.91)
     said = summary(probed(tmp_path, PHONES, five, better), AUDIO)
@@ -494,9 +483,7 @@ def test_the_page_opens_with_what_training_gained_and_names_lost_comparisons(tmp
     ((0.74, 0.60, 0.88), (0.76, 0.62, 0.90), "accuracy", False),
     ((0.97, 0.96, 0.98), (0.76, 0.75, 0.77), "error rate", True),
 ])  # fmt: skip
-def test_features_that_training_has_made_worse_come_first(
-    tmp_path, trained, untrained, metric, is_worse
-):
+def test_features_worse_than_untrained_come_first(tmp_path, trained, untrained, metric, is_worse):
     own = {"metric": metric, "higher_is_better": metric == "accuracy", "chance": None}
     scores = [
         PHONES._replace(features=name, value=value, low=ends[0], high=ends[1], **own)
@@ -509,7 +496,7 @@ def test_features_that_training_has_made_worse_come_first(
     assert ("own_sequence" in first) is ("own_sequence" in line) is is_worse
 
 
-def test_a_difference_of_one_test_item_has_no_verdict(tmp_path):
+def test_difference_on_one_item_is_inconclusive(tmp_path):
     own = {"low": None, "high": None, "outcomes": Outcomes([38], [100], "one")}
     ours = PHONES._replace(value=0.38, **own)
     other = ours._replace(features="random c", value=0.76, outcomes=Outcomes([76], [100], "one"))
@@ -519,7 +506,7 @@ def test_a_difference_of_one_test_item_has_no_verdict(tmp_path):
     assert "without an interval" in against_phrase(ours, other, AUDIO)
 
 
-def test_an_infinite_loss_is_worse_than_guessing_and_not_unmeasured(workdir):
+def test_infinite_loss_is_reported_as_worse_than_chance(workdir):
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     for record in records:
@@ -532,7 +519,7 @@ def test_an_infinite_loss_is_worse_than_guessing_and_not_unmeasured(workdir):
 
 
 @pytest.mark.parametrize("unranked", [(), ("phones",)])
-def test_what_describes_a_model_is_no_better_if_lower(tmp_path, unranked):
+def test_unranked_tasks_have_no_better_direction(tmp_path, unranked):
     run = probed(tmp_path, PHONES._replace(metric="nats", higher_is_better=False))
     (table,) = score_section.scores_section(run, AUDIO._replace(unranked=unranked)).tables
     assert ("Lower is better" in table.note) is not bool(unranked)

@@ -1,4 +1,4 @@
-"""A whole experiment around a linear model, for the tests of the loop, also as a command."""
+"""A complete training of a linear model, for tests of the loop; also a command."""
 
 import functools
 import pathlib
@@ -57,7 +57,7 @@ def evaluate(state):
 
 @functools.cache
 def make_step(loss, num_devices, steps_per_launch):
-    """Return the optimizer and the compiled step, which all runs of a test process share."""
+    """Return optimizer and compiled step, shared by all runs of a test process."""
     tx, _ = train.make_optimizer(learning_rate=0.05, warmup_steps=3, num_steps=100, clip_norm=10.0)
     step = train.make_train_step(loss, tx, ema_decay=0.9)
     state = train.replicate(new_state(tx), train.make_mesh(num_devices))
@@ -107,7 +107,7 @@ def run(
 
 
 def records(workdir):
-    """Return the records of metrics.jsonl without the speed, which no two runs share."""
+    """Return the records of metrics.jsonl without their speed, which varies."""
     return [
         {name: value for name, value in record.items() if name != "steps_per_second"}
         for record in read_records(pathlib.Path(workdir), [])

@@ -44,7 +44,7 @@ def largest_file(directory):
 
 
 def flip_a_bit(directory):
-    """In the middle of the file that holds most of the arrays."""
+    """Flip a bit in the middle of the largest array file."""
     path = largest_file(directory / "state")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0x10
@@ -61,7 +61,7 @@ def flip_name_in_metadata(directory):
     path.write_text(path.read_text().replace("encoder", "encodes", 1))
 
 
-def test_round_trip_of_a_whole_state(tmp_path):
+def test_state_round_trip(tmp_path):
     save_all(tmp_path, [2.5])
     (state, metadata), said, _ = restore(tmp_path)
     expected = make_state(2.5)
@@ -91,7 +91,7 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize("harm", [
     truncate, flip_name_in_metadata, lambda folder: (folder / "state" / "manifest.ocdbt").unlink(),
 ])  # fmt: skip
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, saved, harm):
+def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, saved, harm):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     harm(tmp_path / "3")
     (state, metadata), said, latest = restore(tmp_path)
@@ -100,13 +100,13 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, save
     assert len(said) == 1
     assert f"{tmp_path / '3'} is damaged" in said[0]
     assert "\n" not in said[0]
-    assert latest == 2  # so the run can save step 3 again
+    assert latest == 2  # so step 3 can be saved again
     with train.open_checkpoints(tmp_path) as checkpoint:
         checkpoint.save(3, make_state(3.5), {"value": 3.5})
     assert restore(tmp_path)[0][1] == {"value": 3.5}
 
 
-def test_the_flipped_bit_is_found_by_its_checksum(tmp_path):
+def test_flipped_bit_is_found_by_checksum(tmp_path):
     noise = {"kernel": jax.random.normal(jax.random.key(0), (512, 128))}  # does not compress
     with train.open_checkpoints(tmp_path) as checkpoint:
         checkpoint.save(1, noise, {})
@@ -117,7 +117,7 @@ def test_the_flipped_bit_is_found_by_its_checksum(tmp_path):
     assert latest == 1
 
 
-def test_foreign_and_half_written_directories(tmp_path, saved):
+def test_foreign_and_partial_directories_are_ignored(tmp_path, saved):
     assert restore(tmp_path / "new")[0] is None
     assert train.read_metadata(tmp_path / "new") == {}
     folder = shutil.copytree(saved, tmp_path / "copy")
@@ -137,12 +137,12 @@ def test_foreign_and_half_written_directories(tmp_path, saved):
     with pytest.raises(UserError, match=r"damaged \(steps \[2, 3\]\)"):
         restore(folder)
     assert steps_on_disk(folder) == [2, 3]
-    for empty in (folder, tmp_path / "new"):  # nothing was evaluated
+    for empty in (folder, tmp_path / "new"):  # without a metric
         with pytest.raises(UserError, match=re.escape(str(empty))):
             train.restore_params(empty, "best")
 
 
-def test_another_shape_is_named_and_not_called_damage(tmp_path):
+def test_different_shape_is_reported_as_such(tmp_path):
     save_all(tmp_path, [1.0])
     with pytest.raises(UserError, match=r"ema/encoder/kernel is \[\[4, 64\], 'float32'\] there"):
         restore(tmp_path, make_state(width=65))
@@ -161,7 +161,7 @@ def test_restores_onto_another_number_of_devices(tmp_path):
     np.testing.assert_array_equal(kernel, np.full((4, 64), 2.0))
 
 
-def test_parameters_alone(tmp_path, saved):
+def test_restore_params_of_any_step(tmp_path, saved):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     trees, metadata, step = train.restore_params(tmp_path)
     assert (step, metadata, sorted(trees)) == (3, {"value": 3.0}, ["ema", "extra", "params"])
@@ -179,13 +179,13 @@ def test_parameters_alone(tmp_path, saved):
     (sentence,) = said
     assert re.search(r"/3 is damaged ", sentence)
     with pytest.raises(UserError, match=r"/3 is damaged .*\[2, 3\]"):
-        train.restore_params(tmp_path, 3)  # who asks for a step gets that step or nothing
+        train.restore_params(tmp_path, 3)  # an explicit step has no fallback
     flip_a_bit(tmp_path / "2")
     with pytest.raises(UserError, match=r"damaged \(steps \[2, 3\]\)"):
         train.restore_params(tmp_path, log=said.append)
 
 
-def test_the_best_is_read_by_that_name(tmp_path):
+def test_best_checkpoint_is_restored_by_name(tmp_path):
     save_all(tmp_path, [1.0, 2.0, 3.0, 4.0], [5.0, 2.0, 9.0, 7.0])
     assert steps_on_disk(tmp_path) == [2, 3, 4]
     assert train.best_step(tmp_path) == 2
@@ -193,35 +193,34 @@ def test_the_best_is_read_by_that_name(tmp_path):
     assert (step, metadata) == (2, {"value": 2.0})
     np.testing.assert_array_equal(trees["params"]["encoder"]["kernel"], np.full((4, 64), 2.0))
     flip_a_bit(tmp_path / "2")
-    with pytest.raises(UserError, match=r"\[2, 3, 4\]"):  # the best, or nothing
+    with pytest.raises(UserError, match=r"\[2, 3, 4\]"):  # the best has no fallback
         train.restore_params(tmp_path, "best")
-    (path,) = (tmp_path / "2" / "meta").glob("metadata")  # a metric is sealed with its step
+    (path,) = (tmp_path / "2" / "meta").glob("metadata")  # metrics are sealed
     path.write_text(path.read_text().replace('"metric": 2.0', '"metric": 8.5'))
     assert train.best_step(tmp_path) == 4
 
 
 @pytest.mark.parametrize("text", [b'{"metric": 0.1}', b"\xff"])
-def test_a_damaged_metric_costs_only_itself(tmp_path, text):
+def test_damaged_metric_keeps_the_checkpoint(tmp_path, text):
     save_all(tmp_path, [1.0, 2.0], [0.5, None])
     (tmp_path / "2" / "late-metric.json").write_bytes(text)
     (state, _), said, latest = restore(tmp_path)
     np.testing.assert_array_equal(state.params["encoder"]["kernel"], np.full((4, 64), 2.0))
     assert (said, latest, train.best_step(tmp_path)) == ([], 2, 1)
-    with train.open_checkpoints(tmp_path) as checkpoint:  # and saves go on
+    with train.open_checkpoints(tmp_path) as checkpoint:  # saving continues
         for step in (3, 4):
             checkpoint.save(step, make_state(), {}, 9.0)
     assert steps_on_disk(tmp_path) == [1, 3, 4]
 
 
-def test_the_metric_of_an_evaluation_that_was_owed_is_kept_beside_its_state(tmp_path):
-    """And what would not have been kept beside it is deleted."""
+def test_late_metric_of_a_pending_evaluation_is_kept(tmp_path):
     save_all(tmp_path, [1.0, 2.0, 3.0, 4.0], [5.0, 7.0, 9.0, None])
     assert steps_on_disk(tmp_path) == [1, 3, 4]
     with train.open_checkpoints(tmp_path) as checkpoint:
-        checkpoint.save(3, make_state(), {}, 0.1)  # not of the latest step
+        checkpoint.save(3, make_state(), {}, 0.1)  # only the latest step may get one
         checkpoint.save(4, make_state(), {}, float("nan"))
         checkpoint.save(4, make_state(), {}, 2.0)
-        checkpoint.save(4, make_state(), {}, 9.0)  # it has one
+        checkpoint.save(4, make_state(), {}, 9.0)  # already set
     assert steps_on_disk(tmp_path) == [3, 4]
     assert train.best_step(tmp_path) == 4
     with train.open_checkpoints(tmp_path) as checkpoint:
@@ -230,10 +229,10 @@ def test_the_metric_of_an_evaluation_that_was_owed_is_kept_beside_its_state(tmp_
     assert steps_on_disk(tmp_path) == [4, 6, 7]
     path = tmp_path / "4" / "late-metric.json"
     path.write_text(path.read_text().replace("2.0", "9.0"))
-    assert train.best_step(tmp_path) == 7  # not one whose word cannot be trusted
+    assert train.best_step(tmp_path) == 7  # its seal is broken
 
 
-def test_the_saved_state_may_be_donated_at_once(tmp_path):
+def test_saved_state_may_be_donated_immediately(tmp_path):
     state = make_state(5.0, width=4096)
     overwrite = jax.jit(lambda tree: jax.tree.map(lambda x: x * 0, tree), donate_argnums=0)
     with train.open_checkpoints(tmp_path) as checkpoint:
@@ -243,7 +242,7 @@ def test_the_saved_state_may_be_donated_at_once(tmp_path):
     np.testing.assert_array_equal(kernel, np.full((4, 4096), 5.0))
 
 
-def test_an_older_step_is_left_alone(tmp_path):
+def test_existing_or_older_steps_are_not_overwritten(tmp_path):
     with train.open_checkpoints(tmp_path) as checkpoint:
         checkpoint.save(5, make_state(5.0), {"value": 5})
         checkpoint.save(4, make_state(4.0), {"value": 4})
@@ -252,7 +251,7 @@ def test_an_older_step_is_left_alone(tmp_path):
     assert restore(tmp_path)[0][1] == {"value": 5}
 
 
-#: Saves a state, and one that does not fit.
+#: Save a state that fits on the disk and one that does not.
 FILLS = """
 import resource, sys
 import jax.numpy as jnp, numpy as np
@@ -274,8 +273,8 @@ except UserError as error:
 """
 
 
-def test_a_full_disk_is_one_sentence_and_costs_nothing(tmp_path):
-    """A limit on the size of files acts as the disk."""
+def test_full_disk_is_reported_and_keeps_the_last_checkpoint(tmp_path):
+    """A file size limit stands in for a full disk."""
     words = [sys.executable, "-c", FILLS, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, "\n" in done.stdout) == (2, "", False)
@@ -286,7 +285,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing(tmp_path):
         assert checkpoint.restore(target)[1] == {"value": 1}
 
 
-def test_an_error_on_starting_a_save_is_one_sentence_too(tmp_path, monkeypatch):
+def test_error_at_the_start_of_a_save_is_reported(tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
@@ -306,8 +305,7 @@ class Pair(NamedTuple):
     places: tuple[jax.Array, ...]
 
 
-def test_parameters_are_read_beside_tuples_and_named_tuples(tmp_path):
-    """What an objective carries, such as a queue, is no tree of dicts."""
+def test_restore_params_with_tuples_in_the_state(tmp_path):
     pair = Pair(jnp.arange(4.0), tuple(jnp.full(2, i) for i in range(11)))  # "10" sorts before "2"
     params, extra = {"w": jnp.ones(3)}, {"objective": {"queue": pair, "list": [jnp.ones(1)]}}
     state = train.init_state(params, extra, optax.adam(1.0), jax.random.key(0), {}, False)

@@ -1,4 +1,4 @@
-"""What says that a process is one of several, and who is waited for in vain."""
+"""Multi-process starts: cluster detection, roll call and watchdogs."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def free_port():
         return server.getsockname()[1]
 
 
-def test_alone(describe):
+def test_single_process_needs_no_cluster(describe):
     assert distributed.find_cluster() is None
     describe("127.0.0.1:1", "1", "0")
     assert distributed.find_cluster() is None
@@ -60,8 +60,8 @@ def test_alone(describe):
     assert run_on_first(lambda x: x + 1, 2) == 3
 
 
-def test_slurm_is_found(describe, monkeypatch):
-    """As JAX reads it: process 1 of 2, with the one device of its rank on the machine."""
+def test_slurm_is_detected(describe, monkeypatch):
+    """Process 1 of 2, with one local device, as JAX reads the variables."""
     slurm = {"JOB_ID": "7", "STEP_NODELIST": "node[3-4]", "NTASKS": "2", "PROCID": "1"}
     for name, value in {**slurm, "LOCALID": "0", "STEP_NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
@@ -71,7 +71,7 @@ def test_slurm_is_found(describe, monkeypatch):
     assert (found.number, found.own, found.local_devices) == (2, 1, [0])
 
 
-def test_three_variables_need_no_detection(describe, monkeypatch):
+def test_explicit_variables_skip_detection(describe, monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setitem(sys.modules, "jax._src.clusters", None)
     describe("node7:1234", "3", "2")
@@ -81,7 +81,7 @@ def test_three_variables_need_no_detection(describe, monkeypatch):
         distributed.find_cluster()
 
 
-def test_variables_that_do_not_fit_are_one_sentence(describe):
+def test_invalid_variables_are_reported(describe):
     for values, words in (
         (("a:1", None, None), "JAX_PROCESS_ID"), (("a:1", "2", "2"), "JAX_PROCESS_ID .*got 2 "),
         (("a:1", "two", "0"), "JAX_NUM_PROCESSES .*got 'two'"),
@@ -92,22 +92,21 @@ def test_variables_that_do_not_fit_are_one_sentence(describe):
             distributed.find_cluster()
 
 
-def test_others_that_do_not_come_are_one_sentence(describe):
-    """Before JAX is asked, which would abort."""
+def test_missing_processes_are_reported_before_jax_aborts(describe):
     for index, words in (("1", "no process 0"), ("0", "not all of 2")):
         address = f"127.0.0.1:{free_port()}"
         describe(address, "2", index)
         with pytest.raises(UserError, match=f"{words}.* {address} within 0.3 s"):
             join_processes(join_seconds=0.3)
         assert not jax.distributed.is_initialized()
-    with socket.create_server(("", 0)) as server:  # in use
+    with socket.create_server(("", 0)) as server:  # the port is in use
         describe(f"127.0.0.1:{server.getsockname()[1]}", "2", "0")
         with pytest.raises(UserError, match=r"cannot listen at .* choose another port"):
             join_processes(join_seconds=0.3)
 
 
 def call_roll(number, *sayings, seconds=5.0):
-    """Process 0 of `number`, to whom each of these says what it says, in its order."""
+    """Run process 0 of `number` against connections that behave like `sayings`."""
     port = free_port()
     found = []
     with watch.listen("127.0.0.1", port) as server:
@@ -151,8 +150,7 @@ def resets(connection, port):
     connection.close()
 
 
-def test_strangers_neither_stop_nor_join_a_start():
-    """The last two are of launches of other sizes, and a hundred say nothing."""
+def test_foreign_connections_are_ignored():
     lines = (
         bytes(range(256)) * 40, b"here" * 1000, b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n",
         b"here 1\n", b"here abc\n", b"\n", b"here 0 2\n", b"here 5 2\n", b"here 1 3\n",
@@ -166,12 +164,10 @@ def test_strangers_neither_stop_nor_join_a_start():
     begin = watch.time.monotonic()
     odd = (resets, lambda connection, port: connection.close(), *map(says, lines))
     assert call_roll(2, *odd, *[says(b"")] * 100, come) == {1: own[0]}
-    assert watch.time.monotonic() - begin < 3  # nobody waits for who says nothing
+    assert watch.time.monotonic() - begin < 3  # silent connections do not delay
 
 
-def test_one_that_comes_and_goes_has_not_come_and_may_come_again():
-    """And nobody takes the place of one who has come; who has not come is named."""
-
+def test_disconnected_process_is_missing_and_may_return():
     def come_and_go(connection, port):
         comes(1, 3)(connection, port)
         connection.close()
@@ -190,7 +186,7 @@ def test_one_that_comes_and_goes_has_not_come_and_may_come_again():
     assert absent.startswith("processes 1, 3 missing (1 connections of something else): not all of")
 
 
-def test_a_local_launch_listens_on_no_network():
+def test_local_launch_listens_only_on_loopback():
     for host in ("localhost", "127.0.0.1"):
         with watch.listen(host, free_port()) as server:
             assert server.getsockname()[0] == "127.0.0.1"
@@ -199,8 +195,8 @@ def test_a_local_launch_listens_on_no_network():
 
 
 @contextlib.contextmanager
-def answering(reply):
-    """Yield the port of a server that gives each connection the same answer."""
+def serve_reply(reply):
+    """Yield the port of a server that sends `reply` on each connection."""
 
     def answer():
         with contextlib.suppress(OSError):
@@ -214,14 +210,13 @@ def answering(reply):
         yield server.getsockname()[1]
 
 
-def test_what_is_no_process_0_is_not_joined(describe):
-    """One sentence, and no start; and the wait for the answer leaves no limit on later lines."""
-    with answering(b"go\n") as port:
+def test_foreign_server_is_not_joined(describe):
+    with serve_reply(b"go\n") as port:
         describe(f"127.0.0.1:{port}", "2", "1")
         with pytest.raises(UserError, match=r"does not take this process 1 .* within 0.3 s: check"):
             join_processes(join_seconds=0.3)
     end = watch.time.monotonic() + 5
-    with answering(b"go 1\n") as port:
+    with serve_reply(b"go 1\n") as port:
         connection = watch.connect_to_first("127.0.0.1", port, 1, 2, end)
         assert connection.gettimeout() is None
         connection.close()
@@ -232,46 +227,44 @@ def at(step, moved=0.0, *, busy=False, longest=1.6, heard=999.5):
 
 
 def later(*heartbeats):
-    """Return heartbeats of processes that moved 4,000 s before they were heard, if not since."""
+    """Return heartbeats of processes that last moved 4,000 s earlier."""
     return [one._replace(changed=one.changed or -4000.0) for one in heartbeats]
 
 
 @pytest.mark.parametrize(("heartbeats", "sentence"), [
-    # The others wait for the one behind, whenever they came to where they are.
+    # The others wait for the process behind.
     ([at(136, 690), at(120, 600)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
     ([at(136, 600), at(120, 690)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
     ([at(9), at(8), at(8)], "processes 1, 2 of 3 stayed at step 8"),
     ([at(136), at(120)], "wait before: 1.6 s), and others wait at step 136; all end: look at"),
-    # It waits for nobody, and evaluation for all.
+    # Nobody is behind, or all wait in an evaluation.
     ([at(128), at(128, busy=True)], "process 0 of 2 stayed at step 128"),
     ([at(8), at(8)], "all processes stayed at step 8 for 300 s"),
-    # One has moved; the one behind is busy; a step has taken half a minute before.
+    # One has moved, the one behind is busy, or waits were long before.
     ([at(136), at(120, 701)], ""), ([at(136, 701), at(120)], ""),
     ([at(136), at(120, busy=True)], ""), ([at(136), at(0, busy=True, longest=0.0)], ""),
     ([at(136, longest=110), at(120)], ""),
     ([at(136, longest=50), at(120)], "for 500 s (the longest wait before: 50.0 s)"),
-    # Silent: perhaps it is the one that is stopped, and that will be known when it has been so
-    # for as long; then it is, whatever it does and wherever the others are.
+    # A silent process may itself be stopped; after the limit it is the one to blame.
     ([at(136), at(120), at(136, heard=900)], ""),
     ([at(136), at(120), at(136, heard=699)], "process 2 of 3 gave no sign of life for 300 s"),
     ([at(136, 999), at(136, 999, heard=699)], "process 1 of 2 gave no sign of life"),
     ([at(8), at(8, busy=True, heard=699)], "since step 8"),
-    # Who is busy, such as one that starts, evaluates or saves, has an hour.
+    # A busy process (starting, evaluating, saving) has an hour.
     (later(at(136), at(128, busy=True)), "process 1 of 2 stayed at step 128 for 3600 s"),
     (later(at(136), at(0, busy=True)), "process 1 of 2 stayed at step 0 for 3600 s"),
-    # One has moved within the hour; one fits the probes, and the others wait for no step of it.
+    # One has moved within the hour; all are busy.
     (later(at(136, -2500), at(128, busy=True)), ""),
     (later(at(128, busy=True), at(100, busy=True)), ""),
 ])  # fmt: skip
-def test_which_process_hangs(heartbeats, sentence):
-    """By what the processes said until second 1000, where nobody may stay for 300 s."""
+def test_hung_process_is_named(heartbeats, sentence):
+    """Heartbeats at second 1000 with a limit of 300 s."""
     found = watch.find_hung(dict(enumerate(heartbeats)), len(heartbeats), 300.0, 1000.0)
     assert sentence in found
     assert bool(sentence) == bool(found)
 
 
-def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
-    """Before and after it has a batch, and how often it has waited for the mark of 8 steps."""
+def test_loop_reports_steps_waits_and_pauses(tmp_path, monkeypatch):
     said = []
 
     monkeypatch.setattr(loop, "report_step", lambda step, num_waits: said.append((step, num_waits)))
@@ -280,19 +273,19 @@ def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
     waits = (0,) * 16 + (1,) * 6
     steps = [(step - lacks, waits[step - 1]) for step in range(1, 23) for lacks in (1, 0)]
     assert [word for word in said if word[1] != "busy"] == steps
-    # Evaluated at 10 and 20, saved at 18, both at the end.
+    # Evaluation at 10 and 20, a save at 18, both at the end.
     busy = [i for i, word in enumerate(said) if word[1] == "busy"]
     assert [said[i][0] for i in busy] == [said[i - 1][0] for i in busy] == [10, 18, 20, 22]
 
 
-def watched(*words):
-    """Start Python with the words, its errors in a pipe."""
+def start_python(*words):
+    """Start Python with its stderr in a pipe."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, *words], **quiet)
 
 
-def ends_of(programs):
-    """Return the errors and the statuses of programs, which have a minute to end."""
+def wait_for_end(programs):
+    """Return errors and exit statuses of programs, which have a minute to end."""
     try:
         errors = [program.communicate(timeout=60)[1] for program in programs]
     finally:
@@ -301,7 +294,7 @@ def ends_of(programs):
     return errors, [program.returncode for program in programs]
 
 
-#: A program beside a watchdog, that is nothing but its heartbeat.
+#: A program that only sends heartbeats to its watchdog.
 PROGRAM = """
 import subprocess, sys, time
 file, port, index, word, log = sys.argv[1:]
@@ -314,19 +307,16 @@ while True:
 """
 
 
-def test_watchdogs_end_a_program_that_hangs(tmp_path):
-    """Process 1 has no batch for step 102: both watchdogs say so, and end programs that do not.
-
-    C++ messages of process 0 are named, and the empty file of process 1 is removed.
-    """
+def test_watchdogs_end_hung_programs(tmp_path):
+    """Process 1 lacks a batch for step 102; the empty log of process 1 is removed."""
     port, logs = str(free_port()), [tmp_path / "0.log", tmp_path / "1.log"]
     logs[0].write_text("pages of trace")
     logs[1].touch()
     programs = [
-        watched("-S", "-c", PROGRAM, watch.__file__, port, index, word, logs[int(index)])
+        start_python("-S", "-c", PROGRAM, watch.__file__, port, index, word, logs[int(index)])
         for index, word in (("0", "at 102"), ("1", "at 100"))
     ]
-    errors, statuses = ends_of(programs)
+    errors, statuses = wait_for_end(programs)
     assert statuses == [-signal.SIGKILL] * 2
     sentence = "error: process 1 of 2 stayed at step 100 for 2 s (the longest wait before: 0.1 s)"
     assert all(error.startswith(sentence) and error.count("\n") == 1 for error in errors), errors
@@ -339,8 +329,7 @@ def test_watchdogs_end_a_program_that_hangs(tmp_path):
     ([{}, {}, {"model.width": 8}], ["process 2 of 3", "model.width: absent there, 8"]),
     ([{"a": 1, "b": 1, "c": "x", "d": 1}, {"c": "y" * 9999}], ["a: 1", "absent", "1 more"]),
 ])  # fmt: skip
-def test_processes_of_different_identities_are_ended_by_name(identities, said):
-    """Also of long values, as the sentence is one line; the same ones go on."""
+def test_processes_with_different_configs_are_ended(identities, said):
     with contextlib.ExitStack() as stack:
         pairs = [[*map(stack.enter_context, socket.socketpair())] for _ in identities]
         events = queue.SimpleQueue()
@@ -362,7 +351,7 @@ def test_processes_of_different_identities_are_ended_by_name(identities, said):
     assert len(sentence) < 400
 
 
-#: A process whose watchdog may be killed.
+#: A process that may kill its own watchdog.
 WATCHED = """
 import sys, time
 from cpc.train import distributed
@@ -375,19 +364,18 @@ distributed.wait_for_all("")
 """
 
 
-def test_a_process_whose_watchdog_ends_does_not_wait_for_ever():
+def test_lost_watchdog_ends_the_process():
     address = f"127.0.0.1:{free_port()}"
     processes = [
-        watched("-c", WATCHED, address, index, word) for index, word in (("0", "killed"), ("1", ""))
+        start_python("-c", WATCHED, address, *words) for words in (("0", "killed"), ("1", ""))
     ]
-    errors, statuses = ends_of(processes)
+    errors, statuses = wait_for_end(processes)
     assert statuses == [distributed.LOST] * 2
     assert errors[0] == "error: the watchdog of this process has ended\n"
     assert errors[1].startswith("error: process 0 of 2 has ended")
 
 
-def test_all_steps_of_a_launch_are_asked_about(tmp_path, monkeypatch):
-    """What the processes agree on is the step after the last one asked about: seldom a launch."""
+def test_preemption_is_checked_for_each_step_of_a_launch(tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoints, "is_preempted", lambda self, step: step == 13)
     with open_checkpoints(tmp_path) as checkpoint:
         reasons = [loop._preemption(checkpoint, step, 4) for step in (0, 4, 8, 12, 16)]

@@ -41,12 +41,12 @@ class Run(NamedTuple):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run of STEPS that was never stopped."""
+    """Run STEPS steps without a stop."""
     folder = tmp_path_factory.mktemp("whole")
     return Run(linear_run.run(folder, STEPS).state, linear_run.records(folder))
 
 
-def test_steps_per_second_are_of_their_window(tmp_path):
+def test_steps_per_second_are_measured_per_window(tmp_path):
     begin = time.perf_counter()
     linear_run.run(tmp_path, 10)
     slowest = 5 / (time.perf_counter() - begin)
@@ -55,19 +55,19 @@ def test_steps_per_second_are_of_their_window(tmp_path):
     assert min(found) >= slowest
 
 
-def test_resume_equals_never_stopped(tmp_path, whole):
-    """Stopped between saves, at a save that evaluates, and again between."""
+def test_resumed_run_equals_uninterrupted_run(tmp_path, whole):
+    """Stops between saves, at a save that evaluates, and between saves again."""
     for stopped_at, num_calls in ((7, 7), (10, 3), (15, 5)):
         first = linear_run.run(tmp_path, STEPS, stop=stop_at(num_calls))
         assert (first.reason, int(first.state.step)) == ("SIGTERM", stopped_at)
-    for num_steps in (STEPS, STEPS, 9):  # the same command after the end does nothing
+    for num_steps in (STEPS, STEPS, 9):  # a finished run does nothing
         last = linear_run.run(tmp_path, num_steps)
         assert (last.reason, int(last.state.step)) == ("", STEPS)
         assert_same_state(whole.state, last.state)
         assert linear_run.records(tmp_path) == whole.records
 
 
-def test_records_hold_the_sums_of_their_window(tmp_path):
+def test_records_sum_over_their_window(tmp_path):
     linear_run.run(tmp_path, 23)
     records = linear_run.records(tmp_path)
     assert [(record["split"], record["step"]) for record in records] == [
@@ -99,8 +99,7 @@ def wait_until(condition, process, seconds=60.0):
         time.sleep(0.001)
 
 
-def test_killed_and_stopped_processes_resume_as_if_never_stopped(tmp_path):
-    """Killed in the middle of a save, then stopped by a signal."""
+def test_killed_and_stopped_processes_resume(tmp_path):
     parts = tmp_path / "parts"
     process = start(parts, "1000000", "0")
 
@@ -126,33 +125,30 @@ def test_killed_and_stopped_processes_resume_as_if_never_stopped(tmp_path):
     assert not list((parts / "checkpoints").glob("*tmp*"))
 
 
-def cut_short_at(step, evaluate):
-    def cut_short(state):
+def interrupt_at(step, evaluate):
+    def interrupted(state):
         if int(state.step) == step:
             raise train.Stopped("a probe was stopped by SIGINT")
         return evaluate(state)
 
-    return cut_short
+    return interrupted
 
 
-def test_an_evaluation_that_a_signal_cuts_short_is_made_when_resumed(tmp_path):
-    """At a step that is not saved otherwise, and no step is lost."""
+def test_interrupted_evaluation_is_repeated_on_resume(tmp_path):
     steps = {"num_steps": 25, "eval_every": 5, "save_every": 20}
-    cut_short = cut_short_at(10, linear_run.evaluate)
-    stopped = linear_run.run(tmp_path / "parts", evaluate=cut_short, **steps)
+    interrupted = interrupt_at(10, linear_run.evaluate)
+    stopped = linear_run.run(tmp_path / "parts", evaluate=interrupted, **steps)
     assert int(stopped.state.step) == 10
     assert "SIGINT" in stopped.reason
     whole = linear_run.run(tmp_path / "whole", **steps)
-    for _ in range(2):  # nothing is owed the second time
+    for _ in range(2):  # the second time nothing is pending
         resumed = linear_run.run(tmp_path / "parts", **steps)
         assert_same_state(whole.state, resumed.state)
         assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
 
 
 @pytest.mark.parametrize(("stopped_at", "best"), [(40, 40), (30, 20)])
-def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
-    tmp_path, stopped_at, best
-):
+def test_repeated_evaluation_may_change_the_best_checkpoint(tmp_path, stopped_at, best):
     def evaluate(state):
         return [{"loss": 0.1 if int(state.step) == best else 1.0 + int(state.step)}]
 
@@ -162,7 +158,7 @@ def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
         return steps, train.best_step(folder)
 
     linear_run.run(tmp_path / "whole", 40, evaluate=evaluate)
-    linear_run.run(tmp_path / "parts", 40, evaluate=cut_short_at(stopped_at, evaluate))
+    linear_run.run(tmp_path / "parts", 40, evaluate=interrupt_at(stopped_at, evaluate))
     linear_run.run(tmp_path / "parts", 40, evaluate=evaluate)
     assert kept("whole") == (sorted({best, 30, 40}), best)
     assert kept("parts") == kept("whole")
@@ -170,9 +166,8 @@ def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_runs_within_a_training_stops_at_the_same_signal(number):
-    """The second Ctrl-C is immediate."""
-    # A shell that starts the tests in the background has told them to ignore it.
+def test_nested_stop_on_signals(number):
+    # Shells ignore SIGINT in background jobs.
     inherited = signal.signal(number, signal.default_int_handler)
     try:
         with train.stop_on_signals() as outer:
@@ -191,8 +186,7 @@ def test_what_runs_within_a_training_stops_at_the_same_signal(number):
         signal.signal(number, inherited)
 
 
-def test_parameters_that_an_update_makes_infinite_are_not_saved(tmp_path):
-    """Loss and gradient of the step are finite."""
+def test_infinite_parameters_are_not_saved(tmp_path):
     tx, mesh = optax.sgd(np.inf), train.make_mesh(1)
     state = train.replicate(linear_run.new_state(tx), mesh)
     step = train.jit_step(train.make_train_step(linear_run.loss_fn, tx, ema_decay=0.9), state)
@@ -205,19 +199,18 @@ def test_parameters_that_an_update_makes_infinite_are_not_saved(tmp_path):
 
 
 @pytest.mark.parametrize(("nan_at", "kept"), [(9, "nothing was saved"), (10, "that of step 10")])
-def test_a_non_finite_loss_stops_and_leaves_the_last_good_checkpoint(tmp_path, nan_at, kept, whole):
+def test_non_finite_loss_stops_and_keeps_the_last_checkpoint(tmp_path, nan_at, kept, whole):
     where = rf"step {nan_at + 1} \(batch {nan_at}\): the gradient of layer/bias"
     with pytest.raises(UserError, match=f"{where}.*{kept}"):
         linear_run.run(tmp_path, STEPS, nan_at=nan_at)
     last = linear_run.records(tmp_path)[-1]
     if nan_at == 10:  # a window without a finite step has no loss
         assert (last["step"], last["loss"], last["gradient_norm"]) == (15, None, None)
-    good = linear_run.run(tmp_path, STEPS)  # the same command, with the data repaired
+    good = linear_run.run(tmp_path, STEPS)  # resumed with repaired data
     assert_same_state(good.state, whole.state)
 
 
-def test_eight_devices_give_the_same_records_and_trace_the_step_once(tmp_path, whole):
-    """Also after logs, saves and a resume."""
+def test_eight_devices_give_equal_records_with_one_trace(tmp_path, whole):
     traces = []
 
     def counting(*arguments):
@@ -230,7 +223,7 @@ def test_eight_devices_give_the_same_records_and_trace_the_step_once(tmp_path, w
     records = {(record["split"], record["step"]): record for record in linear_run.records(tmp_path)}
     for one in whole.records:
         other = records[one["split"], one["step"]]
-        if one["step"] != 25:  # the window that the stop at 23 cut
+        if one["step"] != 25:  # the stop at 23 divided this window
             np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-5)
             for name in {"gradient_norm"} & one.keys():
                 np.testing.assert_allclose(one[name], other[name], rtol=1e-5)
@@ -239,7 +232,7 @@ def test_eight_devices_give_the_same_records_and_trace_the_step_once(tmp_path, w
     assert kernel.sharding == train.replicated(train.make_mesh(8))
 
 
-def test_data_that_ends_early(tmp_path):
+def test_data_ending_early_are_reported(tmp_path):
     mesh = train.make_mesh(1)
     tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=5)
     state = train.replicate(linear_run.new_state(tx), mesh)
@@ -278,12 +271,12 @@ def test_metrics_are_written_while_the_next_step_runs():
 
 
 def launch(workdir, num_steps=STEPS, **options):
-    """Do the linear run by launches of five steps."""
+    """Run with launches of five steps."""
     result = linear_run.run(workdir, num_steps, steps_per_launch=5, log=lambda _: None, **options)
     return Run(result.state, linear_run.records(workdir))
 
 
-def test_launches_of_several_steps_are_the_same_training_also_resumed(tmp_path, whole):
+def test_launches_of_several_steps_equal_single_steps(tmp_path, whole):
     asked = iter(["", "", "SIGTERM"])
     halted = launch(tmp_path / "parts", stop=lambda: next(asked))
     assert int(halted.state.step) == 10
@@ -298,8 +291,7 @@ def test_launches_of_several_steps_are_the_same_training_also_resumed(tmp_path, 
         np.testing.assert_allclose(value, of_five[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_what_is_due_within_a_launch_is_refused(tmp_path):
-    """And a failure inside a launch names its step."""
+def test_cadence_within_a_launch_is_rejected(tmp_path):
     for name in ("log_every", "eval_every", "save_every"):
         with pytest.raises(UserError, match=f"{name} is 4, .* 5"):
             launch(tmp_path, **{name: 4})
@@ -307,5 +299,5 @@ def test_what_is_due_within_a_launch_is_refused(tmp_path):
         launch(tmp_path, num_steps=21)
     with pytest.raises(UserError, match=r"step 8 \(batch 7\)"):
         launch(tmp_path, nan_at=7, log_every=100, save_every=10)
-    # The save before the next log does not keep what is bad.
+    # Non-finite parameters are not saved before the next log.
     assert not [p for p in (tmp_path / "checkpoints").glob("*") if p.name.isdecimal()]

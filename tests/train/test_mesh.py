@@ -8,7 +8,7 @@ from cpc.types import UserError
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a machine without accelerators")
 @pytest.mark.parametrize("kind", ["gpu", "tpu"])
-def test_an_absent_device_is_one_sentence(kind):
+def test_missing_device_is_reported(kind):
     extra = {"gpu": "cuda"}.get(kind, kind)
     with pytest.raises(UserError, match=rf"No {kind} device was found here.*jax\[{extra}\]'"):
         train.choose_devices(kind)
@@ -17,8 +17,8 @@ def test_an_absent_device_is_one_sentence(kind):
 @pytest.mark.parametrize(
     ("kind", "error"), [("auto", RuntimeError("?")), ("gpu", AssertionError())]
 )
-def test_no_backend_at_all_is_one_sentence(kind, error, monkeypatch):
-    """As with JAX_PLATFORMS=cuda on a machine without one."""
+def test_missing_backend_is_reported(kind, error, monkeypatch):
+    """For example JAX_PLATFORMS=cuda without a GPU."""
 
     def absent(*_):
         raise error
@@ -42,7 +42,7 @@ def test_mesh_sizes():
             train.make_mesh(wrong)
 
 
-def test_a_batch_is_split_by_rows():
+def test_batch_is_split_by_rows():
     mesh = train.make_mesh(4)
     x = np.arange(24.0, dtype=np.float32).reshape(8, 3)
     batch = train.put_batch({"x": x, "deep": {"y": np.arange(8)}}, mesh)

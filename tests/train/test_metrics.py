@@ -26,13 +26,13 @@ def test_jsonl_holds_every_kind_of_number(tmp_path):
     writer = train.JsonlWriter(tmp_path / "run" / "metrics.jsonl")
     numbers = {"a": np.float32(0.5), "b": jnp.array([1.0, jnp.inf]), "c": float("nan"), "d": 3}
     writer.write({"step": 1, "split": "train", **numbers})
-    # On disk before the writer is closed: a kill loses nothing.
+    # Each record is written to disk before the writer is closed.
     ((_, record),) = read_lines(tmp_path / "run" / "metrics.jsonl")
     writer.close()
     assert record == {"step": 1, "split": "train", "a": 0.5, "b": [1.0, None], "c": None, "d": 3}
 
 
-def test_a_damaged_line_stops_no_resume_and_stays_for_readers_to_name(tmp_path):
+def test_damaged_line_is_kept_and_reported(tmp_path):
     path = tmp_path / "metrics.jsonl"
     for step in (1, 2, 3):
         writer = train.JsonlWriter(path, step - 1)
@@ -48,7 +48,7 @@ def test_a_damaged_line_stops_no_resume_and_stays_for_readers_to_name(tmp_path):
     assert problems == [f"Line 2 of {path} is damaged and is left out."]
 
 
-def test_every_flipped_bit_of_a_record_is_found(tmp_path):
+def test_every_flipped_bit_of_a_record_is_detected(tmp_path):
     path = tmp_path / "metrics.jsonl"
     writer = train.JsonlWriter(path)
     for step in (1, 2):
@@ -65,7 +65,7 @@ def test_every_flipped_bit_of_a_record_is_found(tmp_path):
     assert not silent
 
 
-def test_jsonl_on_resume_drops_what_came_later_and_a_torn_line(tmp_path):
+def test_resume_drops_later_and_torn_lines(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [json.dumps({"step": step, "split": "train", "loss": step / 3}) for step in (5, 10, 15)]
     path.write_text("\n".join(lines) + '\n{"step": 10, "lo')
@@ -76,11 +76,10 @@ def test_jsonl_on_resume_drops_what_came_later_and_a_torn_line(tmp_path):
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [5, 10, 15]
     assert [item.name for item in tmp_path.iterdir()] == ["metrics.jsonl"]
     with pytest.raises(UserError, match="failed"):
-        train.JsonlWriter(path / "metrics.jsonl")  # in what is no folder
+        train.JsonlWriter(path / "metrics.jsonl")  # the parent is a file
 
 
-def test_records_carry_the_identity_of_their_run(tmp_path):
-    """From the last start that gave one; readers of records do not see it."""
+def test_identity_of_the_run_is_recorded(tmp_path):
     path = tmp_path / "metrics.jsonl"
     assert metrics.read_identity(path) == {}
     for start, identity in ((0, {"seed": 0}), (2, {"seed": 1}), (3, None)):
@@ -96,7 +95,6 @@ def test_records_carry_the_identity_of_their_run(tmp_path):
 
 
 def test_tensorboard_has_scalars_and_lists_by_offset(tmp_path):
-    """And drops what came after the step of a resume."""
     writer = train.TensorBoardWriter(tmp_path)
     writer.write({"step": 3, "split": "train", "loss": 0.5, "bound": [1.5, 2.5], "note": "text"})
     writer.write({"step": 4, "split": "test", "loss": jnp.float32(0.25), "bad": float("nan")})
@@ -117,12 +115,12 @@ def test_tensorboard_has_scalars_and_lists_by_offset(tmp_path):
     }  # fmt: skip
 
 
-def test_a_service_gets_what_tensorboard_gets():
+def test_service_gets_the_tensorboard_values():
     service = fake_service("wandb")
     config = {"model": {"widths": (4, 5)}}
     writer = train.ServiceWriter(service, "voices", config)
     writer.write({"step": 3, "split": "train", "loss": jnp.float32(0.5), "bound": [1.5, 2.5]})
-    writer.write({"step": 3, "split": "test", "note": "text", "bad": float("nan")})  # no number
+    writer.write({"step": 3, "split": "test", "note": "text", "bad": float("nan")})  # not numbers
     writer.close()
     init = {"project": "cpc", "name": "voices", "config": {"model": {"widths": [4, 5]}}}
     assert service.calls == [
@@ -132,8 +130,8 @@ def test_a_service_gets_what_tensorboard_gets():
     ]
 
 
-def test_a_service_without_ids_gets_none():
-    """As trackio, which resumes the run of the same name."""
+def test_service_without_ids():
+    """Trackio resumes runs by name."""
     calls = []
 
     def init(project, name=None, config=None, resume="never"):
@@ -145,7 +143,7 @@ def test_a_service_without_ids_gets_none():
 
 
 @pytest.mark.parametrize("fails", ["init", "log", "finish"])
-def test_a_service_that_fails_says_it_once_and_ends_nothing(fails):
+def test_failing_service_warns_once(fails):
     said, service = [], fake_service("wandb", fails=[fails])
     writer = train.ServiceWriter(service, "voices", {}, say=said.append)
     for step in (1, 2):
@@ -163,7 +161,7 @@ def record(step, loss=4.0, rate=2.0):
     return {"step": step, "split": "train", "loss": loss, "steps_per_second": rate}
 
 
-def test_progress_in_a_file_is_a_line_now_and_then_and_the_last():
+def test_progress_in_a_file_has_occasional_lines():
     stream, seconds = io.StringIO(), iter([0.0, 4.0, 11.0, 12.0, 13.0])
     writer = train.ProgressWriter(5, stream=stream, clock=lambda: next(seconds))
     for step in range(1, 6):
@@ -189,14 +187,14 @@ def test_progress_on_a_terminal_rewrites_one_line():
     line = "step 10/2,000  loss 12.500  bound 1.000  2.0 steps/s  72 s audio/s  16:35 left"
     assert first == line[: len(first)]
     assert second.rstrip() == "step 2,000/2,000  loss 2.500  2.0 steps/s  72 s audio/s  0:00 left"
-    assert len(second) >= len(first)  # it covers the one before
+    assert len(second) >= len(first)  # it overwrites the line before
     assert lines[1:] == ["test at step 2,000  accuracy 0.750", ""]
-    stream = io.StringIO()  # without a rate yet
+    stream = io.StringIO()  # the first record has no rate
     train.ProgressWriter(9, None, (1.0, "h"), stream).write({"step": 1, "loss": None})
     assert stream.getvalue() == "step 1/9  loss None\n"
 
 
-#: Writes records until the disk is full, and ends.
+#: Write records until the disk is full.
 FILLS = """
 import os, resource, signal, sys
 from cpc import train
@@ -215,8 +213,8 @@ except UserError as error:
 
 
 @pytest.mark.parametrize("kind", ["JsonlWriter", "TensorBoardWriter"])
-def test_after_the_sentence_on_a_full_disk_nothing_else_is_said(tmp_path, kind):
-    """By no thread, and by nothing that Python closes at its end."""
+def test_full_disk_is_reported_in_one_line(tmp_path, kind):
+    """Neither threads nor Python's exit print anything else."""
     words = [sys.executable, "-c", FILLS, str(tmp_path), kind]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

@@ -9,7 +9,7 @@ from cpc.types import UserError
 
 
 def updates_of(tx, gradients, params, *scales):
-    """Return the parameters after a step per scale of the gradients, in one program."""
+    """Return the parameters after one step per scale of the gradients."""
 
     @jax.jit
     def run(params):
@@ -28,7 +28,7 @@ def updates_of(tx, gradients, params, *scales):
     ("lion", {"b1": 0.5, "b2": 0.25}, optax.lion(0.1, 0.5, 0.25, weight_decay=0.0)),
     ("rmsprop", {"b2": 0.5, "eps": 0.04}, optax.rmsprop(0.1, 0.5, 0.04)),
 ])  # fmt: skip
-def test_equals_the_plain_optimizer_of_its_numbers(name, options, expected):
+def test_equals_the_optax_optimizer(name, options, expected):
     params, gradients = {"w": jnp.array([1.0, -2.0])}, {"w": jnp.array([0.3, 7.0])}
     tx, rate = train.make_optimizer(learning_rate=0.1, num_steps=10, name=name, **options)
     found, wanted = (updates_of(one, gradients, params, 1, -0.4, 0.2) for one in (tx, expected))
@@ -36,7 +36,7 @@ def test_equals_the_plain_optimizer_of_its_numbers(name, options, expected):
     assert float(rate(0)) == pytest.approx(0.1)
 
 
-def test_warm_up_starts_above_zero_and_cosine_ends_at_zero():
+def test_warm_up_and_cosine_schedule():
     _, at_once = train.make_optimizer(learning_rate=0.8, warmup_steps=1, num_steps=12)
     np.testing.assert_allclose([at_once(0), at_once(1)], 0.8)
     _, rate = train.make_optimizer(
@@ -50,16 +50,16 @@ def test_warm_up_starts_above_zero_and_cosine_ends_at_zero():
     assert np.all(np.diff(rates[10:]) < 0)
 
 
-def test_the_schedule_inside_is_the_one_that_is_returned():
-    """Adam's update is the rate, whatever the (constant) gradient."""
+def test_returned_schedule_is_used():
+    """Adam moves by the rate for any constant gradient."""
     tx, rate = train.make_optimizer(learning_rate=1.0, warmup_steps=4, num_steps=8)
     params = {"w": jnp.zeros(())}
     moved = updates_of(tx, {"w": jnp.ones(())}, params, 1, 1, 1)["w"]
     assert float(moved) == pytest.approx(-float(rate(0) + rate(1) + rate(2)), rel=1e-5)
 
 
-def test_clipping_is_by_global_norm():
-    """A huge eps makes Adam linear in the gradient, so that its scale shows."""
+def test_gradients_are_clipped_by_global_norm():
+    """A huge eps makes Adam linear in the gradient."""
     numbers = {"learning_rate": 1.0, "num_steps": 1, "eps": 1e6}
     gradients = {"a": jnp.array([30.0]), "b": jnp.array([40.0])}
     params = jax.tree.map(jnp.zeros_like, gradients)
@@ -70,11 +70,11 @@ def test_clipping_is_by_global_norm():
     np.testing.assert_allclose(clipped["b"], free["b"] / 10, rtol=1e-3)
 
 
-def test_muon_moves_along_orthogonal_matrices_and_all_else_as_nadam():
-    """Five Newton-Schulz steps bring singular values to about 1, from 0.7 to 1.2 of it.
+def test_muon_orthogonalizes_matrices_and_uses_nadam_otherwise():
+    """Muon matches the RMS of Adam updates (Liu et al. 2025), 0.2.
 
-    The root mean square of an update is 0.2, so that a singular value is 0.2 of the larger side's
-    square root (Liu et al. 2025).
+    Five Newton-Schulz steps bring singular values to 0.7 to 1.2 times the target, which is
+    0.2 times the square root of the larger side.
     """
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
@@ -109,8 +109,8 @@ def test_muon_moves_along_orthogonal_matrices_and_all_else_as_nadam():
         np.testing.assert_allclose(part(moved), part(nadam), rtol=1e-4)
 
 
-def test_schedule_free_averages_the_steps_of_adam():
-    """Against the method as it is written, Defazio et al. 2024, in float64."""
+def test_schedule_free_equals_its_definition():
+    """Equals the method of Defazio et al. 2024 in float64."""
     steps, goal, b1, b2, eps = 6, np.array([[1.0, -2.0], [0.5, 3.0]]), 0.9, 0.99, 1e-8
     tx, rate = train.make_optimizer(
         learning_rate=0.3, warmup_steps=3, num_steps=20, name="schedule_free", b1=b1, b2=b2
@@ -130,7 +130,7 @@ def test_schedule_free_averages_the_steps_of_adam():
         state, params, average = step(state, params)
         second = b2 * second + (1 - b2) * (y - goal) ** 2
         z = z - float(rate(n)) * (y - goal) / (np.sqrt(second / (1 - b2 ** (n + 1))) + eps)
-        largest = max(largest, float(rate(n)))  # of the step that was just taken
+        largest = max(largest, float(rate(n)))  # of the current step
         weights += largest**2
         x = x + largest**2 / weights * (z - x)
         y = b1 * x + (1 - b1) * z
@@ -140,8 +140,8 @@ def test_schedule_free_averages_the_steps_of_adam():
 
 
 @pytest.mark.parametrize("name", ["adam", "lion", "muon", "schedule_free"])
-def test_every_optimizer_decays_weights_alone(name):
-    """Matrices, and kernels of convolutions; predictors have a bias and a scale for each offset."""
+def test_weight_decay_excludes_biases_and_scales(name):
+    """Weights are matrices and convolution kernels; predictors have biases per offset."""
     tx, _ = train.make_optimizer(
         learning_rate=0.1, warmup_steps=2, num_steps=2, name=name, weight_decay=0.5
     )
@@ -160,13 +160,13 @@ def test_every_optimizer_decays_weights_alone(name):
     ({"learning_rate": 0.0}, "learning.rate"), ({"learning_rate": float("nan")}, "learning.rate"),
     ({"warmup_steps": 11}, "warmup_steps is 11.* 10"),
 ])  # fmt: skip
-def test_mistakes_are_reported(wrong, message):
+def test_invalid_options_are_rejected(wrong, message):
     with pytest.raises(UserError, match=message):
         train.make_optimizer(**{"learning_rate": 0.1, "num_steps": 10, **wrong})
 
 
-def test_layers_learn_less_the_further_they_lie_below_the_head():
-    """Blocks of a ResNet by both numbers above its stem, what has no number as the highest."""
+def test_layer_decay_by_depth():
+    """Blocks are ordered by both numbers; unnumbered layers are above them, the stem below."""
     halvings = {
         "model": {
             "encoder": {"stage1_block0": {"w": 3}, "stage0_block1": 4, "stage0_block0": 5,
@@ -176,7 +176,7 @@ def test_layers_learn_less_the_further_they_lie_below_the_head():
         },
         "head": (0, 0),
     }  # fmt: skip
-    below = {"context": {"input": 3, "block1": 1, "block0": 2}}  # the input is below the blocks
+    below = {"context": {"input": 3, "block1": 1, "block0": 2}}  # input is below blocks
     scale = train.scale_by_layer(0.5, ("context", "encoder"))
     for wanted in (halvings, below):
         params = jax.tree.map(lambda _: 1.0, wanted)

@@ -1,4 +1,4 @@
-"""Steps by rows against dense ones."""
+"""Row-wise steps compared with dense steps."""
 
 import functools
 
@@ -65,7 +65,7 @@ def test_equals_a_dense_step(rule, tx, ids):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
 
 
-def test_a_number_that_is_not_finite_changes_nothing_and_is_named():
+def test_non_finite_step_changes_nothing_and_is_named():
     _, state = start("sgd")
     batches = {"ids": jnp.zeros((2, 4), int), "target": jnp.ones((2, 4)).at[1].set(jnp.nan)}
     step = make_row_step(choose, loss_fn, lambda step: jnp.float32(0.05))

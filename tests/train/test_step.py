@@ -16,7 +16,7 @@ def make(loss_fn=linear_run.loss_fn, ema_decay=0.0, state=None):
     return state, train.jit_step(train.make_train_step(loss_fn, TX, ema_decay=ema_decay), state)
 
 
-def test_a_step_is_the_plain_optax_step_with_the_folded_key():
+def test_step_equals_plain_optax_with_folded_keys():
     state, step = make(ema_decay=0.75)
     batch = linear_run.batch_of_step(0)
     params, opt_state, extra = state.params, state.opt_state, state.extra
@@ -50,7 +50,7 @@ def test_a_step_is_the_plain_optax_step_with_the_folded_key():
     assert int(state.step) == 3
 
 
-def test_schedule_free_evaluates_its_own_average():
+def test_schedule_free_average_is_the_ema():
     tx, _ = train.make_optimizer(
         learning_rate=0.1, num_steps=5, name="schedule_free", clip_norm=1.0
     )
@@ -65,7 +65,7 @@ def test_schedule_free_evaluates_its_own_average():
     assert np.abs(state.ema["w"] - state.params["w"]).min() > 1e-3
 
 
-def test_the_state_is_donated_and_the_callers_arrays_survive():
+def test_state_is_donated_and_caller_arrays_survive():
     params = {"w": jnp.ones(1000)}
     state = train.init_state(params, {}, TX, jax.random.key(0), {}, ema=True)
     state, step = make(lambda p, e, b, r: (jnp.sum(p["w"] * b), (e, {})), 0.5, state)
@@ -75,7 +75,7 @@ def test_the_state_is_donated_and_the_callers_arrays_survive():
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
 
 
-def test_from_a_non_finite_step_on_nothing_is_updated():
+def test_nothing_is_updated_after_a_non_finite_step():
     state, step = make(ema_decay=0.9)
     for i in range(2):
         state = step(state, linear_run.batch_of_step(i))
@@ -102,8 +102,8 @@ def first_failure(loss_fn):
     return describe_failure(state.failure, state.params)
 
 
-def test_the_first_non_finite_leaf_is_named():
-    def gradient_only(params, extra, batch, rng):  # sqrt at 0: finite, with an infinite slope
+def test_first_non_finite_leaf_is_named():
+    def gradient_only(params, extra, batch, rng):  # sqrt at 0 has an infinite slope
         layer = params["layer"]
         loss = jnp.sqrt(jnp.abs(layer["kernel"][0] - 0.5)) + layer["bias"]
         return loss, (extra, {"per_k": jnp.zeros(2), "seen": 0})
@@ -119,7 +119,7 @@ def test_the_first_non_finite_leaf_is_named():
     assert first_failure(linear_run.loss_fn) is None
 
 
-def test_metrics_of_the_loss_must_not_take_the_names_of_the_step():
+def test_reserved_metric_names_are_rejected():
     with pytest.raises(ValueError, match="'loss'"):
         train.init_state({}, {}, TX, jax.random.key(0), {"loss": jnp.zeros(())})
     state = train.init_state({"w": jnp.ones(2)}, {}, TX, jax.random.key(0), {})
@@ -128,7 +128,7 @@ def test_metrics_of_the_loss_must_not_take_the_names_of_the_step():
         step(state, None)
 
 
-def test_weak_types_and_other_dtypes_do_not_trace_again():
+def test_weak_types_and_dtypes_do_not_retrace():
     traces = []
 
     def loss_fn(params, extra, batch, rng):
