@@ -29,8 +29,10 @@ class Scale(NamedTuple):
 
     settings: dict[str, dict[str, Any]]
     """By kind."""
-    hardware: str
-    """With the time of all parts and one seed, as estimated from single steps."""
+    hours: dict[str, float]
+    """Time of one cell on two CPU cores by kind, as estimated from single steps; {} if unknown."""
+    seeds: int = 1
+    """Number of seeds of each cell, unless the user asks for another."""
 
 
 def length(num_steps: int, log_every: int, save_every: int) -> dict[str, int]:
@@ -44,36 +46,38 @@ def widths(width: int, context_width: int) -> dict[str, int]:
     return {"model.width": width, "model.context_width": context_width}
 
 
-#: Of sound at every scale; the paper's own replaces some of it.
-AUDIO = {
-    "data.batch_size": 8, "model.padding": "causal", "loss.cosine": False,
-    "negatives.temperature": 1.0, "negatives.shards": 1, "probe.tasks": ("phones", "speakers"),
+def recipe_of(module: Any) -> dict[str, Any]:
+    """Return the settings of sound by which a config trains, for any data."""
+    known = flatten(module.get_config())
+    return {key: known[key] for key in RECIPE}
+
+
+#: Keys of sound that scales above the smoke test take from one config, whatever the data.
+RECIPE = (
+    "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
+    "model.context_width", "model.padding", "loss.cosine", "negatives.temperature",
+    "negatives.shards", "optim.learning_rate", "optim.schedule", "optim.warmup_steps",
+    "evaluate.num_windows",
+)  # fmt: skip
+#: Probes of sound at every scale.
+AUDIO_PROBES = {
+    "probe.tasks": ("phones", "speakers"), "probe.hidden_width": 64,
     "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
 }  # fmt: skip
-#: Of sound between the smoke test and the paper's own scale.
-FULL = AUDIO | {
-    "optim.schedule": "cosine", "evaluate.num_windows": 128, "probe.hidden_width": 64,
-    "probe.num_epochs": 3, "probe.hours": 0.5, "probe.minutes_per_speaker": 4.0,
-}  # fmt: skip
-#: Of images at every scale but the paper's: Adam and ridge, where the card has Muon and a softmax.
+#: Images at every scale except the paper's: Adam and ridge, where the card has Muon and a softmax.
 IMAGE_SETTINGS = {
     "optim.name": "adam", "optim.learning_rate": 1e-3, "evaluate.num_images": 512,
     "probe.solver": "ridge", "probe.tasks": ("linear", "units"),
     "probe.features": ("z", "c", "random z", "pixels"), "probe.num_images": 10_000,
 }  # fmt: skip
 ALL_IMAGE_TASKS = {"probe.tasks": ("linear", "supervised", "units")}
-#: Settings that the scale of the paper takes from the card of its audio, whatever the data.
-PAPER_KEYS = (
-    "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
-    "model.context_width", "model.padding", "loss.cosine", "negatives.temperature",
-    "negatives.shards", "optim.learning_rate", "optim.schedule", "optim.warmup_steps",
-    "evaluate.num_windows",
-)  # fmt: skip
-#: Smoke: as little as runs everything.
+#: Smoke: as little as runs everything, with the paper's dot products.
 SMALLEST = length(20, log_every=10, save_every=20) | widths(16, 16) | {"optim.warmup_steps": 2}
 SMALLEST_AUDIO = {
+    "data.batch_size": 8, "model.padding": "causal", "loss.cosine": False,
+    "negatives.temperature": 1.0, "negatives.shards": 1, "evaluate.num_windows": 16,
     "probe.hidden_width": 8, "probe.num_epochs": 1, "probe.hours": 0.02,
-    "evaluate.num_windows": 16, "probe.minutes_per_speaker": 0.2,
+    "probe.minutes_per_speaker": 0.2,
 }  # fmt: skip
 SMALLEST_IMAGE = {
     "data.batch_size": 32, "model.context_layers": 1, "evaluate.num_images": 64,
@@ -83,45 +87,42 @@ SMALLEST_AGENT = {
     "num_env_steps": 2560, "log_rollouts": 2, "save_rollouts": 0, "model.widths": (16, 16),
     "model.memory_width": 16, "cpc.num_offsets": 4, "evaluate.num_steps": 0,
 }  # fmt: skip
+#: Sound at scales small and medium: a recipe by which phones are learned in half an hour.
+LEARNED = AUDIO_PROBES | recipe_of(audio_voices_paper)
 SCALES = {
     "smoke": Scale(
         {
-            "audio": AUDIO | SMALLEST | SMALLEST_AUDIO,
+            "audio": AUDIO_PROBES | SMALLEST | SMALLEST_AUDIO,
             "image": IMAGE_SETTINGS | SMALLEST | ALL_IMAGE_TASKS | SMALLEST_IMAGE,
             "rl": SMALLEST_AGENT,
         },
-        hardware="2 CPU cores, about 11 min for all parts",
+        hours={"audio": 0.01, "image": 0.01, "rl": 0.01},
     ),
     "small": Scale(
         {
-            "audio": FULL
-            | length(400, log_every=50, save_every=400)
-            | widths(128, 256)
-            | {"optim.learning_rate": 2e-3, "optim.warmup_steps": 50},
+            "audio": LEARNED,
             "image": IMAGE_SETTINGS | length(300, log_every=50, save_every=300),
             "rl": {"num_env_steps": 400_000},
         },
-        hardware="2 fast CPU cores, about 2 h for all parts",
+        hours={"audio": 0.5, "image": 0.1, "rl": 0.1},
+        seeds=3,
     ),
     "medium": Scale(
         {
-            "audio": FULL
-            | length(500, log_every=50, save_every=100)
-            | widths(192, 256)
-            | {"optim.learning_rate": 1e-3, "optim.warmup_steps": 100},
+            "audio": LEARNED,
             "image": IMAGE_SETTINGS | length(600, log_every=50, save_every=100) | widths(256, 256),
             "rl": {"num_env_steps": 640_000},
         },
-        hardware="2 CPU cores, about 5.5 h for all parts",
+        hours={"audio": 0.5, "image": 0.6, "rl": 0.15},
+        seeds=3,
     ),
     "paper": Scale(
         {
-            "audio": AUDIO
-            | {key: flatten(audio_librispeech.get_config())[key] for key in PAPER_KEYS},
+            "audio": AUDIO_PROBES | recipe_of(audio_librispeech),
             "image": ALL_IMAGE_TASKS,
             "rl": {"num_env_steps": 640_000},
         },
-        hardware="a GPU per cell of audio, a pod per cell of images, never run",
+        hours={},
     ),
 }
 
@@ -185,8 +186,8 @@ OPEN = (
     Open("whose windows a device contrasts", "", OTHER_SHARDS, {"negatives.shards": 1}),
     Open("whether latents near the positive can be negatives",
          "the positive never, its neighbors yes", "open-window", {"negatives.window": 2}),
-    Open("scaling of the scores, normalization of z and c", "none", "open-cosine",
-         {"loss.cosine": True, "negatives.temperature": 0.1}),
+    Open("scaling of the scores, normalization of z and c", "", "open-cosine",
+         {"loss.cosine": True, "negatives.temperature": 0.05}),
     Open("sum or mean over offsets and time", "sum over offsets of means over anchors"),
     Open("norm of the audio encoder", "", "open-norm", {"model.norm": "channel"}),
     Open("padding of the audio encoder", "", "open-padding", {"model.padding": "same"}),
@@ -390,7 +391,7 @@ def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, s
 
 def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dict[str, str]:
     """Return the size of the cells, and the hardware and time of all, a sentence each."""
-    parts = []
+    parts, hours = [], SCALES[scale].hours
     for kind, known in KINDS.items():
         cells = [cell for cell in planned if cell.kind == kind]
         if cells:
@@ -400,6 +401,7 @@ def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dic
                 f"{flatten(c)[known.length]:,} steps of {known.describe(c)} "
                 f"(the paper: {known.paper})"
             )
+    total = sum(hours.get(cell.kind, 0.0) for cell in planned)
+    hardware = f"2 CPU cores, about {total:.1f} h" if hours else "accelerators, never run"
     shared = f", shared by {num_jobs} cells at a time" if num_jobs > 1 else ""
-    hardware = f"Hardware: {SCALES[scale].hardware}{shared}"
-    return {"size": "; ".join(parts), "hardware": hardware}
+    return {"size": "; ".join(parts), "hardware": f"Hardware: {hardware}{shared}"}

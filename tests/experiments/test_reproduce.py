@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from configs import audio_synthetic
+from configs import audio_synthetic, audio_voices_paper
 from cpc.files import flatten, write_json
 from cpc.types import UserError
 from experiments.command.config import with_settings
@@ -63,6 +63,31 @@ def test_a_cell_is_the_first_but_for_its_row():
     assert [cell.settings["seed"] for cell in planned("mixed", seeds=3)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("scale", ["small", "medium"])
+def test_tables_of_sound_are_trained_by_a_recipe_that_learns(scale):
+    """Every row is audio_voices_paper except for what the row is about, and for its probes."""
+    recipe = flatten(audio_voices_paper.get_config())
+    assert (recipe["num_steps"], recipe["loss.cosine"]) == (5500, True)
+    for name, own in cells_.TABLE_2.items():
+        (cell,) = planned(name, scale=scale)
+        known = flatten(cell.config)
+        keys = {key for key in known if known[key] != recipe[key]} - {"seed"}
+        assert {key for key in keys if not key.startswith("probe.")} == set(own)
+    tables = planned(*cells_.cells_of(("table 1", "table 2"), scale), scale=scale, seeds=3)
+    assert cells_.SCALES[scale].seeds == 3
+    words = cells_.describe_cells(tables, scale, 1)
+    assert "27, each of 5,500 steps" in words["size"]
+    assert words["hardware"] == "Hardware: 2 CPU cores, about 13.5 h"
+
+
+def test_open_scores_are_dot_products_where_the_base_has_cosines():
+    base, cosine = planned("mixed", "open-cosine")
+    assert (base.config.loss.cosine, base.config.negatives.temperature) == (True, 0.05)
+    assert (cosine.config.loss.cosine, cosine.config.negatives.temperature) == (False, 1.0)
+    base, cosine = planned("mixed", "open-cosine", scale="paper", data="librispeech")
+    assert (base.config.loss.cosine, cosine.config.loss.cosine) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("scale", "data"), [*cells_.DEFAULT_DATA.items(), *(("small", data) for data in DATA)]
 )
@@ -104,11 +129,11 @@ def test_dry_run(capsys, tmp_path):
         folder.find_parts([], [], False)
     folder.reproduce(
         ["table 2"], seeds=2, dry_run=True, device="cpu", workdir=str(tmp_path / "x"),
-        settings={"audio": ["num_steps=70", "config.optim.clip_norm=2"]},
+        settings={"audio": ["num_steps=170", "config.optim.clip_norm=2"]},
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 * 2
-    for words in ("-m cpc train --config", "--config.num_steps=70 ", "--device cpu",
+    for words in ("-m cpc train --config", "--config.num_steps=170 ", "--device cpu",
                   "--config.optim.clip_norm=2.0 "):  # fmt: skip
         assert all(words in line for line in lines)
     assert not (tmp_path / "x").exists()
