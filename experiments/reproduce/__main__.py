@@ -23,15 +23,13 @@ import functools
 import pathlib
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from absl import flags
 
-from cpc.files import flatten, plain, read_object, write_sealed
+from cpc.files import read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
-from experiments.command import cli, names
-from experiments.command.config import Config, with_settings
+from experiments.command import cli
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.reproduce import cells
 from experiments.reproduce.bound import measure_bound
@@ -66,11 +64,7 @@ def reproduce(
     """Plan the cells, print their size, run the missing ones, and write the page."""
     data = data or cells.DEFAULT_DATA[scale]
     seeds = seeds or cells.SCALES[scale].seeds
-    settings = settings or {}
-    user = {
-        kind: cells.read_settings(cells.base_config(kind, scale, data)[0], settings.get(kind, ()))
-        for kind in cells.KINDS
-    }
+    user = cells.read_user(settings or {}, scale, data)
     planned = cells.plan_cells(cells.cells_of(parts, scale), scale, data, user, seeds)
     for cell in planned:
         check_cell(cell.config, Cell(cell.name, {}))
@@ -84,13 +78,9 @@ def reproduce(
     if dry_run:
         print("\n".join(shlex.join(job.command) for job in all_jobs))
         return
-    plan = {
-        "scale": scale, "data": data, "user": user, "parts": parts, "seeds": seeds, "jobs": jobs,
-        **cells.describe_cells(planned, scale, jobs),
-        "open": cells.describe_open(scale, data, user),
-    }  # fmt: skip
+    plan = cells.describe_plan(planned, parts, scale, data, user, seeds, jobs)
     print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
-    merge = functools.partial(merge_plans, plan, planned, folder)
+    merge = functools.partial(cells.merge_plans, plan, planned, folder)
     with lock_folder(folder, "reproduction", merge) as lock, count_signals() as num_signals:
 
         def begin(_):
@@ -138,48 +128,6 @@ def check_length(cell: Planned) -> None:
             f"the cell {cell.name} predicts {geometry.num_offsets} latents ahead in sequences of "
             f"{geometry.num_latents}: lower model.num_offsets, or make them longer"
         )
-
-
-def merge_plans(
-    plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path, recorded: Any
-) -> dict[str, Any]:
-    """Return the plan together with a recorded one, of which it is a part or a continuation."""
-    own = {cell.name: cell.settings for cell in planned}
-    wanted = {"reproduction": plan, "cells": own, "command": names.command_line()}
-    if recorded is None:
-        return wanted
-    there = recorded.get("reproduction") if isinstance(recorded, dict) else None
-    if there is None:
-        raise UserError(f"{folder} holds a sweep, no reproduction: choose another --workdir")
-    found = [
-        f"{key} is {there.get(key)!r} there and {plan[key]!r} here"
-        for key in ("scale", "data", "user")
-        if there.get(key) != plain(plan[key])
-    ]
-    scale, data = plan["scale"], plan["data"]
-    for cell in planned if not found else ():
-        base, _ = cells.base_config(cell.kind, scale, data)
-        theirs = recorded["cells"].get(cell.name, cell.settings)
-        if training_keys(base, theirs) != training_keys(base, cell.settings):
-            found.append(f"other settings: {cell.name}")
-    if found:
-        raise UserError(
-            f"{folder} holds another reproduction ({'; '.join(found)}): choose another --workdir, "
-            "or give that one's options"
-        )
-    parts = [part for part in cells.PARTS if part in {*there["parts"], *plan["parts"]}]
-    seeds = max(there["seeds"], plan["seeds"])
-    whole = cells.plan_cells(cells.cells_of(parts, scale), scale, data, plan["user"], seeds)
-    all_cells = {**recorded["cells"], **own}
-    asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
-    more = {"parts": parts, "seeds": seeds, **cells.describe_cells(asked, scale, plan["jobs"])}
-    return {**wanted, "reproduction": {**plan, **more}, "cells": all_cells}
-
-
-def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that a training depends on: probes may change between two starts."""
-    whole = flatten(with_settings(base, settings))
-    return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}
 
 
 def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None:

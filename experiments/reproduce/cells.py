@@ -19,9 +19,10 @@ from configs import (
 from configs.audio import KEYS
 from configs.keys import make_config
 from cpc.data import SAMPLE_RATE_HZ
-from cpc.files import flatten
+from cpc.files import flatten, plain
 from cpc.types import UserError
 from experiments.command.config import Config, parse_settings, with_settings
+from experiments.command.names import command_line
 
 
 class Scale(NamedTuple):
@@ -300,6 +301,14 @@ def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]
     return module.get_config(), pathlib.Path(module.__file__)
 
 
+def read_user(settings: Mapping[str, Sequence[str]], scale: str, data: str) -> UserSettings:
+    """Return the user's settings of each kind, from "key=value" texts."""
+    return {
+        kind: read_settings(base_config(kind, scale, data)[0], settings.get(kind, ()))
+        for kind in KINDS
+    }
+
+
 def read_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
     """Return the user's settings of all cells, "key=value" each."""
     differing = (*TABLE_2.values(), *IMAGES.values(), *FIGURE_6.values())
@@ -405,3 +414,56 @@ def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dic
     hardware = f"2 CPU cores, about {total:.1f} h" if hours else "accelerators, never run"
     shared = f", shared by {num_jobs} cells at a time" if num_jobs > 1 else ""
     return {"size": "; ".join(parts), "hardware": f"Hardware: {hardware}{shared}"}
+
+
+def describe_plan(
+    planned: Sequence[Planned], parts: Sequence[str], scale: str, data: str, user: UserSettings,
+    seeds: int, jobs: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the plan of a reproduction as its folder records it."""
+    return {
+        "scale": scale, "data": data, "user": user, "parts": parts, "seeds": seeds, "jobs": jobs,
+        **describe_cells(planned, scale, jobs), "open": describe_open(scale, data, user),
+    }  # fmt: skip
+
+
+def merge_plans(
+    plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path, recorded: Any
+) -> dict[str, Any]:
+    """Return the plan together with a recorded one, of which it is a part or a continuation."""
+    own = {cell.name: cell.settings for cell in planned}
+    wanted = {"reproduction": plan, "cells": own, "command": command_line()}
+    if recorded is None:
+        return wanted
+    there = recorded.get("reproduction") if isinstance(recorded, dict) else None
+    if there is None:
+        raise UserError(f"{folder} holds a sweep, no reproduction: choose another --workdir")
+    found = [
+        f"{key} is {there.get(key)!r} there and {plan[key]!r} here"
+        for key in ("scale", "data", "user")
+        if there.get(key) != plain(plan[key])
+    ]
+    scale, data = plan["scale"], plan["data"]
+    for cell in planned if not found else ():
+        base, _ = base_config(cell.kind, scale, data)
+        theirs = recorded["cells"].get(cell.name, cell.settings)
+        if training_keys(base, theirs) != training_keys(base, cell.settings):
+            found.append(f"other settings: {cell.name}")
+    if found:
+        raise UserError(
+            f"{folder} holds another reproduction ({'; '.join(found)}): choose another --workdir, "
+            "or give that one's options"
+        )
+    parts = [part for part in PARTS if part in {*there["parts"], *plan["parts"]}]
+    seeds = max(there["seeds"], plan["seeds"])
+    whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
+    all_cells = {**recorded["cells"], **own}
+    asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
+    more = {"parts": parts, "seeds": seeds, **describe_cells(asked, scale, plan["jobs"])}
+    return {**wanted, "reproduction": {**plan, **more}, "cells": all_cells}
+
+
+def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that a training depends on: probes may change between two starts."""
+    whole = flatten(with_settings(base, settings))
+    return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}

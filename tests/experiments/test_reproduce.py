@@ -169,7 +169,7 @@ def record(path, own, cells):
 
 
 def hold(path, own, cells):
-    merge = functools.partial(folder.merge_plans, own, cells, path)
+    merge = functools.partial(cells_.merge_plans, own, cells, path)
     return lock_folder(path, "reproduction", merge)
 
 
