@@ -180,7 +180,8 @@ def check_negatives(
         return
     there = jax.tree.map(lambda p: np.asarray(p)[None], candidates)
     some_positive, size = False, max(1, 2**18 // there.time.size)
-    with jax.ensure_compile_time_eval():  # known positions stay known under jit
+    eagerly = jax.ensure_compile_time_eval  # known positions stay known under jit
+    with eagerly():
         for k, start in itertools.product(offsets, range(0, len(anchors.time), size)):
             here = jax.tree.map(lambda p, i=start: np.asarray(p)[i : i + size, None], anchors)
             positive, negative = is_positive(here, there, k), rule(here, there, k)

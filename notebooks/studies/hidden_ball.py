@@ -30,7 +30,8 @@ from experiments.reproduce.statistics import EQUAL_RETURN, judge_pair
 FULL = os.environ.get("FULL", "")
 SEEDS, TUNING_SEEDS = (range(10), range(100, 104)) if FULL else (range(2), range(100, 102))
 POINT = 20  # rollouts per point of a curve
-POINT_FRAMES = POINT * 16 * 20  # environments, steps of a rollout
+CONFIG = rl_hidden_ball.get_config()
+POINT_FRAMES = POINT * CONFIG.environment.num * CONFIG.policy.unroll
 FRAMES = 1_200_000 if FULL else 3 * POINT_FRAMES
 steps = POINT_FRAMES * np.arange(1.0, 1 + FRAMES // POINT_FRAMES)
 EXPECTED = {"seen_again": "<", "never_seen": "no gain", "always_visible": "no gain"}
@@ -41,7 +42,7 @@ VARIANTS = [v for v in EXPECTED if v == FULL] or (list(EXPECTED) if FULL else ["
 def train(variant, given, seeds):
     """Train an agent per seed; return curves of return and gradient norm, config, task, weights."""
     given = {"environment.name": f"hidden_ball:{variant}", "num_env_steps": FRAMES, **given}
-    config = with_settings(rl_hidden_ball.get_config(), {"evaluate.num_steps": 40, **given})
+    config = with_settings(CONFIG, {"evaluate.num_steps": 40, **given})
     task = step.make_task(config)
     states = jax.jit(jax.vmap(task.init))(jnp.array(seeds, jnp.uint32))
 
@@ -164,7 +165,7 @@ for axes, variant in zip(panels, VARIANTS, strict=False):
         axes.plot(steps, one, color=color, linewidth=0.3)
         axes.plot(steps, interquartile_mean(one[..., None]), color=color, label=arm)
     axes.set(ylim=(-1, 1), title=variant, xlabel="frames", ylabel="return")
-panels[0].legend()
+panels[0].legend(loc="lower right", fontsize="small")
 
 # %% [markdown]
 # ## Information and memory on `seen_again`
