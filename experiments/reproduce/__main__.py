@@ -30,7 +30,6 @@ from cpc.files import read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli
-from experiments.kinds.registry import CONTRASTIVE
 from experiments.reproduce import cells
 from experiments.reproduce.bound import measure_bound
 from experiments.reproduce.cells import Planned
@@ -45,6 +44,7 @@ from experiments.sweep.jobs import (
     make_local,
     run_jobs,
 )
+from experiments.training.plan import Geometry
 
 #: Exponents of the N of the table of the bound, as powers of 2.
 BOUND_SIZES, SMOKE_BOUND_SIZES = range(5, 17), range(5, 11)
@@ -67,10 +67,10 @@ def reproduce(
     user = cells.read_user(settings or {}, scale, data)
     planned = cells.plan_cells(cells.cells_of(parts, scale), scale, data, user, seeds)
     for cell in planned:
-        check_cell(cell.config, Cell(cell.name, {}))
-        if cell.kind in CONTRASTIVE:  # an agent makes its own data
+        checked = check_cell(cell.config, Cell(cell.name, {}))
+        if "data" in cell.config:  # an agent makes its own
             check_prepared(cell)
-            check_length(cell)
+            check_length(cell.name, checked.geometry)
     folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
     all_jobs = [
         make_job(cell.file, Cell(cell.name, cell.settings), folder, device) for cell in planned
@@ -111,7 +111,7 @@ def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> l
 def check_prepared(cell: Planned) -> None:
     """Check that the folder of a cell's data is given; the cell itself downloads packages."""
     source, path = cell.config.data.source, cell.config.data.path
-    if source not in ("folder", "librispeech_tfds", "tfds"):
+    if source not in ("files", "folder", "librispeech_tfds", "tfds"):
         return
     if not (path and pathlib.Path(path).expanduser().exists()):
         raise UserError(
@@ -120,12 +120,11 @@ def check_prepared(cell: Planned) -> None:
         )
 
 
-def check_length(cell: Planned) -> None:
+def check_length(name: str, geometry: Geometry) -> None:
     """Check that sequences hold a positive for the furthest offset."""
-    geometry = CONTRASTIVE[cell.kind].geometry(cell.config)
     if geometry.num_offsets >= geometry.num_latents:
         raise UserError(
-            f"the cell {cell.name} predicts {geometry.num_offsets} latents ahead in sequences of "
+            f"the cell {name} predicts {geometry.num_offsets} latents ahead in sequences of "
             f"{geometry.num_latents}: lower model.num_offsets, or make them longer"
         )
 
@@ -153,7 +152,9 @@ def write_page(folder: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    TABLE = flags.DEFINE_multi_enum("table", [], ["1", "2", "3", "4", "open", "bound"], "A table.")
+    TABLE = flags.DEFINE_multi_enum(
+        "table", [], ["1", "2", "3", "4", "5", "open", "bound"], "A table."
+    )
     FIGURE = flags.DEFINE_multi_enum("figure", [], ["2", "3", "5", "6"], "A figure.")
     ALL = flags.DEFINE_bool("all", False, "Every table and figure.")
     SCALE = flags.DEFINE_enum(

@@ -15,6 +15,8 @@ from configs import (
     image_fashion_mnist,
     image_imagenet,
     rl_hidden_ball,
+    text_bookcorpus,
+    text_sentences,
 )
 from configs.audio import KEYS
 from configs.keys import make_config
@@ -71,6 +73,13 @@ IMAGE_SETTINGS = {
     "probe.solver": "ridge", "probe.tasks": ("linear", "units"),
     "probe.features": ("z", "c", "random z", "pixels"), "probe.num_images": 10_000,
 }  # fmt: skip
+#: Text at every scale: sentences rated like those of Table 5, and the next sentence.
+TEXT_PROBES = {
+    "probe.tasks": ("movies", "products", "next"),
+    "probe.features": ("z", "c", "random z", "random c", "bag"),
+}  # fmt: skip
+#: Text above the smoke test, at the paper's widths.
+TEXT_SETTINGS = TEXT_PROBES | widths(2400, 2400) | {"model.embedding_width": 620}
 ALL_IMAGE_TASKS = {"probe.tasks": ("linear", "supervised", "units")}
 #: Smoke: as little as runs everything, with the paper's dot products.
 SMALLEST = length(20, log_every=10, save_every=20) | widths(16, 16) | {"optim.warmup_steps": 2}
@@ -84,6 +93,11 @@ SMALLEST_IMAGE = {
     "data.batch_size": 32, "model.context_layers": 1, "evaluate.num_images": 64,
     "probe.num_images": 2000, "probe.num_epochs": 1,
 }  # fmt: skip
+SMALLEST_TEXT = {
+    "data.source": "grammar", "data.num_documents": 100, "data.batch_size": 8,
+    "model.embedding_width": 16, "evaluate.num_runs": 16, "probe.num_folds": 3,
+    "probe.max_sentences": 200,
+}  # fmt: skip
 SMALLEST_AGENT = {
     "num_env_steps": 2560, "log_rollouts": 2, "save_rollouts": 0, "model.widths": (16, 16),
     "model.memory_width": 16, "cpc.num_offsets": 4, "evaluate.num_steps": 0,
@@ -96,16 +110,18 @@ SCALES = {
             "audio": AUDIO_PROBES | SMALLEST | SMALLEST_AUDIO,
             "image": IMAGE_SETTINGS | SMALLEST | ALL_IMAGE_TASKS | SMALLEST_IMAGE,
             "rl": SMALLEST_AGENT,
+            "text": TEXT_PROBES | SMALLEST | SMALLEST_TEXT,
         },
-        hours={"audio": 0.01, "image": 0.01, "rl": 0.01},
+        hours={"audio": 0.01, "image": 0.01, "rl": 0.01, "text": 0.01},
     ),
     "small": Scale(
         {
             "audio": LEARNED,
             "image": IMAGE_SETTINGS | length(300, log_every=50, save_every=300),
             "rl": {"num_env_steps": 400_000},
+            "text": TEXT_SETTINGS | length(300, log_every=50, save_every=100),
         },
-        hours={"audio": 0.5, "image": 0.1, "rl": 0.1},
+        hours={"audio": 0.5, "image": 0.1, "rl": 0.1, "text": 0.7},
         seeds=3,
     ),
     "medium": Scale(
@@ -113,8 +129,9 @@ SCALES = {
             "audio": LEARNED,
             "image": IMAGE_SETTINGS | length(600, log_every=50, save_every=100) | widths(256, 256),
             "rl": {"num_env_steps": 640_000},
+            "text": TEXT_SETTINGS | length(1000, log_every=50, save_every=100),
         },
-        hours={"audio": 0.5, "image": 0.6, "rl": 0.15},
+        hours={"audio": 0.5, "image": 0.6, "rl": 0.15, "text": 1.7},
         seeds=3,
     ),
     "paper": Scale(
@@ -122,6 +139,7 @@ SCALES = {
             "audio": AUDIO_PROBES | recipe_of(audio_librispeech),
             "image": ALL_IMAGE_TASKS,
             "rl": {"num_env_steps": 640_000},
+            "text": TEXT_PROBES,
         },
         hours={},
     ),
@@ -154,6 +172,7 @@ STEPS = {2: "steps-2", 4: "steps-4", 8: "steps-8", 12: MIXED, 16: "steps-16"}
 FAR_OFFSETS = "steps-20"
 IMAGE, IMAGE_GRU = "image", "image-gru"
 OTHER_SHARDS = "open-groups"
+TEXT = "text"
 #: By variant of the hidden ball: the cell of an agent alone, and of one with CPC.
 AGENTS = {
     "seen_again": ("ball-seen-alone", "ball-seen"),
@@ -221,6 +240,7 @@ PARTS = {
     "table 2": tuple(TABLE_2),
     "table 3": tuple(IMAGES),
     "table 4": (IMAGE,),
+    "table 5": (TEXT,),
     "figure 2": (MIXED,),
     "figure 3": (FAR_OFFSETS,),
     "figure 5": (IMAGE,),
@@ -276,6 +296,15 @@ KINDS = {
         "1e9 frames of levels of DeepMind Lab, unrolls of 100, an LSTM",
         "rl_hidden_ball",
         "num_env_steps",
+    ),
+    "text": Kind(
+        lambda scale, data: text_bookcorpus if scale == "paper" else text_sentences,
+        lambda c: (
+            f"{c.data.batch_size} runs of {c.data.run_sentences} sentences, z of {c.model.width}, "
+            f"context {c.model.context_width}"
+        ),
+        "512 runs of the BookCorpus, 2,400 and 2,400",
+        "text_bookcorpus",
     ),
 }
 
@@ -336,8 +365,8 @@ def cells_of(parts: Sequence[str], scale: str) -> list[str]:
 
 def kind_of(name: str) -> str:
     """Return the kind of data of a cell; "audio" of a choice that has none."""
-    if name in FIGURE_6:
-        return "rl"
+    if name in (TEXT, *FIGURE_6):
+        return "text" if name == TEXT else "rl"
     return "image" if name in IMAGES else next((o.kind for o in OPEN if o.cell == name), "audio")
 
 
@@ -371,7 +400,7 @@ def plan_cells(
     for name in names:
         kind = kind_of(name)
         file, shared = base_config(kind, scale, data)[1], with_shared(kind, scale, data, user)
-        own = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6}.get(name)
+        own = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6, TEXT: {}}.get(name)
         if own is None:
             own = open_settings(next(one for one in OPEN if one.cell == name), shared)
         if name not in (MIXED, *FIGURE_3):
