@@ -7,12 +7,12 @@ r"""Reproduce the paper's tables and figures: sweeps of ordinary runs, and a pag
 
 Tables 1 to 4; figures 2, 3, 5 and 6; and what the paper lacks: --table open (a cell for each choice
 that the paper leaves open) and --table bound (log N - L by the number of negatives, and against the
-probes).
+probes). The size and an estimate of the time are printed before the first cell.
 
-smoke: whether everything runs, in minutes, on synthetic sound. small: the orders of the rows on
-the demo's voices, 2 hours on 2 cores by estimate, times --seeds. medium: the same, wider and
-with more steps, 5.5 hours by estimate. paper: the paper's sizes, never run. With --seeds 3
-verdicts also count the scatter of seeds. Table 5 (text) is not reproduced.
+--scale smoke: whether everything runs, in minutes, on synthetic sound. small: sound by the recipe
+of configs/audio_voices_paper.py (5,500 steps), three seeds. Tables 1 and 2 are 27 cells, about 14
+hours on 2 cores, and each cell that has ended is kept. medium: the same sound; images and agents
+wider and longer. paper: the paper's sizes, never run. Table 5 (text) is not reproduced.
 
 Writes all cells, and reproduction.html, .md and .json, into --workdir: runs/reproduced-SCALE-DATA,
 unless another is named. Tables share cells: another --table into the same --workdir adds the
@@ -23,16 +23,13 @@ import functools
 import pathlib
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from absl import flags
 
-from cpc.files import flatten, plain, read_object, write_sealed
+from cpc.files import read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
-from experiments.command import cli, names
-from experiments.command.config import Config, with_settings
-from experiments.kinds.registry import CONTRASTIVE
+from experiments.command import cli
 from experiments.reproduce import cells
 from experiments.reproduce.bound import measure_bound
 from experiments.reproduce.cells import Planned
@@ -47,6 +44,7 @@ from experiments.sweep.jobs import (
     make_local,
     run_jobs,
 )
+from experiments.training.plan import Geometry
 
 #: Exponents of the N of the table of the bound, as powers of 2.
 BOUND_SIZES, SMOKE_BOUND_SIZES = range(5, 17), range(5, 11)
@@ -58,24 +56,21 @@ def reproduce(
     data: str | None = None,
     workdir: str | None = None,
     settings: Mapping[str, Sequence[str]] | None = None,
-    seeds: int = 1,
+    seeds: int | None = None,
     jobs: int = 1,
     device: str = "auto",
     dry_run: bool = False,
 ) -> None:
     """Plan the cells, print their size, run the missing ones, and write the page."""
     data = data or cells.DEFAULT_DATA[scale]
-    settings = settings or {}
-    user = {
-        kind: cells.read_settings(cells.base_config(kind, scale, data)[0], settings.get(kind, ()))
-        for kind in cells.KINDS
-    }
+    seeds = seeds or cells.SCALES[scale].seeds
+    user = cells.read_user(settings or {}, scale, data)
     planned = cells.plan_cells(cells.cells_of(parts, scale), scale, data, user, seeds)
     for cell in planned:
-        check_cell(cell.config, Cell(cell.name, {}))
-        if cell.kind in CONTRASTIVE:  # an agent makes its own data
+        checked = check_cell(cell.config, Cell(cell.name, {}))
+        if "data" in cell.config:  # an agent makes its own
             check_prepared(cell)
-            check_length(cell)
+            check_length(cell.name, checked.geometry)
     folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
     all_jobs = [
         make_job(cell.file, Cell(cell.name, cell.settings), folder, device) for cell in planned
@@ -83,13 +78,9 @@ def reproduce(
     if dry_run:
         print("\n".join(shlex.join(job.command) for job in all_jobs))
         return
-    plan = {
-        "scale": scale, "data": data, "user": user, "parts": parts, "seeds": seeds, "jobs": jobs,
-        **cells.describe_cells(planned, scale, jobs),
-        "open": cells.describe_open(scale, data, user),
-    }  # fmt: skip
+    plan = cells.describe_plan(planned, parts, scale, data, user, seeds, jobs)
     print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
-    merge = functools.partial(merge_plans, plan, planned, folder)
+    merge = functools.partial(cells.merge_plans, plan, planned, folder)
     with lock_folder(folder, "reproduction", merge) as lock, count_signals() as num_signals:
 
         def begin(_):
@@ -120,7 +111,7 @@ def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> l
 def check_prepared(cell: Planned) -> None:
     """Check that the folder of a cell's data is given; the cell itself downloads packages."""
     source, path = cell.config.data.source, cell.config.data.path
-    if source not in ("folder", "librispeech_tfds", "tfds"):
+    if source not in ("files", "folder", "librispeech_tfds", "tfds"):
         return
     if not (path and pathlib.Path(path).expanduser().exists()):
         raise UserError(
@@ -129,56 +120,13 @@ def check_prepared(cell: Planned) -> None:
         )
 
 
-def check_length(cell: Planned) -> None:
+def check_length(name: str, geometry: Geometry) -> None:
     """Check that sequences hold a positive for the furthest offset."""
-    geometry = CONTRASTIVE[cell.kind].geometry(cell.config)
     if geometry.num_offsets >= geometry.num_latents:
         raise UserError(
-            f"the cell {cell.name} predicts {geometry.num_offsets} latents ahead in sequences of "
+            f"the cell {name} predicts {geometry.num_offsets} latents ahead in sequences of "
             f"{geometry.num_latents}: lower model.num_offsets, or make them longer"
         )
-
-
-def merge_plans(
-    plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path, recorded: Any
-) -> dict[str, Any]:
-    """Return the plan together with a recorded one, of which it is a part or a continuation."""
-    own = {cell.name: cell.settings for cell in planned}
-    wanted = {"reproduction": plan, "cells": own, "command": names.command_line()}
-    if recorded is None:
-        return wanted
-    there = recorded.get("reproduction") if isinstance(recorded, dict) else None
-    if there is None:
-        raise UserError(f"{folder} holds a sweep, no reproduction: choose another --workdir")
-    found = [
-        f"{key} is {there.get(key)!r} there and {plan[key]!r} here"
-        for key in ("scale", "data", "user")
-        if there.get(key) != plain(plan[key])
-    ]
-    scale, data = plan["scale"], plan["data"]
-    for cell in planned if not found else ():
-        base, _ = cells.base_config(cell.kind, scale, data)
-        theirs = recorded["cells"].get(cell.name, cell.settings)
-        if training_keys(base, theirs) != training_keys(base, cell.settings):
-            found.append(f"other settings: {cell.name}")
-    if found:
-        raise UserError(
-            f"{folder} holds another reproduction ({'; '.join(found)}): choose another --workdir, "
-            "or give that one's options"
-        )
-    parts = [part for part in cells.PARTS if part in {*there["parts"], *plan["parts"]}]
-    seeds = max(there["seeds"], plan["seeds"])
-    whole = cells.plan_cells(cells.cells_of(parts, scale), scale, data, plan["user"], seeds)
-    all_cells = {**recorded["cells"], **own}
-    asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
-    more = {"parts": parts, "seeds": seeds, **cells.describe_cells(asked, scale, plan["jobs"])}
-    return {**wanted, "reproduction": {**plan, **more}, "cells": all_cells}
-
-
-def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that a training depends on: probes may change between two starts."""
-    whole = flatten(with_settings(base, settings))
-    return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}
 
 
 def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None:
@@ -204,14 +152,21 @@ def write_page(folder: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    TABLE = flags.DEFINE_multi_enum("table", [], ["1", "2", "3", "4", "open", "bound"], "A table.")
+    TABLE = flags.DEFINE_multi_enum(
+        "table", [], ["1", "2", "3", "4", "5", "open", "bound"], "A table."
+    )
     FIGURE = flags.DEFINE_multi_enum("figure", [], ["2", "3", "5", "6"], "A figure.")
     ALL = flags.DEFINE_bool("all", False, "Every table and figure.")
-    SCALE = flags.DEFINE_enum("scale", "small", list(cells.SCALES), "How large.")
+    SCALE = flags.DEFINE_enum(
+        "scale", "small", list(cells.SCALES), "Size of the cells; Tables 1 and 2 at small or "
+        "medium take about 14 hours on 2 cores, with three seeds.",
+    )  # fmt: skip
     DATASET = flags.DEFINE_enum(
         "data", None, list(cells.DATA), "Of audio; each scale has a default."
     )
-    SEEDS = flags.DEFINE_integer("seeds", 1, "Number of seeds of each cell.", lower_bound=1)
+    SEEDS = flags.DEFINE_integer(
+        "seeds", None, "Number of seeds of each cell: 3 at small and medium, else 1.", lower_bound=1
+    )
     JOBS = flags.DEFINE_integer(
         "jobs", 1, "Cells at a time, sharing cores and GPUs.", lower_bound=1
     )

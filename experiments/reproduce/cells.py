@@ -15,13 +15,16 @@ from configs import (
     image_fashion_mnist,
     image_imagenet,
     rl_hidden_ball,
+    text_bookcorpus,
+    text_sentences,
 )
 from configs.audio import KEYS
 from configs.keys import make_config
 from cpc.data import SAMPLE_RATE_HZ
-from cpc.files import flatten
+from cpc.files import flatten, plain
 from cpc.types import UserError
 from experiments.command.config import Config, parse_settings, with_settings
+from experiments.command.names import command_line
 
 
 class Scale(NamedTuple):
@@ -29,8 +32,10 @@ class Scale(NamedTuple):
 
     settings: dict[str, dict[str, Any]]
     """By kind."""
-    hardware: str
-    """With the time of all parts and one seed, as estimated from single steps."""
+    hours: dict[str, float]
+    """Time of one cell on two CPU cores by kind, as estimated from single steps; {} if unknown."""
+    seeds: int = 1
+    """Number of seeds of each cell, unless the user asks for another."""
 
 
 def length(num_steps: int, log_every: int, save_every: int) -> dict[str, int]:
@@ -44,84 +49,99 @@ def widths(width: int, context_width: int) -> dict[str, int]:
     return {"model.width": width, "model.context_width": context_width}
 
 
-#: Of sound at every scale; the paper's own replaces some of it.
-AUDIO = {
-    "data.batch_size": 8, "model.padding": "causal", "loss.cosine": False,
-    "negatives.temperature": 1.0, "negatives.shards": 1, "probe.tasks": ("phones", "speakers"),
-    "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
-}  # fmt: skip
-#: Of sound between the smoke test and the paper's own scale.
-FULL = AUDIO | {
-    "optim.schedule": "cosine", "evaluate.num_windows": 128, "probe.hidden_width": 64,
-    "probe.num_epochs": 3, "probe.hours": 0.5, "probe.minutes_per_speaker": 4.0,
-}  # fmt: skip
-#: Of images at every scale but the paper's: Adam and ridge, where the card has Muon and a softmax.
-IMAGE_SETTINGS = {
-    "optim.name": "adam", "optim.learning_rate": 1e-3, "evaluate.num_images": 512,
-    "probe.solver": "ridge", "probe.tasks": ("linear", "units"),
-    "probe.features": ("z", "c", "random z", "pixels"), "probe.num_images": 10_000,
-}  # fmt: skip
-ALL_IMAGE_TASKS = {"probe.tasks": ("linear", "supervised", "units")}
-#: Settings that the scale of the paper takes from the card of its audio, whatever the data.
-PAPER_KEYS = (
+def recipe_of(module: Any) -> dict[str, Any]:
+    """Return the settings of sound by which a config trains, for any data."""
+    known = flatten(module.get_config())
+    return {key: known[key] for key in RECIPE}
+
+
+#: Keys of sound that scales above the smoke test take from one config, whatever the data.
+RECIPE = (
     "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
     "model.context_width", "model.padding", "loss.cosine", "negatives.temperature",
     "negatives.shards", "optim.learning_rate", "optim.schedule", "optim.warmup_steps",
     "evaluate.num_windows",
 )  # fmt: skip
-#: Smoke: as little as runs everything.
+#: Probes of sound at every scale.
+AUDIO_PROBES = {
+    "probe.tasks": ("phones", "speakers"), "probe.hidden_width": 64,
+    "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
+}  # fmt: skip
+#: Images at every scale except the paper's: Adam and ridge, where the card has Muon and a softmax.
+IMAGE_SETTINGS = {
+    "optim.name": "adam", "optim.learning_rate": 1e-3, "evaluate.num_images": 512,
+    "probe.solver": "ridge", "probe.tasks": ("linear", "units"),
+    "probe.features": ("z", "c", "random z", "pixels"), "probe.num_images": 10_000,
+}  # fmt: skip
+#: Text at every scale: sentences rated like those of Table 5, and the next sentence.
+TEXT_PROBES = {
+    "probe.tasks": ("movies", "products", "next"),
+    "probe.features": ("z", "c", "random z", "random c", "bag"),
+}  # fmt: skip
+#: Text above the smoke test, at the paper's widths.
+TEXT_SETTINGS = TEXT_PROBES | widths(2400, 2400) | {"model.embedding_width": 620}
+ALL_IMAGE_TASKS = {"probe.tasks": ("linear", "supervised", "units")}
+#: Smoke: as little as runs everything, with the paper's dot products.
 SMALLEST = length(20, log_every=10, save_every=20) | widths(16, 16) | {"optim.warmup_steps": 2}
 SMALLEST_AUDIO = {
+    "data.batch_size": 8, "model.padding": "causal", "loss.cosine": False,
+    "negatives.temperature": 1.0, "negatives.shards": 1, "evaluate.num_windows": 16,
     "probe.hidden_width": 8, "probe.num_epochs": 1, "probe.hours": 0.02,
-    "evaluate.num_windows": 16, "probe.minutes_per_speaker": 0.2,
+    "probe.minutes_per_speaker": 0.2,
 }  # fmt: skip
 SMALLEST_IMAGE = {
     "data.batch_size": 32, "model.context_layers": 1, "evaluate.num_images": 64,
     "probe.num_images": 2000, "probe.num_epochs": 1,
 }  # fmt: skip
+SMALLEST_TEXT = {
+    "data.source": "grammar", "data.num_documents": 100, "data.batch_size": 8,
+    "model.embedding_width": 16, "evaluate.num_runs": 16, "probe.num_folds": 3,
+    "probe.max_sentences": 200,
+}  # fmt: skip
 SMALLEST_AGENT = {
     "num_env_steps": 2560, "log_rollouts": 2, "save_rollouts": 0, "model.widths": (16, 16),
     "model.memory_width": 16, "cpc.num_offsets": 4, "evaluate.num_steps": 0,
 }  # fmt: skip
+#: Sound at scales small and medium: a recipe by which phones are learned in half an hour.
+LEARNED = AUDIO_PROBES | recipe_of(audio_voices_paper)
 SCALES = {
     "smoke": Scale(
         {
-            "audio": AUDIO | SMALLEST | SMALLEST_AUDIO,
+            "audio": AUDIO_PROBES | SMALLEST | SMALLEST_AUDIO,
             "image": IMAGE_SETTINGS | SMALLEST | ALL_IMAGE_TASKS | SMALLEST_IMAGE,
             "rl": SMALLEST_AGENT,
+            "text": TEXT_PROBES | SMALLEST | SMALLEST_TEXT,
         },
-        hardware="2 CPU cores, about 11 min for all parts",
+        hours={"audio": 0.01, "image": 0.01, "rl": 0.01, "text": 0.01},
     ),
     "small": Scale(
         {
-            "audio": FULL
-            | length(400, log_every=50, save_every=400)
-            | widths(128, 256)
-            | {"optim.learning_rate": 2e-3, "optim.warmup_steps": 50},
+            "audio": LEARNED,
             "image": IMAGE_SETTINGS | length(300, log_every=50, save_every=300),
             "rl": {"num_env_steps": 400_000},
+            "text": TEXT_SETTINGS | length(300, log_every=50, save_every=100),
         },
-        hardware="2 fast CPU cores, about 2 h for all parts",
+        hours={"audio": 0.5, "image": 0.1, "rl": 0.1, "text": 0.7},
+        seeds=3,
     ),
     "medium": Scale(
         {
-            "audio": FULL
-            | length(500, log_every=50, save_every=100)
-            | widths(192, 256)
-            | {"optim.learning_rate": 1e-3, "optim.warmup_steps": 100},
+            "audio": LEARNED,
             "image": IMAGE_SETTINGS | length(600, log_every=50, save_every=100) | widths(256, 256),
             "rl": {"num_env_steps": 640_000},
+            "text": TEXT_SETTINGS | length(1000, log_every=50, save_every=100),
         },
-        hardware="2 CPU cores, about 5.5 h for all parts",
+        hours={"audio": 0.5, "image": 0.6, "rl": 0.15, "text": 1.7},
+        seeds=3,
     ),
     "paper": Scale(
         {
-            "audio": AUDIO
-            | {key: flatten(audio_librispeech.get_config())[key] for key in PAPER_KEYS},
+            "audio": AUDIO_PROBES | recipe_of(audio_librispeech),
             "image": ALL_IMAGE_TASKS,
             "rl": {"num_env_steps": 640_000},
+            "text": TEXT_PROBES,
         },
-        hardware="a GPU per cell of audio, a pod per cell of images, never run",
+        hours={},
     ),
 }
 
@@ -152,6 +172,7 @@ STEPS = {2: "steps-2", 4: "steps-4", 8: "steps-8", 12: MIXED, 16: "steps-16"}
 FAR_OFFSETS = "steps-20"
 IMAGE, IMAGE_GRU = "image", "image-gru"
 OTHER_SHARDS = "open-groups"
+TEXT = "text"
 #: By variant of the hidden ball: the cell of an agent alone, and of one with CPC.
 AGENTS = {
     "seen_again": ("ball-seen-alone", "ball-seen"),
@@ -185,8 +206,8 @@ OPEN = (
     Open("whose windows a device contrasts", "", OTHER_SHARDS, {"negatives.shards": 1}),
     Open("whether latents near the positive can be negatives",
          "the positive never, its neighbors yes", "open-window", {"negatives.window": 2}),
-    Open("scaling of the scores, normalization of z and c", "none", "open-cosine",
-         {"loss.cosine": True, "negatives.temperature": 0.1}),
+    Open("scaling of the scores, normalization of z and c", "", "open-cosine",
+         {"loss.cosine": True, "negatives.temperature": 0.05}),
     Open("sum or mean over offsets and time", "sum over offsets of means over anchors"),
     Open("norm of the audio encoder", "", "open-norm", {"model.norm": "channel"}),
     Open("padding of the audio encoder", "", "open-padding", {"model.padding": "same"}),
@@ -219,6 +240,7 @@ PARTS = {
     "table 2": tuple(TABLE_2),
     "table 3": tuple(IMAGES),
     "table 4": (IMAGE,),
+    "table 5": (TEXT,),
     "figure 2": (MIXED,),
     "figure 3": (FAR_OFFSETS,),
     "figure 5": (IMAGE,),
@@ -275,6 +297,15 @@ KINDS = {
         "rl_hidden_ball",
         "num_env_steps",
     ),
+    "text": Kind(
+        lambda scale, data: text_bookcorpus if scale == "paper" else text_sentences,
+        lambda c: (
+            f"{c.data.batch_size} runs of {c.data.run_sentences} sentences, z of {c.model.width}, "
+            f"context {c.model.context_width}"
+        ),
+        "512 runs of the BookCorpus, 2,400 and 2,400",
+        "text_bookcorpus",
+    ),
 }
 
 #: The other value of a key, if the base has that of a cell of `OPEN`; of other keys the default.
@@ -297,6 +328,14 @@ def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]
     """Return the config that cells of a kind start from, and its file."""
     module = KINDS[kind].base(scale, data)
     return module.get_config(), pathlib.Path(module.__file__)
+
+
+def read_user(settings: Mapping[str, Sequence[str]], scale: str, data: str) -> UserSettings:
+    """Return the user's settings of each kind, from "key=value" texts."""
+    return {
+        kind: read_settings(base_config(kind, scale, data)[0], settings.get(kind, ()))
+        for kind in KINDS
+    }
 
 
 def read_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
@@ -326,8 +365,8 @@ def cells_of(parts: Sequence[str], scale: str) -> list[str]:
 
 def kind_of(name: str) -> str:
     """Return the kind of data of a cell; "audio" of a choice that has none."""
-    if name in FIGURE_6:
-        return "rl"
+    if name in (TEXT, *FIGURE_6):
+        return "text" if name == TEXT else "rl"
     return "image" if name in IMAGES else next((o.kind for o in OPEN if o.cell == name), "audio")
 
 
@@ -361,7 +400,7 @@ def plan_cells(
     for name in names:
         kind = kind_of(name)
         file, shared = base_config(kind, scale, data)[1], with_shared(kind, scale, data, user)
-        own = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6}.get(name)
+        own = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6, TEXT: {}}.get(name)
         if own is None:
             own = open_settings(next(one for one in OPEN if one.cell == name), shared)
         if name not in (MIXED, *FIGURE_3):
@@ -390,7 +429,7 @@ def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, s
 
 def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dict[str, str]:
     """Return the size of the cells, and the hardware and time of all, a sentence each."""
-    parts = []
+    parts, hours = [], SCALES[scale].hours
     for kind, known in KINDS.items():
         cells = [cell for cell in planned if cell.kind == kind]
         if cells:
@@ -400,6 +439,60 @@ def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dic
                 f"{flatten(c)[known.length]:,} steps of {known.describe(c)} "
                 f"(the paper: {known.paper})"
             )
+    total = sum(hours.get(cell.kind, 0.0) for cell in planned)
+    hardware = f"2 CPU cores, about {total:.1f} h" if hours else "accelerators, never run"
     shared = f", shared by {num_jobs} cells at a time" if num_jobs > 1 else ""
-    hardware = f"Hardware: {SCALES[scale].hardware}{shared}"
-    return {"size": "; ".join(parts), "hardware": hardware}
+    return {"size": "; ".join(parts), "hardware": f"Hardware: {hardware}{shared}"}
+
+
+def describe_plan(
+    planned: Sequence[Planned], parts: Sequence[str], scale: str, data: str, user: UserSettings,
+    seeds: int, jobs: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the plan of a reproduction as its folder records it."""
+    return {
+        "scale": scale, "data": data, "user": user, "parts": parts, "seeds": seeds, "jobs": jobs,
+        **describe_cells(planned, scale, jobs), "open": describe_open(scale, data, user),
+    }  # fmt: skip
+
+
+def merge_plans(
+    plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path, recorded: Any
+) -> dict[str, Any]:
+    """Return the plan together with a recorded one, of which it is a part or a continuation."""
+    own = {cell.name: cell.settings for cell in planned}
+    wanted = {"reproduction": plan, "cells": own, "command": command_line()}
+    if recorded is None:
+        return wanted
+    there = recorded.get("reproduction") if isinstance(recorded, dict) else None
+    if there is None:
+        raise UserError(f"{folder} holds a sweep, no reproduction: choose another --workdir")
+    found = [
+        f"{key} is {there.get(key)!r} there and {plan[key]!r} here"
+        for key in ("scale", "data", "user")
+        if there.get(key) != plain(plan[key])
+    ]
+    scale, data = plan["scale"], plan["data"]
+    for cell in planned if not found else ():
+        base, _ = base_config(cell.kind, scale, data)
+        theirs = recorded["cells"].get(cell.name, cell.settings)
+        if training_keys(base, theirs) != training_keys(base, cell.settings):
+            found.append(f"other settings: {cell.name}")
+    if found:
+        raise UserError(
+            f"{folder} holds another reproduction ({'; '.join(found)}): choose another --workdir, "
+            "or give that one's options"
+        )
+    parts = [part for part in PARTS if part in {*there["parts"], *plan["parts"]}]
+    seeds = max(there["seeds"], plan["seeds"])
+    whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
+    all_cells = {**recorded["cells"], **own}
+    asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
+    more = {"parts": parts, "seeds": seeds, **describe_cells(asked, scale, plan["jobs"])}
+    return {**wanted, "reproduction": {**plan, **more}, "cells": all_cells}
+
+
+def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that a training depends on: probes may change between two starts."""
+    whole = flatten(with_settings(base, settings))
+    return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}

@@ -129,6 +129,22 @@ def table_of_images(
     return PaperTable(number, title, "classes", "image", rows, claims, metric)
 
 
+def table_of_text(
+    title: str, task: str, unit: str, method: str, features: str, accuracy: float | None = None
+) -> PaperTable:
+    """Return a task of sentences with the paper's accuracy of Table 5, if it has one, and ours."""
+    other = "z" if features == "c" else "c"
+    rows = [
+        PaperRow("CPC", cells.TEXT, features, method, accuracy),
+        PaperRow(f"CPC, {other}", cells.TEXT, other, method),
+        PaperRow("random initialization", cells.TEXT, f"random {features}", method),
+        PaperRow("bag of words", cells.TEXT, "bag", method),
+    ]
+    claim = Claim("CPC holds more of sentences than the same network untrained (no row of the "
+                  "paper)", "random initialization < CPC")  # fmt: skip
+    return PaperTable("5", f"Table 5: {title}", task, unit, rows, [claim])
+
+
 #: The cells of the paper's Table 2 by whose latents are negatives, in its order.
 NEGATIVE_CELLS = (cells.MIXED, cells.SAME, cells.MIXED_EXCL, cells.SAME_EXCL, cells.CURRENT)
 TABLES = (
@@ -180,6 +196,12 @@ TABLES = (
               "untrained (no row of the paper)",
               "random initialization < CPC"),
     ),
+    table_of_text("the sign of movie reviews, as in MR", "movies", "sentence", "logistic", "z",
+                  paper.TABLE_5["CPC"]["MR"]),
+    table_of_text("the sign of product reviews, as in CR", "products", "sentence", "logistic", "z",
+                  paper.TABLE_5["CPC"]["CR"]),
+    table_of_text("which of two sentences of a document is next (no row of the paper)", "next",
+                  "sentence within document", "score", "c"),
 )  # fmt: skip
 #: The smallest effect that the paper claims and prints both rows of, in points: 16 steps over 8.
 SMALLEST_EFFECT = min(

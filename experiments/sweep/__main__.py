@@ -38,7 +38,6 @@ from cpc.files import flatten, plain
 from cpc.types import UserError
 from experiments.command import cli, names, run_dir
 from experiments.command.config import Config
-from experiments.kinds.registry import CONTRASTIVE
 from experiments.sweep.cells import Cell, check_rank_by, keep_best, last_scores, make_cells, shorten
 from experiments.sweep.jobs import (
     Job,
@@ -120,7 +119,7 @@ def main(config_flag: flags.FlagHolder) -> None:
                 return make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs)
             return local, JOBS.value
 
-        has_page = config.kind in CONTRASTIVE  # others' runs have no curves in common
+        has_page = "probe" in config  # others' runs have no curves in common
         for left in reversed(range(ROUNDS.value)):
             compare_all = functools.partial(compare_cells, folder, jobs)
             now = jobs[-len(cells) :]  # what failed in a round before is not tried again in this

@@ -172,10 +172,10 @@ LEARNED = ("c", "z")
 
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     """Return the task and the features whose score ranks cells."""
-    kind, features, tasks = CONTRASTIVE.get(config.kind), (), []
-    if kind is not None:
-        features = config.probe.features
-        tasks = [task for task in config.probe.tasks if task not in kind.PROBES.unranked]
+    features, tasks = (), []
+    if "probe" in config:
+        features, unranked = config.probe.features, CONTRASTIVE[config.kind].PROBES.unranked
+        tasks = [task for task in config.probe.tasks if task not in unranked]
     learned = [name for name in features if name in LEARNED]
     if not tasks or not features or not (rank_by or learned):
         raise UserError(

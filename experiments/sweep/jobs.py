@@ -52,11 +52,11 @@ class Job(NamedTuple):
 Launch: TypeAlias = Callable[[Job], int]
 
 
-def check_cell(config: Config, cell: Cell) -> None:
-    """Check a cell's config before any cell runs, as far as that needs no data and no device."""
+def check_cell(config: Config, cell: Cell) -> Any:
+    """Return the plan of a cell, validated as far as that needs no data and no device."""
     kind = kind_of(config)
     try:
-        pipeline_of(config).interpret(kind, with_settings(config, cell.settings))
+        return pipeline_of(config).interpret(kind, with_settings(config, cell.settings))
     except UserError as error:
         raise UserError(f"the cell {cell.name}: {error}") from None
 

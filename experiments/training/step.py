@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -37,18 +37,11 @@ def train(
     """Train to the last step or a signal; return the signal's name, or "", and the variables."""
     config = problem.plan.config
     state, step, schedule = make_step(problem, mesh)
-    per_launch = config.steps_per_launch
-
-    def put(launch):
-        steps = range(launch * per_launch, (launch + 1) * per_launch)
-        batches = tuple(put_batch(problem.draw(step), mesh) for step in steps)
-        return batches if per_launch > 1 else batches[0]
-
     console = ProgressWriter(config.num_steps, describe_record, problem.per_step)
     training = Training(
         state,
         step,
-        prefetched(put, config.num_steps, per_launch, config.data.num_threads),
+        make_batches(problem, mesh, config.num_steps),
         num_steps=config.num_steps,
         per_step=problem.per_step,
         summarize=make_summary(problem, schedule, console.say),
@@ -57,6 +50,21 @@ def train(
     )
     state, reason = run_training(workdir, config, training, console)
     return reason, model_variables(state.params, state.ema, state.extra)
+
+
+def make_batches(
+    problem: Problem, mesh: jax.sharding.Mesh, num_steps: int
+) -> Callable[[int], Iterator[Any]]:
+    """Return batches(first step) -> batches of the launches up to `num_steps`, on the devices."""
+    config = problem.plan.config
+    per_launch = config.steps_per_launch
+
+    def put(launch):
+        steps = range(launch * per_launch, (launch + 1) * per_launch)
+        batches = tuple(put_batch(problem.draw(step), mesh) for step in steps)
+        return batches if per_launch > 1 else batches[0]
+
+    return prefetched(put, num_steps, per_launch, config.data.num_threads)
 
 
 def cadence_of(config: Config) -> Cadence:

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from configs import audio_synthetic
+from configs import audio_synthetic, audio_voices_paper
 from cpc.files import flatten, write_json
 from cpc.types import UserError
 from experiments.command.config import with_settings
@@ -38,7 +38,7 @@ def differing(name, base="mixed", **options):
 def test_every_row_of_the_page_has_a_cell_and_is_measured_at_some_scale():
     made = set()
     for scale in SCALES:
-        for cell in planned("mixed", "image", "image-gru", scale=scale, data="synthetic"):
+        for cell in planned("mixed", "image", "image-gru", "text", scale=scale, data="synthetic"):
             asked = cell.config.probe
             made |= {(cell.name.split(",")[0], word) for word in (*asked.features, *asked.tasks)}
     cells = {cell for part in PARTS.values() for cell in part}
@@ -63,6 +63,31 @@ def test_a_cell_is_the_first_but_for_its_row():
     assert [cell.settings["seed"] for cell in planned("mixed", seeds=3)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("scale", ["small", "medium"])
+def test_tables_of_sound_are_trained_by_a_recipe_that_learns(scale):
+    """Every row is audio_voices_paper except for what the row is about, and for its probes."""
+    recipe = flatten(audio_voices_paper.get_config())
+    assert (recipe["num_steps"], recipe["loss.cosine"]) == (5500, True)
+    for name, own in cells_.TABLE_2.items():
+        (cell,) = planned(name, scale=scale)
+        known = flatten(cell.config)
+        keys = {key for key in known if known[key] != recipe[key]} - {"seed"}
+        assert {key for key in keys if not key.startswith("probe.")} == set(own)
+    tables = planned(*cells_.cells_of(("table 1", "table 2"), scale), scale=scale, seeds=3)
+    assert cells_.SCALES[scale].seeds == 3
+    words = cells_.describe_cells(tables, scale, 1)
+    assert "27, each of 5,500 steps" in words["size"]
+    assert words["hardware"] == "Hardware: 2 CPU cores, about 13.5 h"
+
+
+def test_open_scores_are_dot_products_where_the_base_has_cosines():
+    base, cosine = planned("mixed", "open-cosine")
+    assert (base.config.loss.cosine, base.config.negatives.temperature) == (True, 0.05)
+    assert (cosine.config.loss.cosine, cosine.config.negatives.temperature) == (False, 1.0)
+    base, cosine = planned("mixed", "open-cosine", scale="paper", data="librispeech")
+    assert (base.config.loss.cosine, cosine.config.loss.cosine) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("scale", "data"), [*cells_.DEFAULT_DATA.items(), *(("small", data) for data in DATA)]
 )
@@ -70,9 +95,9 @@ def test_every_cell_has_a_config_that_can_be_run(scale, data):
     names = cells_.cells_of(tuple(PARTS), scale)
     assert ("open-norm" in names) == (scale != "smoke")
     for cell in planned(*names, scale=scale, data=data):
-        check_cell(cell.config, Cell(cell.name, {}))
+        plan = check_cell(cell.config, Cell(cell.name, {}))
         if cell.kind != "rl":
-            folder.check_length(cell)
+            folder.check_length(cell.name, plan.geometry)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -104,11 +129,11 @@ def test_dry_run(capsys, tmp_path):
         folder.find_parts([], [], False)
     folder.reproduce(
         ["table 2"], seeds=2, dry_run=True, device="cpu", workdir=str(tmp_path / "x"),
-        settings={"audio": ["num_steps=70", "config.optim.clip_norm=2"]},
+        settings={"audio": ["num_steps=170", "config.optim.clip_norm=2"]},
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 * 2
-    for words in ("-m cpc train --config", "--config.num_steps=70 ", "--device cpu",
+    for words in ("-m cpc train --config", "--config.num_steps=170 ", "--device cpu",
                   "--config.optim.clip_norm=2.0 "):  # fmt: skip
         assert all(words in line for line in lines)
     assert not (tmp_path / "x").exists()
@@ -124,6 +149,7 @@ def test_dry_run(capsys, tmp_path):
      "/no/where"),
     (["table 3"], {"settings": {"image": ["data.source=folder"]}}, r"--image data\.path="),
     (["table 3"], {"scale": "paper"}, r"--image data\.path="),
+    (["table 5"], {"scale": "paper"}, r"--text data\.path="),
 ])  # fmt: skip
 def test_mistakes(parts, options, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -144,7 +170,7 @@ def record(path, own, cells):
 
 
 def hold(path, own, cells):
-    merge = functools.partial(folder.merge_plans, own, cells, path)
+    merge = functools.partial(cells_.merge_plans, own, cells, path)
     return lock_folder(path, "reproduction", merge)
 
 

@@ -19,7 +19,8 @@ from cpc.results import Difference, Outcomes, Run, Score, over_seeds, score_fram
 from cpc.results.run import make_frames
 from cpc.types import UserError
 from experiments.command.run_dir import record_state
-from experiments.kinds.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS
+from experiments.kinds.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS, TABLE_5
+from experiments.kinds.text.probes import make_score
 from experiments.reproduce import cells, page, statistics
 from experiments.reproduce.claims import NEGATIVE_CELLS, TABLES, TASKS, Claim
 from experiments.reproduce.page import write_reproduction
@@ -420,6 +421,39 @@ def test_table_4_is_of_the_five_best_and_table_3_of_the_best():
     assert fourth.rows.seeds["CPC, c"] == 0  # few classes have no five best
     assert third.rows.value["CPC"] == 40.0
     assert {*fourth.verdicts.values()} == {HELD}
+
+
+def sentence_score(task, unit, features, accuracy):
+    """A score as the probes of sentences record it."""
+    outcomes = Outcomes(np.arange(1000) < 1000 * accuracy, np.ones(1000, int), items=task)
+    return make_score(task, "books", features, outcomes, 0.5, "")._replace(unit=unit, step=20)
+
+
+def test_table_5_is_of_the_sentences_that_are_like_the_papers(tmp_path):
+    of_tasks = (("movies", "sentence", "z"), ("products", "sentence", "z"),
+                ("next", "sentence within document", "c"))  # fmt: skip
+    scores = [
+        sentence_score(task, unit, f"{untrained}{own}", 0.55 if untrained else 0.75)
+        for task, unit, own in of_tasks for untrained in ("", "random ")
+    ]  # fmt: skip
+    tables = read_results(
+        reproduction_of(frame_of({"text": with_seeds(scores)}), parts=["table 5"])
+    )
+    assert [(one.table.task, one.data) for one in tables] == [
+        (task, "books") for task, _, _ in of_tasks
+    ]
+    assert [one.rows.paper["CPC"] for one in tables[:2]] == [76.9, 80.1]
+    for one in tables:
+        assert one.rows.value[["CPC", "random initialization"]].tolist() == [75.0, 55.0]
+        assert {*one.verdicts.values()} == {HELD}
+    write_plan(tmp_path, ["text"], parts=["table 5"])
+    write_cell(tmp_path, "text", more=scores)
+    write_reproduction(tmp_path)
+    sections = json.loads((tmp_path / "reproduction.json").read_text())["sections"]
+    (others,) = (one for one in sections if one["title"] == "Beside the paper")
+    rows = {row["method"]: row for row in others["tables"][0]["rows"]}
+    assert rows["here: z"]["MR"] == 75.0
+    assert rows["paper: CPC"] == {"method": "paper: CPC", **TABLE_5["CPC"]}
 
 
 def lines(table):

@@ -1,0 +1,93 @@
+r"""Probe the weights that `cpc reproduce.train` exported, and write the page of their verdicts.
+
+    cpc reproduce.judge
+    cpc reproduce.judge --workdir runs/long --audio "probe.features=('c',)"
+
+Needs no GPU. Each cell gets the probes of `cpc reproduce` and ABX, at each step that has weights;
+the supervised network, which does not depend on them, is left out. --audio sets keys of the data
+and the probes, for weights that were trained on a copy of the recordings: their names and split
+must be the same. The page is that of `cpc reproduce`; exports.csv has every score of c by step.
+The same command again continues.
+"""
+
+import functools
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import pandas as pd
+from absl import flags
+
+from cpc.files import plain, read_json, read_object, write_sealed, write_text
+from cpc.models import load_pretrained, make_model
+from cpc.results import Frame
+from cpc.types import UserError
+from experiments.command import cli, cluster
+from experiments.command.config import Config, judged_on, load_config, with_settings
+from experiments.command.run_dir import check_same_data
+from experiments.kinds.audio import kind as audio
+from experiments.reproduce.page import write_reproduction
+from experiments.reproduce.statistics import Reproduction, read_reproduction
+from experiments.training.contrastive import CARD, interpret, make_probe
+
+#: In the folder of an export: the options of the probes that have been fitted on it.
+PROBED = "probed.json"
+
+
+def judge(workdir: str | None, settings: Sequence[str], device: str) -> None:
+    """Probe every export that is not probed yet, and write the page and the table of scores."""
+    folder = pathlib.Path(workdir or "runs/cells").expanduser()
+    read_reproduction(folder)  # raises if the folder has no plan
+    cards = folder.glob(f"*/exported-*/{CARD}")
+    exports = sorted((int(card.parent.name.split("-")[-1]), card.parent) for card in cards)
+    if not exports:
+        raise UserError(f"{folder} has no exports: train cells with cpc reproduce.train first")
+    cluster.start(device)
+    configs = {export: judged_config(export.parent, settings) for _, export in exports}
+    by_seed = {config.seed: config for config in configs.values()}
+    load = functools.cache(lambda seed: audio.load_data(by_seed[seed], print))
+    for number, (step, export) in enumerate(exports, 1):
+        print(f"[{number}/{len(exports)}] {export.parent.name}, step {step:,}", flush=True)
+        config = configs[export]
+        if read_object(export / PROBED, []) != plain(config.probe):
+            data = load(config.seed)
+            check_same_data(export.parent, data.fingerprint())
+            found = load_pretrained(export)
+            variables = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), found.variables)
+            probe = make_probe(audio, config, export.parent, data, make_model(found.module))
+            probe(variables, step)
+            write_sealed(export / PROBED, config.probe)
+    table = scores_by_step(read_reproduction(folder))
+    print(table.to_string())
+    write_text(folder / "exports.csv", table.to_csv())
+    print(f"page: {write_reproduction(folder)}")
+
+
+def judged_config(path: pathlib.Path, settings: Sequence[str]) -> Config:
+    """Return the config of a cell with the user's keys of data and probes, and ABX."""
+    names = [text.removeprefix("config.") for text in settings]
+    if wrong := [name for name in names if not name.startswith(("data.", "probe."))]:
+        raise UserError(
+            f"--audio sets a key of the training (got {wrong[0]}): set keys of data and probe alone"
+        )
+    own = load_config(read_json(path / "config.json"), audio.KEYS)
+    config = judged_on(own, audio.KEYS, [f"--config.{name}" for name in names])
+    features = tuple(name for name in config.probe.features if name != "supervised")
+    tasks = tuple(dict.fromkeys((*config.probe.tasks, "abx")))
+    config = with_settings(config, {"probe.features": features, "probe.tasks": tasks})
+    return interpret(audio, config).config
+
+
+def scores_by_step(reproduction: Reproduction) -> Frame:
+    """Return the mean over seeds of every score of c in percent, by cell and step."""
+    runs = [(cell, run) for cell, found in reproduction.runs.items() for run in found]
+    scores = pd.concat([run.scores.assign(cell=cell) for cell, run in runs])
+    scores = scores[scores.features == "c"].assign(percent=100 * scores.value)
+    columns = ["task", "data", "unit", "method", "metric"]
+    return scores.pivot_table("percent", ["cell", "step"], columns, sort=False).round(2)
+
+
+if __name__ == "__main__":
+    SETTINGS = flags.DEFINE_multi_string("audio", [], "key=value of data or probe.")
+    cli.run(lambda: judge(cli.WORKDIR.value, SETTINGS.value, cli.DEVICE.value))

@@ -1,0 +1,167 @@
+r"""Train cells of Table 2 in one process and export their weights, in a few minutes of a GPU.
+
+    export XLA_PYTHON_CLIENT_MEM_FRACTION=0.3  # for three processes on one GPU
+    for part in 1/3 2/3 3/3; do
+        cpc reproduce.train --part $part --audio num_steps=10000 \
+            --audio model.width=256 --audio steps_per_launch=10 &
+    done; wait
+    cpc reproduce.train --workdir runs/long --cell mixed --seeds 1 --export-step 1000 \
+        --export-step 2000 --export-step 5000 --export-step 10000 --audio num_steps=20000 \
+        --audio model.width=512 --audio model.dtype=bfloat16 --audio data.batch_size=64 \
+        --audio negatives.shards=8
+
+Cells with equal programs share one compilation. There are no probes and no checkpoints: held-out
+data are evaluated for the loss alone, and weights are written as soon as a cell reaches an
+--export-step or its end. The same command again skips finished cells and starts a cut one from
+the beginning. `cpc reproduce.judge` probes the exports on a CPU. --workdir is runs/cells by
+default. An export is in half precision: 2 MB at the default width, 5 MB at 256, 12 MB at 512.
+"""
+
+import functools
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+
+from cpc.files import flatten, locked, read_object, write_sealed
+from cpc.train import JsonlWriter, ProgressWriter, TrainState, put_batch, stop_on_signals
+from cpc.train.loop import Cadence, Sinks, fit
+from cpc.types import UserError
+from experiments.command import cli, cluster
+from experiments.command.config import Config
+from experiments.command.run_dir import check_same_data, identify_run
+from experiments.kinds.audio import kind as audio
+from experiments.reproduce import cells
+from experiments.training import records
+from experiments.training.contrastive import CARD, describe, interpret, share
+from experiments.training.problem import Problem, model_variables
+from experiments.training.step import make_batches, make_loss, make_step
+
+#: Keys that change neither the program of a training step nor that of an evaluation.
+DATA_KEYS = ("seed", "data.one_speaker")
+
+
+def record_cells(
+    folder: pathlib.Path, names: Sequence[str], settings: Sequence[str], scale: str, seeds: Any
+) -> list[cells.Planned]:
+    """Plan cells of Table 2, all if none is named, and record the plan in their folder."""
+    data, seeds = cells.DEFAULT_DATA[scale], seeds or cells.SCALES[scale].seeds
+    user = cells.read_user({"audio": settings}, scale, data)
+    planned = cells.plan_cells(names or [*cells.TABLE_2], scale, data, user, seeds)
+    plan = cells.describe_plan(planned, ["table 1", "table 2"], scale, data, user, seeds, 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / "plan.lock"):  # parts may start at the same moment
+        path = folder / "sweep.json"
+        write_sealed(path, cells.merge_plans(plan, planned, folder, read_object(path, [])))
+    return planned
+
+
+def take_part(planned: Sequence[Any], part: str) -> Sequence[Any]:
+    """Return part "i/n" of the cells; neighbors, which share programs, stay together."""
+    i, n = map(int, part.split("/")) if re.fullmatch(r"\d+/\d+", part) else (0, 0)
+    if not 0 < i <= n:
+        raise UserError(f"--part is not i/n with 1 <= i <= n (got {part}): pass 1/1 for all cells")
+    first, last = (-(-len(planned) * end // n) for end in (i - 1, i))
+    return planned[first:last]
+
+
+def train_cells(
+    planned: Sequence[cells.Planned], folder: pathlib.Path, export_steps: Sequence[int], device: str
+) -> None:
+    """Train the cells that are not finished, one after the other, and export each."""
+    mesh, programs = cluster.start(device), {}
+    configs = {cell.config.seed: cell.config for cell in planned}
+    load = functools.cache(lambda seed: audio.load_data(configs[seed], print))
+    for number, (name, _, _, _, config) in enumerate(planned, 1):
+        *_, last = ends = sorted({*export_steps, config.num_steps})
+        if last > config.num_steps:
+            raise UserError(
+                f"--export-step is past the last step {config.num_steps} (got {last}): lower it"
+            )
+        path, is_done = folder / name, (folder / name / f"exported-{last}" / CARD).exists()
+        print(f"[{number}/{len(planned)}] {'done   ' if is_done else 'trains '}{name}", flush=True)
+        if not is_done:
+            data = load(config.seed)
+            problem = audio.make_problem(interpret(audio, config, mesh), data)
+            write_sealed(path / "config.json", config)
+            check_same_data(path, data.fingerprint())
+            train_cell(problem, programs, path, ends, mesh)
+
+
+def train_cell(
+    problem: Problem, programs: dict[str, Any], path: pathlib.Path, ends: Sequence[int], mesh: Any
+) -> None:
+    """Train one cell with the step and loss of its `program_key`; export at ascending steps."""
+    config = problem.plan.config
+    state, step, schedule = make_step(problem, mesh)
+    loss = make_loss(problem, mesh)
+    measure = jax.jit(lambda *given: loss(*given, jax.random.key(0))[1][1]["offsets"])
+    step, measure = programs.setdefault(program_key(config), (step, measure))
+    console = ProgressWriter(config.num_steps, records.describe_record, problem.per_step)
+    writers = JsonlWriter(path / "metrics.jsonl", 0, identify_run(path, config)), console
+    with stop_on_signals() as stop:
+        for end in ends:
+            state, reason = fit(
+                state,
+                step,
+                make_batches(problem, mesh, end),
+                num_steps=end,
+                summarize=records.make_summary(problem, schedule, console.say),
+                evaluate=functools.partial(evaluate, problem, measure, mesh),
+                cadence=Cadence(config.log_every, steps_per_launch=config.steps_per_launch),
+                sinks=Sinks(writers=writers),
+                stop=stop,
+            )
+            if reason:
+                raise UserError(f"{path.name} was stopped by {reason}: start again to train it")
+            variables = jax.device_get(model_variables(state.params, state.ema, state.extra))
+            variables = jax.tree.map(lambda leaf: leaf.astype(jnp.float16), variables)
+            made = describe(audio, path, config, problem.model, variables, end)
+            share(audio, path, path / f"exported-{end}", made)
+    for writer in writers:
+        writer.close()
+
+
+def program_key(config: Config) -> str:
+    """Return a text that is equal for two configs if their programs are."""
+    known = flatten(config).items()
+    return repr([(k, v) for k, v in known if k not in DATA_KEYS and not k.startswith("probe.")])
+
+
+def evaluate(
+    problem: Problem, measure: Callable, mesh: jax.sharding.Mesh, state: TrainState
+) -> list[dict[str, Any]]:
+    """Return the record of the loss on held-out data."""
+    held_out, params = problem.held_out, state.ema or state.params
+    if held_out is None:
+        return []
+    batches = (put_batch(held_out.draw(number), mesh) for number in range(held_out.number))
+    sums = jax.device_get([measure(params, state.extra, batch) for batch in batches])
+    total = jax.tree.map(lambda *leaves: sum(leaves), *sums)
+    tracker = records.make_tracker(problem.plan)
+    track = tracker(total)
+    loss = records.sum_with_anchors(track.loss, total.anchors)
+    return [{"loss": loss, **records.bound_metrics(problem.plan, tracker, track)}]
+
+
+def main() -> None:
+    """Record the plan and train one part of its cells."""
+    folder = pathlib.Path(cli.WORKDIR.value or "runs/cells").expanduser()
+    planned = record_cells(folder, CELL.value, SETTINGS.value, SCALE.value, SEEDS.value)
+    train_cells(take_part(planned, PART.value), folder, EXPORT.value, cli.DEVICE.value)
+
+
+if __name__ == "__main__":
+    CELL = flags.DEFINE_multi_enum("cell", [], [*cells.TABLE_2], "A cell; default: all.")
+    PART = flags.DEFINE_string("part", "1/1", "i/n: train the i-th of n parts of the cells.")
+    SCALE = flags.DEFINE_enum("scale", "small", list(cells.SCALES), "Size of the cells.")
+    SETTINGS = flags.DEFINE_multi_string("audio", [], "key=value of all cells: model.width=256.")
+    SEEDS = flags.DEFINE_integer(
+        "seeds", None, "Number of seeds; default: 3 at small and medium.", 1
+    )
+    EXPORT = flags.DEFINE_multi_integer("export-step", [], "A further step to export at.", 1)
+    cli.run(main)
