@@ -111,9 +111,9 @@ def skip(name: str, skipped: list[tuple[str, str]]) -> Iterator[None]:
 
 
 def make_embed_long(
-    model: models.Model, variables: Any, kinds: str
+    model: models.Model, variables: Any, kinds: Sequence[str]
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return embed(waveform): features of the kinds, z and c, side by side, made in pieces.
+    """Return embed(waveform): layers, such as z and c, side by side, made in pieces.
 
     None if contexts see an utterance to its end, which is then embedded whole.
     """

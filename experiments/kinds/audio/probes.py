@@ -19,8 +19,11 @@ from cpc.train import raise_if_stopped
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
+from experiments.kinds.audio.layers import LAYERS, WEIGHTED_TASKS, delayed, embed_layers
 from experiments.kinds.audio.recognition import recognition_tasks
 from experiments.kinds.audio.tasks import abx_tasks, boundary_tasks, phone_tasks, speaker_tasks
+from experiments.kinds.audio.units import unit_tasks
+from experiments.kinds.audio.verification import verification_tasks
 from experiments.training.checks import check_probes, reject
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 from experiments.training.sequences import make_embed_long
@@ -48,6 +51,8 @@ TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {
     "abx": abx_tasks,
     "boundaries": boundary_tasks,
     "codes": code_tasks,
+    "units": unit_tasks,
+    "verification": verification_tasks,
 }
 #: Points of the map of speakers: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
@@ -78,6 +83,10 @@ def check_options(config: Config) -> None:
          "probe.features model.predictor",
          "W_1 c takes one linear predictor; choose linear, one direction and one module, or take "
          "it out of probe.features"),
+        ({*options.features} == {LAYERS} and not {*options.tasks} <= {*WEIGHTED_TASKS},
+         "probe.features probe.tasks",
+         f"layers are weighted by labels of frames, in {' and '.join(WEIGHTED_TASKS)} alone; add "
+         "another feature, such as c"),
     )  # fmt: skip
 
 
@@ -91,6 +100,11 @@ def has_linear_maps(config: Config) -> bool:
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     """Return what `probe.tasks` asks of features."""
     tasks = [one for task in config.probe.tasks for one in TASKS[task](config, data)]
+    if LAYERS in config.probe.features:
+        others = tuple(name for name in config.probe.features if name != LAYERS)
+        tasks = [
+            one if one.name in WEIGHTED_TASKS else one._replace(features=others) for one in tasks
+        ]
     return [*tasks, *([speaker_map(data)] if "speakers" in config.probe.tasks else [])]
 
 
@@ -142,6 +156,9 @@ def make_embed(
     def embed(names, parts):
         utterances = {name: (part, i) for part in parts for i, name in enumerate(part.names)}
         waveforms = [read_all(*place) for place in utterances.values()]
+        if names[0] == LAYERS:
+            layers = embed_layers(model, variables, waveforms, config.probe.delay)
+            return {LAYERS: dict(zip(utterances, layers, strict=True))}
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
             frames = evaluate.embed_utterances(
@@ -185,15 +202,6 @@ def make_embed(
         return made
 
     return embed
-
-
-def delayed(frames: np.ndarray, by: int) -> np.ndarray:
-    """Return for each frame the one that comes so many later, the last one at the end.
-
-    >>> delayed(np.array([[1], [2], [3]]), 2).ravel()
-    array([3, 3, 3])
-    """
-    return frames[np.minimum(np.arange(len(frames)) + by, len(frames) - 1)] if by else frames
 
 
 def speaker_map(data: AudioData) -> ProbeTask:

@@ -38,6 +38,7 @@ from experiments.kinds.audio.data import (
     labels_of_frames,
     num_labels,
 )
+from experiments.kinds.audio.layers import LAYERS, weight_layers
 from experiments.kinds.audio.supervised import train_supervised
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
@@ -156,17 +157,23 @@ def frame_scores(
         )
         words |= {"features": features.name, "setting": setting}
         return answer_scores(answer(parts[1]), *expected, **words)
-    train, test = ({features.name: [by_utterance[name] for name in part.names]} for part in parts)
+    train, test = ([by_utterance[name] for name in part.names] for part in parts)
+    note = ""
+    if features.name == LAYERS:
+        train, test, note = weight_layers(
+            context, train, test, expected[0], num_classes=labels.num_classes
+        )
     hidden = config.probe.hidden_width
-    return probe_scores(
-        train,
-        test,
+    scores = probe_scores(
+        {features.name: train},
+        {features.name: test},
         *expected,
         hidden_widths=(0, hidden) if hidden else (0,),
         num_classes=labels.num_classes,
         updates=Updates(num_epochs=config.probe.num_epochs),
         **words,
     )
+    return (score._replace(setting=score.setting + note) for score in scores)
 
 
 METHODS = {False: "within speaker", True: "across speakers"}
