@@ -10,14 +10,12 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int
 
-from cpc.evaluate.convex import SELECTION_ROWS, minimize, principal_axes
+from cpc.evaluate.convex import SELECTION_ROWS, SELECTION_TOLERANCE, minimize, principal_axes
 from cpc.evaluate.probe import check_finite, check_labels, standardisation
 from cpc.types import Array, ArrayLike
 
 #: Weight of the L2 penalty while the layers' weights are learned.
 L2 = 1e-4
-#: Gradient norm, relative to that of a probe that knows nothing, at which the weights are learned.
-TOLERANCE = 2e-3
 
 
 class LayerSum(NamedTuple):
@@ -84,7 +82,7 @@ def fit_layer_sum(
 
     bias = np.log(np.maximum(p, 0.5 / len(rows))) * np.sqrt(spread)
     start = np.concatenate([np.zeros(scale.size), bias, np.zeros(num_layers)])
-    tolerance = TOLERANCE * float(np.linalg.norm(gradient(start)))
+    tolerance = SELECTION_TOLERANCE * float(np.linalg.norm(gradient(start)))
     point, converged = minimize(gradient, start, tolerance)
     weights = np.asarray(jax.nn.softmax(jnp.asarray(unscale(point)[2])), np.float32)
     return LayerSum(weights, scales, converged)
