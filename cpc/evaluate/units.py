@@ -88,14 +88,14 @@ def measure_agreement(joint: Num[np.ndarray, "*r p k"]) -> Agreement:
     return Agreement(pnmi, p.max(axis=-2).sum(axis=-1), p.max(axis=-1).sum(axis=-1))
 
 
-def entropy_bits(p: Float[np.ndarray, "*r n"]) -> Float[np.ndarray, "*r"]:
+def entropy_bits(p: Float[np.ndarray, "*r n"]) -> Float[np.ndarray, "*r"] | float:
     """Return the entropy of probabilities along the last axis, in bits."""
     return -(p * np.log2(np.where(p > 0, p, 1))).sum(axis=-1)
 
 
 def bits_per_second(
     counts: Num[np.ndarray, "*r k"], seconds: Num[np.ndarray, "*r"] | float
-) -> Float[np.ndarray, "*r"]:
+) -> Float[np.ndarray, "*r"] | float:
     """Return the bit rate of units without repeats: their entropy times units per second.
 
     `counts` has the number of runs of each unit. Durations of runs are not encoded.

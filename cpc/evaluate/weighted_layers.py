@@ -8,14 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.optimize
 from jaxtyping import Float, Int
 
-from cpc.evaluate.convex import SELECTION_ROWS, SELECTION_TOLERANCE, minimize, principal_axes
+from cpc.evaluate.convex import Rows, solve_path
 from cpc.evaluate.probe import check_finite, check_labels, standardisation
 from cpc.types import Array, ArrayLike
 
-#: Weight of the L2 penalty while the layers' weights are learned.
-L2 = 1e-4
+#: Weight of the L2 penalty, and most rows, while the layers' weights are learned.
+L2, MAX_ROWS = 1e-3, 2**15
+#: Gradient in nats per logit at which they are learned, most iterations, and largest logit.
+TOLERANCE, MAX_ITERATIONS, MAX_LOGIT = 2e-3, 30, 4.0
 
 
 class LayerSum(NamedTuple):
@@ -42,10 +45,11 @@ def fit_layer_sum(
     num_classes: int,
     seed: int = 0,
 ) -> LayerSum:
-    """Learn the weights of layers together with a linear probe of their sum, by L-BFGS.
+    """Learn the weights of layers together with a linear probe of their sum.
 
-    Minimises the mean of -log p(label | sum) + `(L2 / 2) |W|^2`, from equal weights on. The sum is
-    that of `sum_layers`. At most 65,536 labelled rows, drawn by the seed, are used.
+    Minimises the mean of -log p(label | sum) + `(L2 / 2) |W|^2`, from equal weights on: L-BFGS-B
+    over the logits of the weights, at the probe's optimum for each. The sum is that of
+    `sum_layers`. At most 32,768 labelled rows, drawn by the seed, are used.
 
     Args:
         layers: (n, width) each.
@@ -53,39 +57,37 @@ def fit_layer_sum(
     """
     check_labels(labels, num_classes)
     rows = np.flatnonzero(labels >= 0)
-    if len(rows) > SELECTION_ROWS:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False))
-    kept = [np.asarray(layer[rows], np.float32) for layer in layers]
+    if len(rows) > MAX_ROWS:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False))
+    kept, y = (
+        [np.asarray(layer[rows], np.float32) for layer in layers],
+        labels[rows].astype(np.int32),
+    )
     scales = tuple(jax.device_get(standardisation(layer)) for layer in kept)
     check_finite(*(end for scale in scales for end in scale))
-    x, y = standardise(kept, scales), jnp.asarray(labels[rows])
-    num_layers = len(layers)
-    # Unknowns are scaled by the root of their curvature where the probe knows nothing yet.
-    variances, axes = principal_axes(sum_layers(x, jnp.full(num_layers, 1 / num_layers)))
-    p = np.bincount(labels[rows], minlength=num_classes) / len(rows)
-    spread = np.maximum(p * (1 - p), 0.5 / len(rows))
-    scale = 1 / np.sqrt(np.asarray(variances, np.float64)[:, None] * spread + L2)
-    sizes = np.cumsum([scale.size, num_classes])
-    axes = np.asarray(axes, np.float64)
+    x, first, last = standardise(kept, scales), np.arange(len(rows), dtype=np.int32), None
 
-    def unscale(point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        weight, bias, logits = np.split(point, sizes)
-        return axes @ (scale * weight.reshape(scale.shape)), bias / np.sqrt(spread), logits
-
-    def gradient(point: np.ndarray) -> np.ndarray:
-        unknowns = tuple(jnp.asarray(one, jnp.float32) for one in unscale(point))
-        weight, bias, logits = (
-            np.asarray(one, np.float64) for one in nats_gradient(unknowns, x, y)
+    def value_and_gradient(logits: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal last
+        shares = jnp.asarray(logits, jnp.float32)
+        frames = sum_layers(x, jax.nn.softmax(shares))
+        (last,) = solve_path(Rows(frames, first, y, 1), num_classes, [L2], last)
+        layer = (jnp.asarray(one, jnp.float32) for one in last[:2])
+        nats, gradient = nats_by_logits(shares, *layer, x, y)
+        return float(nats) + L2 / 2 * float(np.square(last.weight).sum()), np.asarray(
+            gradient, "f8"
         )
-        weight = scale * (axes.T @ weight)
-        return np.concatenate([weight.ravel(), bias / np.sqrt(spread), logits])
 
-    bias = np.log(np.maximum(p, 0.5 / len(rows))) * np.sqrt(spread)
-    start = np.concatenate([np.zeros(scale.size), bias, np.zeros(num_layers)])
-    tolerance = SELECTION_TOLERANCE * float(np.linalg.norm(gradient(start)))
-    point, converged = minimize(gradient, start, tolerance)
-    weights = np.asarray(jax.nn.softmax(jnp.asarray(unscale(point)[2])), np.float32)
-    return LayerSum(weights, scales, converged)
+    found = scipy.optimize.minimize(
+        value_and_gradient,
+        np.zeros(len(layers)),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(-MAX_LOGIT, MAX_LOGIT)] * len(layers),
+        options={"gtol": TOLERANCE, "ftol": 0.0, "maxiter": MAX_ITERATIONS},
+    )
+    weights = np.asarray(jax.nn.softmax(jnp.asarray(found.x, jnp.float32)))
+    return LayerSum(weights, scales, bool(found.success))
 
 
 @jax.jit
@@ -112,16 +114,15 @@ def sum_layers(
 
 
 @jax.jit
-def nats_gradient(
-    unknowns: tuple[Array, Array, Array], layers: tuple[Array, ...], labels: Int[Array, " n"]
-) -> tuple[Array, Array, Array]:
-    """Return the gradient of the penalised nats by weight, bias and logits of the layers."""
-
-    def nats(unknowns: tuple[Array, Array, Array]) -> Array:
-        weight, bias, logits = unknowns
-        with jax.default_matmul_precision("highest"):
-            scores = sum_layers(layers, jax.nn.softmax(logits)) @ weight + bias
-        loss = optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
-        return loss + L2 / 2 * jnp.square(weight).sum()
-
-    return jax.grad(nats)(unknowns)
+@jax.value_and_grad
+def nats_by_logits(
+    logits: Float[Array, " l"],
+    weight: Float[Array, "d c"],
+    bias: Float[Array, " c"],
+    layers: tuple[Array, ...],
+    labels: Int[ArrayLike, " n"],
+) -> Array:
+    """Return the mean nats of a probe, and their gradient by the logits of the layers' weights."""
+    with jax.default_matmul_precision("highest"):
+        scores = sum_layers(layers, jax.nn.softmax(logits)) @ weight + bias
+    return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
