@@ -9,9 +9,9 @@ else:
     def __getattr__(name):
         if name != "__version__":
             raise AttributeError(f"module 'cpc' has no attribute {name!r}")
-        from importlib import metadata  # not at every import, of which most ask for no version
+        from importlib import metadata  # keeps `import cpc` fast
 
         try:
             return metadata.version("cpc-jax")
-        except metadata.PackageNotFoundError:  # a checkout that is used where it lies
+        except metadata.PackageNotFoundError:  # an uninstalled checkout
             return "0+unknown"

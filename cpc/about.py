@@ -1,4 +1,4 @@
-"""Report what is installed: versions, devices, the folder of data, and extras."""
+"""The installation report: versions, devices, the data directory and optional extras."""
 
 import importlib.metadata
 import platform
@@ -11,9 +11,9 @@ from packaging.requirements import Requirement
 
 import cpc
 
-#: Prints the folder of data and the devices, in a process of its own, which a driver or its plug-in
-#: may end or hang; a broken installation of jax stops every import.
-ASK = """
+#: Prints the data directory and the devices. It runs in a child process because a device driver may
+#: crash or hang and a broken jax installation fails at import.
+CHILD_SCRIPT = """
 import collections, sys, jax
 sys.path.append(sys.argv[1])
 from cpc.data import cache_dir
@@ -25,12 +25,12 @@ except AssertionError:  # jax's own, without a message
 kinds = collections.Counter((one.platform, one.device_kind) for one in devices)
 print("; ".join(f"{n} {platform} ({kind})" for (platform, kind), n in kinds.items()))
 """
-#: jax waits forever for a TPU that another process holds.
+#: Time limit, because jax waits forever for a TPU that another process holds.
 DEVICE_SECONDS = 60.0
 
 
 def describe(device_seconds: float = DEVICE_SECONDS) -> str:
-    """Return the first lines of a problem report; the devices may take so long to answer."""
+    """Return the installation report; listing devices is given up after `device_seconds`."""
     data, devices = ask_child(device_seconds)
     return "\n".join(
         [
@@ -44,17 +44,17 @@ def describe(device_seconds: float = DEVICE_SECONDS) -> str:
 
 
 def ask_child(limit_seconds: float) -> tuple[str, str]:
-    """Return the folder of data, and the devices or why there are none."""
+    """Return the data directory and the devices, or the reason that none were found."""
     try:
-        asked = subprocess.run(
-            [sys.executable, "-P", "-c", ASK, str(Path(__file__).parents[1])],
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", CHILD_SCRIPT, str(Path(__file__).parents[1])],
             capture_output=True,
             timeout=limit_seconds,
             check=False,
         )
-        output, error, end = asked.stdout, asked.stderr, f"status {asked.returncode}"
-    except subprocess.TimeoutExpired as late:
-        output, error, end = late.stdout or b"", b"", f"no answer within {limit_seconds:g} s"
+        output, error, end = done.stdout, done.stderr, f"status {done.returncode}"
+    except subprocess.TimeoutExpired as timeout:
+        output, error, end = timeout.stdout or b"", b"", f"no answer within {limit_seconds:g} s"
     data, *devices = output.decode(errors="replace").splitlines() or ["not known"]
     if not devices:
         reasons = error.decode(errors="replace").split("\n")
@@ -64,7 +64,7 @@ def ask_child(limit_seconds: float) -> tuple[str, str]:
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of an installed distribution; None if it is missing."""
+    """Return the version of an installed distribution, or None if it is missing."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -72,7 +72,7 @@ def find_version(name: str) -> str | None:
 
 
 def describe_extras(name: str = "cpc-jax") -> list[str]:
-    """Return a line per extra of a distribution: its versions, or the command to install it."""
+    """Return one line per extra of a distribution with its versions or the install command."""
     try:
         extras = importlib.metadata.metadata(name).get_all("Provides-Extra") or []
     except importlib.metadata.PackageNotFoundError:
@@ -89,9 +89,9 @@ def describe_extras(name: str = "cpc-jax") -> list[str]:
 
 
 def find_packages(name: str, extra: str) -> dict[str, str | None]:
-    """Return the packages of an extra -> their versions; None if missing or too old.
+    """Map the packages of an extra to their versions, or to None if missing or too old.
 
-    Extras of these packages, such as jax[cuda12], are followed.
+    Nested extras such as jax[cuda12] are resolved recursively.
     """
     found: dict[str, str | None] = {}
     for line in importlib.metadata.requires(name) or []:

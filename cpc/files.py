@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, sealed against damage, and what JSON can hold."""
+"""Atomic file writes, locks, and JSON files with checksums."""
 
 import contextlib
 import errno
@@ -25,34 +25,34 @@ from cpc.types import ArrayLike, UserError
 
 try:
     import fcntl
-except ModuleNotFoundError as error:  # whatever reads or writes files of ours imports this module
+except ModuleNotFoundError as error:  # all modules that read or write project files import this
     raise ImportError(
-        "this part of cpc needs Linux or macOS, whose locks hold its files: on Windows use WSL, or "
-        "cpc.losses, cpc.negatives and cpc.estimators alone"
+        "this part of cpc needs Linux or macOS for file locks: on Windows use WSL, or only "
+        "cpc.losses, cpc.negatives and cpc.estimators"
     ) from error
 
 
-#: Whoever writes a file for longer than this was killed.
+#: Temporary files older than this are treated as left over from a killed process.
 WRITING_SECONDS = 3600.0
-#: Files that a run, and a sweep of runs, lay into their folders before all others, and leave there.
+#: Lock files of a run and of a sweep. They are created first and never removed.
 RUN_LOCK, SWEEP_LOCK = "run.lock", "sweep.lock"
-#: The arrays of an .npz file may take this many bytes, or this many times the size of the file.
+#: Limit on the size of the arrays in an .npz file, in bytes and as a multiple of the file size;
+#: the larger of the two applies.
 MAX_ARRAY_BYTES, MAX_INFLATION = 2**30, 20
-#: Bytes of a file that are read at a time.
 CHUNK_BYTES = 2**24
-#: The split of the record that describes the run of all others.
+#: Split name of the metrics record that describes the run itself.
 RUN_SPLIT = "run"
-#: The key of a mapping's checksum.
+#: Key under which a mapping contains its checksum.
 SEAL = "crc32"
 
 
 @contextlib.contextmanager
 def replacing(path: str | Path, is_durable: bool = True) -> Iterator[Path]:
-    """Yield a path to write to, which becomes `path` in one step when the block ends well.
+    """Yield a temporary path that atomically replaces `path` when the block succeeds.
 
-    Readers find the old content or the new one, never a part; a block that raises leaves nothing
-    behind. If it is durable, not even a power cut leaves an empty file; pass False for a file that
-    the same command writes again. The folder is made.
+    Readers see either the old or the new content. If the block raises, the temporary file is
+    removed. Missing parent directories are created. With `is_durable` the file is synced to disk,
+    so that a power failure cannot leave it empty.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def replacing(path: str | Path, is_durable: bool = True) -> Iterator[Path]:
         part.replace(path)
         if is_durable:
             sync_folder(path.parent)
-    except OSError as error:  # a failed write names no file, and a failed rename the part
+    except OSError as error:  # name the target, not the temporary file of a failed rename
         if error.filename in (None, str(part), part):
             error.filename, error.filename2 = str(path), None
         raise
@@ -77,7 +77,7 @@ def replacing(path: str | Path, is_durable: bool = True) -> Iterator[Path]:
 def part_folder(path: Path) -> Iterator[Path]:
     """Yield a new folder next to `path`, which is removed at the end unless it has been moved.
 
-    Folders that killed processes left there are removed first.
+    Folders left by killed processes are removed first.
     """
     for folder in path.parent.glob(f"{glob.escape(path.name)}.part-*"):
         with contextlib.suppress(OSError):  # another process was faster
@@ -93,7 +93,7 @@ def part_folder(path: Path) -> Iterator[Path]:
 
 
 def replace_folder(part: Path, path: Path) -> None:
-    """Move a finished folder to `path`, in place of the folder that is there."""
+    """Move a finished folder to `path`, replacing an existing folder."""
     old = part.with_name(f"{part.name}-replaced")
     while True:
         if path.is_dir():
@@ -103,7 +103,7 @@ def replace_folder(part: Path, path: Path) -> None:
         try:
             part.rename(path)
         except OSError:
-            if not path.is_dir():  # otherwise another process was faster by a moment
+            if not path.is_dir():  # otherwise another process was faster: try again
                 raise
         else:
             return sync_folder(path.parent)
@@ -111,19 +111,19 @@ def replace_folder(part: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder, which becomes `path` when the block ends well."""
+    """Yield a new folder that replaces `path` when the block succeeds."""
     with part_folder(path) as part:
         yield part
         replace_folder(part, path)
 
 
 def advise(error: BaseException) -> str:
-    """Return what to do after a failed write, as a clause.
+    """Suggest a fix for a failed write, as a clause for an error message.
 
     >>> advise(OSError(errno.EMFILE, "Too many open files"))
     'raise the limit on open files (ulimit -n)'
     """
-    if "Too many open files" in str(error):  # libraries wrap the error, and keep its text
+    if "Too many open files" in str(error):  # libraries wrap the OSError but keep its text
         return "raise the limit on open files (ulimit -n)"
     if isinstance(error, FileExistsError | NotADirectoryError):
         return "a file is in the way: choose another path"
@@ -131,17 +131,17 @@ def advise(error: BaseException) -> str:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what killed processes were writing by `replacing`, in a folder and one level below."""
+    """Remove temporary files of killed processes in a folder and its direct subfolders."""
     for part in (*folder.glob("*.part"), *folder.glob("*/*.part")):
         with contextlib.suppress(OSError):  # another process was faster
-            is_ours = re.search(r"\.\d+\.part$", part.name)  # downloads have no number of a process
+            is_ours = re.search(r"\.\d+\.part$", part.name)  # unlike downloads
             if is_ours and time.time() - part.stat().st_mtime > WRITING_SECONDS:
                 part.unlink()
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk: a rename promises nothing before."""
-    with contextlib.suppress(OSError):  # some file systems of clusters cannot
+    """Sync a folder to disk; a rename is durable only after that."""
+    with contextlib.suppress(OSError):  # not supported by some cluster file systems
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(number)
@@ -150,7 +150,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def try_lock(file: IO[Any] | int) -> bool | None:
-    """Lock an open file until it is closed; False if another process has, None without locks."""
+    """Lock an open file; return False if another process has the lock, None if unsupported."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -162,10 +162,10 @@ def try_lock(file: IO[Any] | int) -> bool | None:
 
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Wait until no other process has locked a file or folder, and keep others waiting.
+    """Hold an exclusive lock on a file or folder, waiting for other processes if necessary.
 
-    `on_wait` is called before a wait. Nothing is locked where no file can be made, as in a cache
-    that is read-only, or where the file system has no locks.
+    `on_wait` is called before waiting. The block runs without a lock if the file cannot be opened,
+    as in a read-only cache, or if the file system does not support locks.
     """
     with contextlib.ExitStack() as stack:
         for mode in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
@@ -180,24 +180,24 @@ def locked(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator
 
 
 def write_text(path: str | Path, text: str, errors: str = "strict") -> None:
-    """Write a text file in UTF-8, whole or not at all."""
+    """Write a UTF-8 text file atomically."""
     with replacing(path, is_durable=False) as part:
         part.write_text(text, encoding="utf-8", errors=errors)
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write a value, made plain, as JSON, whole or not at all."""
+    """Write a value as JSON atomically, after converting it with `plain`."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
 def write_sealed(path: str | Path, value: Any, is_durable: bool = False) -> None:
-    """Write a mapping as JSON with a checksum, so that `read_json` finds every changed bit."""
+    """Write a mapping as JSON with a checksum, which `read_json` and `read_sealed` verify."""
     with replacing(path, is_durable) as part:
         part.write_text(json.dumps(seal(value), indent=2, allow_nan=False) + "\n", "utf-8")
 
 
 def seal(value: Any) -> dict[str, Any]:
-    """Return a mapping, made plain, with the checksum of its content.
+    """Convert a mapping with `plain` and add the checksum of its content.
 
     >>> seal({"step": 3})
     {'step': 3, 'crc32': '08b1f3bf'}
@@ -208,28 +208,28 @@ def seal(value: Any) -> dict[str, Any]:
 
 
 def unseal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sealed mapping without its checksum; ValueError if it is wrong or missing."""
+    """Return a sealed mapping without its checksum; raise ValueError if it is wrong or missing."""
     if SEAL not in content:
-        raise ValueError("it has no checksum")
+        raise ValueError("its checksum is missing")
     if seal(content) != content:
         raise ValueError("its checksum is wrong")
     return {name: value for name, value in content.items() if name != SEAL}
 
 
 def write_arrays(path: str | Path, **arrays: ArrayLike) -> None:
-    """Write named arrays as a compressed .npz, whole or not at all."""
+    """Write named arrays to a compressed .npz file atomically."""
     with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def file_sha256(path: Path) -> str:
-    """Return the digest of a file, in hexadecimal."""
+    """Return the SHA-256 digest of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_crc32(path: Path) -> int:
-    """Return the checksum of a file."""
+    """Return the CRC-32 checksum of a file."""
     value = 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -238,26 +238,26 @@ def file_crc32(path: Path) -> int:
 
 
 def check_regular(path: str | Path) -> None:
-    """Raise an OSError unless a path is a regular file: reading a fifo may never end."""
+    """Raise OSError unless a path is a regular file, because reading a fifo may never end."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def read_text(path: str | Path, errors: str = "strict") -> str:
-    """Read a regular file in UTF-8; OSError for any other, such as a fifo."""
+    """Read a regular UTF-8 file; raise OSError for others, such as a fifo."""
     check_regular(path)
     return Path(path).read_text(encoding="utf-8", errors=errors)
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON whose whole numbers fit 64 bits and whose strings are valid Unicode.
+    """Parse JSON; infinity becomes NaN.
 
-    Infinity becomes NaN; anything else is a ValueError.
+    Raises ValueError for invalid JSON or Unicode and for integers that do not fit 64 bits.
     """
     content = json.loads(
         text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_float
     )
-    if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a surrogate pair cannot be encoded
+    if re.search(r"\\u[dD][89a-fA-F]", text):  # a lone surrogate cannot be encoded
         json.dumps(content, ensure_ascii=False).encode()
     return content
 
@@ -275,9 +275,9 @@ def _parse_float(digits: str) -> float:
 
 
 def read_lines(path: Path) -> list[tuple[str, dict[str, Any] | None]]:
-    """Return each line of a file of records, and its record without the seal; None if damaged.
+    """Return the lines of a JSON Lines file, each with its record, or None if it is damaged.
 
-    If one line is sealed, all are. A last line that was not written to its end is left out.
+    If any line has a checksum, all lines need one. An incomplete last line is dropped.
     """
     lines = read_text(path, errors="replace").split("\n")
     is_sealed = any(f'"{SEAL}"' in line for line in lines)
@@ -286,7 +286,7 @@ def read_lines(path: Path) -> list[tuple[str, dict[str, Any] | None]]:
 
 
 def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
-    """Return an object with a step; None for anything else."""
+    """Return the record of a line, or None unless it is an object with a valid step."""
     try:
         record = unseal(parse_json(line)) if is_sealed else parse_json(line)
         step = int(record["step"])
@@ -296,7 +296,7 @@ def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file, without its checksum if it has one, which is checked."""
+    """Return the content of a JSON file; verify and remove the checksum if it has one."""
     try:
         content = parse_json(read_text(path))
         return unseal(content) if isinstance(content, dict) and SEAL in content else content
@@ -306,7 +306,10 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None if there is none or, with a problem, if damaged."""
+    """Return the object in a JSON file, or None if the file is missing or damaged.
+
+    For a damaged file a sentence is appended to `problems`.
+    """
     if not path.exists():
         return None
     try:
@@ -320,7 +323,7 @@ def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
 
 
 def read_sealed(path: str | Path) -> dict[str, Any]:
-    """Return a sealed mapping; a file without a checksum is damaged."""
+    """Return the mapping in a sealed JSON file; a missing checksum counts as damage."""
     try:
         return unseal(parse_json(read_text(path)))
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -328,26 +331,26 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file, after comparing their sizes with a limit."""
+    """Read the arrays of an .npz file, after checking their sizes against a limit."""
     try:
         check_regular(path)
         _check_archive(Path(path))
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except Exception as error:  # numpy and zip raise many kinds for damaged and foreign files
+    except Exception as error:  # numpy and zipfile raise many types for damaged files
         raise _cannot_read(path, error) from error
 
 
 def _cannot_read(path: str | Path, error: Exception) -> UserError:
-    """Return a sentence without the number and the repeated name that OSErrors have."""
+    # `strerror` leaves out the error number and the repeated path.
     if isinstance(error, FileNotFoundError):
         return UserError(f"cannot read {path}: it does not exist")
     reason = getattr(error, "strerror", None) or error
-    return UserError(f"cannot read {path} ({reason}): it is damaged or of another kind")
+    return UserError(f"cannot read {path} ({reason}): it is damaged or has another format")
 
 
 def _check_archive(path: Path) -> None:
-    """Check by its headers that the arrays of an .npz file have the sizes that they claim."""
+    """Check sizes of an .npz file by its headers alone, so that nothing large is decompressed."""
     headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     total, limit = 0, max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     with zipfile.ZipFile(path) as archive:
@@ -359,7 +362,7 @@ def _check_archive(path: Path) -> None:
                 shape, _, dtype = headers[version](stream)
                 header = stream.tell()
             claimed = header + math.prod(shape) * dtype.itemsize
-            # Deflate never compresses to less than a thousandth.
+            # The compression ratio of deflate is at most 1032.
             possible = min(entry.file_size, 1032 * entry.compress_size + header)
             if min(shape, default=0) < 0 or not claimed == entry.file_size <= possible:
                 raise ValueError(f"{entry.filename} claims {claimed:,} bytes, not {possible:,}")
@@ -369,29 +372,29 @@ def _check_archive(path: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: arrays as lists, tuples as lists, NaN as None.
+    """Convert a value for JSON: arrays and tuples to lists, non-finite numbers to None.
 
     >>> plain({"loss": np.float32(0.5), "bound": np.array([1.0, np.nan]), 3: (1, "a")})
     {'loss': 0.5, 'bound': [1.0, None], '3': [1, 'a']}
     """
-    if hasattr(value, "items"):  # mappings, and the configs of ml_collections, which are none
+    if hasattr(value, "items"):  # also ConfigDict, which is not a Mapping
         return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
-    if hasattr(value, "tolist"):  # of NumPy, JAX and pandas
+    if hasattr(value, "tolist"):  # NumPy, JAX and pandas
         return plain(np.asarray(value).tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def flatten(nested: Any, separator: str = ".") -> dict[str, Any]:
-    """Return a nested mapping, or config, as one level, with the names on the way joined.
+    """Flatten a nested mapping or config, joining the keys of each path.
 
     >>> flatten({"optim": {"rate": 0.1, "clip": {}}, "seed": 0})
     {'optim.rate': 0.1, 'seed': 0}
     """
     flat: dict[str, Any] = {}
     for name, value in nested.items():
-        if hasattr(value, "items"):  # mappings, and the configs of ml_collections, which are none
+        if hasattr(value, "items"):  # also ConfigDict, which is not a Mapping
             inner = flatten(value, separator)
             flat |= {f"{name}{separator}{key}": entry for key, entry in inner.items()}
         else:

@@ -1,4 +1,4 @@
-"""Log-mel energies of sound, with which a spectral encoder begins, and cepstral coefficients."""
+"""Log-mel energies and mel-frequency cepstral coefficients (MFCC)."""
 
 import functools
 
@@ -9,9 +9,9 @@ from jaxtyping import Float
 
 from cpc.types import Array, ArrayLike
 
-#: About the power of 16-bit rounding: digital silence stays finite.
+#: About the power of 16-bit rounding noise; keeps the log of digital silence finite.
 POWER_FLOOR = 1e-10
-#: Of cepstral coefficients.
+# Parameters of `mfcc`.
 NUM_COEFFICIENTS = 13
 NUM_FILTERS = 40
 PRE_EMPHASIS = 0.97
@@ -24,11 +24,16 @@ def log_mel(
     hop: int,
     filters: Float[np.ndarray, "f bins"],
 ) -> Float[Array, "b t f"]:
-    """Return the log energies of mel filters over the power spectra of windows, in float32.
+    """Return the log mel-filter energies of windowed power spectra, in float32.
 
-    Window t is the samples from t * hop to t * hop + w: t = (s - w) // hop + 1 of them, none beyond
-    the ends. Pad x for other frames. The filters are of `mel_filters`: the Fourier transform is 2
-    (bins - 1) samples long, at least w.
+    Window t covers the samples from t * hop to t * hop + w. Only the (s - w) // hop + 1 complete
+    windows are used; pad x for other frames.
+
+    Args:
+      x: waveforms.
+      window: weights of the samples, such as a Hamming window.
+      hop: samples between the starts of two windows.
+      filters: as returned by `mel_filters`, for a Fourier transform of 2 (bins - 1) >= w samples.
 
     >>> filters = mel_filters(16000, 512, 40)
     >>> log_mel(np.zeros((2, 720), np.float32), np.hamming(400), 160, filters).shape
@@ -38,22 +43,22 @@ def log_mel(
     fft_length = 2 * (filters.shape[1] - 1)
     num_frames = (x.shape[1] - len(window)) // hop + 1
 
-    def energies(start: Array) -> Array:  # of one window of each waveform: (b, f)
+    def frame_energies(start: Array) -> Array:  # (b, f)
         frames = jax.lax.dynamic_slice_in_dim(x, start, len(window), axis=1)
         spectrum = jnp.fft.rfft(frames * weights, fft_length)
         power = (jnp.square(spectrum.real) + jnp.square(spectrum.imag)) / fft_length
         return jnp.log(jnp.maximum(power @ filters.T, POWER_FLOOR))
 
-    # Some at a time: spectra of long sound, which are ten times as large as it, leave the cache.
-    together = max(1, (256 if jax.default_backend() == "cpu" else 65_536) // len(x))
-    by_time = jax.lax.map(energies, hop * jnp.arange(num_frames), batch_size=together)
+    # Spectra are ten times as large as the sound: in chunks, they fit into the CPU cache.
+    chunk_size = max(1, (256 if jax.default_backend() == "cpu" else 65_536) // len(x))
+    by_time = jax.lax.map(frame_energies, hop * jnp.arange(num_frames), batch_size=chunk_size)
     return jnp.swapaxes(by_time, 0, 1)
 
 
 def mel_filters(
     sample_rate_hz: int, fft_length: int, num_filters: int
 ) -> Float[np.ndarray, "f bins"]:
-    """Return triangles of height 1, evenly spaced in mel from 0 to half the sample rate.
+    """Return triangular mel filters of height 1, evenly spaced from 0 Hz to half the sample rate.
 
     The mel scale is O'Shaughnessy's, 2595 log10(1 + f / 700).
 
@@ -69,7 +74,7 @@ def mel_filters(
 
 
 def cosine_basis(num_rows: int, length: int) -> Float[np.ndarray, "rows length"]:
-    """Return the first rows of the orthonormal DCT-II, of the lowest frequencies.
+    """Return the first rows of the orthonormal DCT-II matrix, which have the lowest frequencies.
 
     >>> cosine_basis(2, 2).round(3)
     array([[ 0.707,  0.707],
@@ -84,11 +89,11 @@ def cosine_basis(num_rows: int, length: int) -> Float[np.ndarray, "rows length"]
 def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array, "b t 39"]:
     """Return 13 cepstral coefficients with their first and second differences every 10 ms.
 
-    log of 40 triangular mel filters over the power spectrum of 25 ms Hamming windows, then an
-    orthonormal DCT-II (Davis and Mermelstein, 1980; mel scale 2595 log10(1 + f / 700));
-    differences are regressions over two frames on each side.
+    The coefficients are the orthonormal DCT-II of the log energies of 40 triangular mel filters
+    (mel scale 2595 log10(1 + f / 700)) over the power spectra of 25 ms Hamming windows (Davis and
+    Mermelstein, 1980). The differences are regressions over two frames on each side.
 
-    At 16 kHz these are s // 160 frames, and frame t is centred on samples 160 t to 160 (t + 1).
+    At 16 kHz there are s // 160 frames, and frame t is centred on samples 160 t to 160 (t + 1).
 
     >>> mfcc(np.zeros((2, 16000), np.float32)).shape
     (2, 100, 39)
@@ -110,18 +115,18 @@ def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array
 
 
 def differences(x: Float[Array, "b t f"]) -> Float[Array, "b t f"]:
-    """Return the slope of a line fitted over two frames on each side, edges repeated.
+    """Return the slope of a line fitted over two frames on each side, with repeated edges.
 
-    sum_r r (x[t + r] - x[t - r]) / (2 sum_r r^2).
+    The slope at time t is sum_r r (x[t + r] - x[t - r]) / (2 sum_r r^2).
     """
     num_frames = x.shape[1]
     if num_frames == 0:
         return x
-    reach = range(1, DELTA_REACH + 1)
+    distances = range(1, DELTA_REACH + 1)
     padded = jnp.pad(x, ((0, 0), (DELTA_REACH, DELTA_REACH), (0, 0)), mode="edge")
 
-    def shifted(by: int) -> Array:
+    def shift(by: int) -> Array:
         return padded[:, DELTA_REACH + by : DELTA_REACH + by + num_frames]
 
-    slopes = jnp.stack([r * (shifted(r) - shifted(-r)) for r in reach])
-    return slopes.sum(axis=0) / (2 * sum(r * r for r in reach))
+    slopes = jnp.stack([r * (shift(r) - shift(-r)) for r in distances])
+    return slopes.sum(axis=0) / (2 * sum(r * r for r in distances))

@@ -1,12 +1,12 @@
-"""The words that everything else shares.
+"""Shared types: axis names, positions, negative rules, model outputs and errors.
 
-Axis letters have one meaning everywhere, in einsum, annotations and comments:
+Axis letters have the same meaning in all einsum strings, annotations and comments:
 
     b batch          s raw samples    t latent time        k offset, 1-based as in the paper
     i j patch row and column          y x pixels           d latent width    h context width
     m anchors        n candidates
 
-Symbols are the paper's: x the input, z the latents, c the contexts, W_k the predictor of offset k.
+Symbols follow the paper: x the input, z the latents, c the contexts, W_k the predictor of offset k.
 """
 
 import dataclasses
@@ -22,42 +22,41 @@ Array: TypeAlias = jax.Array
 ArrayLike: TypeAlias = jax.Array | np.ndarray
 PyTree: TypeAlias = Any
 
-#: One batch on its way to the device, arrays by name: "x" the inputs, "sequence" the row in the
-#: global batch, and what else the source knows of a row, such as "speaker" of sound (the group of
-#: `Position`) or "label" of an image. All rows are real; "num_samples" says how much of each is,
-#: where some are shorter than the others and filled up.
+#: Arrays of a batch by name: "x" the inputs, "sequence" the index in the global batch, and further
+#: labels from the data source, such as "speaker" for sound (the group of `Position`) or "label" for
+#: images. "num_samples" is the length of each row before padding, if rows differ in length.
 Batch: TypeAlias = dict[str, Any]
 
 
 class Position(NamedTuple):
-    """Where a latent comes from: int32 arrays of one shape, one entry a latent.
+    """Positions of latents in a batch: int32 arrays of one shape, one entry per latent.
 
-    Negative rules look at positions and at nothing else: `rule(anchor, candidate, offset) -> bool`,
-    where the two positions broadcast against each other.
+    Positions are the only input of negative rules, `rule(anchor, candidate, offset) -> bool`, which
+    broadcast the two positions against each other.
     """
 
     sequence: ArrayLike
-    """The recording's window, or the image: its row in the global batch."""
+    """Index of the window or image in the global batch."""
     time: ArrayLike
-    """Latent time, or the patch row."""
+    """Latent time, or patch row."""
     lane: ArrayLike
-    """The patch column; 0 for audio."""
+    """Patch column; 0 for audio."""
     group: ArrayLike
-    """The speaker, or any class whose sharing the sampler controls."""
+    """Speaker, or any other class that sequences may share."""
 
     @classmethod
     def grid(
         cls, num_sequences: int, num_times: int, num_lanes: int | None = None, *, group: Any = None
     ) -> "Position":
-        """Return the positions of all latents of a batch, as NumPy arrays of the latents' shape.
+        """Return the positions of all latents in a batch as NumPy arrays.
 
-        `grid(b, t)` fits latents (b, t, d) of sequences, `grid(b, i, j)` latents (b, i, j, d) of
-        images: patch rows count as times and patch columns as lanes.
+        `grid(b, t)` matches latents (b, t, d) of sequences and `grid(b, i, j)` latents (b, i, j, d)
+        of images, whose patch rows are times and patch columns lanes.
 
         Args:
-          num_sequences: b, windows or images in the batch.
-          num_times: t latents in a sequence, or patch rows in an image.
-          num_lanes: patch columns in an image; leave it out for sequences.
+          num_sequences: b, the number of windows or images.
+          num_times: t, the number of latents in a sequence or of patch rows in an image.
+          num_lanes: number of patch columns in an image; omit it for sequences.
           group: speaker or class of each sequence, (b,); by default each sequence is its own group.
 
         >>> Position.grid(2, 3).sequence
@@ -88,9 +87,9 @@ class Position(NamedTuple):
 
 
 class SoundPosition(NamedTuple):
-    """A `Position` that also tells which sound the latent is of, for rules that ask.
+    """A `Position` with the sample range of each latent, for rules that compare sound.
 
-    Its places are samples on a line of all recordings, one after the other, modulo 2^32.
+    Sample indices count through all recordings joined end to end, modulo 2^32.
     """
 
     sequence: ArrayLike
@@ -98,11 +97,11 @@ class SoundPosition(NamedTuple):
     lane: ArrayLike
     group: ArrayLike
     sample: ArrayLike
-    """Where the latent's sound begins: that of its frame or, if it is a segment, of its frames."""
+    """First sample of the latent's frame, or of all frames if the latent is a segment."""
     end: ArrayLike
-    """The first sample after it."""
+    """First sample after the latent."""
     window: ArrayLike
-    """Where its window begins."""
+    """First sample of the latent's window."""
 
 
 AnyPosition: TypeAlias = Position | SoundPosition
@@ -118,21 +117,21 @@ def is_positive(anchor: AnyPosition, candidate: AnyPosition, offset: Any) -> Any
 
 
 def is_aligned(anchor: AnyPosition, candidate: AnyPosition, offset: Any) -> Any:
-    """Return whether the candidate has the positive's lane and time, in whatever sequence."""
+    """Return whether the candidate has the lane and time of the positive, in any sequence."""
     return (anchor.lane == candidate.lane) & (anchor.time + offset == candidate.time)
 
 
-#: rule(anchor, candidate, offset) -> bool array: may the candidate be a negative of the anchor?
+#: rule(anchor, candidate, offset) -> bool array, True if the candidate may be a negative.
 NegativeRule: TypeAlias = Callable[[Any, Any, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A negative rule(anchor, candidate, offset) -> bool, and what of its structure saves work.
+    """A rule that admits negatives, `rule(anchor, candidate, offset) -> bool`.
 
-    The positive is never a negative, under any rule. Rules join with `&`. `aligned` and
-    `shard_size` say what `allows` implies: `cpc_loss` then leaves out the pairs that they exclude,
-    and the loss is the same.
+    No rule admits the positive. Rules are combined with `&`. `aligned` and `shard_size` must be
+    implied by `allows`: `cpc_loss` uses them to skip pairs that the rule excludes, which does not
+    change the loss.
 
     >>> late = Rule("late", lambda anchor, candidate, offset: candidate.time > 5)
     >>> (late & late).name
@@ -142,16 +141,16 @@ class Rule:
     name: str
     allows: NegativeRule
     independent: bool | None = None
-    """True: the negatives are independent of the anchor and of each other, if windows are drawn
-    independently. False: they depend on the anchor's content. None: as independent as whatever
-    other rules leave."""
+    """True if the negatives are independent of the anchor and of each other, given independently
+    drawn windows; False if they depend on the anchor's content; None if that depends on the rules
+    it is combined with."""
     aligned: bool = False
     """Whether every negative has the time and lane of the positive."""
     shard_size: int | None = None
-    """Negatives come from the anchor's own shard: sequence // shard_size is the same."""
+    """If set, negatives have the anchor's value of sequence // shard_size."""
 
     def __post_init__(self) -> None:
-        """Take over the docstring of `allows`, so that `help` describes this rule."""
+        """Validate `allows` and copy its docstring, so that `help` describes this rule."""
         check_function("allows", self.allows, 3, "pass a function (anchor, candidate, offset)")
         object.__setattr__(self, "__doc__", self.allows.__doc__ or type(self).__doc__)
 
@@ -159,18 +158,21 @@ class Rule:
     def is_bound(self) -> bool:
         """Whether log N - L is a lower bound on mutual information under this rule.
 
-        Of all negatives that it allows, or a subset of them; a sampler that repeats or adds some
-        (`cpc.negatives.uniform_draws`, `with_zero`) leaves an estimate.
-        If all windows of a batch are one group's, it bounds the information given the group.
+        It is one for all admitted negatives or a subset of them. Samplers that repeat or add
+        negatives (`cpc.negatives.uniform_draws`, `with_zero`) make it an estimate. If all windows
+        of a batch share a group, it bounds the information conditional on the group.
         """
         return self.independent is True
 
     def __call__(self, anchor: AnyPosition, candidate: AnyPosition, offset: Any) -> Any:
-        """Return True where the candidate may be a negative of the anchor."""
+        """Return whether the candidate may be a negative of the anchor."""
         return self.allows(anchor, candidate, offset) & ~is_positive(anchor, candidate, offset)
 
     def __and__(self, other: "Rule") -> "Rule":
-        """Join two rules; fewer independent negatives are still independent."""
+        """Return the rule that admits the negatives that both rules admit.
+
+        A subset of independent negatives stays independent if no rule depends on the content.
+        """
         check_type("the right side of &", other, Rule, "wrap a function as Rule(name, function)")
         both = (self.independent, other.independent)
         sizes = [size for size in (self.shard_size, other.shard_size) if size is not None]
@@ -183,32 +185,32 @@ class Rule:
         )
 
 
-#: choose(rng, positive (m,), negatives (m, n), where (m, n)) -> (negatives, where), both
-#: (m, n') for some n'. It picks among the scores of the allowed negatives. Row i depends on row i
-#: alone, apart from the randomness; gradients flow into the scores, not into the choice.
+#: sampler(rng, positive (m,), negatives (m, n), mask (m, n)) -> (negatives, mask), both (m, n') for
+#: some n': a selection from the scores of the admitted negatives. Apart from the randomness, row i
+#: depends only on row i. Gradients flow into the scores but not through the selection.
 NegativeSampler: TypeAlias = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
 class CPCOutputs(NamedTuple):
-    """What a CPC model computes from a batch."""
+    """Outputs of a CPC model for a batch."""
 
     z: Array
     """Latents (b, t, d)."""
     c: Array
-    """Contexts (b, t, h); c[:, t] has seen the latents up to and including t."""
+    """Contexts (b, t, h); c[:, t] depends on the latents up to and including time t."""
     predictions: Array
     """W_k c (b, t, k, d): entry i predicts the latent offsets[i] steps ahead (audio: i + 1)."""
 
 
 def check_type(name: str, value: Any, kinds: Any, fix: str) -> None:
-    """Check that an argument is of one of the types."""
+    """Raise UserError unless an argument is an instance of the given type or types."""
     if not isinstance(value, kinds):
         got = repr(value) if isinstance(value, str | int | float) else type(value).__name__
         raise UserError(f"{name} has the wrong type (got {got}): {fix}")
 
 
 def check_array(name: str, value: Any, kind: Any = np.number) -> None:
-    """Check that an argument is an array of real numbers, or of one kind of them."""
+    """Raise UserError unless an argument is an array of real numbers, or of the given kind."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         fix = "pass a JAX or NumPy array"
@@ -219,7 +221,7 @@ def check_array(name: str, value: Any, kind: Any = np.number) -> None:
 
 
 def check_function(name: str, value: Any, num_arguments: int, fix: str) -> None:
-    """Check that an argument is a function that can be called with so many arguments."""
+    """Raise UserError unless an argument can be called with `num_arguments` arguments."""
     check_type(name, value, Callable, fix)
     try:
         inspect.signature(value).bind(*range(num_arguments))
@@ -232,23 +234,25 @@ def check_function(name: str, value: Any, num_arguments: int, fix: str) -> None:
 
 
 class Item(NamedTuple):
-    """A token of a phone in a recording: a line of an item file of ZeroSpeech."""
+    """A phone token in a recording, from one line of a ZeroSpeech item file."""
 
     file: str
-    """Name of the recording, without ending."""
+    """Name of the recording, without extension."""
     onset: float
-    """Where the token begins, in seconds; it often spans the phones beside it, too."""
+    """Start of the token in seconds; tokens often include the neighbouring phones."""
     offset: float
-    """Where it ends."""
+    """End of the token in seconds."""
     phone: str
     before: str
-    """The phone before it: with the one after it, the context."""
+    """The previous phone; together with `after` it is the context."""
     after: str
+    """The next phone."""
     speaker: str
 
 
 class UserError(Exception):
-    """A mistake in a config, a path or a file: one sentence that says what is wrong and what to do.
+    """An error in a config, a path or a file that the user can fix.
 
-    The commands print it without a traceback and exit with status 2.
+    The message is one sentence with the problem and the fix. Commands print it without a traceback
+    and exit with status 2.
     """

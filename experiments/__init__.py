@@ -1,15 +1,15 @@
-"""Entry points: the only place where model, loss, data and evaluators meet."""
+"""Command-line entry points, which combine models, losses, data and evaluators."""
 
 import os
 import signal
 import sys
 
-if os.name == "nt":  # which has no fcntl, by which runs and caches are held
-    sys.stderr.write("error: commands of cpc need Linux or macOS: on Windows give them in WSL\n")
+if os.name == "nt":  # run directories and caches are locked with fcntl
+    sys.stderr.write("error: cpc commands need Linux or macOS: on Windows run them in WSL\n")
     sys.exit(2)
 
 
-def _say_interrupted(kind, error, trace, show=sys.excepthook):
+def _report_interrupt(kind, error, trace, show=sys.excepthook):
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("error: interrupted\n")
     else:
@@ -17,18 +17,18 @@ def _say_interrupted(kind, error, trace, show=sys.excepthook):
 
 
 def _repair_process():
-    """Open standard streams that the parent closed, and wait for children that it ignored."""
+    """Reopen standard streams closed by the parent process and restore waiting for children."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor is `number`
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 (open to the end)
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 (never closed)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-if sys.argv[0] == "-m":  # a command starts, and imports for seconds before it can catch anything
-    sys.excepthook = _say_interrupted
+if sys.argv[0] == "-m":  # a command's imports take seconds, during which Ctrl-C may come
+    sys.excepthook = _report_interrupt
     _repair_process()

@@ -25,7 +25,12 @@ from experiments.command.config import check_config, judged_on
 from experiments.command.run_dir import check_same_data
 from experiments.kinds.registry import read_contrastive
 from experiments.training import step as training
-from experiments.training.contrastive import check_places, make_probe, probe_aside, write_page
+from experiments.training.contrastive import (
+    check_data_identity,
+    make_probe,
+    probe_with_config,
+    write_page,
+)
 
 TASK = flags.DEFINE_string("task", "all", "What to probe for: a task of the run's kind, or all.")
 STEP = cli.define_step()
@@ -50,14 +55,14 @@ def main() -> None:
     config = judged_on(config, kind.KEYS, SETTINGS)
     check_config(config, kind.KEYS)
     kind.geometry(config)  # which checks it
-    is_of_run = check_places(kind, own, config)
+    is_of_run = check_data_identity(kind, own, config)
     cluster.start(cli.DEVICE.value)
     variables, step = training.read_variables(workdir, STEP.value)
     data = kind.load_data(config, print)
     if is_of_run:
         check_same_data(workdir, data.fingerprint())
     probe = make_probe(kind, config, workdir, data, kind.build_model(config))
-    probe_aside(config, own, workdir, probe, variables, step)
+    probe_with_config(config, own, workdir, probe, variables, step)
     print(f"report: {write_page(kind, workdir)}")
 
 

@@ -35,7 +35,7 @@ from experiments.command.run_dir import STATE, read_state
 PATIENCE_SECONDS = 1800
 #: The options and step by which a run's own command has fitted its probes, the data of their
 #: scores, and the (task, feature) pairs that `experiments.probe` has replaced since.
-PROBED = "probes/done.json"
+PROBE_STAMP = "probes/done.json"
 #: Folders of a run that hold no other runs.
 NOT_RUNS = ("checkpoints", "tensorboard", "figures", "probes", "slurm")
 STATES = ("finished", "running", "stopped", "waiting", "audited", "dead", "failed", "unreadable")
@@ -148,12 +148,12 @@ def is_done(folder: pathlib.Path) -> bool:
 
 def has_lost_scores(folder: pathlib.Path) -> bool:
     """Return whether a run has recorded scores of its probes that are gone."""
-    return bool(read(folder / PROBED).get("data")) and not (folder / "scores.json").exists()
+    return bool(read(folder / PROBE_STAMP).get("data")) and not (folder / "scores.json").exists()
 
 
 def was_probed(folder: pathlib.Path, num_steps: int | None) -> bool:
     """Return whether a run has recorded that its last step was probed, and has the scores."""
-    return read(folder / PROBED).get("step") == num_steps and not has_lost_scores(folder)
+    return read(folder / PROBE_STAMP).get("step") == num_steps and not has_lost_scores(folder)
 
 
 def table(rows: Sequence[Status], width: int) -> str:

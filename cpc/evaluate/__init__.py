@@ -62,6 +62,7 @@ from cpc.evaluate.reliable import interquartile_mean as interquartile_mean
 from cpc.evaluate.reliable import optimality_gap as optimality_gap
 from cpc.evaluate.reliable import performance_profile as performance_profile
 from cpc.evaluate.reliable import probability_of_improvement as probability_of_improvement
+from cpc.evaluate.reliable import steps_to_level as steps_to_level
 from cpc.evaluate.reliable import stratified_interval as stratified_interval
 from cpc.evaluate.spread import code_entropy as code_entropy
 from cpc.evaluate.spread import code_scores as code_scores

@@ -77,6 +77,19 @@ def area_under_curve(steps: Float[np.ndarray, " p"], returns: Float[np.ndarray, 
     return np.trapezoid(returns, steps, axis=-1) / (steps[-1] - steps[0])
 
 
+def steps_to_level(
+    steps: Float[np.ndarray, " p"], returns: Float[np.ndarray, "*s p"], level: float | int
+) -> Float[np.ndarray, "*s"]:
+    """Return the first step at which learning curves reach a level; NaN if they never do.
+
+    >>> curves = np.array([[-1.0, 0.5, -1.0], [-1.0, -0.5, -0.1]])
+    >>> steps_to_level(np.array([10.0, 20.0, 30.0]), curves, level=0.0)
+    array([20., nan])
+    """
+    is_reached = returns >= level
+    return np.where(is_reached.any(axis=-1), steps[is_reached.argmax(axis=-1)], np.nan)
+
+
 def stratified_interval(
     statistic: Callable[..., Values],
     *samples: Float[np.ndarray, "..."],

@@ -1,13 +1,14 @@
 """Scores of word vectors: similarity, analogies, neighbours; and perplexity."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
-from cpc.results import Score
+from cpc.results import Difference, Score
+from cpc.results.compare import TAIL, draw_items
 from cpc.types import UserError
 
 #: Word -> row of its vector.
@@ -27,14 +28,12 @@ def similarity_scores(
     Pairs with an unknown word are left out; `setting` contains their share. The interval is the
     percentile bootstrap over pairs. `sets` are those of `cpc.data.sources.similarity`.
     """
-    unit = normalize(vectors)
     for name, (pairs, said) in sets.items():
-        known = [i for i, (a, b) in enumerate(pairs) if a in index and b in index]
+        cosine, known = pair_cosines(vectors, index, pairs)
         missing = f"{1 - len(known) / max(len(pairs), 1):.0%} of pairs unknown"
         if len(known) < 3:
             continue
-        left, right = (np.array([index[pairs[i][side]] for i in known]) for side in (0, 1))
-        cosine, said = (unit[left] * unit[right]).sum(1), said[known]
+        said = said[known]
         draws = np.random.default_rng(0).integers(0, len(known), (NUM_RESAMPLES, len(known)))
         resampled = [spearman(cosine[draw], said[draw]) for draw in draws]
         value = spearman(cosine, said)
@@ -44,6 +43,42 @@ def similarity_scores(
                 "similarity", name, "pair", features, "cosine", "correlation", float(value),
                 float(low), float(high), 0.0, num_test=len(known), setting=missing,
             )  # fmt: skip
+
+
+def pair_cosines(
+    vectors: Float[np.ndarray, "v d"], index: Index, pairs: Sequence[tuple[str, str]]
+) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Return the cosines of the pairs whose words are known, and the numbers of these pairs."""
+    known = [i for i, (a, b) in enumerate(pairs) if a in index and b in index]
+    rows = np.array([[index[word] for word in pairs[i]] for i in known], int).reshape(-1, 2)
+    left, right = (normalize(vectors[rows[:, side]]) for side in (0, 1))
+    return (left * right).sum(1), np.array(known, int)
+
+
+def mean_difference(
+    statistic: Callable[[np.ndarray, np.ndarray], float],
+    ours: Float[np.ndarray, "_ n"],
+    theirs: Float[np.ndarray, "_ n"],
+) -> Difference:
+    """Return the mean over seeds of a statistic of ours minus the mean of theirs.
+
+    The interval is the percentile bootstrap over questions; all rows share its draws, so it holds
+    for these seeds. `statistic(row, drawn)` is computed on the questions with numbers `drawn`.
+
+    >>> accuracy = lambda row, drawn: row[drawn].mean()
+    >>> mean_difference(accuracy, np.ones((2, 5)), np.zeros((3, 5)))[:3]
+    (1.0, 1.0, 1.0)
+    """
+
+    def difference(drawn):
+        a, b = (np.mean([statistic(row, drawn) for row in rows]) for rows in (ours, theirs))
+        return float(a - b)
+
+    count = ours.shape[1]
+    found = [difference(drawn) for block in draw_items(NUM_RESAMPLES, count) for drawn in block]
+    low, high = np.nanquantile(found, [TAIL, 1 - TAIL])
+    value = difference(np.arange(count))
+    return Difference(value, float(low), float(high), paired="items")
 
 
 def spearman(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
@@ -70,11 +105,26 @@ def analogy_score(
     Words of the question are not answers (Mikolov et al. 2013), and only the `num_words` first,
     most frequent ones are used. None if no question can be asked.
     """
-    unit = normalize(vectors[:num_words])
-    rows = [[index.get(word, num_words) for word in four] for four in questions]
-    asked = np.array([row for row in rows if max(row) < len(unit)], int).reshape(-1, 4)
-    if not len(asked):
+    right = solve_analogies(vectors[:num_words], index, questions)
+    if not len(right):
         return None
+    value, n = right.mean(), len(right)
+    half = 1.96 * np.sqrt(max(value * (1 - value), 1 / n) / n)
+    return Score(
+        "analogies", "questions-words", "question", features, "3CosAdd", "accuracy", float(value),
+        float(max(value - half, 0)), float(min(value + half, 1)),
+        1 / len(vectors[:num_words]), num_test=n,
+        setting=f"{1 - n / len(questions):.0%} of questions unknown",
+    )  # fmt: skip
+
+
+def solve_analogies(
+    vectors: Float[np.ndarray, "v d"], index: Index, questions: Sequence[tuple[str, str, str, str]]
+) -> Bool[np.ndarray, " n"]:
+    """Return whether 3CosAdd answers each analogy whose words have vectors."""
+    unit = normalize(vectors)
+    rows = [[index.get(word, len(unit)) for word in four] for four in questions]
+    asked = np.array([row for row in rows if max(row) < len(unit)], int).reshape(-1, 4)
     right = np.zeros(len(asked), bool)
     for i in range(0, len(asked), 512):
         a, b, c, d = asked[i : i + 512].T
@@ -83,13 +133,7 @@ def analogy_score(
         for word in (a, b, c):
             scores[places, word] = -np.inf
         right[i : i + 512] = scores.argmax(1) == d
-    value, n = right.mean(), len(right)
-    half = 1.96 * np.sqrt(max(value * (1 - value), 1 / n) / n)
-    return Score(
-        "analogies", "questions-words", "question", features, "3CosAdd", "accuracy", float(value),
-        float(max(value - half, 0)), float(min(value + half, 1)), 1 / len(unit), num_test=n,
-        setting=f"{1 - n / len(questions):.0%} of questions unknown",
-    )  # fmt: skip
+    return right
 
 
 def nearest(

@@ -1,12 +1,12 @@
-"""Positive and negative scores to the loss of each anchor, in nats. Pure functions of arrays.
+"""Contrastive losses: pure functions from positive and negative scores to a loss per anchor.
 
-A loss takes the scores of the positives (m,), those of the negatives (m, n) and `where`, the mask
-of the negatives that count, and returns the losses (m,). Masked entries may hold NaN and get a
-gradient of exactly zero; an anchor without a negative has loss 0. Shapes that do not match and
-impossible numbers, such as a temperature of 0, raise `UserError`; traced numbers are not checked.
+A loss takes the scores of the positives (m,), the scores of the negatives (m, n) and `where`, a
+mask of the negatives that count, and returns one loss per anchor (m,). Masked entries may hold NaN
+and receive a gradient of exactly zero; an anchor without a negative has loss 0. Mismatched shapes
+and invalid values, such as a temperature of 0, raise `UserError`; traced values are not checked.
 
-Losses, sums and scores are float32 and counts int32 or float32, whatever dtype comes in and whether
-`jax_enable_x64` is set or not; gradients have the dtype of what they are taken by.
+Losses, sums and scores are float32 and counts int32 or float32, regardless of the dtype of the
+inputs and of `jax_enable_x64`. A gradient has the dtype of the array that it is taken for.
 """
 
 from cpc.losses.acpc import acpc_loss as acpc_loss

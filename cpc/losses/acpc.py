@@ -1,16 +1,17 @@
-"""Aligned CPC: K predictions of the next F >= K latents, matched to them in order.
+"""Aligned CPC: K predictions matched in order to the next F >= K latents.
 
-A prediction has no fixed offset: the path through the frames that fits is taken, so that the order
-of the latents matters and their times do not (Chorowski et al. 2021, "Aligned contrastive
-predictive coding"). Frame 1 belongs to prediction 1, the last frame to the last prediction, and
-from frame to frame a path stays with a prediction or goes on to the next: CTC (Graves et al. 2006)
-without a blank, with binom(F - 1, K - 1) paths. A block of anchors is scored against all candidates
-once for each prediction, and the scores are read once for each frame, whose negatives the rule
-decides:
+A prediction is not tied to one offset but aligned to one or more of the next F latents (frames), so
+the loss depends on the order of the latents but not on their exact times (Chorowski et al. 2021,
+"Aligned contrastive predictive coding"). The first frame belongs to prediction 1 and the last frame
+to prediction K; from one frame to the next a path keeps its prediction or advances to the next one.
+This is CTC (Graves et al. 2006) without a blank symbol, with binom(F - 1, K - 1) paths.
 
-    memory    some 6 arrays of K r n scores, of a block of r anchors and n candidates, and the
+Each block of anchors is scored once per prediction against all candidates. The scores are then read
+once per frame, because the rule can admit other negatives at each frame:
+
+    memory    about 6 arrays of K r n scores for a block of r anchors and n candidates, and the
               arrays of K F m costs
-    time      the 3 products a prediction of CPC, and 2 F exponentials a score for its 1
+    time      the 3 products per prediction of CPC, and 2 F exponentials per score instead of 1
 """
 
 import functools
@@ -35,20 +36,20 @@ from cpc.losses.tiles import (
 )
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
 
-#: Above every cost; finite, so that differences are no NaN.
-FAR = 1e30
+#: Cost of a state that no path reaches; finite, so that differences are never NaN.
+MAX_COST = 1e30
 
 
 class Aligned(NamedTuple):
-    """What is known of each anchor and prediction, (k, b, a); zero where not counted.
+    """Statistics per anchor and prediction, (k, b, a); zero if the anchor is not counted.
 
-    Candidates, and what follows them, are means over the frames of the prediction.
+    The statistics of candidates are means over the frames that are aligned to the prediction.
     """
 
     counted: Float[Array, "..."]
-    """1 where all frames exist and have a negative."""
+    """1 if all F frames exist and each has a negative."""
     frames: Float[Array, "..."]
-    """Frames that the prediction is aligned to; over the predictions they add up to F."""
+    """Number of frames aligned to the prediction; over the predictions the numbers add up to F."""
     loss: Float[Array, "..."]
     n: Float[Array, "..."]
     log_n: Float[Array, "..."]
@@ -70,33 +71,34 @@ def acpc_loss(
     where: Bool[Array, "b t ..."] | None = None,
     block: int | None = None,
 ) -> tuple[Float[Array, ""], OffsetSums, Float[Array, " k"]]:
-    """Mean over anchors of K / F times the cost of the alignment of F frames to K predictions.
+    """Return the mean over anchors of K / F times the cost of aligning F frames to K predictions.
 
-    L = K / F mean_t C_t,  C_t = -log sum_paths prod_f p(z_(t+f) | path_f), or of the best path,
+    L = K / F mean_t C_t,  C_t = -log sum_paths prod_f p(z_(t+f) | path_f)
 
-    p(z_(t+f) | k) = e^s_k(t, t+f) / sum_(candidates) e^s_k, as InfoNCE has it; the candidates are
-    the frame itself and the negatives that the rule allows at offset f. With as many frames as
-    predictions it is `cpc_loss` of the anchors that have all F latents ahead. It bounds no
-    information: the path is chosen by the frames that it is to predict, so that at equal scores the
-    sum's C is F log N - log binom(F - 1, K - 1).
+    p(z_(t+f) | k) = e^s_k(t, t+f) / sum_(candidates) e^s_k, as in InfoNCE. The candidates are the
+    frame itself and the negatives that the rule allows at offset f. With F = K the loss is that of
+    `cpc_loss`, restricted to anchors with F latents ahead. It does not bound mutual information,
+    since the frames that are predicted also select the path: at equal scores, C summed over all
+    paths is F log N - log binom(F - 1, K - 1).
 
     Args:
-      outputs, positions, rule, temperature, rng, where: as those of `cpc_loss`.
-      num_frames: F. Anchors with fewer latents ahead count for nothing.
-      best: whether the best path counts alone, instead of all by their likelihood.
-      choose: picks from the allowed, for each frame and prediction by itself.
-      block: by default as many as keep K r n scores under 256 MB, or 1 GB off the CPU.
+      outputs, positions, rule, temperature, rng, where: as in `cpc_loss`.
+      num_frames: F. Anchors with fewer latents ahead are not counted.
+      best: score only the best path instead of the sum over all paths.
+      choose: sampler that picks among the allowed negatives, separately per frame and prediction.
+      block: anchors scored at a time, by default as many as keep K r n scores under 256 MB on a CPU
+        or 1 GB on an accelerator.
 
     Returns:
-      The loss in nats; sums over anchors of each prediction; mean frames of each prediction.
-
+      The loss in nats; the sums over anchors per prediction; the mean number of frames per
+      prediction.
     """
     check_arguments(outputs, positions, rule, info_nce, choose)
     shape, (num, width) = outputs.z.shape[:-1], outputs.predictions.shape[-2:]
     if not num <= num_frames < shape[1]:
         raise UserError(
-            f"{num} predictions are aligned to {num_frames} frames of sequences of {shape[1]} "
-            "latents: align them to as many frames or more, and fewer than there are latents"
+            f"num_frames does not fit {num} predictions and sequences of {shape[1]} latents "
+            f"(got {num_frames}): choose at least {num} and at most {shape[1] - 1} frames"
         )
     check("temperature", temperature, above=0)
     if block is not None:
@@ -120,12 +122,12 @@ def acpc_loss(
     queries, z, anchors = vary_alike((queries, z, anchors))
     rng = jax.random.key(0) if rng is None else rng
 
-    def of_shard(queries, keys, anchors):  # (k, b, a, d), (b, a, d): all are candidates, too
+    def align_shard(queries, keys, anchors):  # (k, b, a, d), (b, a, d): all are also candidates
         candidates = jax.tree.map(jnp.ravel, anchors)
         keys = keys.reshape(-1, width)
         return _summed_costs(queries, keys, anchors, candidates, rng, plan, best)
 
-    costs, found = jax.vmap(of_shard)(
+    costs, found = jax.vmap(align_shard)(
         queries, split(z.reshape(b, -1, width)), jax.tree.map(split, anchors)
     )
     found = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(num, b, -1), found)
@@ -139,12 +141,13 @@ def acpc_loss(
 def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array, "*m"]:
     """Return the cost of aligning frames to predictions, summed over frames.
 
-    C = -log sum_paths e^(-sum_f costs[f, path_f]), or min_paths sum_f costs[f, path_f]
+    C = -log sum_paths e^(-sum_f costs[f, path_f]), or min_paths sum_f costs[f, path_f] if `best`
 
-    costs[f, k] is that of frame f under prediction k; there are no fewer frames than predictions. A
-    cost of -log p makes the first the likelihood of the frames when all paths are as likely.
+    costs[f, k] is the cost of frame f under prediction k, with at least as many frames as
+    predictions. If the costs are -log p, the first form is the negative log likelihood of the
+    frames, up to the number of paths, under equally likely paths.
 
-    Equal costs are those of F frames, less the logarithm of the number of paths:
+    With equal costs, C is the cost of F frames minus the logarithm of the number of paths:
 
     >>> path_cost(jnp.ones((4, 2))) - (4.0 - jnp.log(3.0))
     Array(0., dtype=float32)
@@ -152,21 +155,21 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
 
     def one_frame(total, cost):
         before = jnp.pad(
-            total[..., :-1], [(0, 0)] * (total.ndim - 1) + [(1, 0)], constant_values=FAR
+            total[..., :-1], [(0, 0)] * (total.ndim - 1) + [(1, 0)], constant_values=MAX_COST
         )
         reached = jnp.minimum(total, before) if best else -jnp.logaddexp(-total, -before)
         return cost + reached, None
 
     frames = jnp.moveaxis(costs.astype(jnp.float32), -2, 0)
-    first = jnp.where(jnp.arange(costs.shape[-1]) == 0, frames[0], FAR)
+    first = jnp.where(jnp.arange(costs.shape[-1]) == 0, frames[0], MAX_COST)
     return jax.lax.scan(one_frame, first, frames[1:])[0][..., -1]
 
 
 def path_weights(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array, "*m f k"]:
-    """Return how likely each frame is each prediction's: the derivatives of the cost by the costs.
+    """Return the derivatives of `path_cost` by its costs: p(prediction | frame) under the paths.
 
-    Of each frame they add up to 1; under `best` they are 1 along the path, which ties share.
-    No gradient.
+    The weights of a frame add up to 1. With `best` they are 1 along the best path, shared in case
+    of a tie. They carry no gradient.
 
     >>> path_weights(jnp.array([[0.0, 9.0], [0.0, 9.0], [9.0, 0.0]]), best=True).tolist()
     [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
@@ -198,9 +201,9 @@ _summed_costs.defvjp(_forward, _backward)
 
 
 def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
-    """The sum of costs, `Aligned` of each anchor, and the derivatives of the sum."""
+    """Return the summed cost, `Aligned` of each anchor and the derivatives of the summed cost."""
     _, b, a, _ = queries.shape
-    # Blocks are cut along the latents of a sequence, not along b, which devices share.
+    # Blocks split the latents of a sequence, not b, which is sharded over devices.
     size = min(a, max(1, plan.block // b))
     num_blocks = -(-a // size)
 
@@ -216,13 +219,14 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
         index, q, here = inputs
         key = jax.random.fold_in(rng, index)
 
-        def cost_of(q, keys):
+        def compute_cost(q, keys):
             return _align_block(q, keys, here, candidates, key, plan, best)
 
         if not gradients:
-            cost, found = cost_of(q, keys)
+            cost, found = compute_cost(q, keys)
             return None, (cost, found, None)
-        (cost, found), (dq, more) = jax.value_and_grad(cost_of, (0, 1), has_aux=True)(q, keys)
+        cost_and_gradients = jax.value_and_grad(compute_cost, (0, 1), has_aux=True)
+        (cost, found), (dq, more) = cost_and_gradients(q, keys)
         return dkeys + more.astype(jnp.float32), (cost, found, dq)
 
     positions = jax.tree.map(lambda p: cut(p, 1, -1), anchors.positions)
@@ -241,13 +245,13 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
 
 
 def _align_block(q, keys, anchors, candidates, rng, plan, best):
-    """The sum of costs of some anchors (b, a) with queries (k, b, a, d), and `Aligned` of each."""
+    """Return the summed cost of anchors (b, a) with queries (k, b, a, d), and `Aligned` of each."""
     k, b, a, d = q.shape
     num_frames, rows = len(plan.offsets), jax.tree.map(jnp.ravel, anchors)
     scores = jnp.matmul(q.reshape(-1, d), keys.T, preferred_element_type=jnp.float32)
     scores = scores.reshape(k, b * a, -1)
 
-    @jax.checkpoint  # the exponentials of one frame are in memory at a time
+    @jax.checkpoint  # keeps the exponentials of one frame in memory at a time
     def one_frame(f):
         is_frame = find_positives(rows, candidates, f)
         allowed = find_negatives(rows, candidates, plan.rule, f) & ~is_frame
@@ -268,12 +272,12 @@ def _align_block(q, keys, anchors, candidates, rng, plan, best):
 
 
 def _describe_anchors(given: Any, counted: Any, best: bool) -> Aligned:
-    """`Aligned` of anchors (m, k), from the scores of each frame and prediction (m, f, k)."""
+    """Return `Aligned` of anchors (m, k) from the scores per frame and prediction (m, f, k)."""
     (frames, cost), (_, num_frames, k) = given, given[0].loss.shape
     weights = path_weights(frames.loss, best) * counted[:, None, None]
     number = weights.sum(1)
     own = (weights * frames.loss).sum(1)
-    # The cost of all paths is below the mean of theirs; the difference is shared alike.
+    # The cost over all paths is below the weighted mean; split the difference equally.
     loss = k / num_frames * (own + (cost - own.sum(-1))[:, None] / k)
 
     def mean(x):

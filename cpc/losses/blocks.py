@@ -1,15 +1,15 @@
-"""The loss of all offsets, with its gradients, in one pass over blocks of anchors.
+"""Losses at all offsets and their gradients, in one pass over blocks of anchors.
 
-A block's scores live in the cache, are used for everything at once, and are never kept: memory is
-linear in anchors and candidates. With w_ij the derivative of the block's losses by the score of
-anchor i and candidate j, the gradients are two more products on the same block,
+The scores of a block stay in the cache, serve the loss and both gradients, and are then discarded,
+so memory is linear in anchors and candidates. With w_ij the derivative of the block's losses by the
+score of anchor i and candidate j, the gradients are two more products on the same block,
 
     dq_i = sum_j w_ij z_j        dz_j = sum_i w_ij q_i,
 
-and a cotangent for each offset's sum only scales them. InfoNCE has w_ij = p_ij - [j is i's
-positive], p_ij the softmax over the positive and the negatives; other losses are differentiated
-within the block. Where a row of scores is too long to keep, InfoNCE cuts the columns too
-(`cpc.losses.tiles`).
+and the cotangent of each offset's sum only scales them. For InfoNCE, w_ij = p_ij - [j is i's
+positive], with p_ij the softmax over the positive and the negatives; other losses are
+differentiated within the block. If rows of scores are too long to keep, InfoNCE also splits the
+candidates (`cpc.losses.tiles`).
 """
 
 import functools
@@ -38,50 +38,51 @@ from cpc.types import NegativeRule, NegativeSampler
 
 
 class Plan(NamedTuple):
-    """Static arguments of a pass; options that are bound to the loss may be traced."""
+    """Static arguments of a pass; options bound to the loss may be traced."""
 
     rule: NegativeRule
     loss: AnchorLoss | None
-    """None is InfoNCE, which has its own derivative and may be cut."""
+    """None is InfoNCE, which has a hand-written derivative and can be tiled."""
     choose: NegativeSampler | None
     offsets: tuple[int, ...]
     """Prediction offset of each set of queries."""
     block: int | None
-    """Anchors scored at a time, about; None to choose."""
+    """Approximate number of anchors scored at a time; None selects the default."""
     columns: int | None
     """Candidates scored at a time (`tiles.num_columns`)."""
     shard_size: int | None = None
-    """Sequences of the batch, in order, that share their negatives; None for all of them."""
+    """Number of consecutive sequences of the batch that share their negatives; None for all."""
     num_sequences: int = 0
-    """Sequences with whose latents the candidates begin, in order; 0 if their influence on each
-    other's losses is not needed."""
+    """Number of sequences whose latents come first among the candidates, in order; 0 skips the
+    weights that sequences receive from each other's losses."""
 
     @property
     def can_tile(self) -> bool:
-        """Whether rows of scores can be cut: those of InfoNCE over all negatives."""
+        """Whether rows of scores can be split: only for InfoNCE over all negatives."""
         return self.loss is None and self.choose is None
 
     def num_shards(self, num_sequences: int) -> int:
-        """Return the number of shards that can be scored one by one.
+        """Return the number of shards that can be scored separately.
 
-        Negatives that are drawn are drawn for the whole batch, so that the draws are those of the
-        rule alone.
+        With a sampler it is 1: negatives are drawn for the whole batch, so that the draws do not
+        depend on the shards.
         """
         if self.shard_size is None or self.choose is not None or num_sequences % self.shard_size:
             return 1
         return num_sequences // self.shard_size
 
     def choose_block(self, num_candidates: int) -> int:
-        """Return `block`, or its default."""
+        """Return `block`, or the default block size if it is None."""
         if self.block is not None:
             return self.block
         return block_size(num_candidates, self.columns if self.can_tile else num_candidates)
 
 
 def take_traced(loss: AnchorLoss | None) -> tuple[Any, dict[str, Array]]:
-    """The loss without the traced numbers that are bound to it, and these, which may be learned.
+    """Return the loss without the traced floats bound to it, and these by name.
 
-    A function with a derivative by hand takes them as arguments: it cannot close over them.
+    A function with a custom derivative cannot close over traced values, such as learned options, so
+    it takes them as arguments.
     """
     if not isinstance(loss, functools.partial):
         return loss, {}
@@ -109,15 +110,15 @@ def summed_losses(
     plan: Plan,
     own_index: Int[Array, " b"] | None = None,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Return the sum of the anchors' losses at each offset, scores and received weights.
+    """Return the sum of the anchors' losses at each offset, scores per anchor and received weights.
 
-    Anchors are (b, a), a sequence's latents in any order; candidates are (n,). The score of
-    anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or keys[k, j] where each
-    offset has keys of its own. `own_index` is the index of each sequence of anchors among the
-    `plan.num_sequences` of the candidates, by default its index among the anchors.
+    Anchors are (b, a), the latents of each sequence in any order; candidates are (n,). The score of
+    anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or queries[k, i] . keys[k, j]
+    if the keys differ between offsets. `own_index` is the index of each anchor sequence among the
+    first `plan.num_sequences` sequences of the candidates, by default its index among the anchors.
 
-    Scores are of each anchor. Received weights (`received_weights`) are of each of the
-    candidates' sequences. Neither has a gradient.
+    The received weights (`received_weights`) have an entry per sequence of the candidates. Neither
+    they nor the scores have a gradient.
     """
     loss, options = take_traced(plan.loss)
     if own_index is None:
@@ -134,31 +135,31 @@ def sharded_losses(
     rng: Array,
     plan: Plan,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Return `summed_losses`, computed shard by shard if each shard has its own negatives.
+    """Return `summed_losses`, computed shard by shard if each anchor's negatives are in its shard.
 
-    Scores of one shard's anchors and another's latents do not count, so they are not computed:
-    1 / shards of the work of the blocks, with the same result.
+    Scores between shards do not count and are not computed: 1 / shards of the work, with the same
+    result.
     """
     b, a = queries.shape[1:3]
     num_shards = plan.num_shards(b)
     if num_shards == 1:
         return summed_losses(queries, keys, anchors, candidates, rng, plan)
     block = plan.choose_block(b * a // num_shards)
-    plan_of_shard = plan._replace(
+    shard_plan = plan._replace(
         block=max(1, block // num_shards), num_sequences=plan.num_sequences // num_shards
     )
 
     def split(x):  # (b, ...) or (b a, ...) -> (shards, ...)
         return x.reshape(num_shards, -1, *x.shape[1:])
 
-    def of_shard(queries, keys, anchors, candidates):
-        return summed_losses(queries, keys, anchors, candidates, rng, plan_of_shard)
+    def score_shard(queries, keys, anchors, candidates):
+        return summed_losses(queries, keys, anchors, candidates, rng, shard_plan)
 
-    of_shards = jax.vmap(of_shard, in_axes=(1, -3, 0, 0), out_axes=(0, 1, 1))
+    score_shards = jax.vmap(score_shard, in_axes=(1, -3, 0, 0), out_axes=(0, 1, 1))
     queries = queries.reshape(len(queries), num_shards, -1, *queries.shape[2:])
     keys = keys.reshape(*keys.shape[:-2], num_shards, -1, keys.shape[-1])
     anchors, candidates = jax.tree.map(split, (anchors, candidates))
-    losses, scores, received = of_shards(queries, keys, anchors, candidates)
+    losses, scores, received = score_shards(queries, keys, anchors, candidates)
     whole: Any = jax.tree.map(lambda x: x.reshape(len(x), b, a), scores)
     return jnp.sum(losses, 0), whole, received.reshape(len(received), -1)
 
@@ -204,16 +205,17 @@ def score_blocks(
     weights: Float[Array, "k b a"] | None = None,
     own_index: Int[Array, " b"] | None = None,
 ) -> tuple[AnchorScores, Any, Any, Any, Any]:
-    """Return scores, received weights and derivatives of each offset's summed losses.
+    """Return scores, received weights and derivatives of the summed losses at each offset.
 
-    With `gradients`, derivatives by the queries are of each anchor's own loss; those by the keys
-    (k, d, n) are summed over anchors, with the weights if there are any; those by further `options`
-    of the loss (k, ...) are summed over anchors. Without, derivatives are None.
+    With `gradients`, the derivatives by the queries belong to each anchor's own loss. The
+    derivatives by the keys (k, d, n) are summed over anchors, weighted by `weights` if given, and
+    the derivatives by further `options` of the loss (k, ...) are summed over anchors. Without
+    `gradients` the derivatives are None.
     """
     options = options or {}
     b, a, d = queries.shape[1:]
     n = keys.shape[-2]
-    # Blocks are cut along the latents of a sequence, not along b, which devices share.
+    # Blocks split the latents of a sequence, not b, which is sharded over devices.
     size = min(a, max(1, plan.choose_block(n) // b))
     width = num_columns(b * size, n, plan.columns) if plan.can_tile else n
     own_keys = keys if keys.ndim == 3 else None
@@ -222,18 +224,18 @@ def score_blocks(
 
     def one_offset(_, inputs):
         k, queries, weights, own = inputs
-        z, there = keys if own is None else own, candidates
+        z, latents = keys if own is None else own, candidates
         if width < n:
-            z, there = cut_latents(width, z, there)
+            z, latents = cut_latents(width, z, latents)
         zero = (None, None, jnp.zeros(plan.num_sequences, jnp.float32))
         if gradients:
             zeros = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32)
-            of_options = {name: jnp.zeros(x.shape, jnp.float32) for name, x in options.items()}
-            zero = (zeros, of_options, zero[-1])
+            doptions = {name: jnp.zeros(x.shape, jnp.float32) for name, x in options.items()}
+            zero = (zeros, doptions, zero[-1])
         zero, _ = vary_alike((zero, z))
         cut_weights = None if weights is None else _cut(weights, size, 0)
         blocks = (jnp.arange(-(-a // size)), _cut(queries, size, 0), anchors, cut_weights)
-        shared = _Shared(k, z, there, rng, options, own_index, a)
+        shared = _Shared(k, z, latents, rng, options, own_index, a)
         add_block = functools.partial(_add_block, plan, shared)
         (dkeys, doptions, received), found = jax.lax.scan(add_block, zero, blocks)
         scores, dqueries = jax.tree.map(lambda x: _join(x, a), found)
@@ -246,21 +248,21 @@ def score_blocks(
 
 
 class _Shared(NamedTuple):
-    """Inputs that all blocks of an offset share."""
+    """Inputs shared by all blocks of an offset."""
 
     k: Array
     keys: Float[Array, "*tiles n d"]
-    """In tiles if rows of scores are cut."""
+    """Tiled if rows of scores are split."""
     candidates: Latents
     rng: Array
     options: dict[str, Array]
     own_index: Int[Array, " b"] | None
     length: int
-    """Latents of a sequence."""
+    """Number of latents per sequence."""
 
 
 def _add_block(plan, shared, sums, block) -> Any:
-    """Add a block of anchors (b, size) to the sums; return scores and derivatives by queries."""
+    """Add a block of anchors (b, size) to the sums; return its scores and query derivatives."""
     (dkeys, doptions, received), (index, queries, anchors, g) = sums, block
     k, keys, candidates, rng, options, own_index, length = shared
     q = queries.reshape(-1, queries.shape[-1])
@@ -289,36 +291,36 @@ def _add_block(plan, shared, sums, block) -> Any:
 
 
 def _cut(x, size, fill):
-    """(b, a, ...) -> (blocks, b, size, ...), with padding."""
+    """Reshape (b, a, ...) to (blocks, b, size, ...), with padding."""
     b, a, *rest = x.shape
     x = jnp.pad(x, [(0, 0), (0, -a % size)] + [(0, 0)] * len(rest), constant_values=fill)
     return jnp.moveaxis(x.reshape(b, -1, size, *rest), 1, 0)
 
 
 def _join(x, a):
-    """(blocks, b, size, ...) -> (b, a, ...), without the padding."""
+    """Reshape (blocks, b, size, ...) to (b, a, ...), without the padding."""
     x = jnp.moveaxis(x, 0, 1)
     return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :a]
 
 
 def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
-    """Scores of some anchors (m,); derivatives of their summed loss by scores and options."""
+    """Return scores of anchors (m,) and derivatives of their summed loss by scores and options."""
     loss = plan.loss
     scores, allowed, is_positive = compare(q, keys, anchors, candidates, plan.rule, k)  # (m, n)
     allowed &= is_positive.any(-1, keepdims=True)
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
     if loss is not None and describe(loss).uses_group_positives:
-        alike = allowed & find_alike(anchors, candidates)
-        where, positives = allowed & ~alike, is_positive | alike
+        same_group = allowed & find_alike(anchors, candidates)
+        where, positives = allowed & ~same_group, is_positive | same_group
         value, back = jax.vjp(
             lambda s, o: loss(s, s, where, where_positive=positives, **o), scores, options
         )
         return anchor_scores(value, positive, scores, where), *back(jnp.ones_like(value))
-    negatives, where, through_choice = _chosen(rng, positive, scores, allowed, plan.choose)
+    negatives, where, pull_back = _choose_negatives(rng, positive, scores, allowed, plan.choose)
     value, back = _differentiate(loss, options, positive, negatives, where)
     recorded = anchor_scores(value, positive, negatives, where)
     dpositive, dnegatives, doptions = back(recorded.counted.astype(value.dtype))
-    dpositive, dscores = through_choice(dpositive, dnegatives)
+    dpositive, dscores = pull_back(dpositive, dnegatives)
     weights = dscores + jnp.where(is_positive, dpositive[:, None], 0.0)
     return recorded, jnp.where(recorded.counted[:, None] > 0, weights, 0.0), doptions
 
@@ -329,13 +331,13 @@ def anchor_scores(
     negatives: Float[Array, "m n"],
     where: Bool[Array, "m n"],
 ) -> AnchorScores:
-    """What is recorded of anchors (m,); those without a negative are not counted."""
-    # A CPU adds floats faster than integers; up to 2^24 they count exactly.
-    number = jnp.float32 if where.shape[-1] <= 2**24 else jnp.int32
-    num_negatives = where.sum(-1, dtype=number)
+    """Return the recorded statistics of anchors (m,); those without a negative do not count."""
+    # A CPU adds floats faster than integers, and float32 counts exactly up to 2^24.
+    dtype = jnp.float32 if where.shape[-1] <= 2**24 else jnp.int32
+    num_negatives = where.sum(-1, dtype=dtype)
     counted = num_negatives > 0
-    beaten = (where & (negatives < positive[:, None])).sum(-1, dtype=number)
-    ties = (where & (negatives == positive[:, None])).sum(-1, dtype=number)
+    beaten = (where & (negatives < positive[:, None])).sum(-1, dtype=dtype)
+    ties = (where & (negatives == positive[:, None])).sum(-1, dtype=dtype)
     return AnchorScores(
         loss=jnp.where(counted, loss, 0.0),
         num_negatives=num_negatives.astype(jnp.float32),
@@ -345,8 +347,8 @@ def anchor_scores(
     )
 
 
-def _chosen(rng, positive, scores, allowed, choose):
-    """The chosen negatives, and how derivatives by them become derivatives by all scores."""
+def _choose_negatives(rng, positive, scores, allowed, choose):
+    """Return sampled negatives, their mask, and the map from their derivatives to all scores'."""
     if choose is None:
         return scores, allowed, lambda dpositive, dnegatives: (dpositive, dnegatives)
     negatives, back, where = jax.vjp(
@@ -356,37 +358,37 @@ def _chosen(rng, positive, scores, allowed, choose):
         has_aux=True,
     )
 
-    def through(dpositive, dnegatives):
+    def pull_back(dpositive, dnegatives):
         more, dscores = back(dnegatives)
         return dpositive + more, dscores
 
-    return negatives, where, through
+    return negatives, where, pull_back
 
 
 def _differentiate(loss, options, positive, negatives, where):
-    """Losses, and the derivatives of the sum of those that count by positive, negatives, options.
+    """Return losses, and a function for the derivatives of their sum by the arguments of the loss.
 
-    Which count is given to the derivatives, as 1 and 0.
+    The function takes 1 for each anchor that counts and 0 for the others.
     """
     if loss is not None:
 
-        def whole(positive, negatives, options):
+        def compute_loss(positive, negatives, options):
             return loss(positive, negatives, where, **options)
 
-        return jax.vjp(whole, positive, negatives, options)
+        return jax.vjp(compute_loss, positive, negatives, options)
     masked: Any = jnp.where(where, negatives, -jnp.inf)
     highest = jnp.maximum(positive, masked.max(-1))
     exp_negatives = jnp.exp(masked - highest[:, None])
     exp_positive = jnp.exp(positive - highest)
     total = exp_positive + exp_negatives.sum(-1)
     value = jnp.log(total) + (highest - positive)
-    # 1 - p_positive is summed from the negatives: no cancellation when the positive wins.
+    # 1 - p_positive is a sum over negatives, which does not cancel when the positive wins.
     derivatives = -(total - exp_positive) / total, exp_negatives / total[:, None], options
-    return value, lambda _: derivatives  # zero where nothing counts
+    return value, lambda _: derivatives  # already zero for anchors that do not count
 
 
 def sum_by_sequence(x: Float[Array, "m n"], num_sequences: int, length: int) -> Float[Array, "m b"]:
-    """Sum over the latents of each sequence, with which the candidates begin."""
+    """Return the sums over each sequence's latents, which are the first columns in order."""
     return x[:, : num_sequences * length].reshape(len(x), num_sequences, length).sum(-1)
 
 
@@ -397,9 +399,10 @@ def received_weights(
 
         r_b = sum_(anchors i not of b) sum_(negatives j of b) p_ij
 
-    with p_ij the derivative of anchor i's loss by the score of its negative j, for InfoNCE the
-    softmax weight: to first order, what sequence b adds to all other losses. The sum of log N - L
-    over its own anchors, less r_b, is its whole contribution to the estimate, up to a constant.
+    with p_ij the derivative of anchor i's loss by the score of its negative j, which is the softmax
+    weight for InfoNCE. To first order, r_b is the amount that sequence b adds to all other losses.
+    The sum of log N - L over the anchors of b, minus r_b, is its total contribution to the
+    estimate, up to a constant.
 
     `weights` are p_ij summed over the negatives of each sequence; the column of an anchor's own
     sequence is ignored.

@@ -1,4 +1,4 @@
-"""The loss of contrastive predictive coding at each offset, over the global batch."""
+"""The contrastive predictive coding loss at each offset, over the global batch."""
 
 import functools
 from typing import Any, NamedTuple, TypedDict, Unpack
@@ -25,44 +25,45 @@ from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError,
 
 
 class OffsetSums(NamedTuple):
-    """Sums over the counted anchors of each offset, shape (k,): they add up over steps.
+    """Sums over the counted anchors of each offset, shape (k,), which add up over steps.
 
-    Anchors without a negative are not counted. a_b is the number of a sequence's anchors. u_b is
-    the sum of log N_i - L_i over them, less the weight that it receives as a negative
-    (`cpc.losses.blocks.received_weights`). Their moments give the interval of log N - L.
+    Anchors without a negative are not counted. For each sequence b, a_b is the number of its
+    counted anchors, and u_b is their sum of log N_i - L_i minus the weight that the sequence
+    receives as a negative (`cpc.losses.blocks.received_weights`). The moments of both give the
+    confidence interval of log N - L.
     """
 
     anchors: Float[Array, " k"]
     loss: Float[Array, " k"]
     n: Float[Array, " k"]
-    """Candidates N_i, the positive included."""
+    """Number of candidates N_i, including the positive."""
     log_n: Float[Array, " k"]
     chance: Float[Array, " k"]
-    """1 / N_i: how often a guess beats every negative."""
+    """1 / N_i, the probability that a random guess ranks the positive first."""
     top1: Float[Array, " k"]
-    """Anchors whose positive beats every negative; a tie is lost."""
+    """Anchors whose positive beats every negative; a tie counts as a loss."""
     pairwise: Float[Array, " k"]
     """Fraction of negatives that the positive beats; a tie counts one half."""
     sequences: Float[Array, " k"]
     projection: Float[Array, " k"]
-    """Sum over sequences of u_b, and below of u_b^2, u_b a_b and a_b^2."""
+    """Sum over sequences of u_b; the next fields sum u_b^2, u_b a_b and a_b^2."""
     value_squared: Float[Array, " k"]
     value_anchors: Float[Array, " k"]
     anchors_squared: Float[Array, " k"]
 
 
 class MemoryBank(NamedTuple):
-    """Latents of earlier batches, as further candidates: they get no gradient."""
+    """Latents of earlier batches that serve as further candidates and receive no gradient."""
 
     keys: Float[Array, "n d"]
     positions: AnyPosition
-    """Of the keys, (n,); their sequences are none of the batch's."""
+    """Positions of the keys, (n,), with sequences that do not occur in the batch."""
     exists: Bool[Array, " n"]
-    """The other keys may hold NaN."""
+    """Mask of the keys that count; the others may hold NaN."""
 
 
 class CPCOptions(TypedDict, total=False):
-    """Further keyword arguments of `cpc_loss`, which describes them."""
+    """Further keyword arguments of `cpc_loss`, documented there."""
 
     maps: Float[Array, "k h d"] | None
     memory: MemoryBank | None
@@ -85,53 +86,55 @@ def cpc_loss(
     offsets: tuple[int, ...] | None = None,
     **options: Unpack[CPCOptions],
 ) -> tuple[Float[Array, ""], OffsetSums]:
-    """Return the sum over offsets k of the mean loss of the anchors that have a latent k ahead.
+    """Return the sum over offsets k of the mean loss of anchors that have a latent k ahead.
 
     L = sum_k mean_(anchors t) -log [ e^s(t, t+k) / sum_(candidates) e^s ],  s = z . (W_k c_t) / tau
 
-    (van den Oord et al. 2018, eq. 4), or another loss of the positive's and negatives' scores.
-    Candidates are the positive and all latents of the batch that the rule allows; the batch is the
-    global one, however many devices hold it.
+    (van den Oord et al. 2018, eq. 4), or another loss of the same scores. The candidates of an
+    anchor are its positive and all latents of the batch that the rule allows. The batch is the
+    global one, independent of the number of devices that hold it.
 
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
-      positions: positions of the latents; arrays that broadcast to (b, t, ...).
+      positions: positions of the latents, as arrays that broadcast to (b, t, ...).
       rule: decides which candidates may be negatives. Pairs that its `aligned` and `shard_size`
-        exclude are not scored: 1 / t, or 1 / shards, of the work. Then times must count upwards
-        from the same time in all sequences and in the same lanes, or sequences must come shard by
-        shard.
-      loss: loss of each anchor, such as those of this package; options that `functools.partial`
-        binds may be learned. InfoNCE has its derivative by hand and can be cut. Under SupCon all
-        allowed candidates of the anchor's group are also positives, without `choose`. Debiased and
-        hard-weighted losses need z and predictions of length 1; their floor follows tau.
-      choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed
-        negatives.
+        exclude are not scored, which saves all but 1 / t, or 1 / shards, of the work. They require
+        that all sequences have the same lanes and consecutive times from the same start, or that
+        sequences are ordered by shard.
+      loss: loss per anchor, such as those of this package; options bound by `functools.partial` may
+        be learned. InfoNCE has a hand-written derivative and can be tiled. SupCon also takes all
+        allowed candidates of the anchor's group as positives, without `choose`. Debiased and
+        hard-weighted losses need z and predictions of unit length; their floor follows tau.
+      choose: sampler choose(rng, positive, negatives, where) -> (negatives, where) that picks among
+        the allowed negatives.
       bias: added to every score, for losses that depend on it (sigmoid, nce). Debiased and
         hard-weighted losses do not accept one.
-      where: mask of the latents; padding is not an anchor, a positive or a candidate.
-      offsets: of the predictions, ascending; 1 to k by default.
-      maps: the W_k, if predictions are W_k c and nothing more. If contexts are narrower than
-        latents, on one device, scores are then computed as c . (W_k^T z): the same numbers to
-        rounding in fewer operations. Gradients go to c and to the maps, and none to the
+      where: mask of the latents; padding is never an anchor, a positive or a candidate.
+      offsets: offsets of the predictions, ascending; 1 to k by default.
+      maps: the matrices W_k, if predictions are exactly W_k c. If contexts are narrower than
+        latents, on one device, scores are then computed as c . (W_k^T z), which gives the same
+        values up to rounding in fewer operations. Gradients flow to c and to the maps, not to the
         predictions.
-      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere; changes
-        memory and speed, not the result (with a random `choose`, it changes which negatives are
-        drawn). That it fits the memory is not checked.
+      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere. It
+        changes memory and speed, not the result, except that a random `choose` draws other
+        negatives. Whether it fits in memory is not checked.
       columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
-        while a block's scores fit 256 MB, or 1 GB off the CPU. Changes memory and speed alone.
-      reducer: sums the losses: None for one device, or if the compiler shards the work; that of
-        `cpc.parallel.make_reducer` for a batch that devices share.
+        while the scores of a block fit in 256 MB on a CPU or 1 GB elsewhere. It changes only memory
+        and speed.
+      reducer: sums the losses. None on one device or if the compiler shards the work;
+        `cpc.parallel.make_reducer` if the batch is sharded over devices.
 
     Returns:
-      The loss in nats, and per offset the sums that metrics are made of. An offset at which no
-      anchor has a negative adds nothing. If no anchor has one at any offset, known positions are
-      refused; if they are traced, the loss of a single sequence is NaN, and that of several, whose
-      groups may leave none by chance, is 0. It is also 0 if padding leaves none.
+      The loss in nats, and the sums per offset from which metrics are computed. An offset at which
+      no anchor has a negative adds 0. If no anchor has a negative at any offset, known positions
+      raise `UserError`; with traced positions the loss is NaN for a single sequence and 0 for a
+      batch of several, whose groups may leave none by chance. It is also 0 if only padding causes
+      this.
 
     Raises:
-      UserError: an impossible argument, which is named; known positions that do not have the
-        structure of the rule (if they are traced, the loss is NaN), or under which no anchor has a
-        positive or a negative.
+      UserError: an argument is invalid, or known positions do not have the structure that the rule
+        assumes (traced positions give a loss of NaN) or leave every anchor without a positive or a
+        negative.
     """
     check_arguments(outputs, positions, rule, loss, choose)
     maps, memory, block, columns, reducer = _read_options(outputs, **options)
@@ -139,7 +142,7 @@ def cpc_loss(
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
     _check_offsets(offsets, num_offsets, shape[1])
     of_loss, temperature = _read_loss(loss, temperature, bias)
-    is_whole = memory is not None  # its latents are of no row of the batch
+    is_whole = memory is not None  # its latents do not belong to rows of the batch
     shard_size = None if is_whole else rule.shard_size
     plan = Plan(rule, of_loss, choose, offsets, block, columns, shard_size, shape[0])
     is_aligned = rule.aligned and not is_whole
@@ -147,7 +150,7 @@ def cpc_loss(
     fits = check_layout(positions, where, shape, plan, is_aligned)
     if not is_whole:
         check_batch(positions, shape, plan)
-    if is_aligned or reducer is not None:  # which share one set of keys among all offsets
+    if is_aligned or reducer is not None:  # these share one set of keys among all offsets
         maps = None
     queries, keys, anchors, candidates = _make_arrays(
         outputs, latents, temperature, bias, maps, memory
@@ -169,7 +172,7 @@ def cpc_loss(
 def _read_options(
     outputs, maps=None, memory=None, block=None, columns=None, reducer=None
 ) -> tuple[Any, ...]:
-    """Return the options in this order, after a check that each fits the outputs."""
+    """Validate the options against the outputs and return them in this order."""
     z, c, predictions = outputs
     if maps is not None:
         _check_maps(maps, c, predictions)
@@ -177,8 +180,8 @@ def _read_options(
         check_type("memory", memory, MemoryBank, "pass MemoryBank(keys, positions, exists)")
     if memory is not None and memory.keys.shape != (*memory.exists.shape, z.shape[-1]):
         raise UserError(
-            f"the memory's keys have shape {memory.keys.shape}: they must be as wide as z, "
-            f"{z.shape[-1]}, and as many as its exists, {memory.exists.shape}"
+            f"the memory's keys do not fit (got shape {memory.keys.shape}): pass as many as its "
+            f"exists, {memory.exists.shape}, and as wide as z, {z.shape[-1]}"
         )
     for name, value in (("block", block), ("columns", columns)):
         if value is not None:
@@ -187,7 +190,7 @@ def _read_options(
 
 
 def _read_loss(loss, temperature, bias) -> tuple[AnchorLoss | None, Any]:
-    """Return the loss with its floor, None for InfoNCE, and the temperature with InfoNCE's own."""
+    """Return the loss with its floor, or None for InfoNCE, and the product of the temperatures."""
     check("temperature", temperature, above=0)
     about, bound = describe(loss), functools.partial(loss)
     if about.can_tile and not bound.args and bound.keywords.keys() <= {"temperature"}:
@@ -198,10 +201,10 @@ def _read_loss(loss, temperature, bias) -> tuple[AnchorLoss | None, Any]:
         return loss, temperature
     if _has_bias(bias):
         raise UserError(
-            "bias is added to every score, and debiased and hard-weighted losses have the floor of "
-            "cosines without one: leave bias=0, or choose a loss such as sigmoid"
+            "bias shifts the scores, but the floor of debiased and hard-weighted losses assumes "
+            "cosines: leave bias=0, or choose a loss such as sigmoid"
         )
-    # The least cosine divided by tau; if tau is learned, the floor moves with it.
+    # The floor is the lowest cosine divided by tau, so it follows a learned tau.
     return functools.partial(loss, least=-1.0 / temperature), temperature
 
 
@@ -222,7 +225,7 @@ def _make_arrays(outputs, anchors, temperature, bias, maps, memory) -> Any:
     else:
         queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, a, width)
     queries = divide(queries, temperature, z.dtype)
-    if _has_bias(bias):  # as one more dimension of the dot product
+    if _has_bias(bias):  # one more dimension of the dot product
         queries, keys = _append(queries, bias), _append(keys, 1.0)
     return vary_alike((queries, keys, anchors, candidates))
 
@@ -230,42 +233,43 @@ def _make_arrays(outputs, anchors, temperature, bias, maps, memory) -> Any:
 def add_memory(
     keys: Float[Array, "n d"], candidates: Latents, memory: MemoryBank
 ) -> tuple[Float[Array, "m d"], Latents]:
-    """Return the keys and candidates of the batch, and those of the memory after them."""
-    held = jnp.where(memory.exists[:, None], memory.keys, 0)  # empty slots may hold anything
+    """Return the keys and candidates of the batch, followed by those of the memory."""
+    held = jnp.where(memory.exists[:, None], memory.keys, 0)  # empty slots may hold NaN
     keys = jnp.concatenate([keys, jax.lax.stop_gradient(held).astype(keys.dtype)])
     further = Latents(memory.positions, memory.exists)
     return keys, jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
 
 
 def _check_maps(maps, c, predictions):
-    """One map an offset leads from the width of the contexts to that of the predictions."""
+    """Check that `maps` holds one matrix per offset, from context width to latent width."""
     *latents, num_offsets, width = predictions.shape
     wanted = (num_offsets, c.shape[-1], width)
     if maps.shape != wanted or c.shape[:-1] != tuple(latents):
         raise UserError(
-            f"maps has shape {maps.shape}, c {c.shape} and predictions {predictions.shape}: they "
-            "must be (k, h, d), (b, t, ..., h) and (b, t, ..., k, d)"
+            f"maps, c and predictions do not fit (got {maps.shape}, {c.shape} and "
+            f"{predictions.shape}): pass (k, h, d), (b, t, ..., h) and (b, t, ..., k, d)"
         )
 
 
 def _check_offsets(offsets, num_offsets, length):
-    """Offsets ascend, one a prediction, and some anchor has a latent that far ahead."""
-    fix = f"name {num_offsets} whole numbers, one a prediction, each above the one before"
+    """Check that offsets ascend, match the predictions and fit the length of the sequences."""
+    fix = f"pass {num_offsets} ascending whole numbers, one per prediction"
     check_type("offsets", offsets, tuple | list | range | np.ndarray, fix)
     ascend = all(a < b for a, b in zip((0, *offsets), offsets, strict=False))
     if len(offsets) != num_offsets or not ascend or any(int(k) != k for k in offsets):
         raise UserError(f"offsets do not fit the predictions (got {tuple(offsets)}): {fix}")
     if max(offsets) >= length:
         raise UserError(
-            f"an offset of {max(offsets)} needs sequences of more than {max(offsets)} latents, but "
-            f"these have {length}: predict fewer latents ahead, or lengthen the window"
+            f"offset {max(offsets)} exceeds the sequences (got {length} latents): predict fewer "
+            "latents ahead, or lengthen the window"
         )
 
 
 def projection_pays(m: int, n: int, h: int, d: int) -> bool:
-    """Whether n candidates brought down to the width of m contexts take fewer operations.
+    """Return whether projecting n candidates to the width of m contexts takes fewer operations.
 
-    n d h + m n h for candidates and scores, against m d h + m n d for predictions and scores.
+    Projection takes n d h + m n h operations for candidates and scores; without it, predictions and
+    scores take m d h + m n d.
 
     >>> projection_pays(1024, 1024, 256, 512), projection_pays(1024, 100_000, 500, 512)
     (True, False)
@@ -274,13 +278,13 @@ def projection_pays(m: int, n: int, h: int, d: int) -> bool:
 
 
 def project(keys: Float[Array, "n d"], maps: Float[Array, "k h d"]) -> Float[Array, "k n h"]:
-    """W_k^T z: the candidates of each offset, as wide as the contexts."""
-    # One product an offset: of a single one for all, the offsets would have to be moved outwards.
+    """Return W_k^T z: the candidates of each offset, as wide as the contexts."""
+    # One product per offset: a single one for all would need a transpose of the offsets.
     return jnp.stack([keys @ w.T for w in maps.astype(keys.dtype)])
 
 
 def _append(x, value):
-    """The value as a last column: spread in float32, so that its gradient is summed in float32."""
+    """Append the value as a column; broadcasting in float32 also sums its gradient in float32."""
     column = jnp.broadcast_to(jnp.asarray(value, jnp.float32), x[..., :1].shape)
     return jnp.concatenate([x, column.astype(x.dtype)], -1)
 
@@ -293,11 +297,11 @@ def aligned_losses(
     plan: Plan,
     num_lanes: int,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k b"]]:
-    """Return `summed_losses` against one candidate from each sequence, at the positive's place.
+    """Return `summed_losses` with one candidate per sequence, at the positive's time and lane.
 
     Only b of the b t candidates can be negatives, so only these are scored: 1 / t of the work, with
-    the same result. Latents are (b, a), `num_lanes` for each time in order, so that an offset of k
-    is k num_lanes entries ahead (`inputs.is_grid`).
+    the same result. Latents are (b, a), with `num_lanes` entries for each time in order, so an
+    offset of k is k num_lanes entries ahead (`inputs.is_grid`).
     """
     b, a = keys.shape[:2]
     loss: Any = plan.loss or info_nce
@@ -306,7 +310,7 @@ def aligned_losses(
     rows, received = [], []
     for i, k in enumerate(plan.offsets):
 
-        def at_index(query, key, here, there, rng, k=k):  # of all sequences: (b, d), (b,)
+        def at_index(query, key, here, there, rng, k=k):  # all sequences: (b, d), (b,)
             scores, allowed, positives = compare(query, key, here, there, plan.rule, k)
             allowed &= jnp.diagonal(positives)[:, None]
             alike = find_alike(here, there) if describe(loss).uses_group_positives else None
@@ -336,7 +340,7 @@ def aligned_losses(
 
 
 def _losses_of(scores, loss, positives, allowed, alike, rng, choose):
-    """Return losses of the anchors (b,) from scores (b, b), and the contrasted scores and mask."""
+    """Return the losses of anchors (b,) from scores (b, b), and the contrasted scores and mask."""
     positive = jnp.diagonal(scores)
     if alike is not None:
         where, positives = allowed & ~alike, positives | (allowed & alike)
@@ -349,16 +353,16 @@ def _losses_of(scores, loss, positives, allowed, alike, rng, choose):
 
 
 def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = None) -> OffsetSums:
-    """Sums over the anchors (..., b, a) of each offset; no gradient.
+    """Return the sums over the anchors (..., b, a) of each offset, without a gradient.
 
-    `received` are the sequences' weights as negatives of each other (`received_weights`), None
-    if they are negatives of none.
+    `received` holds the weights that sequences receive as negatives of each other
+    (`received_weights`), None if they are not each other's negatives.
     """
     return sum_sequences(scores.counted, *anchor_numbers(scores), received=received)
 
 
 def anchor_numbers(scores: AnchorScores) -> tuple[Float[Array, "..."], ...]:
-    """Return the numbers of each anchor that `OffsetSums` adds up, from `loss` to `pairwise`."""
+    """Return the terms per anchor that `OffsetSums` adds up, from `loss` to `pairwise`."""
     n = scores.num_candidates
     return (
         scores.loss,
@@ -375,9 +379,9 @@ def sum_sequences(
     *numbers: Float[Array, "k b a"],
     received: Float[Array, "k b"] | None = None,
 ) -> OffsetSums:
-    """Return sums over anchors; no gradient.
+    """Return the sums over anchors, without a gradient.
 
-    Numbers of each anchor, 0 if not counted, are those of `OffsetSums` from `loss` to `pairwise`.
+    `numbers` are the fields of `OffsetSums` from `loss` to `pairwise` per anchor, 0 if not counted.
     """
     known = jax.lax.stop_gradient((counted, *numbers, received))
     known = jax.tree.map(lambda x: x.astype(jnp.float32), known)

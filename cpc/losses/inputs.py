@@ -1,7 +1,7 @@
-"""Checks of the arguments that losses of a batch share, and their arrays without padding.
+"""Validation of the arguments that batch losses share, and removal of padding from their arrays.
 
-Known positions, such as NumPy arrays or arrays outside of `jax.jit`, are checked in Python; for
-traced positions the compiled program finds whether they fit.
+Known positions, such as NumPy arrays or arrays outside of `jax.jit`, are checked in Python. Traced
+positions are checked in the compiled program.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from cpc.types import (
 
 
 def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: Any) -> None:
-    """Check that each argument has its type, and that outputs and positions fit each other."""
+    """Check the type of each argument, and that outputs and positions fit each other."""
     check_type("outputs", outputs, CPCOutputs, "pass CPCOutputs(z, c, predictions)")
     check_type("positions", positions, AnyPosition, "pass Position.grid(b, t) of cpc.types")
     fix = "pass a rule such as cpc.negatives.batch, or Rule(name, function)"
@@ -49,25 +49,25 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: 
     num_offsets = predictions.shape[-2] if predictions.ndim > 1 else 0
     if z.ndim < 3 or not num_offsets or predictions.shape != (*latents, num_offsets, width):
         raise UserError(
-            f"z has shape {z.shape} and predictions {predictions.shape}: they must be "
-            "(b, t, ..., d) and (b, t, ..., k, d), with k of 1 or more"
+            f"z and predictions do not fit (got shapes {z.shape} and {predictions.shape}): pass "
+            "(b, t, ..., d) and (b, t, ..., k, d), with k at least 1"
         )
     for name, each in positions._asdict().items():
         if not isinstance(each, int):
             check_array(f"the positions' {name}", each, np.integer)
         if not broadcasts_to(jnp.shape(each), tuple(latents)):
             raise UserError(
-                f"the positions' {name} has shape {jnp.shape(each)}: it must broadcast to that of "
-                f"the latents, {tuple(latents)}"
+                f"the positions' {name} does not fit latents {tuple(latents)} "
+                f"(got shape {jnp.shape(each)}): pass an array that broadcasts to them"
             )
 
 
 def read_batch(
     outputs: CPCOutputs, positions: AnyPosition, where: Bool[Array, "b t ..."] | None
 ) -> tuple[CPCOutputs, Latents]:
-    """Return outputs with zeros for padding, and the latents of each sequence in a row, (b, a)."""
+    """Return outputs with zeros for padding, and the latents of each sequence as a row, (b, a)."""
     exists = read_mask("where", where, outputs.z.shape[:-1])
-    if where is not None:  # padding may hold anything, and 0 * NaN is NaN
+    if where is not None:  # padding may hold NaN, and 0 * NaN is NaN
         z, c, predictions = outputs
         outputs = CPCOutputs(
             jnp.where(where[..., None], z, 0.0),
@@ -87,6 +87,9 @@ def check_layout(
     """Return whether the positions have the structure that the rule assumes.
 
     The result is a traced boolean if the positions are traced.
+
+    Raises:
+      UserError: the positions are known and do not have that structure.
     """
     num_shards = plan.num_shards(shape[0])
     if is_aligned:
@@ -98,17 +101,17 @@ def check_layout(
     if fits is False:
         name = getattr(plan.rule, "name", "given")
         raise UserError(
-            f"under the rule {name} the times of all sequences must count upwards from the same, "
-            "in the same lanes: leave no gap, or pass Rule.aligned=False for the whole batch"
+            f"positions are not aligned under the rule {name}: give all sequences the same lanes "
+            "and consecutive times, or set Rule.aligned=False"
             if is_aligned
-            else f"under the rule {name} each {plan.shard_size} sequences after each other must be "
-            "a shard: sort the batch by sequence, or pass Rule.shard_size=None"
+            else f"positions are not in shards of {plan.shard_size} sequences under the rule "
+            f"{name}: sort the batch by sequence, or set Rule.shard_size=None"
         )
     return fits
 
 
 def check_batch(positions: AnyPosition, shape: tuple[int, ...], plan: Plan) -> None:
-    """Check that some latent of the shape has a negative, if the positions are known."""
+    """Check that some latent of the batch has a negative, if the positions are known."""
 
     def allows(anchor, candidate, offset):
         allowed = plan.rule(anchor, candidate, offset)
@@ -127,8 +130,8 @@ def mark_misfit(
 ) -> Float[Array, ""]:
     """Return the loss, or NaN if the positions do not fit the rule.
 
-    A sequence that `is_alone` must have an anchor with a negative; in a batch of several, groups
-    may leave none by chance.
+    A sequence that `is_alone` must have an anchor with a negative; in a larger batch, groups may
+    leave none by chance.
     """
     if is_alone:
         fits &= num_anchors.any()
@@ -136,11 +139,11 @@ def mark_misfit(
 
 
 def is_grid(positions: AnyPosition, where: Any, shape: tuple[int, ...]) -> Any:
-    """Return whether all sequences have the same lanes, and times that count upwards from the same.
+    """Return whether all sequences share their lanes and their first time, with consecutive times.
 
-    Positions broadcast to the shape (b, t, *lanes); latents that do not exist may be anywhere.
+    Positions broadcast to the shape (b, t, *lanes); the positions of masked latents are ignored.
     """
-    xp, exists = _read(positions, where, shape)
+    xp, exists = _choose_library(positions, where, shape)
     b, t = shape[:2]
     time, lane = (
         xp.broadcast_to(xp.asarray(x), shape).reshape(b, t, -1)
@@ -148,20 +151,20 @@ def is_grid(positions: AnyPosition, where: Any, shape: tuple[int, ...]) -> Any:
     )
     start = time - xp.arange(t)[:, None]
     exists = exists.reshape(b, t, -1)
-    lanes, of_lanes = (xp.moveaxis(x, -1, 0).reshape(lane.shape[-1], -1) for x in (lane, exists))
-    times_fit = _one_value_each(xp, start.reshape(1, -1), exists.reshape(1, -1))
-    return _known(times_fit & _one_value_each(xp, lanes, of_lanes))
+    lanes, mask = (xp.moveaxis(x, -1, 0).reshape(lane.shape[-1], -1) for x in (lane, exists))
+    times_fit = _has_value_per_row(xp, start.reshape(1, -1), exists.reshape(1, -1))
+    return _to_bool(times_fit & _has_value_per_row(xp, lanes, mask))
 
 
 def is_in_shards(
     positions: AnyPosition, where: Any, shape: tuple[int, ...], shard_size: int
 ) -> Any:
-    """Return whether so many sequences after each other, (b, t, ...), are always one shard."""
-    xp, exists = _read(positions, where, shape)
+    """Return whether each `shard_size` consecutive sequences (b, t, ...) form one shard."""
+    xp, exists = _choose_library(positions, where, shape)
     shard = xp.broadcast_to(xp.asarray(positions.sequence), shape) // shard_size
     num_shards = shape[0] // shard_size
-    return _known(
-        _one_value_each(xp, shard.reshape(num_shards, -1), exists.reshape(num_shards, -1))
+    return _to_bool(
+        _has_value_per_row(xp, shard.reshape(num_shards, -1), exists.reshape(num_shards, -1))
     )
 
 
@@ -170,8 +173,8 @@ def check_negatives(
 ) -> None:
     """Check that some anchor has a positive and a negative, if all positions are known.
 
-    Latents count whether they exist or not, since a batch may hold little but padding. Anchors are
-    compared with all candidates in blocks until one is found, which mostly is in the first block.
+    The check ignores masks, because a batch may consist mostly of padding. It compares blocks of
+    anchors with all candidates until one anchor passes, usually in the first block.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((anchors, candidates))):
         return
@@ -201,15 +204,15 @@ def check_negatives(
     )
 
 
-def _read(positions, where, shape) -> tuple[Any, Any]:
-    """The library that can look at the positions, and which latents exist."""
+def _choose_library(positions, where, shape) -> tuple[Any, Any]:
+    """Return the array library for the positions, NumPy unless they are traced, and the mask."""
     leaves = jax.tree.leaves((positions, where))
     xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
     return xp, xp.ones(shape, bool) if where is None else xp.asarray(where)
 
 
-def _one_value_each(xp, x, exists) -> Any:
-    """Whether each row holds one value where it exists, and no two rows the same."""
+def _has_value_per_row(xp, x, exists) -> Any:
+    """Return whether each row holds a single value under its mask, different between rows."""
     highest = np.iinfo(np.int32).max
     least = xp.where(exists, x, highest).min(-1)
     most = xp.where(exists, x, -highest).max(-1)
@@ -218,5 +221,5 @@ def _one_value_each(xp, x, exists) -> Any:
     return (least >= most).all() & differ.all()
 
 
-def _known(fits):
+def _to_bool(fits):
     return fits if isinstance(fits, Tracer) else bool(fits)

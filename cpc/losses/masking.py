@@ -1,4 +1,4 @@
-"""What the losses share: rows of scores checked, in float32, with the masked entries taken out."""
+"""Validated rows of scores in float32 with masked entries zeroed, and their reductions."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,41 +11,40 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.types import UserError, check_array
 
-#: One number for all rows, learnable if it is an array.
+#: One value for all rows; an array can be learned.
 Number: TypeAlias = float | int | Float[Array, ""]
-#: One number, one for each anchor, or one for each of an anchor's positives.
+#: One value, one per anchor, or one per anchor and positive.
 OfPositive: TypeAlias = Number | Float[Array, " m"] | Float[Array, "m p"]
-#: One number, one for each candidate that the anchors share, or one for each entry.
+#: One value, one per candidate shared by the anchors, or one per anchor and candidate.
 OfNegatives: TypeAlias = Number | Float[Array, " n"] | Float[Array, "m n"]
 
 
 class Rows(NamedTuple):
-    """Scores of m anchors in float32; entries that do not count are 0, whatever they were."""
+    """Scores of m anchors in float32; masked entries are 0 even if they were NaN."""
 
     positive: Float[Array, "m p"]
     negatives: Float[Array, "m n"]
     where_positive: Bool[Array, "m p"]
     where: Bool[Array, "m n"]
     counted: Bool[Array, " m"]
-    """Anchors that have a negative and a positive; the loss of the others is 0."""
+    """Anchors with at least one positive and one negative; the others have loss 0."""
 
     @property
     def num_negatives(self) -> Float[Array, " m"]:
-        """Negatives of each anchor, at least 1 so that it can divide and have a logarithm."""
+        """Number of negatives per anchor, at least 1 for finite quotients and logarithms."""
         return jnp.maximum(self.where.sum(-1), 1).astype(jnp.float32)
 
 
 def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = None) -> Rows:
-    """Check the shapes and take out what does not count, before any arithmetic can see it."""
+    """Validate shapes and masks, and zero masked entries before they enter any arithmetic."""
     check_array("positive", positive)
     check_array("negatives", negatives)
     if positive.ndim not in (1, 2):
-        raise UserError(f"positive has shape {positive.shape}: it must be (m,) or (m, p)")
+        raise UserError(f"positive is not scores (got shape {positive.shape}): pass (m,) or (m, p)")
     m = positive.shape[0]
     if negatives.ndim != 2 or negatives.shape[0] != m:
         raise UserError(
-            f"negatives has shape {negatives.shape}: with {m} anchors in positive it must be "
-            f"({m}, n)"
+            f"negatives do not fit {m} anchors (got shape {negatives.shape}): pass scores ({m}, n)"
         )
     if where is None and where_positive is None and positive.shape == negatives.shape != (m, 1):
         raise UserError(
@@ -55,7 +54,8 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
     if positive.ndim == 1:
         if where_positive is not None:
             raise UserError(
-                "where_positive needs several positives: give positive the shape (m, p)"
+                f"where_positive needs several positives (got positive of shape {positive.shape}): "
+                "pass positive of shape (m, p)"
             )
         positive = positive[:, None]
     where = read_mask("where", where, negatives.shape)
@@ -70,12 +70,12 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
 
 
 def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
-    """`read_rows` of anchors with one positive each, for losses that know no more."""
+    """Apply `read_rows` to anchors with one positive each, for losses without several positives."""
     check_array("positive", positive)
     if positive.ndim != 1:
         raise UserError(
-            f"positive has shape {positive.shape}: it must be (m,), one positive an anchor: "
-            "pass scores, not embeddings, and give each of several positives a row of its own"
+            f"positive is not one score per anchor (got shape {positive.shape}): pass scores (m,), "
+            "not embeddings, with one row per positive"
         )
     return read_rows(positive, negatives, where)
 
@@ -88,7 +88,7 @@ def check_matrix(name: str, value: Any) -> None:
 
 
 def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
-    """What counts; all of it, if no mask is given."""
+    """Return the validated mask, or a mask of ones if it is None."""
     if mask is None:
         return jnp.ones(shape, bool)
     if not hasattr(mask, "dtype"):
@@ -96,31 +96,32 @@ def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
         raise UserError(f"{name} is not an array (got {type(mask).__name__}): {fix}")
     if mask.shape != shape or mask.dtype != bool:
         raise UserError(
-            f"{name} is {mask.dtype} of shape {mask.shape}: it must be booleans of the shape "
-            f"{shape}"
+            f"{name} is not a matching mask (got {mask.dtype} of shape {mask.shape}): "
+            f"pass booleans of shape {shape}"
         )
     return mask
 
 
 def scale(rows: Rows, temperature: Any) -> Rows:
-    """Rows with the scores divided by a temperature."""
+    """Divide all scores by a temperature."""
     check("temperature", temperature, above=0)
     tau = jnp.asarray(temperature, jnp.float32)
     return rows._replace(positive=rows.positive / tau, negatives=rows.negatives / tau)
 
 
 def divide(queries: Any, temperature: Any, dtype: Any) -> Any:
-    """Queries over a temperature, in the dtype of the keys.
+    """Divide queries by a temperature and cast them to `dtype`.
 
-    The temperature is read in float32: in the dtype of what it divides its gradient would be summed
-    in that, and the sum of many small parts in bfloat16 stops growing.
+    The division runs in float32 because the temperature's gradient is summed in the dtype of the
+    division, and a bfloat16 sum of many small terms stops growing.
     """
     scaled = queries / jnp.asarray(temperature, jnp.float32)
-    return scaled.astype(jax.dtypes.canonicalize_dtype(dtype))  # NumPy has float64 without x64
+    # A NumPy dtype may be float64 although x64 is off.
+    return scaled.astype(jax.dtypes.canonicalize_dtype(dtype))
 
 
 def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
-    """Rows with corrections taken off the scores; where nothing counts, nothing is read."""
+    """Subtract corrections from the scores, ignoring them at masked entries."""
     from_positive = jnp.asarray(from_positive, jnp.float32)
     if from_positive.ndim == 1:
         from_positive = from_positive[:, None]
@@ -131,8 +132,8 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
     ):
         if not broadcasts_to(correction.shape, scores.shape):
             raise UserError(
-                f"the correction of {name} has shape {correction.shape}: it must be one number or "
-                f"fit the scores, {scores.shape}"
+                f"the correction of {name} does not fit scores {scores.shape} (got shape "
+                f"{correction.shape}): pass one number or an array that broadcasts to them"
             )
     return rows._replace(
         positive=rows.positive - jnp.where(rows.where_positive, from_positive, 0.0),
@@ -141,7 +142,7 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
 
 
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether an array of the shape can be read as one of the target."""
+    """Return whether an array of `shape` broadcasts to `target` without changing it."""
     try:
         return jnp.broadcast_shapes(shape, target) == target
     except ValueError:
@@ -149,7 +150,7 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def log_sum_exp(scores: Float[Array, "m n"], where: Bool[Array, "m n"]) -> Float[Array, " m"]:
-    """Log of the sum of e^s over a row's counted scores; 0, with no gradient, if it has none."""
+    """Return the log of each row's sum of e^s over unmasked scores; an empty row gives 0."""
     highest = _highest(scores, where)
     total = jnp.exp(jnp.where(where, scores, -jnp.inf) - highest[:, None]).sum(-1)
     return highest + jnp.log(jnp.where(where.any(-1), total, 1.0))
@@ -161,22 +162,22 @@ def _highest(scores, where):
 
 
 def mean_where(x: Float[Array, "m p"], where: Bool[Array, "m p"]) -> Float[Array, " m"]:
-    """Mean of a row's counted entries; 0 if it has none."""
+    """Return the mean of each row's unmasked entries, or 0 for an empty row."""
     return jnp.where(where, x, 0.0).sum(-1) / jnp.maximum(where.sum(-1), 1)
 
 
 def softmax_loss(rows: Rows) -> Float[Array, " m"]:
-    """Cross-entropy of the softmax over positives and negatives, label 1 / p on each positive."""
+    """Return the softmax cross-entropy over all candidates, with label 1 / p per positive."""
     scores = jnp.concatenate([rows.positive, rows.negatives], -1)
     where = jnp.concatenate([rows.where_positive, rows.where], -1)
-    highest = _highest(scores, where)[:, None]  # leaves first: large scores keep their differences
+    highest = _highest(scores, where)[:, None]  # subtracted first to keep precision at large scores
     total = log_sum_exp(scores - highest, where)[:, None]
     loss = mean_where(total - (rows.positive - highest), rows.where_positive)
     return jnp.where(rows.counted, loss, 0.0)
 
 
 def logistic_loss(rows: Rows) -> Float[Array, " m"]:
-    """Sum of binary cross-entropies: label 1 / p on each positive, 0 on each negative."""
+    """Return summed binary cross-entropies, with label 1 / p per positive and 0 per negative."""
     num_positives = rows.where_positive.sum(-1, keepdims=True, dtype=jnp.float32)
     label = 1 / jnp.maximum(num_positives, 1)
     as_positive = label * jax.nn.softplus(-rows.positive)
@@ -189,14 +190,14 @@ def logistic_loss(rows: Rows) -> Float[Array, " m"]:
 def check(
     name: str, value: Any, *, above: float | int = -jnp.inf, least: float | int = -jnp.inf
 ) -> None:
-    """Refuse anything but one number, and one that is known and too small or NaN."""
+    """Check that a value is a single number and, unless it is traced, within the bound."""
     if not isinstance(value, int | float):
         check_array(name, value)
     if jnp.ndim(value):
-        raise UserError(f"{name} has shape {jnp.shape(value)}: it must be one number")
+        raise UserError(f"{name} is not one number (got shape {jnp.shape(value)}): pass a scalar")
     if isinstance(value, Tracer):
         return
-    # Of jax, even an array that is known compares to a tracer within jit.
+    # Under jit, comparing even a known JAX array gives a tracer; a NumPy array does not.
     if not above < np.asarray(value) >= least:
-        limit = f"above {above}" if above > -jnp.inf else f"{least} or more"
-        raise UserError(f"{name} is {value}: it must be {limit}")
+        limit = f"above {above}" if above > -jnp.inf else f"of {least} or more"
+        raise UserError(f"{name} is out of range (got {value}): pass a number {limit}")

@@ -1,7 +1,7 @@
-"""InfoNCE and its kin: noise of known density, debiased or hard negatives.
+"""InfoNCE and related losses: noise-contrastive estimation, debiased and hard-weighted negatives.
 
-`decoupled` leaves the positive out of the denominator, `debiased` takes the false negatives out of
-it, and `hard_weighted` tilts it to negatives that score high.
+`decoupled` removes the positive from the denominator, `debiased` corrects the denominator for false
+negatives, and `hard_weighted` puts more weight on negatives with high scores.
 """
 
 import math
@@ -35,18 +35,18 @@ def info_nce(
     where_positive: Bool[Array, "m p"] | None = None,
     temperature: Number = 1.0,
 ) -> Float[Array, " m"]:
-    """Loss of each anchor, in nats.
+    """Return the InfoNCE loss of each anchor, in nats.
 
     L = log [ e^s+ + sum_j e^s_j ] - s+, over the negatives j (van den Oord et al. 2018, eq. 4).
 
-    The optimal score is log p(x|c) / q(x) + h(c) with negatives from q, for any number of them.
-    log N - L, with N = 1 + negatives, bounds the mutual information from below when the negatives
-    are independent draws from the marginal; otherwise it is an estimate.
+    The optimal score is log p(x|c) / q(x) + h(c) with negatives from q, for any number of
+    negatives. With N = 1 + negatives, log N - L is a lower bound on the mutual information if the
+    negatives are independent draws from the marginal; otherwise it is an estimate.
 
-    An anchor with several positives has the mean of their losses, each against the negatives alone:
-    the other positives are not in its denominator.
+    The loss of an anchor with several positives is the mean of the losses of its positives. Each
+    positive is contrasted with the negatives alone, not with the other positives.
 
-    Negatives outside of `where`, and positives outside of `where_positive`, may be NaN and get a
+    Negatives masked by `where` and positives masked by `where_positive` may be NaN and receive a
     gradient of exactly zero. The temperature divides all scores.
 
     Equal scores give exactly log N:
@@ -75,15 +75,15 @@ def ranking_nce(
     log_noise_positive: Number | Float[Array, " m"] = 0.0,
     log_noise_negatives: OfNegatives = 0.0,
 ) -> Float[Array, " m"]:
-    """Ranking NCE of each anchor, in nats: InfoNCE of the scores less the log density of the noise.
+    """Return ranking NCE of each anchor, in nats: InfoNCE with the log noise density subtracted.
 
     L = -log [ e^(s_0 - log q_0) / sum_(j = 0..K) e^(s_j - log q_j) ]  (Ma & Collins 2018)
 
-    The correction is on every candidate, the positive too. The optimal score is log p(x|c) + h(c)
-    for every K, with negatives drawn independently from q and accidental hits kept: the normaliser
-    may depend on c freely. Log q of the negatives is one number, (n,) or (m, n).
+    Every candidate is corrected, including the positive. The optimal score is log p(x|c) + h(c) for
+    every K if the negatives are drawn independently from q and accidental hits are kept, so the
+    normaliser may depend on c. Log q of the negatives is one number, (n,) or (m, n).
 
-    A candidate that the noise draws three times as often weighs a third:
+    A candidate that the noise draws three times as often has a third of the weight:
 
     >>> log_q = jnp.log(jnp.array([1.0, 3.0, 3.0]))
     >>> loss = ranking_nce(jnp.zeros(1), jnp.zeros((1, 3)), log_noise_negatives=log_q)
@@ -104,23 +104,24 @@ def nce(
     log_noise_negatives: OfNegatives,
     log_normalizer: Number | Float[Array, " m"] = 0.0,
 ) -> Float[Array, " m"]:
-    """Binary NCE of each anchor, in nats: is a candidate data, or one of the k noise samples?
+    """Return binary NCE of each anchor, in nats: classify each candidate as data or as noise.
 
     L = -log sigma(D_0) - sum_(j = 1..k) log sigma(-D_j),  D = s - log Z - log(k q)
 
-    (Gutmann & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z +
-    log p(x|c): normalised if log Z is held at 0, while a learned log Z takes the constant.
-    There is no log N.
+    (Gutmann & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z + log p(x|c),
+    which is normalised if log Z is fixed at 0; a learned log Z absorbs the constant. log N - L is
+    not defined.
 
     Args:
-      positive: with p of them each is labelled 1 / p, as TensorFlow does: as data with weight
-        1 / p, as noise with the rest.
-      negatives: scores of the noise samples; accidental hits belong there.
+      positive: each of p positives has label 1 / p, as in TensorFlow: it counts as data with weight
+        1 / p and as noise with the rest.
+      negatives: scores of the noise samples, including accidental hits.
       log_noise_positive: log q: one number, (m,) or (m, p).
       log_noise_negatives: log q: one number, (n,) or (m, n).
       log_normalizer: log Z, for all anchors or for each; it may be learned.
 
-    One noise sample, both candidates as likely under the model as under the noise: two fair coins.
+    With one noise sample, and both candidates as likely under the model as under the noise, the
+    loss is that of two fair coins:
 
     >>> nce(jnp.zeros(1), jnp.zeros((1, 1)), log_noise_positive=0.0, log_noise_negatives=0.0)
     Array([1.3862944], dtype=float32)
@@ -136,15 +137,15 @@ def negative_sampling(
     negatives: Float[Array, "m n"],
     where: Bool[Array, "m n"] | None = None,
 ) -> Float[Array, " m"]:
-    """Negative sampling of each anchor, in nats: binary NCE that leaves log(k q) in the score.
+    """Return the negative sampling loss of each anchor, in nats: binary NCE without log(k q).
 
     L = -log sigma(s_0) - sum_(j = 1..K) log sigma(-s_j)  (Mikolov et al. 2013, eq. 4)
 
-    The optimal score is log p(x|c) / q(x) - log K; with q the marginal, the pointwise mutual
-    information less log K (Levy & Goldberg 2014, section 3). There is no log N.
-    Several positives count as in `nce`.
+    The optimal score is log p(x|c) / q(x) - log K; if q is the marginal, this is the pointwise
+    mutual information minus log K (Levy & Goldberg 2014, section 3). log N - L is not defined.
+    Several positives are labelled as in `nce`.
 
-    Scores of zero are 1 + K fair coins:
+    Scores of zero give the loss of 1 + K fair coins:
 
     >>> negative_sampling(jnp.zeros(1), jnp.zeros((1, 3))) / jnp.log(2.0)
     Array([4.], dtype=float32)
@@ -160,16 +161,16 @@ def decoupled(
     temperature: Number = 1.0,
     positive_weight: Number | Float[Array, " m"] = 1.0,
 ) -> Float[Array, " m"]:
-    """Decoupled contrastive loss of each anchor, in nats: no positive in the denominator.
+    """Return the decoupled loss of each anchor, in nats, whose denominator lacks the positive.
 
     L = -w s_0 / tau + log sum_(j = 1..K) e^(s_j / tau)  (Yeh et al. 2022)
 
-    An easy anchor's gradients no longer shrink by its 1 - p_positive. The loss may be negative. The
-    optimal score tends to log r + h(c) as K grows; at finite K only bounded scores, such as
-    cosines, are sure to have an optimum. log K - L is an estimate, biased upwards.
-    `decoupled_weights` makes the w of DCLW.
+    The gradient of an easy anchor is not scaled down by its 1 - p_positive. The loss may be
+    negative. The optimal score tends to log r + h(c) as K grows; at finite K an optimum is
+    guaranteed only for bounded scores, such as cosines. log K - L is an estimate, biased upwards.
+    `decoupled_weights` computes the w of DCLW.
 
-    Two negatives as good as the positive cost log 2; the positive itself is no rival:
+    Two negatives with the score of the positive cost log 2:
 
     >>> decoupled(jnp.ones(1), jnp.ones((1, 2)), temperature=0.5) - jnp.log(2.0)
     Array([0.], dtype=float32)
@@ -183,11 +184,11 @@ def decoupled(
 def decoupled_weights(
     positive: Float[Array, " m"], *, sigma: float | int = 0.5
 ) -> Float[Array, " m"]:
-    """Weights of the positives in DCLW: far positives weigh more, and the mean is 1.
+    """Return the weights of the positives in DCLW, larger for low-scoring positives, with mean 1.
 
     w_i = 2 - m e^(s_i / sigma) / sum_j e^(s_j / sigma)  (Yeh et al. 2022)
 
-    They hold no gradient, and unlike a loss they look at all m anchors.
+    The weights carry no gradient and, unlike a loss, depend on all m anchors.
 
     >>> decoupled_weights(jnp.array([0.7, 0.7]))
     Array([1., 1.], dtype=float32)
@@ -207,22 +208,22 @@ def debiased(
     least: Number | Float[Array, " m"] = -1.0,
     extra_positives: Float[Array, "m p"] | None = None,
 ) -> Float[Array, " m"]:
-    """Debiased contrastive loss of each anchor, in nats: takes out the negatives of its own class.
+    """Return the debiased contrastive loss of each anchor, in nats, corrected for false negatives.
 
     L = -log [ e^(s_0 / tau) / (e^(s_0 / tau) + K g) ]
     g = max { [ mean_j e^(s_j / tau) - pi mean_v e^(s_v / tau) ] / (1 - pi),  e^(-1 / tau) }
 
-    (Chuang et al. 2020, section 4) over the negatives j and draws v of the anchor's own class.
-    The floor is the least that a cosine score can give. The optimal score is log p+ / p- + h(c),
-    the ratio to true negatives; pi = 0 is InfoNCE. log N - L is an estimate, no bound. `cpc_loss`,
-    whose scores come divided by its temperature, gives the least itself.
+    (Chuang et al. 2020, section 4) over the negatives j and draws v from the anchor's own class.
+    The floor is the lowest value that a cosine can give. The optimal score is log p+ / p- + h(c),
+    the ratio to true negatives; pi = 0 is InfoNCE. log N - L is an estimate, not a bound.
+    `cpc_loss` divides the scores by its temperature and sets `least` accordingly.
 
     Args:
-      prior: pi, the probability that a random draw is of the anchor's class.
-      least: the lowest score that can be: -1 of a cosine.
-      extra_positives: scores of the draws v; the positive itself if there are none.
+      prior: pi, the probability that a random draw has the anchor's class.
+      least: lowest possible score; -1 for a cosine.
+      extra_positives: scores of the draws v; by default the positive itself.
 
-    At equal scores the correction takes away as much as it scales up: log N.
+    At equal scores the correction cancels and the loss is log N:
 
     >>> debiased(jnp.ones(1), jnp.ones((1, 3)), prior=0.1, temperature=0.5) - jnp.log(4.0)
     Array([0.], dtype=float32)
@@ -250,16 +251,18 @@ def hard_weighted(
     least: Number | Float[Array, " m"] = -1.0,
     extra_positives: Float[Array, "m p"] | None = None,
 ) -> Float[Array, " m"]:
-    """Debiased loss of each anchor, in nats, with the negatives tilted towards the anchor.
+    """Return the debiased loss of each anchor, in nats, with more weight on hard negatives.
 
     The mean over negatives in `debiased` becomes mean_j w_j e^(s_j / tau),
     w_j = e^(beta s_j / tau) / mean_i e^(beta s_i / tau)  (Robinson et al. 2021, section 3).
 
-    beta = 0 is `debiased`; a large beta leaves the hardest negative. The gradient flows through the
-    weights, as in the authors' code. The optimal score is log p+ over the tilted noise, + h(c).
-    log N - L is an estimate, no bound. The other arguments are those of `debiased`.
+    beta (`concentration`) = 0 is `debiased`; a large beta leaves only the hardest negative. The
+    gradient flows through the weights, as in the authors' code. The optimal score is log p+ over
+    the reweighted noise, + h(c). log N - L is an estimate, not a bound. The other arguments are as
+    in `debiased`.
 
-    Scores log 1 and log 3 with beta = 1: the mean (1 + 9) / (1 + 3) = 2.5 instead of 2, twice.
+    For scores log 1 and log 3 with beta = 1, the mean of 2 becomes (1 + 9) / (1 + 3) = 2.5, times 2
+    negatives:
 
     >>> hard_weighted(
     ...     jnp.zeros(1), jnp.log(jnp.array([[1.0, 3.0]])), prior=0, concentration=1, temperature=1
@@ -267,7 +270,7 @@ def hard_weighted(
     Array([0.], dtype=float32)
     """
     if not 0 <= prior < 1:
-        raise UserError(f"prior is {prior}: it must be at least 0 and below 1")
+        raise UserError(f"prior is out of range (got {prior}): pass a probability below 1")
     check("concentration", concentration, least=0)
     rows = scale(read_single(positive, negatives, where), temperature)
     concentration, tau, least = (
@@ -277,7 +280,7 @@ def hard_weighted(
     if extra_positives is not None:
         if extra_positives.ndim != 2 or extra_positives.shape[0] != positive.shape[0]:
             raise UserError(
-                f"extra_positives has shape {extra_positives.shape}: it must be "
+                f"extra_positives do not fit (got shape {extra_positives.shape}): pass "
                 f"({positive.shape[0]}, p)"
             )
         own = extra_positives.astype(jnp.float32) / tau
@@ -294,7 +297,7 @@ def hard_weighted(
 
 
 def _log_less_own(log_noise, log_own):
-    """Of a and b, log (e^a - e^b), and -inf where that is negative, for the floor to replace."""
+    """Return log (e^a - e^b), or -inf if e^a <= e^b, which the floor replaces."""
     gap = log_own - log_noise
     positive = gap < 0
     rest = jnp.log(-jnp.expm1(jnp.where(positive, gap, -1.0)))

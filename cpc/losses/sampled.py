@@ -1,4 +1,4 @@
-"""Softmax and logistic losses over a vocabulary, whole or from a sample of it as in TensorFlow."""
+"""Softmax and logistic losses over a vocabulary, in full or from a sample as in TensorFlow."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypedDict, Unpack
@@ -28,23 +28,24 @@ def sampled_softmax(
     log_q_positive: OfPositive = 0.0,
     log_q_negatives: OfNegatives = 0.0,
 ) -> Float[Array, " m"]:
-    """Sampled softmax of each anchor, in nats.
+    """Return the sampled softmax loss of each anchor, in nats.
 
     L = log sum_j e^(s_j - log Q_j) - (s_0 - log Q_0), j over the positive and the negatives
 
-    (Jean et al. 2015, section 3; Bengio & Senecal 2008), Q the expected count of a class in the
-    sample. The optimal score is log p(x|c) + h(c): exactly with independent draws and accidental
-    hits kept, which is ranking NCE, or with hits left out if each class enters the sample
-    independently; slightly off otherwise. Without the corrections it learns the ratio p / q.
+    (Jean et al. 2015, section 3; Bengio & Senecal 2008), with Q the expected count of a class in
+    the sample. The optimal score is log p(x|c) + h(c). This is exact for independent draws with
+    accidental hits kept, which is ranking NCE, or with hits removed if each class enters the sample
+    independently; otherwise it is slightly biased. Without the corrections, the optimum is the log
+    ratio p / q.
 
     Args:
-      positive: with p of them each is labelled 1 / p, as TensorFlow does, and all stay in the
+      positive: each of p positives has label 1 / p, as in TensorFlow, and all stay in the
         denominator.
-      where: leave accidental hits out here.
+      where: mask of the negatives, for example without accidental hits.
       log_q_positive: log Q: one number, (m,) or (m, p).
       log_q_negatives: log Q: one number, (n,) or (m, n).
 
-    Two equal candidates, of which the sampler expects the negative twice as often:
+    Two equal scores, where the sampler expects the negative twice:
 
     >>> zero, log_2 = jnp.zeros((1, 1)), jnp.log(2.0)
     >>> sampled_softmax(zero, zero, log_q_negatives=log_2) - jnp.log(1 + 1 / 2)
@@ -62,14 +63,14 @@ def sampled_logistic(
     log_q_positive: OfPositive = 0.0,
     log_q_negatives: OfNegatives = 0.0,
 ) -> Float[Array, " m"]:
-    """Sampled logistic loss of each anchor, in nats: each class a yes or no of its own.
+    """Return the sampled logistic loss of each anchor, in nats: one binary decision per class.
 
     L = -log sigma(G_0) - sum_j log sigma(-G_j),  G = s - log Q
 
-    (TensorFlow, "Candidate sampling"), Q the expected count of a class in the sample. With
-    accidental hits left out the optimal score is the log odds log p(x|c) / (1 - p(x|c)), not
-    log p; an anchor whose sample is all hits has loss 0, which at small samples pulls the optimum
-    away from them. Arguments are those of `sampled_softmax`.
+    (TensorFlow, "Candidate sampling"), with Q the expected count of a class in the sample. With
+    accidental hits removed the optimal score is the log odds log p(x|c) / (1 - p(x|c)), not log p.
+    An anchor whose sample contains only hits has loss 0, which biases the optimum for small
+    samples. The arguments are as in `sampled_softmax`.
 
     A positive with odds of 3 costs log(4 / 3), and so does a negative with odds of 1 / 3:
 
@@ -82,13 +83,13 @@ def sampled_logistic(
 
 
 def full_softmax(scores: Float[Array, "m v"], labels: Int[Array, " m"]) -> Float[Array, " m"]:
-    """Cross-entropy of each anchor over all v classes, in nats: what sampling approximates.
+    """Return the softmax cross-entropy of each anchor over all v classes, in nats.
 
-    L = log sum_v e^s_v - s_y
+    L = log sum_v e^s_v - s_y,  y the label
 
-    The optimal score is log p(x|c) + h(c). H(x) - L bounds the mutual information from below;
-    log v - L does so only if all classes are equally frequent. Labels outside 0..v-1 raise
-    UserError, or have loss NaN if they are traced.
+    The optimal score is log p(x|c) + h(c). H(x) - L is a lower bound on the mutual information; log
+    v - L is one only if all classes are equally frequent. Labels outside 0..v-1 raise UserError, or
+    give a loss of NaN if they are traced.
 
     >>> full_softmax(jnp.zeros((1, 4)), jnp.array([2])) - jnp.log(4.0)
     Array([0.], dtype=float32)
@@ -101,12 +102,12 @@ def full_softmax(scores: Float[Array, "m v"], labels: Int[Array, " m"]) -> Float
 def full_logistic(
     scores: Float[Array, "m v"], labels: Int[Array, " m"] | Bool[Array, "m v"]
 ) -> Float[Array, " m"]:
-    """Binary cross-entropies of each anchor summed over all v classes, in nats.
+    """Return the binary cross-entropies of each anchor summed over all v classes, in nats.
 
     L = -sum_(v true) log sigma(s_v) - sum_(v false) log sigma(-s_v)
 
-    The optimal score is the log odds log p(x|c) / (1 - p(x|c)). `labels` are the true class of each
-    anchor, checked as in `full_softmax`, or a mask of its true classes.
+    The optimal score is the log odds log p(x|c) / (1 - p(x|c)). `labels` holds the true class of
+    each anchor, validated as in `full_softmax`, or a mask of its true classes.
 
     >>> full_logistic(jnp.zeros((1, 4)), jnp.array([2])) / jnp.log(2.0)
     Array([4.], dtype=float32)
@@ -117,8 +118,8 @@ def full_logistic(
         scores = jnp.where(labels.any(-1, keepdims=True), scores, jnp.nan)
     elif labels.shape != scores.shape:
         raise UserError(
-            f"labels has shape {labels.shape}: as a mask it must be {scores.shape} as the scores, "
-            f"or ({scores.shape[0]},)"
+            f"labels do not fit scores {scores.shape} (got shape {labels.shape}): pass classes "
+            f"({scores.shape[0]},) or a mask of the scores' shape"
         )
     return jax.nn.softplus(jnp.where(labels, -scores, scores)).sum(-1)
 
@@ -127,20 +128,20 @@ def _one_hot(scores: Any, labels: Any) -> Any:
     m, v = scores.shape
     if labels.shape != (m,):
         raise UserError(
-            f"labels has shape {labels.shape}: with {m} rows of scores it must be ({m},)"
+            f"labels do not fit {m} rows of scores (got shape {labels.shape}): pass ({m},)"
         )
     check_labels(labels, v)
     return labels[:, None] == jnp.arange(v)
 
 
 def check_labels(labels: Any, num_classes: int) -> None:
-    """Check that labels, where they are known, are of a class."""
+    """Check that labels are valid class indices, unless they are traced."""
     if not isinstance(labels, Tracer):
-        known = np.asarray(labels)  # also under a trace that has closed over them
+        known = np.asarray(labels)  # NumPy also works in a traced function that closes over labels
         outside = known[(known < 0) | (known >= num_classes)]
         if outside.size:
             raise UserError(
-                f"labels holds {outside[0]}: with {num_classes} classes it must be 0 to "
+                f"labels are not classes (got {outside[0]}): pass integers from 0 to "
                 f"{num_classes - 1}"
             )
 
@@ -150,7 +151,7 @@ Sampler: TypeAlias = Callable[[Array, Array, int], tuple[Array, Array, Array]]
 
 
 class SamplingOptions(TypedDict, total=False):
-    """Further keyword arguments of `candidate_sampling`, True by default."""
+    """Further keyword arguments of `candidate_sampling`, all True by default."""
 
     remove_accidental_hits: bool
     subtract_log_q: bool
@@ -169,22 +170,22 @@ def candidate_sampling(
     loss: Callable[..., Float[Array, " m"]] = sampled_softmax,
     **options: Unpack[SamplingOptions],
 ) -> Float[Array, " m"]:
-    """Return the loss of each input over v classes, from a sample that all inputs share, in nats.
+    """Return the loss of each input over v classes, in nats, from a sample shared by all inputs.
 
-    A class scores w_v . x + b_v, less log Q if it is subtracted. With `sampled_softmax` these are
-    the numbers of tf.nn.sampled_softmax_loss, with `sampled_logistic` those of tf.nn.nce_loss
-    (whose default keeps accidental hits). To train and then evaluate, take the loss over all
-    classes for the second: `full_softmax` or `full_logistic` of inputs @ weights.T + biases.
+    The score of a class is w_v . x + b_v, minus log Q if `subtract_log_q`. The values with
+    `sampled_softmax` equal tf.nn.sampled_softmax_loss, and with `sampled_logistic` they equal
+    tf.nn.nce_loss (which keeps accidental hits by default). For evaluation, use the loss over all
+    classes instead: `full_softmax` or `full_logistic` of inputs @ weights.T + biases.
 
     Args:
-        labels: the true classes of each input; p of them are labelled 1 / p.
-        num_sampled: classes drawn.
-        sampler: draws them with the key `rng`, such as `cpc.negatives.log_uniform_sampler(v)`.
-        sampled_values: what another sampler drew instead: ids, expected count of the labels,
-            expected count of the ids.
-        loss: `sampled_softmax`, `sampled_logistic`, or one that is called as they are.
-        remove_accidental_hits: whether drawn classes that are true of an input do not count.
-        subtract_log_q: whether log Q is taken off all scores.
+      labels: the true classes of each input; each of p classes has label 1 / p.
+      num_sampled: number of classes drawn.
+      sampler: draws them with the key `rng`, such as `cpc.negatives.log_uniform_sampler(v)`.
+      sampled_values: a sample drawn elsewhere, instead of `sampler`: ids, expected counts of the
+        labels, expected counts of the ids.
+      loss: `sampled_softmax`, `sampled_logistic`, or a function with the same arguments.
+      remove_accidental_hits: mask sampled classes that are a true class of the input.
+      subtract_log_q: subtract log Q from all scores.
 
     >>> w, b, x = jnp.zeros((4, 2)), jnp.zeros(4), jnp.ones((1, 2))
     >>> drawn = jnp.array([1, 3]), jnp.ones((1, 1)), jnp.ones(2)
@@ -197,18 +198,19 @@ def candidate_sampling(
     m, d = inputs.shape
     if weights.shape[1] != d or biases.shape != weights.shape[:1] or len(labels) != m:
         raise UserError(
-            f"weights {weights.shape}, biases {biases.shape}, labels {labels.shape} and inputs "
-            f"{inputs.shape} do not fit: give (v, d), (v,), (m,) or (m, p), and (m, d)"
+            f"weights, biases, labels and inputs do not fit (got {weights.shape}, {biases.shape}, "
+            f"{labels.shape}, {inputs.shape}): pass (v, d), (v,), (m,) or (m, p), and (m, d)"
         )
     check_labels(labels, len(weights))
     labels = labels.reshape(m, -1)
     if sampled_values is None:
         if sampler is None or rng is None:
-            raise UserError("give a sampler and its key rng, or sampled_values")
+            raise UserError("the sample is missing: pass sampler and rng, or sampled_values")
         sampled_values = sampler(rng, labels, num_sampled)
     if len(sampled_values[0]) != num_sampled:
         raise UserError(
-            f"num_sampled is {num_sampled}, and the sample has {len(sampled_values[0])} classes"
+            f"num_sampled does not fit a sample of {len(sampled_values[0])} classes "
+            f"(got {num_sampled}): pass the size of the sample"
         )
     scores, corrections = _score_sample(weights, biases, labels, inputs, sampled_values, **options)
     return loss(*scores, **corrections)
@@ -217,13 +219,13 @@ def candidate_sampling(
 def _score_sample(
     weights, biases, labels, inputs, sample, remove_accidental_hits=True, subtract_log_q=True
 ) -> Any:
-    """Return scores of labels, scores of the sample and its mask; corrections by keyword."""
-    ids, of_true, of_sampled = sample
-    is_known = not isinstance(of_true, Tracer)  # also under a trace that has closed over it
-    if subtract_log_q and is_known and not (np.asarray(of_true) > 0).all():
+    """Return (positive, negatives, where) and the corrections as keyword arguments of the loss."""
+    ids, label_counts, id_counts = sample
+    is_known = not isinstance(label_counts, Tracer)
+    if subtract_log_q and is_known and not (np.asarray(label_counts) > 0).all():
         raise UserError(
-            "the sampler never draws the class of a label, whose log q is -inf: give every class a "
-            "count, or take out what has none"
+            "the sampler never draws the class of a label (got log q = -inf): give every class a "
+            "positive count, or remove the classes without one"
         )
     positive = jnp.einsum("mpd,md->mp", weights[labels], inputs) + biases[labels]
     negatives = inputs @ weights[ids].T + biases[ids]
@@ -233,7 +235,7 @@ def _score_sample(
     if not subtract_log_q:
         return (positive, negatives, where), {}
     log_q = {
-        "log_q_positive": jnp.log(jnp.maximum(of_true, 1e-30)),
-        "log_q_negatives": jnp.log(of_sampled),
+        "log_q_positive": jnp.log(jnp.maximum(label_counts, 1e-30)),
+        "log_q_negatives": jnp.log(id_counts),
     }
     return (positive, negatives, where), log_q

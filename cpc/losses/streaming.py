@@ -1,4 +1,4 @@
-"""InfoNCE of any anchors against any candidates, in memory that is linear in both."""
+"""InfoNCE between arbitrary anchors and candidates, in memory linear in both."""
 
 import functools
 from typing import Any, TypedDict, Unpack
@@ -16,7 +16,7 @@ from cpc.types import AnyPosition, NegativeRule, UserError, check_array, check_f
 
 
 class StreamingOptions(TypedDict, total=False):
-    """Further keyword arguments of `streaming_info_nce`, which describes them."""
+    """Further keyword arguments of `streaming_info_nce`, documented there."""
 
     block: int | None
     columns: int | None
@@ -35,32 +35,35 @@ def streaming_info_nce(
     where_candidates: Bool[Array, " n"] | None = None,
     **options: Unpack[StreamingOptions],
 ) -> tuple[Float[Array, " m"], AnchorScores]:
-    """Return the loss of each anchor, in nats, and how its positive ranks.
+    """Return the loss of each anchor, in nats, and the rank of its positive.
 
     L_i = log [ e^s_i+ + sum_j e^s_ij ] - s_i+,  s_ij = q_i . k_j / tau  (van den Oord et al. 2018)
 
-    The positive is the candidate of the same sequence and lane at time + offset; the negatives j
-    are what the rule allows, never the positive. The numbers and gradients are those of
-    `info_nce` on the matrix of scores, which is never kept: blocks of anchors are scored once, for
-    loss, rank and both gradients (3 products). The gradient of the keys then needs one weight
-    for all anchors, as under a mean or a sum; other weights are found at run time and cost the
-    pass once more. Without differentiation there is one product. Rows that are cut cost 4 products.
+    The positive is the candidate of the same sequence and lane at time + offset. The negatives j
+    are the other candidates that the rule allows. Values and gradients equal those of `info_nce` on
+    the matrix of scores, which is never stored: each block of anchors is scored once for the loss,
+    the rank and both gradients (3 products). The gradient of the keys assumes the same cotangent
+    for all anchors, as from a mean or a sum; different cotangents are detected at run time and cost
+    a second pass. The loss alone takes one product, and tiled rows take 4.
 
     Args:
-      keys: of the candidates, no two of one position.
+      keys: vectors of the candidates, no two at the same position.
       anchors, candidates: positions, (m,) and (n,).
       offset: steps from the anchor to its positive; 0 for two views of one latent.
-      temperature: tau. It divides the queries, which are then read in the dtype of the keys.
-      where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.
-      where_candidates: which candidates exist, likewise.
-      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere. A score
-        takes 12 bytes while its block is at work; that they fit is not checked.
-      columns: candidates scored at a time; by default all of them while the block's scores fit
-        256 MB, or 1 GB off the CPU. Both change memory and speed alone.
+      temperature: tau. It divides the queries, which are then cast to the dtype of the keys.
+      where_anchors: mask of the anchors. Masked anchors may hold NaN, have loss 0 and no gradient.
+      where_candidates: mask of the candidates, likewise.
+      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere. Each
+        score of a block takes 12 bytes; whether they fit in memory is not checked.
+      columns: candidates scored at a time; by default all of them while the scores of a block fit
+        in 256 MB on a CPU or 1 GB elsewhere. Both sizes change only memory and speed.
 
     Returns:
-      Losses, 0 where an anchor has no positive or no negative; and the `AnchorScores`, which have
-      no gradient. Known positions under which no anchor has both raise UserError.
+      The losses, 0 for an anchor without a positive or a negative, and the `AnchorScores`, which
+      carry no gradient.
+
+    Raises:
+      UserError: the positions are known and give no anchor both a positive and a negative.
 
     Equal scores give exactly log N, and a tie is half a win:
 
@@ -81,8 +84,8 @@ def streaming_info_nce(
     keys, there = _read("candidates", "keys", candidates, keys, where_candidates)
     if queries.shape[1] != keys.shape[1]:
         raise UserError(
-            f"keys are {keys.shape[1]} wide and queries {queries.shape[1]}: their product needs "
-            "one width"
+            f"keys and queries differ in width (got {keys.shape[1]} and {queries.shape[1]}): pass "
+            "vectors of the same width"
         )
     check_negatives(anchors, candidates, rule, (offset,))
     inputs = vary_alike((divide(queries, temperature, keys.dtype), keys, here, there))
@@ -103,10 +106,11 @@ def streaming_symmetric_info_nce(
     where_candidates: Bool[Array, " n"] | None = None,
     **options: Any,
 ) -> tuple[tuple[Float[Array, " m"], AnchorScores], tuple[Float[Array, " n"], AnchorScores]]:
-    """Return `streaming_info_nce` of the queries among the keys and of the keys among the queries.
+    """Return `streaming_info_nce` of queries against keys, and of keys against queries.
 
-    The second has the offset negative: rule(key's position, query's position, -offset). CLIP is
-    half the sum of the two means (Radford et al. 2021, fig. 3). Further options go to both.
+    The second direction negates the offset: rule(key's position, query's position, -offset). The
+    CLIP loss is half the sum of the two means (Radford et al. 2021, fig. 3). Further options apply
+    to both directions.
     """
     here = {"where_anchors": where_anchors, "where_candidates": where_candidates}
     there = {"where_anchors": where_candidates, "where_candidates": where_anchors}
@@ -117,22 +121,22 @@ def streaming_symmetric_info_nce(
 
 
 def _choose_sizes(m, n, block=None, columns=None):
-    """Return the anchors of a block and the candidates of a tile."""
+    """Return the number of anchors per block and of candidates per tile."""
     block = block_size(n, columns) if block is None else block
     check("block", block, least=1)
     return block, num_columns(min(block, m), n, columns)
 
 
 def _read(latents, vectors, positions, x, where):
-    """Return vectors, 0 where they do not exist, and their positions; check the shapes."""
+    """Return validated vectors, zero where masked, and their positions."""
     check_type(f"the positions of {latents}", positions, AnyPosition, "pass a Position of (m,)")
     check_array(vectors, x)
     for name, each in positions._asdict().items():
         check_array(f"{name} of {latents}", each, np.integer)
     if x.ndim != 2 or not x.shape[0] or {jnp.shape(p) for p in positions} != {x.shape[:1]}:
         raise UserError(
-            f"{vectors} has shape {x.shape} and the positions of {latents} have "
-            f"{[jnp.shape(p) for p in positions]}: they must be (m, d) and four times (m,), m >= 1"
+            f"{vectors} and the positions of {latents} do not fit (got {x.shape} and "
+            f"{[jnp.shape(p) for p in positions]}): pass (m, d) and four times (m,), with m >= 1"
         )
     exists = read_mask(f"where_{latents}", where, x.shape[:1])
     x = x if where is None else jnp.where(exists[:, None], x, 0)
@@ -168,7 +172,7 @@ _losses.defvjp(_forward, _backward)
 
 
 def _score(inputs, weights, rule, offset, block, columns):
-    """Return scores of the anchors and, given weights, derivatives by queries and by keys."""
+    """Return the scores of the anchors and, given weights, the derivatives by queries and keys."""
     queries, keys, anchors, candidates = inputs
     scores, _, dqueries, dkeys, _ = score_blocks(
         queries[None, None],

@@ -1,4 +1,4 @@
-"""The losses by function and by the config's word, with their properties."""
+"""Properties of the losses, and the losses that configs can name."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -26,34 +26,35 @@ AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
 
 
 class Description(NamedTuple):
-    """The properties of a loss. Symbols: s score, c context, x candidate, q negatives' density."""
+    """Properties of a loss, with score s, context c, candidate x and density q of the negatives."""
 
     name: str
     optimum: str | None = None
     """The score that minimises the loss."""
     bounds: str | None = None
-    """The quantity that log N - L bounds from below, on average, when the negatives are independent
-    draws from the marginal p(x); None if it bounds nothing."""
+    """The quantity that log N - L bounds from below on average, if the negatives are independent
+    draws from the marginal p(x); None if it is not a bound."""
     posterior: str | None = None
-    """The probability that a score stands for."""
+    """The probability that a score represents."""
     has_log_n: bool = False
-    """Whether L is log N at equal scores and 0 when the positive wins by far: log N - L then
-    measures information, from chance to its ceiling. Otherwise it has no meaning."""
+    """Whether L is log N at equal scores and 0 for a clear winner, so that log N - L measures
+    information between chance and its ceiling."""
     needs_cosines: bool = False
-    """Whether the loss has a floor or a margin that has a meaning for cosines alone."""
+    """Whether the loss has a floor or a margin that is meaningful only for cosines."""
     has_floor: bool = False
-    """Whether the argument `least` is the lowest score that a cosine can give, so that scores can
-    have no bias."""
+    """Whether the argument `least` is the lowest score that a cosine can give, which excludes a
+    bias."""
     uses_group_positives: bool = False
-    """Whether candidates of the anchor's group are also positives (`where_positive`)."""
+    """Whether candidates of the anchor's group are additional positives (`where_positive`)."""
     can_tile: bool = False
-    """Whether `cpc_loss` has its derivative by hand, which can cut long rows of scores."""
+    """Whether `cpc_loss` has a hand-written derivative for it, which can split long rows."""
 
     def is_bound(self, independent_negatives: bool) -> bool:
-        """Return whether log N - L is a lower bound on mutual information, with these negatives.
+        """Return whether log N - L is a lower bound on mutual information with these negatives.
 
-        Independent means of the anchor's content and of each other. Negatives that are mined, taken
-        from the own sequence, or cleared of accidental hits are not.
+        Independent negatives do not depend on the anchor's content or on each other. Negatives that
+        are mined, drawn from the anchor's sequence or cleared of accidental hits are not
+        independent.
         """
         return independent_negatives and self.bounds is not None
 
@@ -62,9 +63,9 @@ class LossSpec(NamedTuple):
     """A loss that a config can name."""
 
     function: Callable[..., Any]
-    """The loss, with the arguments that its name decides."""
+    """The loss, with the arguments that its config name fixes."""
     options: tuple[str, ...] = ()
-    """Further arguments, with the names of the config's keys that give them."""
+    """Further arguments, named like the config keys that set them."""
 
     @property
     def description(self) -> Description:
@@ -72,7 +73,7 @@ class LossSpec(NamedTuple):
         return describe(self.function)
 
     def bind(self, options: Mapping[str, Any]) -> AnchorLoss:
-        """Return the loss with its arguments from the options, which may hold more than these.
+        """Return the loss with its arguments taken from the options; other options are ignored.
 
         >>> LOSSES["debiased"].bind({"prior": 0.2, "margin": 1.0}).keywords
         {'prior': 0.2}
@@ -87,8 +88,8 @@ _WHICH = "softmax of the scores: which candidate is the positive"
 _DATA = "sigmoid(s): data, not one of K negatives"
 _EACH = "sigmoid(s): each class by itself"
 
-# Name, optimum, bounds, posterior; flags. The negatives of NT-Xent come in pairs of views, so it is
-# not a bound.
+# Name, optimum, bounds, posterior; flags. The negatives of NT-Xent come in dependent pairs of
+# views, so it does not give a bound.
 _DESCRIPTIONS: tuple[tuple[Callable[..., Any], Description], ...] = (
     (info_nce, Description(
         "InfoNCE", "log p(x|c) / q(x) + h(c)", _INFORMATION, _WHICH,
@@ -121,8 +122,8 @@ _DESCRIPTIONS: tuple[tuple[Callable[..., Any], Description], ...] = (
 )  # fmt: skip
 
 _partial = functools.partial
-#: Losses by the config's word for them. NCE is of K noise samples, with the candidates' own
-#: distribution as the reference measure.
+#: Losses by config name. NCE has K noise samples, with the distribution of the candidates as the
+#: reference measure.
 LOSSES: dict[str, LossSpec] = {
     "info_nce": LossSpec(info_nce),
     "nce": LossSpec(_partial(nce, log_noise_positive=0.0, log_noise_negatives=0.0)),
@@ -138,15 +139,15 @@ LOSSES: dict[str, LossSpec] = {
 
 
 def describe(loss: Callable[..., Any]) -> Description:
-    """Return the properties of a loss or of a partial of one; an unknown function has none.
+    """Return the properties of a loss or a partial of one; an unknown function has only a name.
 
     >>> describe(functools.partial(info_nce, temperature=0.1)).is_bound(independent_negatives=True)
     True
     """
-    bound = functools.partial(loss)  # a partial of a partial is one, with the keywords of both
+    bound = functools.partial(loss)  # flattens nested partials
     for function, description in _DESCRIPTIONS:
         if function is bound.func:
-            if _one_critic(bound.keywords) or not description.has_log_n:
+            if _corrects_consistently(bound.keywords) or not description.has_log_n:
                 return description
             return description._replace(optimum=None, bounds=None, has_log_n=False, posterior=None)
     name = getattr(bound.func, "__name__", type(bound.func).__name__)
@@ -154,15 +155,16 @@ def describe(loss: Callable[..., Any]) -> Description:
 
 
 def describe_aligned(description: Description) -> Description:
-    """Return the properties of a loss with predictions aligned to more frames (`acpc_loss`)."""
+    """Return the properties of a loss after aligning predictions to more frames (`acpc_loss`)."""
     name = f"aligned {description.name}"
     return description._replace(name=name, optimum=None, bounds=None, has_log_n=False)
 
 
-def _one_critic(keywords):
-    """Return whether -log q can be part of the critic: all candidates are corrected, or none.
+def _corrects_consistently(keywords):
+    """Return whether either all candidates are corrected by the same log q, or none.
 
-    Two arrays are taken to be the same log q, read off at the positive and at the negatives.
+    Only then is -log q part of the critic. Two arrays are assumed to hold the same log q, evaluated
+    at the positive and at the negatives.
     """
     corrections = [
         keywords.get(f"log_noise_{which}", keywords.get(f"log_q_{which}", 0.0))

@@ -1,13 +1,13 @@
 """InfoNCE by tiles: some anchors against some candidates at a time.
 
-With s_ij the scores, p_i the positive's, and over the negatives j of anchor i
+With s_ij the scores, p_i the positive's score, and over the negatives j of anchor i
 
     M_i = max_j s_ij        S_i = sum_j e^(s_ij - M_i)        x_i = M_i + log S_i - p_i,
 
-the loss is log(1 + e^x_i) and its derivatives are sigma(x_i) e^(s_ij - M_i) / S_i by a negative and
--sigma(x_i) by the positive: nothing cancels when the positive wins. M and S are collected tile by
-tile (Milakov and Gimelshein 2018); the derivatives need the tiles once more, so that value and
-gradient cost 4 products instead of the 3 of whole rows.
+the loss is log(1 + e^x_i). Its derivatives are sigma(x_i) e^(s_ij - M_i) / S_i by a negative and
+-sigma(x_i) by the positive, so nothing cancels when the positive wins. M and S are accumulated tile
+by tile (Milakov and Gimelshein 2018). The derivatives need a second pass over the tiles, so value
+and gradient cost 4 products instead of 3 for whole rows.
 """
 
 from typing import Any, NamedTuple
@@ -18,109 +18,110 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cpc.types import AnyPosition, NegativeRule, UserError, is_positive
 
-#: Below every score; finite, so that differences are no NaN.
-LOWEST = float(jnp.finfo(jnp.float32).min)
-#: Scores of a block that are kept whole: 256 MB of float32 on a CPU.
+#: Maximum of an empty set of scores; finite, so that differences are never NaN.
+MIN_SCORE = float(jnp.finfo(jnp.float32).min)
+#: Maximum number of scores in a block of whole rows on a CPU: 256 MB of float32.
 WHOLE_ROWS = 2**26
-#: Scores of a block of short rows on a CPU: 2 MB of float32.
+#: Number of scores in a block of short rows on a CPU: 2 MB of float32, which fit in the cache.
 CACHED_SCORES = 2**19
-#: Candidates of a tile, where rows are cut.
+#: Number of candidates per tile on a CPU, if rows are split.
 COLUMNS = 4096
-#: Both off the CPU, 1 GB: over 131,072 candidates, an H100 takes 0.72 of the time for it.
+#: Both limits off the CPU, 1 GB: at 131,072 candidates they cut an H100's time to 0.72.
 WHOLE_ROWS_OFF_CPU, COLUMNS_OFF_CPU = 2**28, 8192
 
 
 class AnchorScores(NamedTuple):
-    """What is known of each anchor; zero where not counted."""
+    """Statistics of each anchor; zero if the anchor is not counted."""
 
     loss: Float[Array, "..."]
     num_negatives: Float[Array, "..."]
     rank: Float[Array, "..."]
-    """Negatives that the positive does not beat: 0 is first place, and a tie is lost."""
+    """Number of negatives that the positive does not beat: 0 is first place, and a tie is lost."""
     wins: Float[Array, "..."]
-    """Negatives that the positive beats, a tie counting one half."""
+    """Number of negatives that the positive beats; a tie counts one half."""
     counted: Float[Array, "..."]
-    """1 where the anchor has a positive and at least one negative."""
+    """1 if the anchor has a positive and at least one negative."""
 
     @property
     def num_candidates(self) -> Float[Array, "..."]:
-        """N_i, the positive included."""
+        """Number of candidates N_i, including the positive."""
         return self.counted + self.num_negatives
 
 
 class Latents(NamedTuple):
-    """Where latents come from, and which of them exist; all of one shape."""
+    """Positions of latents and the mask of existing ones, all of one shape."""
 
     positions: AnyPosition
     exists: Bool[Array, "..."]
 
 
 class Negatives(NamedTuple):
-    """What is collected of each anchor's negatives, (m,)."""
+    """Running statistics of each anchor's negatives, (m,)."""
 
     highest: Float[Array, " m"]
-    """M."""
+    """M, the highest score."""
     total: Float[Array, " m"]
-    """S."""
+    """S, the sum of e^(s - M)."""
     number: Int[Array, " m"]
     beaten: Int[Array, " m"]
     tied: Int[Array, " m"]
 
 
 def block_size(num_candidates: int, columns: int | None = None) -> int:
-    """Anchors of a block by default: what a CPU's cache holds, or what keeps an accelerator busy.
+    """Return the default number of anchors per block for the current backend.
 
-    That is 512 anchors, and more of short rows: of all shards together, where there are some. An
-    accelerator, which starts some 15 kernels for a block, gets 8192, or as many as leave their rows
-    whole. Where `columns` are scored at a time a block has no more anchors than fit the `limits`.
+    A CPU gets 512 anchors, or more if rows are short, so that a block fits in the cache. An
+    accelerator, which launches about 15 kernels per block, gets 8192, or as many as can keep their
+    rows whole. If `columns` candidates are scored at a time, the block is also limited so that its
+    scores stay within `limits`. The anchors of all shards count together.
 
     >>> block_size(256), block_size(16_384), block_size(1_000_000, 1_000_000)
     (2048, 512, 67)
     """
     in_cache = max(512, CACHED_SCORES // max(num_candidates, 1))
     usual = in_cache if jax.default_backend() == "cpu" else 8192
-    whole_rows, of_a_tile = limits()
+    whole_rows, tile_size = limits()
     if columns is None and whole_rows // max(num_candidates, 1) < 512:
-        columns = of_a_tile  # rows are cut
+        columns = tile_size  # rows are split
     width = num_candidates if columns is None else min(columns, num_candidates)
     return max(1, min(usual, whole_rows // max(width, 1)))
 
 
 def limits() -> tuple[int, int]:
-    """Scores of a block that are kept whole, and candidates of a tile, on this backend."""
+    """Return the maximum scores per block of whole rows, and the candidates per tile."""
     if jax.default_backend() == "cpu":
         return WHOLE_ROWS, COLUMNS
     return WHOLE_ROWS_OFF_CPU, COLUMNS_OFF_CPU
 
 
 def num_columns(rows: int, n: int, columns: int | None) -> int:
-    """Candidates of a tile: as asked for, or all while so many rows of scores fit the `limits`.
+    """Return the candidates per tile: `columns`, or all n if the block is within `limits`.
 
     >>> num_columns(512, 131_072, None), num_columns(512, 1_000_000, None), num_columns(9, 70, 32)
     (131072, 4096, 32)
     """
     if columns is not None and columns < 1:
-        raise UserError(f"columns is {columns}: ask for 1 candidate or more, or None to choose")
+        raise UserError(f"columns is out of range (got {columns}): pass 1 or more, or None")
     if columns is None:
-        whole_rows, of_a_tile = limits()
-        columns = n if rows * n <= whole_rows else of_a_tile
+        whole_rows, tile_size = limits()
+        columns = n if rows * n <= whole_rows else tile_size
     return min(columns, n)
 
 
 def find_positives(anchors: Latents, candidates: Latents, offset: Any) -> Any:
-    """Is the candidate what the anchor predicts? Booleans (m, n) of latents (m,) and (n,)."""
+    """Return a mask (m, n) of the candidates (n,) that the anchors (m,) predict."""
     here, there = _broadcast(anchors, candidates)
     return is_positive(here.positions, there.positions, offset) & (here.exists & there.exists)
 
 
 def find_negatives(anchors: Latents, candidates: Latents, rule: NegativeRule, offset: Any) -> Any:
-    """Does the candidate exist, and does the rule allow it? Booleans (m, n)."""
+    """Return a mask (m, n) of the existing candidates that the rule allows."""
     here, there = _broadcast(anchors, candidates)
     return rule(here.positions, there.positions, offset) & (here.exists & there.exists)
 
 
 def find_alike(anchors: Latents, candidates: Latents) -> Any:
-    """Is the candidate of the anchor's group? Booleans (m, n); groups below 0 are unknown."""
+    """Return a mask (m, n) of the candidates in the anchor's group; groups below 0 are unknown."""
     here, there = _broadcast(anchors, candidates)
     group = here.positions.group
     return (group == there.positions.group) & (group >= 0)
@@ -134,7 +135,7 @@ def compare(
     rule: NegativeRule,
     offset: Any,
 ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"], Bool[Array, "m n"]]:
-    """Scores of anchors and candidates; which of them are negatives, and which the positive."""
+    """Return the scores of anchors and candidates, and the masks of negatives and positives."""
     scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
     positives = find_positives(anchors, candidates, offset)
     where = find_negatives(anchors, candidates, rule, offset) & ~positives
@@ -147,10 +148,10 @@ def _broadcast(anchors, candidates):
 
 
 def vary_alike(tree: Any) -> Any:
-    """The arrays, each of them varying over the axes that any of them varies over.
+    """Return the arrays, all varying over the mesh axes that any of them varies over.
 
-    Inside a `jax.shard_map` that checks it, loops ask this of what they carry, and custom gradients
-    of their arguments. Elsewhere nothing varies, and nothing is done.
+    Inside a `jax.shard_map` that checks varying axes, loop carries and arguments of custom
+    gradients need equal axes. Elsewhere the arrays are returned unchanged.
     """
     varying = [jax.typeof(x).mat.varying for x in jax.tree.leaves(tree)]
     axes = frozenset().union(*varying)
@@ -161,10 +162,12 @@ def vary_alike(tree: Any) -> Any:
     return jax.tree.map(vary, tree) if axes else tree
 
 
-def no_negatives(m: int) -> Negatives:
-    """Before the first tile."""
+def init_negatives(m: int) -> Negatives:
+    """Return the statistics before the first tile."""
     zero = jnp.zeros(m, jnp.int32)
-    return Negatives(jnp.full(m, LOWEST, jnp.float32), jnp.zeros(m, jnp.float32), zero, zero, zero)
+    return Negatives(
+        jnp.full(m, MIN_SCORE, jnp.float32), jnp.zeros(m, jnp.float32), zero, zero, zero
+    )
 
 
 def add_tile(
@@ -173,9 +176,9 @@ def add_tile(
     positive: Float[Array, " m"],
     where: Bool[Array, "m n"],
 ) -> Negatives:
-    """The negatives of one more tile."""
+    """Return the statistics after adding the negatives of one tile."""
     p = positive[:, None]
-    highest = jnp.maximum(seen.highest, jnp.where(where, scores, LOWEST).max(-1))
+    highest = jnp.maximum(seen.highest, jnp.where(where, scores, MIN_SCORE).max(-1))
     exp = jnp.exp(jnp.where(where, scores - highest[:, None], -jnp.inf))
     return Negatives(
         highest,
@@ -189,7 +192,7 @@ def add_tile(
 def finish(
     seen: Negatives, positive: Float[Array, " m"], has_positive: Bool[Array, " m"]
 ) -> tuple[AnchorScores, Float[Array, " m"]]:
-    """Scores of the anchors, and sigma(x), the derivatives' common size; 0 where not counted."""
+    """Return the anchors' scores and sigma(x), the scale of their derivatives; 0 if not counted."""
     counted = has_positive & (seen.number > 0)
     one = counted.astype(jnp.float32)
     x = (seen.highest - positive) + jnp.log(jnp.where(counted, seen.total, 1.0))
@@ -212,14 +215,17 @@ def derivatives(
     total: Float[Array, " m"],
     size: Float[Array, " m"],
 ) -> Float[Array, "m n"]:
-    """Of the anchors' losses by the scores of a tile; M, S and sigma(x) of each anchor."""
+    """Return the derivatives of the anchors' losses by the scores of a tile.
+
+    `highest`, `total` and `size` are M, S and sigma(x) of each anchor.
+    """
     exp = jnp.exp(jnp.where(where, scores - highest[:, None], -jnp.inf))
     factor = size / jnp.where(total > 0, total, 1.0)
     return factor[:, None] * exp - jnp.where(is_positive, size[:, None], 0.0)
 
 
 def find_targets(anchors: Latents, tiles: Latents, offset: Any) -> Int[Array, " m"]:
-    """Which candidate, of tiles (tiles, columns), each anchor predicts; -1 for none."""
+    """Return each anchor's positive as an index into tiles (tiles, columns), or -1."""
     num_tiles, columns = tiles.exists.shape
 
     def one_tile(index, tile):
@@ -237,10 +243,10 @@ def find_targets(anchors: Latents, tiles: Latents, offset: Any) -> Int[Array, " 
 def score_positives(
     queries: Float[Array, "m d"], targets: Float[Array, "m d"], columns: int
 ) -> Float[Array, " m"]:
-    """Scores of the anchors' own targets, as a product with so many columns makes them.
+    """Return the scores of the anchors' targets, computed in products with `columns` columns.
 
-    A sum along rows, or a product of another size, would round differently: then a positive would
-    not tie with its equals.
+    A sum along rows, or a product of another size, would round differently, and a positive would
+    not tie with an equal negative.
     """
     m, d = targets.shape
     parts = jnp.pad(targets, ((0, -m % columns), (0, 0))).reshape(-1, columns, d)
@@ -256,7 +262,7 @@ def score_positives(
 
 
 def cut_latents(size: int, x: Array, latents: Latents) -> tuple[Array, Latents]:
-    """Vectors and latents (n, ...) in parts (parts, size, ...); what is added does not exist."""
+    """Split vectors and latents (n, ...) into parts (parts, size, ...); the padding is masked."""
     pad = -len(x) % size
 
     def fill(x, value):
@@ -268,10 +274,10 @@ def cut_latents(size: int, x: Array, latents: Latents) -> tuple[Array, Latents]:
 
 
 def gradient_of_keys(queries: Float[Array, "m d"], weights: Float[Array, "m n"]) -> Array:
-    """q^T w, the keys' gradient (d, n).
+    """Return q^T w, the keys' gradient (d, n).
 
-    Transposed, and of queries that are transposed in memory first: w is the large factor, and a CPU
-    product whose left factor lies transposed takes up to twice as long.
+    The result is transposed and the queries are transposed in memory first: a CPU product with a
+    transposed left factor takes up to twice as long, and w is the larger factor.
     """
     transposed = jax.lax.optimization_barrier(queries.T)
     return jnp.matmul(transposed, weights, preferred_element_type=jnp.float32)
@@ -288,11 +294,15 @@ def score_tiles(
     dkeys: Float[Array, "tiles d columns"] | None,
     sequences: tuple[int, int],
 ) -> tuple[AnchorScores, Any, Any, Any]:
-    """Scores of some anchors against all tiles of candidates.
+    """Score anchors against all tiles of candidates.
 
-    With `dkeys`, also the derivatives by q, and dkeys with those by the keys added, the latter as
-    if the anchors were `weighted`. Last, the weights (m, b) that each anchor gives to the
-    `sequences` of the batch, their number and length; the candidates begin with these.
+    The candidates begin with the latents of the batch, whose number of sequences and latents per
+    sequence are `sequences`.
+
+    Returns:
+      The scores; with `dkeys`, the derivatives by q, and dkeys plus the derivatives by the keys,
+      the latter for anchors with vectors `weighted`; the weight (m, b) that each anchor gives to
+      each sequence.
     """
     index = find_targets(anchors, candidates, offset)
     targets = keys.reshape(-1, keys.shape[-1])[jnp.maximum(index, 0)]
@@ -306,7 +316,7 @@ def score_tiles(
             return seen, None
         return seen, _sum_tile(scores, where, seen.highest, i, sequences[1])
 
-    nothing, dq, _ = vary_alike((no_negatives(len(q)), jnp.zeros(q.shape, jnp.float32), q))
+    nothing, dq, _ = vary_alike((init_negatives(len(q)), jnp.zeros(q.shape, jnp.float32), q))
     tiles = (jnp.arange(len(keys)), keys, candidates)
     seen, by_sequence = jax.lax.scan(collect, nothing, tiles)
     scores, size = finish(seen, positive, index >= 0)
@@ -322,38 +332,38 @@ def score_tiles(
         w = derivatives(*tile, seen.highest, seen.total, size).astype(keys.dtype)
         dq += jnp.matmul(w, keys, preferred_element_type=jnp.float32)
         dkeys = dkeys.at[i].add(gradient_of_keys(weighted, w))
-        return (dq, dkeys), None  # carried, dkeys are added to where they lie
+        return (dq, dkeys), None  # as a carry, dkeys is updated in place
 
     (dq, dkeys), _ = jax.lax.scan(differentiate, (dq, dkeys), tiles)
     return scores, dq, dkeys, by_sequence
 
 
 def _sum_tile(scores, where, highest, i, length):
-    """Sums of e^(s - M) over the sequences in tile i (m, r), and M."""
+    """Return the sums of e^(s - M) per sequence in tile i (m, r), and M."""
     columns = scores.shape[1]
     start = i * columns
-    of_column = (start + jnp.arange(columns)) // length - start // length
-    one_hot = jax.nn.one_hot(of_column, (columns - 1) // length + 2, dtype=jnp.float32)
+    sequence = (start + jnp.arange(columns)) // length - start // length
+    one_hot = jax.nn.one_hot(sequence, (columns - 1) // length + 2, dtype=jnp.float32)
     exp = jnp.exp(jnp.where(where, scores - highest[:, None], -jnp.inf))
     return jnp.matmul(exp, one_hot, precision="highest"), highest
 
 
 def _join_tiles(exp, highest, seen, size, columns, num_sequences, length):
-    """Weights by sequence (m, b), from the sums of all tiles (tiles, m, r)."""
-    weights = weights_of(exp, highest, seen, size)
+    """Return the weights per sequence (m, b), from the sums of all tiles (tiles, m, r)."""
+    weights = rescale_sums(exp, highest, seen, size)
     first = jnp.arange(len(exp)) * columns // length
-    index = (first[:, None] + jnp.arange(exp.shape[-1])).ravel()  # beyond the batch: dropped
+    index = (first[:, None] + jnp.arange(exp.shape[-1])).ravel()
     rows = jnp.swapaxes(weights, 1, 2).reshape(-1, len(size))
     none = jnp.zeros((num_sequences, len(size)), weights.dtype)
-    return none.at[index].add(rows, mode="drop").T
+    return none.at[index].add(rows, mode="drop").T  # drops candidates that follow the batch
 
 
-def weights_of(
+def rescale_sums(
     exp: Float[Array, "... m r"],
     highest: Float[Array, "... m"],
     seen: Negatives,
     size: Float[Array, "*#all m"],
 ) -> Float[Array, "... m r"]:
-    """Derivatives by negatives, from sums of e^(s - M) whose M was the `highest` so far."""
+    """Return derivatives by negatives from sums of e^(s - M), with M the `highest` at that tile."""
     factor = jnp.exp(highest - seen.highest) * size / jnp.where(seen.total > 0, seen.total, 1.0)
     return factor[..., None] * exp

@@ -1,9 +1,10 @@
-"""Losses of views, of single pairs and of several positives, and how an embedding lies.
+"""Losses for views, pairs and several positives, and the alignment and uniformity of embeddings.
 
-`logistic_pairs` and `softmax_pairs` are of anchors with several positives, each a datum of its own,
-that share their negatives: skip-gram has one for each word of the window. Pair by pair they are the
-losses of `cpc.losses` (`negative_sampling`, `nce`, `sampled_softmax`, ...), whose corrections are
-taken off the scores before; together the negatives are scored once an anchor and not once a pair.
+`logistic_pairs` and `softmax_pairs` treat each positive of an anchor as a separate datum, and the
+positives share the anchor's negatives, as with the words of a skip-gram window. Pair by pair they
+equal losses of `cpc.losses` (`negative_sampling`, `nce`, `sampled_softmax`, ...) whose corrections
+were already subtracted from the scores, but the negatives are scored once per anchor and not once
+per pair.
 """
 
 from typing import Any
@@ -36,10 +37,11 @@ MINING = ("hard", "semi_hard", "all")
 def view_scores(
     first: Float[Array, "b d"], second: Float[Array, "b d"]
 ) -> tuple[Float[Array, " m"], Float[Array, "m n"]]:
-    """Cosine scores of the 2b views of b items: positives (2b,) and negatives (2b, 2b - 2).
+    """Return cosine scores of the 2b views of b items: positives (2b,) and negatives (2b, 2b - 2).
 
-    Anchors are the first views, then the second. An anchor's positive is the other view of its
-    item; its negatives are both views of all other items (Chen et al. 2020, section 2.1).
+    The anchors are the first views, followed by the second views. The positive of an anchor is the
+    other view of its item; its negatives are both views of all other items (Chen et al. 2020,
+    section 2.1).
 
     >>> positive, negatives = view_scores(jnp.eye(2), 3.0 * jnp.eye(2))
     >>> positive
@@ -50,15 +52,17 @@ def view_scores(
     check_matrix("first", first)
     check_matrix("second", second)
     if first.shape != second.shape:
-        raise UserError(f"second has shape {second.shape}: it must be that of first, {first.shape}")
+        raise UserError(
+            f"second does not fit first (got {second.shape} and {first.shape}): pass equal shapes"
+        )
     b = first.shape[0]
     z = jnp.concatenate([first, second]).astype(jnp.float32)
     squared = jnp.square(z).sum(-1, keepdims=True)
-    is_zero = squared < 1e-24  # no direction: its cosines are 0, without a gradient
+    is_zero = squared < 1e-24  # its cosines are defined as 0, without a gradient
     z = jnp.where(is_zero, 0.0, z) * lax.rsqrt(jnp.where(is_zero, 1.0, squared))
     scores = jnp.matmul(z, z.T, preferred_element_type=jnp.float32)
     anchor, step = jnp.arange(2 * b)[:, None], jnp.arange(1, b)
-    others = (anchor + jnp.concatenate([step, b + step])) % (2 * b)  # neither itself nor its twin
+    others = (anchor + jnp.concatenate([step, b + step])) % (2 * b)  # skips both views of the item
     positive = scores[anchor[:, 0], (anchor[:, 0] + b) % (2 * b)]
     return positive, jnp.take_along_axis(scores, others, axis=1)
 
@@ -70,14 +74,15 @@ def nt_xent(
     *,
     temperature: Number = 0.5,
 ) -> Float[Array, " m"]:
-    """NT-Xent of each anchor, in nats: InfoNCE of cosine scores, both views as anchors.
+    """Return NT-Xent of each anchor, in nats: InfoNCE of cosine scores, with both views as anchors.
 
     L = -log [ e^(s_0 / tau) / sum_(j = 0..K) e^(s_j / tau) ],  s cosine  (Chen et al. 2020, eq. 1)
 
-    `view_scores` makes the scores: N = 2b - 1 candidates. The optimal score is log r + h(c), as far
-    as a cosine over tau can reach. log N - L is an estimate: negatives come in pairs of views.
+    `view_scores` computes the scores, with N = 2b - 1 candidates. The optimal score is log r +
+    h(c), within the range of a cosine over tau. log N - L is an estimate, because negatives come in
+    pairs of views.
 
-    Two items whose four views are all alike: chance among 3 candidates.
+    Two items with four identical views, which is chance among 3 candidates:
 
     >>> nt_xent(*view_scores(jnp.ones((2, 5)), jnp.ones((2, 5)))) - jnp.log(3.0)
     Array([0., 0., 0., 0.], dtype=float32)
@@ -95,23 +100,23 @@ def sup_con(
     temperature: Number = 1.0,
     inside: bool = False,
 ) -> Float[Array, " m"]:
-    """Supervised contrastive loss of each anchor, in nats (Khosla et al. 2020, eq. 2 and 3).
+    """Return the supervised contrastive loss of each anchor, in nats.
 
     L_out = mean_p -log [ e^(s_p / tau) / sum_a e^(s_a / tau) ]
     L_in  = -log [ mean_p e^(s_p / tau) / sum_a e^(s_a / tau) ]
 
-    over an anchor's positives p, and a over its positives and negatives. L_in <= L_out; the
-    published preference is L_out. With one positive both are NT-Xent. The optimal score follows the
-    classes, not a density: log N - L is an estimate.
+    (Khosla et al. 2020, eq. 2 and 3), with p over an anchor's positives, and a over its positives
+    and its negatives. L_in <= L_out, and the paper prefers L_out. With one positive both are
+    NT-Xent. The optimal score follows the classes, not a density, so log N - L is an estimate.
 
     Args:
-      positive: cosine scores of the others of the anchor's class.
-      negatives: cosine scores of those of other classes.
-      where_positive: which positives count. An anchor without a positive or without a negative has
-        loss 0: leave it out of the mean.
-      inside: the mean over positives inside the logarithm, L_in.
+      positive: cosine scores of the other latents of the anchor's class.
+      negatives: cosine scores of latents of other classes.
+      where_positive: mask of the positives. An anchor without a positive or without a negative has
+        loss 0 and should be left out of the mean.
+      inside: compute L_in, with the mean over positives inside the logarithm.
 
-    Equal scores, two positives and three negatives: chance among 5 candidates.
+    Equal scores of two positives and three negatives, which is chance among 5 candidates:
 
     >>> sup_con(jnp.ones((1, 2)), jnp.ones((1, 3)), temperature=0.1) - jnp.log(5.0)
     Array([0.], dtype=float32)
@@ -127,9 +132,10 @@ def sup_con(
 def alignment(
     z: Float[Array, "m d"], z_positive: Float[Array, "m d"], power: float | int = 2
 ) -> Float[Array, ""]:
-    """How far positives lie apart: `mean |z - z+|^power` (Wang & Isola 2020, section 4.1).
+    """Return the mean distance between positives, `mean |z - z+|^power`.
 
-    Latents are of unit length. 0 is the best, and what a collapsed embedding has.
+    (Wang & Isola 2020, section 4.1.) Latents have unit length. 0 is the minimum, which a collapsed
+    embedding also reaches.
 
     >>> alignment(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]]))
     Array(2., dtype=float32)
@@ -138,17 +144,19 @@ def alignment(
     check_matrix("z", z)
     check_matrix("z_positive", z_positive)
     if z.shape != z_positive.shape:
-        raise UserError(f"z_positive has shape {z_positive.shape}: it must be that of z, {z.shape}")
+        raise UserError(
+            f"z_positive does not fit z (got {z_positive.shape} and {z.shape}): pass equal shapes"
+        )
     squared = jnp.square(z.astype(jnp.float32) - z_positive.astype(jnp.float32)).sum(-1)
-    apart = squared > 0  # a root has no gradient at 0
-    return jnp.where(apart, jnp.where(apart, squared, 1.0) ** (power / 2), 0.0).mean()
+    differs = squared > 0  # the gradient of a root is infinite at 0
+    return jnp.where(differs, jnp.where(differs, squared, 1.0) ** (power / 2), 0.0).mean()
 
 
 def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array, ""]:
-    """How evenly latents cover the sphere: `log mean e^(-t |z_i - z_j|^2)` over pairs i != j.
+    """Return `log mean e^(-t |z_i - z_j|^2)` over pairs i != j, a measure of an even spread.
 
-    (Wang & Isola 2020, section 4.1.) Latents are of unit length, t is `scale`. Lower is more even;
-    a collapsed embedding has 0, the maximum.
+    (Wang & Isola 2020, section 4.1.) Latents have unit length, and t is `scale`. Lower is more
+    even; a collapsed embedding has the maximum, 0.
 
     Two opposite points are at squared distance 4:
 
@@ -159,7 +167,7 @@ def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array,
     check_matrix("z", z)
     m = z.shape[0]
     if m < 2:
-        raise UserError(f"z holds {m} latents: uniformity needs at least 2")
+        raise UserError(f"z is too small for pairs (got {m} latents): pass at least 2")
     z = z.astype(jnp.float32)
     norms = jnp.square(z).sum(-1)
     products = jnp.matmul(z, z.T, preferred_element_type=jnp.float32)
@@ -180,12 +188,12 @@ def logistic_pairs(
 
     L = sum_p [ -log sigma(s_p) - w sum_n log sigma(-s_n) ]
 
-    With w = k / n, the n negatives stand for k in every pair: the expectation is that of k own
-    draws, whatever n is, so that many anchors can share a large sample. Any other w sets the
+    With w = k / n, the n negatives represent k in every pair. The expected loss is that of k
+    separate draws for any n, which lets many anchors share a large sample. Any other w sets the
     ratio of negatives to positives.
 
-    Scores are corrected as the objective asks. `where` says which negatives count for which
-    positive, all by default; what does not count may hold NaN.
+    Scores include the corrections of the objective. `where` selects the negatives of each positive,
+    by default all; masked entries may hold NaN.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -195,7 +203,7 @@ def logistic_pairs(
     positive = jnp.where(where_positive, positive, 0).astype(jnp.float32)
     counts = where_positive[..., None] if where is None else where & where_positive[..., None]
     negatives = jnp.where(counts.any(1), negatives, 0).astype(jnp.float32)
-    noise = jax.nn.softplus(negatives) * counts.sum(1)  # in as many pairs as it counts for
+    noise = jax.nn.softplus(negatives) * counts.sum(1)  # times the pairs that each counts in
     data = jnp.where(where_positive, jax.nn.softplus(-positive), 0.0)
     return data.sum(-1) + jnp.asarray(weight, jnp.float32) * noise.sum(-1)
 
@@ -208,8 +216,8 @@ def softmax_pairs(
 ) -> Float[Array, " m"]:
     """Return the softmax losses of each anchor, in nats, summed over its positives.
 
-    L = sum_p [ log(e^s_p + sum_n e^s_n) - s_p ]: no positive is another's negative. Scores and
-    masks are as those of `logistic_pairs`.
+    L = sum_p [ log(e^s_p + sum_n e^s_n) - s_p ], where positives are not negatives of each other.
+    Scores and masks are as in `logistic_pairs`.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> softmax_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -255,14 +263,14 @@ def sigmoid(
     temperature: Number = 1.0,
     bias: Number = 0.0,
 ) -> Float[Array, " m"]:
-    """Sigmoid loss of each anchor, in nats: each pair a yes or no, summed over candidates.
+    """Return the sigmoid loss of each anchor, in nats: one binary decision per candidate, summed.
 
     L = -log sigma(s_0 / tau + b) - sum_j log sigma(-s_j / tau - b)  (Zhai et al. 2023, section 3.2)
 
-    The optimal logit s / tau + b is log r - log K for K negatives: the bias takes the imbalance.
+    The optimal logit s / tau + b is log r - log K for K negatives: the bias absorbs the imbalance.
     The paper starts at tau = 1 / 10 (its t is 1 / tau) and b = -10 and learns both.
 
-    Logits of zero are 1 + K fair coins:
+    Logits of zero give the loss of 1 + K fair coins:
 
     >>> sigmoid(jnp.ones(1), jnp.ones((1, 3)), temperature=0.1, bias=-10) / jnp.log(2.0)
     Array([4.], dtype=float32)
@@ -280,18 +288,18 @@ def triplet(
     margin: Number,
     mining: str = "hard",
 ) -> Float[Array, " m"]:
-    """Triplet loss of each anchor, in the unit of the scores: the positive ahead by a margin.
+    """Return the triplet loss of each anchor, in the unit of the scores.
 
     L = max(0, d_p - d_n + margin),  d = -s  (Schroff et al. 2015, section 3)
 
-    Scores are similarities; give minus the distance to use a distance. Any scores that keep the
-    margin are optimal, so that nothing is estimated: there is no log N.
+    Scores are similarities; to use a distance, pass its negative. Any scores that keep the margin
+    are optimal, so they estimate nothing, and log N - L is not defined.
 
     Args:
-      margin: 0 or more.
-      mining: which of them is n. "hard": the nearest. "semi_hard": the nearest of those with
-        d_p < d_n < d_p + margin; if there are none, the farthest of all. "all": every one, and L is
-        the mean over them, those that cost nothing included.
+      margin: required lead of the positive, at least 0.
+      mining: selects the negative n. "hard": the nearest. "semi_hard": the nearest with d_p < d_n <
+        d_p + margin, or the farthest of all if none is in that band. "all": every negative, with L
+        the mean over all of them, including zeros.
 
     A positive at distance 1, negatives at 0.5, 1.25, 4 and 8:
 
@@ -301,7 +309,7 @@ def triplet(
     [1.0, 0.25, 0.3125]
     """
     if mining not in MINING:
-        raise UserError(f"mining is {mining!r}: it must be one of {', '.join(MINING)}")
+        raise UserError(f"mining is unknown (got {mining!r}): choose one of {', '.join(MINING)}")
     check("margin", margin, least=0)
     margin = jnp.asarray(margin, jnp.float32)
     rows = read_single(positive, negatives, where)
@@ -318,6 +326,6 @@ def triplet(
 
 
 def _nearest(scores, where):
-    """The highest counted score of each row; 0 if it has none."""
+    """Return the highest unmasked score of each row, or 0 if all are masked."""
     highest = jnp.where(where, scores, -jnp.inf).max(-1, initial=-jnp.inf)
     return jnp.where(where.any(-1), highest, 0.0)

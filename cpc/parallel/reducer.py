@@ -34,8 +34,8 @@ from cpc.losses.tiles import (
     compare,
     derivatives,
     finish,
-    no_negatives,
-    weights_of,
+    init_negatives,
+    rescale_sums,
 )
 from cpc.types import UserError
 
@@ -232,13 +232,13 @@ def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
             return (collected, arriving), by_sequence
 
         nothing = Collected(
-            jnp.zeros(block, jnp.float32), jnp.zeros(block, bool), no_negatives(block)
+            jnp.zeros(block, jnp.float32), jnp.zeros(block, bool), init_negatives(block)
         )
         collected = jax.tree.map(lambda x: jnp.tile(x, (len(tasks[0]), 1)), nothing)
         (collected, _), sums = jax.lax.scan(step, (collected, held), length=mesh.shape[axis])
         (exp, highest), seen = sums, collected.seen
         scores, size = jax.vmap(finish)(seen, collected.positive, collected.has_positive)
-        weights = join(_in_order(weights_of(exp, highest, seen, size), axis))
+        weights = join(_in_order(rescale_sums(exp, highest, seen, size), axis))
         m = anchors.exists.size
         weights = weights.reshape(len(weights), m, weights.shape[-1])
         own = (jax.lax.axis_index(axis) * m + jnp.arange(m)) // length

@@ -1,7 +1,7 @@
-"""Checkpoints: saved in the background, checksummed, the newest two and the best kept.
+"""Checkpoints saved asynchronously with checksums; the newest two and the best are kept.
 
-The only file that imports orbax. Orbax commits a save by renaming its directory, so one that was
-cut short is never listed; but it restores flipped bits without a word, hence the checksums.
+Only this module imports orbax. Orbax commits a save by renaming its directory, so interrupted saves
+are never listed, but it does not detect flipped bits: hence the checksums.
 """
 
 import contextlib
@@ -24,30 +24,30 @@ from cpc.train.distributed import await_verdict
 from cpc.train.step import named_leaves
 from cpc.types import PyTree, UserError
 
-#: The metric of a step, in its folder, if it was evaluated only after the state was saved.
+#: File in a checkpoint's directory with its metric, if it was evaluated after it was saved.
 LATE_METRIC = "late-metric.json"
-#: In the folder of checkpoints, while the evaluation due at one of them has not been made.
-OWED = "owed-evaluation"
-#: Metric by step of the checkpoints that have one.
+#: File next to the checkpoints with the step whose evaluation was interrupted.
+PENDING_EVAL = "owed-evaluation"
+#: Metrics of evaluated checkpoints, by step.
 Metrics: TypeAlias = dict[int, float]
 #: By path: {"shape": list, "dtype": str, "crc32": int | None}.
 Leaves: TypeAlias = dict[str, dict[str, Any]]
 
 
 class NewestAndBest(ocp.checkpoint_managers.preservation_policy.PreservationPolicy):
-    """Keep the newest two checkpoints and the one with the lowest metric, as orbax asks it."""
+    """An orbax policy that keeps the newest two checkpoints and the one with the lowest metric."""
 
     def __init__(self, metrics: Metrics):
         self.metrics = metrics
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Return for each checkpoint, the oldest first, whether it stays."""
-        kept = _kept([one.step for one in checkpoints], self.metrics)
-        return [one.step in kept for one in checkpoints]
+        """Return whether to keep each checkpoint, oldest first."""
+        preserved = _select_preserved([one.step for one in checkpoints], self.metrics)
+        return [one.step in preserved for one in checkpoints]
 
 
 class Checkpoints:
-    """The checkpoints of one run. Made by `open_checkpoints`."""
+    """The checkpoints of one run, as returned by `open_checkpoints`."""
 
     def __init__(
         self,
@@ -68,30 +68,30 @@ class Checkpoints:
         return self._manager.latest_step()
 
     @property
-    def owed_evaluation(self) -> int | None:
-        """The step whose evaluation a signal cut short: whoever resumes there is to make it."""
+    def pending_evaluation(self) -> int | None:
+        """Step whose evaluation a signal interrupted; it is repeated on resuming."""
         with contextlib.suppress(OSError, ValueError):
-            return int(read_text(self.directory / OWED))
+            return int(read_text(self.directory / PENDING_EVAL))
         return None
 
-    @owed_evaluation.setter
-    def owed_evaluation(self, step: int | None) -> None:
+    @pending_evaluation.setter
+    def pending_evaluation(self, step: int | None) -> None:
         if step is not None:
-            (self.directory / OWED).write_text(str(step))
-        elif self.owed_evaluation is not None:
-            (self.directory / OWED).unlink()
+            (self.directory / PENDING_EVAL).write_text(str(step))
+        elif self.pending_evaluation is not None:
+            (self.directory / PENDING_EVAL).unlink()
 
     def save(
         self, step: int, state: PyTree, metadata: dict[str, Any], metric: float | None = None
     ) -> None:
-        """Save in the background; a step that is not newer than the latest is left alone.
+        """Save a state in the background unless its step is at most the latest saved step.
 
-        The state has been copied when this returns, so the next step may donate it. `metric` (lower
-        is better) is the claim to be kept as the best; without one, only the newest are kept. The
-        latest step, saved without one, gets it later: that of an evaluation that was owed.
+        The state has been copied when this returns, so it may be donated. The checkpoint with the
+        lowest `metric` is kept as the best. A metric given for the latest step, if that was saved
+        without one, is added to its checkpoint.
 
         Raises:
-            UserError: this or the previous save cannot be written, as on a full disk.
+            UserError: this or the previous save failed, for example because the disk is full.
         """
         if self.latest_step is not None and step <= self.latest_step:
             if step == self.latest_step and metric is not None and np.isfinite(metric):
@@ -100,13 +100,13 @@ class Checkpoints:
         arrays = _without_keys(state)
         if metric is not None and np.isfinite(metric):
             self._metrics[step] = float(metric)
-        leaves = {  # None as crc32: spread over processes
+        leaves = {  # crc32 is None for arrays sharded over processes
             name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "crc32": _crc32(leaf)}
             for name, leaf in named_leaves(arrays)
         }
         meta = {"leaves": leaves, "metadata": metadata}
         meta = seal({**meta, "metric": self._metrics.get(step)})
-        self.wait()  # an error of the save before is told as that one's
+        self.wait()  # so that a failure of the previous save is reported with its step
         self._last_saved = step
         with self._writing():
             self._manager.save(
@@ -117,7 +117,7 @@ class Checkpoints:
             )
 
     def _add_metric(self, step: int, metric: float) -> None:
-        """Record the metric of a checkpoint that has none, and delete what is no longer kept."""
+        """Add a metric to a checkpoint without one, and delete checkpoints no longer kept."""
         if step in self._metrics:
             return
         self.wait()
@@ -127,20 +127,20 @@ class Checkpoints:
                 late = self.directory / str(step) / LATE_METRIC
                 write_sealed(late, {"metric": metric}, is_durable=True)
             steps = sorted(self._manager.all_steps())
-            for other in set(steps) - _kept(steps, self._metrics):
+            for other in set(steps) - _select_preserved(steps, self._metrics):
                 self._manager.delete(other)
 
     def restore(self, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
-        """Read the newest undamaged checkpoint into the structure and shardings of `target`.
+        """Restore the newest undamaged checkpoint with the structure and shardings of `target`.
 
-        A damaged checkpoint is reported, set aside under another name, and the one before it used.
+        Damaged checkpoints are reported and renamed, and the previous one is restored.
 
         Returns:
-            (state, metadata), or None if nothing was ever saved.
+            (state, metadata), or None if there are no checkpoints.
 
         Raises:
-            UserError: all are damaged, or the target is of another shape (the first path that
-                differs is named).
+            UserError: all checkpoints are damaged, or the target has another structure (the error
+                names the first path that differs).
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         damaged = []
@@ -155,17 +155,17 @@ class Checkpoints:
         return None
 
     def is_preempted(self, step: int) -> bool:
-        """Return whether the processes agreed to stop at this step, after a SIGTERM to one."""
+        """Return whether all processes agreed to stop at this step after one got SIGTERM."""
         return jax.process_count() > 1 and self._manager.reached_preemption(step)
 
     def wait(self) -> None:
-        """Wait until the last save is on disk; UserError if it could not be written."""
+        """Wait until the last save is on disk; raise UserError if it failed."""
         with self._writing():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
     def close(self) -> None:
-        """Wait, and stop the background threads."""
+        """Wait for the last save and stop the background threads."""
         with self._writing():
             self._manager.close()
 
@@ -173,7 +173,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        # An error that is already on its way says more than one from closing.
+        # Do not replace an error from the block by one from closing.
         with contextlib.suppress(UserError) if kind else contextlib.nullcontext():
             self.close()
 
@@ -181,13 +181,13 @@ class Checkpoints:
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
-            await_verdict()  # another process that ended is no full disk
-            kept = sorted(self._manager.all_steps(read=True))
+        except Exception as error:  # orbax and tensorstore raise many types for a full disk
+            await_verdict()  # the cause may be a lost process instead
+            saved = sorted(self._manager.all_steps(read=True))
             raise UserError(
-                f"The checkpoint of step {self._last_saved} could not be written to "
-                f"{self.directory} ({_first_line(error)}); {advise(error)} and run the same "
-                f"command again: it resumes from step {kept[-1] if kept else 0}."
+                f"the checkpoint of step {self._last_saved} could not be written to "
+                f"{self.directory} ({_first_line(error)}): {advise(error)} and rerun the command, "
+                f"which resumes from step {saved[-1] if saved else 0}"
             ) from error
 
     def _read(self, step: int, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
@@ -202,14 +202,12 @@ class Checkpoints:
         except UserError:
             raise
         except Exception as error:
-            self._log(
-                f"The checkpoint {path} is damaged ({_first_line(error)}); trying the one before."
-            )
+            self._log(_describe_damage(path, error, "trying the previous one"))
             return None
         return _with_keys(arrays, target), meta["metadata"]
 
     def _set_aside(self, steps: list[int]) -> None:
-        # Otherwise the run could not save again until it has passed the damaged step.
+        # Otherwise the run could not save until it is past the damaged step.
         if not steps:
             return
         for step in steps if jax.process_index() == 0 else []:
@@ -225,18 +223,18 @@ class Checkpoints:
 def open_checkpoints(
     directory: str | os.PathLike[str], log: Callable[[str], None] = print
 ) -> Checkpoints:
-    """Open or make a directory of checkpoints; `log` receives one sentence per damaged one.
+    """Open a directory of checkpoints, creating it if necessary.
 
-    Kept are the newest two and the one with the lowest metric. Orbax's own messages, many and long,
-    are silenced for the whole process.
+    The newest two checkpoints and the one with the lowest metric are kept. `log` receives one
+    sentence per damaged checkpoint. Log messages of orbax are silenced for the whole process.
     """
     _silence_orbax()
-    path = pathlib.Path(directory).absolute()  # orbax fails late on a relative one
+    path = pathlib.Path(directory).absolute()  # orbax rejects relative paths only when saving
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"The checkpoint directory {path} cannot be made ({error.strerror}); choose another."
+            f"the checkpoint directory {path} cannot be created ({error.strerror}): choose another"
         ) from error
     metrics = _read_metrics(path)
     options = ocp.CheckpointManagerOptions(
@@ -250,16 +248,16 @@ def restore_params(
     step: int | Literal["best"] | None = None,
     log: Callable[[str], None] = print,
 ) -> tuple[dict[str, PyTree], dict[str, Any], int]:
-    """Read the parameters of a checkpoint without the optimizer, as numpy arrays, for probes.
+    """Restore the parameters of a checkpoint as NumPy arrays, without the optimizer state.
 
     Args:
         directory: the checkpoints of a run.
-        step: of which checkpoint; "best" for the one with the lowest metric (see `best_step`); None
+        step: the step to restore; "best" for the one with the lowest metric (see `best_step`); None
             for the newest undamaged one.
-        log: receives one sentence for each damaged checkpoint that was passed over.
+        log: receives one sentence per damaged checkpoint that was skipped.
 
     Returns:
-        ({"params": ..., "extra": ..., "ema": ...}, metadata, step), trees of dicts.
+        ({"params": ..., "extra": ..., "ema": ...}, metadata, step), where the trees are dicts.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()
@@ -267,59 +265,58 @@ def restore_params(
         step = best_step(path)
     steps = _steps(path)
     if not steps or step not in (None, *steps):
-        wanted = "No checkpoint" if step is None else f"No checkpoint of step {step}"
-        fix = f"choose a step of {steps}" if steps else "train the run first"
-        raise UserError(f"{wanted} is in {path}: {fix}")
+        of_step = "" if step is None else f" of step {step}"
+        fix = f"choose one of the steps {steps}" if steps else "train the run first"
+        raise UserError(f"{path} does not contain a checkpoint{of_step}: {fix}")
     for candidate in reversed(steps) if step is None else [step]:
         try:
             return *_read_params(path / str(candidate)), candidate
         except Exception as error:
-            damage = f"The checkpoint {path / str(candidate)} is damaged ({_first_line(error)})"
+            fix = "trying the previous one" if step is None else f"choose another step of {steps}"
+            damage = _describe_damage(path / str(candidate), error, fix)
             if step is not None:
-                raise UserError(f"{damage}; choose another of the steps {steps}.") from error
-            log(f"{damage}; trying the one before.")
+                raise UserError(damage) from error
+            log(damage)
     raise UserError(_all_damaged(path, steps))
 
 
 def read_metadata(directory: str | os.PathLike[str]) -> dict[int, dict[str, Any]]:
-    """Return what was saved with each state whose metadata is sound, by step, newest first."""
+    """Return the metadata of each checkpoint by step, newest first, without damaged ones."""
     metas = _read_metas(pathlib.Path(directory).absolute())
     return {step: meta["metadata"] for step, meta in metas.items()}
 
 
 def best_step(directory: str | os.PathLike[str]) -> int:
-    """Return the step whose checkpoint has the lowest metric: the one that is kept as the best.
+    """Return the step of the checkpoint with the lowest metric.
 
     Raises:
-        UserError: no checkpoint was saved at a step that was evaluated.
+        UserError: none of the checkpoints was evaluated.
     """
     path = pathlib.Path(directory).absolute()
     best = _lowest(_read_metrics(path))
     if best is None:
         raise UserError(
-            f"No checkpoint in {path} is the best, because none was evaluated; it has the steps "
-            f"{_steps(path) or 'none'}."
+            f"{path} does not contain an evaluated checkpoint: choose one of the steps "
+            f"{_steps(path) or 'after training the run'}"
         )
     return best
 
 
-def _kept(steps: Sequence[int], metrics: Metrics) -> set[int | None]:
-    """Return the newest two of some steps, the oldest first, and the one with the lowest metric."""
+def _select_preserved(steps: Sequence[int], metrics: Metrics) -> set[int | None]:
     return {*steps[-2:], _lowest({step: m for step, m in metrics.items() if step in steps})}
 
 
 def _lowest(metrics: Metrics) -> int | None:
-    """Return the step with the lowest metric, the newest of equal ones; None if none has one."""
+    """Return the step with the lowest metric; of equal ones, the newest."""
     return min(metrics, key=lambda step: (metrics[step], -step), default=None)
 
 
 def _read_metrics(path: pathlib.Path) -> Metrics:
-    """Return the metric of each checkpoint that has one and is sound."""
     metrics: Metrics = {}
     for step, meta in _read_metas(path).items():
         metric = meta.get("metric")
         if metric is None:
-            with contextlib.suppress(UserError):  # there is none, or it is damaged
+            with contextlib.suppress(UserError):  # missing or damaged
                 metric = read_sealed(path / str(step) / LATE_METRIC)["metric"]
         if metric is not None:
             metrics[step] = metric
@@ -327,11 +324,10 @@ def _read_metrics(path: pathlib.Path) -> Metrics:
 
 
 def _read_metas(path: pathlib.Path) -> dict[int, dict[str, Any]]:
-    """Return the sound metadata of checkpoints by step, newest first."""
     _silence_orbax()
     found = {}
     for step in reversed(_steps(path)):
-        with contextlib.suppress(Exception):  # of a damaged checkpoint, which restoring reports
+        with contextlib.suppress(Exception):  # damage is reported when restoring
             found[step] = _read_meta(path / str(step))
     return found
 
@@ -343,18 +339,22 @@ def _steps(path: pathlib.Path) -> list[int]:
 def _read_params(path: pathlib.Path) -> tuple[dict[str, PyTree], dict[str, Any]]:
     meta = _read_meta(path)
     wanted = _nest(meta["leaves"], ("params", "extra", "ema"))
-    how = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+    types = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
     with ocp.PyTreeCheckpointer() as reader:
-        args = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
+        args = ocp.args.PyTreeRestore(item=wanted, restore_args=types, partial_restore=True)
         arrays = reader.restore(path / "state", args=args)
     _check_sums(arrays, meta["leaves"])
     return {"params": {}, "extra": {}, "ema": None, **arrays}, meta["metadata"]
 
 
+def _describe_damage(path: pathlib.Path, error: Exception, fix: str) -> str:
+    return f"the checkpoint {path} is damaged ({_first_line(error)}): {fix}"
+
+
 def _all_damaged(path: pathlib.Path, steps: list[int]) -> str:
     return (
-        f"All checkpoints in {path} are damaged (steps {sorted(steps)}); "
-        "restore them from a copy, or choose another work directory to start over."
+        f"all checkpoints in {path} are damaged (steps {sorted(steps)}): restore them from a copy, "
+        "or start over in another work directory"
     )
 
 
@@ -365,19 +365,19 @@ def _read_meta(path: pathlib.Path) -> dict[str, Any]:
 
 @functools.cache
 def _silence_orbax() -> None:
-    """Silence orbax's messages, and the tracebacks that its threads print after an error.
+    """Silence log messages of orbax, and tracebacks of its threads after an error.
 
-    When one leaf fails, orbax closes its event loop, and what reads or writes the others finds so.
+    When one leaf fails, orbax closes its event loop, which makes the threads of other leaves fail.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    shown = sys.unraisablehook
+    previous_hook = sys.unraisablehook
 
-    def show_others(late: Any) -> None:
-        if str(late.exc_value) != "Event loop is closed":
-            shown(late)
+    def report_others(error: Any) -> None:
+        if str(error.exc_value) != "Event loop is closed":
+            previous_hook(error)
 
-    sys.unraisablehook = show_others
+    sys.unraisablehook = report_others
 
 
 def _is_key(leaf: Any) -> bool:
@@ -403,27 +403,25 @@ def _first_line(error: BaseException) -> str:
 
 
 def _check_sums(arrays: PyTree, leaves: Leaves) -> None:
-    """Raise a ValueError that names the first leaf that is not what was saved."""
     for name, leaf in named_leaves(arrays):
         if leaves[name]["crc32"] not in (None, _crc32(leaf)):
             raise ValueError(f"the checksum of {name} is wrong")
 
 
 def _check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> None:
-    """Raise a UserError that names the first path at which checkpoint and target differ."""
     wanted = {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in named_leaves(shapes)}
     found = {name: [leaf["shape"], leaf["dtype"]] for name, leaf in leaves.items()}
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise UserError(
-                f"The checkpoint {path} is of another model: {name} is {found.get(name, 'absent')} "
-                f"there and {wanted.get(name, 'absent')} here; use the config that wrote it, or "
-                "another work directory."
+                f"the checkpoint {path} does not match the model ({name} is "
+                f"{found.get(name, 'absent')} there and {wanted.get(name, 'absent')} here): use "
+                "the config that wrote it or another work directory"
             )
 
 
 def _nest(leaves: Leaves, roots: tuple[str, ...]) -> dict[str, Any]:
-    """Rebuild the trees under `roots` from paths: of dicts, and of lists where keys are numbers."""
+    """Rebuild the trees under `roots` from leaf paths, as dicts and lists."""
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *parents, last = name.split("/")
@@ -432,14 +430,14 @@ def _nest(leaves: Leaves, roots: tuple[str, ...]) -> dict[str, Any]:
             for parent in parents:
                 node = node.setdefault(parent, {})
             node[last] = jax.ShapeDtypeStruct(tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"]))
-    return {root: _number(branch) for root, branch in tree.items()}
+    return {root: _convert_lists(branch) for root, branch in tree.items()}
 
 
-def _number(tree: Any) -> Any:
-    """Dicts with keys 0, 1, ... as lists."""
+def _convert_lists(tree: Any) -> Any:
+    """Convert dicts with keys "0", "1", ... to lists."""
     if not isinstance(tree, dict):
         return tree
-    branches = {name: _number(branch) for name, branch in tree.items()}
+    branches = {name: _convert_lists(branch) for name, branch in tree.items()}
     if branches and sorted(branches) == sorted(map(str, range(len(branches)))):
         return [branches[str(i)] for i in range(len(branches))]
     return branches

@@ -1,4 +1,4 @@
-"""Several processes as one run: find, join and wait for each other."""
+"""Multi-process runs: cluster detection, startup, barriers and process failures."""
 
 import contextlib
 import json
@@ -20,33 +20,33 @@ from jax.experimental import multihost_utils
 from cpc.train import watch
 from cpc.types import PyTree, UserError
 
-#: Status of a process that ends because another has.
+#: Exit status of a process that ends because another process ended.
 LOST = 3
-#: A machine that has not been heard of for this long is gone.
+#: A machine counts as lost after this time without messages.
 SILENCE_SECONDS = 30.0
-#: After an error, the watchdog has this long to report that another process has ended.
+#: Time for the watchdog to report a lost process after an error that this may have caused.
 VERDICT_SECONDS = 5.0
 
 
 class Cluster(NamedTuple):
-    """The place of this process among several."""
+    """The processes of a run and the index of this one."""
 
-    address: str  # of process 0
-    number: int
+    address: str  # host:port of process 0
+    number: int  # of processes
     own: int  # index of this process
     local_devices: list[int] | None
 
 
 class _Watchdog:
-    """The program `watch.py` next to this process, and what it gets to know."""
+    """A child process that runs `watch.py`, and the state reported to it."""
 
     def __init__(self, cluster: Cluster, *seconds: float):
-        """Start the program, wait until all processes have come, and redirect C++ messages."""
+        """Start the watchdog, wait for all processes, and redirect C++ messages to a file."""
         host, _, port = cluster.address.rpartition(":")
         messages, log = tempfile.mkstemp(prefix=f"cpc-process-{cluster.own}-", suffix=".log")
-        words = (host.strip("[]"), port, cluster.own, cluster.number, log, *seconds)
+        arguments = (host.strip("[]"), port, cluster.own, cluster.number, log, *seconds)
         self.program: Any = subprocess.Popen(
-            [sys.executable, "-S", watch.__file__, *map(str, words)],
+            [sys.executable, "-S", watch.__file__, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -56,50 +56,50 @@ class _Watchdog:
         if answer != "go":
             self.program.communicate()
             os.unlink(log)  # noqa: PTH108
-            raise UserError(answer or "the watchdog next to this process could not start")
+            raise UserError(answer or "the watchdog of this process could not start")
         sys.stderr.flush()
-        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)  # the terminal is kept for Python
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)  # Python still writes to the terminal
         os.dup2(messages, 2)
         os.close(messages)
         self.state, self.longest, self.arrived = "busy 0", 0.0, math.inf
-        self.all_here, self.leaves = threading.Event(), threading.Event()
+        self.all_waiting, self.is_leaving = threading.Event(), threading.Event()
         self.heart = threading.Thread(target=self._send_heartbeats, daemon=True)
         self.heart.start()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         for line in self.program.stdout:
-            if line.strip() == "lost":  # the watchdog has said why
+            if line.strip() == "lost":  # the watchdog has already printed the reason
                 break
-            self.all_here.set()
+            self.all_waiting.set()
         else:
-            if self.leaves.is_set():
+            if self.is_leaving.is_set():
                 return
-            sys.stderr.write("error: the watchdog next to this process has ended\n")
+            sys.stderr.write("error: the watchdog of this process has ended\n")
         sys.stdout.flush()
         os._exit(LOST)
 
     def _send_heartbeats(self) -> None:
-        # A thread, so that the loop never waits for the pipe, and a waiting program does not look
-        # stopped.
-        while not self.leaves.wait(watch.HEARTBEAT_SECONDS):
+        # In a thread, so that the training loop never blocks on the pipe and a program that waits
+        # still sends heartbeats.
+        while not self.is_leaving.wait(watch.HEARTBEAT_SECONDS):
             self.send(f"{self.state} {self.longest:.2f}")
 
     def send(self, line: str) -> None:
-        """Send a line; what becomes of a watchdog that has ended is found by `_listen`."""
+        """Send a line; if the watchdog has ended, `_listen` handles it."""
         with contextlib.suppress(OSError):
             os.write(self.program.stdin.fileno(), f"{line}\n".encode())
 
 
-#: That of this process, if it is one of several.
+#: The watchdog of this process; empty in single-process runs.
 _watchdogs: list[_Watchdog] = []
 
 
 def find_cluster() -> Cluster | None:
-    """Return the cluster of this process; None if it is alone.
+    """Return the cluster of this process, or None for a single process.
 
-    It is described by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or detected by
-    JAX, which knows Slurm, Open MPI, TPU pods and Kubernetes.
+    It is configured by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or detected
+    by JAX, which supports Slurm, Open MPI, TPU pods and Kubernetes.
     """
     address, local = os.environ.get("JAX_COORDINATOR_ADDRESS"), None
     number, index = _read_number("JAX_NUM_PROCESSES"), _read_number("JAX_PROCESS_ID")
@@ -109,14 +109,18 @@ def find_cluster() -> Cluster | None:
         return None
     if address is None or number is None or index is None:
         raise UserError(
-            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are not all set: set "
-            "them all on each process, or none"
+            "only some of JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set: "
+            "set all of them in each process, or none"
         )
     if not 0 <= index < number:
-        raise UserError(f"JAX_PROCESS_ID is {index}: of {number} processes it is 0 to {number - 1}")
+        raise UserError(
+            f"JAX_PROCESS_ID is out of range (got {index} for {number} processes): choose 0 to "
+            f"{number - 1}"
+        )
     if not re.fullmatch(r".+:\d+", address):
         raise UserError(
-            f"JAX_COORDINATOR_ADDRESS is {address!r}: write host:port, as in node7:1234"
+            f"JAX_COORDINATOR_ADDRESS is not host:port (got {address!r}): set it, for example, to "
+            "node7:1234"
         )
     return Cluster(address, number, index, None if local is None else list(local))
 
@@ -124,13 +128,13 @@ def find_cluster() -> Cluster | None:
 def _read_number(name: str) -> int | None:
     text = os.environ.get(name)
     if text is not None and not text.isdecimal():
-        raise UserError(f"{name} is {text!r}: it must be a whole number")
+        raise UserError(f"{name} is not a whole number (got {text!r}): set it to one")
     return None if text is None else int(text)
 
 
 def _detect(address, number, index):
     try:
-        # There is no public way to ask JAX without starting.
+        # The public API detects a cluster only together with starting it.
         from jax._src.clusters import ClusterEnv
 
         with warnings.catch_warnings():
@@ -138,11 +142,11 @@ def _detect(address, number, index):
             return ClusterEnv.auto_detect_unset_distributed_params(
                 address, number, index, None, None, 60
             )
-    except Exception as error:  # each kind of cluster fails in its own ways
+    except Exception as error:  # each cluster type raises its own errors
         raise UserError(
-            f"the cluster that this process is in cannot be read ({error}): set "
+            f"the cluster of this process cannot be detected ({error}): set "
             "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or JAX_NUM_PROCESSES=1 "
-            "to run alone"
+            "for a single process"
         ) from error
 
 
@@ -151,12 +155,17 @@ def join_processes(
     hang_seconds: float = 300.0,
     identify: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """Join the other processes, if there are any; call it before anything else uses JAX.
+    """Join the other processes of a run, if any; call this before any other use of JAX.
 
-    From then on all end with a sentence and status 3 if one of them ends, is on a machine that is
-    not heard of for 30 s, is stopped for `hang_seconds`, or hangs in training for that long or ten
-    times the longest step, or if its `identify` returns another identity, as of another config.
-    C++ messages go to a file, which that sentence names if it contains anything.
+    From then on, all processes end with an error message and status 3 if one of them ends, hangs,
+    has another identity, or runs on a machine that is silent for 30 s. C++ messages are redirected
+    to a file, which the error message names unless it is empty.
+
+    Args:
+        join_seconds: time limit for all processes to start.
+        hang_seconds: a process counts as hung after this time, or after ten times the longest step
+            if that is longer.
+        identify: returns values that must be equal in all processes, such as the config.
     """
     cluster = find_cluster()
     if cluster is None or _watchdogs:
@@ -170,24 +179,24 @@ def join_processes(
         cluster_detection_method="deactivate",
         coordinator_bind_address=cluster.address if is_local else None,
         initialization_timeout=int(join_seconds),
-        # The watchdog is quicker and names the process, and process 0 may write its report for
-        # long. JAX would abort the processes that wait for a stopped one before that one is named.
+        # JAX's own timeouts would abort waiting processes before the watchdog names the one that
+        # stopped, and writing the report in process 0 may take long.
         heartbeat_timeout_seconds=24 * 3600,
         shutdown_timeout_seconds=24 * 3600,
     )
     if jax.default_backend() == "cpu" and jax.local_device_count() > 1:
         raise UserError(
-            f"{jax.local_device_count()} CPU devices are in each of {cluster.number} processes, "
-            "which can wait for each other for ever: take "
-            "--xla_force_host_platform_device_count out of XLA_FLAGS"
+            f"several CPU devices per process can deadlock (got {jax.local_device_count()} in each "
+            f"of {cluster.number} processes): remove --xla_force_host_platform_device_count from "
+            "XLA_FLAGS"
         )
 
 
 def report_step(step: int, num_waits: int) -> None:
-    """Tell the watchdog that the loop is at this step, and not for long; never waits.
+    """Report to the watchdog, without blocking, that the loop is at this step.
 
-    `num_waits`: how often the loop has waited for the device. The first wait may be for others that
-    still compile, and the second shows how long steps take.
+    `num_waits` counts how often the loop has waited for the device. The first wait may include
+    compilation in other processes; from the second on, waits measure the length of a step.
     """
     now = time.monotonic()
     for watchdog in _watchdogs:
@@ -198,32 +207,35 @@ def report_step(step: int, num_waits: int) -> None:
 
 
 def report_busy(step: int) -> None:
-    """Tell the watchdog that work at this step, such as an evaluation, may take any time."""
+    """Report to the watchdog that this process is busy, for example with an evaluation."""
     for watchdog in _watchdogs:
         watchdog.state, watchdog.arrived = f"busy {step}", math.inf
 
 
 def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
-    """Wait until every process has come here, as long as it takes.
+    """Wait, without a time limit, until all processes have made this call.
 
-    If they come with different identities, such as digests of their data, all of them end with a
-    sentence that names the difference.
+    If their identities differ, such as digests of their data, all processes end with an error
+    message that names the difference.
     """
     for watchdog in _watchdogs:
-        watchdog.all_here.clear()
+        watchdog.all_waiting.clear()
         watchdog.send(f"waits {json.dumps(identity or {})}")
-        watchdog.all_here.wait()
+        watchdog.all_waiting.wait()
     if not _watchdogs and jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
 def is_first() -> bool:
-    """Return whether this process writes files and prints: process 0, or the only one."""
+    """Return whether this is process 0, which writes files and prints, or the only process."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
-    """Return `function(*args)` of process 0, on its copies of replicated arrays; None elsewhere."""
+    """Call a function in process 0 only and return its result there, None in other processes.
+
+    Replicated arrays in `args` are replaced by the process's own copies.
+    """
     if jax.process_count() == 1:
         return function(*args)
     own = jax.tree.map(
@@ -235,16 +247,16 @@ def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def gather_rows(batch: PyTree) -> PyTree:
-    """Return the rows of all processes, one after the other, on each of them."""
+    """Return the rows of all processes, concatenated in process order, in every process."""
     if jax.process_count() == 1:
         return batch
     return multihost_utils.process_allgather(batch, tiled=True)
 
 
 def leave_processes() -> None:
-    """Tell the others that this process ends as it should."""
+    """Report to the other processes that this one ends normally."""
     for watchdog in _watchdogs:
-        watchdog.leaves.set()
+        watchdog.is_leaving.set()
         watchdog.heart.join()
         watchdog.send("bye")
         watchdog.program.stdin.close()
@@ -253,7 +265,7 @@ def leave_processes() -> None:
 
 
 def leave_failing(status: int) -> None:
-    """End at once instead of waiting for the others, which notice it."""
+    """Exit at once without waiting for the other processes, whose watchdogs notice it."""
     if _watchdogs:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -261,6 +273,6 @@ def leave_failing(status: int) -> None:
 
 
 def await_verdict() -> None:
-    """Give the watchdog time to end this process, if an error is due to one that ended."""
+    """Wait for the watchdog to end this process if another process caused the current error."""
     if _watchdogs:
         time.sleep(VERDICT_SECONDS)

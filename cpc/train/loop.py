@@ -113,7 +113,7 @@ def fit(
     windows = _Windows(state, summarize or means_per_step, sinks.writers)
     throttle, num_waits = _make_throttle(steps_in_flight), 0
     iterator = iter(batches(start))
-    owes = checkpoint is not None and checkpoint.owed_evaluation == start
+    owes = checkpoint is not None and checkpoint.pending_evaluation == start
     try:
         while True:
             reason = stop() or _preemption(checkpoint, step, per_launch)
@@ -173,11 +173,11 @@ def _evaluate_and_save(
         cut_short = stop() or str(stopped)
     is_cut_short = cut_short is not None
     if checkpoint and is_cut_short:
-        checkpoint.owed_evaluation = step
+        checkpoint.pending_evaluation = step
     if checkpoint and (saves or is_cut_short):
         checkpoint.save(step, state, dict(sinks.metadata or {}), metric)
     if checkpoint and evaluate and not is_cut_short:
-        checkpoint.owed_evaluation = None  # not before its metric is kept
+        checkpoint.pending_evaluation = None  # not before its metric is kept
     return cut_short
 
 

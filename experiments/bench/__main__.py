@@ -70,7 +70,7 @@ def main(given: Config) -> None:
         "start": lambda: start.start_rows(config, device),
         "torch": lambda: versus.torch_rows(device, num_processes, num_calls, alone=not quick),
         "criterion": lambda: versus.info_nce_rows(device, sizes, num_processes, num_calls),
-        "text": lambda: words.word_rows(1 if quick else 5),
+        "text": lambda: words.word_rows(*((1, 1) if quick else (5, 3))),
     }
     measured = []
     for part in PART.value or PARTS:

@@ -15,7 +15,7 @@ def main() -> None:
     model = Word2Vec(
         vector_size=given["width"], window=given["reach"], negative=given["k"],
         sample=given["subsample"], alpha=given["learning_rate"], sg=1, min_count=1,
-        workers=given["cores"], seed=1,
+        workers=given["cores"], seed=given["seed"],
     )  # fmt: skip
     model.build_vocab(corpus_file=given["sentences"])
     begin = time.perf_counter()

@@ -1,18 +1,21 @@
-"""Skip-gram with negative sampling against gensim: words per second, and word similarity.
+"""Skip-gram with negative sampling against gensim: words per second, similarity, analogies.
 
-Each side runs in a process of its own, one after the other, on one text by the same settings and
-on as many threads as there are cores. gensim is that of the Python in $CPC_GENSIM_PYTHON, or of
+Each side trains in a process of its own for each seed, in turn, on one text by the same settings
+and on as many threads as there are cores. gensim is that of the Python in $CPC_GENSIM_PYTHON, or of
 this one. `python -m experiments.bench.words SIZES` is our side; it prints JSON.
 """
 
+import functools
 import importlib.util
 import itertools
 import json
 import os
 import pathlib
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,8 +24,8 @@ import numpy as np
 from configs.text_words import get_config
 from cpc.data import prefetch
 from cpc.data.sources.similarity import read_judgements
-from cpc.evaluate.words import similarity_scores
-from experiments.bench.timing import Row, Target, read_sizes
+from cpc.evaluate.words import mean_difference, pair_cosines, solve_analogies, spearman
+from experiments.bench.timing import Row, Target, ratios, read_sizes
 from experiments.bench.versus import run_side
 from experiments.command import cluster
 from experiments.kinds.words import run
@@ -31,10 +34,12 @@ from experiments.kinds.words.run import load_data
 PYTHON = "CPC_GENSIM_PYTHON"
 #: Words per second, as a fraction of gensim's.
 MIN_RATIO = 0.6
+#: Analogies are answered among this many words, the most frequent ones.
+NUM_WORDS = 30_000
 
 
-def word_rows(epochs: int) -> list[Row]:
-    """Return rows of the rate and of word similarity, each beside gensim's if there is a gensim."""
+def word_rows(epochs: int, num_seeds: int) -> list[Row]:
+    """Return rows of the rate, similarity and analogies, next to gensim's if it is installed."""
     python = os.environ.get(PYTHON) or (
         sys.executable if importlib.util.find_spec("gensim") else None
     )
@@ -43,25 +48,27 @@ def word_rows(epochs: int) -> list[Row]:
     text = load_data(config, print)
     vocabulary = text.train.vocabulary
     sides = {"words": sys.executable, **({"by_gensim": python} if python else {})}
-    rates, found = {}, {}
+    rates, found = {side: [] for side in sides}, {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as folder:
         sentences = pathlib.Path(folder, "sentences.txt")
         with sentences.open("w") as file:  # the known words by number
             for start, stop in itertools.pairwise(text.train.sentence_starts):
                 known = text.train.tokens[start:stop]
                 file.write(" ".join(map(str, known[known > 0])) + "\n")
-        for side, interpreter in sides.items():
+        for seed, side in itertools.product(range(num_seeds), sides):
             vectors = pathlib.Path(folder, f"{side}.npy")
             given = {
                 "width": config.model.width, "reach": config.model.reach,
                 "k": config.objective.k, "subsample": config.data.subsample,
-                "learning_rate": config.optim.learning_rate, "epochs": epochs,
+                "learning_rate": config.optim.learning_rate, "epochs": epochs, "seed": seed,
                 "num_words": len(vocabulary.words), "cores": count_cores(),
                 "sentences": str(sentences), "vectors": str(vectors),
             }  # fmt: skip
-            rates[side] = run_side(interpreter, side, json.dumps(given))["words_per_second"]
-            found[side] = np.load(vectors)
-    return [rate_row(rates), *similarity_rows(found, vocabulary)]
+            rate = run_side(sides[side], side, json.dumps(given))["words_per_second"]
+            print(f"seed {seed}, {side}: {rate:,.0f} words/s", flush=True)
+            rates[side].append(rate)
+            found[side].append(np.load(vectors))
+    return [rate_row(rates), *question_rows(found, vocabulary)]
 
 
 def count_cores() -> int:
@@ -71,38 +78,67 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def rate_row(rates: dict[str, float]) -> Row:
-    """Return the row of words per second."""
-    ours = rates["words"]
+def rate_row(rates: dict[str, list[float]]) -> Row:
+    """Return the row of words per second: the medians over seeds."""
+    ours = statistics.median(rates["words"])
     figures: dict[str, Any] = {"words_per_second": ours}
     text = f"{ours:,.0f} words/s"
     if "by_gensim" not in rates:
         return Row("skip-gram", figures, f"{text}; no gensim: set ${PYTHON} to its Python")
-    theirs = rates["by_gensim"]
-    figures |= {"gensim_words_per_second": theirs, "ratio_to_gensim": ours / theirs}
-    text += f", gensim {theirs:,.0f}: {ours / theirs:.2f} of gensim's"
+    theirs = statistics.median(rates["by_gensim"])
+    ratio = statistics.median(ratios(rates["words"], rates["by_gensim"]))
+    figures |= {"gensim_words_per_second": theirs, "ratio_to_gensim": ratio}
+    text += f", gensim {theirs:,.0f}: {ratio:.2f} of gensim's"
     return Row("skip-gram", figures, text, Target("ratio_to_gensim", MIN_RATIO))
 
 
-def similarity_rows(found: dict[str, np.ndarray], vocabulary: Any) -> list[Row]:
-    """Return Spearman's correlation of each set of pairs; ours should reach gensim's interval."""
+def question_rows(found: dict[str, list[np.ndarray]], vocabulary: Any) -> list[Row]:
+    """Return Spearman's correlation of each set of pairs, and the accuracy of analogies."""
     index = {word: i for i, word in enumerate(vocabulary.words)}
-    judged = read_judgements()
-    scores = {
-        side: list(similarity_scores(vectors, index, judged.pairs, features=side))
+    judged, rows = read_judgements(), []
+    for name, (pairs, ratings) in judged.pairs.items():
+        known = pair_cosines(found["words"][0], index, pairs)[1]
+        cosines = {
+            side: np.stack([pair_cosines(one, index, pairs)[0] for one in vectors])
+            for side, vectors in found.items()
+        }
+        correlate = functools.partial(correlate_rows, ratings=ratings[known])
+        rows.append(question_row(name, "correlation", correlate, cosines))
+    questions = [four for section in judged.analogies.values() for four in section]
+    answers = {
+        side: np.stack([solve_analogies(one[:NUM_WORDS], index, questions) for one in vectors])
         for side, vectors in found.items()
     }
-    rows = []
-    for i, ours in enumerate(scores["words"]):
-        figures: dict[str, Any] = {"correlation": ours.value}
-        text, target = f"{ours.value:.3f} [{ours.low:.3f}, {ours.high:.3f}]", None
-        if "by_gensim" in scores:
-            other = scores["by_gensim"][i]
-            figures |= {"gensim": other.value, "gensim_low": other.low}
-            text += f"; gensim {other.value:.3f} [{other.low:.3f}, {other.high:.3f}]"
-            target = Target("correlation", float(other.low or 0.0))
-        rows.append(Row(ours.data, figures, f"{text}; {ours.setting}", target))
+    rows.append(question_row("analogies", "accuracy", lambda row, i: row[i].mean(), answers))
     return rows
+
+
+def correlate_rows(row: np.ndarray, drawn: np.ndarray, ratings: np.ndarray) -> float:
+    """Return Spearman's correlation of the drawn cosines with their ratings."""
+    return spearman(row[drawn], ratings[drawn])
+
+
+def question_row(
+    name: str, metric: str, statistic: Callable[..., float], values: dict[str, np.ndarray]
+) -> Row:
+    """Return the mean of a score over seeds, and its difference from gensim's.
+
+    The target is missed only if the score is surely below gensim's.
+    """
+    count = values["words"].shape[1]
+    means = {
+        side: float(np.mean([statistic(row, np.arange(count)) for row in rows]))
+        for side, rows in values.items()
+    }
+    figures: dict[str, Any] = {metric: means["words"], "num_questions": count}
+    text = f"{means['words']:.3f}"
+    if "by_gensim" not in values:
+        return Row(name, figures, text)
+    over = mean_difference(statistic, values["words"], values["by_gensim"])
+    figures |= {f"gensim_{metric}": means["by_gensim"], "difference": over.value}
+    figures |= {"difference_low": over.low, "difference_high": over.high}
+    text += f", gensim {means['by_gensim']:.3f}: {over.value:+.3f} [{over.low:+.3f}, "
+    return Row(name, figures, f"{text}{over.high:+.3f}]", Target("difference_high", 0.0))
 
 
 def main() -> None:
@@ -111,6 +147,7 @@ def main() -> None:
     cluster.start("cpu")
     config = get_config()
     config.epochs, config.data.test_fraction = given["epochs"], 0.0
+    config.seed = given["seed"]
     text = load_data(config, lambda line: None)
     made = run.make(config, text)
     state = made.launch(jax.tree.map(jax.numpy.copy, made.state), made.stream.launch(0))

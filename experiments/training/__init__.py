@@ -1,1 +1,1 @@
-"""The one pipeline: a config becomes a plan, a plan a problem, a problem a run and its records."""
+"""Training pipeline: configs are interpreted as plans, which define problems, runs and records."""

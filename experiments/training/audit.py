@@ -1,4 +1,4 @@
-"""An audit of a config's negatives before a step is trained: a table, and audit.json."""
+"""Audit of a run's negatives before training, printed as a table and written to audit.json."""
 
 import math
 import pathlib
@@ -16,15 +16,27 @@ from cpc.types import UserError
 from experiments.training.plan import Plan
 from experiments.training.problem import Problem
 
-#: Batches that are looked at, and anchors of each at each offset.
+#: Number of audited batches, and of anchors per batch and offset.
 NUM_BATCHES, NUM_ANCHORS = 2, 512
 
 
 def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
-    """Audit the negatives of a run once; print the table and write it to the run directory."""
+    """Audit the negatives of a run that has not begun.
+
+    Prints the table and writes it to the run directory.
+
+    Args:
+        workdir: run directory.
+        problem: training problem.
+        is_all: whether the audit is all that the command does; unusable negatives are then
+            reported without an error.
+
+    Raises:
+        UserError: training cannot work with these negatives.
+    """
     path = workdir / "audit.json"
     has_begun = read_object(path, []) is not None and (workdir / "metrics.jsonl").exists()
-    wait_for_all("audit")  # all have looked before one writes
+    wait_for_all("audit")  # every process checks the file before the first one writes it
     if has_begun:
         return
     rows = audit_problem(problem)
@@ -39,24 +51,24 @@ def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
 
 
 def check_negatives(plan: Plan, rows: Audit) -> None:
-    """Check that there is something to learn from."""
+    """Raise UserError if no anchor has a negative or all labels are equal under sup_con."""
     config, values = plan.config, {row.name: row.value for row in rows}
     if values["anchors_without_negative"] == 1 and not config.negatives.queue:
         raise UserError(
-            f"under {plan.negatives} not one anchor of {NUM_BATCHES} batches has a negative: "
-            "choose another negatives.rule, a larger data.batch_size, or give more data"
+            f"negatives {plan.negatives} leave no anchor of {NUM_BATCHES} batches a negative: "
+            "choose another negatives.rule, raise data.batch_size or add data"
         )
     same = [name for name, value in values.items()
             if name.startswith("false_negatives_by") and value == 1]  # fmt: skip
     if config.loss.name == "sup_con" and same:
         raise UserError(
-            f"loss.name is sup_con, and all latents of {NUM_BATCHES} batches are of one "
-            f"{same[0].split('_by_')[1]}: give data of several, or choose info_nce"
+            f"loss.name=sup_con needs several values of {same[0].split('_by_')[1]} (got one in "
+            f"{NUM_BATCHES} batches): add data, or choose info_nce"
         )
 
 
 def audit_problem(problem: Problem) -> Audit:
-    """Return the rows over some training batches; of several branches, the first's."""
+    """Return the audit of the first branch over `NUM_BATCHES` training batches."""
     plan, branch = problem.plan, problem.plan.geometry.branches[0]
     batches = [gather_rows(problem.draw(step)) for step in range(NUM_BATCHES)]
     root = jax.random.key(plan.config.seed)
@@ -69,23 +81,23 @@ def audit_problem(problem: Problem) -> Audit:
 
     def zeros(function, *given):
         shapes = jax.eval_shape(function, *given)
-        # One program: leaf by leaf, each shape would be compiled by itself.
+        # One jitted program compiles once instead of once per shape.
         return jax.jit(
             lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         )()
 
     prepared = zeros(lambda batch: problem.prepare(batch, root, True), batches[0])
     variables = zeros(problem.model.init, root, prepared)
-    plain = jax.jit(lambda batch: problem.prepare(batch, root, False)["x"])  # not augmented
+    get_inputs = jax.jit(lambda batch: problem.prepare(batch, root, False)["x"])  # not augmented
     positions, labels, utterances = [], [], []
     for batch in batches:
         located, exists = jax.device_get(jax.jit(locate)(batch))
         shape = np.broadcast_shapes(*map(np.shape, located))
-        inputs = content_ids(np.asarray(plain(batch)), shape, branch.name)
+        inputs = content_ids(np.asarray(get_inputs(batch)), shape, branch.name)
         label = {**problem.label(batch), "content": inputs}
-        utterance = batch.get("utterance", batch["sequence"])  # whole sequences are their own
+        utterance = batch.get("utterance", batch["sequence"])  # windows may share an utterance
         utterance = utterance.reshape(-1, *(1,) * (np.ndim(located.time) - 1))
-        if exists is not None:  # padding is not looked at
+        if exists is not None:  # skip padding
 
             def keep(x, exists=exists):
                 return np.broadcast_to(x, exists.shape)[exists]
@@ -110,15 +122,19 @@ def audit_problem(problem: Problem) -> Audit:
         rows += _named(name, found, only_false=bool(rows))
     if queue := plan.config.negatives.queue:
         oldest = -(-queue // np.broadcast(*positions[0]).size)
-        meaning = "steps that the oldest of a full queue has waited"
+        meaning = "age of the oldest latent in a full queue, in steps"
         rows.append(AuditRow("queue_age_max_predicted", oldest, "steps", meaning))
     return tuple(rows)
 
 
 def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:
-    """Return for each latent a number that latents of equal input share; -1 where it is unknown.
+    """Return an id per latent that latents with equal input share, or -1 if inputs are unknown.
 
-    The input of a latent (b, t, ...) is its entry of x, or its part of the samples in x.
+    Args:
+        x: inputs with the leading axes of `shape`, or (b, s, ...) samples, which are divided
+            evenly among the latents.
+        shape: shape (b, t) or (b, i, j) of the latents.
+        direction: direction in which an image is read.
 
     >>> content_ids(np.array([[7, 7, 0, 0], [0, 0, 7, 1]]), (2, 2), "forward")
     array([[0, 1],
@@ -130,14 +146,14 @@ def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.nda
     length = x.shape[1] // shape[1]
     if x.shape[: len(shape)] != shape and (len(shape) != 2 or not length or len(x) != shape[0]):
         return np.full(shape, -1, np.int32)
-    rows = x[:, : shape[1] * length].reshape(math.prod(shape), -1) + 0  # of -0.0, 0.0
+    rows = x[:, : shape[1] * length].reshape(math.prod(shape), -1) + 0  # turns -0.0 into 0.0
     seen: dict[bytes, int] = {}
     ids = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
     return np.array(ids, np.int32).reshape(shape)
 
 
 def _named(name, rows, only_false):
-    """Yield rows in which false negatives are named by the label that makes them false."""
+    """Yield rows, adding the label's name to the names of false-negative rows."""
     for row in rows:
         if "false_negatives" in row.name:
             meaning = row.meaning.replace("label", "content") if name == "content" else row.meaning

@@ -1,4 +1,4 @@
-"""What configs of several kinds check, and where their data are."""
+"""Config checks shared by several kinds, and the names and locations of their data."""
 
 import pathlib
 from collections.abc import Sequence
@@ -8,16 +8,17 @@ from cpc.files import flatten
 from cpc.types import UserError
 from experiments.command.config import Config
 
-#: Values of `data.source` that read files of one's own, which are known by where they are.
+#: Values of `data.source` that read a user's own files, which are identified by their path.
 OWN = ("folder", "files")
 
 
 def reject(config: Config, *mistakes: tuple[Any, str, str]) -> None:
-    """Raise a UserError for the first mistake that a config makes.
+    """Raise a UserError for the first mistake found in a config.
 
     Args:
         config: the config.
-        mistakes: for each, whether it is made, its keys, and what is wrong and what to do.
+        mistakes: tuples of a condition, the keys that it concerns, separated by spaces, and the
+            problem with its fix.
 
     >>> from configs.series import get_config
     >>> reject(get_config(), (True, "log_every eval_every", "set eval_every to a multiple"))
@@ -32,52 +33,52 @@ def reject(config: Config, *mistakes: tuple[Any, str, str]) -> None:
 
 
 def check_shared(config: Config) -> None:
-    """Check norms, and when supervised networks are trained."""
+    """Validate `model.norm` and the features and tasks that train a supervised network."""
     probe, is_batch = config.probe, config.model.norm == "batch"
     trained = [f"probe.{key}" for key in ("tasks", "features") if "supervised" in probe[key]]
     reject(config,
         (is_batch and config.optim.name == "schedule_free", "model.norm optim.name",
-         "an average of the parameters is evaluated, and the statistics are of others; choose "
-         "another model.norm, or another optimizer"),
+         "averaged parameters are evaluated, but batch statistics belong to others; choose "
+         "another model.norm or optimizer"),
         (is_batch and config.optim.accumulate > 1, "model.norm optim.accumulate",
-         "batch norm would see a part of the batch at a time; choose another model.norm, or set "
+         "batch norm would see one part of the batch at a time; choose another model.norm or set "
          "optim.accumulate to 1"),
         (probe.every and trained, " ".join(["probe.every", *trained]),
-         "the supervised network would be trained anew each time, with the same result; set "
-         "probe.every to 0, or leave supervised out"),
+         "each evaluation would train the supervised network again, with the same result; set "
+         "probe.every to 0 or omit supervised"),
     )  # fmt: skip
 
 
 def check_probes(config: Config) -> None:
-    """Check that probes have features."""
+    """Check that a config with probe tasks also has features to probe."""
     reject(config,
         (config.probe.tasks and not config.probe.features, "probe.features",
-         "name one or more, or set probe.tasks to ()"),
+         "add at least one, or set probe.tasks to ()"),
     )  # fmt: skip
 
 
 def check_signals(config: Config) -> None:
-    """Check the lists of files of signals, and that these have as many frames as labels."""
+    """Check file lists, and that the padding gives probes one latent per label."""
     data, is_valid = config.data, config.model.padding == "valid"
     reject(config,
         (bool(data.train_list) != bool(data.test_list),
-         "data.train_list data.test_list", "set both, or neither"),
+         "data.train_list data.test_list", "set both or neither"),
         (config.probe.tasks and is_valid, "model.padding",
-         "there are fewer latents than labels; probe with causal or same padding, or set "
+         "a sequence has fewer latents than labels; use causal or same padding, or set "
          "probe.tasks to ()"),
     )  # fmt: skip
 
 
 def data_root(config: Config) -> pathlib.Path:
-    """Return the file or folder that `data.path` names."""
+    """Return `data.path` as a path, with ~ expanded."""
     reject(config,
-        (not config.data.path, "data.source data.path", "set data.path to its files"),
+        (not config.data.path, "data.source data.path", "set data.path to your files"),
     )  # fmt: skip
     return pathlib.Path(config.data.path).expanduser()
 
 
 def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the group of each file: the name of its folder at a level; the file itself for 0.
+    """Return the group of each file: its folder's name at a 1-based level, or the file for 0.
 
     >>> group_files(1, ["ann/a/1", "bob/2"]), group_files(2, ["rest/ann/1", "move/ann/1"])
     (('ann', 'bob'), ('ann', 'ann'))
@@ -87,14 +88,14 @@ def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name.count("/") < level:
             raise UserError(
-                f"{name} is below {name.count('/')} folders of data.path, and data.group_level is "
-                f"{level}: lower it, or move the file"
+                f"data.group_level is {level}, but {name} is only {name.count('/')} folders below "
+                "data.path: lower the level or move the file"
             )
     return tuple(name.split("/")[level - 1] for name in names)
 
 
 def name_of(config: Config, name: str = "") -> str:
-    """Return what scores call the data: the name of the folder, of the set, or of the source."""
+    """Return the name of the data in scores: that of the folder, the data set or the source."""
     options = config.data
     if options.source in OWN:
         return pathlib.Path(options.path).expanduser().resolve().name
@@ -102,5 +103,5 @@ def name_of(config: Config, name: str = "") -> str:
 
 
 def places_of(config: Config, name: str = "") -> dict[str, tuple[str, ...]]:
-    """Return what scores call the data, such as the name of their set, and where they are."""
+    """Return {name of the data in scores: their paths}; data from a download have path ""."""
     return {name_of(config, name): (config.data.path if config.data.source in OWN else "",)}

@@ -1,4 +1,4 @@
-"""The run of every contrastive kind: its plan, its audit, training, probes, export and card."""
+"""Pipeline of the contrastive kinds: plan, audit, training, probes, export and model card."""
 
 import functools
 import itertools
@@ -18,21 +18,21 @@ from cpc.train import check_batch_size, run_on_first
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import Config, check_config, with_settings
-from experiments.status import PROBED, was_probed
+from experiments.status import PROBE_STAMP, was_probed
 from experiments.training import step as training
 from experiments.training.audit import audit_run
 from experiments.training.checks import reject
 from experiments.training.plan import Plan, make_plan
-from experiments.training.probes import ProbeContext, kept_until_done, run_probes
+from experiments.training.probes import ProbeContext, run_probes, scratch_checkpoints
 from experiments.training.problem import Contrastive, Probe, Work
 
 ON_ONE_DEVICE = False
-#: Keys of `probe` that say what is fitted, and not how.
-ASKED = ("tasks", "features")
+#: Keys of `probe` that choose probes; its other keys are options for fitting them.
+PROBE_KEYS = ("tasks", "features")
 
 
 def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None = None) -> Plan:
-    """Interpret a config and check all of it that needs no data."""
+    """Return the plan of a config, validated as far as possible without data."""
     check_config(config, kind.KEYS)
     plan = make_plan(config, kind.geometry(config))
     optim, every, batch_size = config.optim, config.probe.every, config.data.batch_size
@@ -41,15 +41,16 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
         check_batch_size(batch_size, mesh)
     reject(config,
         (every and (not config.eval_every or every % config.eval_every), "probe.every eval_every",
-         "probes are fitted at evaluations; make probe.every a multiple of eval_every, or 0"),
+         "probes are fitted at evaluations; set probe.every to a multiple of eval_every, or 0"),
         (optim.warmup_steps > config.num_steps, "optim.warmup_steps num_steps",
-         f"for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"),
+         "the warm-up is longer than the run; add "
+         f"--config.optim.warmup_steps={config.num_steps // 10}"),
         (batch_size % (optim.accumulate * num_devices), "optim.accumulate data.batch_size",
          f"the batch does not divide evenly into these parts on {num_devices} devices; choose "
          "another number of parts"),
         (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
-         "this optimizer evaluates an average of its own; set optim.ema_decay to 0, or choose "
-         "another"),
+         "this optimizer already averages parameters; set optim.ema_decay to 0 or choose "
+         "another optimizer"),
     )  # fmt: skip
     training.optimizer_of(config)
     training.cadence_of(config).check_multiples({"num_steps": config.num_steps})
@@ -59,19 +60,21 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
 def make_work(
     kind: Contrastive, plan: Plan, data: Any, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return what audits, trains, probes and exports a plan."""
+    """Return the steps of a run: audit, training, final probes, export and page."""
     config, problem = plan.config, kind.make_problem(plan, data)
     run_on_first(problem.record, folder)
 
-    probe_of = functools.partial(make_probe, kind, workdir=folder, data=data, model=problem.model)
-    probe = probe_of(config)
+    build_probe = functools.partial(
+        make_probe, kind, workdir=folder, data=data, model=problem.model
+    )
+    probe = build_probe(config)
 
     def train() -> tuple[str, Any]:
         audit_run(folder, problem, False)
         return training.train(folder, problem, probe, mesh)
 
     def finish(variables: Any) -> None:
-        probe_once(config, folder, probe_of, variables)
+        probe_once(config, folder, build_probe, variables)
         last = describe(kind, folder, config, problem.model, variables, config.num_steps)
         share(kind, folder, folder / models.EXPORTED, last)
 
@@ -85,18 +88,18 @@ def make_work(
 
 
 def write_page(kind: Contrastive, workdir: pathlib.Path) -> pathlib.Path:
-    """Write the page of a run, with what its kind of data has."""
+    """Write the page of a run, including the sections of its kind, and return its path."""
     return report.write_report(workdir, kind.PAGE.words, kind.PAGE.sections)
 
 
 def make_probe(
     kind: Contrastive, config: Config, workdir: pathlib.Path, data: Any, model: models.Model
 ) -> Probe:
-    """Return what fits the probes of `config.probe` and records them."""
+    """Return a function that fits the probes of `config.probe` and records their scores."""
     tasks = kind.PROBES.tasks(config, data)
 
     def probe(variables: Any, step: int) -> list[Score]:
-        with kept_until_done(workdir, step) as folder_of:
+        with scratch_checkpoints(workdir, step) as folder_of:
             context = ProbeContext(config, data, model, variables, workdir, step, folder_of)
             return run_probes(context, tasks, kind.PROBES)
 
@@ -106,62 +109,75 @@ def make_probe(
 def probe_once(
     config: Config, workdir: pathlib.Path, make_probe: Callable[[Config], Probe], variables: Any
 ) -> None:
-    """Fit the probes of the last step that no start has fitted, or whose scores were replaced."""
-    stamp, probe, left = status.read(workdir / PROBED), config.probe, config
-    if was_probed(workdir, config.num_steps) and options(stamp.get("probe")) == options(probe):
+    """Fit the probes of the last step, except those already recorded and not since replaced."""
+    stamp, probe, pending = status.read(workdir / PROBE_STAMP), config.probe, config
+    is_same = fit_options(stamp.get("probe")) == fit_options(probe)
+    if was_probed(workdir, config.num_steps) and is_same:
         replaced = {(task, feature) for task, feature in stamp.get("replaced", ())}
-        fitted = {*itertools.product(*(stamp["probe"][name] for name in ASKED))} - replaced
-        pairs = {*itertools.product(*(probe[name] for name in ASKED))} - fitted
-        kept = {
+        fitted = {*itertools.product(*(stamp["probe"][name] for name in PROBE_KEYS))} - replaced
+        pairs = {*itertools.product(*(probe[name] for name in PROBE_KEYS))} - fitted
+        settings = {
             f"probe.{name}": tuple(one for one in probe[name] if one in {pair[i] for pair in pairs})
-            for i, name in enumerate(ASKED)
+            for i, name in enumerate(PROBE_KEYS)
         }
-        left = with_settings(config, kept)
-    if left.probe.tasks:
-        scores = make_probe(left)(variables, config.num_steps)
+        pending = with_settings(config, settings)
+    if pending.probe.tasks:
+        scores = make_probe(pending)(variables, config.num_steps)
         before = stamp.get("data", []) if stamp.get("step") == config.num_steps else []
         data = sorted({score.data for score in scores or ()} | {*before})
         probed = {"step": config.num_steps, "probe": plain(config.probe), "data": data}
-        write_sealed(workdir / PROBED, probed)
+        write_sealed(workdir / PROBE_STAMP, probed)
 
 
-def options(probe: Any) -> dict[str, Any] | None:
-    """Return the options by which probes are fitted: a task is asked of each feature by itself."""
-    return None if probe is None else {**plain(probe), **dict.fromkeys(ASKED, ())}
+def fit_options(probe: Any) -> dict[str, Any] | None:
+    """Return a probe config without its tasks and features, which do not affect each other."""
+    return None if probe is None else {**plain(probe), **dict.fromkeys(PROBE_KEYS, ())}
 
 
-def check_places(kind: Contrastive, own: Config, config: Config) -> bool:
-    """Return whether a run is to be probed on its own data, which may have been moved."""
+def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
+    """Return whether a config probes a run on its own data, which may have been moved.
+
+    Args:
+        kind: the kind of the run.
+        own: config of the run.
+        config: config to probe the run with.
+
+    Raises:
+        UserError: other data have the name of the run's own, whose scores they would replace.
+    """
     places_of = kind.PROBES.places_of
-    is_own, before = plain(config.data) == plain(own.data), places_of(own)
+    is_own, own_places = plain(config.data) == plain(own.data), places_of(own)
     for name, given in places_of(config).items():
-        now, then = (
+        new, old = (
             [pathlib.Path(path).expanduser().resolve() for path in paths if path]
-            for paths in (given, before.get(name, given))
+            for paths in (given, own_places.get(name, given))
         )
-        if now == then:
+        if new == old:
             continue
-        others = [own for new, own in zip(now, then, strict=False) if new != own]
-        if len(now) != len(then) or any(path.exists() for path in others):
+        moved = [before for after, before in zip(new, old, strict=False) if after != before]
+        if len(new) != len(old) or any(path.exists() for path in moved):
             raise UserError(
-                f"{' of '.join(map(str, now)) or f'data.source={name}'} is called {name}, as the "
-                f"run's own {' of '.join(map(str, then)) or 'data'}, whose scores would be "
-                "replaced: give one of them another name"
+                f"{' of '.join(map(str, new)) or f'data.source={name}'} would replace scores of "
+                f"the run's own {' of '.join(map(str, old)) or 'data'}, also named {name}: rename "
+                "one of them"
             )
         is_own = True
     return is_own
 
 
-def probe_aside(
+def probe_with_config(
     config: Config, own: Config, workdir: pathlib.Path, probe: Probe, variables: Any, step: int
 ) -> None:
-    """Fit probes by another config than the run's, whose command fits again what they replace."""
-    path = workdir / PROBED
+    """Fit probes with a config other than the run's, and mark the scores that they replace.
+
+    The run's own command fits the marked probes again.
+    """
+    path = workdir / PROBE_STAMP
     stamp = status.read(path)
-    is_changed = options(own.probe) != options(config.probe)
+    is_changed = fit_options(own.probe) != fit_options(config.probe)
     is_changed |= plain(own.data) != plain(config.data)
-    if stamp and step == own.num_steps and is_changed:  # before: a stop leaves some of them
-        pairs = itertools.product(*(config.probe[name] for name in ASKED))
+    if stamp and step == own.num_steps and is_changed:  # before fitting, which may be interrupted
+        pairs = itertools.product(*(config.probe[name] for name in PROBE_KEYS))
         replaced = sorted({*map(tuple, stamp.get("replaced", ())), *pairs})
         write_sealed(path, {**stamp, "replaced": replaced})
     scores = probe(variables, step)
@@ -175,7 +191,7 @@ CARD = "README.md"
 def share(
     kind: Contrastive, workdir: pathlib.Path, folder: pathlib.Path, pretrained: models.Pretrained
 ) -> None:
-    """Write weights, description and card; the card is made first, so that all or none is there."""
+    """Write the weights, config and card of an exported model, or nothing if the card fails."""
     card = write_card(kind, workdir, folder.resolve().name, pretrained)
     models.save(folder, pretrained)
     write_text(folder / CARD, card)
@@ -189,25 +205,24 @@ def describe(
     variables: Any,
     step: int,
 ) -> models.Pretrained:
-    """Return the model of a run, with what its input is; of paths, only the last part is shared."""
-    own, keys = flatten(config), flatten(kind.KEYS).items()
-    names = {name: pathlib.Path(own[name]).name for name, key in keys if key.is_path}
+    """Return the model of a run with its input and config, in which paths keep only their name."""
+    values, keys = flatten(config), flatten(kind.KEYS).items()
+    names = {name: pathlib.Path(values[name]).name for name, key in keys if key.is_path}
     about = {"step": step, "config": plain(with_settings(config, names))}
-    given = kind.describe_input(config, workdir)
-    return models.Pretrained(model.module, variables, given, about)
+    return models.Pretrained(model.module, variables, kind.describe_input(config, workdir), about)
 
 
 def write_card(
     kind: Contrastive, workdir: pathlib.Path, folder: str, pretrained: models.Pretrained
 ) -> str:
-    """Return the model card: what it was trained on, what was measured, how it is loaded."""
+    """Return the model card: training data, information bound, scores and example of use."""
     config, step = pretrained.about["config"], pretrained.about["step"]
     run = read_run(workdir)
-    usual = {name: key.default for name, key in kind.KEYS["data"].items()}
-    shown = [
+    defaults = {name: key.default for name, key in kind.KEYS["data"].items()}
+    settings = [
         f"{name} {value}"
         for name, value in config["data"].items()
-        if name == "source" or value != usual.get(name)
+        if name == "source" or value != defaults.get(name)
     ]
     return f"""# {workdir.resolve().name}
 
@@ -216,8 +231,8 @@ context and predictor after {step:,} of {config["num_steps"]:,} steps.
 
 ## Data
 
-{"; ".join(shown)}. Batches of {config["data"]["batch_size"]}, seed {config["seed"]}, negatives by
-the rule {config["negatives"]["rule"]}, loss {config["loss"]["name"]}.
+{"; ".join(settings)}. Batch size {config["data"]["batch_size"]}, seed {config["seed"]}, negative
+rule {config["negatives"]["rule"]}, loss {config["loss"]["name"]}.
 
 ## Mutual information
 
@@ -233,15 +248,15 @@ the rule {config["negatives"]["rule"]}, loss {config["loss"]["name"]}.
 {kind.PAGE.use.format(folder=folder, **pretrained.input)}
 ```
 
-`model.safetensors` holds the arrays; `config.json` the modules with all their fields, and the
-config of the run. Neither holds code.
+`model.safetensors` contains the arrays, and `config.json` the modules with all their fields and
+the config of the run. Neither contains code.
 """
 
 
 def describe_bound(run: Run, step: int) -> str:
-    """Return the last held-out bound up to this step, in nats, in words."""
+    """Return a sentence with the last held-out bound up to a step, in nats."""
     rows = run.offsets[(run.offsets.series == "strict") & (run.offsets.step <= step)]
-    # Of what was not finite, a number is missing: that evaluation is passed over.
+    # Values that were not finite are missing: skip those evaluations.
     bad = rows[rows[["bound", "n", "log_n"]].isna().any(axis=1)].step
     rows = rows[~rows.step.isin(bad)]
     rows = headline_rows(rows[rows.step == rows.step.max()])
@@ -256,7 +271,7 @@ def describe_bound(run: Run, step: int) -> str:
 
 
 def describe_scores(run: Run, step: int) -> str:
-    """Return a table of the last scores up to this step."""
+    """Return a Markdown table of the last scores up to a step."""
     import pandas as pd
 
     scores = last_scores(run.scores[run.scores.step <= step])

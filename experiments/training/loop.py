@@ -1,4 +1,4 @@
-"""The training of every kind: from its newest state, with records and checkpoints, to its end."""
+"""Training loop of every kind, with resuming, records and checkpoints."""
 
 import contextlib
 import importlib
@@ -19,22 +19,22 @@ from experiments.command.cluster import describe_version
 from experiments.command.config import Config
 from experiments.command.run_dir import identify_run, record_state
 
-#: Seconds between two updates of the file with a run's state.
+#: Minimum time between updates of the file with a run's state.
 STATE_SECONDS = 15.0
 
 
 class Training(NamedTuple):
-    """What a run trains; see `cpc.train.fit`."""
+    """Arguments of `cpc.train.fit` for a run."""
 
     state: train.TrainState
-    """Before the first step."""
+    """State before the first step."""
     step: Callable[[train.TrainState, Any], train.TrainState]
     batches: Callable[[int], Iterable[Any]]
     summarize: Summarize
     num_steps: int
     cadence: Cadence
     per_step: tuple[float, str] | None = None
-    """What a step trains on, and its unit, such as (0.003, "h audio")."""
+    """Amount of data per step and its unit, such as (0.003, "h audio")."""
     evaluate: Evaluate = lambda state: ()
     steps_in_flight: int = 8
 
@@ -42,13 +42,13 @@ class Training(NamedTuple):
 def run_training(
     folder: pathlib.Path, config: Config, training: Training, console: train.ProgressWriter
 ) -> FitResult:
-    """Train from the newest state of a run directory to the last step or to a signal."""
+    """Train from the newest checkpoint of a run directory to the last step or a signal."""
     common: dict[str, Any] = {"num_steps": training.num_steps}
     if training.per_step is not None:
         common["per_step"], common["per_step_unit"] = training.per_step
     with open_training(folder, training.state, console, config) as (state, sinks, stop):
         begin = time.time()
-        if train.is_first():  # the starts before count, too
+        if train.is_first():  # include the time of earlier starts
             records = read_records(folder, [])
             begin -= max((record.get("seconds") or 0.0 for record in records), default=0.0)
 
@@ -72,7 +72,10 @@ def run_training(
 def prefetched(
     put: Callable[[int], Any], num_steps: int, per_launch: int, num_threads: int
 ) -> Callable[[int], Iterator[Any]]:
-    """Return the batches from a step on, put(launch), made while the steps before are computed."""
+    """Return a function from a first step to an iterator of prefetched batches.
+
+    Batches are put(launch), where a launch is `per_launch` steps.
+    """
     return lambda first: prefetch(
         put, first // per_launch, num_steps // per_launch, num_threads=num_threads
     )
@@ -82,16 +85,19 @@ def prefetched(
 def open_training(
     folder: pathlib.Path, state: train.TrainState, console: train.ProgressWriter, config: Config
 ) -> Iterator[tuple[train.TrainState, Sinks, Callable[[], str]]]:
-    """The newest state of a run directory, its checkpoints and writers, and `stop`."""
+    """Yield the newest state of a run directory, its sinks, and `stop`.
+
+    `stop` returns the name of the signal that asks the run to end, or "".
+    """
     checkpoints = train.open_checkpoints(folder / "checkpoints", print)
     with checkpoints as checkpoint, train.stop_on_signals() as stop:
         restored = checkpoint.restore(state)
         state = restored[0] if restored else state
         start = int(state.step)
         if start:
-            before, now = (restored or [{}])[-1].get("version"), describe_version()
-            of = f", saved by another version ({before}; this is {now})" if before != now else ""
-            console.say(f"resuming from step {start:,}{of if before else ''}")
+            saved, own = (restored or [{}])[-1].get("version"), describe_version()
+            note = f", saved by another version ({saved}; this is {own})" if saved != own else ""
+            console.say(f"resuming from step {start:,}{note if saved else ''}")
         writers: list[train.Writer] = []
         identity = identify_run(folder, config)
         if train.is_first():
@@ -100,9 +106,9 @@ def open_training(
             writers = [records, StateWriter(folder), tensorboard, console]
             if config.get("logger"):
                 service = importlib.import_module(config.logger)
-                own = (read_object(folder / "environment.json", []) or {}).get("id", "")
+                run_id = (read_object(folder / "environment.json", []) or {}).get("id", "")
                 writer = train.ServiceWriter(
-                    service, folder.name, plain(config), say=console.say, run_id=own
+                    service, folder.name, plain(config), say=console.say, run_id=run_id
                 )
                 writers.append(writer)
         with contextlib.ExitStack() as stack:
@@ -112,13 +118,13 @@ def open_training(
 
 
 class StateWriter:
-    """Keeps the step and the time in the file with a run's state."""
+    """A writer that keeps the file with a run's state up to date."""
 
     def __init__(self, folder: pathlib.Path):
         self._folder, self._next, self._steps = folder, 0.0, {}
 
     def write(self, record: Record) -> None:
-        """Update the file, unless that was done a moment ago."""
+        """Update the file, at most once every `STATE_SECONDS`."""
         if "num_steps" in record:
             self._steps = {name: record[name] for name in ("step", "num_steps")}
             if time.monotonic() >= self._next:
@@ -126,15 +132,15 @@ class StateWriter:
                 self._next = time.monotonic() + STATE_SECONDS
 
     def close(self) -> None:
-        """Write the last step."""
+        """Write the last step seen."""
         if self._steps:
             record_state(self._folder, "running", **self._steps)
 
 
 def check_logger(config: Config) -> None:
-    """Check that the service's package is there."""
+    """Raise UserError if the package of the logging service is not installed."""
     if importlib.util.find_spec(config.get("logger") or "cpc") is None:
         raise UserError(
-            f"logger is {config.logger}, which is not installed: pip install {config.logger}, or "
-            "leave logger empty"
+            f"logger is {config.logger}, which is not installed: run pip install {config.logger} "
+            "or leave logger empty"
         )

@@ -1,7 +1,7 @@
-"""The loss that a plan describes, with its temperature and memory, as pure functions.
+"""The loss of a plan, with its temperature and queue, as pure functions.
 
-Their own parameters (a learned temperature or bias) are trained with the model's; what they carry
-from step to step (a held temperature, a queue, a momentum encoder) lives in the training state.
+Parameters of the objective (a learned temperature or bias) are trained together with the model.
+Other state (a controlled temperature, a queue, a momentum encoder) is part of the training state.
 """
 
 from collections.abc import Sequence
@@ -28,22 +28,22 @@ from cpc.types import (
 )
 from experiments.training.plan import Plan
 
-#: Anchors of each offset whose negatives' weights hold the temperature.
-ANCHORS_WATCHED = 32
+#: Number of anchors per offset whose negatives control the temperature.
+NUM_ANCHORS = 32
 
 
 class BranchOutputs(NamedTuple):
-    """What a model makes of a batch for one branch of predictions."""
+    """Outputs of a model for one branch of predictions."""
 
     outputs: CPCOutputs
     positions: AnyPosition
-    """Where the latents come from; arrays that broadcast to their shape."""
+    """Positions of the latents, as arrays that broadcast to their shape."""
     exists: jax.Array | None = None
-    """Which latents exist, (b, t, ...); None for all. Padding counts for nothing."""
+    """Mask of the latents (b, t, ...), False for padding; None if all exist."""
 
 
 def init_objective(plan: Plan, branches: Sequence[BranchOutputs]) -> tuple[PyTree, PyTree]:
-    """Return what is learned beside the model, and what is carried from step to step."""
+    """Initialise the objective's parameters and its non-trained state."""
     options, params, state = plan.config.negatives, {}, {}
     if options.temperature_rule == "learned":
         raw = negatives.raw_temperature(
@@ -71,11 +71,22 @@ def objective_loss(
     maps: PyTree | None = None,
     reducer: LossReducer | None = None,
 ) -> tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]:
-    """Return the loss of all branches, their sums by offset, the next state, and metrics.
+    """Compute the loss of all branches.
 
-    Sums of branches follow each other along the offsets. The state moves on only in training.
+    Args:
+        plan: the plan of the run.
+        params: parameters of the objective.
+        state: state of the objective; updated only if `train`.
+        branches: outputs of the model for each branch.
+        rng: key for sampled negatives.
+        train: whether to update the temperature and the queues, and to contrast with the queues.
+        maps: prediction matrices of the model, if its predictor is linear.
+        reducer: loss reducer of several devices; see `reducer_of`.
+
+    Returns:
+        The summed loss, sums by offset with branches concatenated, the next state, and metrics.
     """
-    options, of_loss = plan.config.negatives, plan.config.loss
+    options, loss_options = plan.config.negatives, plan.config.loss
     branches = [one._replace(outputs=scored(plan, one.outputs)) for one in branches]
     new_state, queues, metrics = dict(state), [None] * len(branches), {}
     if train and options.temperature_rule == "entropy":
@@ -98,16 +109,16 @@ def objective_loss(
         shared |= {"rng": jax.random.fold_in(rng, i), "where": exists}
         offsets = plan.geometry.branches[i].offsets
         if plan.geometry.is_aligned:
-            value, sums, of_each = acpc_loss(
+            value, sums, num_frames = acpc_loss(
                 outputs, positions, plan.rule,
-                num_frames=offsets[-1], best=of_loss.align_by == "best", **shared,
+                num_frames=offsets[-1], best=loss_options.align_by == "best", **shared,
             )  # fmt: skip
-            frames.append(of_each)
+            frames.append(num_frames)
         else:
             value, sums = cpc_loss(
                 outputs, positions, plan.rule,
-                maps=None if of_loss.cosine else maps, loss=plan.loss,
-                bias=params.get("bias", of_loss.bias), offsets=offsets,
+                maps=None if loss_options.cosine else maps, loss=plan.loss,
+                bias=params.get("bias", loss_options.bias), offsets=offsets,
                 memory=None if queue is None else _memory(queue, positions),
                 reducer=reducer, **shared,
             )  # fmt: skip
@@ -119,18 +130,18 @@ def objective_loss(
 
 
 def reducer_of(mesh: jax.sharding.Mesh | None) -> LossReducer | None:
-    """Return what scores each device's own anchors, if there are several devices."""
+    """Return the loss reducer of a mesh of several devices, or None for a single one."""
     return make_reducer(mesh, BATCH_AXIS) if mesh is not None and mesh.size > 1 else None
 
 
 def _hold_entropy(plan, state, branch, rng):
-    """Return the temperature at which the negatives' weights keep their entropy."""
+    """Return the next temperature, which holds the entropy of the negatives' weights."""
     options, tau = plan.config.negatives, state["temperature"]
-    # Proposed ones are corrected to weigh alike: the entropy is that of all they stand for.
-    watched = None if options.choose == "proposed" else plan.choose
+    # Proposed negatives are corrected to equal weights: use the entropy over all candidates.
+    sampler = None if options.choose == "proposed" else plan.choose
     queue = state["queues"][0] if options.queue else None
     _, scores, where = watched_scores(
-        branch, plan.rule, watched, plan.geometry.branches[0].offsets, tau, rng, queue
+        branch, plan.rule, sampler, plan.geometry.branches[0].offsets, tau, rng, queue
     )
     return negatives.hold_entropy(
         tau, tau * scores, where, options.target_entropy,
@@ -139,7 +150,7 @@ def _hold_entropy(plan, state, branch, rng):
 
 
 def temperature(plan: Plan, params: PyTree, state: PyTree) -> jax.Array:
-    """Return the temperature: learned, held, or fixed."""
+    """Return the current temperature under the plan's temperature rule."""
     options = plan.config.negatives
     if options.temperature_rule == "learned":
         return negatives.bounded_temperature(
@@ -149,12 +160,12 @@ def temperature(plan: Plan, params: PyTree, state: PyTree) -> jax.Array:
 
 
 def scored(plan: Plan, outputs: CPCOutputs) -> CPCOutputs:
-    """Return outputs whose dot products are the scores, before the temperature."""
+    """Normalise outputs if the plan scores by cosine, so that scores are dot products."""
     return to_cosines(outputs) if plan.config.loss.cosine else outputs
 
 
 def to_cosines(outputs: CPCOutputs) -> CPCOutputs:
-    """Return outputs whose scores are cosines: latents and predictions of length 1."""
+    """Scale latents and predictions to unit length, so that their dot products are cosines."""
 
     def unit(x):
         return x / jnp.sqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-12))
@@ -163,19 +174,19 @@ def to_cosines(outputs: CPCOutputs) -> CPCOutputs:
 
 
 def _memory(queue, like):
-    """What the queue holds, with positions of the same kind as the batch's."""
+    """Return the queue as a memory bank, with positions of the same type as `like`."""
     positions = queue.positions
-    if isinstance(like, SoundPosition):  # a place on the line that the first 37 hours do not reach
+    if isinstance(like, SoundPosition):  # a sample that overlaps no batch within 37 hours of audio
         nowhere = jnp.full_like(positions.sequence, jnp.iinfo(jnp.int32).min)
         positions = SoundPosition(*positions, sample=nowhere, end=nowhere, window=nowhere)
     return MemoryBank(queue.keys, positions, queue.exists)
 
 
 def _flatten(branch):
-    """Latents (n, d), their positions, and which exist; no gradient."""
+    """Return the latents (n, d) without gradient, their positions, and their mask."""
     z, shape = branch.outputs.z, branch.outputs.z.shape[:-1]
-    where = branch.positions, branch.exists
-    positions, exists = jax.tree.map(lambda x: jnp.broadcast_to(x, shape).reshape(-1), where)
+    arrays = branch.positions, branch.exists
+    positions, exists = jax.tree.map(lambda x: jnp.broadcast_to(x, shape).reshape(-1), arrays)
     return jax.lax.stop_gradient(z.reshape(-1, z.shape[-1])), positions, exists
 
 
@@ -188,41 +199,52 @@ def watched_scores(
     rng: Any,
     queue: negatives.Queue | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return scores of some anchors of each offset: positives (m,), negatives (m, n), their mask.
+    """Score `NUM_ANCHORS` evenly spaced anchors per offset, without gradient.
 
-    Outputs are those that `scored` returns, candidates theirs and those of a queue; no gradient.
+    Args:
+        branch: outputs as returned by `scored`.
+        rule: rule for negatives.
+        choose: sampler of negatives; None uses all.
+        offsets: offsets of the predictions.
+        temperature: divides the scores.
+        rng: key for the sampler.
+        queue: additional candidates.
+
+    Returns:
+        Scores of the positives (m,) and the negatives (m, n), and the negatives' mask (m, n).
     """
     z, _, predictions = jax.tree.map(jax.lax.stop_gradient, branch.outputs)
     lanes = z[0, 0, ..., 0].size
     keys, flat, exists = _flatten(branch)
     own = Latents(flat, jnp.ones(len(keys), bool) if exists is None else exists)
-    keys, (candidates, there) = (
+    keys, (candidates, is_real) = (
         (keys, own) if queue is None else add_memory(keys, own, _memory(queue, flat))
     )
     num_rows, length = z.shape[:2]
-    positives, rows, wheres = [], [], []
+    positives, all_scores, masks = [], [], []
     for i, k in enumerate(offsets):
         usable = num_rows * (length - k) * lanes
-        picked = jnp.linspace(0, usable - 1, min(ANCHORS_WATCHED, usable)).astype(jnp.int32)
-        row, column = picked // ((length - k) * lanes), picked % ((length - k) * lanes)
-        index = row * length * lanes + column  # the last k times of a row have no positive
-        counted = None
-        if exists is not None:  # as many, evenly, of those that exist and have a positive
-            ahead = exists.reshape(num_rows, -1)[:, k * lanes :]
-            counted = exists & jnp.pad(ahead, ((0, 0), (0, k * lanes))).ravel()
-            nth = jnp.linspace(0, jnp.maximum(counted.sum() - 1, 0), len(picked)).astype(jnp.int32)
-            index = jnp.argsort(~counted, stable=True)[nth]
+        nth = jnp.linspace(0, usable - 1, min(NUM_ANCHORS, usable)).astype(jnp.int32)
+        row, column = nth // ((length - k) * lanes), nth % ((length - k) * lanes)
+        index = row * length * lanes + column  # the last k times of a row lack a positive
+        is_usable = None
+        if exists is not None:  # space anchors evenly over the latents that have a positive
+            targets = exists.reshape(num_rows, -1)[:, k * lanes :]
+            is_usable = exists & jnp.pad(targets, ((0, 0), (0, k * lanes))).ravel()
+            last = jnp.maximum(is_usable.sum() - 1, 0)
+            nth = jnp.linspace(0, last, len(nth)).astype(jnp.int32)
+            index = jnp.argsort(~is_usable, stable=True)[nth]
         queries = predictions[..., i, :].reshape(-1, z.shape[-1])[index]
         scores = jnp.matmul(queries, keys.T, preferred_element_type=jnp.float32)
         scores = scores / temperature
         anchors = jax.tree.map(lambda p, index=index: p[index][:, None], flat)
-        where = jnp.broadcast_to(rule(anchors, candidates, k) & there, scores.shape)
-        if counted is not None:
-            where = where & counted[index][:, None]
+        mask = jnp.broadcast_to(rule(anchors, candidates, k) & is_real, scores.shape)
+        if is_usable is not None:
+            mask = mask & is_usable[index][:, None]
         positive = jnp.where(is_positive(anchors, candidates, k), scores, 0.0).sum(-1)
         if choose is not None:
-            scores, where = choose(rng, positive, scores, where)
+            scores, mask = choose(rng, positive, scores, mask)
         positives.append(positive)
-        rows.append(scores)
-        wheres.append(where)
-    return jnp.concatenate(positives), jnp.concatenate(rows), jnp.concatenate(wheres)
+        all_scores.append(scores)
+        masks.append(mask)
+    return jnp.concatenate(positives), jnp.concatenate(all_scores), jnp.concatenate(masks)

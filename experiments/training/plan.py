@@ -1,6 +1,6 @@
-"""What a config means: its loss, negatives and sizes, interpreted once and checked here.
+"""The plan of a run: the loss, negatives and sizes of a config, interpreted and validated once.
 
-Its config and geometry are plain values: two plans are compared, and one is printed, without JAX.
+Configs and geometries are plain values, so plans can be compared and printed without JAX.
 """
 
 import dataclasses
@@ -18,28 +18,28 @@ from experiments.training.checks import reject
 
 
 class Branch(NamedTuple):
-    """A set of predictions with its own loss term."""
+    """A set of predictions with a loss term of its own."""
 
     name: str
     offsets: tuple[int, ...]
-    """How far ahead each prediction is of, in latents."""
+    """Distance of each prediction's target, in latents."""
     shared: tuple[float, ...] = ()
-    """Fraction of each target's input that its context has seen; () if unknown."""
+    """Fraction of each target's input that its context has already seen; () if unknown."""
 
 
 class Geometry(NamedTuple):
-    """How many latents and predictions a config makes of one sequence or image."""
+    """The numbers of latents and predictions for one sequence or image."""
 
     num_latents: int
     width: int
     """Width of a latent."""
     branches: tuple[Branch, ...]
     window: str = ""
-    """Key of the window in which the latents follow each other; "" if they do not."""
+    """Config key of the window's length; "" if latents are not consecutive in a window."""
     apart: int = 0
-    """Length of a window of which no overlapping one is a negative; 0 allows them."""
+    """Window length for excluding negatives from overlapping windows; 0 allows them."""
     excludes_anchor: bool = False
-    """Whether the latent at the anchor's own time is no negative."""
+    """Whether to exclude the latent at the anchor's own time from the negatives."""
     is_aligned: bool = False
     """Whether predictions are aligned, in order, to the latents up to the last offset (ACPC)."""
 
@@ -51,99 +51,99 @@ class Geometry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A config with all that follows from it.
+    """A config and everything derived from it.
 
-    Two plans are equal if their configs and geometries are: the rest is made from these.
+    Plans are equal if their configs and geometries are, which determine the other fields.
     """
 
     config: Config
-    """Every key of the run; cannot be changed."""
+    """All keys of the run, frozen."""
     geometry: Geometry
     rule: Rule = dataclasses.field(compare=False)
-    """Which latents may be negatives."""
+    """Rule that admits latents as negatives."""
     choose: NegativeSampler | None = dataclasses.field(compare=False)
-    """Which of the negatives that the rule allows are used; None for all."""
+    """Sampler of the admitted negatives; None uses all."""
     loss: AnchorLoss = dataclasses.field(compare=False, repr=False)
-    """Loss of an anchor, its options bound; the temperature comes before."""
+    """Loss per anchor with its options bound; takes scores already divided by the temperature."""
     description: Description
-    """What the loss learns, and whether log N - L means anything."""
+    """Properties of the loss: its optimum, and whether log N - L is meaningful."""
     negatives: str
-    """Rule, sampler and queue in words, for records."""
+    """Name of the negative sampling scheme, as recorded."""
     is_bound: bool
     """Whether log N - L is a lower bound on mutual information."""
 
 
 def make_plan(config: Config, geometry: Geometry) -> Plan:
-    """Interpret a config's loss and negatives."""
+    """Return the plan of a config, after validating its loss and negatives."""
     options = config.negatives
     check_objective(config)
-    own, choose = make_rule(config), make_sampler(options)
-    rule = own & negatives.outside_overlap(geometry.apart) if geometry.apart else own
+    base_rule, choose = make_rule(config), make_sampler(options)
+    rule = base_rule & negatives.outside_overlap(geometry.apart) if geometry.apart else base_rule
     rule = rule & negatives.outside_anchor() if geometry.excludes_anchor else rule
     loss = LOSSES[config.loss.name].bind(dict(config.loss))
     description = describe(loss)
     description = describe_aligned(description) if geometry.is_aligned else description
     if geometry.window:
-        check_window(config, own, geometry)
+        check_window(config, base_rule, geometry)
     number = f"{options.num_sampled} " if takes_number(options) else ""
-    words = own.name if choose is None else f"{own.name}, {number}{options.choose}"
+    name = base_rule.name if choose is None else f"{base_rule.name}, {number}{options.choose}"
     # A bound needs independent draws from the marginal.
-    of_batch = rule.is_bound and not options.queue and not options.momentum
-    is_independent = of_batch and (choose is None or options.choose == "uniform")
+    is_current = rule.is_bound and not options.queue and not options.momentum
+    is_independent = is_current and (choose is None or options.choose == "uniform")
     return Plan(
-        config=FrozenConfigDict(config.to_dict()),  # a copy, of which nobody holds a reference
+        config=FrozenConfigDict(config.to_dict()),  # a copy that callers cannot modify
         geometry=geometry,
         rule=rule,
         choose=choose,
         loss=loss,
         description=description,
-        negatives=words + (f", queue of {options.queue:,}" if options.queue else ""),
+        negatives=name + (f", queue of {options.queue:,}" if options.queue else ""),
         is_bound=description.is_bound(is_independent),
     )
 
 
 def check_objective(config: Config) -> None:
-    """Check that the keys of the loss and of the negatives go together."""
+    """Validate combinations of the keys of `loss` and `negatives`."""
     loss, options = config.loss, config.negatives
-    about, is_sup_con = LOSSES[loss.name].description, loss.name == "sup_con"
+    description, is_sup_con = LOSSES[loss.name].description, loss.name == "sup_con"
     low, high = options.temperature_low, options.temperature_high
     needs_number = options.choose != "uniform" and takes_number(options)
     reject(config,
-        (about.needs_cosines and not loss.cosine, "loss.name",
-         "its scores are cosines; set loss.cosine=True"),
-        (about.has_floor and (loss.bias or loss.learn_bias), "loss.name",
-         "its floor is that of cosines without a bias; set loss.bias=0 and "
+        (description.needs_cosines and not loss.cosine, "loss.name",
+         "this loss scores by cosine; set loss.cosine=True"),
+        (description.has_floor and (loss.bias or loss.learn_bias), "loss.name",
+         "the floor of this loss assumes cosines without a bias; set loss.bias=0 and "
          "loss.learn_bias=False, or choose sigmoid or nce"),
         (is_sup_con and options.rule in ("same_group", "own_sequence"), "loss.name negatives.rule",
-         "all candidates are of the positive's group; choose batch, excluding_sequence or "
+         "all candidates share the positive's group; choose batch, excluding_sequence or "
          "one_per_sequence"),
         (is_sup_con and (options.num_sampled or options.choose != "uniform"), "loss.name",
-         "it takes all candidates of other groups; set negatives.num_sampled=0 and "
+         "this loss uses all candidates of other groups; set negatives.num_sampled=0 and "
          "negatives.choose=uniform"),
         (low >= high, "negatives.temperature_low negatives.temperature_high",
-         "the limits must ascend"),
+         "set the lower limit below the upper one"),
         (options.temperature_rule != "fixed" and not low < options.temperature < high,
          "negatives.temperature negatives.temperature_low negatives.temperature_high",
-         "a temperature that changes starts between its limits"),
+         "set the initial temperature between its limits"),
         (options.queue and options.rule == "own_sequence", "negatives.queue negatives.rule",
-         "the rule takes none of its latents; set negatives.queue=0, or choose another rule"),
+         "this rule admits no latents of a queue; set negatives.queue=0 or choose another rule"),
         (options.queue and options.shards != 1, "negatives.queue negatives.shards",
-         "a shard takes none of its latents; set negatives.queue=0 or negatives.shards=1"),
+         "shards use no latents of a queue; set negatives.queue=0 or negatives.shards=1"),
         (needs_number and not options.num_sampled, "negatives.choose",
-         "it needs a number; set negatives.num_sampled"),
+         "this sampler needs a number of negatives; set negatives.num_sampled"),
     )  # fmt: skip
 
 
 def takes_number(options: Config) -> bool:
-    """Return whether the sampler of a config draws `negatives.num_sampled`."""
+    """Return whether the sampler of `options` draws `num_sampled` negatives."""
     return "num_sampled" in negatives.SAMPLERS[options.choose].options
 
 
 def make_rule(config: Config) -> Rule:
-    """Return the negative rule of a config, with its window and its shards."""
+    """Return the negative rule of a config, restricted by its window and its shards."""
     options, batch_size = config.negatives, config.data.batch_size
-    word = "batch" if options.rule == "auto" else options.rule  # until a kind knows its data
-    rule = negatives.RULES[word]
+    name = "batch" if options.rule == "auto" else options.rule  # a kind resolves auto from its data
+    rule = negatives.RULES[name]
     if options.window:
         rule = rule & negatives.outside_window(options.window)
     if options.shards != 1:
@@ -152,7 +152,7 @@ def make_rule(config: Config) -> Rule:
 
 
 def make_sampler(options: Config) -> NegativeSampler | None:
-    """Return what chooses among the allowed negatives of an anchor; None for all."""
+    """Return the sampler of negatives, or None to use all that the rule admits."""
     sampler, k = negatives.SAMPLERS[options.choose], options.num_sampled
     if takes_number(options) and not k:
         return None
@@ -160,22 +160,23 @@ def make_sampler(options: Config) -> NegativeSampler | None:
     if not options.queue:
         return choose
 
-    # A queue allows more than a batch has, which the audit and evaluations make do with.
-    def choose_of_fewer(rng, positive, scores, where):
+    # With a queue, num_sampled may exceed the candidates of a batch, which are all that the audit
+    # and evaluations use: pad with masked candidates.
+    def choose_padded(rng, positive, scores, where):
         more = [(0, 0), (0, max(0, k - scores.shape[-1]))]
         return choose(rng, positive, jnp.pad(scores, more), jnp.pad(where, more))
 
-    return choose_of_fewer
+    return choose_padded
 
 
 def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
-    """Check that at every offset up to the furthest some anchor of a window has a negative."""
+    """Check that some anchor of a window has a negative at every offset."""
     length = geometry.num_latents
-    # Rules depend only on distances and sameness: a few anchors and candidates stand for all.
+    # Rules depend only on distances and equality, so a few anchors and candidates represent all.
     furthest = max(max(branch.offsets) for branch in geometry.branches)
     if length < 2:
         raise UserError(
-            f"a window has {length} latent, so no other is ahead of it: raise {geometry.window}"
+            f"a window has too few latents to predict from (got {length}): raise {geometry.window}"
         )
     batch_size = config.data.batch_size
     sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
@@ -186,6 +187,6 @@ def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
         candidates = Position(sequence, time, 0 * time, 0 * time)
         if not np.any(rule(anchors, candidates, k)):
             raise UserError(
-                f"the rule {rule.name} leaves a batch of {batch_size} windows no negatives at "
-                f"offset {k}: raise data.batch_size, or choose another rule or window"
+                f"rule {rule.name} leaves a batch of {batch_size} windows no negatives at offset "
+                f"{k}: raise data.batch_size, or choose another rule or window"
             )

@@ -1,4 +1,4 @@
-"""Probes of every contrastive kind: tasks are asked of features, and scores kept as they come."""
+"""Probing of features in every contrastive kind, with scores recorded as they are computed."""
 
 import contextlib
 import pathlib
@@ -16,14 +16,14 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.training.checks import places_of
 
-#: Labels that a sentence names of many.
-MOST_NAMED = 5
-#: folder_of(network) -> where the checkpoints of a network that is trained on labels are
+#: Maximum number of labels listed in a message.
+MAX_NAMES = 5
+#: folder_of(network) -> folder for the checkpoints of a network trained on labels.
 FolderOf: TypeAlias = Callable[[str], pathlib.Path]
 
 
 class ProbeContext(NamedTuple):
-    """A run whose features are probed."""
+    """The run that is probed: its config, data, model and variables at one step."""
 
     config: Config
     data: Any
@@ -35,51 +35,51 @@ class ProbeContext(NamedTuple):
 
 
 class FeatureSet(NamedTuple):
-    """The features of one name, made once for all tasks."""
+    """Named features, computed once for all tasks."""
 
     name: str
     values: Any
-    """As the kind makes them: arrays, or a function that makes them when a task reads them."""
+    """Arrays, or a function that computes them on demand, depending on the kind."""
 
 
 class ProbeTask(NamedTuple):
-    """One question about features: all or part of a task of `probe.tasks`."""
+    """A measurement on features: all or part of a task of `probe.tasks`."""
 
     name: str
-    """The task's, as in `probe.tasks`."""
+    """Name of the task in `probe.tasks`."""
     answer: Callable[[ProbeContext, FeatureSet], Iterable[Score]]
-    """Yields no score if the task only writes a file, or cannot use these features."""
+    """Yields scores; none if the task only writes a file or cannot use these features."""
     features: tuple[str, ...] = ()
-    """Names of the features that the task uses; () for those of `probe.features`."""
+    """Names of the features that the task uses; () for all of `probe.features`."""
     parts: tuple[Any, ...] = ()
-    """Data to make features of, if the kind only makes features that its tasks need."""
+    """Parts of the data to embed, for kinds that only compute the features that tasks need."""
     record: Callable[[pathlib.Path], object] = lambda folder: None
-    """record(folder) writes what the task compares, and prints what it cannot compare."""
+    """record(folder) writes the items to compare and prints the omitted ones."""
 
 
 class Probes(NamedTuple):
-    """What a kind of data asks of features."""
+    """The probes of a kind of data."""
 
     tasks: Callable[[Config, Any], list[ProbeTask]]
-    """tasks(config, data) -> what `probe.tasks` asks, or a UserError if the data cannot feed it."""
+    """tasks(config, data) -> tasks of `probe.tasks`; raises UserError if the data lack labels."""
     feature_sets: Callable[[ProbeContext, Sequence[ProbeTask]], Iterator[FeatureSet]]
-    """feature_sets(context, tasks) yields the features that tasks use, one after the other."""
+    """feature_sets(context, tasks) yields the features that tasks use, one set at a time."""
     places_of: Callable[[Config], dict[str, tuple[str, ...]]] = places_of
-    """What scores call the data, and the paths by which others of the name differ."""
+    """places_of(config) -> {name of the data in scores: paths that identify them}."""
     unranked: tuple[str, ...] = ()
-    """Tasks whose scores do not tell which of two networks is better."""
+    """Tasks whose scores do not rank networks."""
 
 
 def feature_names(config: Config, tasks: Iterable[ProbeTask]) -> tuple[str, ...]:
-    """Return the names of the features that tasks use, each once."""
+    """Return the distinct names of the features that tasks use, in order."""
     names = [name for task in tasks for name in task.features or config.probe.features]
     return tuple(dict.fromkeys(names))
 
 
 def run_probes(context: ProbeContext, tasks: Sequence[ProbeTask], probes: Probes) -> list[Score]:
-    """Ask all tasks of each feature set in turn, and print and return the scores.
+    """Run all tasks on each feature set in turn, then print and return the scores.
 
-    Only one feature set is held at a time, and a score is recorded as soon as it is found.
+    Only one feature set is in memory at a time, and each score is recorded immediately.
     """
     begin, config, step = time.perf_counter(), context.config, context.step
     found: dict[str, list[Score]] = {task.name: [] for task in tasks}
@@ -96,7 +96,7 @@ def run_probes(context: ProbeContext, tasks: Sequence[ProbeTask], probes: Probes
                 found[task.name].append(score._replace(seed=config.seed, step=step))
                 write_scores(context.workdir, found[task.name][-1:])
             seconds[task.name] += time.perf_counter() - start
-        del features  # before the next ones are made
+        del features  # free memory before the next set is computed
     order = feature_names(config, tasks)
     for name, scores in found.items():
         if scores:
@@ -107,26 +107,26 @@ def run_probes(context: ProbeContext, tasks: Sequence[ProbeTask], probes: Probes
 
 
 @contextlib.contextmanager
-def kept_until_done(workdir: pathlib.Path, step: int) -> Iterator[FolderOf]:
-    """Yield folder_of(network) for what a run trains on labels; deleted when all have answered.
+def scratch_checkpoints(workdir: pathlib.Path, step: int) -> Iterator[FolderOf]:
+    """Yield folder_of(network), and delete these folders if all probes complete.
 
-    A stop in one network loses none of those before it. Networks of other commands stay.
+    An interruption keeps the checkpoints of all networks. Folders of other commands are kept.
     """
-    folder, asked = workdir / "probes" / f"networks-{step}", set()
+    root, folders = workdir / "probes" / f"networks-{step}", set()
 
     def folder_of(network: str) -> pathlib.Path:
-        asked.add(folder / network)
-        return folder / network
+        folders.add(root / network)
+        return root / network
 
     yield folder_of
-    for network in asked:
-        shutil.rmtree(network, ignore_errors=True)
-    with contextlib.suppress(OSError):  # not there, or others are in it
-        folder.rmdir()
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # missing, or in use by another command
+        root.rmdir()
 
 
 def count_labels(labels: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return how often each label occurs; those that are missing, -1, do not count.
+    """Count the occurrences of each label, ignoring missing labels (-1).
 
     >>> count_labels(np.array([1, -1, 1]), ["a", "b", "c"])
     array([0, 2, 0])
@@ -137,27 +137,35 @@ def count_labels(labels: np.ndarray, names: Sequence[str]) -> np.ndarray:
 def check_known(
     train: np.ndarray, test: np.ndarray, names: Sequence[str], items: str, advice: str
 ) -> None:
-    """Check that test labels, counted, are among those trained on, and print how many are not."""
+    """Check that some test labels occur in training, and print how many do not.
+
+    Args:
+        train: counts of the training labels, as `count_labels` returns.
+        test: counts of the test labels.
+        names: names of the labels.
+        items: plural noun for labelled items.
+        advice: how to fix an error.
+    """
     unknown = np.where(train > 0, 0, test)
     number, total = int(unknown.sum()), int(test.sum())
     if number == total:
         raise UserError(
-            f"no label of the {total:,} test {items} ({name_some(names, test)}) is one of those to "
-            f"train on ({name_some(names, train)}): {advice}"
+            f"no label of the {total:,} test {items} occurs in training (got "
+            f"{format_names(names, test)}; training has {format_names(names, train)}): {advice}"
         )
     if number:
         print(
-            f"{number:,} of {total:,} test {items} have labels that are not trained on "
-            f"({name_some(names, unknown)}): probes cannot know them"
+            f"{number:,} of {total:,} test {items} have labels that do not occur in training "
+            f"({format_names(names, unknown)}): probes cannot predict them"
         )
 
 
-def name_some(names: Sequence[str], counts: np.ndarray) -> str:
-    """Return the first names that occur, and how many more there are.
+def format_names(names: Sequence[str], counts: np.ndarray) -> str:
+    """List the first names that occur, and the number of others.
 
-    >>> name_some("abcdefgh", np.array([1, 0, 2, 3, 4, 5, 6, 7]))
+    >>> format_names("abcdefgh", np.array([1, 0, 2, 3, 4, 5, 6, 7]))
     'a, c, d, e, f and 2 more'
     """
     found = [names[i] for i in np.flatnonzero(counts).tolist()]
-    more = len(found) - MOST_NAMED
-    return ", ".join(found[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(found) - MAX_NAMES
+    return ", ".join(found[:MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""The contracts: what a command needs of a kind of data, and a training of a problem."""
+"""Interfaces between the commands, the training pipeline and the kinds of data."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,160 +23,161 @@ Probe: TypeAlias = Callable[[Any, int], list[Score]]
 
 
 class HeldOut(NamedTuple):
-    """Batches of an evaluation, by their index."""
+    """Batches for evaluation, by index."""
 
     draw: Callable[[int], Batch]
-    """Drawn as those of the training."""
+    """Draws a batch by the sampling scheme of training."""
     draw_independent: Callable[[int], Batch]
-    """Of independently drawn sequences, which the strict bound needs."""
+    """Draws a batch of independent sequences, as the strict bound requires."""
     number: int
 
 
 class Problem(NamedTuple):
-    """What makes one problem differ from another."""
+    """A contrastive learning problem: a plan with its model and data."""
 
     plan: Plan
     model: Model
     prepare: Callable[[Batch, Any, bool], Batch]
-    """prepare(batch, rng, train) -> the batch as the model takes it, augmented, on the device."""
+    """prepare(batch, rng, train) -> the model's input, augmented if train; runs under jit."""
     split_branches: Callable[[Any, Batch], Sequence[BranchOutputs]]
-    """split_branches(outputs, batch) -> what each of the plan's branches is scored on."""
+    """split_branches(outputs, batch) -> outputs of each branch of the plan."""
     label: Callable[[Batch], dict[str, np.ndarray]]
-    """label(batch) -> what latents are of, by name, as the positions broadcast; for audits."""
+    """label(batch) -> labels of the latents by name, broadcasting like positions; for audits."""
     draw: Callable[[int], Batch]
-    """Index of a step -> its batch."""
+    """draw(step) -> training batch of a step."""
     held_out: HeldOut | None
-    """Batches of the evaluations; None for no evaluation."""
+    """Evaluation batches; None disables evaluation."""
     per_step: tuple[float, str]
-    """What a batch holds, and its unit, such as (0.003, "h audio")."""
+    """Amount of data per batch and its unit, such as (0.003, "h audio")."""
     record: Callable[[Path], object] = lambda folder: None
-    """record(folder) writes what the page shows of the data themselves."""
+    """record(folder) writes data examples for the page."""
 
 
 class Embedding(NamedTuple):
-    """Files on their way to features."""
+    """Features of files, computed one file at a time."""
 
     features: Iterator[tuple[str, dict[str, np.ndarray], float]]
-    """Name, features by layer, and the amount read for them, of each file that can be read."""
+    """Yields each readable file's name, features by layer and amount of input."""
     total: float
-    """How much there is to read in all."""
+    """Total amount of input."""
     unit: str
-    """The unit of both, such as "h audio"."""
+    """Unit of the amounts, such as "h audio"."""
     frame_seconds: dict[str, float] | None
-    """Time between the frames of each layer; None if rows are not times."""
+    """Time between frames of each layer; None if rows are not in time."""
 
 
 class Work(NamedTuple):
-    """What a run does between its data and its page."""
+    """The steps of a run after its data are loaded."""
 
     train: Callable[[], tuple[str, Any]]
-    """train() -> why it stopped, "" at the last step; and what `finish` takes."""
+    """train() -> (reason, trained): why it stopped early, or "", and the trained variables."""
     finish: Callable[[Any], None]
-    """finish(trained) measures and exports what was trained."""
+    """finish(trained) probes and exports the trained model."""
     write_page: Callable[[Path], Path]
-    """write_page(folder) -> the page of the run."""
+    """write_page(folder) writes the page of the run and returns its path."""
     closing_lines: Callable[[Path], Sequence[str]] = lambda folder: ()
-    """closing_lines(folder) -> what the run has found, for the console."""
+    """closing_lines(folder) -> results for the console."""
     audit: Callable[[], None] | None = None
-    """audit() shows the negatives and trains nothing; None where there are none to show."""
+    """audit() audits the negatives without training; None for runs without negatives."""
 
 
 class Dataset(Protocol):
-    """What a run asks of its data, whatever they are."""
+    """The data of a run, of any kind."""
 
     @property
     def name(self) -> str:
-        """What scores call the data: their folder, set or source."""
+        """Name of the data in scores: that of the folder, the data set or the source."""
         ...
 
     @property
     def skipped(self) -> Sequence[tuple[str, str]]:
-        """What was left out, and why."""
+        """Skipped files, each with the reason."""
         ...
 
     def fingerprint(self) -> Mapping[str, Fingerprint]:
-        """Return what tells each part from those of other data."""
+        """Return a fingerprint of each part of the data."""
         ...
 
 
 class Kind(Protocol):
-    """A kind of config: a module; `experiments.kinds.registry` lists them."""
+    """A kind of data: a module registered in `experiments.kinds.registry`."""
 
     @property
     def KEYS(self) -> Keys:
-        """Every key of a config, as `configs` describes it."""
+        """All config keys of the kind."""
         ...
 
     def load_data(self, config: Config, log: Callable[[str], object], /) -> Any:
-        """Return the `Dataset` that a config names; None if the kind makes its own data."""
+        """Return the `Dataset` of a config, or None if the kind generates its data."""
         ...
 
 
 class Pipeline(Protocol):
-    """How configs are checked, trained and finished: a module, for one kind or several."""
+    """A module that validates configs of one or several kinds and carries out their runs."""
 
     @property
     def ON_ONE_DEVICE(self) -> bool:
-        """Whether steps are too small to be shared by devices or processes."""
+        """Whether steps are too small to distribute over devices or processes."""
         ...
 
     def interpret(self, kind: Any, config: Config, mesh: Any = None, /) -> Any:
-        """Return the plan of a config; with a mesh, check that it fits there, too."""
+        """Return the plan of a config, validated also against a mesh if one is given."""
         ...
 
     def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
-        """Return what trains and finishes a run."""
+        """Return the steps of a run."""
         ...
 
 
 class Page(NamedTuple):
-    """What a kind of data shows of its runs, on their page and on the model card."""
+    """The parts of a run's page and model card that are specific to a kind of data."""
 
     words: Words
-    """The nouns of the sentences of a page."""
+    """Nouns for the sentences of a page."""
     use: str
-    """Python that makes features with an exported model; {folder} and keys of its input are
-    filled in, such as {shape[0]}."""
+    """Python example that computes features with an exported model; a template with {folder} and
+    keys of the model's input, such as {shape[0]}."""
     sections: tuple[Callable[[Run], Section | None], ...] = ()
-    """What only runs on this kind of data show."""
+    """Additional sections of the page."""
 
 
 class Contrastive(Kind, Protocol):
-    """A kind of data that `experiments.training.contrastive` learns from."""
+    """A kind of data for `experiments.training.contrastive`."""
 
     PROBES: Probes
-    """What is asked of features."""
+    """Probes of the features."""
     PAGE: Page
-    """What is shown of a run."""
+    """Contents of the page that are specific to the kind."""
 
     def geometry(self, config: Config, /) -> Geometry:
-        """Return the latents and predictions of one sequence or image.
+        """Return the numbers of latents and predictions for one sequence or image.
 
-        Raise a UserError if values of the config do not go together, whatever the data.
+        Raises:
+            UserError: the config is invalid for any data.
         """
         ...
 
     def build_model(self, config: Config, /) -> Model:
-        """Return encoder, context and predictor by the config's words."""
+        """Return the encoder, context network and predictor of a config."""
         ...
 
     def make_problem(self, plan: Plan, data: Any, /) -> Problem:
-        """Return what is trained."""
+        """Return the learning problem of a plan and its data."""
         ...
 
     def describe_input(self, config: Config, workdir: Path | None = None, /) -> dict[str, Any]:
-        """Return what an exported model says of its input: its shape, and what its run found."""
+        """Return the input description of an exported model: its shape and measured properties."""
         ...
 
     def embed_files(
         self, pretrained: Pretrained, path: Path, layers: Sequence[str],
         skipped: list[tuple[str, str]], /,
     ) -> Embedding:  # fmt: skip
-        """Return features of a file or of a folder's."""
+        """Return the features of a file, or of all files in a folder."""
         ...
 
 
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:
-    """The model's variables as they are evaluated: the running average, if there is one."""
-    # A checkpoint read without its state has no entry for what is empty.
+    """Return the model variables for evaluation: the parameter average, if the run has one."""
+    # A checkpoint omits empty subtrees, so `extra` may lack "model".
     return {"params": (ema or params)["model"], **extra.get("model", {})}

@@ -1,4 +1,4 @@
-"""The records of a run: of a window of steps, and of an evaluation."""
+"""Records of a run: summaries of training steps, and evaluations."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ from experiments.training.objective import (
 from experiments.training.plan import Plan
 from experiments.training.problem import Probe, Problem, model_variables
 
-#: What an objective may record of itself, as means over the steps.
-OBJECTIVE = ("temperature", "queue_age", "frames_per_prediction")
-#: Of these, what an evaluation records, too, as means over its batches.
-EVALUATED = ("frames_per_prediction",)
-#: The bound that asks for no particular loss or rule.
+#: Metrics of the objective that are recorded in training, averaged over steps.
+TRAIN_METRICS = ("temperature", "queue_age", "frames_per_prediction")
+#: Metrics of the objective that are recorded in evaluation, averaged over batches.
+EVAL_METRICS = ("frames_per_prediction",)
+#: Tracker of the strict bound, which holds for any loss and rule of the run.
 STRICT = Tracker(True, "one_per_sequence")
 
 
@@ -39,40 +39,48 @@ def strict_sums(
     batches: Sequence[Sequence[BranchOutputs]],
     by_group: bool = False,
 ) -> tuple[Any, list[tuple[CPCOutputs, Any]]]:
-    """Return the sums of the strict bound, and of each branch the scored outputs and `exists`.
+    """Return the sums of the strict bound without gradient, and the outputs that it scores.
 
-    `by_group` returns the `GroupSplit` by the positions' groups, the sums being its `whole`.
+    All sequences are contrasted with each other, except pairs that share sound.
 
-    The sequences of all batches, lists of branches, are contrasted together, except those that
-    share sound; nothing has a gradient.
+    Args:
+        plan: the plan of the run.
+        params: parameters of the objective.
+        state: state of the objective.
+        batches: the branches of each batch.
+        by_group: whether to split the bound by the positions' groups.
+
+    Returns:
+        The sums, or a `GroupSplit` if `by_group`; and for each branch the scored outputs of all
+        batches and their mask.
     """
     tau, parts, all_scored = temperature(plan, params, state), [], []
-    each = zip(*jax.lax.stop_gradient(batches), strict=True)
-    for branch, of_batches in zip(plan.geometry.branches, each, strict=True):
-        has_sound = isinstance(of_batches[0].positions, SoundPosition)
-        joined = [
+    branch_outputs = zip(*jax.lax.stop_gradient(batches), strict=True)
+    for branch, rows in zip(plan.geometry.branches, branch_outputs, strict=True):
+        has_sound = isinstance(rows[0].positions, SoundPosition)
+        arrays = [
             (scored(plan, outputs), exists, (place.window, place.end) if has_sound else None)
-            for outputs, place, exists in of_batches
+            for outputs, place, exists in rows
         ]
-        outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
-        given, options = (outputs.z, outputs.predictions / tau), {"where": exists, "sound": sound}
+        outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *arrays)
+        pair, options = (outputs.z, outputs.predictions / tau), {"where": exists, "sound": sound}
         if by_group:
             groups = [
                 jnp.broadcast_to(place.group, outputs.z.shape[:-1]).reshape(len(outputs.z), -1)
-                for outputs, place, _ in of_batches
+                for outputs, place, _ in rows
             ]
             group = jnp.concatenate(groups)[:, 0]
-            sums = split_by_group(*given, group, branch.offsets, **options)
+            sums = split_by_group(*pair, group, branch.offsets, **options)
         else:
-            sums = bound_over_sequences(*given, branch.offsets, **options)
+            sums = bound_over_sequences(*pair, branch.offsets, **options)
         parts.append(sums)
         all_scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
 
 
-def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
-    """Return the numbers of a record, by offset and, where there are several, branch."""
-    branches, about = plan.geometry.branches, plan.description
+def bound_metrics(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
+    """Return the metrics of a track by offset; a plan with several branches adds their names."""
+    branches, description = plan.geometry.branches, plan.description
     offsets = [k for branch in branches for k in branch.offsets]
     shared = [s for one in branches for s in one.shared or (None,) * len(one.offsets)]
     shared = shared if any(branch.shared for branch in branches) else None
@@ -81,17 +89,17 @@ def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]
         record["directions"] = [branch.name for branch in branches for _ in branch.offsets]
     if not tracker.has_log_n:
         record |= {"top1": mean_of_known(track.acc_top1), "chance": mean_of_known(track.chance)}
-        words = {"optimum": about.optimum, "posterior": about.posterior}
-        record |= {name: value for name, value in words.items() if value}
+        optima = {"optimum": description.optimum, "posterior": description.posterior}
+        record |= {name: value for name, value in optima.items() if value}
     return record
 
 
 def describe_offsets(
     tracker: Tracker, track: Track, offsets: Sequence[int], shared: Any = None
 ) -> dict[str, Any]:
-    """Return the numbers of a record by offset, with log N - L if the loss has a log N.
+    """Return the metrics of a track by offset, with log N - L if the loss has a log N.
 
-    `shared` is the fraction of each target's input that its context has seen, if that is known.
+    `shared` is the fraction of each target's input that its context has seen, if known.
     """
     return {
         "rule": tracker.rule,
@@ -109,21 +117,21 @@ def describe_offsets(
 
 
 def describe_bound(track: Track, offsets: Sequence[int], shared: Any = None) -> dict[str, Any]:
-    """Return log N - L with its interval and ceiling, and its mean over the `headline_mask`."""
-    chosen = headline_mask(offsets, track.value, track.state, shared)
+    """Return log N - L with its interval and ceiling, and its mean over headline offsets."""
+    mask = headline_mask(offsets, track.value, track.state, shared)
     return {
         "log_n": track.log_n,
         "bound": track.value,
         "bound_low": track.low,
         "bound_high": track.high,
         "state": list(track.state),
-        "nats": mean_of_known(track.value[chosen]),
-        "nats_offsets": offset_ranges(np.asarray(offsets)[chosen]),
+        "nats": mean_of_known(track.value[mask]),
+        "nats_offsets": offset_ranges(np.asarray(offsets)[mask]),
     }
 
 
 def describe_split(split: GroupSplit) -> dict[str, Any]:
-    """Return the parts of the strict bound by offset, {} if no group is told from another."""
+    """Return the strict bound within and between groups by offset; {} if groups are unused."""
     within, between = STRICT(split.within), STRICT(split.between)
     left_out = split.whole.anchors - split.within.anchors
     if not ((split.within.anchors > 0) & (split.between.n > 0)).any():
@@ -135,7 +143,7 @@ def describe_split(split: GroupSplit) -> dict[str, Any]:
 
 
 def describe_record(record: Mapping[str, Any]) -> str:
-    """Return a record of a training or an evaluation in words, losses as means over the offsets.
+    """Format a training or evaluation record as text, averaging losses over offsets.
 
     >>> strict = {"split": "test", "series": "strict", "rule": "one_per_sequence"}
     >>> strict |= {"offset_loss": np.array([1.0, 2.0]), "log_n": np.array([4.0, 4.0])}
@@ -147,68 +155,69 @@ def describe_record(record: Mapping[str, Any]) -> str:
         scores = {k: v for k, v in record.items() if "/" in k}
         return "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
     is_train, losses = record.get("split", "train") == "train", np.asarray(record["offset_loss"])
-    words = [f"loss {fixed(mean_of_known(losses), 3)}"]
+    words = [f"loss {format_number(mean_of_known(losses), 3)}"]
     rule = "" if is_train else f" ({rule_title(record['rule'])})"
     if np.isnan(losses).all():
-        return f"no loss at any offset: no anchor was counted, or the loss is NaN{rule}"
+        return f"no loss at any offset: the batch has no anchors, or the loss is NaN{rule}"
     if record["has_bound"]:
         kind = "lower bound" if record["is_bound"] else "estimate"
         ceiling = mean_of_known(np.asarray(record["log_n"]))
         if record.get("series") == "strict":
-            return f"{kind} {nats_phrase(record)} of log N {ceiling:.2f}{rule}"
+            return f"{kind} {format_nats(record)} of log N {ceiling:.2f}{rule}"
         words[0] += f" of log N {ceiling:.2f}"
-        words.append(f"{kind} {nats_phrase(record)}{rule}")
+        words.append(f"{kind} {format_nats(record)}{rule}")
         return "  ".join(words)
     words.append(
         f"top-1 {100 * record['top1']:.1f} % (chance {100 * record['chance']:.2g} %){rule}"
     )
     if not math.isnan(record.get("strict_nats", math.nan)):
-        words.append(f"lower bound {nats_phrase(record, 'strict_')}")
+        words.append(f"lower bound {format_nats(record, 'strict_')}")
     return "  ".join(words)
 
 
-def nats_phrase(record: Mapping[str, Any], series: str = "") -> str:
-    """Return the mean of log N - L with the offsets that it is of."""
+def format_nats(record: Mapping[str, Any], series: str = "") -> str:
+    """Format the mean of log N - L with the offsets that it averages over."""
     offsets = record.get(f"{series}nats_offsets", "")
     several = "s" * any(mark in offsets for mark in "–,")
     where = f" at offset{several} {offsets}" if offsets else ""
-    return f"{fixed(record[f'{series}nats'], 2)} nats{where}"
+    return f"{format_number(record[f'{series}nats'], 2)} nats{where}"
 
 
-def fixed(value: float, digits: int) -> str:
-    """Return a number with so many decimals, or with three digits if it is huge.
+def format_number(value: float, decimals: int) -> str:
+    """Format a number with fixed decimals, or with three significant digits from 1e5 on.
 
-    >>> fixed(2.5, 2), fixed(-3e17, 2), fixed(-1e-3, 2)
+    >>> format_number(2.5, 2), format_number(-3e17, 2), format_number(-1e-3, 2)
     ('2.50', '-3e+17', '0.00')
     """
-    return f"{value:z.{digits}f}" if abs(value) < 1e5 else f"{value:.3g}"
+    return f"{value:z.{decimals}f}" if abs(value) < 1e5 else f"{value:.3g}"
 
 
 def mean_of_known(values: np.ndarray) -> float:
-    """Return the mean over the offsets that had an anchor, NaN if none had.
+    """Return the mean over offsets with an anchor (not NaN), or NaN if no offset has one.
 
-    Short clips may be all that a few steps see. An infinite loss is one that diverged, and counts.
+    A few steps on short clips may lack anchors at far offsets. Infinite losses, which diverged,
+    count.
     """
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
 
 
-def sum_of_counted(losses: np.ndarray, anchors: np.ndarray) -> float:
-    """Return the sum over the offsets that had an anchor, whatever it is; NaN if none had.
+def sum_with_anchors(losses: np.ndarray, anchors: np.ndarray) -> float:
+    """Return the sum of losses over offsets with an anchor, or NaN if no offset has one.
 
-    >>> sum_of_counted(np.array([1.5, np.nan, 1.0]), np.array([4, 0, 2]))
+    >>> sum_with_anchors(np.array([1.5, np.nan, 1.0]), np.array([4, 0, 2]))
     2.5
-    >>> sum_of_counted(np.array([1.5, np.nan]), np.array([4, 4]))
+    >>> sum_with_anchors(np.array([1.5, np.nan]), np.array([4, 4]))
     nan
     """
-    counted = losses[anchors > 0]
-    return float(counted.sum()) if counted.size else float("nan")
+    used = losses[anchors > 0]
+    return float(used.sum()) if used.size else float("nan")
 
 
 def make_summary(
     problem: Problem, schedule: Callable, say: Callable[[str], None]
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Turns the sums of a window of steps into its record; says so when the state changes."""
+    """Return summarize(sums, step) -> record of a window of steps; `say` prints new warnings."""
     tracker = make_tracker(problem.plan)
     last = ""
     branches = problem.plan.geometry.branches
@@ -219,10 +228,10 @@ def make_summary(
         nonlocal last
         track = tracker(sums["offsets"])
         strict = STRICT(sums["strict"]) if "strict" in sums else None
-        said = tracker.warning(track, labels) if strict is None else STRICT.warning(strict, labels)
-        warning = said or "" if sums["steps"] else ""
-        steps = sums["steps"] or math.nan  # none of them was finite
-        own = describe_track(problem.plan, tracker, track)
+        found = tracker.warning(track, labels) if strict is None else STRICT.warning(strict, labels)
+        warning = found or "" if sums["steps"] else ""
+        steps = sums["steps"] or math.nan  # 0 if no step was finite
+        own = bound_metrics(problem.plan, tracker, track)
         bound = describe_bound(strict, own["offsets"], own.get("shared")) if strict else {}
         kind = warning.split(":")[0]
         if kind and kind != last:
@@ -232,7 +241,7 @@ def make_summary(
             "loss": sums["loss"] / steps,
             "gradient_norm": sums["gradient_norm"] / steps,
             "learning_rate": float(schedule(step - 1)),
-            **{name: sums[name] / steps for name in OBJECTIVE if name in sums},
+            **{name: sums[name] / steps for name in TRAIN_METRICS if name in sums},
             **{k: v / steps for k, v in sums.get("model", {}).items()},
             **own,
             **{f"strict_{k}": v for k, v in bound.items()},
@@ -242,12 +251,12 @@ def make_summary(
 
 
 def make_tracker(plan: Plan) -> Tracker:
-    """Return the tracker of a plan's own loss."""
+    """Return the tracker of the plan's training loss."""
     return Tracker(plan.is_bound, plan.negatives, plan.description.has_log_n)
 
 
 def probes_due(config: Config, step: int) -> bool:
-    """Return whether the evaluation of a step fits probes; those of the last step come after it."""
+    """Return whether evaluation at a step fits probes; the final probes follow training."""
     every = config.probe.every
     return every > 0 and step % every == 0 and step < config.num_steps
 
@@ -255,18 +264,20 @@ def probes_due(config: Config, step: int) -> bool:
 def make_evaluation(
     problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> Callable[[TrainState], list[dict[str, Any]]]:
-    """Return what measures loss, strict bound and spread on held-out data, and fits due probes."""
+    """Return evaluate(state) -> records of loss, strict bound, feature spread and due probes."""
     plan, held_out = problem.plan, problem.held_out
     if held_out is None:
         return lambda state: []
     batches = [put_batch(held_out.draw(i), mesh) for i in range(held_out.number)]
-    # A batch of one speaker is not drawn from the marginal, and the strict bound needs that.
-    mixed = batches
+    # The strict bound needs draws from the marginal, which batches of one speaker are not.
+    independent = batches
     if held_out.draw_independent is not held_out.draw:
-        mixed = [put_batch(held_out.draw_independent(i), mesh) for i in range(held_out.number)]
+        independent = [
+            put_batch(held_out.draw_independent(i), mesh) for i in range(held_out.number)
+        ]
     rng, reducer, tracker = jax.random.key(0), reducer_of(mesh), make_tracker(plan)
 
-    # By itself: within the others it would be compiled once for every batch of the strict bound.
+    # Jitted separately: inlined in `measure_strict` it would be compiled for every batch.
     @jax.jit
     def predict(variables: Any, batch: Any):
         batch = problem.prepare(batch, rng, False)
@@ -277,10 +288,10 @@ def make_evaluation(
         _, sums, _, metrics = objective_loss(
             plan, own[0], own[1], branches, rng, False, reducer=reducer
         )
-        return sums, {name: metrics[name] for name in EVALUATED if name in metrics}
+        return sums, {name: metrics[name] for name in EVAL_METRICS if name in metrics}
 
     @jax.jit
-    def together(own, batches):
+    def measure_strict(own, batches):
         strict, all_scored = strict_sums(plan, own[0], own[1], batches, by_group=True)
         (z, c, _), exists = all_scored[0]
         where = None if exists is None else exists.ravel()
@@ -291,21 +302,21 @@ def make_evaluation(
         own = (state.ema or state.params)["objective"], state.extra["objective"]
         step = int(state.step)
 
-        # One at a time: on a CPU split in eight, programs at once can wait for each other for ever.
+        # One at a time: concurrent programs can deadlock if a CPU is split into several devices.
         outputs = [jax.block_until_ready(predict(variables, batch)) for batch in batches]
         measured = [jax.device_get(measure(own, one)) for one in outputs]
         sums, means = jax.tree.map(lambda *leaves: sum(leaves), *measured)
         track = tracker(sums)
-        if mixed is not batches:
-            outputs = [jax.block_until_ready(predict(variables, batch)) for batch in mixed]
-        found, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(own, outputs))
+        if independent is not batches:
+            outputs = [jax.block_until_ready(predict(variables, batch)) for batch in independent]
+        found, (std_z, rank_z), (std_c, rank_c) = jax.device_get(measure_strict(own, outputs))
         strict, split = STRICT(found.whole), describe_split(found)
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         spread |= {name: value / len(batches) for name, value in means.items()}
-        loss = {"loss": sum_of_counted(track.loss, sums.anchors)}
+        loss = {"loss": sum_with_anchors(track.loss, sums.anchors)}
         records = [
-            {**loss, **spread, **describe_track(plan, tracker, track)},
-            {"series": "strict"} | describe_track(plan, STRICT, strict) | split,
+            {**loss, **spread, **bound_metrics(plan, tracker, track)},
+            {"series": "strict"} | bound_metrics(plan, STRICT, strict) | split,
         ]
         if probes_due(plan.config, step):
             scores = run_on_first(probe, variables, step) or []

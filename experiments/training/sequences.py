@@ -1,4 +1,4 @@
-"""What kinds share: contexts and positions of latents in time, and features of files."""
+"""Models, positions and file embedding shared by the kinds with latents in time."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ CONTEXTS = {
 
 
 def make_cpc(options: Config, encoder: Any) -> models.Model:
-    """Return an encoder with the context and linear predictions that a model section asks for."""
+    """Return a CPC model of an encoder with the context and linear predictor of `config.model`."""
     context = CONTEXTS[options.context](
         options.context_width, options.context_layers, dtype=encoder.dtype
     )
@@ -35,9 +35,9 @@ def make_cpc(options: Config, encoder: Any) -> models.Model:
 
 
 def positions(batch: Batch, group: Any, begin: Any, first: Any, last: Any) -> SoundPosition:
-    """Return where the latents (b, t) of windows come from, which begin at samples (b, 1).
+    """Return the positions of latents (b, t) in windows that begin at samples `begin` (b, 1).
 
-    `first` and `last` are the first sample of each latent in its window, and the one after it.
+    A latent covers the samples of its window from `first` up to, but not including, `last`.
     """
     return SoundPosition(
         sequence=batch["sequence"][:, None],
@@ -53,8 +53,8 @@ def positions(batch: Batch, group: Any, begin: Any, first: Any, last: Any) -> So
 def shared_input(offsets: Sequence[int], encoder: Any) -> tuple[float, ...]:
     """Return the fraction of each target's samples that its context has seen, by offset.
 
-    A latent sees `receptive_field` samples, and the one k ahead k * `stride` later ones. Without
-    an encoder, as of segments, whose lengths vary, the fraction is unknown: ().
+    A latent covers `receptive_field` samples, and its target at offset k begins k * `stride` later.
+    Without an encoder, as for segments of varying length, the fraction is unknown: ().
 
     >>> [round(share, 2) for share in shared_input((1, 2, 3), models.ConvEncoder())]
     [0.66, 0.31, 0.0]
@@ -66,7 +66,7 @@ def shared_input(offsets: Sequence[int], encoder: Any) -> tuple[float, ...]:
 
 
 def write_truth(workdir: pathlib.Path, nats: Mapping[int, float]) -> None:
-    """Write the information that a synthetic source has at each offset, for the page."""
+    """Write the mutual information of a synthetic source at each offset, in nats, for the page."""
     truth = {"offsets": [*nats], "mutual_information": [*nats.values()]}
     write_sealed(workdir / "truth.json", truth)
 
@@ -77,11 +77,21 @@ def list_files(
     skipped: list[tuple[str, str]],
     others: Collection[str] = DOCUMENTS,
 ) -> dict[str, pathlib.Path]:
-    """Return the files below `root`, by path without ending, or with it if two would be equal."""
-    read = f"pass {list_endings(suffixes)} files"
+    """Return the files below `root` by their relative path, without suffix if that is unique.
+
+    Args:
+        root: file or folder.
+        suffixes: accepted file suffixes.
+        skipped: extended by the files that cannot be used, each with the reason.
+        others: suffixes ignored without a report.
+
+    Raises:
+        UserError: `root` does not exist or lacks files with an accepted suffix.
+    """
+    advice = f"pass {list_endings(suffixes)} files"
     if root.is_file():
         if root.suffix.lower() not in suffixes:
-            raise UserError(f"{root} is not a file that the model takes: {read}")
+            raise UserError(f"{root} is not an input of this model: {advice}")
         return {root.stem: root}
     if not root.is_dir():
         raise UserError(f"{root} does not exist: pass a file or folder with --input")
@@ -89,21 +99,21 @@ def list_files(
     skipped += [*found.unreadable, *found.left_out]
     below = [path.relative_to(root) for path in found.files]
     if not below:
-        raise UserError(f"{root} has no file to embed at any depth: {read}")
+        raise UserError(f"{root} contains no file to embed at any depth: {advice}")
     stems = [path.with_suffix("").as_posix() for path in below]
     count = Counter(stems)
     names = [
         stem if count[stem] == 1 else path.as_posix()
         for stem, path in zip(stems, below, strict=True)
     ]
-    if len(set(names)) < len(names):  # x.wav, x.flac and x.wav.wav
+    if len(set(names)) < len(names):  # such as x.wav, x.flac and x.wav.wav
         names = [path.as_posix() for path in below]
     return dict(zip(names, (root / path for path in below), strict=True))
 
 
 @contextlib.contextmanager
 def skip(name: str, skipped: list[tuple[str, str]]) -> Iterator[None]:
-    """Add what cannot be read to a list, and why; the next file is next."""
+    """Suppress errors of reading a file, and append its name and the error to a list."""
     try:
         yield
     except (UserError, OSError) as error:
@@ -113,9 +123,10 @@ def skip(name: str, skipped: list[tuple[str, str]]) -> Iterator[None]:
 def make_embed_long(
     model: models.Model, variables: Any, kinds: Sequence[str]
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return embed(waveform): layers, such as z and c, side by side, made in pieces.
+    """Return embed(waveform), which embeds long input in pieces.
 
-    None if contexts see an utterance to its end, which is then embedded whole.
+    Features of several layers `kinds`, such as ("z", "c"), are concatenated. Returns None if the model is not a
+    CPC or has a bidirectional context, for which input must be embedded as a whole.
     """
     module = model.module
     if not isinstance(module, models.CPC) or module.is_bidirectional:

@@ -1,4 +1,4 @@
-"""The training step of every contrastive kind, and its run."""
+"""Training and the training step of the contrastive kinds."""
 
 import functools
 import pathlib
@@ -34,7 +34,7 @@ from experiments.training.records import describe_record, make_evaluation, make_
 def train(
     workdir: pathlib.Path, problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> tuple[str, Any]:
-    """Train to the last step or to a signal; returns the signal's name and the variables."""
+    """Train to the last step or a signal; return the signal's name, or "", and the variables."""
     config = problem.plan.config
     state, step, schedule = make_step(problem, mesh)
     per_launch = config.steps_per_launch
@@ -60,14 +60,14 @@ def train(
 
 
 def cadence_of(config: Config) -> Cadence:
-    """Return the intervals of a config."""
+    """Return the intervals of logging, evaluation and saving of a config."""
     return Cadence(*(config[name] for name in Cadence._fields))
 
 
 def make_step(
     problem: Problem, mesh: jax.sharding.Mesh
 ) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState], Callable]:
-    """Return the state before the first step, the compiled step, and the learning rate by step."""
+    """Return the initial state, the compiled step, and the learning rate schedule."""
     config = problem.plan.config
     tx, schedule = optimizer_of(config)
     loss_fn = make_loss(problem, mesh)
@@ -78,7 +78,7 @@ def make_step(
 
 
 def optimizer_of(config: Config, **changes: Any) -> tuple[optax.GradientTransformation, Callable]:
-    """Return the optimizer that a config asks for, and the learning rate by step."""
+    """Return the optimizer of a config and its learning rate schedule, with options changed."""
     names = ("learning_rate", "warmup_steps", "schedule", "name", "clip_norm", "weight_decay")
     options = {"num_steps": config.num_steps, **subset(config.optim, *names)}
     return make_optimizer(**options | changes)
@@ -87,47 +87,47 @@ def optimizer_of(config: Config, **changes: Any) -> tuple[optax.GradientTransfor
 def apply_in_parts(
     model: Model, variables: Any, batch: Batch, rng: Any, num_parts: int, train: bool = True
 ) -> tuple[Any, Any]:
-    """Apply a model with the activations of one part of the batch in memory at a time.
+    """Apply a model to a batch in parts, with the activations of one part in memory at a time.
 
-    The gradient computes them again, part by part, so that every latent can be every other's
-    negative (Gao et al. 2021, "Scaling deep contrastive learning batch size").
+    The backward pass recomputes activations part by part, so that negatives can come from the whole
+    batch (Gao et al. 2021, "Scaling deep contrastive learning batch size").
     """
     if num_parts == 1:
         return model.apply(variables, batch, train, rng)
 
-    def cut(x):  # every part takes rows of every device
+    def split(x):  # interleaved, so that each part has rows from every device
         return x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1)
 
     def join(x):
         return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop keeps its steps apart anyway
-    def one_part(part):
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop already prevents CSE
+    def apply_part(part):
         batch, rng = part
         return model.apply(variables, batch, train, rng)[0]
 
-    parts = jax.tree.map(cut, batch), jax.random.split(rng, num_parts)
-    outputs = jax.tree.map(join, jax.lax.map(one_part, parts))
+    parts = jax.tree.map(split, batch), jax.random.split(rng, num_parts)
+    outputs = jax.tree.map(join, jax.lax.map(apply_part, parts))
     return outputs, {name: value for name, value in variables.items() if name != "params"}
 
 
 def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callable:
-    """Return loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)) of the global batch."""
+    """Return loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)) for a global batch."""
     plan, reducer = problem.plan, reducer_of(mesh)
     num_parts, momentum = plan.config.optim.accumulate, plan.config.negatives.momentum
 
     def loss_fn(params, extra, batch, rng):
-        of_augmentation, of_model, of_objective = jax.random.split(rng, 3)
-        batch = problem.prepare(batch, of_augmentation, True)
+        augment_rng, model_rng, objective_rng = jax.random.split(rng, 3)
+        batch = problem.prepare(batch, augment_rng, True)
         variables = {"params": params["model"], **extra["model"]}
-        outputs, model_state = apply_in_parts(problem.model, variables, batch, of_model, num_parts)
+        outputs, model_state = apply_in_parts(problem.model, variables, batch, model_rng, num_parts)
         branches = problem.split_branches(outputs, batch)
         state = dict(extra["objective"])
         if momentum:
             model = jax.lax.stop_gradient(params["model"])
             state["slow"] = optax.incremental_update(model, state["slow"], 1 - momentum)
             variables = {"params": state["slow"], **extra["model"]}
-            keys = apply_in_parts(problem.model, variables, batch, of_model, num_parts, False)
+            keys = apply_in_parts(problem.model, variables, batch, model_rng, num_parts, False)
             keys = problem.split_branches(keys[0], batch)
             branches = [
                 one._replace(outputs=one.outputs._replace(z=jax.lax.stop_gradient(key.outputs.z)))
@@ -136,13 +136,15 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
         maps = problem.model.linear_maps(params["model"])
         own = params["objective"]
         loss, sums, state, metrics = objective_loss(
-            plan, own, state, branches, of_objective, maps=maps, reducer=reducer
+            plan, own, state, branches, objective_rng, maps=maps, reducer=reducer
         )
         if not plan.description.has_log_n:
             strict, _ = strict_sums(plan, own, state, [branches])
             metrics = {**metrics, "strict": strict}
-        # What modules leave in "penalties" is added to the loss; "measures" are only recorded.
-        penalties, measures = (own_numbers(model_state, name) for name in ("penalties", "measures"))
+        # Modules may store "penalties", added to the loss, and "measures", which are only recorded.
+        penalties, measures = (
+            collection_scalars(model_state, name) for name in ("penalties", "measures")
+        )
         if penalties or measures:
             metrics = {**metrics, "model": {**penalties, **measures}}
         loss += sum(penalties.values())
@@ -151,18 +153,18 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
     return loss_fn
 
 
-def own_numbers(state: Any, name: str) -> dict[str, jax.Array]:
-    """Return the scalars in a collection of a model's state, by their last names.
+def collection_scalars(state: Any, name: str) -> dict[str, jax.Array]:
+    """Return the scalars in a collection of a model's state by the last part of their path.
 
-    >>> own_numbers({"penalties": {"encoder": {"commitment": 0.5}}}, "penalties")
+    >>> collection_scalars({"penalties": {"encoder": {"commitment": 0.5}}}, "penalties")
     {'commitment': 0.5}
     """
-    found, _ = jax.tree_util.tree_flatten_with_path(state.get(name, {}))
-    return {str(path[-1].key): value for path, value in found}
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state.get(name, {}))
+    return {str(path[-1].key): value for path, value in leaves}
 
 
 def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
-    """The state before the first step."""
+    """Initialise the training state."""
     plan, config = problem.plan, problem.plan.config
     root, raw = jax.random.key(config.seed), problem.draw(0)
     batch = jax.eval_shape(lambda raw: problem.prepare(raw, root, True), raw)
@@ -180,7 +182,7 @@ def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
     _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, raw, root)
     has_ema = config.optim.ema_decay > 0 or config.optim.name == "schedule_free"
 
-    @jax.jit  # one program, where a start would else wait for a hundred small ones
+    @jax.jit  # one program compiles faster than a hundred small ones
     def make(params, extra, rng):
         return init_state(params, extra, tx, rng, metrics, has_ema)
 
@@ -188,9 +190,14 @@ def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
 
 
 def read_variables(workdir: pathlib.Path, step: str | None = None) -> tuple[Any, int]:
-    """Return the model of a run's checkpoint: its newest, a step's, or the "best"; and its step."""
+    """Return the model variables of a run's checkpoint, and its step.
+
+    Args:
+        workdir: run directory.
+        step: step of the checkpoint, "best", or None for the newest.
+    """
     if step is not None and step != "best" and not step.isdecimal():
-        raise UserError(f"--step is {step!r}: give the number of a checkpoint, or best")
+        raise UserError(f"--step is {step!r}: pass the step of a checkpoint, or best")
     number = int(step) if step is not None and step != "best" else step
     arrays, _, found = restore_params(workdir / "checkpoints", number)
     return model_variables(**arrays), found

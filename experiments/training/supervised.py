@@ -1,6 +1,6 @@
-"""Supervised rows: the network of a run with a linear softmax on top, trained whole on labels.
+"""Supervised training of a run's network with a linear softmax layer on top, end to end.
 
-For audio the last row of Table 1 of van den Oord et al. (2018), "same architecture".
+For audio, this is the last row of Table 1 of van den Oord et al. (2018), "same architecture".
 """
 
 import contextlib
@@ -27,27 +27,27 @@ from experiments.training.step import optimizer_of
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
 #: answer(x) -> log-probabilities (..., classes)
 Answer: TypeAlias = Callable[[Any], Array]
-#: loss(scores (..., classes), batch) -> what is minimised
+#: loss(scores (..., classes), batch) -> scalar loss
 Loss: TypeAlias = Callable[[Array, Batch], Array]
 
-#: So many of the labels that may be trained on are held out, for the training to stop by.
+#: Fraction of the training labels that is held out for early stopping.
 HELD_OUT_FRACTION = 0.1
-#: Each evaluation comes this part of the steps so far after the one before, where that is more
-#: than the first took; so many in a row that are no better than the best end a training.
+#: Evaluation intervals grow by GROWTH of the step count; training stops after PATIENCE evaluations
+#: without improvement.
 GROWTH, PATIENCE = 0.05, 6
-#: So many first evaluations are not among these: the rate may be rising in all of them.
-RISING = 4
-#: The rate then falls to zero from the best, over this part of the steps so far, as in the
-#: warm-up, stable and decay of Hu et al. (2024) and Hägele et al. (2024).
+#: Number of first evaluations that PATIENCE ignores, since the learning rate may still be rising.
+NUM_WARMUP_EVALS = 4
+#: The rate then falls to zero from the best step, over this fraction of the steps before, as in the
+#: warm-up-stable-decay schedules of Hu et al. (2024) and Hägele et al. (2024).
 COOLDOWN = 0.2
-#: The end of a cooldown that has not begun.
+#: End of a cooldown that has not begun.
 NEVER = np.iinfo(np.int32).max
-#: What is said of a training that its steps ended, and not the evaluations.
+#: Suffix of the description of a training that ended at its maximum number of steps.
 AT_LIMIT = ", the most"
 
 
 def hold_out(rows: Sequence[int] | np.ndarray, seed: int) -> np.ndarray:
-    """Return those of some rows that are held out, ascending: a seeded tenth, at least one.
+    """Return a random tenth of the rows to hold out, at least one, in ascending order.
 
     >>> len(hold_out(range(20), seed=0)), len(hold_out([7], seed=0))
     (2, 1)
@@ -63,31 +63,39 @@ def make_own_optimizer(
     parts: Sequence[str],
     schedule: str = "constant",
 ) -> optax.GradientTransformation:
-    """Return the run's own optimizer, whose rate falls from layer to layer down the `parts`."""
+    """Return the optimizer of a run with layer-wise learning rate decay.
+
+    Args:
+        config: config of the run.
+        num_steps: number of training steps.
+        layer_decay: factor from one layer to the layer below.
+        parts: names of the submodules, from the head down.
+        schedule: schedule of the learning rate.
+    """
     optim = config.optim
     tx, _ = optimizer_of(
         config,
         num_steps=num_steps,
-        warmup_steps=min(optim.warmup_steps, num_steps // 10),  # few labels: few steps
+        warmup_steps=min(optim.warmup_steps, num_steps // 10),  # few labels need few steps
         schedule=schedule,
-        # schedule_free would have to be evaluated by its average.
+        # schedule_free would require evaluating averaged parameters.
         name="adam" if optim.name == "schedule_free" else optim.name,
     )
     return optax.chain(tx, train.scale_by_layer(layer_decay, parts))
 
 
 class Recipe(NamedTuple):
-    """How a network is trained on labels."""
+    """Optimizer, length and loss of a training on labels."""
 
     tx: optax.GradientTransformation
     num_steps: int
-    """With `accuracy` at most."""
+    """Number of steps; the maximum if `accuracy` is set."""
     evaluate_every: int
-    """Steps to the first evaluation; later ones lie further apart (`GROWTH`)."""
+    """Steps before the first evaluation; later intervals grow by `GROWTH`."""
     accuracy: Callable[[Answer], float] | None = None
-    """Of an answer, on labels that are held out of the training and of the test."""
+    """accuracy(answer) on held-out labels, for early stopping; None trains for all steps."""
     loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"])
-    """Of the scores and their batch; labels below 0 count as none."""
+    """loss(scores, batch) -> scalar; labels below 0 are ignored."""
 
 
 def train_on_labels(
@@ -103,23 +111,32 @@ def train_on_labels(
     folder: pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Answer, str]:
-    """Train a network and a softmax on its features, scores features W + b with W and b from zero.
+    """Train a network and a softmax layer on its features, with scores features W + b.
 
-    If the recipe has an accuracy, training ends when that rises no more; the rate then falls to
-    zero from where it was highest, and the best parameters count.
+    W and b are zero at first. If the recipe has an accuracy, training ends when it stops improving;
+    the rate then falls to zero starting from the best parameters, and the best are used.
 
     Args:
-        features: of a batch under "x", one row of features for each label.
-        variables: where the network starts: "params", and what else it keeps.
-        draw: index of a step -> its batch: "x" and what the loss asks for.
-        folder: for checkpoints, from which the same call resumes, or answers at once.
-        settings: json of what the training depends on besides the config; checkpoints of other
-            settings are deleted.
+        config: config of the run.
+        features: computes one row of features per label from a batch with key "x".
+        variables: initial variables of the network: "params" and other collections.
+        draw: draw(step) -> batch with "x" and the inputs of the loss.
+        recipe: optimizer, length and loss.
+        num_classes: number of classes.
+        rng: key for training.
+        writers: receive the held-out accuracy of each evaluation.
+        folder: folder for checkpoints, from which the same call resumes; None for no checkpoints.
+        settings: JSON-serialisable settings of the training beyond the config; checkpoints with
+            other settings are deleted.
 
     Returns:
-        The answer of the trained network, as in evaluation, and in words how long it was trained.
+        The trained network as answer(x) in evaluation mode, and a description of the training's
+        length.
+
+    Raises:
+        cpc.train.Stopped: a signal stopped the training.
     """
-    score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
+    score, params, extra = add_linear_head(features, variables, draw(0)["x"], num_classes, rng)
     state, step = make_step(score, params, extra, recipe, rng)
     due, cooldown = plan_evaluations(recipe)
     cadence = train.Cadence(config.log_every, save_every=config.save_every)
@@ -129,19 +146,19 @@ def train_on_labels(
         return jax.nn.log_softmax(score(params, extra, {"x": x}, rng, False)[0])
 
     def measure(state: train.TrainState) -> float:
-        """How good its parameters are; where nothing says so, the later the better."""
+        """Return the held-out accuracy, or the step if the recipe lacks one."""
         number = int(state.step)
         if recipe.accuracy is None:
             return number
-        found = float(recipe.accuracy(functools.partial(answer, state.params, state.extra["own"])))
+        value = float(recipe.accuracy(functools.partial(answer, state.params, state.extra["own"])))
         for writer in writers:
-            writer.write({"step": number, "split": "held-out", "accuracy": found})
-        return found
+            writer.write({"step": number, "split": "held-out", "accuracy": value})
+        return value
 
-    # Whatever decides when it ends is among the settings, too.
-    length = {"due": due, "patience": [RISING, PATIENCE], "cooldown": cooldown}
+    # A checkpoint is only valid for the same stopping criteria.
+    length = {"due": due, "patience": [NUM_WARMUP_EVALS, PATIENCE], "cooldown": cooldown}
     settings = {"config": plain(config), **(settings or {}), **length}
-    with resumed(folder, settings, state) as (checkpoint, state, stop):
+    with open_scratch(folder, settings, state) as (checkpoint, state, stop):
 
         def advance(state, end):
             batches = functools.partial(
@@ -157,8 +174,8 @@ def train_on_labels(
     best, number = state.extra["best"], int(state.step)
     if reason:
         raise train.Stopped(
-            f"the training on labels was stopped by {reason} at step {number:,}: the same command "
-            "resumes it"
+            f"training on labels stopped by {reason} at step {number:,}: repeat the command to "
+            "resume"
         )
     words = f"best at step {int(best['step']):,} of {number:,}"
     at_limit = AT_LIMIT if number == due[-1] + int(cooldown * due[-1]) else ""
@@ -168,41 +185,41 @@ def train_on_labels(
 def make_step(
     score: Callable[..., tuple[Array, Any]], params: Any, extra: Any, recipe: Recipe, rng: Array
 ) -> tuple[train.TrainState, Callable[[train.TrainState, Batch], train.TrainState]]:
-    """Return the state before the first step, and the compiled step."""
+    """Return the initial state and the compiled training step."""
 
     def loss_fn(params, extra, batch, rng):
         scores, own = score(params, extra["own"], batch, rng, True)
         return recipe.loss(scores, batch), ({**extra, "own": own}, {})
 
-    # The best so far is part of the state, so that a checkpoint holds all that an end depends on.
+    # The best parameters are part of the state, so that checkpoints include them.
     best = {"params": params, "extra": extra, "step": jnp.int32(0), "accuracy": jnp.float32(-1)}
     tx = optax.chain(recipe.tx, cool_down())
     state = train.init_state(params, {"own": extra, "best": best}, tx, rng, {})
-    # Every leaf is committed to its device, as copies are, or the step would be compiled twice.
+    # Commit every leaf to its device, as copies are; otherwise the step would be compiled twice.
     state = jax.tree.map(lambda leaf: jax.device_put(leaf, leaf.sharding), state)
     return state, train.jit_step(train.make_train_step(loss_fn, tx), state)
 
 
-def put_head(
+def add_linear_head(
     features: Features, variables: Any, x: Any, num_classes: int, rng: Array
 ) -> tuple[Callable[..., tuple[Array, Any]], dict[str, Any], dict[str, Any]]:
-    """Return score, params and extra of a network with a linear layer, from zero, on top."""
-    # Wherever it was trained, it is trained on here.
+    """Return the score function, params and extra of a network with a linear layer of zeros."""
+    # The variables may be on the devices of another mesh.
     extra = jax.device_put(dict(jax.device_get(variables)))
     model = extra.pop("params")
-    found, _ = jax.eval_shape(lambda p, e, x: features(p, e, {"x": x}, rng, False), model, extra, x)
-    weights = jnp.zeros((found.shape[-1], num_classes)), jnp.zeros(num_classes)
+    rows, _ = jax.eval_shape(lambda p, e, x: features(p, e, {"x": x}, rng, False), model, extra, x)
+    weights = jnp.zeros((rows.shape[-1], num_classes)), jnp.zeros(num_classes)
 
     def score(params, extra, batch, rng, is_training):
-        found, extra = features(params["model"], extra, batch, rng, is_training)
+        rows, extra = features(params["model"], extra, batch, rng, is_training)
         weight, bias = params["head"]
-        return found.astype(jnp.float32) @ weight + bias, extra
+        return rows.astype(jnp.float32) @ weight + bias, extra
 
     return score, {"model": model, "head": weights}, extra
 
 
 def plan_evaluations(recipe: Recipe) -> tuple[list[int], float]:
-    """Return the steps that a training is evaluated at, and the part that a cooldown adds."""
+    """Return the steps to evaluate at, and the length of the cooldown relative to training."""
     if recipe.accuracy is None:
         return [max(1, recipe.num_steps)], 0.0
     last = max(1, int(recipe.num_steps / (1 + COOLDOWN)))
@@ -210,7 +227,7 @@ def plan_evaluations(recipe: Recipe) -> tuple[list[int], float]:
 
 
 def evaluations(first: int, num_steps: int) -> list[int]:
-    """Return the steps of a training's evaluations, ever further apart: 0 to `num_steps`.
+    """Return the steps of evaluations from 0 to `num_steps`, at growing intervals.
 
     >>> evaluations(50, 1150)[:3], evaluations(50, 1150)[-4:]
     ([0, 50, 100], [1000, 1050, 1102, 1150])
@@ -222,7 +239,7 @@ def evaluations(first: int, num_steps: int) -> list[int]:
 
 
 class Cooldown(NamedTuple):
-    """Updates made, and between which of them their size falls to zero."""
+    """The update count, and the first and last update of a linear decay to zero."""
 
     step: Int[Array, ""]
     start: Int[Array, ""]
@@ -230,7 +247,7 @@ class Cooldown(NamedTuple):
 
 
 def cool_down() -> optax.GradientTransformation:
-    """Leave updates as they are until `Cooldown.start` is set; then let them fall to zero.
+    """Scale updates linearly to zero from `Cooldown.start` to `Cooldown.end`, once these are set.
 
     >>> state = cool_down().init(())._replace(start=jnp.int32(0), end=jnp.int32(4))
     >>> for _ in range(3):
@@ -258,16 +275,25 @@ def train_until_best(
     due: Sequence[int],
     cooldown: float,
 ) -> tuple[train.TrainState, str]:
-    """Return the last state, the best kept in it, and why it ended before it was done, or "".
+    """Train with early stopping, then cool down from the best parameters.
 
-    The state is measured at steps that are due, until `PATIENCE` in a row are no better, and once
-    more when the rate has fallen to zero. `advance` trains it to a step, or returns why not.
+    Args:
+        state: state of the training, with the best parameters in `extra["best"]`.
+        advance: advance(state, step) trains up to a step and returns the state, and the reason if
+            it stopped before, or "".
+        measure: measure(state) -> value to maximise.
+        due: steps to measure at; ends early after `PATIENCE` measurements without improvement.
+        cooldown: length of the cooldown, relative to the steps before it.
+
+    Returns:
+        The last state, which contains the best parameters, and the reason for stopping, or "".
     """
     while True:
         number, end = int(state.step), int(state.opt_state[-1].end)
         if end == NEVER and number in due:
             state = keep_best(state, measure(state))
-            since = max(int(state.extra["best"]["step"]), due[min(RISING, len(due) - 1)])
+            warmup = due[min(NUM_WARMUP_EVALS, len(due) - 1)]
+            since = max(int(state.extra["best"]["step"]), warmup)
             waited = sum(since < one <= number for one in due)
             if number == due[-1] or waited >= PATIENCE:
                 end = number + int(cooldown * number)
@@ -283,11 +309,11 @@ def train_until_best(
 
 
 def begin_cooldown(state: train.TrainState, end: int) -> train.TrainState:
-    """Return the state with the best parameters so far, from which updates fall to zero."""
+    """Return the state with the best parameters, and a cooldown up to step `end`."""
     best, (*own, last) = state.extra["best"], state.opt_state
     extra = state.extra["own"]
     old = state.params, extra, (last.start, last.end)
-    params, extra, (start, end) = copy_like(old, (best["params"], best["extra"], (state.step, end)))
+    params, extra, (start, end) = copy_to(old, (best["params"], best["extra"], (state.step, end)))
     return state._replace(
         params=params,
         opt_state=(*own, last._replace(start=start, end=end)),
@@ -295,31 +321,34 @@ def begin_cooldown(state: train.TrainState, end: int) -> train.TrainState:
     )
 
 
-def keep_best(state: train.TrainState, found: float) -> train.TrainState:
-    """Return the state, with its own parameters for the best if they are better than those."""
-    own, former = state.extra["own"], state.extra["best"]
-    if not np.float32(found) > former["accuracy"]:  # NaN is not better
+def keep_best(state: train.TrainState, accuracy: float) -> train.TrainState:
+    """Update the best parameters of a state with its current ones if these are better."""
+    own, old = state.extra["own"], state.extra["best"]
+    if not np.float32(accuracy) > old["accuracy"]:  # NaN is not better
         return state
-    best = {"params": state.params, "extra": own, "step": state.step, "accuracy": found}
-    return state._replace(extra={"own": own, "best": copy_like(former, best)})
+    best = {"params": state.params, "extra": own, "step": state.step, "accuracy": accuracy}
+    return state._replace(extra={"own": own, "best": copy_to(old, best)})
 
 
-def copy_like(old: PyTree, new: PyTree) -> PyTree:
-    """Copy a tree to the types and devices of another: the next step donates its state."""
-    return jax.tree.map(lambda one, made: jax.device_put(made, one.sharding), old, _copy(old, new))
+def copy_to(old: PyTree, new: PyTree) -> PyTree:
+    """Copy `new` to the dtypes and devices of `old`; copies survive the donation of the state."""
+    return jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), old, _cast(old, new))
 
 
-@jax.jit
-def _copy(old: PyTree, new: PyTree) -> PyTree:
-    """Copy a tree in one program: leaf by leaf, each shape would be compiled by itself."""
-    return jax.tree.map(lambda one, given: jnp.array(given, one.dtype), old, new)
+@jax.jit  # one program, instead of one per shape
+def _cast(old: PyTree, new: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.array(b, a.dtype), old, new)
 
 
 @contextlib.contextmanager
-def resumed(
+def open_scratch(
     folder: pathlib.Path | None, settings: Mapping[str, Any], state: train.TrainState
 ) -> Iterator[tuple[train.Checkpoints | None, train.TrainState, Callable[[], str]]]:
-    """The checkpoints of a folder, the newest state among them or else this one, and `stop`."""
+    """Yield the checkpoints of a folder, the newest state (`state` if it is empty), and `stop`.
+
+    Deletes checkpoints with other settings. Without a folder, or with several processes, yields no
+    checkpoints and a `stop` that returns "".
+    """
     if folder is None or jax.process_count() > 1:
         yield None, state, lambda: ""
         return
@@ -337,9 +366,10 @@ def resumed(
 
 
 def cross_entropy(scores: Float[Array, "*rows c"], labels: Int[Array, "*rows"]) -> Float[Array, ""]:
-    """Mean of -log softmax(scores)[label] over the rows with a label, in nats; 0 if there is none.
+    """Return the mean of -log softmax(scores)[label] over the labelled rows, in nats.
 
-    Rows whose label is below 0 do not count: they may hold NaN, and their gradient is zero.
+    Rows with a label below 0 are ignored: they may contain NaN, and their gradient is zero. Without
+    labelled rows the mean is 0.
 
     >>> f"{cross_entropy(jnp.array([[1.0, 1.0], [jnp.nan, 0.0]]), jnp.array([1, -1])):.4f}"
     '0.6931'

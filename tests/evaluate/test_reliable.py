@@ -9,6 +9,7 @@ from cpc.evaluate import (
     optimality_gap,
     performance_profile,
     probability_of_improvement,
+    steps_to_level,
     stratified_interval,
 )
 from cpc.types import UserError
@@ -48,6 +49,17 @@ def test_failed_and_extreme_runs():
     assert interquartile_mean(far) == interquartile_mean(scores) == 3.5
     far[-1] = np.nan  # which no trimming hides
     assert np.isnan(interquartile_mean(far))
+
+
+def test_steps_to_level_are_those_of_a_loop():
+    rng = np.random.default_rng(0)
+    steps, curves = np.cumsum(rng.random(6)), rng.normal(-1, 1, (4, 50, 6))
+    curves[0, 0, 0] = np.nan  # no episode has ended yet
+    found = steps_to_level(steps, curves, 0.0)
+    for index in np.ndindex(4, 50):
+        reached = [s for s, value in zip(steps, curves[index], strict=True) if value >= 0]
+        np.testing.assert_equal(found[index], reached[0] if reached else np.nan)
+    assert np.isnan(found).any()
 
 
 def test_the_level_of_an_interval():

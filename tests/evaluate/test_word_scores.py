@@ -10,7 +10,15 @@ from sklearn.linear_model import LogisticRegression
 
 from cpc.evaluate import bag_of_words, code_entropy, code_scores, cross_validate, expand_vocabulary
 from cpc.evaluate.cross_validation import fit_dense, fit_sparse
-from cpc.evaluate.words import analogy_score, perplexity_scores, similarity_scores, spearman
+from cpc.evaluate.words import (
+    analogy_score,
+    mean_difference,
+    pair_cosines,
+    perplexity_scores,
+    similarity_scores,
+    solve_analogies,
+    spearman,
+)
 from cpc.types import UserError
 
 
@@ -133,3 +141,33 @@ def test_features_that_never_repeat_take_the_logarithm_of_their_number():
     noise = np.random.default_rng(0).normal(size=(64, 7)).astype("f")
     rate, _ = code_scores([noise], 0.01, data="toy", features="c")
     assert rate.value == pytest.approx(100 * math.log2(64))
+
+
+def test_mean_difference_pairs_by_question():
+    """Questions that both sides find equally hard add nothing to the interval."""
+    rng = np.random.default_rng(0)
+    hard, noise = rng.normal(size=400), rng.normal(size=(3, 400))
+    found = mean_difference(lambda row, drawn: row[drawn].mean(), hard + 0.1 * noise, hard[None])
+    mean = 0.1 * noise.mean(0)
+    half = 1.96 * mean.std() / 20
+    assert found.value == pytest.approx(mean.mean())
+    np.testing.assert_allclose(found[1:3], [mean.mean() - half, mean.mean() + half], atol=half / 8)
+
+
+def test_cosines_and_answers_are_those_of_loops():
+    rng = np.random.default_rng(0)
+    vectors, words = rng.normal(size=(9, 4)), "abcdefghi"
+    index = dict(zip(words, range(9), strict=True))
+    pairs = [("a", "b"), ("a", "?"), ("c", "i")]
+    cosine, known = pair_cosines(vectors, index, pairs)
+    unit = vectors / np.linalg.norm(vectors, axis=1)[:, None]
+    np.testing.assert_allclose(cosine, [unit[0] @ unit[1], unit[2] @ unit[8]])
+    assert known.tolist() == [0, 2]
+    questions = [tuple(rng.permutation([*words])[:4]) for _ in range(60)]
+    right = []
+    for four in questions:
+        a, b, c, d = (index[word] for word in four)
+        others = [i for i in range(9) if i not in (a, b, c)]
+        right.append(max(others, key=lambda i: unit[i] @ (unit[b] - unit[a] + unit[c])) == d)
+    assert solve_analogies(vectors, index, [*questions, ("?",) * 4]).tolist() == right
+    assert 0 < sum(right) < len(right)

@@ -116,7 +116,7 @@ def make_config(**options):
     ({"model__num_offsets": 5}, "offset 6 needs more than 6 patches"),
     ({"model__encoder": "vit"}, "model.encoder is 'vit'"),
     ({"model__encoder": "resnet20"}, "depth 20"),
-    ({"probe__tasks": ("supervised",), "probe__every": 250}, "network would be trained anew"),
+    ({"probe__tasks": ("supervised",), "probe__every": 250}, "probe.every is 250"),
     ({"augment__crop": 40}, "augment.crop is 40 and data.size is 28"),
     ({"augment__jitter": 9}, "augment.jitter is 9 and model.patch is 8"),
 ])  # fmt: skip
@@ -146,14 +146,17 @@ def test_test_classes_that_no_labelled_image_has_are_refused(capsys):
     cats, hats, some, known = (
         image_set(labels, names=names) for labels in ([0, 1, 1], [2, 3, -1], [2, 1, -1], [0, 0, 1])
     )
-    refused = r"no label of the 2 test images \(hat, shoe\) is one of .* \(cat, dog\): name"
+    refused = r"2 test images .*\(got hat, shoe; training has cat, dog\): name"
     with pytest.raises(UserError, match=refused):
         image_probes.check_data(make_config(), ImageData(cats, cats, hats))
     image_probes.check_data(make_config(probe__tasks=("units",)), ImageData(cats, cats, hats))
     image_probes.check_data(make_config(), ImageData(cats, cats, known))
     assert not capsys.readouterr().out
     image_probes.check_data(make_config(), ImageData(cats, cats, some))
-    assert "1 of 2 test images have labels that are not trained on (hat)" in capsys.readouterr().out
+    assert (
+        "1 of 2 test images have labels that do not occur in training (hat)"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(("asked", "batches"), [(512, 2), (4, 1), (5, 2)])

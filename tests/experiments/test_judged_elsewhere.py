@@ -13,7 +13,7 @@ from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.text import probes as text_probes
 from experiments.kinds.text.data import load_data as load_text
 from experiments.training import checks
-from experiments.training.contrastive import check_places
+from experiments.training.contrastive import check_data_identity
 from experiments.training.probes import FeatureSet, ProbeContext
 from tests.commands import run
 from tests.experiments.test_export import write_run
@@ -45,7 +45,9 @@ def of_folder(folder, **settings):
 def check(kind, own, *flags):
     """Whether a run is judged on its own data, by flags as of the command."""
     given = [f"--config.data.{flag}" for flag in flags]
-    return check_places(CONTRASTIVE[kind], own, judged_on(own, CONTRASTIVE[kind].KEYS, given))
+    return check_data_identity(
+        CONTRASTIVE[kind], own, judged_on(own, CONTRASTIVE[kind].KEYS, given)
+    )
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -59,7 +61,7 @@ def test_other_data_of_the_own_name_are_refused(kind, tmp_path, monkeypatch):
     for given in ("path=a/wav", f"path={tmp_path}/b/../a/wav", "batch_size=3"):
         assert check(kind, own, given) == (given == "path=a/wav")
     assert not check(kind, own, "path=b/other")
-    with pytest.raises(UserError, match=r"b/wav is called wav, .*/a/wav"):
+    with pytest.raises(UserError, match=r"b/wav would .*/a/wav, also named wav"):
         check(kind, own, "path=b/wav")
     (tmp_path / "a/wav").rename(tmp_path / "moved")
     assert check(kind, own, "path=b/wav"), "moved, which its names tell"
@@ -73,7 +75,7 @@ def test_a_folder_with_the_name_of_a_source_is_refused(kind, tmp_path):
     for folder in ("other", name):
         (tmp_path / folder).mkdir()
     assert not check(kind, own, f"source={source}", f"path={tmp_path}/other")
-    with pytest.raises(UserError, match=f"is called {name}"):
+    with pytest.raises(UserError, match=f"also named {name}"):
         check(kind, own, f"source={source}", f"path={tmp_path / name}")
 
 
@@ -95,7 +97,7 @@ def test_labels_and_items_of_the_own_name_are_refused(tmp_path):
     other = f"path={tmp_path}/b/other"
     for flag, name in (("phones", "phones.txt"), ("item_file", "dev.item")):
         for folder in "ab":  # the same file, of other recordings, too
-            with pytest.raises(UserError, match=f"{folder}/{name} of .*b/other is called"):
+            with pytest.raises(UserError, match=f"{folder}/{name} of .*b/other would replace"):
                 check("audio", own, other, f"{flag}={tmp_path}/{folder}/{name}")
     assert not check("audio", own, other, f"phones={tmp_path}/b/others.txt")
     assert not check("audio", own, f"phones={tmp_path}/b/others.txt")

@@ -31,7 +31,7 @@ from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_sample
 from experiments.kinds.image import kind as image
 from experiments.kinds.image import probes as image_supervised
 from experiments.training.contrastive import make_probe
-from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, kept_until_done
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, scratch_checkpoints
 from experiments.training.supervised import (
     PATIENCE,
     Recipe,
@@ -271,10 +271,10 @@ def test_networks_that_were_not_asked_for_are_kept(tmp_path):
     """Another command was stopped in one of them, and goes on from it."""
     made = tmp_path / "probes" / "networks-5"
     (made / "stopped").mkdir(parents=True)
-    with kept_until_done(tmp_path, 5) as folder_of:
+    with scratch_checkpoints(tmp_path, 5) as folder_of:
         folder_of("own").mkdir()
     assert [path.name for path in made.iterdir()] == ["stopped"]
-    with kept_until_done(tmp_path, 5) as folder_of:
+    with scratch_checkpoints(tmp_path, 5) as folder_of:
         folder_of("stopped")
     assert not made.exists()
 

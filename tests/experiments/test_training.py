@@ -22,7 +22,7 @@ from experiments.kinds.audio.data import AudioData
 from experiments.train import run
 from experiments.training import loop
 from experiments.training import step as training
-from experiments.training.contrastive import probe_aside, probe_once
+from experiments.training.contrastive import probe_once, probe_with_config
 from experiments.training.objective import scored
 from experiments.training.records import make_evaluation, make_summary
 from tests import plans, services
@@ -341,12 +341,12 @@ def test_the_runs_own_probes_are_fitted_anew_where_their_scores_are_lost_or_repl
         ({"data.source": "folder"}, 4, "mine", []),
     ):  # fmt: skip
         other = with_settings(config, settings)
-        probe_aside(other, config, tmp_path, make_probe(other, name), None, step)
+        probe_with_config(other, config, tmp_path, make_probe(other, name), None, step)
         assert fitted_anew() == replaced
     # Two of them, of different features, before the run's own command comes.
     for features in ("c", "z"):
         other = with_settings(config, {**less, "probe.features": (features,)})
-        probe_aside(other, config, tmp_path, make_probe(other), None, 4)
+        probe_with_config(other, config, tmp_path, make_probe(other), None, 4)
     assert fitted_anew() == [("phones", "c"), ("phones", "z")]
     # By the run's own command: fewer features, then another one, then other options.
     assert fitted_anew(**{"probe.features": ("c",)}) == []
@@ -360,6 +360,6 @@ def test_a_service_that_is_not_installed_is_a_sentence(tmp_path, monkeypatch):
     config = series.get_config()
     monkeypatch.setattr(loop.importlib.util, "find_spec", lambda name: None)
     config.logger = "trackio"
-    with pytest.raises(UserError, match="trackio, which is not installed: pip install trackio"):
+    with pytest.raises(UserError, match="trackio, which is not installed: run pip install trackio"):
         run(config, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -76,7 +76,7 @@ def test_full_losses():
 def test_labels_outside_are_refused_or_nan(loss):
     scores = jnp.zeros((2, 3))
     for labels, wrong in (([0, 3], 3), ([-1, 0], -1)):
-        with pytest.raises(UserError, match=f"labels holds {wrong}: with 3 classes"):
+        with pytest.raises(UserError, match=f"labels .*got {wrong}.*0 to 2"):
             loss(scores, jnp.array(labels))
     traced = jax.jit(loss)(scores, jnp.array([0, 3]))
     assert np.isfinite(traced[0])
@@ -164,15 +164,15 @@ def test_weights_have_mean_one_and_no_gradient():
     assert float(weights.mean()) == pytest.approx(1.0, rel=1e-6)
     assert (jnp.diff(weights) > 0).all(), "far positives weigh more"
     np.testing.assert_array_equal(jax.grad(lambda p: decoupled_weights(p)[0])(positive), 0.0)
-    with pytest.raises(UserError, match="sigma is 0"):
+    with pytest.raises(UserError, match=r"sigma .*got 0"):
         decoupled_weights(positive, sigma=0)
 
 
 def test_options_that_do_not_fit_are_named(unchecked):
     two, rows = jnp.zeros(2), jnp.zeros((2, 3))
-    with pytest.raises(UserError, match=r"correction of negatives has shape \(4,\)"):
+    with pytest.raises(UserError, match=r"correction of negatives .*got shape \(4,\)"):
         losses.ranking_nce(two, rows, log_noise_negatives=jnp.zeros(4))
-    with pytest.raises(UserError, match=r"extra_positives has shape \(3, 2\): it must be \(2, p\)"):
+    with pytest.raises(UserError, match=r"extra_positives .*got shape \(3, 2\)\): pass \(2, p\)"):
         debiased(two, rows, prior=0.1, temperature=1.0, extra_positives=jnp.zeros((3, 2)))
 
 
@@ -267,13 +267,13 @@ def test_bad_calls_are_named(unchecked):
     w, b, x, labels = jnp.ones((3, 2)), jnp.ones(3), jnp.ones((1, 2)), jnp.array([0])
     with pytest.raises(UserError, match="do not fit"):
         candidate_sampling(w, b[:2], labels, x, 2)
-    with pytest.raises(UserError, match="sampler and its key"):
+    with pytest.raises(UserError, match="pass sampler and rng"):
         candidate_sampling(w, b, labels, x, 2)
     with pytest.raises(UserError, match="4 distinct classes"):
         candidate_sampling(w, b, labels, x, 4, negatives.uniform_sampler(3), rng=jax.random.key(0))
     drawn = jnp.array([1, 2]), jnp.ones((1, 1)), jnp.ones(2)
     for label in (-1, 3):  # gathered, it would be another class
-        with pytest.raises(UserError, match=f"labels holds {label}: with 3 classes"):
+        with pytest.raises(UserError, match=f"labels .*got {label}.*0 to 2"):
             candidate_sampling(w, b, jnp.array([label]), x, 2, sampled_values=drawn)
 
 
