@@ -121,11 +121,11 @@ def skip(name: str, skipped: list[tuple[str, str]]) -> Iterator[None]:
 
 
 def make_embed_long(
-    model: models.Model, variables: Any, kinds: Sequence[str]
+    model: models.Model, variables: Any, kinds: str
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return embed(waveform), which embeds long input in pieces.
 
-    Features of several layers `kinds`, such as ("z", "c"), are concatenated. Returns None if the model is not a
+    Features of several `kinds` ("z", "c") are concatenated. Returns None if the model is not a
     CPC or has a bidirectional context, for which input must be embedded as a whole.
     """
     module = model.module

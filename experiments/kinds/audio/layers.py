@@ -1,67 +1,16 @@
-"""The feature "layers": every layer at the rate of z, whose weighted sum a linear probe learns."""
+"""The feature "layers": layers at the rate of z, summed with weights that a linear probe learns."""
 
-import functools
 from collections.abc import Sequence
-from typing import Any
 
-import jax
 import numpy as np
 
-from cpc import evaluate
-from cpc.models import Layers, Model, end_at, layer_depths
+from cpc.data import Recordings, read_all
+from cpc.evaluate import fit_layer_weights
+from cpc.models import Layers, Model, layer_depths
 from experiments.training.probes import ProbeContext
-from experiments.training.sequences import make_embed_long
 
+#: The name of the feature, whose weights need a label per frame.
 LAYERS = "layers"
-#: Tasks with a label per frame, by which the weights are learned.
-WEIGHTED_TASKS = ("phones", "speakers")
-
-
-def layer_names(model: Model, variables: Any) -> tuple[str, ...]:
-    """Return the layers at the rate of z, from the first to c; the last ones are z and c."""
-    depths = layer_depths(model.module)
-    names = [name for name in depths if name in ("z", "c") or depths[name] < depths[name[0]]]
-    strides = Layers(model.module, variables, names).strides
-    return tuple(name for name in names if strides[name] == model.module.encoder.stride)
-
-
-def embed_layers(
-    model: Model, variables: Any, waveforms: Sequence[np.ndarray], delay: int
-) -> list[list[np.ndarray]]:
-    """Return the layers of each utterance; those of c are read `delay` frames later."""
-    names, encoder = layer_names(model, variables), model.module.encoder
-    layers = Layers(model.module, variables, names)
-
-    def embed(x: np.ndarray) -> np.ndarray:
-        made = layers.embed_batch(x)
-        num_frames = min(one.shape[1] for one in made.values())
-        return np.concatenate([made[name][:, :num_frames] for name in names], axis=-1)
-
-    ends = np.cumsum([layer_width(model, variables, name) for name in names])[:-1]
-    found = evaluate.embed_utterances(
-        embed,
-        waveforms,
-        encoder.stride,
-        ahead=encoder.frames_around[1],
-        embed_long=make_embed_long(model, variables, names),
-    )
-    return [
-        [
-            delayed(one, delay if name[0] == "c" else 0)
-            for name, one in zip(names, np.split(frames, ends, axis=1), strict=True)
-        ]
-        for frames in found
-    ]
-
-
-def layer_width(model: Model, variables: Any, name: str) -> int:
-    """Return the width of a layer."""
-    module, own = end_at(model.module, variables, name)
-    method = "embed" if name[0] == "c" else "encode"
-    apply = functools.partial(module.apply, method=method)
-    x = np.zeros((1, module.encoder.receptive_field), np.float32)
-    made: Any = jax.eval_shape(apply, own, x)
-    return (made[1] if name[0] == "c" else made).shape[-1]
 
 
 def delayed(frames: np.ndarray, by: int) -> np.ndarray:
@@ -73,22 +22,42 @@ def delayed(frames: np.ndarray, by: int) -> np.ndarray:
     return frames[np.minimum(np.arange(len(frames)) + by, len(frames) - 1)] if by else frames
 
 
-def weight_layers(
+def open_layers(model: Model, variables: dict) -> Layers:
+    """Return the layers at the rate of z; the last of each part counts once, as z and c."""
+    depths = layer_depths(model.module)
+    names = [name for name in depths if name in ("z", "c") or depths[name] < depths[name[0]]]
+    strides = Layers(model.module, variables, names).strides
+    names = [name for name in names if strides[name] == strides["z"]]
+    return Layers(model.module, variables, names)
+
+
+def embed_layers(layers: Layers, recordings: Recordings, delay: int) -> list[np.ndarray]:
+    """Return the layers (t, l, d) of each utterance, narrow ones padded with zeros.
+
+    Those of c are read `delay` frames later.
+    """
+    found = []
+    for made in layers.embed_signals([read_all(recordings, i) for i in range(len(recordings))]):
+        width = max(x.shape[1] for x in made.values())
+        own = [delayed(x, delay if name[0] == "c" else 0) for name, x in made.items()]
+        padded = [np.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in own]
+        found.append(np.stack(padded, axis=1))
+    return found
+
+
+def sum_layers(
     context: ProbeContext,
-    train: Sequence[Sequence[np.ndarray]],
-    test: Sequence[Sequence[np.ndarray]],
+    parts: tuple[Recordings, Recordings],
     labels: Sequence[np.ndarray],
-    *,
     num_classes: int,
-) -> tuple[list[np.ndarray], list[np.ndarray], str]:
-    """Return training and test utterances as weighted sums of their layers, and the weights."""
-    joined = [np.concatenate(layer) for layer in zip(*train, strict=True)]
-    fitted = evaluate.fit_layer_sum(
-        joined, np.concatenate(labels), num_classes=num_classes, seed=context.config.seed
+) -> tuple[list[list[np.ndarray]], str]:
+    """Return the weighted sums of training and test utterances, and the weights as text."""
+    layers, config = open_layers(context.model, context.variables), context.config
+    made = [embed_layers(layers, part, config.probe.delay) for part in parts]
+    weights, factors = fit_layer_weights(
+        np.concatenate(made[0]), np.concatenate(labels), num_classes=num_classes, seed=config.seed
     )
-    names = layer_names(context.model, context.variables)
-    weights = ", ".join(
-        f"{name} {weight:.2f}" for name, weight in zip(names, fitted.weights, strict=True)
+    text = ", weights " + " ".join(
+        f"{a} {b:.2f}" for a, b in zip(layers.names, weights, strict=True)
     )
-    note = f"; weights {weights}" + ("" if fitted.converged else " not converged")
-    return *([fitted.apply(layers) for layers in part] for part in (train, test)), note
+    return [[np.einsum("tld,ld->td", x, factors) for x in part] for part in made], text

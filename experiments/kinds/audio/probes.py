@@ -19,7 +19,7 @@ from cpc.train import raise_if_stopped
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
-from experiments.kinds.audio.layers import LAYERS, WEIGHTED_TASKS, delayed, embed_layers
+from experiments.kinds.audio.layers import LAYERS, delayed
 from experiments.kinds.audio.recognition import recognition_tasks
 from experiments.kinds.audio.tasks import abx_tasks, boundary_tasks, phone_tasks, speaker_tasks
 from experiments.kinds.audio.units import unit_tasks
@@ -83,10 +83,6 @@ def check_options(config: Config) -> None:
          "probe.features model.predictor",
          "W_1 c takes one linear predictor; choose linear, one direction and one module, or take "
          "it out of probe.features"),
-        ({*options.features} == {LAYERS} and not {*options.tasks} <= {*WEIGHTED_TASKS},
-         "probe.features probe.tasks",
-         f"layers are weighted by labels of frames, in {' and '.join(WEIGHTED_TASKS)} alone; add "
-         "another feature, such as c"),
     )  # fmt: skip
 
 
@@ -100,11 +96,6 @@ def has_linear_maps(config: Config) -> bool:
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     """Return what `probe.tasks` asks of features."""
     tasks = [one for task in config.probe.tasks for one in TASKS[task](config, data)]
-    if LAYERS in config.probe.features:
-        others = tuple(name for name in config.probe.features if name != LAYERS)
-        tasks = [
-            one if one.name in WEIGHTED_TASKS else one._replace(features=others) for one in tasks
-        ]
     return [*tasks, *([speaker_map(data)] if "speakers" in config.probe.tasks else [])]
 
 
@@ -119,7 +110,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
     for names in passes(feature_names(config, tasks)):
         # The same utterances in each pass: then batches have the same shapes, compiled once.
         raise_if_stopped()
-        made = {} if names[0] in TRAINED else embed(names, parts)
+        made = {} if names[0] in (*TRAINED, LAYERS) else embed(names, parts)
         for name in names:
             yield FeatureSet(name, Frames(made.pop(name, {}), frame_samples(name, model)))
         del made
@@ -156,9 +147,6 @@ def make_embed(
     def embed(names, parts):
         utterances = {name: (part, i) for part in parts for i, name in enumerate(part.names)}
         waveforms = [read_all(*place) for place in utterances.values()]
-        if names[0] == LAYERS:
-            layers = embed_layers(model, variables, waveforms, config.probe.delay)
-            return {LAYERS: dict(zip(utterances, layers, strict=True))}
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
             frames = evaluate.embed_utterances(

@@ -38,7 +38,7 @@ from experiments.kinds.audio.data import (
     labels_of_frames,
     num_labels,
 )
-from experiments.kinds.audio.layers import LAYERS, weight_layers
+from experiments.kinds.audio.layers import LAYERS, sum_layers
 from experiments.kinds.audio.supervised import train_supervised
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
@@ -157,16 +157,15 @@ def frame_scores(
         )
         words |= {"features": features.name, "setting": setting}
         return answer_scores(answer(parts[1]), *expected, **words)
-    train, test = ([by_utterance[name] for name in part.names] for part in parts)
-    note = ""
     if features.name == LAYERS:
-        train, test, note = weight_layers(
-            context, train, test, expected[0], num_classes=labels.num_classes
-        )
+        made, note = sum_layers(context, parts, expected[0], labels.num_classes)
+    else:
+        made, note = [[by_utterance[name] for name in part.names] for part in parts], ""
+    train, test = ({features.name: own} for own in made)
     hidden = config.probe.hidden_width
     scores = probe_scores(
-        {features.name: train},
-        {features.name: test},
+        train,
+        test,
         *expected,
         hidden_widths=(0, hidden) if hidden else (0,),
         num_classes=labels.num_classes,

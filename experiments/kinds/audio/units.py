@@ -2,20 +2,17 @@
 
 import functools
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cpc.data import SAMPLE_RATE_HZ, Recordings
-from cpc.evaluate import assign_units, fit_units, read_rows, unit_scores
-from cpc.evaluate.probe import join
+from cpc.data import SAMPLE_RATE_HZ, Recordings, make_items
+from cpc.evaluate import fit_units, read_rows, unit_posteriors, unit_scores
 from cpc.files import write_text
 from cpc.results import Score
-from cpc.types import UserError
+from cpc.types import Item, UserError
 from experiments.command.config import Config
 from experiments.kinds.audio.data import (
-    LABEL_SAMPLES,
     AudioData,
     Frames,
     aligned,
@@ -23,91 +20,64 @@ from experiments.kinds.audio.data import (
     labelled_sets,
     labels_of_frames,
 )
-from experiments.kinds.audio.model import build_encoder
-from experiments.kinds.audio.tasks import abx_task
+from experiments.kinds.audio.tasks import abx_scores
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
-#: Minutes of training utterances that centers are fitted on, and frames drawn from them.
-FIT_MINUTES, MAX_FRAMES = 30.0, 100_000
-
-
-class LabelledSet(NamedTuple):
-    """Utterances that units are fitted on and judged by."""
-
-    name: str
-    train: Recordings
-    test: Recordings
-    phones: list[np.ndarray]
-    """Phones of the test utterances, one every 10 ms."""
-    num_phones: int
-    abx: ProbeTask | None
-    """None if no three tokens of the test utterances can be compared."""
+#: Minutes of training utterances that units are fitted to.
+FIT_MINUTES = 20.0
 
 
 def unit_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of units for every labelled set."""
-    tasks, number = [], config.probe.num_units
-    stride = max(LABEL_SAMPLES, build_encoder(config).stride)
-    for name, phones, (train, test) in labelled_sets(data, "units"):
-        labels, train = aligned(test, phones), first_minutes(train, FIT_MINUTES, by_speaker=False)
+    """Return the task of units for every labelled set; units are fitted to all speech."""
+    train, tasks = first_minutes(data.train, FIT_MINUTES, by_speaker=False), []
+    for name, phones, (test,) in labelled_sets(data, "units", ("test",)):
+        labels = aligned(test, phones)
         if len(np.setdiff1d(np.concatenate(labels), [-1])) < 2:
             raise UserError(
                 f"the test utterances of {name} have fewer than two phones: label more, or take "
                 "units out of probe.tasks"
             )
-        num_frames = int(np.maximum(1, train.lengths // stride).sum())
-        if num_frames < number:
-            raise UserError(
-                f"{name} has fewer training frames than units (got {num_frames:,} and {number:,}): "
-                "lower probe.num_units, or label more"
-            )
-        try:
-            abx = abx_task(name, test, phones, config.probe.lose_last_frame)
-        except UserError:  # the other scores need no tokens to compare
-            print(f"{name} has no ABX of units: too few of its phones are in the same context")
-            abx = None
-        own = LabelledSet(name, train, test, labels, len(phones.names), abx)
-        answer = functools.partial(score_units, own)
+        named, speakers = (dict(zip(test.names, x, strict=True)) for x in (labels, test.speakers))
+        items = list(make_items(named, phones.names, speakers))
+        answer = functools.partial(score_units, name, (train, test), labels, items)
         tasks.append(ProbeTask("units", answer, parts=(train, test)))
     return tasks
 
 
-def score_units(own: LabelledSet, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the scores of a feature's units; none of a network that was trained on labels."""
+def score_units(
+    data: str,
+    parts: tuple[Recordings, Recordings],
+    labels: Sequence[np.ndarray],
+    items: list[Item],
+    context: ProbeContext,
+    features: FeatureSet,
+) -> Iterator[Score]:
+    """Yield the scores of a feature's units and the ABX errors of their posteriors.
+
+    There are none of a network that was trained on labels.
+    """
     by_utterance, stride = features.values
     if not by_utterance:
         return
-    config, number = context.config, context.config.probe.num_units
-    rows = join([by_utterance[name] for name in own.train.names])
-    if len(rows.first) > MAX_FRAMES:
-        rng = np.random.default_rng(config.seed)
-        rows = rows._replace(first=rng.choice(rows.first, MAX_FRAMES, replace=False))
-    centers = fit_units(read_rows(rows), number, config.seed)
-    units = {name: assign_units(read_rows(by_utterance[name]), centers) for name in own.test.names}
-    lines = [f"{name}\t{' '.join(map(str, one))}\n" for name, one in units.items()]
-    path = context.workdir / "probes" / file_of(own.name, features.name, number)
-    path.parent.mkdir(exist_ok=True)
-    write_text(path, "".join(lines))
+    options, (train, test) = context.config.probe, parts
+    frames = np.concatenate([read_rows(by_utterance[name]) for name in train.names])
+    fitted = fit_units(frames, options.num_units, context.config.seed)
+    p = {name: unit_posteriors(read_rows(by_utterance[name]), fitted) for name in test.names}
+    units = {name: own.argmax(axis=1) for name, own in p.items()}
+    method = f"k-means {options.num_units}"
+    name = re.sub(r"[^\w.-]", "_", f"units_{data}_{features.name}_{options.num_units}.txt")
+    lines = [f"{name} {' '.join(map(str, own))}\n" for name, own in units.items()]
+    (context.workdir / "probes").mkdir(exist_ok=True)
+    write_text(context.workdir / "probes" / name, "".join(lines))
     yield from unit_scores(
         [*units.values()],
-        labels_of_frames(own.test, own.phones, stride),
+        labels_of_frames(test, labels, stride),
         stride / SAMPLE_RATE_HZ,
-        num_units=number,
-        num_phones=own.num_phones,
-        data=own.name,
+        data=data,
         features=features.name,
-        setting=f"fitted on {len(rows.first):,} frames",
+        method=method,
+        setting=f"fitted to {len(frames):,} frames",
     )
-    if own.abx is not None:
-        one_hot = {name: np.eye(number, dtype=np.float32)[one] for name, one in units.items()}
-        for score in own.abx.answer(context, FeatureSet(features.name, Frames(one_hot, stride))):
-            yield score._replace(task="units", method=f"k-means {number}, {score.method}")
-
-
-def file_of(data: str, features: str, number: int) -> str:
-    """Return the name of the file with the units of a set's test utterances.
-
-    >>> file_of("festvox_ru", "random c", 100)
-    'units_festvox_ru_random_c_100.txt'
-    """
-    return re.sub(r"[^\w.-]", "_", f"units_{data}_{features}_{number}.txt")
+    posteriors = FeatureSet(features.name, Frames(p, stride))
+    for score in abx_scores(data, items, posteriors, (False, True), options.lose_last_frame):
+        yield score._replace(task="units", method=f"{method}, {score.method}")
