@@ -97,21 +97,20 @@ def unit_scores(
     phone, unit = np.concatenate(phones), np.concatenate(units)
     known = phone >= 0
     phone, unit, utterances = phone[known], unit[known], utterances[known]
-    p = np.zeros((phone.max() + 1, unit.max() + 1))
-    np.add.at(p, (phone, unit), 1 / len(phone))
-    of_phone, of_unit = p.sum(axis=1), p.sum(axis=0)
-    nats = -np.log(of_phone[phone])
-    shared = np.log(p[phone, unit] / of_unit[unit]) + nats
-    ones = np.ones(len(phone))
+    joint, number = np.zeros((phone.max() + 1, unit.max() + 1)), len(phone)
+    np.add.at(joint, (phone, unit), 1)
+    of_phone, of_unit, ones = joint.sum(axis=1), joint.sum(axis=0), np.ones(number)
+    nats = np.log(number / of_phone[phone])
+    shared = np.log(number * joint[phone, unit] / (of_phone[phone] * of_unit[unit]))
     for metric, sums, counts, chance in (
         ("PNMI", shared, nats, 0.0),
-        ("phone purity", phone == p.argmax(axis=0)[unit], ones, of_phone.max()),
-        ("cluster purity", unit == p.argmax(axis=1)[phone], ones, of_unit.max()),
+        ("phone purity", phone == joint.argmax(axis=0)[unit], ones, of_phone.max() / number),
+        ("cluster purity", unit == joint.argmax(axis=1)[phone], ones, of_unit.max() / number),
     ):
         sums, counts = (np.bincount(utterances, x, minlength=len(units)) for x in (sums, counts))
         yield Score(
             "units", data, "frame", features, method, metric, float(sums.sum() / counts.sum()),
-            *bootstrap_interval(sums, counts), float(chance), num_test=len(phone), setting=setting,
+            *bootstrap_interval(sums, counts), float(chance), num_test=number, setting=setting,
             outcomes=Outcomes(sums, counts, digest("units", metric, phone)),
         )  # fmt: skip
     runs = np.unique(np.concatenate([drop_repeats(own) for own in units]), return_counts=True)[1]
