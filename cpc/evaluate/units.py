@@ -16,8 +16,8 @@ from cpc.evaluate.probe import check_finite
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 
-#: Frames in a batch of k-means, and its random starts.
-BATCH_FRAMES, NUM_STARTS = 4096, 3
+#: Frames in a batch of k-means, most passes over the frames, and random starts.
+BATCH_FRAMES, MAX_PASSES, NUM_STARTS = 4096, 20, 3
 
 
 class Units(NamedTuple):
@@ -37,9 +37,10 @@ def fit_units(frames: Float[np.ndarray, "n d"], num_units: int, seed: int = 0) -
     check_finite(frames)
     from sklearn.cluster import MiniBatchKMeans  # over a second to import
 
-    fit = MiniBatchKMeans(
-        num_units, batch_size=BATCH_FRAMES, n_init=NUM_STARTS, random_state=seed
-    ).fit(np.asarray(frames, np.float32))
+    options = {"batch_size": BATCH_FRAMES, "max_iter": MAX_PASSES, "n_init": NUM_STARTS}
+    fit = MiniBatchKMeans(num_units, random_state=seed, **options).fit(
+        np.asarray(frames, np.float32)
+    )
     return Units(fit.cluster_centers_, max(float(fit.inertia_) / len(frames), 1e-30))
 
 

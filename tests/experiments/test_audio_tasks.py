@@ -97,11 +97,16 @@ def test_what_cannot_be_asked_is_said_before_the_training(data):
         ("abx", None, "take abx out"), ("boundaries", None, "take boundaries out"),
         ("abx", same, "no speaker of synthetic"), ("abx", absent, "no test utterance .* synthetic"),
         ("abx", cut, "do not belong"), ("boundaries", same, "no training utterance of synthetic"),
+        ("units", None, "take units out"), ("units", same, "fewer than two phones"),
     ):  # fmt: skip
         config.probe.tasks = (task,)
         given = data._replace(phones={"synthetic": phones} if phones else {})
         with pytest.raises(UserError, match=words):
             probes.probe_tasks(config, given)
+    config.probe.tasks = ("verification",)
+    for rows in ([0, 1], [0, len(data.test) - 1]):  # one speaker, and one utterance of each
+        with pytest.raises(UserError, match=r"got 2 utterances by [12]\)"):
+            probes.probe_tasks(config, data._replace(test=select(data.test, rows)))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from experiments.kinds.audio.data import (
     labelled_sets,
     labels_of_frames,
 )
-from experiments.kinds.audio.tasks import abx_scores
+from experiments.kinds.audio.tasks import abx_scores, comparisons
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 #: Minutes of training utterances that units are fitted to.
@@ -79,5 +79,6 @@ def score_units(
         setting=f"fitted to {len(frames):,} frames",
     )
     posteriors = FeatureSet(features.name, Frames(p, stride))
-    for score in abx_scores(data, items, posteriors, (False, True), options.lose_last_frame):
+    is_across = comparisons(items)
+    for score in abx_scores(data, items, posteriors, is_across, options.lose_last_frame):
         yield score._replace(task="units", method=f"{method}, {score.method}")
