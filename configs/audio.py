@@ -136,15 +136,18 @@ KEYS = {
         "tasks": Key(
             ("phones", "speakers"), "what is probed; ctc: phone sequences, without times; abx: "
             "whether distances alone tell phones apart; boundaries: whether frames change where "
-            "phones do; codes: bits per second of quantized z",
-            words=("phones", "speakers", "ctc", "abx", "boundaries", "codes")),
+            "phones do; codes: bits per second of quantized z; units: agreement of clusters with "
+            "phones; verification: equal error rate of pairs of utterances by speaker",
+            words=("phones", "speakers", "ctc", "abx", "boundaries", "codes", "units",
+                   "verification")),
         "features": Key(
             ("c", "mfcc", "random c"), "features of the run, of an untrained network (random) and "
             "baselines; mfcc context: each MFCC frame with its 8 neighbors on either side, 170 "
-            "ms; W_1 c: prediction of the next latent; and the whole network trained on the "
-            "labels, from scratch (supervised) or from the run's weights (tuned)",
-            words=("c", "z", "W_1 c", "mfcc", "mfcc context", "random c", "random z", "supervised",
-                   "tuned"),
+            "ms; W_1 c: prediction of the next latent; layers: sum of all layers with learned "
+            "weights, for phones and speakers; and the whole network trained on the labels, from "
+            "scratch (supervised) or from the run's weights (tuned)",
+            words=("c", "z", "W_1 c", "layers", "mfcc", "mfcc context", "random c", "random z",
+                   "supervised", "tuned"),
         ),
         "delay": Key(
             0, "latents after a frame at which c is read to classify it, because contexts lag",
@@ -156,6 +159,7 @@ KEYS = {
         "lose_last_frame": Key(
             False, "abx: drop the last frame of each token, as Libri-light and published errors do"
         ),
+        "num_units": Key(100, "units: clusters of k-means, usually 50 to 500", low=2, high=5000),
         "layer_decay": Key(
             1.0, "tuned: factor of the learning rate from each layer to the one below",
             above=0, high=1),

@@ -44,6 +44,7 @@ from cpc.evaluate.images import few_label_score as few_label_score
 from cpc.evaluate.images import image_scores as image_scores
 from cpc.evaluate.images import label_subset as label_subset
 from cpc.evaluate.images import seeds_interval as seeds_interval
+from cpc.evaluate.layer_weights import fit_layer_weights as fit_layer_weights
 from cpc.evaluate.neighbours import Top as Top
 from cpc.evaluate.neighbours import knn_predict as knn_predict
 from cpc.evaluate.neighbours import most_exciting as most_exciting
@@ -67,4 +68,11 @@ from cpc.evaluate.reliable import stratified_interval as stratified_interval
 from cpc.evaluate.spread import code_entropy as code_entropy
 from cpc.evaluate.spread import code_scores as code_scores
 from cpc.evaluate.spread import feature_spread as feature_spread
+from cpc.evaluate.units import Units as Units
+from cpc.evaluate.units import drop_repeats as drop_repeats
+from cpc.evaluate.units import fit_units as fit_units
+from cpc.evaluate.units import unit_posteriors as unit_posteriors
+from cpc.evaluate.units import unit_scores as unit_scores
+from cpc.evaluate.verification import equal_error_rate as equal_error_rate
+from cpc.evaluate.verification import verification_score as verification_score
 from cpc.mel import mfcc as mfcc

@@ -1,14 +1,24 @@
 """The tasks "abx", "boundaries" and "codes" of audio: their scores, and what they cannot take."""
 
+import itertools
 import json
+import re
 from typing import Any, cast
 
 import jax
 import numpy as np
 import pytest
+from sklearn.metrics import mutual_info_score
 
 from configs import audio_synthetic
-from cpc.data import make_items, make_synthetic, phone_chain, read_items, select
+from cpc.data import (
+    make_items,
+    make_synthetic,
+    phone_chain,
+    read_alignments,
+    read_items,
+    select,
+)
 from cpc.results import read_scores
 from cpc.types import Item, UserError
 from experiments import abx
@@ -87,11 +97,16 @@ def test_what_cannot_be_asked_is_said_before_the_training(data):
         ("abx", None, "take abx out"), ("boundaries", None, "take boundaries out"),
         ("abx", same, "no speaker of synthetic"), ("abx", absent, "no test utterance .* synthetic"),
         ("abx", cut, "labels but"), ("boundaries", same, "no training utterance of synthetic"),
+        ("units", None, "take units out"), ("units", same, "fewer than two phones"),
     ):  # fmt: skip
         config.probe.tasks = (task,)
         given = data._replace(phones={"synthetic": phones} if phones else {})
         with pytest.raises(UserError, match=words):
             probes.probe_tasks(config, given)
+    config.probe.tasks = ("verification",)
+    for rows in ([0, 1], [0, len(data.test) - 1]):  # one speaker, and one utterance of each
+        with pytest.raises(UserError, match=r"got 2 utterances by [12]\)"):
+            probes.probe_tasks(config, data._replace(test=select(data.test, rows)))
 
 
 @pytest.fixture
@@ -100,29 +115,64 @@ def config():
     config.model.width = config.model.context_width = 8
     config.model.num_codes, config.model.code_width = 4, 3
     config.probe.tasks, config.probe.features = ("abx", "codes"), ("z", "random z")
+    config.probe.num_units, config.probe.hidden_width = 6, 0
     return config
 
 
 def test_tasks_join_the_scores_of_a_run(config, data, tmp_path):
     """Codes, which are bits a second of all test utterances, are of z alone."""
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    config.probe.tasks += ("units", "verification", "phones")
+    config.probe.features += ("layers", "mfcc context")
+    with_frames = {*config.probe.features} - {"layers"}
     audio.geometry(config)
     model, x = audio.build_model(config), np.zeros((1, config.data.window_samples), np.float32)
     variables = jax.jit(model.init)(jax.random.key(0), {"x": x})
     found = make_probe(audio, config, tmp_path, data, model)(variables, 3)
-    by_task = {task: [s for s in found if s.task == task] for task in ("ABX", "codes")}
-    assert {(s.features, s.method) for s in by_task["ABX"]} == {
-        (features, method)
-        for features in config.probe.features
-        for method in ("within speaker", "across speakers")
-    }
+    of_units = [score for score in found if score.method.startswith("k-means 6")]
+    by_task = {}
+    for score in found:
+        by_task.setdefault(score.task, []).append(score)
+    methods = ("within speaker", "across speakers")
+    expected = {*itertools.product(with_frames, methods)}
+    assert {(s.features, s.method) for s in by_task["ABX"]} == expected
     assert {s.value for s in read_scores(tmp_path)} == {s.value for s in found}
     assert read_items(tmp_path / "probes" / "synthetic.item")
-    assert [s.features for s in by_task["codes"]] == ["z", "z", "random z", "random z"]
-    rate, perplexity, *_ = by_task["codes"]
+    codes = [score for score in by_task["codes"] if score not in of_units]
+    assert [s.features for s in codes] == ["z", "z", "random z", "random z"]
+    rate, perplexity, *_ = codes
     assert rate.value == pytest.approx(100 * np.log2(perplexity.value), abs=1e-9)
     assert 1 <= perplexity.value <= 4
     assert (rate.num_test, perplexity.num_test) == (8 * 3, 8 * 300)
+    check_units(of_units, with_frames, data, tmp_path)
+    assert {s.features for s in by_task["verification"]} == with_frames
+    assert {s.num_test for s in by_task["verification"]} == {8 * 7 / 2}
+    check_layers({score.features: score for score in by_task["phones"]})
+
+
+def check_units(scores, with_frames, data, folder):
+    """The written units of each feature have the recorded agreement with phones."""
+    wanted = ("PNMI", "phone purity", "cluster purity", "bits per second", "ABX error", "ABX error")
+    assert sorted((s.features, s.metric) for s in scores) == sorted(
+        itertools.product(with_frames, wanted)
+    )
+    phone = np.concatenate([data.phones["synthetic"].labels[name] for name in data.test.names])
+    for score in scores:
+        if score.metric == "PNMI":
+            name = f"units_synthetic_{score.features.replace(' ', '_')}_6.txt"
+            units, _ = read_alignments(folder / "probes" / name)
+            unit = np.concatenate([units[name] for name in data.test.names])
+            expected = mutual_info_score(phone, unit) / mutual_info_score(phone, phone)
+            assert score.value == pytest.approx(expected, abs=1e-9)
+
+
+def check_layers(by_feature):
+    """The sum has the layer before the quantizer, which z and c are made of."""
+    setting = by_feature["layers"].setting
+    weights = dict(re.findall(r"(\w+) (\d\.\d\d)", setting.partition("weights ")[2]))
+    assert [*weights] == ["z5", "z", "c"]
+    assert sum(map(float, weights.values())) == pytest.approx(1, abs=0.02)
+    assert by_feature["layers"].value > by_feature["z"].value + 0.3
 
 
 @pytest.mark.parametrize(("change", "match"), [

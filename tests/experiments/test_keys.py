@@ -32,6 +32,7 @@ from configs import (
 from configs import rl as configs_rl
 from cpc import losses, negatives, rl
 from cpc.data import Images, augment, make_synthetic, phone_chain
+from cpc.evaluate import Units
 from cpc.files import flatten
 from cpc.losses import OffsetSums
 from cpc.models import resnet_stages
@@ -46,6 +47,7 @@ from experiments.kinds.audio import kind as audio_kind
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import recognition as audio_recognition
 from experiments.kinds.audio import tasks as audio_frames
+from experiments.kinds.audio import units as audio_units
 from experiments.kinds.audio.data import AudioData, Phones
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import kind as image_kind
@@ -843,6 +845,10 @@ TABLES["audio"] = {
     "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None, 6] * 3),
     "probe.lose_last_frame": Case(True, LAST_FRAME, [True], {
         "probe.tasks": ("abx",), "probe.features": ("mfcc",)}),
+    "probe.num_units": Case(
+        7, of_probes(load_synthetic, audio_units, "fit_units", lambda args, options: args[1],
+                     lambda *_: Units(np.zeros((7, 39), np.float32), 1.0)), [7], {
+            "probe.tasks": ("units",), "probe.features": ("mfcc",)}),
     "probe.layer_decay": Case(0.5, LAYER_DECAY, [0.5], TUNED),
     "probe.ctc_head": Case("lstm", ctc_heads(lambda args, options: [*args[2]["params"]]),
                            [["network", "lstm"]], BY_CTC),

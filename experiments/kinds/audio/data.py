@@ -296,7 +296,7 @@ class Frames(NamedTuple):
     """A feature of utterances: the `values` of audio's feature sets."""
 
     by_utterance: Mapping[str, Any]
-    """Utterance -> (frames, width); empty for the networks that answer by themselves."""
+    """Utterance -> (frames, width); empty for features that are made of a task's labels."""
     stride: int
     """Samples from frame to frame."""
 

@@ -19,8 +19,11 @@ from cpc.train import raise_if_stopped
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
+from experiments.kinds.audio.layers import LAYERS, delayed
 from experiments.kinds.audio.recognition import recognition_tasks
 from experiments.kinds.audio.tasks import abx_tasks, boundary_tasks, phone_tasks, speaker_tasks
+from experiments.kinds.audio.units import unit_tasks
+from experiments.kinds.audio.verification import verification_tasks
 from experiments.training.checks import check_probes, reject
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 from experiments.training.sequences import make_embed_long
@@ -48,6 +51,8 @@ TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {
     "abx": abx_tasks,
     "boundaries": boundary_tasks,
     "codes": code_tasks,
+    "units": unit_tasks,
+    "verification": verification_tasks,
 }
 #: Points of the map of speakers: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
@@ -105,7 +110,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
     for names in passes(feature_names(config, tasks)):
         # The same utterances in each pass: then batches have the same shapes, compiled once.
         raise_if_stopped()
-        made = {} if names[0] in TRAINED else embed(names, parts)
+        made = {} if names[0] in (*TRAINED, LAYERS) else embed(names, parts)
         for name in names:
             yield FeatureSet(name, Frames(made.pop(name, {}), frame_samples(name, model)))
         del made
@@ -185,15 +190,6 @@ def make_embed(
         return made
 
     return embed
-
-
-def delayed(frames: np.ndarray, by: int) -> np.ndarray:
-    """Return for each frame the one that comes so many later, the last one at the end.
-
-    >>> delayed(np.array([[1], [2], [3]]), 2).ravel()
-    array([3, 3, 3])
-    """
-    return frames[np.minimum(np.arange(len(frames)) + by, len(frames) - 1)] if by else frames
 
 
 def speaker_map(data: AudioData) -> ProbeTask:

@@ -255,6 +255,8 @@ def recognise(
 ) -> Iterator[Score]:
     """Yield phone error rates on test utterances after training on each of the subsets."""
     config, feature = context.config, features.name
+    if feature not in TRAINED and not features.values.by_utterance:  # layers
+        return
     train, test = (
         Labelled(inputs_of(part, features), own) for part, own in zip(parts, in_order, strict=True)
     )

@@ -38,6 +38,7 @@ from experiments.kinds.audio.data import (
     labels_of_frames,
     num_labels,
 )
+from experiments.kinds.audio.layers import LAYERS, sum_layers
 from experiments.kinds.audio.supervised import train_supervised
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
@@ -156,9 +157,13 @@ def frame_scores(
         )
         words |= {"features": features.name, "setting": setting}
         return answer_scores(answer(parts[1]), *expected, **words)
-    train, test = ({features.name: [by_utterance[name] for name in part.names]} for part in parts)
+    if features.name == LAYERS:
+        made, note = sum_layers(context, parts, expected[0], labels.num_classes)
+    else:
+        made, note = [[by_utterance[name] for name in part.names] for part in parts], ""
+    train, test = ({features.name: own} for own in made)
     hidden = config.probe.hidden_width
-    return probe_scores(
+    scores = probe_scores(
         train,
         test,
         *expected,
@@ -167,6 +172,7 @@ def frame_scores(
         updates=Updates(num_epochs=config.probe.num_epochs),
         **words,
     )
+    return (score._replace(setting=score.setting + note) for score in scores)
 
 
 METHODS = {False: "within speaker", True: "across speakers"}
@@ -207,20 +213,19 @@ def ask(
     name: str, parts: tuple[Recordings, ...], items: list[Item], lose_last_frame: bool
 ) -> ProbeTask:
     """Return the task of items; also across speakers, if there are two of a phone."""
-    if not any(True for _ in make_cells(items, [True] * len(items))):
+    is_across = comparisons(items)
+    if False not in is_across:
         raise UserError(
             f"no speaker of {name} has two phones between the same two others, one of them twice: "
             "label more test utterances, or list more items, or take abx out of probe.tasks"
         )
-    some = any(True for _ in make_cells(items, [True] * len(items), across=True))
 
     def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
-        across = (False, True) if some else (False,)
-        return abx_scores(name, items, features, across, lose_last_frame)
+        return abx_scores(name, items, features, is_across, lose_last_frame)
 
     def record(folder: pathlib.Path) -> None:  # the item file is for ZeroSpeech's own tools
         write_items(folder / file_of(name), items)
-        if not some:
+        if True not in is_across:
             speakers = ", ".join(sorted({item.speaker for item in items}))
             print(
                 f"{name} has no ABX across speakers: no phone in its context is of two of its "
@@ -228,6 +233,13 @@ def ask(
             )
 
     return ProbeTask("abx", answer, parts=parts, record=record)
+
+
+def comparisons(items: list[Item]) -> tuple[bool, ...]:
+    """Return False if tokens can be compared within speakers, and True if across speakers."""
+    exists = [True] * len(items)
+    ways = (False, True)
+    return tuple(way for way in ways if any(True for _ in make_cells(items, exists, across=way)))
 
 
 def file_of(name: str) -> str:

@@ -1,0 +1,79 @@
+"""Learned weights of a network's layers, as in SUPERB (Yang et al. 2021)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float, Int
+
+from cpc.evaluate.fit import adam_cosine
+from cpc.evaluate.probe import check_finite, check_labels, standardisation, standardised
+from cpc.types import Array, ArrayLike
+
+#: Labelled frames that weights are learned from at most, updates, and frames of each.
+MAX_FRAMES, NUM_UPDATES, BATCH_FRAMES = 2**15, 1000, 1024
+LEARNING_RATE, L2 = 0.02, 1e-3
+
+
+def fit_layer_weights(
+    layers: Float[np.ndarray, "n l d"],
+    labels: Int[np.ndarray, " n"],
+    *,
+    num_classes: int,
+    seed: int = 0,
+) -> tuple[Float[np.ndarray, " l"], Float[np.ndarray, "l d"]]:
+    """Learn softmax weights of layers together with a linear probe of their sum.
+
+    Unlike in SUPERB dimensions are standardised, so that weights do not depend on the scale of a
+    layer. Adam with cosine decay minimises the mean of -log p(label | sum) + `(L2 / 2) |W|^2` from
+    equal weights on, on at most 32,768 labelled frames.
+
+    Args:
+        layers: all layers of each frame, narrow ones padded with zeros.
+        labels: 0 .. num_classes - 1; frames with -1 are ignored.
+        num_classes, seed: of the probe; the seed draws frames.
+
+    Returns:
+        Weights, which sum to 1, and the factors (l, d) that they make of standard deviations:
+        `(layers * factors).sum(axis=1)` is the weighted sum up to a constant.
+    """
+    check_labels(labels, num_classes)
+    rng, known = np.random.default_rng(seed), np.flatnonzero(labels >= 0)
+    known = rng.choice(known, min(len(known), MAX_FRAMES), replace=False)
+    x = jnp.asarray(layers[known], jnp.float32).reshape(len(known), -1)
+    mean, std = standardisation(x)
+    check_finite(mean, std)
+    x, std = standardised(x, mean, std).reshape(-1, *layers.shape[1:]), np.asarray(std)
+    batches = rng.integers(len(known), size=(NUM_UPDATES, BATCH_FRAMES))
+    y = labels[known].astype(np.int32)
+    weights = np.asarray(learn_weights(x, y, batches, num_classes))
+    return weights, weights[:, None] / std.reshape(layers.shape[1:])
+
+
+@functools.partial(jax.jit, static_argnames="num_classes")
+def learn_weights(
+    x: Float[Array, "n l d"],
+    y: Int[ArrayLike, " n"],
+    batches: Int[ArrayLike, "updates batch"],
+    num_classes: int,
+) -> Float[Array, " l"]:
+    """Return the layers' weights after an update for each batch of frame numbers."""
+    transform = adam_cosine(LEARNING_RATE, len(batches))
+
+    def loss(params, batch):
+        logits, weight, bias = params
+        scores = jnp.einsum("nld,l->nd", x[batch], jax.nn.softmax(logits)) @ weight + bias
+        nats = optax.softmax_cross_entropy_with_integer_labels(scores, y[batch]).mean()
+        return nats + L2 / 2 * jnp.square(weight).sum()
+
+    def update(carry, batch):
+        params, state = carry
+        changes, state = transform.update(jax.grad(loss)(params, batch), state)
+        return (jax.tree.map(jnp.add, params, changes), state), None
+
+    _, num_layers, width = x.shape
+    params = jnp.zeros(num_layers), jnp.zeros((width, num_classes)), jnp.zeros(num_classes)
+    (params, _), _ = jax.lax.scan(update, (params, transform.init(params)), batches)
+    return jax.nn.softmax(params[0])

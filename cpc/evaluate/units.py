@@ -1,0 +1,123 @@
+"""Units found by k-means in frames of speech, and how well they agree with phones.
+
+Purity and PNMI are those of HuBERT (Hsu et al. 2021, section IV-E). Bit rate, and the use of
+posteriors as features, are those of ZeroSpeech (Dunbar et al. 2019).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import softmax
+
+from cpc.evaluate.accuracy import bootstrap_interval
+from cpc.evaluate.probe import check_finite
+from cpc.results import Outcomes, Score, digest
+from cpc.types import UserError
+
+#: Frames in a batch of k-means, most passes over the frames, and random starts.
+BATCH_FRAMES, MAX_PASSES, NUM_STARTS = 4096, 20, 3
+
+
+class Units(NamedTuple):
+    """Centers of k-means, and the mean squared distance of a frame to the nearest one."""
+
+    centers: Float[np.ndarray, "k d"]
+    temperature: float
+
+
+def fit_units(frames: Float[np.ndarray, "n d"], num_units: int, seed: int = 0) -> Units:
+    """Cluster frames by mini-batch k-means (Sculley 2010), from scikit-learn."""
+    if len(frames) < num_units:
+        raise UserError(
+            f"k-means has too few frames (got {len(frames):,} for {num_units:,} units): lower the "
+            "number of units or give more frames"
+        )
+    check_finite(frames)
+    from sklearn.cluster import MiniBatchKMeans  # over a second to import
+
+    options = {"batch_size": BATCH_FRAMES, "max_iter": MAX_PASSES, "n_init": NUM_STARTS}
+    fit = MiniBatchKMeans(num_units, random_state=seed, **options).fit(
+        np.asarray(frames, np.float32)
+    )
+    return Units(fit.cluster_centers_, max(float(fit.inertia_) / len(frames), 1e-30))
+
+
+def unit_posteriors(frames: Float[np.ndarray, "n d"], units: Units) -> Float[np.ndarray, "n k"]:
+    """Return the probability of each unit: the softmax of -|x - center|^2 / temperature.
+
+    This is the posterior under equal Gaussians at the centers with half the temperature as variance
+    per dimension. The most probable unit is the one with the nearest center.
+
+    >>> unit_posteriors(np.array([[0.0], [3.0]]), Units(np.array([[0.0], [2.0]]), 1.0)).round(2)
+    array([[0.98, 0.02],
+           [0.  , 1.  ]])
+    """
+    check_finite(frames)
+    near = 2 * frames @ units.centers.T - np.square(units.centers).sum(axis=1)
+    return softmax(near / units.temperature, axis=1)
+
+
+def drop_repeats(units: Int[np.ndarray, " t"]) -> Int[np.ndarray, " _"]:
+    """Return the first unit of each run of equal units.
+
+    >>> drop_repeats(np.array([3, 3, 1, 1, 3]))
+    array([3, 1, 3])
+    """
+    return units[np.append(True, units[1:] != units[:-1])[: len(units)]]
+
+
+def unit_scores(
+    units: Sequence[Int[np.ndarray, " _"]],
+    phones: Sequence[Int[np.ndarray, " _"]],
+    frame_seconds: float,
+    *,
+    data: str,
+    features: str,
+    method: str = "k-means",
+    setting: str = "",
+) -> Iterator[Score]:
+    """Yield PNMI, phone purity, cluster purity and bits per second of test utterances.
+
+    - PNMI: phone-normalised mutual information, I(phone; unit) / H(phone).
+    - Phone purity: accuracy if each unit stands for its most frequent phone.
+    - Cluster purity: accuracy if each phone stands for its most frequent unit. It falls with the
+      number of units, while the other two rise.
+    - Bits per second: entropy of units without repeats, times their number per second. It has the
+      task "codes", like the rate of quantised latents, and does not encode durations.
+
+    Each is a ratio of sums over utterances, so intervals are those of `bootstrap_interval`, with
+    probabilities, and the phone or unit that stands for another, fixed to those of all utterances.
+
+    Args:
+        units: the unit of each frame of each utterance.
+        phones: the phone of each frame, or -1 for unlabelled frames, which only count as time.
+    """
+    utterances = np.repeat(np.arange(len(units)), [len(own) for own in units])
+    phone, unit = np.concatenate(phones), np.concatenate(units)
+    known = phone >= 0
+    phone, unit, utterances = phone[known], unit[known], utterances[known]
+    joint, number = np.zeros((phone.max() + 1, unit.max() + 1)), len(phone)
+    np.add.at(joint, (phone, unit), 1)
+    of_phone, of_unit, ones = joint.sum(axis=1), joint.sum(axis=0), np.ones(number)
+    nats = np.log(number / of_phone[phone])
+    shared = np.log(number * joint[phone, unit] / (of_phone[phone] * of_unit[unit]))
+    for metric, sums, counts, chance in (
+        ("PNMI", shared, nats, 0.0),
+        ("phone purity", phone == joint.argmax(axis=0)[unit], ones, of_phone.max() / number),
+        ("cluster purity", unit == joint.argmax(axis=1)[phone], ones, of_unit.max() / number),
+    ):
+        sums, counts = (np.bincount(utterances, x, minlength=len(units)) for x in (sums, counts))
+        yield Score(
+            "units", data, "frame", features, method, metric, float(sums.sum() / counts.sum()),
+            *bootstrap_interval(sums, counts), float(chance), num_test=number, setting=setting,
+            outcomes=Outcomes(sums, counts, digest("units", metric, phone)),
+        )  # fmt: skip
+    runs = np.unique(np.concatenate([drop_repeats(own) for own in units]), return_counts=True)[1]
+    seconds = frame_seconds * sum(map(len, units))
+    yield Score(
+        "codes", data, "second", features, method, "bits per second",
+        float(runs @ np.log2(runs.sum() / runs) / seconds),
+        higher_is_better=False, num_test=round(seconds), setting=setting,
+    )  # fmt: skip
