@@ -24,7 +24,7 @@ from cpc.models import load_pretrained, make_model
 from cpc.results import Frame
 from cpc.types import UserError
 from experiments.command import cli, cluster
-from experiments.command.config import Config, judged_on, load_config, with_settings
+from experiments.command.config import Config, evaluation_config, load_config, with_settings
 from experiments.command.run_dir import check_same_data
 from experiments.kinds.audio import kind as audio
 from experiments.reproduce.page import write_reproduction
@@ -72,7 +72,7 @@ def judged_config(path: pathlib.Path, settings: Sequence[str]) -> Config:
             f"--audio sets a key of the training (got {wrong[0]}): set keys of data and probe alone"
         )
     own = load_config(read_json(path / "config.json"), audio.KEYS)
-    config = judged_on(own, audio.KEYS, [f"--config.{name}" for name in names])
+    config = evaluation_config(own, audio.KEYS, [f"--config.{name}" for name in names])
     features = tuple(name for name in config.probe.features if name != "supervised")
     tasks = tuple(dict.fromkeys((*config.probe.tasks, "abx")))
     config = with_settings(config, {"probe.features": features, "probe.tasks": tasks})

@@ -171,7 +171,8 @@ def test_run_directory_within_the_data_is_skipped(tmp_path, kind):
     walk = walk_files(tmp_path / "texts")
     assert walk.files == before
     ((left, reason),) = walk.left_out
-    assert left == str(place) and str(place) in reason
+    assert left == str(place)
+    assert str(place) in reason
     assert len(walk_files(place).files) > 1, "a folder named explicitly is read"
 
 
