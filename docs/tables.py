@@ -25,10 +25,15 @@ def read_results() -> pd.DataFrame:
 
 
 def render_table(figures: pd.DataFrame, with_revision: bool) -> str:
-    """Return one table as Markdown, rows and columns in order of appearance, and its sources."""
+    """Return one table as Markdown, and its sources.
+
+    Rows are in order of appearance, columns in the order of the row that has the most of them.
+    """
     shown = figures["value"] + figures["interval"].map(lambda text: f" ({text})" if text else "")
     cells = figures.assign(shown=shown).pivot(index="row", columns="column", values="shown")
-    cells = cells.reindex(figures["row"].unique())[figures["column"].unique()].fillna("")
+    longest = figures["row"] == figures["row"].value_counts().idxmax()
+    columns = [*dict.fromkeys([*figures["column"][longest], *figures["column"]])]
+    cells = cells.reindex(figures["row"].unique())[columns].fillna("")
     lines = ["| | " + " | ".join(cells.columns) + " |", "|---" * (cells.shape[1] + 1) + "|"]
     lines += [f"| {row} | " + " | ".join(values) + " |" for row, *values in cells.itertuples()]
     for source in figures.drop_duplicates(["source", "seeds"]).to_dict("records"):
