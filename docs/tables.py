@@ -7,6 +7,7 @@ replaces the lines between `<!-- table NAME -->` and `<!-- end -->` on every pag
 
 import pathlib
 import re
+from typing import Any
 
 import pandas as pd
 
@@ -24,18 +25,27 @@ def read_results() -> pd.DataFrame:
 
 
 def render_table(figures: pd.DataFrame, with_revision: bool) -> str:
-    """Return one table as Markdown, rows and columns in order of appearance, and its sources."""
+    """Return one table as Markdown, and its sources.
+
+    Rows are in order of appearance, columns in the order of the row that has the most of them.
+    """
     shown = figures["value"] + figures["interval"].map(lambda text: f" ({text})" if text else "")
     cells = figures.assign(shown=shown).pivot(index="row", columns="column", values="shown")
-    cells = cells.reindex(figures["row"].unique())[figures["column"].unique()].fillna("")
+    longest = figures["row"] == figures["row"].value_counts().idxmax()
+    columns = [*dict.fromkeys([*figures["column"][longest], *figures["column"]])]
+    cells = cells.reindex(figures["row"].unique())[columns].fillna("")
     lines = ["| | " + " | ".join(cells.columns) + " |", "|---" * (cells.shape[1] + 1) + "|"]
     lines += [f"| {row} | " + " | ".join(values) + " |" for row, *values in cells.itertuples()]
-    for source in figures.drop_duplicates(["source", "seeds"]).itertuples():
-        seeds = f"seed{'s' * (not source.seeds.isdigit())} {source.seeds}" * bool(source.seeds)
-        revision = f"revision {source.revision}" * with_revision
-        code = f"`{source.command}`" * bool(source.command)
-        parts = filter(None, [code, seeds, source.device, revision, source.date])
-        lines += ["", "Measured by " * bool(code) + "; ".join(parts) + "."]
+    for source in figures.drop_duplicates(["source", "seeds"]).to_dict("records"):
+        seeds, command = source["seeds"], source["command"]
+        parts = [
+            f"Measured by `{command}`" if command else "",
+            f"seed{'' if seeds.isdigit() else 's'} {seeds}" if seeds else "",
+            source["device"],
+            f"revision {source['revision']}" if with_revision else "",
+            source["date"],
+        ]
+        lines += ["", "; ".join(filter(None, parts)) + "."]
     return "\n".join(lines) + "\n\n"
 
 
@@ -43,7 +53,7 @@ def render_page(path: pathlib.Path, results: pd.DataFrame) -> str:
     """Return the text of a page with its tables as the results are."""
 
     def replace(found):
-        figures = results[results["table"] == found[1]]
+        figures: Any = results[results["table"] == found[1]]
         if figures.empty:
             raise SystemExit(f"{path} has a table {found[1]!r} that no file of {RESULTS} contains")
         return found[1] + found[2] + render_table(figures, path.parent == RESULTS)
