@@ -1,7 +1,7 @@
 """Units found by k-means in frames of speech, and how well they agree with phones.
 
-Purity and PNMI are those of HuBERT (Hsu et al. 2021, section IV-E). Bit rate, and the use of
-posteriors as features, are those of ZeroSpeech (Dunbar et al. 2019).
+Purity and PNMI follow HuBERT (Hsu et al. 2021, section IV-E); the bit rate follows ZeroSpeech
+(Dunbar et al. 2019).
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,8 +79,8 @@ def unit_scores(
     """Yield PNMI, phone purity, cluster purity and bits per second of test utterances.
 
     - PNMI: phone-normalised mutual information, I(phone; unit) / H(phone).
-    - Phone purity: accuracy if each unit stands for its most frequent phone.
-    - Cluster purity: accuracy if each phone stands for its most frequent unit. It falls with the
+    - Phone purity: accuracy if each unit predicts its most frequent phone.
+    - Cluster purity: accuracy if each phone predicts its most frequent unit. It falls with the
       number of units, while the other two rise.
     - Bits per second: entropy of units without repeats, times their number per second. Durations
       are not encoded. The score's task is "codes", like that of the rate of quantised latents.

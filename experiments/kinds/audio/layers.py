@@ -15,7 +15,7 @@ LAYERS = "layers"
 
 
 def delayed(frames: np.ndarray, by: int) -> np.ndarray:
-    """Return for each frame the one that comes so many later, the last one at the end.
+    """Return frames shifted `by` frames to earlier places, with the last frame repeated.
 
     >>> delayed(np.array([[1], [2], [3]]), 2).ravel()
     array([3, 3, 3])
@@ -24,7 +24,7 @@ def delayed(frames: np.ndarray, by: int) -> np.ndarray:
 
 
 def open_layers(model: Model, variables: dict) -> Layers:
-    """Return the layers at the rate of z; the last of each part counts once, as z and c."""
+    """Return the layers at the rate of z; the last layer of z or c has one name."""
     depths = layer_depths(model.module)
     names = [name for name in depths if name in ("z", "c") or depths[name] < depths[name[0]]]
     strides = Layers(model.module, variables, names).strides
@@ -35,7 +35,7 @@ def open_layers(model: Model, variables: dict) -> Layers:
 def embed_layers(layers: Layers, recordings: Recordings, delay: int) -> list[np.ndarray]:
     """Return the layers (t, l, d) of each utterance, narrow ones padded with zeros.
 
-    Those of c are read `delay` frames later.
+    Layers of c are read `delay` frames later.
     """
     found = []
     for made in layers.embed_signals([read_all(recordings, i) for i in range(len(recordings))]):
