@@ -69,7 +69,6 @@ from cpc.evaluate.spread import code_entropy as code_entropy
 from cpc.evaluate.spread import code_scores as code_scores
 from cpc.evaluate.spread import feature_spread as feature_spread
 from cpc.evaluate.units import Units as Units
-from cpc.evaluate.units import drop_repeats as drop_repeats
 from cpc.evaluate.units import fit_units as fit_units
 from cpc.evaluate.units import unit_posteriors as unit_posteriors
 from cpc.evaluate.units import unit_scores as unit_scores

@@ -26,17 +26,16 @@ def fit_layer_weights(
 ) -> tuple[Float[np.ndarray, " l"], Float[np.ndarray, "l d"]]:
     """Learn softmax weights of layers together with a linear probe of their sum.
 
-    Unlike in SUPERB dimensions are standardised, so that weights do not depend on the scale of a
-    layer. Adam with cosine decay minimises the mean of -log p(label | sum) + `(L2 / 2) |W|^2` from
-    equal weights on, on at most 32,768 labelled frames.
+    Adam with cosine decay minimises the mean of -log p(label | sum) + `(L2 / 2) |W|^2`, starting
+    at equal weights, on at most 32,768 labelled frames. Unlike in SUPERB, dimensions are
+    standardised, so that the weights do not depend on the scale of a layer.
 
     Args:
         layers: all layers of each frame, narrow ones padded with zeros.
         labels: 0 .. num_classes - 1; frames with -1 are ignored.
-        num_classes, seed: of the probe; the seed draws frames.
 
     Returns:
-        Weights, which sum to 1, and the factors (l, d) that they make of standard deviations:
+        The weights, which sum to 1, and the weights divided by standard deviations, `factors`:
         `(layers * factors).sum(axis=1)` is the weighted sum up to a constant.
     """
     check_labels(labels, num_classes)
@@ -47,8 +46,7 @@ def fit_layer_weights(
     check_finite(mean, std)
     x, std = standardised(x, mean, std).reshape(-1, *layers.shape[1:]), np.asarray(std)
     batches = rng.integers(len(known), size=(NUM_UPDATES, BATCH_FRAMES))
-    y = labels[known].astype(np.int32)
-    weights = np.asarray(learn_weights(x, y, batches, num_classes))
+    weights = np.asarray(learn_weights(x, labels[known], batches, num_classes))
     return weights, weights[:, None] / std.reshape(layers.shape[1:])
 
 

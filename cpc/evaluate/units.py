@@ -1,7 +1,7 @@
 """Units found by k-means in frames of speech, and how well they agree with phones.
 
-Purity and PNMI are those of HuBERT (Hsu et al. 2021, section IV-E). Bit rate, and the use of
-posteriors as features, are those of ZeroSpeech (Dunbar et al. 2019).
+Purity and PNMI follow HuBERT (Hsu et al. 2021, section IV-E); the bit rate follows ZeroSpeech
+(Dunbar et al. 2019).
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,7 @@ def fit_units(frames: Float[np.ndarray, "n d"], num_units: int, seed: int = 0) -
     from sklearn.cluster import MiniBatchKMeans  # over a second to import
 
     options = {"batch_size": BATCH_FRAMES, "max_iter": MAX_PASSES, "n_init": NUM_STARTS}
-    fit = MiniBatchKMeans(num_units, random_state=seed, **options).fit(
-        np.asarray(frames, np.float32)
-    )
+    fit = MiniBatchKMeans(num_units, random_state=seed, **options).fit(frames)
     return Units(fit.cluster_centers_, max(float(fit.inertia_) / len(frames), 1e-30))
 
 
@@ -81,18 +79,18 @@ def unit_scores(
     """Yield PNMI, phone purity, cluster purity and bits per second of test utterances.
 
     - PNMI: phone-normalised mutual information, I(phone; unit) / H(phone).
-    - Phone purity: accuracy if each unit stands for its most frequent phone.
-    - Cluster purity: accuracy if each phone stands for its most frequent unit. It falls with the
+    - Phone purity: accuracy if each unit predicts its most frequent phone.
+    - Cluster purity: accuracy if each phone predicts its most frequent unit. It falls with the
       number of units, while the other two rise.
-    - Bits per second: entropy of units without repeats, times their number per second. It has the
-      task "codes", like the rate of quantised latents, and does not encode durations.
+    - Bits per second: entropy of units without repeats, times their number per second. Durations
+      are not encoded. The score's task is "codes", like that of the rate of quantised latents.
 
-    Each is a ratio of sums over utterances, so intervals are those of `bootstrap_interval`, with
-    probabilities, and the phone or unit that stands for another, fixed to those of all utterances.
+    The first three are ratios of sums over utterances, with intervals of `bootstrap_interval`: the
+    resamples keep the probabilities, and the most frequent phones and units, of all utterances.
 
     Args:
         units: the unit of each frame of each utterance.
-        phones: the phone of each frame, or -1 for unlabelled frames, which only count as time.
+        phones: the phone of each frame; frames with -1 count for bits per second only.
     """
     utterances = np.repeat(np.arange(len(units)), [len(own) for own in units])
     phone, unit = np.concatenate(phones), np.concatenate(units)

@@ -9,7 +9,6 @@ import scipy.special
 from sklearn.metrics import mutual_info_score, roc_curve
 
 from cpc.evaluate import (
-    drop_repeats,
     equal_error_rate,
     fit_layer_weights,
     fit_units,
@@ -18,6 +17,7 @@ from cpc.evaluate import (
     verification_score,
 )
 from cpc.evaluate.layer_weights import L2
+from cpc.evaluate.units import drop_repeats
 from cpc.types import UserError
 
 RNG = np.random.default_rng(0)

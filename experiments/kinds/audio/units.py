@@ -52,12 +52,9 @@ def score_units(
     context: ProbeContext,
     features: FeatureSet,
 ) -> Iterator[Score]:
-    """Yield the scores of a feature's units and the ABX errors of their posteriors.
-
-    There are none of a network that was trained on labels.
-    """
+    """Yield the scores of a feature's units and the ABX errors of their posteriors."""
     by_utterance, stride = features.values
-    if not by_utterance:
+    if not by_utterance:  # features that are made of a task's labels
         return
     options, (train, test) = context.config.probe, parts
     frames = np.concatenate([read_rows(by_utterance[name]) for name in train.names])
@@ -66,7 +63,7 @@ def score_units(
     units = {name: own.argmax(axis=1) for name, own in p.items()}
     method = f"k-means {options.num_units}"
     name = re.sub(r"[^\w.-]", "_", f"units_{data}_{features.name}_{options.num_units}.txt")
-    lines = [f"{name} {' '.join(map(str, own))}\n" for name, own in units.items()]
+    lines = [f"{one} {' '.join(map(str, own))}\n" for one, own in units.items()]
     (context.workdir / "probes").mkdir(exist_ok=True)
     write_text(context.workdir / "probes" / name, "".join(lines))
     yield from unit_scores(
@@ -79,6 +76,5 @@ def score_units(
         setting=f"fitted to {len(frames):,} frames",
     )
     posteriors = FeatureSet(features.name, Frames(p, stride))
-    is_across = comparisons(items)
-    for score in abx_scores(data, items, posteriors, is_across, options.lose_last_frame):
+    for score in abx_scores(data, items, posteriors, comparisons(items), options.lose_last_frame):
         yield score._replace(task="units", method=f"{method}, {score.method}")
