@@ -5,14 +5,15 @@ r"""Reproduce the paper's tables and figures: sweeps of ordinary runs, and a pag
     cpc reproduce --all --scale paper --workdir runs/paper \
         --audio data.path=LibriSpeech/train-clean-100 --audio data.phones=aligned_phones.txt
 
-Tables 1 to 4; figures 2, 3, 5 and 6; and what the paper lacks: --table open (a cell for each choice
+Tables 1 to 5; figures 2, 3, 5 and 6; and what the paper lacks: --table open (a cell for each choice
 that the paper leaves open) and --table bound (log N - L by the number of negatives, and against the
 probes). The size and an estimate of the time are printed before the first cell.
 
 --scale smoke: whether everything runs, in minutes, on synthetic sound. small: sound by the recipe
 of configs/audio_voices_paper.py (5,500 steps), three seeds. Tables 1 and 2 are 27 cells, about 14
-hours on 2 cores, and each cell that has ended is kept. medium: the same sound; images and agents
-wider and longer. paper: the paper's sizes, never run. Table 5 (text) is not reproduced.
+hours on 2 cores, and each cell that has ended is kept. Table 5 is trained on books, at the paper's
+widths, for 300 steps. medium: the same sound; images wider, agents and text longer. paper: the
+paper's sizes, never run. With a GPU for a few minutes: cpc reproduce.train.
 
 Writes all cells, and reproduction.html, .md and .json, into --workdir: runs/reproduced-SCALE-DATA,
 unless another is named. Tables share cells: another --table into the same --workdir adds the

@@ -82,7 +82,7 @@ def judged_config(path: pathlib.Path, settings: Sequence[str]) -> Config:
 def scores_by_step(reproduction: Reproduction) -> Frame:
     """Return the mean over seeds of every score of c in percent, by cell and step."""
     runs = [(cell, run) for cell, found in reproduction.runs.items() for run in found]
-    scores = pd.concat([run.scores.assign(cell=cell) for cell, run in runs])
+    scores = pd.concat([run.scores.assign(cell=cell) for cell, run in runs], ignore_index=True)
     scores = scores[scores.features == "c"].assign(percent=100 * scores.value)
     columns = ["task", "data", "unit", "method", "metric"]
     return scores.pivot_table("percent", ["cell", "step"], columns, sort=False).round(2)

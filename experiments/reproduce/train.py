@@ -13,8 +13,7 @@ r"""Train cells of Table 2 in one process and export their weights, in a few min
 Cells with equal programs share one compilation. There are no probes and no checkpoints: held-out
 data are evaluated for the loss alone, and weights are written as soon as a cell reaches an
 --export-step or its end. The same command again skips finished cells and starts a cut one from
-the beginning. `cpc reproduce.judge` probes the exports on a CPU. --workdir is runs/cells by
-default. An export is in half precision: 2 MB at the default width, 5 MB at 256, 12 MB at 512.
+the beginning. Exports in half precision have 2 MB at the default width, 5 at 256 and 12 at 512.
 """
 
 import functools
@@ -153,6 +152,7 @@ def main() -> None:
     folder = pathlib.Path(cli.WORKDIR.value or "runs/cells").expanduser()
     planned = record_cells(folder, CELL.value, SETTINGS.value, SCALE.value, SEEDS.value)
     train_cells(take_part(planned, PART.value), folder, EXPORT.value, cli.DEVICE.value)
+    print(f"exports: {folder}; probe them with cpc reproduce.judge --workdir {folder}")
 
 
 if __name__ == "__main__":

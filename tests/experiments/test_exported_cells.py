@@ -17,7 +17,7 @@ from tests.fake_run import draw_nothing
 
 SETTINGS = ("data.window_samples=3840", "data.batch_size=4", "model.width=8", "log_every=5",
             "model.context_width=8", "evaluate.num_windows=8")  # fmt: skip
-PROBE = ("probe.features=('c',)", "probe.tasks=('phones',)", "probe.hidden_width=0",
+PROBE = ("probe.features=('c','mfcc')", "probe.tasks=('phones',)", "probe.hidden_width=0",
          "probe.hours=0.005")  # fmt: skip
 
 
