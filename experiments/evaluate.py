@@ -29,7 +29,13 @@ from cpc.report.engine import Section
 from cpc.results import Run, digest
 from cpc.types import UserError
 from experiments.command import cli, cluster
-from experiments.command.config import Config, check_config, evaluation_config, load_config, with_settings
+from experiments.command.config import (
+    Config,
+    check_config,
+    evaluation_config,
+    load_config,
+    with_settings,
+)
 from experiments.command.run_dir import open_run, write_skipped
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData

@@ -195,7 +195,7 @@ def test_the_unknown_word_is_left_out_of_perplexity_as_it_is_of_training(name):
     made.config.evaluate.similarity, lines = False, []
     made = made._replace(text=made.text._replace(test=unknown))
     assert not evaluate.evaluate(made, lines.append)[0]
-    assert "no perplexity: no word of the held-out text can be told" in lines[0]
+    assert "no word of the held-out text" in lines[0]
 
 
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
@@ -294,7 +294,7 @@ def test_a_vocabulary_of_one_word_and_a_folder_without_a_path_are_refused():
     words = Vocabulary(("<unk>", "the"), np.array([0, 50]))
     corpus = Corpus(np.ones(50, np.int32), np.array([0, 50]), np.array([0, 1]), words, [])
     config = make_config(KEYS)
-    with pytest.raises(UserError, match="vocabulary has one word"):
+    with pytest.raises(UserError, match=r"data\.min_count"):
         run.make(config, Text(corpus, corpus))
     config.data.source = "folder"
     with pytest.raises(UserError, match=r"data\.path"):
