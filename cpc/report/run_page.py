@@ -162,8 +162,8 @@ def curves_figure(run: Run) -> list[Figure]:
         for number, (rule, rows) in enumerate(ceilings(run).items()):
             color, values = (draw.RED, draw.ORANGE)[number % 2], over_steps(rows, "log_n", among)
             axes.plot(*values, color=color, linestyle="--", linewidth=1, label=f"log N, {rule}")
-        offsets = "" if among is None else f" k = {offset_ranges(among)}"
-        draw.label(axes, "step", f"nats, mean over offsets{offsets}", name)
+        offsets = "" if among is None else f" at k = {offset_ranges(among)}"
+        draw.label(axes, "step", "nats, mean over offsets", f"{name}{offsets}")
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     draw.add_shared_legend(figure, [left, right])
     caption = (

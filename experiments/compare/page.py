@@ -162,9 +162,10 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     kinds = {one.method for cell in cells for _, run in cell.runs if (one := information(run))}
     title = f"log N − L ({kinds.pop()})" if len(kinds) == 1 else "log N − L"
     among = results.shared_headline(run for cell in cells for _, run in cell.runs)
-    offsets = f" k = {results.offset_ranges([*among])}" if among else ""
-    label_of = f"nats, mean over offsets{offsets}"
-    panels_of = [(label_of, title, lambda run: over_steps(watched(run), "bound", among))]
+    if among:
+        title += f" at k = {results.offset_ranges([*among])}"
+    read_bound = lambda run: over_steps(watched(run), "bound", among)  # noqa: E731
+    panels_of = [("nats, mean over offsets", title, read_bound)]
     for one in tables.headline(scores):
         panels_of.append(
             (metric_title(one.metric), one.title, lambda run, one=one: score_steps(run, one))

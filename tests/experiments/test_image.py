@@ -109,10 +109,10 @@ def make_config(**options):
 
 
 @pytest.mark.parametrize(("options", "sentence"), [
-    ({"model__patch": 30}, "larger than the image of 28 by 28 (got 30)"),
-    ({"model__patch": 28}, "offset 9 exceeds the grid going down"),
-    ({"model__num_offsets": 5}, "offset 6 exceeds the grid going down"),
-    ({"model__encoder": "vit"}, "model.encoder is 'vit'"),
+    ({"model__patch": 30}, "patch of 30 pixels"),
+    ({"model__patch": 28}, "offset 9"),
+    ({"model__num_offsets": 5}, "offset 6"),
+    ({"model__encoder": "vit"}, "(got 'vit')"),
     ({"model__encoder": "resnet20"}, "depth 20"),
     ({"probe__tasks": ("supervised",), "probe__every": 250}, "probe.every is 250"),
     ({"augment__crop": 40}, "augment.crop is 40 and data.size is 28"),
@@ -129,10 +129,10 @@ def image_set(labels, size=28, names=("hat", "shoe")):
 
 
 @pytest.mark.parametrize(("labels", "options", "sentence"), [
-    ([1, -1, 1], {}, "class 'shoe', but knn, linear tell classes apart"),
-    ([-1, -1, -1], {}, "has a label, but probes are asked for"),
-    ([0, *[1] * 30], {"probe__num_images": 2}, "(2) draws are of the class 'shoe'"),
-    ([0, 1, 1], {"probe__regions": 7}, "probe.regions is 7: an image is cut into 6 by 6"),
+    ([1, -1, 1], {}, "class 'shoe', but knn, linear need two"),
+    ([-1, -1, -1], {}, "has no labels"),
+    ([0, *[1] * 30], {"probe__num_images": 2}, "(2) have the class 'shoe'"),
+    ([0, 1, 1], {"probe__regions": 7}, "probe.regions is 7: an image has 6 by 6"),
 ])  # fmt: skip
 def test_images_unsuitable_for_probes_are_rejected(labels, options, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)):
@@ -144,7 +144,7 @@ def test_test_classes_without_training_labels_are_rejected(capsys):
     cats, hats, some, known = (
         image_set(labels, names=names) for labels in ([0, 1, 1], [2, 3, -1], [2, 1, -1], [0, 0, 1])
     )
-    refused = r"2 test images .*\(got hat, shoe; training has cat, dog\): name"
+    refused = r"2 test images .*\(got hat, shoe; training has cat, dog\): choose"
     with pytest.raises(UserError, match=refused):
         image_probes.check_data(make_config(), ImageData(cats, cats, hats))
     image_probes.check_data(make_config(probe__tasks=("units",)), ImageData(cats, cats, hats))
@@ -196,12 +196,12 @@ def test_split_slices(text, rows):
 
 @pytest.mark.parametrize("text", ["valid", "train[a:b]", "train[3]"])
 def test_unknown_splits_are_rejected(text):
-    with pytest.raises(UserError, match="fashion_mnist has no split"):
+    with pytest.raises(UserError, match="fashion_mnist .*split"):
         cut_split({"train": None}, text)
 
 
-KNOWN_TO_PROBES = r"\(train\[200:\]\) shares images with data\.probe_split .* probes are fitted"
-KNOWN_TO_NETWORK = r"shares images with data\.split \(train\), on which the network is trained"
+KNOWN_TO_PROBES = r"\(train\[200:\]\) shares images with data\.probe_split"
+KNOWN_TO_NETWORK = r"shares images with data\.split \(train\)"
 
 
 @pytest.mark.parametrize(("splits", "options", "sentence"), [
@@ -376,5 +376,5 @@ def test_groups_are_not_divided_between_splits(tmp_path, test_split):
     (tmp_path / "one" / "cat" / "a").mkdir(parents=True)
     Image.fromarray(pixels).save(tmp_path / "one" / "cat" / "a" / "x.png")
     config.data.update(group_level=3, split="one", probe_split="one", test_split="one")
-    with pytest.raises(UserError, match="more groups"):
+    with pytest.raises(UserError, match="add groups"):
         image_data.load_data(config, str)

@@ -194,7 +194,7 @@ def test_unknown_words_are_excluded_from_perplexity(name):
     made.config.evaluate.similarity, lines = False, []
     made = made._replace(text=made.text._replace(test=unknown))
     assert not evaluate.evaluate(made, lines.append)[0]
-    assert "no perplexity: no word of the held-out text can be told" in lines[0]
+    assert "no word of the held-out text" in lines[0]
 
 
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
@@ -293,7 +293,7 @@ def test_unusable_text_is_rejected():
     words = Vocabulary(("<unk>", "the"), np.array([0, 50]))
     corpus = Corpus(np.ones(50, np.int32), np.array([0, 50]), np.array([0, 1]), words, [])
     config = make_config(KEYS)
-    with pytest.raises(UserError, match="vocabulary has one word"):
+    with pytest.raises(UserError, match=r"data\.min_count"):
         run.make(config, Text(corpus, corpus))
     config.data.source = "folder"
     with pytest.raises(UserError, match=r"data\.path"):

@@ -1,4 +1,4 @@
-"""From the data section of an image config to images, and to the patches that a model takes."""
+"""Images and patches, from the data section of an image config."""
 
 import pathlib
 import re
@@ -18,37 +18,36 @@ from experiments.command.config import Config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, group_files, name_of, reject
 
-#: Where the images of a split lie: splits or files, and their rows there.
+#: Location of the images of a split: base splits or files, with rows of each.
 Places: TypeAlias = list[tuple[str, range]]
 
 
 class ImageData(NamedTuple):
-    """What an image experiment is run on."""
+    """Data of an experiment on images."""
 
     train: data.Images
-    """To train on; labels are not used."""
+    """Training images, whose labels are not used."""
     probe: data.Images
-    """To fit probes on."""
+    """Images that probes are fitted to."""
     test: data.Images
-    """To measure on."""
     name: str = ""
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """What was left out, and why."""
+        """Skipped images and the reasons."""
         return skipped(self[:3])
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return what tells the parts of these data from those of others."""
+        """Return the identity of the training and test parts."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
-    """Read the splits of `config.data`, those to train and to probe on without test images."""
+    """Read the splits of `config.data`; remove test images from the training and probe splits."""
     options = config.data
     splits = (options.split, options.probe_split, options.test_split)
     read, locate = make_reader(config, log)
-    if not options.group_level:  # which divides a split that is named twice
+    if not options.group_level:  # groups may divide one split into training and test
         check_splits(config, locate)
     sets = {split: read(split) for split in dict.fromkeys(splits)}
     parts = [sets[split] for split in splits]
@@ -59,7 +58,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
         if not len(images):
             raise UserError(
                 f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
-                f"copies of images of {where}: name a split with other images"
+                f"copies of images of {where}: choose a split with other images"
             )
         loaded = loaded._replace(**{part: images})
     num_copies = len(loaded.skipped) - len(skipped(sets.values()))
@@ -74,16 +73,17 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
 
 
 def tested_parts(config: Config) -> dict[str, str]:
-    """Return the fields of ImageData that must share no test image, with their keys in `data`."""
+    """Return the fields of ImageData that must not contain test images, with their keys."""
     if config.probe.tasks:
         return {"probe": "probe_split", "train": "split"}
     return {"train": "split"} if config.evaluate.num_images > 0 else {}
 
 
 def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.Images]:
-    """Return images to train, to probe and to test on, of which no group is tested and trained.
+    """Divide training, probe and test images so that test groups are not trained on.
 
-    If the test images share their split, `data.test_fraction` of their groups are drawn to test.
+    If the test split is also used for training or probes, `data.test_fraction` of its groups are
+    drawn as test groups.
     """
     options = config.data
     if not options.group_level:
@@ -94,16 +94,16 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
         paths = (pathlib.PurePath(images.describe(number)) for number in range(len(images)))
         below = ["/".join(path.parts[depth:]) for path in paths]
         groups.append(np.array(group_files(options.group_level, below)))
-    *_, tested = groups
-    held = np.unique(tested)
+    *_, test_groups = groups
+    drawn = np.unique(test_groups)
     if options.test_split in (options.split, options.probe_split):
-        order = np.random.default_rng(config.seed).permutation(held)
-        held = order[: max(1, min(len(held) - 1, round(options.test_fraction * len(held))))]
-    kept = [~np.isin(own, held) for own in groups[:-1]] + [np.isin(tested, held)]
+        order = np.random.default_rng(config.seed).permutation(drawn)
+        drawn = order[: max(1, min(len(drawn) - 1, round(options.test_fraction * len(drawn))))]
+    kept = [~np.isin(own, drawn) for own in groups[:-1]] + [np.isin(test_groups, drawn)]
     if not all(rows.any() for rows in kept):
         raise UserError(
-            f"no image is left besides those of the test groups ({', '.join(held[:3])}): give more "
-            "groups, or set another data.group_level"
+            f"all images are in the test groups ({', '.join(drawn[:3])}): add groups, or change "
+            "data.group_level"
         )
     return [
         data.select_images(images, np.flatnonzero(rows))
@@ -112,20 +112,19 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
 
 
 def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
-    """Check that no image is tested that the network or, if there are any, the probes know."""
+    """Check that the test split does not overlap the training and probe splits."""
     options = config.data
     test = locate(options.test_split)
-    whose = {"probe": "probes are fitted", "train": "the network is trained"}
-    for part, name in tested_parts(config).items():
-        if share_rows(locate(options[name]), test):
+    for key in tested_parts(config).values():
+        if share_rows(locate(options[key]), test):
             raise UserError(
-                f"data.test_split ({options.test_split}) shares images with data.{name} "
-                f"({options[name]}), on which {whose[part]}: name another split, or part of one"
+                f"data.test_split ({options.test_split}) shares images with data.{key} "
+                f"({options[key]}): choose another split, or parts of one"
             )
 
 
 def share_rows(some: Places, others: Places) -> bool:
-    """Return whether an image lies in both.
+    """Return whether two locations share an image.
 
     >>> share_rows([("train", range(50))], [("train", range(40, 60)), ("test", range(9))])
     True
@@ -140,12 +139,12 @@ def share_rows(some: Places, others: Places) -> bool:
 def make_reader(
     config: Config, log: Callable[[str], object]
 ) -> tuple[Callable[[str], data.Images], Callable[[str], Places]]:
-    """Return read(split) -> the images of a split, or part of one, and locate(split) -> places."""
+    """Return read(split) -> images and locate(split) -> their location; a split may be a part."""
     options = config.data
     if options.source == "fashion_mnist":
         reject(config,
             ((options.size, options.channels) != (28, 1), "data.size data.channels",
-             "images of fashion_mnist have 28 pixels a side and 1 channel"),
+             "images of fashion_mnist are 28 pixels wide with 1 channel"),
         )  # fmt: skip
         splits = load_fashion_mnist(log=log)
         return (lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)])
@@ -154,9 +153,9 @@ def make_reader(
     if options.source == "folder":
         return (
             lambda split: data.read_image_folder(root, split, **how),
-            lambda split: [(split, range(1))],  # no part of a folder has a name
+            lambda split: [(split, range(1))],  # folders have no named parts
         )
-    reject(config, (not options.name, "data.source data.name", "name the set, such as cifar10"))
+    reject(config, (not options.name, "data.source data.name", "set data.name, e.g. to cifar10"))
     return (
         lambda split: data.read_images_tfds(root, options.name, split, **how),
         lambda split: data.locate_images_tfds(root, options.name, split),
@@ -164,19 +163,19 @@ def make_reader(
 
 
 def cut_split(splits: Mapping[str, data.Images], text: str) -> data.Images:
-    """Return a split, or a part as tfds writes it: "train", "train[:50000]", "train[90%:]"."""
+    """Return a split or, as in tfds, a part of it: "train", "train[:50000]", "train[90%:]"."""
     name, rows = locate_part(splits, text)
     images = splits[name]
     return images if len(rows) == len(images) else data.select_images(images, rows)
 
 
 def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, range]:
-    """Return the split that a part is of, and the rows of the part, as `cut_split` cuts it."""
+    """Parse a split or part such as "train[90%:]" into the split and its rows."""
     match = re.fullmatch(r"(\w+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?", text)
     if not match or match[1] not in splits:
         raise UserError(
-            f"fashion_mnist has no split {text!r}: choose {' or '.join(splits)}, or a part such as "
-            "train[:50000] or train[90%:]"
+            f"fashion_mnist lacks the split {text!r}: choose {' or '.join(splits)}, or a part such "
+            "as train[:50000] or train[90%:]"
         )
     size = len(splits[match[1]])
 
@@ -187,46 +186,46 @@ def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, rang
 
     rows = range(size)[row(match[2]) : row(match[3])]
     if not rows:
-        raise UserError(f"the split {text!r} of fashion_mnist holds no image")
+        raise UserError(f"the split {text!r} of fashion_mnist is empty: choose a larger part")
     return match[1], rows
 
 
 def skipped(parts: Iterable[data.Images]) -> list[Skipped]:
-    """Return the images left out of all splits, and why."""
+    """Return the skipped images of all splits and the reasons."""
     return list(dict(entry for part in parts for entry in part.skipped).items())
 
 
 def fingerprint(part: data.Images) -> Fingerprint:
-    """Return labels, and some pixels: parts of a set may have the same numbers of each class."""
+    """Return the identity of a part: its labels, which other parts may share, and some pixels."""
     some = np.linspace(0, len(part) - 1, min(16, len(part))).astype(int)
     return Fingerprint(len(part), part.labels.tobytes(), part.pixels[some].tobytes())
 
 
 def side_of(config: Config) -> int:
-    """Return the side in pixels of what is cut into patches."""
+    """Return the side in pixels of the image that is cut into patches."""
     return config.augment.crop or config.data.size
 
 
 def grid_of(config: Config) -> tuple[int, int]:
-    """Return the rows and columns of patches of an image."""
+    """Return the number of rows and columns of patches in an image."""
     side = side_of(config)
     return patch_grid((side, side), config.model.patch, config.model.stride)
 
 
 def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
-    """Return a batch of raw images (b, y, x, ch) as patches (b, i, j, y, x, ch)."""
+    """Cut a batch of images (b, y, x, ch) into patches (b, i, j, y, x, ch); augment in training."""
     options, images, side = config.augment, batch["x"], side_of(config)
     cut = {"grey": options.grey, "patch": config.model.patch, "stride": config.model.stride}
     if not train:
         return {**batch, "x": augment.cut_for_evaluation(images, crop=side, **cut)}
-    of_image, of_patch, of_jitter = jax.random.split(rng, 3)
-    images = augment.crop_and_flip(of_image, images, side)
+    image_rng, patch_rng, jitter_rng = jax.random.split(rng, 3)
+    images = augment.crop_and_flip(image_rng, images, side)
     patches = augment.augment_patches(
-        of_patch,
+        patch_rng,
         augment.cut_for_evaluation(images, crop=0, **cut),
         **subset(options, "color_drop", "rotation_degrees", "shear", "elastic_pixels"),
         **subset(options, "brightness", "contrast"),
     )
     if options.jitter:
-        patches = augment.jitter_patches(of_jitter, patches, options.jitter)
+        patches = augment.jitter_patches(jitter_rng, patches, options.jitter)
     return {**batch, "x": patches}

@@ -23,7 +23,7 @@ BATCH_IMAGES = 64
 def embed_files(
     pretrained: models.Pretrained, root: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
-    """Return layers over the grid of patches (i, j, width) of an image, or of all in a folder."""
+    """Return the layers (i, j, width) of an image, or of all images in a folder."""
     files = list(list_files(root, IMAGE_SUFFIXES, skipped, COMPANION_SUFFIXES).items())
 
     def embed() -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
@@ -55,16 +55,16 @@ def embed_files(
 
 
 def read_config(pretrained: models.Pretrained) -> Config:
-    """Return the config by which images are brought to what a model takes."""
+    """Return the config by which images are cut into the patches of a model."""
     recorded = pretrained.about.get("config")
     if not isinstance(recorded, Mapping):
-        raise UserError("the model does not say how images were cut into patches: export it again")
+        raise UserError("the model lacks the config that cuts images: export it again")
     config = load_config(recorded, KEYS)
     check_config(config, KEYS)
     cut = [*grid_of(config), config.model.patch, config.model.patch]
     if cut != pretrained.input["shape"][:4] or side_of(config) > config.data.size:
         raise UserError(
-            f"the model takes patches {pretrained.input['shape']} and its config cuts {cut}: "
+            f"the model takes patches {pretrained.input['shape']}, but its config cuts {cut}: "
             "export it again"
         )
     return config

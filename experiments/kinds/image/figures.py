@@ -1,4 +1,4 @@
-"""Figures of images: neighbors, the patches that excite a unit, augmentation."""
+"""Figures of image runs: neighbors, maximally exciting patches, augmentation."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,33 +11,33 @@ from cpc.report.draw import GREEN, INK, RED
 
 MAX_ROWS, MAX_COLUMNS = 10, 12
 AUGMENTED_IMAGES = 4
-#: Inches.
+#: Width of a figure in inches.
 WIDTH = 9.6
 
 
 def neighbors_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Draw test images, each with the training images nearest to it, framed by their class."""
+    """Draw test images with their nearest labeled images, framed by whether the class agrees."""
     queries = arrays["queries"][:MAX_ROWS, None]
     neighbours = arrays["neighbours"][:MAX_ROWS, :MAX_COLUMNS]
-    asked = arrays["query_labels"][:MAX_ROWS]
+    labels = arrays["query_labels"][:MAX_ROWS]
     found = arrays["neighbour_labels"][:MAX_ROWS, :MAX_COLUMNS]
     names = [str(name) for name in arrays["class_names"]]
 
     rows, columns = neighbours.shape[:2]
     figure, axes = make_tile_figure(rows, columns + 1.3, shape=neighbours.shape[2:4], pitch=1.24)
-    draw_tiles(axes, queries, pitch=1.24, names=[names[number] for number in asked])
-    is_same = found == asked[:, None]
+    draw_tiles(axes, queries, pitch=1.24, names=[names[number] for number in labels])
+    is_same = found == labels[:, None]
     colors = np.where(is_same, GREEN, RED)
     draw_tiles(axes, neighbours, pitch=1.24, left=1.3, colors=colors)
     height = neighbours.shape[2] / neighbours.shape[3]
     for i, j in zip(*np.nonzero(~is_same), strict=True):
-        place = 1.3 + j + 0.46, (1.24 * i + 0.95) * height
-        axes.text(*place, names[found[i, j]], color=RED, fontsize=7, ha="center", va="top")
+        x, y = 1.3 + j + 0.46, (1.24 * i + 0.95) * height
+        axes.text(x, y, names[found[i, j]], color=RED, fontsize=7, ha="center", va="top")
     return figure
 
 
 def units_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the patches that excite some units most, strongest first: the paper's Figure 5."""
+    """Draw the patches that excite units most, strongest first, as in the paper's Figure 5."""
     patches = arrays["patches"][:MAX_ROWS, :MAX_COLUMNS]
     figure, axes = make_tile_figure(*patches.shape[:2], shape=patches.shape[2:4])
     draw_tiles(axes, patches, names=[f"unit {number}" for number in arrays["units"]])
@@ -45,20 +45,25 @@ def units_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
 
 
 def augmented_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the grid of patches of some images, as they are and as the training sees them."""
+    """Draw the grids of patches of some images, plain and augmented."""
     parts = (arrays[key][:AUGMENTED_IMAGES] for key in ("plain", "augmented"))
     grids = np.stack([[lay_out(grid) for grid in part] for part in parts])
     figure, axes = make_tile_figure(*grids.shape[:2], shape=grids.shape[2:4], largest=2.2)
-    draw_tiles(axes, grids, names=["as they are", "in training"])
+    draw_tiles(axes, grids, names=["plain", "in training"])
     return figure
 
 
 def make_tile_figure(
     rows: int, columns: float, *, shape: tuple[int, int], pitch: float = 1.0, largest: float = 1.1
 ) -> tuple[Figure, Axes]:
-    """Make a figure for rows of tiles with a name on the left, in units of a tile's width.
+    """Make a figure for rows of tiles with names on the left; a tile has width 1.
 
-    `shape` is a tile's, in pixels, `pitch` from row to row in tile heights, `largest` in inches.
+    Args:
+        rows: Number of rows.
+        columns: Number of columns.
+        shape: Height and width of a tile in pixels.
+        pitch: Distance between rows in tile heights.
+        largest: Maximum width of a tile in inches.
     """
     inches = min(largest, (WIDTH - 1.0) / columns)
     height = rows * pitch * shape[0] / shape[1]
@@ -79,12 +84,12 @@ def draw_tiles(
     names: Sequence[str] = (),
     colors: np.ndarray | None = None,
 ) -> None:
-    """Draw tiles (rows, columns, y, x, channels), uint8, with row names or colors of frames."""
+    """Draw uint8 tiles (rows, columns, y, x, channels) with row names or colored frames."""
     height = tiles.shape[2] / tiles.shape[3]
     for i, j in np.ndindex(*tiles.shape[:2]):
         x, y, side = left + j, pitch * height * i, 0.92
         extent = (x, x + side, y + side * height, y)
-        # One channel is drawn as grey, whatever its range.
+        # imshow would rescale a single channel and color it.
         image = np.repeat(tiles[i, j], 3 // tiles.shape[4], axis=2)
         axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest")
         if colors is not None:
@@ -97,7 +102,7 @@ def draw_tiles(
 
 
 def lay_out(patches: np.ndarray) -> np.ndarray:
-    """Return a grid of patches (i, j, y, x, channels) as one image with white lines between them.
+    """Join a grid of patches (i, j, y, x, channels) to an image with white lines between them.
 
     >>> lay_out(np.zeros((2, 1, 4, 4, 1), np.uint8))[:, 0, 0]
     array([  0,   0,   0,   0, 255,   0,   0,   0,   0], dtype=uint8)
@@ -110,5 +115,5 @@ def lay_out(patches: np.ndarray) -> np.ndarray:
     return canvas[: i * (y + line) - line, : j * (x + line) - line]
 
 
-#: By the name of the arrays' file.
+#: Drawing functions by name of the file with the arrays.
 DRAW = {"neighbours": neighbors_figure, "units": units_figure, "augmented": augmented_figure}

@@ -1,4 +1,4 @@
-"""Contrastive predictive coding on images (van den Oord et al. 2018, section 3.2; CPC v2)."""
+"""The kind "image": patches of images (van den Oord et al. 2018, section 3.2; CPC v2)."""
 
 import functools
 import math
@@ -28,12 +28,12 @@ PROBES = Probes(
     probe_tasks,
     feature_sets,
     lambda config: places_of(config, config.data.name),
-    unranked=("fine_tuned", "supervised", "neighbours", "units"),  # not asked of each feature
+    unranked=("fine_tuned", "supervised", "neighbours", "units"),  # do not compare features
 )
 
 
 def make_problem(plan: Plan, data: ImageData) -> Problem:
-    """Return model and batches of a plan."""
+    """Return the model, batches and labels of a plan."""
     config, held_out = plan.config, None
     batch_size = config.data.batch_size
     draw = functools.partial(
@@ -44,9 +44,9 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
     )
     if config.evaluate.num_images > 0:
         draw_test = draw(data.test, seed=config.seed + 1)
-        # Each image once: copies of a candidate would make N larger than what it tells apart.
-        wanted, there = -(-config.evaluate.num_images // batch_size), len(data.test) // batch_size
-        held_out = HeldOut(draw_test, draw_test, min(wanted, there))
+        # Each image at most once, since copies of a candidate would inflate N.
+        wanted, most = -(-config.evaluate.num_images // batch_size), len(data.test) // batch_size
+        held_out = HeldOut(draw_test, draw_test, min(wanted, most))
     return Problem(
         plan=plan,
         model=build_model(config),
@@ -61,7 +61,7 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
-    """Return the rows ahead that are predicted, from the first without a pixel of the context."""
+    """Return the predicted offsets, by default from the first that shares no pixel with c."""
     options = config.model
     first = options.first_offset or models.first_clean_offset(options.patch, options.stride)
     offsets = tuple(range(first, first + options.num_offsets))
@@ -70,13 +70,13 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the latents and predictions of an image, if the values of a config go together."""
+    """Validate a config; return the latents and predictions of an image."""
     check_shared(config)
     reject(config,
         (side_of(config) > config.data.size, "augment.crop data.size",
-         "a crop is at most as large as the image"),
+         "the crop exceeds the image; lower augment.crop"),
         (config.augment.jitter > config.model.patch, "augment.jitter model.patch",
-         "a part of a patch is at most as large as it"),
+         "the part exceeds the patch; lower augment.jitter"),
     )  # fmt: skip
     offsets, module = choose_offsets(config), build_model(config).module
     width = config.model.target_width or build_encoder(config.model, jnp.float32)[1]
@@ -88,7 +88,7 @@ def geometry(config: Config) -> Geometry:
 
 
 def build_model(config: Config) -> models.Model:
-    """Return encoder, contexts and predictors by the config's words."""
+    """Return the encoder, context networks and predictors of a config."""
     options, offsets = config.model, choose_offsets(config)
     dtype = jnp.dtype(options.dtype)
     encoder, width = build_encoder(options, dtype)
@@ -115,15 +115,15 @@ def build_model(config: Config) -> models.Model:
 def build_encoder(
     options: Config, dtype: Any
 ) -> tuple[models.SmallConvEncoder | models.ResNet, int]:
-    """Return the encoder of a patch, and the width of its latents."""
+    """Return the encoder of patches and the width of its latents."""
     if options.encoder == "small":
         widths = (options.width // 4, options.width // 2, options.width)
         return models.SmallConvEncoder(widths, norm=options.norm, dtype=dtype), options.width
     name, depth = options.encoder[:6], options.encoder[6:]
     if name != "resnet" or not depth.isdecimal():
         raise UserError(
-            f"model.encoder is {options.encoder!r}: choose small, or resnet and a depth, such as "
-            "resnet18"
+            "model.encoder must be small, or resnet with a depth such as resnet18 "
+            f"(got {options.encoder!r})"
         )
     stages = models.resnet_stages(int(depth), options.stages or None)
     encoder = models.ResNet(
@@ -137,7 +137,7 @@ def build_encoder(
 
 
 def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return outputs and positions of each direction; without a label an image is a group."""
+    """Return the outputs and positions of each direction; an unlabeled image is its own group."""
     label, sequence = batch["label"], batch["sequence"]
     group = jnp.where(label < 0, -1 - sequence, label)
     return [
@@ -147,12 +147,12 @@ def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
 
 
 def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
-    """Write some images' patches as they are, and as training sees them, for the page."""
+    """Write the patches of some training images, plain and augmented, for the page."""
     draw = make_image_batches(data.train, batch_size=config.data.batch_size, seed=config.seed)
     save_augmented(workdir, config, draw(0))
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """Return the shape of an image's grid of patches."""
+    """Return the input of the model: the shape of a grid of patches."""
     patch, channels = config.model.patch, 1 if config.augment.grey else config.data.channels
     return {"kind": "image", "shape": [*grid_of(config), patch, patch, channels]}

@@ -1,6 +1,6 @@
-"""Probes of image features: classes from z, c, an untrained network, pixels, and few labels.
+"""Probes of image features: classes from z, c, an untrained network or pixels, and few labels.
 
-The network itself is also trained whole on the classes (CPC v2's fine-tuning).
+The whole network can also be trained on the classes, as in the fine-tuning of CPC v2.
 """
 
 import functools
@@ -33,7 +33,7 @@ from experiments.training.probes import (
 )
 from experiments.training.supervised import Recipe, hold_out, make_own_optimizer, train_on_labels
 
-#: Images to classes.
+#: Function from images to classes.
 Classify = Callable[[Any], np.ndarray]
 
 
@@ -46,10 +46,19 @@ def train_classifier(
     stop_by: Images | None = None,
     folder: pathlib.Path | None = None,
 ) -> tuple[Classify, str]:
-    """Train the network with a softmax on its pooled z on labels; return it, and how long it took.
+    """Train the network with a softmax layer on its pooled z.
 
-    It begins at `start`, if that is given, whose lower layers then learn less, and may end before
-    `probe.num_epochs` if images to stop by improve no more. The folder is for checkpoints.
+    Args:
+        config: Config of the run.
+        labelled: Training images.
+        model: Network to train.
+        prepare: Function (batch, rng, train) that cuts images into patches.
+        start: Variables to fine-tune, with layer-wise decay of the learning rate; None: random.
+        stop_by: Images for early stopping before `probe.num_epochs`.
+        folder: Folder for checkpoints.
+
+    Returns:
+        The classifier and a description of the training.
     """
     options = config.probe
     batch_size = min(config.data.batch_size, len(labelled))
@@ -60,7 +69,7 @@ def train_classifier(
 
     def pooled_z(params, extra, batch, rng, train):
         variables, x = {"params": params, **extra}, prepare(batch, rng, train)["x"]
-        if train and extra:  # batch norm sees the batch
+        if train and extra:  # batch norm updates its statistics
             z, extra = model.module.apply(variables, x, True, method="encode", mutable=list(extra))
         else:
             z, _ = model.embed(variables, x)
@@ -69,11 +78,11 @@ def train_classifier(
     def classes(answer, pixels):
         return embed_images(answer, pixels).argmax(1)
 
-    def accuracy(answer, held: Any = stop_by):
-        return (classes(answer, held.pixels) == held.labels).mean()
+    def accuracy(answer, images: Any = stop_by):
+        return (classes(answer, images.pixels) == images.labels).mean()
 
     decay = 1.0 if start is None else options.layer_decay
-    schedule = "constant" if stop_by else "cosine"  # the end is not known, or known
+    schedule = "constant" if stop_by else "cosine"  # early stopping makes the end unknown
     tx = make_own_optimizer(config, num_steps, decay, ("encoder",), schedule)
     recipe = Recipe(
         tx,
@@ -97,7 +106,7 @@ def train_classifier(
 
 
 def pool(grid: jax.Array, regions: int) -> jax.Array:
-    """Means of (b, i, j, d) over regions x regions parts of the grid, side by side: (b, f)."""
+    """Average a grid (b, i, j, d) over regions x regions parts, and concatenate them: (b, f)."""
     parts = [
         part.mean((1, 2))
         for rows in jnp.array_split(grid, regions, axis=1)
@@ -106,51 +115,51 @@ def pool(grid: jax.Array, regions: int) -> jax.Array:
     return jnp.concatenate(parts, -1)
 
 
-#: The strongest l2 that lbfgs tries, for a fit that has no label to choose its l2 by.
+#: The strongest l2 of lbfgs, used with a single label per class, which leaves none for validation.
 MAX_L2 = 1.0
-#: Features to scores of the classes.
+#: Function from features to scores of the classes.
 Predict = Callable[[Any], np.ndarray]
-#: Name -> features of the labelled and of the test images.
+#: Function from a name to features of the labelled and of the test images.
 Features = Callable[[str], tuple[np.ndarray, ...]]
 
 
 def check_data(config: Config, data: ImageData) -> None:
-    """Check, before the training, that these images can feed the probes."""
+    """Check before training that the images have the labels that probes need."""
     if not config.probe.tasks:
         return
     for which, part in (("probe_split", data.probe), ("test_split", data.test)):
         if not (part.labels >= 0).any():
             raise UserError(
-                f"no image of data.{which} ({config.data[which]}) has a label, but probes are "
-                "asked for: name a labelled split, or set probe.tasks to ()"
+                f"data.{which} ({config.data[which]}) has no labels, which probes need: choose a "
+                "labelled split, or set probe.tasks to ()"
             )
     fitted = set(config.probe.tasks) - {"neighbours", "units"}
     drawn = labelled_images(data.probe, config.probe.num_images, config.seed)
     classes = np.unique(drawn.labels)
     if fitted and len(classes) < 2:
-        few, advice = "", "give more classes"
+        few, advice = "", "add classes"
         if len(drawn) < (data.probe.labels >= 0).sum():
-            few = f" that probe.num_images ({config.probe.num_images}) draws"
-            advice = "raise probe.num_images, give more classes"
+            few = f" drawn by probe.num_images ({config.probe.num_images})"
+            advice = "raise probe.num_images, add classes"
         raise UserError(
-            f"all labelled images of data.probe_split ({config.data.probe_split}){few} are of the "
-            f"class {data.probe.class_names[classes[0]]!r}, but {', '.join(sorted(fitted))} tell "
-            f"classes apart: {advice}, or set probe.tasks to ()"
+            f"all labelled images of data.probe_split ({config.data.probe_split}){few} have the "
+            f"class {data.probe.class_names[classes[0]]!r}, but {', '.join(sorted(fitted))} need "
+            f"two: {advice}, or set probe.tasks to ()"
         )
     if fitted:
         names = data.test.class_names
         train, test = (count_labels(part.labels, names) for part in (data.probe, data.test))
-        advice = "name splits with the same classes, or set probe.tasks to ()"
+        advice = "choose splits with the same classes, or set probe.tasks to ()"
         check_known(train, test, names, "images", advice)
     grid = grid_of(config)
     reject(config,
         (config.probe.regions > min(grid), "probe.regions",
-         f"an image is cut into {grid[0]} by {grid[1]} patches; choose at most {min(grid)}"),
+         f"an image has {grid[0]} by {grid[1]} patches; choose at most {min(grid)}"),
     )  # fmt: skip
 
 
 def labelled_images(images: Images, most: int, seed: int) -> Images:
-    """Images that have a label; at most so many, drawn at random, unless it is 0."""
+    """Return the labelled images, or `most` of them at random; 0: all."""
     rows = np.flatnonzero(images.labels >= 0)
     if most and most < len(rows):
         rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
@@ -158,11 +167,11 @@ def labelled_images(images: Images, most: int, seed: int) -> Images:
 
 
 def make_features(config: Config, model: Model, variables: Any, *parts: Images) -> Features:
-    """Name -> the features (n, f) of each part, pooled over regions of the grid, computed once."""
+    """Return a cached function from a name to features (n, f) of each part, pooled over regions."""
     rng = jax.random.key(config.seed + 1)
 
     @functools.cache
-    def of_network(is_random: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+    def embed_parts(is_random: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         batch = prepare(config, {"x": jnp.asarray(parts[0].pixels[:1])}, rng, False)
         own = model.init(rng, batch) if is_random else variables
 
@@ -182,13 +191,13 @@ def make_features(config: Config, model: Model, variables: Any, *parts: Images) 
             ]
             return tuple(part / 255.0 for part in flat)
         *random, which = name.split()
-        return tuple(part["zc".index(which)] for part in of_network(bool(random)))
+        return tuple(part["zc".index(which)] for part in embed_parts(bool(random)))
 
     return features
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield the images with a label, to fit and to test on, and each feature, made when read."""
+    """Yield each feature, computed on demand, with the labelled probe and test images."""
     config, data = context.config, context.data
     labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
     test = labelled_images(data.test, 0, 0)
@@ -198,15 +207,15 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the scores of a feature under a linear probe, or by its nearest neighbours."""
+    """Yield the scores of a feature by a linear probe or by nearest neighbours."""
     options, (labelled, test, make) = context.config.probe, features.values
-    (train, held), num_classes = make(), len(test.class_names)
+    (train, held_out), num_classes = make(), len(test.class_names)
     if method == "linear":
         answer, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
-        found = answer(held)
+        found = answer(held_out)
     else:
         k = min(options.num_neighbours, len(train))
-        found = evaluate.knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
+        found = evaluate.knn_predict(train, labelled.labels, held_out, num_classes=num_classes, k=k)
         setting = f"k {k}"
     case = features.name, method
     yield from evaluate.image_scores(
@@ -221,15 +230,16 @@ def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> It
 
 
 def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the score of the same network, trained whole on the labels."""
+    """Yield the score of the same network, trained on the labels from random weights."""
     config, (labelled, test, _) = context.config, features.values
     numbers = np.arange(len(labelled))
-    held = hold_out(numbers, config.seed)
-    kept, stop_by = (select_images(labelled, n) for n in (np.setdiff1d(numbers, held), held))
+    held_out = hold_out(numbers, config.seed)
+    parts = np.setdiff1d(numbers, held_out), held_out
+    kept, stop_by = (select_images(labelled, rows) for rows in parts)
     folder = context.folder_of(f"supervised-{context.data.name}")
     own = functools.partial(prepare, config)
     answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
-    print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
+    print(f"supervised: {words}, by {len(held_out):,} held-out images of {len(labelled):,}")
     case = "supervised", "whole network"
     yield from evaluate.image_scores(
         {case: answer(test.pixels) == test.labels},
@@ -244,11 +254,11 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
 def fit_linear(
     solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> tuple[Predict, str]:
-    """Return a linear probe's scores (n, classes) of features, and what was chosen for it.
+    """Return the function of a linear probe to scores (n, classes), and a description of the fit.
 
-    With one label per class, lbfgs can set none aside to choose its l2 by, and takes the strongest.
+    With one label per class, lbfgs cannot validate its l2, and uses the strongest.
     """
-    if solver == "sgd":  # of the paper: 85,000 updates of 2048 images
+    if solver == "sgd":  # the paper: 85,000 updates of 2048 images
         updates = evaluate.Updates(
             min_updates=85_000, batch_size=2048, learning_rate=0.1, optimizer=evaluate.paper_sgd
         )
@@ -263,24 +273,24 @@ def fit_linear(
 
 
 def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield accuracy against the share of labels: of a frozen feature, or a fine-tuned network."""
+    """Yield the accuracy by fraction of labels, of a frozen feature or a fine-tuned network."""
     config, (labelled, test, make) = context.config, features.values
     options, unconverged = config.probe, []
     # The paper's 85,000 updates are meant for all labels.
     solver = "lbfgs" if options.solver == "sgd" else options.solver
 
-    def frozen(subset):
-        (train, held), labels = make(), labelled.labels[subset]
+    def probe_frozen(subset):
+        (train, held_out), labels = make(), labelled.labels[subset]
         score, note = fit_linear(solver, train[subset], labels, len(test.class_names))
         unconverged.append(note.endswith("not converged"))
-        return score(held).argmax(1)
+        return score(held_out).argmax(1)
 
-    def tuned(subset):
+    def fine_tune(subset):
         part, own = select_images(labelled, subset), functools.partial(prepare, config)
         start = context.variables if features.name == "z" else None
         return train_classifier(config, part, context.model, own, start)[0](test.pixels)
 
-    answer = frozen if mode == "frozen" else tuned
+    answer = probe_frozen if mode == "frozen" else fine_tune
     for fraction in options.fractions:
         raise_if_stopped()
         num_subsets = options.num_subsets if fraction < 1 else 1
@@ -302,7 +312,7 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
         yield score
 
 
-#: Probe tasks by name, with the features of those that do not use `probe.features`.
+#: Probe tasks by name, with their features if they do not use `probe.features`.
 TASKS = {
     "linear": ProbeTask("linear", functools.partial(class_scores, "linear")),
     "knn": ProbeTask("knn", functools.partial(class_scores, "knn")),
@@ -317,6 +327,6 @@ TASKS = {
 
 
 def probe_tasks(config: Config, data: ImageData) -> list[ProbeTask]:
-    """Return what `probe.tasks` asks of features, if these images can feed it."""
+    """Return the tasks in `probe.tasks`; check that the images have the labels they need."""
     check_data(config, data)
     return [task for name, task in TASKS.items() if name in config.probe.tasks]

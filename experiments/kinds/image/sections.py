@@ -1,4 +1,4 @@
-"""What only runs on images show on their page: neighbors, units, augmentation, the paper."""
+"""Page sections of image runs: neighbors, units, augmentation, and the paper's results."""
 
 import functools
 import pathlib
@@ -23,12 +23,12 @@ NUM_QUERIES, NUM_NEIGHBOURS, NUM_UNITS, NUM_PATCHES, NUM_AUGMENTED = 8, 8, 8, 12
 
 
 def save_neighbours(context: ProbeContext, features: FeatureSet) -> tuple[()]:
-    """Some test images and the labeled images nearest to them."""
+    """Write some test images and their nearest labeled images to probes/neighbours.npz."""
     labelled, test, make = features.values
-    gallery, held = make()
+    gallery, held_out = make()
     queries = np.arange(0, len(test), max(1, len(test) // NUM_QUERIES))[:NUM_QUERIES]
     k = min(NUM_NEIGHBOURS, len(gallery))
-    rows = np.asarray(nearest(gallery, held[queries], k=k).row)
+    rows = np.asarray(nearest(gallery, held_out[queries], k=k).row)
     write_latest(
         context.workdir / "probes" / "neighbours.npz",
         context.step,
@@ -42,7 +42,7 @@ def save_neighbours(context: ProbeContext, features: FeatureSet) -> tuple[()]:
 
 
 def save_units(context: ProbeContext, features: FeatureSet) -> tuple[()]:
-    """The patches that excite some units of z most (the paper's Figure 5)."""
+    """Write the patches that excite some units of z most to probes/units.npz."""
     config, _, model, variables, *_ = context
     _, test, _ = features.values
     size = 128
@@ -60,10 +60,10 @@ def save_units(context: ProbeContext, features: FeatureSet) -> tuple[()]:
     top = most_exciting((embed(test.pixels[s : s + size]) for s in starts), NUM_PATCHES)
     units = np.sort(np.argsort(-np.asarray(top.score)[:, 0], kind="stable")[:NUM_UNITS])
     _, i, j, *_ = cut(test.pixels[:1]).shape
-    image, place = np.divmod(np.asarray(top.row)[units], i * j)
+    image, patch = np.divmod(np.asarray(top.row)[units], i * j)
     patches = [
         [np.asarray(cut(test.pixels[[n]]))[0, p // j, p % j] for n, p in zip(*pair, strict=True)]
-        for pair in zip(image, place, strict=True)
+        for pair in zip(image, patch, strict=True)
     ]
     path = context.workdir / "probes" / "units.npz"
     write_latest(path, context.step, units=units, patches=to_uint8(np.asarray(patches)))
@@ -71,7 +71,7 @@ def save_units(context: ProbeContext, features: FeatureSet) -> tuple[()]:
 
 
 def save_augmented(workdir: pathlib.Path, config: Config, batch: Batch) -> None:
-    """Write some images' patches as they are, and as training sees them."""
+    """Write the patches of some images, plain and augmented, to probes/augmented.npz."""
     batch = {name: value[:NUM_AUGMENTED] for name, value in batch.items()}
     rng, own = jax.random.key(0), functools.partial(prepare, config)
     plain, augmented = (
@@ -83,7 +83,7 @@ def save_augmented(workdir: pathlib.Path, config: Config, batch: Batch) -> None:
 
 
 def to_uint8(x: np.ndarray) -> np.ndarray:
-    """From [-1, 1] to pixels."""
+    """Convert values in [-1, 1] to uint8 pixels."""
     return np.clip(np.round((x + 1) * 127.5), 0, 255).astype(np.uint8)
 
 
@@ -95,47 +95,46 @@ WORDS = Words(
     near="a patch close by",
     ahead="rows ahead",
     tested="images",
-    features=("z", "c"),  # the paper's probe of images is on the encoder's output
+    features=("z", "c"),  # the paper probes the output of the encoder
     baselines=("pixels",),
     titles={"pixels": "raw pixels"},
 )
-#: By file under probes/: title and caption of its figure.
+#: File name under probes/ -> title and caption of its figure.
 CAPTIONS = {
     "neighbours": (
         "Nearest neighbors",
-        "Left: test images. To the right: the labeled images whose z, pooled over the grid, is "
-        "most similar by cosine, nearest first. Green: same class; red: the class named.",
+        "Left: test images. Right: the labeled images whose z, pooled over the grid, has the "
+        "largest cosine, nearest first. Green: same class; red: another class, named below.",
     ),
     "units": (
         "Patches that excite a unit most (the paper's Figure 5)",
-        "Each row is one dimension of z and the patches of test images at which it is largest, "
-        "strongest first. A unit that has learned something responds to one kind of thing.",
+        "Each row is one dimension of z with the patches of test images at which it is largest, "
+        "strongest first. A trained unit should respond to one kind of content.",
     ),
     "augmented": (
-        "Patches as training sees them",
-        "The overlapping patches of some training images, side by side: above without and below "
-        "with the augmentation used in training. If a person can no longer recognize them, it is "
-        "too strong.",
+        "Patches in training",
+        "The overlapping patches of some training images, above without and below with the "
+        "augmentation of training. If a person can no longer recognize them, it is too strong.",
     ),
 }
 
 
 def paper_section(run: Run) -> Section | None:
-    """Return the paper's probes of ImageNet, and what of them can be compared."""
+    """Return the paper's probes of ImageNet, with a note on comparability."""
     if not len(run.scores):
         return None
     note = (
-        "The paper probes features of ImageNet, so absolute values are not comparable with those "
-        "of other images, but the order is: above the untrained network and above raw pixels, and "
-        "more so with few labels. CPC v2 reaches the accuracy of a network trained from pixels "
-        "with 2 to 5 times fewer labels."
+        "The paper probes features of ImageNet, so accuracies on other images are not comparable. "
+        "The order is: CPC should be above the untrained network and raw pixels, more so with few "
+        "labels. CPC v2 reaches the accuracy of a network trained from pixels with 2 to 5 times "
+        "fewer labels."
     )
-    return Section("Beside the paper", [note], details=[imagenet_table()])
+    return Section("Comparison with the paper", [note], details=[imagenet_table()])
 
 
 def images_section(run: Run) -> Section:
-    """Return neighbors, units and augmentation as images, and which of them are missing."""
-    from experiments.kinds.image.figures import DRAW  # seconds, for which no training waits
+    """Return the figures of neighbors, units and augmentation, and list missing ones."""
+    from experiments.kinds.image.figures import DRAW  # slow: it imports matplotlib
 
     figures, problems, absent = [], [], []
     for name, (title, caption) in CAPTIONS.items():
@@ -146,19 +145,19 @@ def images_section(run: Run) -> Section:
         try:
             arrays = read_arrays(path)
         except UserError as error:
-            problems.append(f"A figure is left out: {error}; fit the probes again.")
+            problems.append(f"A figure is missing: {error}; fit the probes again.")
             continue
         figures.append(Figure(name, DRAW[name](arrays), title, caption))
     if absent:
         problems.append(
-            f"Not recorded yet: {', '.join(absent)}; the probe command on this directory adds "
-            "what its config asks for."
+            f"Not recorded yet: {', '.join(absent)}; cpc probe on this directory adds the figures "
+            "in probe.tasks."
         )
     return Section("Images", problems, figures)
 
 
 def imagenet_table() -> Table:
-    """Return the paper's probes of images."""
+    """Return the table of the paper's probes of ImageNet."""
     import pandas as pd
 
     rows = pd.DataFrame(IMAGENET, columns=["method", "network", "top-1, %", "top-5, %"])
@@ -166,7 +165,7 @@ def imagenet_table() -> Table:
     return Table(
         "The paper's linear probes of ImageNet",
         rows,
-        f"{IMAGENET_SOURCE}. A dash is not given.",
+        f"{IMAGENET_SOURCE}. A dash: not reported.",
         {"top-1, %": ".1f", "top-5, %": ".1f"},
         strong,
     )

@@ -1,4 +1,4 @@
-"""What an agent has learned: its return, the bound on what it predicts, what its memory keeps."""
+"""Evaluation of an agent: its return, the bound of its predictions, and probes of its memory."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -17,40 +17,40 @@ from experiments.command.config import Config
 from experiments.kinds.rl import step as steps
 from experiments.training.records import describe_offsets
 
-#: Environments of an evaluation: as many candidates.
+#: Environments of an evaluation, and thus candidates.
 NUM = 256
-#: Steps of which a probe is fitted are a multiple of this, if there are as many.
+#: Probes are fitted on a multiple of this number of steps, if possible, to compile few sizes.
 ROWS = 512
 L2 = 1e-3
 TRACKER = Tracker(True, steps.STRICT.name)
 
 
 class Watched(NamedTuple):
-    """An agent at play, (t, b)."""
+    """A rollout of an agent, (t, b), with its features and its bound."""
 
     rollout: rl.Rollout
     features: dict[str, Any]
-    """By name, (t, b, width): c, z, and those of the agent before it was trained."""
+    """Name -> features (t, b, width): c, z, and c of the untrained agent."""
     sums: OffsetSums
-    """Of the strict bound."""
+    """Sums of the strict bound."""
 
 
 def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
-    """Return watch(params, seed): the agent in environments of its own, to be jitted or vmapped."""
+    """Return watch(params, seed), which lets the agent act; it can be jitted and vmapped."""
     agent = task.agent
 
     def watch(params, seed):
         root = jax.random.fold_in(jax.random.key(seed), 3)
-        of_worlds, of_steps, of_params = jax.random.split(root, 3)
+        worlds_rng, steps_rng, params_rng = jax.random.split(root, 3)
         memory = agent.begin(NUM)
         environment = task.many(NUM)
-        worlds = rl.begin(environment, memory, NUM, of_worlds, config.environment.stagger)
+        worlds = rl.begin(environment, memory, NUM, worlds_rng, config.environment.stagger)
         act = functools.partial(steps.take_step, agent, params)
-        _, rollout = rl.roll_out(environment, act, worlds, of_steps, config.evaluate.num_steps)
-        heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
-        out: Any = agent.apply({"params": params}, heard, memory)
-        untrained = agent.init(of_params, Heard(*(x[:1] for x in heard)), memory)["params"]
-        before: Any = agent.apply({"params": untrained}, heard, memory)
+        _, rollout = rl.roll_out(environment, act, worlds, steps_rng, config.evaluate.num_steps)
+        inputs = Heard(rollout.observation, rollout.previous, rollout.is_first)
+        out: Any = agent.apply({"params": params}, inputs, memory)
+        untrained = agent.init(params_rng, Heard(*(x[:1] for x in inputs)), memory)["params"]
+        before: Any = agent.apply({"params": untrained}, inputs, memory)
         features = {"c": out.c, "z": out.z, "random c": before.c}
         _, sums = steps.predict(config, agent, params, out.z, out.c, rollout, steps.STRICT)
         return Watched(rollout, features, sums)
@@ -59,12 +59,12 @@ def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
 
 
 def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
-    """Return the records of an evaluation: returns, if an episode is whole, and the bound."""
+    """Return the records of an evaluation: the return of complete episodes, and the bound."""
     rollout = watched.rollout
     is_last = np.asarray(rollout.is_last)
     ended = np.cumsum(is_last, axis=0) - is_last
-    # The first was not begun here. As many of each environment: else the short ones would count
-    # more often than the long ones, which the end cuts off.
+    # Episode 0 began before the rollout. All environments contribute the same number of episodes,
+    # since short episodes would otherwise be overrepresented.
     whole = is_last & (ended > 0) & (ended < is_last.sum(axis=0).min())
     records: list[dict[str, Any]] = []
     if whole.any():
@@ -72,8 +72,8 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
         records.append({k: float((x * whole).sum()) / whole.sum() for k, x in sums.items()})
     else:
         print(
-            f"no return: in {len(is_last)} steps not every environment had a whole episode: raise "
-            "evaluate.num_steps"
+            f"the return is not reported: in {len(is_last)} steps not every environment completed "
+            "an episode; raise evaluate.num_steps"
         )
     if config.cpc.weight:
         track, offsets = TRACKER(watched.sums), range(1, config.cpc.num_offsets + 1)
@@ -82,9 +82,9 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
 
 
 def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.ndarray]]:
-    """Yield scores of what the memory keeps, and the log-probabilities behind them (t, b, classes).
+    """Yield the scores of linear probes of the memory, and log-probabilities (t, b, classes).
 
-    Probes are linear, fitted on half of the environments and asked of the others.
+    Probes are fitted on half of the environments and tested on the other half.
     """
     for name, values in watched.rollout.facts.items():
         values = np.asarray(values)
@@ -94,10 +94,10 @@ def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.n
         labels = np.maximum(values, 0)
         num_classes = int(labels.max()) + 1
         is_first_half = np.arange(NUM) < NUM // 2
-        fitted, asked = counts & is_first_half, counts & ~is_first_half
+        fitted, tested = counts & is_first_half, counts & ~is_first_half
         chosen = np.flatnonzero(fitted)
-        chosen = chosen[: max(len(chosen) // ROWS, 1) * ROWS]  # few sizes to compile
-        chance = np.bincount(labels[asked]).max() / asked.sum()
+        chosen = chosen[: max(len(chosen) // ROWS, 1) * ROWS]
+        chance = np.bincount(labels[tested]).max() / tested.sum()
         for features, x in watched.features.items():
             x = np.asarray(x, np.float32)
             x = x.reshape(-1, x.shape[-1])
@@ -105,12 +105,12 @@ def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.n
                 x[chosen], labels.ravel()[chosen], num_classes=num_classes, l2s=(L2,)
             )
             log_probs = predict(probe, x).reshape(*labels.shape, -1)
-            right = (log_probs.argmax(-1) == labels) & asked
-            own = asked.sum(0) > 0
-            low, high = bootstrap_interval(right.sum(0)[own] * 1.0, asked.sum(0)[own])
+            right = (log_probs.argmax(-1) == labels) & tested
+            own = tested.sum(0) > 0
+            low, high = bootstrap_interval(right.sum(0)[own] * 1.0, tested.sum(0)[own])
             score = Score(
                 name, config.environment.name, "step", features, "linear", "accuracy",
-                float(right.sum() / asked.sum()), low, high, float(chance), seed=config.seed,
-                num_train=len(chosen), num_test=int(asked.sum()), setting=describe_fit(probe),
+                float(right.sum() / tested.sum()), low, high, float(chance), seed=config.seed,
+                num_train=len(chosen), num_test=int(tested.sum()), setting=describe_fit(probe),
             )  # fmt: skip
             yield score, log_probs

@@ -1,4 +1,4 @@
-"""What only an agent shows on its page: returns, an episode, what its ball tells exactly."""
+"""Page sections of agents: returns, an episode, and the exact information of the hidden ball."""
 
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
 WORDS = Words(
     examples="environments",
     tested="environments",
-    titles={"c": "memory, c", "z": "what is seen alone, z"},
+    titles={"c": "memory, c", "z": "current observation, z"},
 )
 
 
 def agent_section(run: Run) -> Section:
-    """Return what the agent is, its returns, an episode, and what its ball tells exactly."""
+    """Return the section on the agent: its returns, an episode, and exact information."""
     config, name = run.config, run.config.get("environment", {}).get("name", "")
     weight = config.get("cpc", {}).get("weight", 0)
     lead = f"{config.get('policy', {}).get('name')} on {name}, CPC at weight {weight:g}."
@@ -32,7 +32,7 @@ def agent_section(run: Run) -> Section:
         outcome = f"The trained policy has a mean return of {found[-1]:.2f}."
     figures = figure_of("returns", returns_figure(run), "Return", RETURN)
     episode = episode_figure(run.workdir, name)
-    figures += figure_of("episode", episode, "An episode, and what the memory believes", EPISODE)
+    figures += figure_of("episode", episode, "An episode, and the belief of the memory", EPISODE)
     return Section("Agent", [lead, outcome], figures, ball_tables(run, name))
 
 
@@ -41,17 +41,17 @@ RETURN = (
     "policy."
 )
 EPISODE = (
-    "One row per step. Shade: the probability that a linear probe of the memory gives each column. "
-    "Filled circle: the ball while it is seen; ring: the hidden ball; bar: the paddle."
+    "One row per step. Shade: the probability of each column by a linear probe of the memory. "
+    "Filled circle: the visible ball; ring: the hidden ball; bar: the paddle."
 )
 BALL = (
-    "By enumeration, of the ball alone; the paddle adds to it. The bound's candidates are the "
-    "latents of 255 other environments at the same time, each of which could itself be a positive."
+    "By enumeration, for the ball alone; the paddle adds to it. The bound's candidates are the "
+    "latents of 255 other environments at the same time, which have the positive's distribution."
 )
 
 
 def ball_tables(run: Run, name: str) -> list[Table]:
-    """Return the exact information that the hidden ball's past has of its future, by offset."""
+    """Return the exact information between past and future of the hidden ball, by offset."""
     kind, _, variant = name.partition(":")
     offsets = [int(k) for k in sorted(run.offsets.offset.unique()) if k < ROWS]
     if kind != "hidden_ball" or not offsets:
@@ -62,7 +62,7 @@ def ball_tables(run: Run, name: str) -> list[Table]:
 
 
 def returns_figure(run: Run) -> Any:
-    """Draw the return over the frames gone through; None if no episode has ended."""
+    """Plot the return over the frames; None before an episode has ended."""
     train = run.train
     if train.empty or "return" not in train:
         return None
@@ -73,7 +73,7 @@ def returns_figure(run: Run) -> Any:
 
 
 def episode_figure(workdir: Path, name: str) -> Any:
-    """Draw where the ball is, is seen and is believed to be, a row per step; None of others."""
+    """Draw the position, visibility and belief of the ball by step; None for other environments."""
     path = workdir / "episode.npz"
     if not name.startswith("hidden_ball") or not path.exists():
         return None
@@ -87,11 +87,11 @@ def episode_figure(workdir: Path, name: str) -> Any:
     axes.imshow(shown, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.grid(visible=False)
     pictures = seen[:, : ROWS * COLUMNS].reshape(len(seen), ROWS, COLUMNS).sum(1)
-    for row, (picture, place) in enumerate(zip(pictures, hidden, strict=True)):
+    for row, (picture, column) in enumerate(zip(pictures, hidden, strict=True)):
         if picture.any():
             axes.plot(picture.argmax(), row, "o", color=INK, markersize=9)
-        elif place >= 0:
-            axes.plot(place, row, "o", color=INK, markersize=9, markerfacecolor="none")
+        elif column >= 0:
+            axes.plot(column, row, "o", color=INK, markersize=9, markerfacecolor="none")
         paddle = seen[row, ROWS * COLUMNS :].argmax()
         axes.plot([paddle - 0.4, paddle + 0.4], [row + 0.38] * 2, color=ORANGE, linewidth=3)
     axes.axhline(SEEN - 0.5, color=GRAY, linewidth=0.8)

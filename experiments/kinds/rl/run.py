@@ -1,4 +1,4 @@
-"""A run of an agent: rollouts and steps through the loop of all runs, an evaluation, the page."""
+"""Training of an agent with the common loop, its evaluation, and its page."""
 
 import functools
 import math
@@ -22,31 +22,31 @@ from experiments.training.loop import Training, run_training
 from experiments.training.problem import Work
 from experiments.training.records import describe_offsets
 
-#: watch(params, seed) of `evaluate.watcher`.
+#: The function returned by `evaluate.watcher`.
 Watch: TypeAlias = Callable[[Any, Any], evaluate.Watched]
 ON_ONE_DEVICE = True
 
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
-    """Return the config of an agent, checked."""
+    """Return a config after validation."""
     check_config(config, KEYS)
     step.make_task(config)
     return config
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> None:
-    """Return nothing: the environment makes what an agent sees."""
+    """Return None, since the environment generates the data."""
 
 
 def make_work(
     kind: Any, config: Config, data: None, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return what trains an agent, probes its memory, and keeps an episode for the page."""
+    """Return the functions that train an agent, evaluate it, and write its page."""
     task = step.make_task(config)
     watch = jax.jit(evaluate.watcher(config, task))
 
     def write_page(folder: pathlib.Path) -> pathlib.Path:
-        from experiments.kinds.rl import page  # matplotlib takes seconds
+        from experiments.kinds.rl import page  # slow: it imports matplotlib
 
         words = page.WORDS if config.cpc.weight else page.WORDS._replace(features=())
         return report.write_report(folder, words, (page.agent_section,))
@@ -61,7 +61,7 @@ def make_work(
 def train(
     config: Config, task: step.Task, watch: Watch, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> tuple[str, TrainState]:
-    """Train to the end or to a signal; returns the signal's name, and the state."""
+    """Train to the end or a signal; return the name of the signal and the state."""
     per_launch = task.steps_per_launch
     state = replicate(jax.jit(task.init)(jnp.uint32(config.seed)), mesh)
     size = config.environment.num * config.policy.unroll / per_launch / 1e3, "k frames"
@@ -75,7 +75,7 @@ def train(
     training = Training(
         state,
         jit_step(task.launch, state),
-        lambda first: iter(lambda: 0, 1),  # what a launch needs, it makes
+        lambda first: iter(lambda: 0, 1),  # launches take no batch
         num_steps=num_steps,
         per_step=size,
         summarize=make_summary(config, task),
@@ -94,8 +94,8 @@ def train(
 def make_summary(
     config: Config, task: step.Task
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Turn the sums of a window of steps into its record."""
-    # Positives cannot lie at an episode's begin, so that log N - L is only an estimate here.
+    """Return a function from the sums over some steps to their record."""
+    # The first steps of an episode are never positives, so log N - L is only an estimate.
     tracker = Tracker(False, config.cpc.rule)
     per_step = config.environment.num * config.policy.unroll / task.steps_per_launch
 
@@ -117,26 +117,26 @@ def make_summary(
 
 
 def finish(config: Config, watch: Watch, folder: pathlib.Path, state: TrainState) -> None:
-    """Probe the memory, and keep an episode for the page."""
+    """Probe the memory, and write an episode for the page."""
     if not config.evaluate.num_steps:
         return
     watched = jax.device_get(watch(state.params, config.seed))
-    probed = list(evaluate.probe_memory(config, watched))
-    scores = [score._replace(step=int(state.step)) for score, _ in probed]
+    probes = list(evaluate.probe_memory(config, watched))
+    scores = [score._replace(step=int(state.step)) for score, _ in probes]
     write_scores(folder, scores)
     print_scores(scores)
-    own = evaluate.NUM // 2  # no probe was fitted on the others
-    rollout = jax.tree.map(lambda x: np.asarray(x)[:, own:], watched.rollout)
+    half = evaluate.NUM // 2  # probes were fitted on the first half
+    rollout = jax.tree.map(lambda x: np.asarray(x)[:, half:], watched.rollout)
     ends = np.cumsum(rollout.is_last, 0) - rollout.is_last
-    whole = np.flatnonzero(ends[-1] > 1)  # the first episode was not begun here
+    whole = np.flatnonzero(ends[-1] > 1)  # episode 0 began before the rollout
     if not whole.size:
         return
     column = int(whole[0])
-    at = ends[:, column] == 1
-    shown = ("observation", "action", "reward")
-    arrays = {name: getattr(rollout, name)[at, column] for name in shown}
-    for score, log_probs in probed:
+    rows = ends[:, column] == 1
+    names = ("observation", "action", "reward")
+    arrays = {name: getattr(rollout, name)[rows, column] for name in names}
+    for score, log_probs in probes:
         if score.features == "c":
-            arrays[f"belief_{score.task}"] = np.exp(log_probs[:, own:][at, column])
-            arrays[f"fact_{score.task}"] = rollout.facts[score.task][at, column]
+            arrays[f"belief_{score.task}"] = np.exp(log_probs[:, half:][rows, column])
+            arrays[f"fact_{score.task}"] = rollout.facts[score.task][rows, column]
     write_arrays(folder / "episode.npz", **arrays)

@@ -1,8 +1,8 @@
-"""What a step of reinforcement learning is: a rollout, the policy's loss on it, and CPC's.
+"""Training steps of an agent: a rollout, the loss of the policy, and the loss of CPC.
 
-A launch collects a rollout with the parameters as they are, and then makes the steps that these
-data are good for: one of A2C, some of PPO. All that it begins with is in the state, environments
-and memories too, so that it can be stopped, resumed, and vmapped over seeds.
+A launch collects a rollout with the current parameters, and then makes one step of A2C or several
+of PPO. The state includes the environments and memories, so that launches can be resumed, and
+vmapped over seeds.
 """
 
 import functools
@@ -22,8 +22,8 @@ from experiments.command.config import Config
 from experiments.training.checks import reject
 from experiments.training.objective import to_cosines
 
-#: Of each other environment the latent at the positive's time, if it could be a positive of this
-#: offset, too: draws from the very distribution of the positives, so that log N - L is a bound.
+#: The latents of all other environments at the positive's time that could be positives of the
+#: offset. They have the distribution of the positives, so that log N - L is a bound.
 STRICT = Rule(
     "one_per_episode",
     lambda anchor, candidate, offset: (
@@ -32,33 +32,33 @@ STRICT = Rule(
     independent=True,
     aligned=True,
 )
-#: By how many environments the targets of the control are off.
+#: Shift of the control's targets, in environments.
 SHIFT = 1
 
 
 class Task(NamedTuple):
-    """What a config asks for."""
+    """Agent, environments and training functions of a config."""
 
     many: Callable[[int], rl.Environment]
-    """many(num) -> so many environments side by side, as one."""
+    """many(num) -> a vectorized environment."""
     agent: Agent
     steps_per_launch: int
     num_launches: int
     schedule: Callable[[Any], Any]
     init: Callable[[Any], TrainState]
-    """init(seed) -> the state before the first launch; to be jitted or vmapped."""
+    """init(seed) -> the initial state; can be jitted and vmapped."""
     launch: Callable[..., TrainState]
-    """launch(state) -> the state after one more rollout and its steps."""
+    """launch(state) -> the state after another rollout and its steps."""
 
 
 def check(config: Config) -> None:
-    """Check that the keys of a config go together."""
+    """Check that the keys of a config are consistent."""
     policy, cpc, num = config.policy, config.cpc, config.environment.num
     minibatch, predicted = num // policy.minibatches, cpc.num_environments
     is_alone = 1 in (minibatch, predicted) and cpc.rule != "own_sequence"
     reject(config,
         (cpc.weight and policy.unroll <= cpc.num_offsets, "policy.unroll cpc.num_offsets",
-         "a rollout has no step that far ahead; raise the first or lower the second"),
+         "offsets exceed a rollout; raise the first or lower the second"),
         (policy.name == "a2c" and (policy.epochs, policy.minibatches) != (1, 1),
          "policy.name policy.epochs policy.minibatches",
          "a2c makes one step on each rollout; set policy.epochs and policy.minibatches to 1, or "
@@ -68,17 +68,17 @@ def check(config: Config) -> None:
         (predicted > minibatch, "cpc.num_environments",
          f"a minibatch has {minibatch}; lower it, or set it to 0 for all of them"),
         (cpc.weight and is_alone, "cpc.rule environment.num cpc.num_environments",
-         "one environment is predicted at a step, and the rule takes its negatives from others; "
-         "raise environment.num or cpc.num_environments, or lower policy.minibatches"),
+         "a step predicts one environment, but the rule takes negatives from others; raise "
+         "environment.num or cpc.num_environments, or lower policy.minibatches"),
         (config.num_env_steps < num * policy.unroll, "num_env_steps",
          f"one rollout has {num * policy.unroll}; raise it, or lower environment.num or "
          "policy.unroll"),
         (config.environment.resets > num, "environment.resets environment.num",
-         "lower the first, or set it to 0 for as many"),
+         "lower the first, or set it to 0 for one per environment"),
         (not config.model.widths, "model.widths",
          "give the width of at least one layer"),
         (len(config.model.channels) != len(config.model.strides), "model.channels model.strides",
-         "give as many of one as of the other"),
+         "give the same number of both"),
     )  # fmt: skip
 
 
@@ -87,8 +87,8 @@ def make_agent(config: Config, environment: rl.Environment) -> Agent:
     model, shape = config.model, environment.observation_shape
     if model.encoder == "conv" and len(shape) != 3:
         raise UserError(
-            f"model.encoder is conv, and {config.environment.name} shows {shape}, no picture "
-            "(y, x, channels): set model.encoder=dense"
+            f"model.encoder is conv, but observations of {config.environment.name} have shape "
+            f"{shape}, not (y, x, channels): set model.encoder=dense"
         )
     encoder = DenseEncoder(tuple(model.widths))
     if model.encoder == "conv":
@@ -105,7 +105,7 @@ def make_agent(config: Config, environment: rl.Environment) -> Agent:
 
 
 def make_task(config: Config) -> Task:
-    """Return what a config asks for."""
+    """Return the agent, environments and training functions of a config."""
     check(config)
     policy, num = config.policy, config.environment.num
     environment = rl.make_environment(config.environment.name)
@@ -123,11 +123,11 @@ def make_task(config: Config) -> Task:
 
     def init(seed):
         root = jax.random.key(seed)
-        of_params, of_worlds, rng = (jax.random.fold_in(root, i) for i in range(3))
+        params_rng, worlds_rng, rng = (jax.random.fold_in(root, i) for i in range(3))
         memory = agent.begin(num)
-        worlds = rl.begin(together, memory, num, of_worlds, config.environment.stagger)
+        worlds = rl.begin(together, memory, num, worlds_rng, config.environment.stagger)
         first = Heard(worlds.observation[None], worlds.previous[None], worlds.is_first[None])
-        params = agent.init(of_params, first, memory)["params"]
+        params = agent.init(params_rng, first, memory)["params"]
         batches = jax.eval_shape(functools.partial(collect, params), worlds, rng)[1]
         one = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), batches)
         _, (_, metrics) = jax.eval_shape(loss_fn, params, worlds, one, rng)
@@ -144,19 +144,19 @@ def make_task(config: Config) -> Task:
 
 
 def make_collect(config: Config, agent: Agent, together: rl.Environment) -> Callable:
-    """collect(params, worlds, rng) -> (worlds a rollout later, its minibatches (steps, ...))."""
+    """Return collect(params, worlds, rng) -> (worlds after a rollout, minibatches (steps, ...))."""
     policy, num = config.policy, config.environment.num
     num_minibatches = policy.epochs * policy.minibatches
     act = functools.partial(take_step, agent)
 
     def collect(params, worlds, rng):
-        of_rollout, of_parts = jax.random.split(rng)
+        rollout_rng, order_rng = jax.random.split(rng)
         before = worlds.memory
         worlds, rollout = rl.roll_out(
-            together, functools.partial(act, params), worlds, of_rollout, policy.unroll
+            together, functools.partial(act, params), worlds, rollout_rng, policy.unroll
         )
-        seen, came, is_first = worlds.observation, worlds.previous, worlds.is_first
-        _, values, _ = act(params, seen[None], came[None], is_first[None], worlds.memory)
+        last = worlds.observation[None], worlds.previous[None], worlds.is_first[None]
+        _, values, _ = act(params, *last, worlds.memory)
         advantages, targets = rl.gae(
             rollout.reward,
             rollout.value,
@@ -169,13 +169,13 @@ def make_collect(config: Config, agent: Agent, together: rl.Environment) -> Call
         if num_minibatches == 1:
             return worlds, jax.tree.map(lambda x: x[None], {**whole, "memory": before})
         orders = jax.vmap(lambda key: jax.random.permutation(key, num))(
-            jax.random.split(of_parts, policy.epochs)
+            jax.random.split(order_rng, policy.epochs)
         ).reshape(num_minibatches, -1)
 
-        def pick(tree, axis):
+        def gather(tree, axis):
             return jax.tree.map(lambda x: jnp.moveaxis(jnp.take(x, orders, axis), axis, 0), tree)
 
-        return worlds, {**pick(whole, 1), "memory": pick(before, 0)}
+        return worlds, {**gather(whole, 1), "memory": gather(before, 0)}
 
     return collect
 
@@ -183,35 +183,35 @@ def make_collect(config: Config, agent: Agent, together: rl.Environment) -> Call
 def take_step(
     agent: Agent, params: Any, observation: Any, previous: Any, is_first: Any, memory: Any
 ) -> tuple[Any, Any, Any]:
-    """Return logits, values and the memory after steps, as `cpc.rl.roll_out` asks for them."""
-    heard = Heard(observation, previous, is_first)
-    out: Any = agent.apply({"params": params}, heard, memory)
+    """Return logits, values and the new memory, as the policy of `cpc.rl.roll_out`."""
+    inputs = Heard(observation, previous, is_first)
+    out: Any = agent.apply({"params": params}, inputs, memory)
     return out.logits, out.values, out.memory
 
 
 def make_loss(config: Config, agent: Agent) -> Callable:
-    """loss_fn(params, worlds, batch, rng) -> (loss, (worlds, metrics)), of a minibatch."""
+    """Return loss_fn(params, worlds, minibatch, rng) -> (loss, (worlds, metrics))."""
     policy, cpc, is_ppo = config.policy, config.cpc, config.policy.name == "ppo"
 
     def loss_fn(params, worlds, batch, rng):
         steps: rl.Rollout = batch["steps"]
-        heard = Heard(steps.observation, steps.previous, steps.is_first)
-        out: Any = agent.apply({"params": params}, heard, batch["memory"])
+        inputs = Heard(steps.observation, steps.previous, steps.is_first)
+        out: Any = agent.apply({"params": params}, inputs, batch["memory"])
         log_probs = rl.log_prob(out.logits, steps.action)
         if is_ppo:
             advantages = rl.standardize(batch["advantages"])
-            of_policy = rl.ppo_loss(log_probs, steps.log_prob, advantages, policy.clip)
-            of_values = rl.value_loss(
+            policy_loss = rl.ppo_loss(log_probs, steps.log_prob, advantages, policy.clip)
+            value_loss = rl.value_loss(
                 out.values, batch["targets"], old_values=steps.value, clip=policy.clip
             )
         else:
-            of_policy = rl.policy_gradient_loss(log_probs, batch["advantages"])
-            of_values = rl.value_loss(out.values, batch["targets"])
+            policy_loss = rl.policy_gradient_loss(log_probs, batch["advantages"])
+            value_loss = rl.value_loss(out.values, batch["targets"])
         entropy = rl.entropy(out.logits)
-        loss = (of_policy + policy.value * of_values - policy.entropy * entropy).mean()
+        loss = (policy_loss + policy.value * value_loss - policy.entropy * entropy).mean()
         metrics = {
-            "policy_loss": of_policy.mean(),
-            "value_loss": of_values.mean(),
+            "policy_loss": policy_loss.mean(),
+            "value_loss": value_loss.mean(),
             "entropy": entropy.mean(),
             "episodes": steps.is_last.sum(),
             "episode_return": steps.episode_return.sum(),
@@ -223,8 +223,7 @@ def make_loss(config: Config, agent: Agent) -> Callable:
                 num = steps.is_first.shape[1]
                 drawn = jax.random.choice(rng, num, (cpc.num_environments,), replace=False)
                 parts = jax.tree.map(lambda x: x[:, drawn], parts)
-            z, c, of_parts = parts
-            value, sums = predict(config, agent, params, z, c, of_parts, RULES[cpc.rule])
+            value, sums = predict(config, agent, params, *parts, RULES[cpc.rule])
             loss += cpc.weight * value
             metrics |= {"offsets": sums}
         return loss, (worlds, metrics)
@@ -235,11 +234,11 @@ def make_loss(config: Config, agent: Agent) -> Callable:
 def predict(
     config: Config, agent: Agent, params: Any, z: Any, c: Any, steps: rl.Rollout, rule: Rule
 ) -> tuple[Any, OffsetSums]:
-    """Return the loss of CPC, the mean over offsets, and the sums of each."""
+    """Return the loss of CPC, averaged over offsets, and the sums of each offset."""
     cpc = config.cpc
     predictions: Any = agent.apply({"params": params}, c, steps.action, method="predict")
     outputs = CPCOutputs(*(jnp.swapaxes(x, 0, 1) for x in (z, c, predictions)))
-    if cpc.targets == "other":  # as much to compute, and nothing to know
+    if cpc.targets == "other":  # the control: same cost, but unpredictable targets
         outputs = outputs._replace(z=jnp.roll(outputs.z, SHIFT, axis=0))
     if cpc.cosine:
         outputs = to_cosines(outputs)
@@ -248,9 +247,9 @@ def predict(
 
 
 def positions(steps: rl.Rollout) -> Position:
-    """Return where the steps of a rollout (t, b) are, as (b, t).
+    """Return the positions (b, t) of the steps of a rollout (t, b).
 
-    A sequence is an episode; the group is how many steps ago it began.
+    A sequence is an episode; the group is the number of steps since its start.
     """
     episode = jnp.cumsum(steps.is_first.T, axis=1)
     b, t = episode.shape

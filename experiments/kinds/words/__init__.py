@@ -1,1 +1,1 @@
-"""Words: one experiment, all objectives, from maximum likelihood to InfoNCE."""
+"""The kind "words": word models trained by objectives from maximum likelihood to InfoNCE."""

@@ -1,4 +1,4 @@
-"""What a run's model knows: perplexity of held-out text, similarity of words; and its page."""
+"""Evaluation of word models: perplexity of held-out text, word similarity, and the page."""
 
 import pathlib
 from collections.abc import Callable
@@ -22,21 +22,21 @@ from cpc.results import Score, read_run
 from cpc.types import UserError
 from experiments.kinds.words.step import log_p_scores, look_up
 
-#: Words of which the neighbours are shown, as far as the text has them.
+#: Words whose neighbours the page shows, if the text contains them.
 SHOWN = ("water", "king", "mother", "run", "red", "happy", "city", "horse", "doctor", "music",
          "war", "house", "small", "three", "monday", "gold")  # fmt: skip
 
 
 def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], list[int]]:
-    """Return the scores of a run, and the rows of words to be shown."""
+    """Return the scores of a run, and the rows of the words that the page shows."""
     config, text, state = trained.config, trained.text, trained.state
     step, scores = int(state.step), []
     if config.evaluate.perplexity and len(text.test.tokens):
-        told = tell(trained, text.test.tokens, text.test.sentence_starts)
+        log_probs = tell(trained, text.test.tokens, text.test.sentence_starts)
         try:
-            scores += perplexity_scores(*told, features=config.model.name, data=text.name)
+            scores += perplexity_scores(*log_probs, features=config.model.name, data=text.name)
         except UserError as error:
-            log(f"no perplexity: {error}")
+            log(f"perplexity is not reported: {error}")
     vectors = np.asarray(state.params["tables"]["input"])
     index = {word: i for i, word in enumerate(text.train.vocabulary.words)}
     if config.evaluate.similarity:
@@ -47,38 +47,37 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
             score = analogy_score(vectors, index, questions, features=config.model.name)
             scores += [score] if score else []
         except UserError as error:
-            log(f"no word similarity: {error}")
+            log(f"word similarity is not reported: {error}")
     shown = [index[word] for word in SHOWN if word in index] or list(range(1, min(9, len(index))))
     return [score._replace(seed=config.seed, step=step) for score in scores], shown
 
 
 def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log p, log Z and sentence of each word of a text; of skip-gram, of each neighbour."""
+    """Return log p, log Z and the sentence of each word of a text, or of each skip-gram pair."""
     config, model, params = trained.config, trained.model, trained.state.params
-    if not model.is_causal:  # as `run.make` trains them: the unknown word is none
-        stays = np.asarray(tokens) > 0
-        tokens = np.asarray(tokens)[stays]
-        starts = np.unique(np.append(0, np.cumsum(stays))[starts])
-    wants = min(config.evaluate.max_places, len(tokens))
+    if not model.is_causal:  # `run.make` trains these models without the unknown word
+        is_known = np.asarray(tokens) > 0
+        tokens = np.asarray(tokens)[is_known]
+        starts = np.unique(np.append(0, np.cumsum(is_known))[starts])
+    most = min(config.evaluate.max_places, len(tokens))
     size = 128
-    num, reach = max(1, -(-wants // size)), model.reach
+    num, reach = max(1, -(-most // size)), model.reach
     words, sentences = np.full((2, num * size + 2 * reach), -1, np.int32)
-    words[reach : reach + wants] = np.asarray(tokens[:wants])
-    of = np.searchsorted(starts, np.arange(wants), side="right")
-    sentences[reach : reach + wants] = of
+    words[reach : reach + most] = np.asarray(tokens[:most])
+    sentences[reach : reach + most] = np.searchsorted(starts, np.arange(most), side="right")
     part = jax.jit(lambda *slices: tell_slice(trained, *slices))
     found = []
     for i in range(num):
         cut = slice(i * size, (i + 1) * size + 2 * reach)
-        log_p, log_z, there = map(np.asarray, part(params, words[cut], sentences[cut]))
-        which = np.broadcast_to(sentences[cut][reach : reach + size, None], there.shape)
-        found.append((log_p[there], log_z[there], which[there]))
+        log_p, log_z, mask = map(np.asarray, part(params, words[cut], sentences[cut]))
+        which = np.broadcast_to(sentences[cut][reach : reach + size, None], mask.shape)
+        found.append((log_p[mask], log_z[mask], which[mask]))
     log_p, log_z, sentence = map(np.concatenate, zip(*found, strict=True))
     return log_p, log_z, sentence
 
 
 def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[Any, Any, Any]:
-    """Return log p (t, p), log Z (t, p) and which positives there are, of a slice of text."""
+    """Return log p (t, p), log Z (t, p) and the mask of positives of a slice of text."""
     model, tables = trained.model, params["tables"]
     reach = model.reach
     t = len(words) - 2 * reach
@@ -87,23 +86,24 @@ def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[An
     scores = h @ tables["output"].T + tables.get("bias", 0.0)
     _, context, _ = look_up(model, words, sees)
     if "log_z" in tables:
-        scores = scores - tables["log_z"][context][:, None]  # -1 is the last: no word is near
+        # Context -1 selects the last entry, for positions without context.
+        scores = scores - tables["log_z"][context][:, None]
     scores = log_p_scores(trained.config.objective, scores, log_noise(trained, params, context))
-    if not model.is_causal:  # nor is it a class
+    if not model.is_causal:  # the unknown word is not a class
         scores = scores.at[:, 0].set(-jnp.inf)
     log_z = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     own = words[reach : reach + t]
     if model.predicts_neighbours:
-        there = sees.at[:, reach].set(False)
+        mask = sees.at[:, reach].set(False)
         labels = jnp.stack([words[i : i + t] for i in range(2 * reach + 1)], 1)
     else:
-        there, labels = (own >= 0)[:, None], own[:, None]
+        mask, labels = (own >= 0)[:, None], own[:, None]
     log_p = jnp.take_along_axis(scores, jnp.maximum(labels, 0), 1) - log_z
-    return log_p, jnp.broadcast_to(log_z, log_p.shape), there
+    return log_p, jnp.broadcast_to(log_z, log_p.shape), mask
 
 
 def log_noise(trained: Any, params: Any, context: Any) -> Any:
-    """Return log q of all words, a row for each place, or one for all if q is the same for them."""
+    """Return log q of all words, with a row for each position, or a single row if q is fixed."""
     noise, tables = trained.noise, params["tables"]
     rows = context if noise.is_conditional else jnp.zeros(1, jnp.int32)
     shape = len(rows), len(tables["output"])
@@ -113,7 +113,7 @@ def log_noise(trained: Any, params: Any, context: Any) -> Any:
 
 
 def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
-    """Write vectors, also as `probe.word_vectors` takes them, and what the page shows of them."""
+    """Write the vectors, also as text for `probe.word_vectors`, and the data of the page."""
     vectors = np.asarray(trained.state.params["tables"]["input"])
     words = trained.text.train.vocabulary.words
     write_arrays(folder / "vectors.npz", vectors=vectors)
@@ -132,7 +132,7 @@ def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
 
 
 def map_words(vectors: np.ndarray) -> np.ndarray | None:
-    """Return the two principal coordinates of vectors (n, d), or None if they have no two axes."""
+    """Return two principal coordinates of vectors (n, d); None if they lack two axes."""
     centred = vectors - vectors.mean(0)
     if min(vectors.shape) < 2 or not np.isfinite(centred).all() or not centred.any():
         return None
@@ -161,7 +161,7 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
         f"{lead}: {workdir.resolve()}",
         sections=[
             Section("", run.problems),
-            Section("What it knows", tables=tables),
+            Section("Scores", tables=tables),
             Section("Figures", [NO_MAP] if is_flat else [], figures=figures),
             made_section(run.environment, run.config),
         ],
@@ -169,23 +169,23 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
 
 
 WORDS = Words(examples="text", tested="words", unranked=("log Z",))
-LOSS = "Nats per pair, by the objective; losses of different objectives are not comparable."
-NO_MAP = "The map was left out: the vectors are equal, not finite or of one dimension."
+LOSS = "Loss of the objective per pair; losses of different objectives are not comparable."
+NO_MAP = "The map is missing: the vectors are equal, not finite or one-dimensional."
 MAP = "The two axes of greatest variance of the input vectors."
 
 
 def loss_figure(train):
-    """Draw the loss over the words gone through; None without records."""
+    """Plot the loss over the number of words; None without records."""
     if train.empty:
         return None
     figure, (axes,) = make_figure(1, row_height=3.2)
     axes.plot(train.words / 1e6, train.loss, color=BLUE, linewidth=1.4)
-    label(axes, "millions of words", "nats a pair", "")
+    label(axes, "millions of words", "nats per pair", "")
     return figure
 
 
 def map_figure(workdir):
-    """Draw the words where their vectors are; None if the run did not get so far."""
+    """Draw the words at their coordinates; None before the run has written them."""
     found = read_object(workdir / "map.json", [])
     if not found:
         return None

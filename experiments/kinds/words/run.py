@@ -1,4 +1,4 @@
-"""A run of words: text to slices, steps by rows, scores, the page; resumes bit for bit."""
+"""Training of a word model: its text, steps that update rows, scores and page."""
 
 import functools
 import math
@@ -47,7 +47,7 @@ from experiments.training.problem import Work
 
 
 class Text(NamedTuple):
-    """A text as a run takes it: what is trained on and what is held out."""
+    """Training text and held-out text."""
 
     train: Corpus
     test: Corpus
@@ -55,16 +55,16 @@ class Text(NamedTuple):
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """What was left out, and why."""
+        """Skipped files and the reasons."""
         return self.train.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return what tells the parts of these data from those of others."""
+        """Return the identity of the training and test parts."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Corpus:
-    """Return sentences of a Zipfian bigram language: a word is followed by a few others often."""
+    """Generate a Zipfian bigram language, in which each word has eight frequent successors."""
     rng = np.random.default_rng(seed)
     zipf = 1 / np.arange(1, num_words)
     zipf /= zipf.sum()
@@ -86,10 +86,10 @@ def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Co
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> Text:
-    """Return the text that a config names."""
+    """Read or generate the text of `config.data`, and split it."""
     data, is_own = config.data, config.data.source == "folder"
     if is_own and not data.path:
-        raise UserError("data.source is folder: name it by data.path")
+        raise UserError("data.source is folder, but data.path is empty: set data.path")
     if data.source == "synthetic":
         corpus = synthetic(config.seed)
     else:
@@ -106,14 +106,14 @@ def load_data(config: Config, log: Callable[[str], object]) -> Text:
         log(f"data: {describe_corpus(corpus)}; {skipped}")
         return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]), data.source)
     train, test, num_copies = split_for_training(corpus, test=data.test_fraction, seed=config.seed)
-    copies = f"{num_copies:,} training sentences are also in the test text and left out; "
+    copies = f"{num_copies:,} training sentences are skipped, since the test text has them; "
     used = describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(f"data: {used}; {copies if num_copies else ''}{skipped}")
     return Text(train, test, data.source)
 
 
 def fingerprint(corpus: Corpus) -> Fingerprint:
-    """Return where sentences begin, and the words."""
+    """Return the identity of a corpus: the starts of its sentences, and its words."""
     words = repr(corpus.vocabulary.words).encode()
     starts = corpus.sentence_starts
     return Fingerprint(len(starts) - 1, starts.tobytes() + words)
@@ -123,7 +123,7 @@ ON_ONE_DEVICE = True
 
 
 class Trained(NamedTuple):
-    """What a run makes of a text."""
+    """Model, data and state of a run."""
 
     config: Config
     text: Text
@@ -135,7 +135,7 @@ class Trained(NamedTuple):
 
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
-    """Return a config of words, checked."""
+    """Return a config after validation."""
     check_config(config, KEYS)
     make_model(config)
     steps.check(config)
@@ -143,21 +143,21 @@ def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
 
 
 def make_model(config: Config) -> WordModel:
-    """Return the model of a config."""
+    """Return the word model of a config."""
     model = config.model
     return word_model(model.name, model.width, model.reach, model.hidden)
 
 
 def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> Trained:
-    """Return all that a run needs before its first step."""
+    """Return the model, noise, stream, initial state and launch function of a run."""
     corpus, counts = text.train, text.train.vocabulary.counts
     if (counts > 0).sum() < 2:
         raise UserError(
-            "the vocabulary has one word: lower data.min_count, or give a text of more words"
+            "the vocabulary has fewer than two words: lower data.min_count, or use a longer text"
         )
     model, threshold = make_model(config), config.data.subsample
     keep = keep_probabilities(counts, threshold) if threshold else np.ones(len(counts))
-    if not model.is_causal:  # to a language model the unknown word is one like others
+    if not model.is_causal:  # only language models predict the unknown word
         keep[0], counts = 0.0, np.where(np.arange(len(counts)) == 0, 0, counts)
     starts = corpus.sentence_starts
     stream = word_stream(
@@ -171,7 +171,7 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
     )
     is_start = np.zeros(len(corpus.tokens) + 1, bool)
     is_start[starts] = True
-    # Words of the batch come as they are thinned out.
+    # Noise from the batch has the frequencies after subsampling.
     frequency = counts * keep if config.objective.noise == "batch" else counts
     noise = make_noise(config.objective, frequency, corpus.tokens, is_start[:-1])
     root = jax.random.key(config.seed)
@@ -194,7 +194,7 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
 
 
 def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[str, TrainState]:
-    """Train to the end or to a signal; returns the signal's name, and the state."""
+    """Train to the end or a signal; return the name of the signal and the state."""
     config, stream = run.config, run.stream
     per_launch = config.steps_per_launch
     words_per_step = stream.words_per_launch / per_launch
@@ -225,7 +225,7 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
 
 
 def summarize(words_per_step: float, sums: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return the record of the sums of a window of steps."""
+    """Return the record of the sums over some steps."""
     num, pairs = (float(sums[name]) or math.nan for name in ("steps", "pairs"))
     return {
         "loss": float(sums["loss_of_pairs"]) / pairs,
@@ -239,7 +239,7 @@ def summarize(words_per_step: float, sums: Mapping[str, Any], step: int) -> dict
 def make_work(
     kind: Any, config: Config, text: Text, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return what trains and evaluates the words of a text."""
+    """Return the functions that train a word model, evaluate it, and write its page."""
     trained = make(config, text, mesh)
 
     def finish(state: TrainState) -> None:
@@ -252,7 +252,7 @@ def make_work(
         print_scores(scores)
 
     def write_page(folder: pathlib.Path) -> pathlib.Path:
-        from experiments.kinds.words.evaluate import write_words_report  # matplotlib takes seconds
+        from experiments.kinds.words.evaluate import write_words_report  # slow: matplotlib
 
         return write_words_report(folder)
 

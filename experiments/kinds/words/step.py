@@ -1,8 +1,8 @@
-"""The step of every objective on every model of words: what is drawn, which rows, which loss.
+"""Training steps of word models for all objectives: noise, rows to update, and loss.
 
-A place has a vector h and positives: its own word, or of skip-gram its neighbours. Scores are
-h . output + bias; noise words are drawn for groups of `share` places, so that their scores are a
-matrix product. Positives lie in the span of a block of places, so that theirs are one too.
+A position has a vector h and positives: its own word, or its neighbours for skip-gram. Scores are
+h . output + bias. Groups of `share` positions have common noise words, and blocks of positions
+have their positives in a common span, so that all scores are matrix products.
 """
 
 from collections.abc import Callable
@@ -21,23 +21,23 @@ from experiments.training.checks import reject
 
 
 class Noise(NamedTuple):
-    """A noise as the step uses it."""
+    """A noise distribution with its state and parameters."""
 
     is_conditional: bool
-    """Whether it follows the context, and so is drawn for each place."""
+    """Whether it depends on the context, so that each position has its own draws."""
     init: dict[str, Any]
-    """What it carries from step to step."""
+    """Initial state."""
     dense: dict[str, Any]
-    """Parameters of its own."""
+    """Initial parameters."""
     draw: Callable[..., tuple[Any, Callable[[Any], Any]]]
-    """draw(rng, state, dense, context (t,), own (t,), (g, n)) -> ids (g, n), and log_q(words) of
-    arrays that have a row for each place, or for each group where q is fixed."""
+    """draw(rng, state, dense, context (t,), own (t,), (g, n)) -> ids (g, n), and log_q(words) for
+    arrays with a row for each position, or for each group if q is fixed."""
     learn: Callable[..., tuple[dict[str, Any], Any]]
-    """learn(state, dense, context, labels) -> state, and the loss of its own parameters."""
+    """learn(state, dense, context, labels) -> new state, and the loss of the parameters."""
 
 
 def fixed_q(objective: Config, counts: np.ndarray) -> np.ndarray:
-    """Return the probabilities of a noise that is fixed before training."""
+    """Return the probabilities of a noise distribution that training does not change."""
     name, num = objective.noise, len(counts)
     if name == "uniform":
         return negatives.uniform(num)
@@ -52,7 +52,7 @@ def fixed_q(objective: Config, counts: np.ndarray) -> np.ndarray:
 
 
 def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any) -> Noise:
-    """Return the noise of a config."""
+    """Return the noise distribution of a config."""
     name, num = objective.noise, len(counts)
     if name == "learned_unigram":
         return _learned(num)
@@ -62,7 +62,7 @@ def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any
         return _proposal(objective, num)
     q = fixed_q(objective, counts)
     if name == "batch":
-        q = negatives.unigram(counts, 1.0)  # words of the text are drawn as the text has them
+        q = negatives.unigram(counts, 1.0)  # words of the batch have the frequencies of the text
     log_table = jnp.log(jnp.maximum(jnp.asarray(q, jnp.float32), 1e-30))
     if objective.unique:
         check_distinct(objective.draws or objective.k, int((q > 0).sum()))
@@ -82,7 +82,9 @@ def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any
             jax.random.split(rng, g)
         )
 
-        def log_expected(words):  # log of Q / n, so that what adds log n is right
+        def log_expected(
+            words,
+        ):  # log (Q / n) for the expected count Q of a word, as losses add log n
             rows = jnp.repeat(tries, len(words) // g)[:, None].astype(jnp.float32)
             chance = -jnp.expm1(rows * jnp.log1p(-jnp.exp(log_table[words])))
             return jnp.log(jnp.maximum(chance, 1e-30) / n)
@@ -98,14 +100,14 @@ def _nothing(state, dense, context, labels):
 
 def _learned(num):
     def draw_counts(rng, state, dense, context, own, shape):
-        upto = jnp.cumsum(state["counts"])
-        at = jax.random.randint(rng, shape, 0, upto[-1])
-        log_q = jnp.log(state["counts"] / upto[-1])
-        return jnp.searchsorted(upto, at, side="right"), lambda words: log_q[words]
+        totals = jnp.cumsum(state["counts"])
+        drawn = jax.random.randint(rng, shape, 0, totals[-1])
+        log_q = jnp.log(state["counts"] / totals[-1])
+        return jnp.searchsorted(totals, drawn, side="right"), lambda words: log_q[words]
 
     def learn(state, dense, context, labels):
         counts = negatives.observe(state["counts"], labels)
-        # Draws need a sum below 2^31, and a step adds up to 2^27: old words count half from here.
+        # Draws need a sum below 2^31, and a step adds up to 2^27, so counts are halved in time.
         is_full = counts.sum(dtype=jnp.float32) > 2.0**30
         return {"counts": jnp.where(is_full, (counts + 1) // 2, counts)}, 0.0
 
@@ -141,11 +143,10 @@ def _proposal(objective, num):
         return drawn.ids, drawn.log_q_of
 
     def learn(state, dense, context, labels):
-        """Likelihood of the data: what the noise should come near (Bengio & Senecal 2008)."""
+        """Return the negative log-likelihood of the data (Bengio & Senecal 2008)."""
         log_q = jax.nn.log_softmax(logits(dense, context))
-        there = labels >= 0
         own = jnp.take_along_axis(log_q, jnp.maximum(labels, 0), -1)
-        return state, -jnp.where(there, own, 0.0).sum()
+        return state, -jnp.where(labels >= 0, own, 0.0).sum()
 
     return Noise(True, {}, dense, draw_proposed, learn)
 
@@ -154,26 +155,26 @@ LOGISTIC = ("nce", "negative_sampling", "sampled_logistic")
 
 
 class Places(NamedTuple):
-    """The places of a step, and what was drawn for them."""
+    """The positions of a step and their noise words."""
 
     sees: Any
-    """(t, 2 r + 1) which words each place sees."""
+    """(t, 2 r + 1) mask of the words that each position sees."""
     context: Any
-    """(t,) the nearest word of the context, that conditional noise and log Z follow; -1: none."""
+    """(t,) nearest context word, on which conditional noise and log Z depend; -1: none."""
     labels: Any
-    """(t, p) ids of the positives; -1 where there is none."""
+    """(t, p) ids of the positives; -1: none."""
     drawn: Any
-    """(g, n) ids of the noise words, -1 where there is none; None of full softmax."""
+    """(g, n) ids of the noise words, -1: none; None for full softmax."""
     log_q_labels: Any
     """(t, p) log q of the positives."""
     log_q_drawn: Any
-    """(t, n) log q of the noise words, or (g, n) where groups share them and q is fixed."""
+    """(t, n) log q of the noise words, or (g, n) if groups share them and q is fixed."""
     noise: Any
-    """What the noise carries on."""
+    """State of the noise distribution."""
 
 
 def check(config: Config) -> None:
-    """Check that the keys of an objective go together."""
+    """Check that the keys of an objective are consistent."""
     objective, positions = config.objective, config.data.positions
     share, is_batch = objective.share or positions, objective.noise == "batch"
     is_unshared = objective.noise in ("bigram", "proposal") and share != 1
@@ -182,21 +183,21 @@ def check(config: Config) -> None:
         (positions % share, "objective.share data.positions",
          "the first must divide the second"),
         (is_unshared, "objective.noise objective.share",
-         "this noise follows the context, so each place has its own draws; set objective.share "
-         "to 1"),
+         "this noise depends on the context, so positions cannot share draws; set "
+         "objective.share to 1"),
         (is_batch and (share < 2 or objective.name in LOGISTIC),
          "objective.noise objective.name objective.share",
          "the words of the batch as noise need a softmax objective and objective.share above 1"),
         (objective.log_z == "learned" and objective.name != "nce", "objective.log_z objective.name",
-         "the objective has no log Z; choose nce, or log_z zero"),
+         "only nce learns log Z; choose nce, or set objective.log_z to zero"),
         (objective.unique and is_drawn, "objective.unique objective.noise",
-         "this noise cannot draw each word once; choose unigram, uniform, log_uniform or "
+         "this noise cannot draw without repetition; choose unigram, uniform, log_uniform or "
          "minority, or set objective.unique to False"),
     )  # fmt: skip
 
 
 def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: Any) -> Any:
-    """Return the parameters and what the noise carries, before the first step."""
+    """Return the initial parameters and the initial state of the noise."""
     params = model.init(rng, len(log_unigram))
     tables = params["tables"]
     if config.model.bias == "none":
@@ -204,13 +205,13 @@ def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: 
     elif config.model.bias == "unigram":  # Mnih & Teh 2012, section 5.1
         tables["bias"] = jnp.asarray(log_unigram, jnp.float32)
     if config.objective.log_z == "learned":
-        tables["log_z"] = jnp.zeros(len(log_unigram) + 1)  # the last one: no word is near
+        tables["log_z"] = jnp.zeros(len(log_unigram) + 1)  # the last entry is for no context
     dense = {"model": params["dense"], "noise": noise.dense}
     return {"tables": tables, "dense": dense}, {"noise": noise.init}
 
 
 def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Callable]:
-    """Return `choose` and `loss_fn` of `make_row_step`."""
+    """Return the functions `choose` and `loss_fn` for `make_row_step`."""
     objective, t = config.objective, config.data.positions
     share = objective.share or t
     num_drawn = objective.draws or objective.k
@@ -218,11 +219,11 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
 
     def choose(params, extra, batch, rng):
         words = batch["tokens"]
-        far, of_noise = jax.random.split(rng)
-        near = None
+        reach_rng, noise_rng = jax.random.split(rng)
+        reach = None
         if config.model.reduce and not model.is_causal:
-            near = jax.random.randint(far, (t,), 1, model.reach + 1)
-        sees = look(words, batch["sentence"], model.reach, near)
+            reach = jax.random.randint(reach_rng, (t,), 1, model.reach + 1)
+        sees = look(words, batch["sentence"], model.reach, reach)
         own, context, labels = look_up(model, words, sees)
         ids: dict[str, Any] = {"input": jnp.maximum(words, 0)}
         if "log_z" in params["tables"]:
@@ -233,7 +234,7 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
             return places, {**ids, **dict.fromkeys(("output", "bias"))}
         dense = params["dense"]["noise"]
         drawn, log_q = noise.draw(
-            of_noise, extra["noise"], dense, context, own, (t // share, num_drawn)
+            noise_rng, extra["noise"], dense, context, own, (t // share, num_drawn)
         )
         known, log_q_labels = jnp.maximum(drawn, 0), log_q(jnp.maximum(labels, 0))
         read = jnp.concatenate([jnp.maximum(words, 0), known.ravel()])
@@ -243,26 +244,26 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
     def loss_fn(parts, extra, batch, places):
         rows, dense = parts["tables"], parts["dense"]
         h = model.encode(rows["input"], places.sees, dense["model"])
-        there = places.labels >= 0
+        mask = places.labels >= 0
         if is_full:
-            loss, state, extra_loss = full_loss(h, rows, places.labels, there), extra["noise"], 0.0
+            loss, state, extra_loss = full_loss(h, rows, places.labels, mask), extra["noise"], 0.0
         else:
             positive, negatives = score(model, h, rows, places.drawn)
             log_q = places.log_q_labels, places.log_q_drawn
-            if not noise.is_conditional:  # the same for all places of a group
+            if not noise.is_conditional:  # shared by the positions of a group
                 log_q = log_q[0], jnp.repeat(log_q[1], t // len(places.drawn), 0)
             positive, negatives = correct(objective, positive, negatives, log_q, rows.get("log_z"))
             where = negatives_that_count(objective, model, places)
             if objective.name in LOGISTIC:
                 weight = objective.negative_weight * objective.k / places.drawn.shape[1]
-                each = logistic_pairs(positive, negatives, there, where, weight=weight)
+                each = logistic_pairs(positive, negatives, mask, where, weight=weight)
             else:
-                each = softmax_pairs(positive, negatives, there, where)
+                each = softmax_pairs(positive, negatives, mask, where)
             loss = each.sum()
             state, extra_loss = noise.learn(
                 places.noise, dense["noise"], places.context, places.labels
             )
-        metrics = {"pairs": jnp.maximum(there.sum(), 1).astype(jnp.float32), "loss_of_pairs": loss,
+        metrics = {"pairs": jnp.maximum(mask.sum(), 1).astype(jnp.float32), "loss_of_pairs": loss,
                    "proposal_loss": jnp.asarray(extra_loss, jnp.float32)}  # fmt: skip
         return loss + extra_loss, ({"noise": state}, metrics)
 
@@ -270,25 +271,25 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
 
 
 def look_up(model: WordModel, words: Any, sees: Any) -> tuple[Any, Any, Any]:
-    """Return of each place the own word (t,), the nearest of its context (t,) and labels (t, p)."""
+    """Return the word (t,), nearest context word (t,) and labels (t, p) of each position."""
     reach, t = model.reach, len(sees)
     own = words[reach : reach + t]
     if model.predicts_neighbours:
         block = block_size(t, reach)
-        there = band(sees.at[:, reach].set(False), block)
-        labels = jnp.where(there, spans(words, block, reach)[:, None], -1).reshape(t, -1)
+        mask = band(sees.at[:, reach].set(False), block)
+        labels = jnp.where(mask, spans(words, block, reach)[:, None], -1).reshape(t, -1)
         return own, own, labels
     context = jnp.where(sees[:, reach - 1], words[reach - 1 : reach - 1 + t], -1)
-    # A place without context tells a language model the first word, others nothing.
+    # Without context, only a language model has a label: the first word of a sentence.
     has = own >= 0 if model.is_causal else sees.at[:, reach].set(False).any(1)
     return own, context, jnp.where(has, own, -1)[:, None]
 
 
-def full_loss(h: Any, rows: Any, labels: Any, there: Any) -> Any:
-    """Return the sum of -log softmax(h . output + bias) of the labels that are there."""
+def full_loss(h: Any, rows: Any, labels: Any, mask: Any) -> Any:
+    """Return the sum of -log softmax(h . output + bias) over the labels in a mask."""
     log_p = jax.nn.log_softmax(h @ rows["output"].T + rows.get("bias", 0.0))
     own = jnp.take_along_axis(log_p, jnp.maximum(labels, 0), 1)
-    return -jnp.where(there, own, 0.0).sum()
+    return -jnp.where(mask, own, 0.0).sum()
 
 
 def score(model: WordModel, h: Any, rows: Any, drawn: Any) -> tuple[Any, Any]:
@@ -315,7 +316,7 @@ def score(model: WordModel, h: Any, rows: Any, drawn: Any) -> tuple[Any, Any]:
 def correct(
     objective: Any, positive: Any, negatives: Any, log_q: tuple[Any, Any], log_z: Any
 ) -> tuple[Any, Any]:
-    """Return both scores less log q and, where the objective has them, log k and log Z."""
+    """Subtract log q from both scores, and log k and log Z if the objective has them."""
     name = objective.name
     corrects = name in ("nce", "ranking_nce") or (
         objective.subtract_log_q and name != "negative_sampling"
@@ -329,16 +330,16 @@ def correct(
 
 
 def negatives_that_count(objective: Any, model: WordModel, places: Places) -> Any:
-    """Return which noise words count beside which positive, (t, p, n); None for all."""
+    """Return the mask (t, p, n) of noise words that are negatives of a positive; None: all."""
     if not (objective.remove_hits or objective.noise == "batch"):
         return None
     t, groups = len(places.labels), len(places.drawn)
     shared = jnp.repeat(places.drawn, t // groups, 0)[:, None]
     if objective.remove_hits:
         where = shared != places.labels[..., None]
-    else:  # a word of the batch is not its own negative; others of its kind are
+    else:  # an occurrence is not its own negative, but other occurrences of the word are
         at = jnp.arange(t).reshape(groups, -1).repeat(t // groups, 0)[:, None]
-        places_of = jnp.arange(t)[:, None]  # which place each label is the word of, (t, p)
+        places_of = jnp.arange(t)[:, None]  # (t, p) positions of the labels
         if model.predicts_neighbours:
             reach, block = model.reach, block_size(t, model.reach)
             near = spans(jnp.arange(-reach, t + reach), block, reach)[:, None]
@@ -349,10 +350,10 @@ def negatives_that_count(objective: Any, model: WordModel, places: Places) -> An
 
 
 def log_p_scores(objective: Config, scores: Any, log_q: Any) -> Any:
-    """Return log p up to a constant of the context, from what an objective makes scores of.
+    """Convert the scores of an objective to log p, up to a constant of the context.
 
-    Scores of negative sampling, and of others without their correction, are log p / q; of logistic
-    objectives without accidental hits they are log odds.
+    Scores are log p / q for negative sampling and for uncorrected objectives. They are log odds
+    for logistic objectives without accidental hits.
     """
     is_logistic = objective.name in LOGISTIC
     learns_ratio = objective.name == "negative_sampling" or (
