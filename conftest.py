@@ -22,22 +22,22 @@ import jax  # noqa: E402 (after the flags and the hook)
 CACHE = pathlib.Path(__file__).parent / ".cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-# Which line an operation comes from is nothing that a test asks, and a tenth of its lowering.
+# Tests do not need source locations, which take a tenth of the lowering time.
 jax.config.update("jax_traceback_in_locations_limit", 0)
-# Tracing makes millions of small objects and hardly a cycle: by default a tenth of the time goes
-# to looking for one.
+# Tracing makes millions of small objects and few cycles: by default a tenth of the time is garbage
+# collection.
 gc.set_threshold(200_000, 20, 100)
 
 
 @pytest.fixture
 def unchecked():
-    """As users run it: without the tests' own check of annotations, which would come first."""
+    """Disable the check of annotations in tests, which would raise first."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the files of whole runs, so that no process is left with one at the end."""
+    """Sort files with whole runs first, so that none starts last."""
     long = {item.path for item in items if item.get_closest_marker("whole")}
     items.sort(key=lambda item: item.path not in long)

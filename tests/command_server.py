@@ -1,9 +1,9 @@
-"""A process that has imported what commands import, and forks for each that is asked for.
+"""A process with imported libraries that forks once per requested command.
 
-A command spends half of its start importing. A line of JSON on stdin asks for one: its module and
-flags, its environment, the files for its output; a line with its exit status answers. The fork runs
-the module as `python -m` does, with everything that belongs to a process its own; JAX has no
-backend yet at that time, so that its flags and devices are those of the environment asked for.
+Half of a command's start is spent on imports. A request is a line of JSON on stdin with module and
+flags, environment and output files; the answer is a line with the exit status. The fork runs the
+module like `python -m`. JAX has no backend before the fork, so flags and devices follow the
+requested environment.
 """
 
 import json
@@ -14,15 +14,15 @@ import sys
 import time
 from collections.abc import Callable
 
-#: The status of a command that did not end.
+#: Exit status of a command that did not end.
 HUNG = 1000
 
 
 def serve() -> Callable[[], None]:
-    """Answer requests until stdin ends; in a fork, return what runs its command."""
+    """Answer requests until stdin ends; in a fork, return a function that runs its command."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what an import prints is no answer
-    import_what_commands_import()
+    os.dup2(2, 1)  # imports may print
+    import_libraries()
     for line in iter(sys.stdin.readline, ""):
         request = json.loads(line)
         signals, limit = request.pop("signals"), request.pop("limit")
@@ -35,9 +35,9 @@ def serve() -> Callable[[], None]:
 
 
 def wait_for(child: int, signals: list[tuple[float, int]], limit: float) -> int:
-    """Return the exit status of a child that gets signals, each so many seconds after the last.
+    """Return the exit status of a child that gets signals, each some seconds after the last.
 
-    HUNG if it has to be killed when the limit is over.
+    HUNG if it was killed after the limit.
     """
     for seconds, number in (*signals, (limit, signal.SIGKILL)):
         end, done = time.monotonic() + seconds, 0
@@ -51,8 +51,8 @@ def wait_for(child: int, signals: list[tuple[float, int]], limit: float) -> int:
     return HUNG
 
 
-def import_what_commands_import() -> None:
-    """Import libraries and rooms, but no command, whose flags may be defined only once."""
+def import_libraries() -> None:
+    """Import libraries and packages, but no command: its flags may be defined only once."""
     import matplotlib.pyplot  # noqa: F401
     import pandas  # noqa: F401
     import sklearn.manifold  # noqa: F401
@@ -62,7 +62,6 @@ def import_what_commands_import() -> None:
 
 
 def become(words: list[str], environment: dict[str, str], outputs: list[str]) -> None:
-    """Be the process of a command."""
     os.environ.clear()
     os.environ.update(environment)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

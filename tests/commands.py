@@ -1,4 +1,4 @@
-"""How tests start commands: processes of their own, forked from one that has imported already."""
+"""Commands run by tests, forked from a process that has imported the libraries."""
 
 import atexit
 import importlib.metadata
@@ -11,37 +11,35 @@ import tempfile
 from collections.abc import Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).parents[1]
-#: Most of a test's time is compilation, and most of that is LLVM polishing loops that run once:
-#: without it, the 15 s of a training step's test are 6.
+#: Without LLVM optimization, the test of a training step takes 6 s instead of 15 s.
 QUICK_COMPILATION = (
     "--xla_backend_optimization_level=0"
-    # Both cores have tests of their own: parts of a program that wait for threads are a sixth more.
+    # Tests use all cores; parallel code generation would take a sixth longer.
     " --xla_cpu_parallel_codegen_split_count=1"
 )
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag ends the process
-    # The older emitters of loops take half the time. What users run is tested by what is polished.
+    # The older loop emitters take half the time; optimized commands use the default.
     QUICK_COMPILATION += " --xla_cpu_use_fusion_emitters=false"
-#: One device, as a laptop has, and not the tests' own eight.
+#: One device like a laptop, not the tests' eight.
 ONE_DEVICE = {
     "XLA_FLAGS": QUICK_COMPILATION,
     "JAX_PLATFORMS": "cpu",
     "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # as in conftest.py
 }
-#: For what trains or measures long enough that polished loops pay.
+#: For commands that run long enough to need optimized code.
 ONE_DEVICE_POLISHED = {**ONE_DEVICE, "XLA_FLAGS": ""}
 
 _server: list[subprocess.Popen] = []
 
 
 def flags_of(settings: Mapping[str, object]) -> list[str]:
-    """Return the flags that set keys of a config."""
     return [f"--config.{name}={value}" for name, value in settings.items()]
 
 
 def run(
     module: str, *flags: object, status: int = 0, how: Mapping[str, str] = ONE_DEVICE
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m module flags`, from the top of the repository; it has to end with `status`."""
+    """Run `python -m module flags` in the repository; assert its exit status."""
     done = run_anyhow(module, *flags, how=how)
     words = " ".join(done.args)
     assert done.returncode == status, (
@@ -57,7 +55,7 @@ def run_anyhow(
     signals: Sequence[tuple[float, int]] = (),
     limit: float = 1200.0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that may end in any way; signals come each so many seconds after the last."""
+    """Run a command with any exit status; signals are sent the given seconds after each other."""
     words = [module, *map(str, flags)]
     with tempfile.TemporaryDirectory() as folder:
         outputs = [pathlib.Path(folder) / name for name in ("stdout", "stderr")]

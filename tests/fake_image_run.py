@@ -1,4 +1,4 @@
-"""A run on pictures as the experiments write it, with plausible numbers and no training."""
+"""A run directory of images with plausible numbers and without training."""
 
 import pathlib
 
@@ -14,13 +14,12 @@ CLASSES = ("stripes", "checks", "disc", "ring")
 
 
 def cut(pictures):
-    """Patches of 8 pixels every 4, (n, i, j, 8, 8, 1)."""
+    """Return patches of 8 pixels every 4, (n, i, j, 8, 8, 1)."""
     windows = np.lib.stride_tricks.sliding_window_view(pictures, (8, 8), axis=(1, 2))
     return windows[:, ::4, ::4].transpose(0, 1, 2, 4, 5, 3)
 
 
 def image_record(step, rule, is_bound, rng):
-    """Two directions, offsets from two upwards, one direction after the other."""
     full = fake_record(step, rule, is_bound, 128, 3.0, rng)
     record = {
         key: value[: len(OFFSETS)] * len(DIRECTIONS) if isinstance(value, list) else value
@@ -47,7 +46,6 @@ def write_metrics(workdir, rng):
 
 
 def class_scores(rng):
-    """Of 10,000 images, each network answered the same ones; two also during training."""
     accuracies = {
         ("random z", "linear"): 0.741, ("random c", "linear"): 0.752, ("pixels", "linear"): 0.823,
         ("c", "linear"): 0.846, ("z", "linear"): 0.855, ("random z", "knn"): 0.70,
@@ -67,7 +65,6 @@ def class_scores(rng):
 
 
 def few_label_scores():
-    """Curves over the share of the labels."""
     curves = {
         ("z", "frozen"): (0.72, 0.85), ("z", "fine-tuned"): (0.74, 0.915),
         ("pixels", "frozen"): (0.66, 0.82), ("random z", "frozen"): (0.58, 0.74),
@@ -99,7 +96,6 @@ def write_images(folder, rng):
 
 
 def write_fake_image_run(workdir: pathlib.Path) -> pathlib.Path:
-    """A finished run on pictures."""
     rng = np.random.default_rng(0)
     folder = workdir / "probes"
     folder.mkdir(parents=True, exist_ok=True)

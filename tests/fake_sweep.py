@@ -1,4 +1,4 @@
-"""`experiments.sweep` whose cells write a run without training."""
+"""`experiments.sweep` whose cells write runs without training."""
 
 import re
 
@@ -10,7 +10,6 @@ from tests.small_run import probe_score, write_run
 
 
 def launch(job):
-    """Write a run of which the wider network has the better score; none of a folder."""
     found = dict(re.findall(r"--config\.(\S+)=(\S+)", " ".join(job.command)))
     if found.get("data.source") == "folder":
         job.log.write_text("error: no recordings\n")

@@ -1,4 +1,4 @@
-"""A stand-in for the part of torch that reads checkpoints; torch is not in the test environment."""
+"""A fake of the part of torch that reads checkpoints; torch is not in the test environment."""
 
 import argparse
 import contextlib
@@ -9,8 +9,6 @@ import numpy as np
 
 
 class Tensor:
-    """A tensor, of which a reader takes the numbers."""
-
     def __init__(self, array):
         self.array = np.asarray(array)
 
@@ -25,9 +23,9 @@ class Tensor:
 
 
 def install(monkeypatch, content):
-    """Make `import torch` succeed, and torch.load of any file return the content or raise it.
+    """Make torch importable, with a torch.load that returns or raises the content.
 
-    Arrays at any depth of dictionaries become tensors.
+    Arrays in nested dictionaries become tensors.
     """
     allowed = []
 

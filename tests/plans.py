@@ -1,10 +1,12 @@
-"""Plans and problems of small configs, as the commands make them."""
+"""Plans and problems of small configs, and comparable descriptions of functions and modules."""
 
 import dataclasses
 import functools
 import inspect
 import itertools
 from typing import Any
+
+import numpy as np
 
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.training.contrastive import interpret
@@ -13,28 +15,36 @@ from experiments.training.problem import Problem
 
 
 def plan_of(config) -> Plan:
-    """The plan of a config of any kind."""
     return interpret(CONTRASTIVE[config.kind], config)
 
 
 def plan_of_offsets(config, offsets, num_latents=32, width=8) -> Plan:
-    """The plan of a config whose one branch predicts these offsets, whatever the data."""
+    """Return a plan with one branch that predicts these offsets."""
     geometry = Geometry(num_latents, width, (Branch("forward", offsets),))
     return make_plan(config, geometry)
 
 
 def problem_of(config, data) -> Problem:
-    """The problem of a config and data that are there already."""
     return CONTRASTIVE[config.kind].make_problem(plan_of(config), data)
 
 
+def check_shares(monkeypatch, module, make_draw):
+    """Check that each of two processes draws its half of a batch of 6."""
+    whole = make_draw()(2)
+    monkeypatch.setattr(module.jax, "process_count", lambda: 2)
+    for process in (0, 1):
+        monkeypatch.setattr(module.jax, "process_index", lambda p=process: p)
+        for name, value in make_draw()(2).items():
+            np.testing.assert_array_equal(value, whole[name][3 * process : 3 * process + 3])
+
+
 def meaning(made):
-    """What a function was made of, so that two that do the same are equal."""
+    """Return a description of a function that is equal for functions that do the same."""
     if isinstance(made, functools.partial):
         return meaning(made.func), made.keywords
     if isinstance(made, tuple):
         return tuple(map(meaning, made))
-    made = inspect.unwrap(made) if callable(made) else made  # of the checks of shapes in tests
+    made = inspect.unwrap(made) if callable(made) else made  # unwrap shape checks
     name = getattr(made, "__qualname__", "")
     if "<locals>" in name and made.__closure__:
         return name, [meaning(cell.cell_contents) for cell in made.__closure__]
@@ -42,7 +52,7 @@ def meaning(made):
 
 
 def fields(made, path="") -> dict[str, Any]:
-    """What a module is: its class, and those of its parts, with all that they are made with."""
+    """Return the class and fields of a module and its submodules, by path."""
     if isinstance(made, functools.partial):
         named = {**dict(enumerate(made.args)), **made.keywords}
         return {path: made.func.__name__} | fields(named, path)
@@ -56,7 +66,7 @@ def fields(made, path="") -> dict[str, Any]:
     return dict(itertools.chain.from_iterable(part.items() for part in parts))
 
 
-if __name__ == "__main__":  # of the configs of these names, in a process that has no device yet
+if __name__ == "__main__":  # print the plans of configs, in a process without a device
     import importlib
     import sys
 

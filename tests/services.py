@@ -1,4 +1,4 @@
-"""A stand-in for wandb and trackio: a module that has their common interface."""
+"""A fake module with the common interface of wandb and trackio."""
 
 import contextlib
 import pathlib
@@ -12,7 +12,7 @@ from experiments.training import loop
 
 
 def fake_service(name="trackio", fails=()):
-    """Return a module that keeps what it is told in `calls`, and raises where it shall fail."""
+    """Return a module that records its calls and raises in the functions named by `fails`."""
     module = types.ModuleType(name)
     module.calls = []
     module.__spec__ = ModuleSpec(name, None)
@@ -32,8 +32,7 @@ def fake_service(name="trackio", fails=()):
 
 @contextlib.contextmanager
 def installed(module):
-    """Let a module be found by its name."""
-    sys.modules[module.__name__] = module  # patch.dict would forget what is imported meanwhile
+    sys.modules[module.__name__] = module  # patch.dict would drop new imports
     try:
         yield module
     finally:
@@ -41,7 +40,7 @@ def installed(module):
 
 
 def services_of(config):
-    """Return what services are told when a training of a config opens, writes and ends."""
+    """Return the calls of a service when a training with this config starts, writes and ends."""
     state = types.SimpleNamespace(step=0, metrics={"strict": 0})
     with tempfile.TemporaryDirectory() as folder, installed(fake_service()) as module:
         console = ProgressWriter(1)

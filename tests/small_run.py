@@ -1,4 +1,4 @@
-"""A run directory of a few lines, whose numbers a test chooses."""
+"""A minimal run directory whose numbers are chosen by a test."""
 
 from cpc.files import write_sealed
 from cpc.results import Score, write_scores
@@ -22,12 +22,12 @@ def record(step, split, nats, **more):
 
 
 def write_run(path, seed=0, step=20, nats=1.0, scores=(), log=(), **model):
-    """Settings of the model are keywords; `log` are further records."""
+    """Write a run; keywords are model settings, `log` contains further records."""
     (path / "probes").mkdir(parents=True)
     config = {
         "seed": seed,
         "num_steps": 20,
-        "log_every": len(model) + 1,  # differs where something else does, and is no column
+        "log_every": len(model) + 1,  # differs between configs but is not a column
         "model": {"norm": "none", **model},
         "probe": {"tasks": ["linear"] if scores else []},
     }

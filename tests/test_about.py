@@ -1,4 +1,4 @@
-"""`cpc` alone: what is installed, on what devices, and which commands there are."""
+"""The command `cpc`: versions, extras, devices and the list of commands."""
 
 import importlib
 import os
@@ -32,7 +32,7 @@ Requires-Dist: not-here; extra == "whole" and python_version < "3"
 """
 
 
-def test_the_version_is_that_of_what_is_installed(monkeypatch):
+def test_version_is_that_of_the_installation(monkeypatch):
     assert cpc.__version__ == importlib.metadata.version("cpc-jax")
     missing = mock.Mock(side_effect=importlib.metadata.PackageNotFoundError("cpc-jax"))
     monkeypatch.setattr(importlib.metadata, "version", missing)
@@ -41,7 +41,7 @@ def test_the_version_is_that_of_what_is_installed(monkeypatch):
         _ = cpc.nothing
 
 
-def test_extras_say_their_versions_or_what_would_install_them(tmp_path, monkeypatch):
+def test_extras_are_listed_with_versions_or_install_command(tmp_path, monkeypatch):
     info = tmp_path / "kit-1.5.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(METADATA)
@@ -60,7 +60,7 @@ def test_extras_say_their_versions_or_what_would_install_them(tmp_path, monkeypa
     ]
 
 
-def test_devices_are_named(tmp_path, monkeypatch):
+def test_devices_and_paths_are_described(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "data"))
     lines = about.describe().splitlines()
@@ -79,7 +79,7 @@ def test_devices_are_named(tmp_path, monkeypatch):
     ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
     ("import time; time.sleep(60)", "no answer within 0.5 s"),
 ])  # fmt: skip
-def test_a_plug_in_that_ends_or_hangs_its_process_is_said(tmp_path, monkeypatch, code, reason):
+def test_crashing_or_hanging_plug_in_is_reported(tmp_path, monkeypatch, code, reason):
     (tmp_path / "jax.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = about.ask_child(0.5 if "sleep" in code else 60.0)
@@ -92,7 +92,7 @@ def run_program(monkeypatch, capsys, *words):
     return capsys.readouterr().out
 
 
-def test_every_command_is_listed_by_what_its_file_says_first(monkeypatch, capsys):
+def test_commands_are_listed_with_their_first_line(monkeypatch, capsys):
     lines = run_program(monkeypatch, capsys, "--help").splitlines()
     listed = dict(line.split(maxsplit=1) for line in lines[1:])
     assert {"train", "sweep", "probe", "reproduce", "information.own_arrays"} <= set(listed)
@@ -114,8 +114,8 @@ def test_every_command_is_listed_by_what_its_file_says_first(monkeypatch, capsys
         assert (f"'{given}'" in said, hint in said, said.count("\n")) == (True, True, 1)
 
 
-def test_parts_that_need_locks_say_so_in_windows():
-    """Where there is no fcntl, what computes alone can still be imported."""
+def test_windows_is_reported_by_packages_that_need_locks():
+    """Computations can be imported without fcntl."""
     code = """
 import importlib, sys
 sys.modules["fcntl"] = None
@@ -132,14 +132,14 @@ for part in ("models", "data", "train", "evaluate", "results"):
     assert all("needs Linux or macOS" in line for line in lines)
 
 
-def test_commands_end_in_windows():
+def test_commands_reject_windows():
     code = "import os; os.name = 'nt'; import experiments"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "on Windows" in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+def test_broken_pipe_is_not_an_error():
     reading, writing = os.pipe()
     os.close(reading)
     words = [sys.executable, "-m", "cpc", "--help"]

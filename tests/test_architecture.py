@@ -1,4 +1,4 @@
-"""The house: arrows point one way, libraries stay in their rooms, importing does no work."""
+"""Architecture: one-way imports, libraries per package, no work at import."""
 
 import ast
 import pathlib
@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
-#: Which rooms of cpc each room may import, besides itself.
+#: Packages of cpc that each package may import.
 ALLOWED = {
     "types": set(),
     "files": {"types"},
@@ -25,9 +25,9 @@ ALLOWED = {
     "about": set(),
     "__main__": {"about"},
 }
-#: Files that may import further rooms: a loaded model prepares arrays as data are prepared.
+#: Exceptions: a loaded model preprocesses arrays like the data.
 ALSO = {"cpc/models/embedder.py": {"data"}}
-#: Which files may import what.
+#: The only path that may import a library.
 ONLY = {
     "flax": "cpc/models/",
     "orbax": "cpc/train/checkpoint.py",
@@ -38,7 +38,7 @@ ONLY = {
     "ml_collections": "experiments/",
     "absl": "experiments/",
 }
-#: Of cpc/data: augmentation, of images and of sound.
+#: Files of cpc/data that may use jax: augmentation.
 ON_DEVICE = ("augment.py", "augment_sound.py")
 FILES = sorted((ROOT / "cpc").rglob("*.py"))
 
@@ -55,7 +55,7 @@ def imported(path):
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_arrows_point_one_way():
+def test_imports_point_one_way():
     for path in FILES:
         relative = path.relative_to(ROOT)
         room = relative.parts[1].removesuffix(".py")
@@ -72,11 +72,11 @@ def test_arrows_point_one_way():
 
 
 def computes_on_device(room, file, name):
-    """Data are made on the host, in numpy; only augmentation runs on the device."""
+    """Return whether a data module imports jax; only augmentation may."""
     return room == "data" and file not in ON_DEVICE and name.split(".")[0] == "jax"
 
 
-def test_words_that_do_not_occur():
+def test_forbidden_words():
     for path in FILES:
         text = path.read_text()
         if path.name != "mesh.py":
@@ -88,8 +88,7 @@ def test_words_that_do_not_occur():
             assert not words, f"{path}: {line}"
 
 
-def test_importing_does_no_work():
-    """No backend is made, and neither TensorFlow nor torch is touched."""
+def test_importing_creates_no_backend():
     code = (
         "import sys, cpc, cpc.data, cpc.losses, cpc.negatives, cpc.estimators, cpc.models, "
         "cpc.train, cpc.evaluate, cpc.report, cpc.parallel, cpc.rl\n"

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that its command runs where no checkout is."""
+"""The wheel: its content, and its command without a checkout."""
 
 import json
 import os
@@ -17,7 +17,6 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of these files, built without git and without a network."""
     source, made = (tmp_path_factory.mktemp(name) for name in ("source", "made"))
     for name in ("cpc", "configs", "experiments"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -33,11 +32,11 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture
 def call(wheel, tmp_path):
-    """Run Python where only the wheel is, next to a user's own packages of these names."""
+    """Run Python with only the wheel, next to user packages of the same names."""
     target, here = tmp_path / "target", tmp_path / "here"
     zipfile.ZipFile(wheel).extractall(target)
     commit = ["-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "m"]
-    for words in (["init", "-q"], commit):  # below a repository of somebody else's
+    for words in (["init", "-q"], commit):  # within a foreign repository
         subprocess.run(["git", *words], cwd=target, check=True)
     for name in ("experiments", "configs", "cpc"):
         (here / name).mkdir(parents=True)
@@ -53,7 +52,7 @@ def call(wheel, tmp_path):
     return run
 
 
-def test_the_wheel_has_one_name_at_the_top(wheel):
+def test_wheel_has_one_top_level_package(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     info = next(name for name in names if name.endswith("METADATA")).split("/")[0]
     assert {name.split("/")[0] for name in names} == {"cpc", info}
@@ -73,17 +72,16 @@ def test_the_wheel_has_one_name_at_the_top(wheel):
     assert {name for name in names if name.startswith("cpc/") and "_checkout" not in name} == wanted
 
 
-def test_only_the_command_sees_experiments_and_configs(call, tmp_path):
+def test_experiments_and_configs_are_not_importable(call, tmp_path):
     code = (
         "import cpc, importlib.util as u; print(cpc.__file__, cpc.__version__, "
         "*map(u.find_spec, ('experiments', 'configs')))"
     )
-    said = call(code).split()  # there is no git
+    said = call(code).split()  # the version without git
     assert said == [f"{tmp_path / 'target' / 'cpc' / '__init__.py'}", "0.1.0.dev0", "None", "None"]
 
 
-def test_a_run_and_its_child_processes_need_no_checkout(call, wheel, tmp_path):
-    """A sweep of one cell: the cell is a process of its own, which ends where data are missing."""
+def test_sweep_and_its_cells_need_no_checkout(call, wheel, tmp_path):
     archive = zipfile.ZipFile(wheel)
     (entry,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
     assert "cpc = cpc.__main__:main" in archive.read(entry).decode().splitlines()
@@ -97,4 +95,4 @@ def test_a_run_and_its_child_processes_need_no_checkout(call, wheel, tmp_path):
     assert recorded["cpc"] == "0.1.0.dev0"
     assert recorded["git_revision"] is None
     assert recorded["command"].startswith("cpc train --config series_files --config.")
-    assert (runs / "comparison.html").exists()  # from a template
+    assert (runs / "comparison.html").exists()  # uses a template

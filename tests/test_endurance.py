@@ -1,10 +1,10 @@
-"""Outcomes of a try; `python -m tests.endurance` runs the campaign, for an hour by default."""
+"""Outcomes of attempts; `python -m tests.endurance` runs the campaigns."""
 
 from tests.endurance.__main__ import campaign
 from tests.endurance.tries import CRASHED, HUNG, SILENT, SURVIVED, attempt
 
 
-def test_an_attempt_has_its_outcome(monkeypatch):
+def test_outcomes_of_attempts(monkeypatch):
     monkeypatch.setattr("tests.endurance.tries.LIMIT_SECONDS", 0.2)
     uses = {
         SURVIVED: lambda said: said.append("left out") or 4, SILENT: lambda said: 4,
@@ -12,6 +12,6 @@ def test_an_attempt_has_its_outcome(monkeypatch):
     }  # fmt: skip
     for outcome, use in uses.items():
         assert attempt("it", use, lambda found: found == 3).outcome == outcome
-    monkeypatch.setenv("CPC_DATA", "")  # which a campaign sets
+    monkeypatch.setenv("CPC_DATA", "")  # restored after the campaign
     tried = [*campaign(1e-9, 16, ["folders"])]
     assert [(name, one.outcome) for name, one in tried] == [("folders", SURVIVED)]

@@ -16,7 +16,7 @@ from cpc.types import UserError
 from experiments import status
 
 
-def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_failed_replacement_keeps_the_old_file(tmp_path):
     path = tmp_path / "deep" / "a.json"
     files.write_json(path, {"step": 1})
 
@@ -32,7 +32,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
+def test_content_is_synced_before_the_name(tmp_path, monkeypatch):
     happened = []
 
     def note(number):
@@ -42,11 +42,11 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", note)
     files.write_sealed(tmp_path / "a.json", {}, is_durable=True)
     assert happened == [(tmp_path / "a.json").stat().st_size, "folder"]
-    files.write_sealed(tmp_path / "b.json", {})  # is made again by the same command
+    files.write_sealed(tmp_path / "b.json", {})  # reproducible files are not synced
     assert len(happened) == 2
 
 
-def test_every_flipped_bit_of_a_sealed_file_is_found(tmp_path):
+def test_every_flipped_bit_of_a_sealed_file_is_detected(tmp_path):
     value = {"speaker": "grün", "sums": [0.1, 1e-300, None], "deep": {"on": True}, "seed": 3}
     path = tmp_path / "sealed.json"
     files.write_sealed(path, value)
@@ -66,7 +66,7 @@ def test_every_flipped_bit_of_a_sealed_file_is_found(tmp_path):
     assert not silent
 
 
-def test_json_is_plain(tmp_path):
+def test_json_has_plain_values(tmp_path):
     value = {"a": np.float32(0.5), "b": (1, np.nan), 3: np.arange(2), "c": ConfigDict({"d": 1})}
     files.write_json(tmp_path / "a.json", value)  # not sealed
     assert files.read_json(tmp_path / "a.json") == files.plain(value)
@@ -77,7 +77,7 @@ def test_json_is_plain(tmp_path):
     assert files.flatten({"a": {"b": 1}}, "/") == {"a/b": 1}
 
 
-def test_arrays(tmp_path):
+def test_arrays_round_trip(tmp_path):
     path = tmp_path / "a.npz"
     files.write_arrays(path, x=np.arange(3), names=np.array(["a"]))
     assert files.read_arrays(path)["x"].tolist() == [0, 1, 2]
@@ -85,13 +85,13 @@ def test_arrays(tmp_path):
     with pytest.raises(UserError, match=r"a\.npz"):
         files.read_arrays(path)
     with path.open("wb") as file:
-        np.save(file, np.zeros(3))  # one array is no archive of named ones
+        np.save(file, np.zeros(3))  # not an archive
     with pytest.raises(UserError, match=r"a\.npz"):
         files.read_arrays(path)
 
 
 def write_inflating(path, claimed, size, number=1):
-    """Arrays of zeros whose header claims `claimed` float32 values, with `size` bytes of data."""
+    """Write zeros whose header claims `claimed` float32 values, with `size` bytes of data."""
     header = repr({"descr": "<f4", "fortran_order": False, "shape": (claimed,)}).encode()
     header += b" " * (117 - len(header)) + b"\n"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -101,28 +101,28 @@ def write_inflating(path, claimed, size, number=1):
                 entry.write(bytes(size))
 
 
-def test_arrays_above_the_limit_are_not_decompressed(tmp_path, monkeypatch):
+def test_arrays_above_the_limit_are_rejected(tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
     write_inflating(path, 10**6, 4 * 10**6, number=2)
     assert files.read_arrays(path)["1"].shape == (10**6,)
-    monkeypatch.setattr(files, "MAX_ARRAY_BYTES", 7 * 10**6)  # less than both together
+    monkeypatch.setattr(files, "MAX_ARRAY_BYTES", 7 * 10**6)  # below their sum
     monkeypatch.setattr(np, "load", lambda *args, **options: pytest.fail("decompressed"))
     with pytest.raises(UserError, match=r"a\.npz .*8,000,256 bytes.* 7,000,000"):
         files.read_arrays(path)
-    monkeypatch.setattr(files, "MAX_INFLATION", 10_000)  # a large file may hold more
+    monkeypatch.setattr(files, "MAX_INFLATION", 10_000)  # large files may exceed it
     with pytest.raises(pytest.fail.Exception, match="decompressed"):
         files.read_arrays(path)
 
 
 @pytest.mark.parametrize(("claimed", "size"), [(10**12, 40), (-1, 40), (10, 36), (10, 44)])
-def test_arrays_of_other_sizes_than_claimed_are_refused(tmp_path, claimed, size):
+def test_arrays_with_wrong_claimed_size_are_rejected(tmp_path, claimed, size):
     write_inflating(tmp_path / "a.npz", claimed, size)
     with pytest.raises(UserError, match="claims"):
         files.read_arrays(tmp_path / "a.npz")
 
 
 def test_fifos_are_not_opened(tmp_path):
-    """Each of these waited for ever, `status` of the folder above as well."""
+    """Opening one would wait forever."""
     run = tmp_path / "run"
     run.mkdir()
     names = ("config.json", "metrics.jsonl", "scores.json", "scores.npz", "listing.txt", "log.txt")
@@ -144,7 +144,7 @@ def test_fifos_are_not_opened(tmp_path):
     assert [row.name for row in status.read_all(tmp_path)] == ["run"]
 
 
-def test_json_of_64_bits_and_pairs_of_surrogates_is_read(tmp_path):
+def test_json_with_64_bit_integers_and_surrogate_pairs_is_read(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('[9223372036854775807, -9223372036854775808, "\\ud83d\\ude00", 1e400, NaN]')
     *known, infinite, missing = files.read_json(path)
@@ -162,7 +162,7 @@ def test_json_of_64_bits_and_pairs_of_surrogates_is_read(tmp_path):
 @pytest.mark.parametrize(
     "value", ["1" * 400, "-9223372036854775809", '"\\uDFFF\\uD800"', '{"\\udead": 1}']
 )
-def test_json_that_nothing_can_show_is_damaged(tmp_path, value):
+def test_unprintable_json_is_damaged(tmp_path, value):
     path = tmp_path / "a.json"
     path.write_text(f'{{"a": {value}}}')
     with pytest.raises(UserError, match=r"a\.json"):
@@ -173,12 +173,12 @@ def test_json_that_nothing_can_show_is_damaged(tmp_path, value):
     assert (run.metrics.step.tolist(), len(run.problems)) == ([2], 1)
 
 
-def test_a_failed_write_names_the_file(tmp_path):
+def test_failed_write_names_the_file(tmp_path):
     path = tmp_path / "a.json"
 
     def fail(number):
         with files.replacing(path):
-            raise OSError(number, os.strerror(number))  # as `write` does on a full disk
+            raise OSError(number, os.strerror(number))  # as on a full disk
 
     with pytest.raises(OSError, match="No space left") as full:
         fail(errno.ENOSPC)

@@ -1,6 +1,6 @@
-"""Notebooks: paired with their sources, and without outputs.
+"""Notebooks: paired with their sources and stored without outputs.
 
-`make docs` runs tutorials, `make nightly` studies.
+`make docs` runs tutorials, `make nightly` runs studies.
 """
 
 import ast
@@ -18,7 +18,7 @@ OURS = ("cpc", "configs", "experiments")
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_paired_and_without_outputs(source):
+def test_notebooks_are_paired_and_without_outputs(source):
     notebook = json.loads(source.with_suffix(".ipynb").read_text())
     wanted = jupytext.read(source)
     pairs = zip(notebook["cells"], wanted.cells, strict=True)
@@ -28,10 +28,10 @@ def test_paired_and_without_outputs(source):
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_imports_exist(source):
-    """Studies run at night alone, so that what they use must not disappear unseen until then."""
+def test_used_names_exist(source):
+    """Studies run only at night, so missing names are found here."""
     tree = ast.parse(source.read_text())
-    modules = {}  # name -> module of ours
+    modules = {}  # imported names
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in OURS:
             for alias in node.names:
@@ -45,7 +45,6 @@ def test_imports_exist(source):
 
 
 def find(module, name):
-    """An attribute of a module, or a module of a package."""
     try:
         return getattr(importlib.import_module(module), name)
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Scores are written, read, and compared, whatever they measure."""
+"""Scores and runs: writing, reading and comparing."""
 
 import json
 
@@ -26,7 +26,7 @@ def outcomes(right, items="same"):
     return Outcomes(np.array(right, bool), items=items)
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_scores_round_trip(tmp_path):
     kept, counted = outcomes([1, 0, 1, 0]), Outcomes([1, 2], [2, 4], "two utterances")
     scores = [PHONES, PHONES._replace(metric="nats", value=1.5, setting="k 2", num_train=7)]
     halves = [PHONES._replace(task=one.items, value=0.5, outcomes=one) for one in (kept, counted)]
@@ -38,7 +38,7 @@ def test_what_is_written_is_read(tmp_path):
     assert by_utterance.outcomes.counts.tolist() == [2, 4]
 
 
-def test_a_score_replaces_only_that_of_the_same_question_and_step(tmp_path):
+def test_score_replaces_only_the_same_question_and_step(tmp_path):
     write_scores(tmp_path, [PHONES._replace(step=20), PHONES._replace(step=400)])
     write_scores(tmp_path, [PHONES._replace(step=20, value=0.9, setting="other", num_train=9)])
     write_scores(tmp_path, [PHONES._replace(task="speakers", step=20)])
@@ -50,7 +50,7 @@ def test_a_score_replaces_only_that_of_the_same_question_and_step(tmp_path):
     }  # fmt: skip
 
 
-def test_a_curve_over_labels_is_kept_whole(tmp_path):
+def test_points_of_a_learning_curve_are_kept(tmp_path):
     curve = [PHONES._replace(num_train=n) for n in (100, 200)]
     shares = [PHONES._replace(task="CTC", num_train=n, setting=f"{n} min") for n in (10, 30)]
     write_scores(tmp_path, [*curve, *shares])
@@ -62,8 +62,8 @@ def test_a_curve_over_labels_is_kept_whole(tmp_path):
     ]  # fmt: skip
 
 
-def test_outcomes_of_each_score_are_its_own(tmp_path):
-    """Counts of items may differ by feature, and shares may have equally many labels."""
+def test_each_score_keeps_its_outcomes(tmp_path):
+    """Counts may differ by feature; fractions may have equal numbers of labels."""
     counts = {"c": [3, 5], "z": [4, 6]}
     scores = [
         PHONES._replace(features=name, value=3 / sum(n), outcomes=Outcomes([1, 2], n, "same"))
@@ -82,14 +82,14 @@ def test_outcomes_of_each_score_are_its_own(tmp_path):
     assert {score.setting: score.outcomes.sums.tolist() for score in shares} == right
 
 
-def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):
-    """The files of scores and of outcomes are not replaced in one step."""
+def test_outcomes_of_another_fit_are_dropped(tmp_path):
+    """Scores and outcomes are separate files, not replaced atomically."""
     write_scores(tmp_path, [PHONES._replace(value=0.5, outcomes=outcomes([1, 0]))])
     content = read_json(tmp_path / "scores.json")
     content["scores"][0]["value"] = 0.75
     write_sealed(tmp_path / "scores.json", content)
     assert read_scores(tmp_path)[0].outcomes is None
-    (tmp_path / "scores.npz").write_bytes(b"PK")  # damage costs the pairing alone
+    (tmp_path / "scores.npz").write_bytes(b"PK")  # damage affects only pairing
     (tmp_path / "config.json").write_text("{}")
     run = read_run(tmp_path)
     assert (run.scores.outcomes.tolist(), len(run.problems)) == ([None], 1)
@@ -101,7 +101,7 @@ def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):
     ("task", 3), ("setting", None), ("low", "0.2"), ("num_test", True), ("seed", 1.5),
     ("higher_is_better", 0), ("value", np.nan),
 ])  # fmt: skip
-def test_a_score_of_the_wrong_type_is_left_out(tmp_path, name, value):
+def test_score_of_wrong_type_is_omitted(tmp_path, name, value):
     good, bad = ({n: v for n, v in PHONES._asdict().items() if n != "outcomes"} for _ in range(2))
     write_sealed(tmp_path / "scores.json", {"scores": [{**bad, name: value}, good]})
     assert read_scores(tmp_path, problems := []) == [PHONES]
@@ -112,7 +112,7 @@ def test_a_score_of_the_wrong_type_is_left_out(tmp_path, name, value):
     assert (tmp_path / "damaged-scores.json").read_text() == "{"
 
 
-def test_resumed_steps_replace_earlier_ones_and_the_training_rule_comes_first(workdir):
+def test_resumed_steps_replace_earlier_ones(workdir):
     strict = last_evaluation(read_run(workdir), strict=True)
     assert strict.rule.unique().tolist() == ["one_per_sequence"]
     path = workdir / "metrics.jsonl"
@@ -134,7 +134,7 @@ def test_resumed_steps_replace_earlier_ones_and_the_training_rule_comes_first(wo
     assert last_evaluation(run).bound.isna().tolist() == [True] + [False] * 11
 
 
-def test_strict_series_beside_the_same_training_rule(workdir):
+def test_strict_series_with_the_same_rule(workdir):
     rng = np.random.default_rng(0)
     (workdir / "metrics.jsonl").unlink()
     for step in (0, 100):
@@ -148,8 +148,7 @@ def test_strict_series_beside_the_same_training_rule(workdir):
     assert last_evaluation(run, strict=True).n.iloc[0] == 64
 
 
-def test_a_record_without_log_n_minus_l(workdir):
-    """Losses that are not softmax-like say what they have; the strict bound is beside them."""
+def test_strict_bound_is_used_if_the_loss_has_no_bound(workdir):
     (workdir / "metrics.jsonl").unlink()
     rng = np.random.default_rng(0)
     own = fake_record(100, "batch", False, 64, 3.0, rng)
@@ -168,7 +167,7 @@ def test_a_record_without_log_n_minus_l(workdir):
     ("audit.json", '{"rows": 3}'), ("truth.json", '{"offsets": [1]}'),
     ("scores.json", '{"scores": [{"task": "x"}]}'),
 ])  # fmt: skip
-def test_damage_in_one_file_is_one_sentence(workdir, file, content):
+def test_damaged_file_is_one_problem(workdir, file, content):
     (workdir / file).write_text(content)
     run = read_run(workdir)
     assert len(run.problems) == 1
@@ -176,10 +175,10 @@ def test_damage_in_one_file_is_one_sentence(workdir, file, content):
     assert len(run.offsets)
 
 
-def test_damaged_lines_of_the_metrics(workdir):
+def test_damaged_lines_of_metrics_are_omitted(workdir):
     path = workdir / "metrics.jsonl"
     whole = read_run(workdir)
-    path.write_text(path.read_text() + '{"step": 600, "spl')  # killed while it wrote
+    path.write_text(path.read_text() + '{"step": 600, "spl')  # killed while writing
     assert read_run(workdir).problems == []
     path.write_text('{"step": 6\n[]\n' + path.read_text())
     run = read_run(workdir)
@@ -189,8 +188,7 @@ def test_damaged_lines_of_the_metrics(workdir):
         read_run(workdir / "nowhere")
 
 
-def test_an_ended_run_whose_records_end_within_a_line_says_so(workdir):
-    """One that was stopped may end so."""
+def test_finished_run_with_torn_records_is_reported(workdir):
     path = workdir / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
     assert read_run(workdir).problems == []
@@ -199,7 +197,7 @@ def test_an_ended_run_whose_records_end_within_a_line_says_so(workdir):
     assert str(path) in said
 
 
-def test_the_same_items_are_paired():
+def test_equal_items_are_paired():
     ours, theirs = outcomes([1] * 8 + [0] * 2), outcomes([1] * 3 + [0] * 7)
     a = PHONES._replace(metric="accuracy", value=0.8, outcomes=ours)
     b = a._replace(value=0.3, outcomes=theirs, low=0.0, high=0.6)
@@ -210,8 +208,8 @@ def test_the_same_items_are_paired():
     assert difference(a, other).paired == ""
 
 
-def test_rates_of_utterances_are_paired_by_utterance():
-    """Both errors grow with the utterance's difficulty: the difference is far surer than they."""
+def test_rates_are_paired_by_utterance():
+    """Both errors grow with difficulty, so the paired difference is far more certain."""
     rng = np.random.default_rng(0)
     words, hard = rng.integers(5, 30, 200), rng.uniform(0, 0.5, 200)
     errors = np.round(words * hard)
@@ -226,8 +224,8 @@ def test_rates_of_utterances_are_paired_by_utterance():
     assert is_better(found.low, found.high, higher_is_better=False) is False
 
 
-def test_items_of_differences():
-    counts = [9, 8, 9, 0]  # what counts nothing leaves an interval
+def test_intervals_of_differences():
+    counts = [9, 8, 9, 0]  # an empty item
     a, b = (
         PHONES._replace(value=sum(sums) / 26, outcomes=Outcomes(sums, counts, "test"))
         for sums in ([3, 4, 5, 0], [2, 3, 4, 0])
@@ -240,14 +238,14 @@ def test_items_of_differences():
     assert difference(once, twice).value == pytest.approx(2 / 3 - 2 / 4)
     single = [PHONES._replace(outcomes=outcomes(right)) for right in ([1], [0])]
     frames = [PHONES._replace(outcomes=Outcomes([n, 0], [100, 0], "x")) for n in (80, 40)]
-    for pair in (single, frames):  # one item has none
+    for pair in (single, frames):  # one item gives no interval
         found = difference(*pair)
         assert found.value == pytest.approx(1.0 if pair is single else 0.4)
         assert np.isnan([found.low, found.high]).all()
         assert is_better(found.low, found.high, higher_is_better=True) is None
 
 
-def test_digest_tells_items_apart():
+def test_digest_depends_on_values_and_order():
     assert digest([1, 2], "a") == digest(np.array([1, 2], np.int8), "a")
     assert len({digest([1, 2]), digest([2, 1]), digest([[1, 2]]), digest("1")}) == 4
 
@@ -261,8 +259,7 @@ def run_with(tmp_path, name, seed, scores, **config):
 
 
 @pytest.mark.parametrize("parts", [("5 % of the labels", "9 % of the labels"), ("1 min", "2 min")])
-def test_seeds_that_split_the_files_differently_are_compared(tmp_path, parts):
-    """Each with labels of its own number: they answer one question; parts of a curve do not."""
+def test_seeds_with_different_splits_are_compared(tmp_path, parts):
     runs = []
     for seed, number in enumerate((810, 785)):
         scores = [PHONES._replace(value=0.2 + 0.1 * seed, seed=seed, num_train=number)]
@@ -277,13 +274,12 @@ def test_seeds_that_split_the_files_differently_are_compared(tmp_path, parts):
 
 
 def right_ones(count, **fields):
-    """A score of 100 items, so many of which are right."""
     value = PHONES._replace(metric="accuracy", value=count / 100, low=None, high=None, **fields)
     return value._replace(outcomes=outcomes(np.arange(100) < count))
 
 
-def test_a_difference_over_seeds_is_beyond_items_too():
-    """Of two seeds that differ by the same, which happens where few items are tested."""
+def test_difference_over_seeds_includes_items():
+    """Two seeds with equal differences, as is common with few items."""
     ours, theirs = ({seed: right_ones(n, seed=seed) for seed in (0, 1)} for n in (55, 50))
     found, alone = lead(ours, theirs), difference(ours[0], theirs[0])
     assert found is not None
@@ -299,11 +295,11 @@ def test_a_difference_over_seeds_is_beyond_items_too():
     )
     assert (found := lead(ours, elsewhere)) is not None
     assert found.paired == "seeds and items"
-    assert found.low == pytest.approx(0.05 - 0.1 * 2**0.5)  # as if independent
+    assert found.low == pytest.approx(0.05 - 0.1 * 2**0.5)  # as for independent scores
 
 
-def test_one_seed_does_not_stand_for_three():
-    """The scatter of the three is known, and is not taken for none."""
+def test_one_seed_compared_with_three():
+    """The scatter of three seeds is not taken as zero."""
     ours = {seed: right_ones(n, seed=seed) for seed, n in enumerate((60, 70, 50))}
     theirs = {0: right_ones(40)._replace(low=0.3, high=0.5)}
     assert difference(ours[0], theirs[0]).low > 0
@@ -315,9 +311,7 @@ def test_one_seed_does_not_stand_for_three():
     assert lead({1: ours[1]}, theirs)[0] == pytest.approx(0.3)  # pyright: ignore[reportOptionalSubscript]
 
 
-def test_scores_on_the_way_are_shown_and_differ_from_nothing(tmp_path):
-    """Of a cell, seeds that have ended stand alone; where none has, there is nothing to compare."""
-
+def test_unfinished_runs_are_shown_without_comparison(tmp_path):
     def run(name, seed, step, count):
         score, known = right_ones(count, seed=seed, step=step), {"width": name, "num_steps": 500}
         folder, _ = run_with(tmp_path, f"{name},seed={seed}", seed, [score], **known)

@@ -1,4 +1,4 @@
-"""uv.lock is of the dependencies that pyproject.toml has now, and names no machine."""
+"""uv.lock agrees with pyproject.toml and names only public hosts."""
 
 import pathlib
 import re
@@ -8,11 +8,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).parents[1]
-#: Where anybody's packages come from.
+#: Hosts of public packages.
 PUBLIC = {"pypi.org", "files.pythonhosted.org"}
 
 
-def test_the_lock_is_of_todays_dependencies():
+def test_lock_matches_the_dependencies():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
     own = next(package for package in lock["package"] if package["name"] == project["name"])
@@ -32,7 +32,7 @@ def test_the_lock_is_of_todays_dependencies():
     assert locked == wanted, "uv lock makes it anew"
 
 
-def test_the_lock_names_public_hosts_alone():
+def test_lock_names_only_public_hosts():
     hosts = re.findall(r"\w+://([^/\"]+)", (ROOT / "uv.lock").read_text())
     assert set(hosts) == PUBLIC
     assert "file:" not in (ROOT / "uv.lock").read_text()

@@ -1,4 +1,4 @@
-"""Every public function gives the same values and dtypes with `jax_enable_x64` as without it."""
+"""Public functions give equal values and dtypes with and without `jax_enable_x64`."""
 
 import functools
 import inspect
@@ -18,7 +18,7 @@ from cpc.types import CPCOutputs, Position
 
 KEY = jax.random.key(0)
 NOT_TRACED = (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError)
-#: Functions that compute on the host or return no arrays, in modules that use JAX.
+#: Functions in modules that use JAX, but without JAX arrays.
 ON_HOST = {"certify", "cca", "ksg", "describe", "describe_aligned",
            "describe_fit", "beam_decode", "collapse", "count_edits",
            "greedy_decode", "image_scores", "ball_information", "auto_reset", "label_subset",
@@ -27,13 +27,13 @@ ON_HOST = {"certify", "cca", "ksg", "describe", "describe_aligned",
            "unigram", "abx_score", "cell_errors", "cell_weights", "code_entropy", "code_scores",
            "cut_tokens", "make_cells"}  # fmt: skip
 LABELS = np.array([0, 1, 2, 0, 1, 2] * 4)
-#: Results of these are entries of their inputs, and have the inputs' dtype.
+#: Functions whose results have the dtype of their inputs.
 SELECT = {"hardest", "mix_keys", "percentile_ring", "semi_hard", "uniform_draws", "uniform_subset",
           "with_zero", "push", "adam_cosine", "paper_sgd", "frame_distances"}  # fmt: skip
 
 
 def losses_and_slopes(function, *arrays):
-    """Return losses, and the gradients of their sum, which have the inputs' dtype, in float32."""
+    """Return losses and float32 gradients of their sum, which have the inputs' dtype."""
 
     def total(*arrays):
         value = function(*arrays)
@@ -45,7 +45,7 @@ def losses_and_slopes(function, *arrays):
 
 
 def of_scores(loss, several=False, **options):
-    """A case of a loss of scores, with all its numbers as arrays of the dtype in use."""
+    """Return a case of a loss of scores whose options are arrays of the dtype in use."""
 
     def case(x):
         options_here = {k: x(value=v) for k, v in options.items()}
@@ -64,19 +64,10 @@ def flat(b=3, t=4):
     return jax.tree.map(np.ravel, Position.grid(b, t))
 
 
-def cpc(x, **options):
+def cpc(x, function=losses.cpc_loss, **options):
     def loss(z, predictions):
         given = CPCOutputs(z, x(3, 4, 6), predictions)
-        return losses.cpc_loss(given, Position.grid(3, 4), **options)
-
-    z, _, predictions = outputs(x)
-    return losses_and_slopes(loss, z, predictions)
-
-
-def acpc(x):
-    def loss(z, predictions):
-        given = CPCOutputs(z, z, predictions)
-        return losses.acpc_loss(given, Position.grid(3, 4), negatives.batch, num_frames=3)
+        return function(given, Position.grid(3, 4), **options)
 
     z, _, predictions = outputs(x)
     return losses_and_slopes(loss, z, predictions)
@@ -127,7 +118,7 @@ LOSSES = {
     ),
     "sampled_softmax": of_scores(losses.sampled_softmax, True, log_q_positive=-1.0),
     "sampled_logistic": of_scores(losses.sampled_logistic, True, log_q_negatives=0.5),
-    "acpc_loss": acpc,
+    "acpc_loss": lambda x: cpc(x, losses.acpc_loss, rule=negatives.batch, num_frames=3),
     "aligned_losses": aligned,
     "alignment": lambda x: losses.alignment(x(3, 4), x(3, 4) + 1),
     "candidate_sampling": sampled_loss,
@@ -375,7 +366,6 @@ CASES = {
 
 
 def public_functions():
-    """Names of the public functions whose module uses JAX."""
     for package in PACKAGES:
         for name, value in vars(package).items():
             if name[0] == "_" or name in ON_HOST:
@@ -391,13 +381,13 @@ def test_all_public_functions_have_a_case():
 
 @pytest.fixture
 def x64():
-    """Set the switch for all threads, and set it back."""
+    """Return a switch for all threads that is reset afterwards."""
     yield lambda on: jax.config.update("jax_enable_x64", on)
     jax.config.update("jax_enable_x64", False)
 
 
 def draw(name, dtype):
-    """Make the inputs of a case: numbers that depend on their shape alone, or a number."""
+    """Return a function that makes inputs of a dtype that depend only on their shape."""
 
     def x(*shape, value=None):
         rng = np.random.default_rng([zlib.crc32(name.encode()), *shape])
@@ -408,7 +398,7 @@ def draw(name, dtype):
 
 
 def run(name, x):
-    """Return dtypes and random draws of a case's arrays, and values of what the host computes."""
+    """Return random bits and dtypes of traced arrays, and values computed on the host."""
     host = []
 
     def trace():
@@ -426,8 +416,8 @@ def run(name, x):
 
 
 @pytest.mark.parametrize("name", {case: name for name, case in CASES.items()}.values())
-def test_x64_changes_nothing(name, x64):
-    """Given float64, dtypes are those of float32; functions that select are given float32 again."""
+def test_x64_has_no_effect(name, x64):
+    """With float64 inputs dtypes equal those of float32; selecting functions get float32."""
     x = draw(name, jnp.float32)
     bits, want = run(name, x)
     x64(True)

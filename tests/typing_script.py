@@ -1,4 +1,4 @@
-"""What a user may write: to a type checker at its strictest all of it is known."""
+"""Public functions with types known to a strict type checker."""
 # pyright: strict
 
 import jax
@@ -11,14 +11,14 @@ from cpc.types import Rule
 
 
 def mean_loss(predictions: jax.Array, z: jax.Array, others: jax.Array) -> jax.Array:
-    """Return InfoNCE in nats: row i of z is predicted by row i, and told from the others."""
+    """Return InfoNCE in nats, where row i of z is the positive of row i."""
     scores = predictions @ z.T
     positive = (predictions * z).sum(axis=1)
     return losses.info_nce(positive, scores, others, temperature=0.1).mean()
 
 
 def describe_run(workdir: str, x: jax.Array) -> str:
-    """Return what a run has measured, and the shapes of its features."""
+    """Describe the scores of a run and the shapes of its features."""
     z, c = load(workdir)(x)
     scores = [
         f"{score.task} {score.metric} {score.value:.3f}" for score in read_run(workdir).scores
@@ -27,7 +27,7 @@ def describe_run(workdir: str, x: jax.Array) -> str:
 
 
 def estimate(scores: jax.Array) -> tuple[float, bool]:
-    """Return the information in nats that a score matrix shows, and whether it is a bound."""
+    """Return the information in nats of a score matrix, and whether it is a bound."""
     found = estimators.info_nce(scores)
     return float(found.value), found.is_bound
 

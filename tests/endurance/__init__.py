@@ -1,1 +1,1 @@
-"""A campaign against the whole: kills, damage, odd folders, odd configs, hostile exports."""
+"""Campaigns of kills, damage, unusual folders and configs, and malicious exports."""

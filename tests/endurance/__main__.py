@@ -1,10 +1,10 @@
-"""Kills, damage, odd folders, odd configs, hostile exports: what of it the program survives.
+"""Run campaigns of kills, damage, unusual folders and configs, and malicious exports.
 
     python -m tests.endurance --seconds 3600
     python -m tests.endurance --seconds 60 --seed 7 --only damage
 
-A seed names a campaign: the same one tries the same things in the same order, as far as time lets
-it. Every failure is printed with what was done. The status is 1 if there was any.
+A seed determines the attempts and their order, up to the time limit. Failures are printed with
+their attempt; the exit status is 1 if there was a failure.
 """
 
 import collections
@@ -22,7 +22,7 @@ from absl import app, flags, logging
 from tests.endurance import commands, configs, damage, exports, folders, kills
 from tests.endurance.tries import OUTCOMES, SURVIVED, Try
 
-#: Campaign: its tries, and its share of the time. Those that fork come before JAX has threads.
+#: Attempts and share of time by campaign; forking ones run before JAX starts threads.
 CAMPAIGNS = {
     "configs": (configs.tries, 0.1),
     "folders": (folders.tries, 0.1),
@@ -31,13 +31,12 @@ CAMPAIGNS = {
     "damage": (damage.tries, 0.25),
     "exports": (exports.tries, 0.05),
 }
-SECONDS = flags.DEFINE_float("seconds", 3600.0, "How long to go on.")
-SEED = flags.DEFINE_integer("seed", 0, "Of all that is drawn.")
-ONLY = flags.DEFINE_list("only", [], f"Campaigns: {', '.join(CAMPAIGNS)}; all by default.")
+SECONDS = flags.DEFINE_float("seconds", 3600.0, "Time limit in seconds.")
+SEED = flags.DEFINE_integer("seed", 0, "Random seed.")
+ONLY = flags.DEFINE_list("only", [], f"Campaigns: {', '.join(CAMPAIGNS)}; default: all.")
 
 
 def campaign(seconds: float, seed: int, only: list[str]) -> Iterator[tuple[str, Try]]:
-    """Yield tries of all campaigns, each for its share of the time."""
     names = only or list(CAMPAIGNS)
     total = sum(CAMPAIGNS[name][1] for name in names)
     for name in names:
@@ -48,7 +47,7 @@ def campaign(seconds: float, seed: int, only: list[str]) -> Iterator[tuple[str, 
             end = None
             for one in tries(rng, Path(folder)):
                 yield name, one
-                end = end or time.monotonic() + seconds * weight / total  # from the first one on
+                end = end or time.monotonic() + seconds * weight / total  # after the first
                 if time.monotonic() > end:
                     break
 
@@ -62,7 +61,7 @@ def table(found: dict[str, collections.Counter]) -> str:
 
 
 def main(argv: list[str]) -> None:
-    logging.set_verbosity(logging.ERROR)  # JAX tells of each platform that is not there
+    logging.set_verbosity(logging.ERROR)  # JAX reports missing platforms
     found: dict[str, collections.Counter] = {}
     failures = 0
     for name, one in campaign(SECONDS.value, SEED.value, ONLY.value):

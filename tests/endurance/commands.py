@@ -1,4 +1,4 @@
-"""Commands beside the training that are killed: done again, they leave what a whole one leaves."""
+"""Commands other than training that are killed and repeated."""
 
 import itertools
 import os
@@ -18,12 +18,12 @@ from tests.endurance.tries import CRASHED, HUNG, LIMIT_SECONDS, SILENT, SURVIVED
 
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
-    """Yield kills of embed, export, sweep, reproduce, and of one of two that make one pack."""
+    """Yield kills of embed, export, sweep, reproduce, and of one of two packing processes."""
     run, sounds = finished_run()
     embed = ("experiments.embed", f"--workdir={run}", f"--input={sounds}")
     tiny = flags_for("sound", folder)
     exported = ("model.safetensors", "config.json")
-    #: What is killed: its words, and what it has written.
+    #: Words of each command, and a reader of its output.
     commands: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path], Any]]] = {
         "embed": (lambda to: (*embed, f"--output={to}/"),
                   lambda to: {path.name: path.read_bytes() for path in to.glob("**/*.npy")}),
@@ -53,7 +53,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
         signals = [(moment, signal.SIGKILL)]
         done = run_anyhow(*words(to), signals=signals, limit=240.0)
         outcome, said = judge(done, SURVIVED, "")
-        for _ in range(30):  # cells of a sweep outlive it, and are waited for
+        for _ in range(30):  # wait for cells that outlive the sweep
             done = run_anyhow(*words(to), limit=240.0)
             if done.returncode != 2 or "still runs" not in done.stderr:
                 break

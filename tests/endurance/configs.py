@@ -1,4 +1,4 @@
-"""Configs with extreme values: refused by a sentence, or as good as any other, soon."""
+"""Configs with extreme values: rejected or started, within limits of time and memory."""
 
 import multiprocessing
 import resource
@@ -20,12 +20,12 @@ CARDS = {"audio": "audio_synthetic", "image": "image_fashion_mnist", "series": "
 NUMBERS = (-1, 0, 1, 2, 3, 7, 1000, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**10, 10**25)
 REALS = (-1.0, 0.0, 1e-300, 0.5, 1.0, 2.0, 1e10, 1e300, float("inf"), float("nan"))
 TEXTS = ("", "none", "x", "~nobody/x", "a\nb", "<b>", "../..", "/dev/zero", "grün", "0" * 5000)
-#: More than any of these should take; less than the machine has.
+#: More than any config should need, less than the machine has.
 MEMORY_BYTES = 16 * 2**30
 
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
-    """Yield configs in which one to three keys have other values, checked as a start does."""
+    """Yield configs with one to three changed keys, checked like at a start."""
     context = multiprocessing.get_context("fork")
     while True:
         kind = str(rng.choice(list(CARDS)))
@@ -57,7 +57,7 @@ def draw_value(rng: np.random.Generator, key: Key) -> Any:
 
 
 def run_apart(context: Any, what: str, kind: str, settings: dict[str, Any]) -> Try:
-    """Check a config in a process of its own, with a limit of time and of memory."""
+    """Check a config in its own process, with limits of time and memory."""
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=answer, args=(theirs, kind, settings), daemon=True)
     process.start()
@@ -80,7 +80,7 @@ def answer(pipe: Any, kind: str, settings: dict[str, Any]) -> None:
     try:
         check(kind, settings)
         pipe.send((SURVIVED, ""))
-    except (UserError, MemoryError) as error:  # a command says either in one sentence
+    except (UserError, MemoryError) as error:  # commands report both
         pipe.send((SURVIVED, str(error)))
     except BaseException as error:
         pipe.send((CRASHED, describe(error)))
@@ -98,7 +98,7 @@ def check(kind: str, settings: dict[str, Any]) -> None:
     mesh = make_mesh(1)
     check_batch_size(config.data.batch_size, mesh)
     plan = interpret(modality, config)
-    if kind == "image" or config.data.source == "voices":  # whose data are fetched
+    if kind == "image" or config.data.source == "voices":  # these data would be downloaded
         return
     data = modality.load_data(config, lambda text: None)
     modality.make_problem(plan, data).draw(0)

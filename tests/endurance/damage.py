@@ -1,4 +1,4 @@
-"""Each file that a run leaves, damaged: read rightly, or said, never wrong without a word."""
+"""Damaged files of a run: read correctly or reported."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from experiments.training.contrastive import write_page
 from tests.endurance.kills import NUM_STEPS, finished_run
 from tests.endurance.tries import Try, attempt
 
-#: Files that nothing reads, or whose damage the system itself finds.
+#: Files that are not read, or whose damage the system detects.
 UNREAD = ("report.html", "README.md", "run.lock", "state.json", "log.txt", "skipped.txt",
           "labels.tsv")  # fmt: skip
 
@@ -52,7 +52,7 @@ def harm(rng: np.random.Generator, path: Path) -> str:
 
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
-    """Yield tries on copies of one run, of its export, and of the pack of its recordings."""
+    """Yield attempts on copies of a run, its export and its packed recordings."""
     whole, sounds = finished_run()
     pack = folder / "pack"
     pack_folder(sounds, pack, lambda text: None)
@@ -71,7 +71,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
         name = list(uses)[int(rng.integers(len(uses)))]
         source, use = uses[name]
         copy = folder / f"copy-{number}"
-        shutil.copytree(source, copy)  # times of change too: rot leaves those as they are
+        shutil.copytree(source, copy)  # with modification times, which bit rot keeps
         path = choose_file(rng, name, copy)
         before = path.stat()
         said = harm(rng, path)
@@ -95,7 +95,7 @@ def choose_file(rng: np.random.Generator, name: str, copy: Path) -> Path:
     return found[int(rng.integers(len(found)))]
 
 
-#: What a page lacks when a file is deleted; that it does, nobody needs to say.
+#: Fields that a page may lack without a message if a file is deleted.
 LACKS = {
     "metrics.jsonl": ("metrics", "offsets", "scores"), "scores.json": ("scores", "outcomes"),
     "scores.npz": ("outcomes",), "config.json": ("config",),

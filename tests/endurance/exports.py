@@ -1,4 +1,4 @@
-"""Exported models of ill will: a config.json that says anything, sealed as if it were ours."""
+"""Malicious exports: sealed models with arbitrary config values."""
 
 import copy
 import shutil
@@ -21,7 +21,7 @@ VALUES = (
 
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
-    """Yield one export with a value in its config that is another."""
+    """Yield exports with one changed config value."""
     exported = finished_run()[0] / "exported"
     config = read_json(exported / "config.json")
     x = np.random.default_rng(0).normal(size=(1, 2560)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Folders with odd files among good ones: the good are read to the bit, the odd are named."""
+"""Folders with unusual files: good files are read exactly, unusual ones reported."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def flac_that_claims(rng: np.random.Generator, path: Path, num_samples: int) -> 
     path = path.with_suffix(".flac")
     soundfile.write(path, sound(rng), 16000)
     content = bytearray(path.read_bytes())
-    word = int.from_bytes(content[18:26], "big")  # rate 20, channels 3, bits 5, samples 36
+    word = int.from_bytes(content[18:26], "big")  # bits: rate 20, channels 3, depth 5, samples 36
     content[18:26] = ((word >> 36 << 36) | num_samples).to_bytes(8, "big")
     path.write_bytes(content)
 
@@ -55,7 +55,7 @@ def with_value(rng: np.random.Generator, path: Path, value: float) -> None:
     soundfile.write(path.with_suffix(".wav"), x, 16000, subtype="FLOAT")
 
 
-#: Each makes an odd thing of a name.
+#: Makers of unusual files.
 ODD_SOUNDS: dict[str, Make] = {
     "empty": lambda rng, p: p.with_suffix(".wav").write_bytes(b""),
     "noise": lambda rng, p: p.with_suffix(".flac").write_bytes(rng.bytes(500)),
@@ -88,7 +88,7 @@ def image_file(
         path.write_bytes(content[: int(rng.integers(len(content) - 12))])
 
 
-#: Of these something is lost where they are kept; then they are named.
+#: Lossy if kept, so they must be named.
 ALTERED = ("half wav", "half ogg", "half mp3", "NaN", "infinity")
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 12\n%%EndComments\n%%EOF\n"
@@ -105,7 +105,7 @@ ODD_IMAGES: dict[str, Make] = {
 
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
-    """Yield folders of recordings and of images, each with one to three odd things."""
+    """Yield folders of recordings or images with one to three unusual files."""
     number = 0
     while True:
         number += 1

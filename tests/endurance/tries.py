@@ -1,4 +1,4 @@
-"""What a try can come to, and how it is told."""
+"""Attempts to break the program and their outcomes."""
 
 import contextlib
 import io
@@ -9,25 +9,25 @@ from typing import Any, NamedTuple
 
 from cpc.types import UserError
 
-#: A try that has not come to an end after so long hangs.
+#: An attempt hangs after this time.
 LIMIT_SECONDS = 30.0
 SURVIVED, SILENT, CRASHED, HUNG = "survived", "silently wrong", "crashed", "hung"
 OUTCOMES = (SURVIVED, SILENT, CRASHED, HUNG)
 
 
 class Try(NamedTuple):
-    """Something done to the program, and what came of it."""
+    """An attempt and its outcome."""
 
     what: str
-    """What was done, so that it can be done again."""
+    """Description, sufficient to repeat it."""
     outcome: str
-    """Survived: nothing has changed, or a sentence says what has."""
+    """Survived: the result is right, or the problem was reported."""
     said: str = ""
-    """The sentence, or the end of the traceback."""
+    """The message, or the end of the traceback."""
 
 
 class TooLongError(BaseException):
-    """The time of a try is over. No `except Exception` takes it for a mistake of a user."""
+    """The time limit of an attempt; not an Exception, which code might catch."""
 
 
 @contextlib.contextmanager
@@ -45,12 +45,12 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def attempt(what: str, use: Callable[[list[str]], Any], is_right: Callable[[Any], bool]) -> Try:
-    """Try something that may be refused by a sentence, or come out right, or say what is not.
+    """Attempt something that may raise UserError, return the right result or report a problem.
 
     Args:
-        what: what was done before.
-        use: use(said) -> what it came to; appends sentences.
-        is_right: whether that is what would have come without what was done.
+        what: description of the attempt.
+        use: use(said) -> result; appends reported problems.
+        is_right: whether a result equals that of undamaged data.
     """
     said: list[str] = []
     try:

@@ -1,10 +1,10 @@
-"""Coverage of the 95 % interval of log N - L, for a process whose optimal critic is known.
+"""Coverage of the 95 % interval of log N - L, for a process with a known optimal critic.
 
     python -m tests.estimators.coverage --draws 1500
 
-A draw is a number of batches of sequences of an autoregressive process, scored by the optimal
-critic through `cpc_loss`. The interval should contain the mean of log N - L over all draws in 95 %
-of them. The status is 1 if it does in less than 93 % in some setting.
+A draw contains batches of autoregressive sequences, scored by the optimal critic in `cpc_loss`. The
+interval should contain the mean of log N - L over all draws in 95 % of draws. The exit status is 1
+if it does in less than 93 % in a setting.
 """
 
 import functools
@@ -22,7 +22,7 @@ from cpc.estimators import Tracker
 from cpc.losses import OffsetSums, cpc_loss, hard_weighted, info_nce
 from cpc.types import CPCOutputs, Position, Rule
 
-#: Of an interval of 95 %: 3.5 standard errors of 1,500 draws lower.
+#: 3.5 standard errors of 1,500 draws below 95 %.
 MIN_COVERAGE = 0.93
 
 
@@ -71,7 +71,6 @@ def draw_outputs(rng: jax.Array, setting: Setting) -> CPCOutputs:
 
 @functools.partial(jax.jit, static_argnames=("setting", "draws"))
 def draw_sums(setting: Setting, draws: int) -> OffsetSums:
-    """Return the sums of each draw, (draws,)."""
     rows, times = jnp.arange(setting.sequences)[:, None], jnp.arange(setting.length)[None]
     positions = Position(rows, times, 0 * times, 0 * rows)
 
@@ -88,14 +87,12 @@ def draw_sums(setting: Setting, draws: int) -> OffsetSums:
 
 
 def coverage(sums: OffsetSums) -> float:
-    """Return the share of draws whose interval contains the mean of all."""
     track = Tracker(True)(jax.device_get(sums))
     mean = track.value.mean()
     return float(((track.low <= mean) & (mean <= track.high)).mean())
 
 
 def main(argv: list[str]) -> None:
-    """Print the coverage of each setting."""
     del argv
     covered = []
     for name, setting in SETTINGS.items():

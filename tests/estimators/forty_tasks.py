@@ -1,11 +1,11 @@
-"""Claims of `cpc information` on samples whose information is known: the forty tasks.
+"""Claims of `cpc information` on the forty tasks of Czyz et al. (2023).
 
     python -m tests.estimators.forty_tasks
 
-Each task of Czyz et al. (2023) hands out 2,000 rows, as a user would have them. For every estimator
-it is counted in how many tasks its value and its lower end are not above the truth, and in how many
-its interval covers it. The status is 1 if an "at least" is above the truth. It takes 8 minutes on
-two shared cores: one critic, three trainings, half the default steps (docs/results/information.md).
+Each task has 2,000 rows. For every estimator, counts the tasks in which its value and lower end are
+at most the truth, and in which its interval contains the truth. The exit status is 1 if an "at
+least" exceeds the truth. Takes 8 minutes on two shared cores with one critic, three trainings and
+half the default steps (docs/results/information.md).
 """
 
 import sys
@@ -34,7 +34,7 @@ SETTINGS = {
 
 
 def measure_task(config: Config, task: Task) -> dict[str, Any]:
-    """Return the readings of a sample of a task, and what is claimed of it."""
+    """Return readings and claim of a sample of a task."""
     x, y = task.sample(jax.random.key(config.seed), config.max_rows)
     pairs = Pairs(np.asarray(x, np.float64), np.asarray(y, np.float64), ())
     readings = measure(pairs, config, lambda said: None)
@@ -44,12 +44,11 @@ def measure_task(config: Config, task: Task) -> dict[str, Any]:
 
 
 def above(records: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the tasks in which the claim is above the truth."""
     return [record["task"] for record in records if record["low"] > record["truth"]]
 
 
 def count(records: Sequence[dict[str, Any]]) -> Frame:
-    """Return, by estimator, how values, ends and limits of its intervals lie to the truth."""
+    """Return counts of values, ends and limits relative to the truth, by estimator."""
     rows = [
         {"estimator": one.estimator, "truth": record["truth"], **one.found._asdict()}
         | {f"limit {end}": nats for end, nats in one.limit._asdict().items()}
@@ -77,7 +76,6 @@ def count(records: Sequence[dict[str, Any]]) -> Frame:
 
 
 def main() -> int:
-    """Measure the tasks and print the counts."""
     config, records = with_settings(configs.arrays.get_config(), SETTINGS), []
     for task in beyond_normal():
         records.append(measure_task(config, task))

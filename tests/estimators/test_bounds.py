@@ -1,4 +1,4 @@
-"""Estimators of score matrices: goldens, twins, labels, their certificate, bad input."""
+"""Estimators of score matrices: goldens, twins, labels, certificates and input checks."""
 
 import functools
 import itertools
@@ -32,20 +32,18 @@ META, CASES = load_golden("mi_bounds.npz")
 RTOL, ATOL = META["tolerance"]["f32_rtol"], META["tolerance"]["f32_atol"]
 ALPHAS = np.array([0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 0.99, 0.0, 1.0])
 CLIPS = np.array([1.0, 5.0, np.inf])
-#: Beyond this float32 has no number; values there are continued by a line and must be finite.
+#: Beyond the float32 range, values are continued linearly and must be finite.
 LARGEST = 3e37
 GRADIENTS = ("infonce", "nwj", "dv", "tuba", "js")
 
 
-#: Sizes with a program of their own; the cases of other sizes are run each night.
+#: Sizes compiled by day; other sizes are tested at night.
 SIZES = (2, 5, 6, 8)
 
 
-# Compiled for a dozen shapes and run a few times each: the compiler need not try hard.
+# Compiled for a dozen shapes and run a few times each, so without optimization.
 @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 def everything(scores, log_baseline, u, alpha, clip, log_average):
-    """All estimates of one matrix, under the names of the golden file, with gradients."""
-
     def over_alpha(log_baseline):
         return jax.vmap(lambda a: interpolated(scores, log_baseline, a).value)(alpha)
 
@@ -105,14 +103,14 @@ def assert_close(actual, expected):
         for name, (params, _, _) in CASES.items()
     ],
 )
-def test_goldens_and_their_gradients(name):
+def test_values_and_gradients_equal_goldens(name):
     _, inputs, expected = CASES[name]
     scores = inputs["scores"]
     for suffix, matrix in (("", scores), ("_T", scores.T)):
         out = run(matrix, inputs["log_baseline"])
         for key in ("infonce", "nwj", "dv", "tuba", "js_objective", "nwj_shifted"):
             assert_close(out[key], expected[key + suffix])
-        assert_close(out["nwj"], expected["js" + suffix])  # what public code reads out for JS
+        assert_close(out["nwj"], expected["js" + suffix])  # JS as read out by public code
         for i, clip in enumerate(("1", "5", "inf")):
             assert_close(out["smile"][i], expected[f"smile_{clip}{suffix}"])
         for kind in ("interpolated", "interpolated_zero_baseline"):
@@ -123,7 +121,7 @@ def test_goldens_and_their_gradients(name):
     out = run(scores, inputs["log_baseline"])
     for gradient, key in zip(out["gradients"], GRADIENTS, strict=False):
         assert_close(gradient, expected[f"grad_{key}"])
-    assert_close(out["gradients"][4], expected["grad_smile_5"])  # SMILE trains as JS does
+    assert_close(out["gradients"][4], expected["grad_smile_5"])  # SMILE trains like JS
     for i, buffer in enumerate(("1", "50")):
         if f"mine_grad_buf{buffer}" not in expected:
             continue
@@ -134,7 +132,7 @@ def test_goldens_and_their_gradients(name):
 
 
 def naive(f, u):
-    """The formulas that have no golden, entry by entry, in float64."""
+    """Return formulas without goldens, entry by entry in float64."""
     n = len(f)
     off = [(i, j) for i in range(n) for j in range(n) if i != j]
     joint = sum(f[i, i] for i in range(n)) / n
@@ -180,11 +178,10 @@ ESTIMATORS = {
 
 @jax.jit
 def estimates(scores):
-    """All of them, which also shows that an Estimate passes jit."""
     return {name: estimator(scores) for name, estimator in ESTIMATORS.items()}
 
 
-def test_float32_inside():
+def test_half_precision_is_computed_in_float32():
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.bfloat16)
     exact = estimates(scores.astype(jnp.float32))
     for name, estimate in estimates(scores).items():
@@ -192,7 +189,7 @@ def test_float32_inside():
         assert float(estimate.value) == pytest.approx(float(exact[name].value), rel=1e-5), name
 
 
-def test_labels():
+def test_estimates_have_labels_and_ceilings():
     inf = math.inf
     labels = {
         name: (estimate.is_bound, estimate.side, round(float(estimate.ceiling), 3))
@@ -218,7 +215,7 @@ def test_labels():
 
 @jax.jit
 def values_and_slopes(scores):
-    possible = {name: ESTIMATORS[name] for name in ESTIMATORS if name != "club"}  # inf, rightly
+    possible = {name: ESTIMATORS[name] for name in ESTIMATORS if name != "club"}  # truly infinite
     bind = functools.partial
     ends = {f"{a:g}": bind(interpolated, log_baseline=0.0, alpha=a) for a in (0.0, 1.0)}
 
@@ -229,12 +226,12 @@ def values_and_slopes(scores):
 
 
 @pytest.mark.parametrize("symbols", [(0, 0, 1, 1, 2, 3), (0, 1, 2, 3, 4, 5)])
-def test_impossible_pairs_are_as_good_as_pairs_of_a_very_low_score(symbols):
-    """The exact critic of a code without noise is -inf off its own symbol, and no NaN comes."""
+def test_impossible_pairs_equal_very_low_scores(symbols):
+    """The exact critic of a noiseless code is -inf for other symbols."""
     same = jnp.array(symbols)[:, None] == jnp.array(symbols)
     exact, low = (jnp.where(same, math.log(6), floor) for floor in (-math.inf, -1e4))
     (got, slope), (want, _) = values_and_slopes(exact), values_and_slopes(low)
-    if len(set(symbols)) == 6:  # there the one kind of bound has nothing to average
+    if len(set(symbols)) == 6:  # nothing to average for this bound
         assert min(got.pop(name) for name in ("donsker_varadhan", "mine")) > 1e4
     for name, value in got.items():
         assert float(value) == pytest.approx(float(want[name]), rel=1e-5), name
@@ -267,7 +264,7 @@ def test_scores_must_be_square(unchecked):
     (lambda s: ml_cpc(s, 1.1), "alpha is 1.1"),
     (lambda s: flo(s, jnp.zeros(3)), "u has the shape"),
 ])  # fmt: skip
-def test_bad_arguments(call, words, unchecked):
+def test_invalid_arguments_are_rejected(call, words, unchecked):
     with pytest.raises(UserError, match=words):
         call(jnp.zeros((4, 4)))
 
@@ -280,7 +277,7 @@ def relabelled(estimator, side="lower", ceiling=math.inf):
 
 
 def info_nce_of_columns(scores):
-    """The matrix transposed, in plain exponentials."""
+    """Return InfoNCE of the transposed matrix in plain exponentials."""
     total = jnp.log(jnp.exp(scores).mean(0))
     return Estimate((jnp.diagonal(scores) - total).mean(), True, math.log(len(scores)), "lower")
 
@@ -304,15 +301,14 @@ def certificate(name):
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.nightly] * (n != "info_nce")) for n in ESTIMATORS]
 )
-def test_ours_keep_their_promises(name):
+def test_estimators_pass_their_certificate(name):
     table = certificate(name)
     assert table.passed, str(table)
     assert any(row.passed for row in table.rows)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_wrong_labels_fail(name):
-    """Each in the row that is there to see it."""
+def test_wrong_labels_fail_the_certificate(name):
     estimator, *where = MUTANTS[name]
     table = certify(estimator)
     assert not table.passed
@@ -322,8 +318,8 @@ def test_wrong_labels_fail(name):
     assert "FAIL" in str(table)
 
 
-def test_rows_of_info_nce():
-    """Known numbers: the identity, the oracle table, the freedom in rows, the ceiling."""
+def test_certificate_rows_of_info_nce():
+    """The identity, the oracle table, the freedom per row and the ceiling."""
     rows = {row.check: row for row in certificate("info_nce").rows}
     exact = next(row for check, row in rows.items() if check.startswith("exact critic (log N - L"))
     assert f"{exact.measured:.4g}" in exact.check  # I - KL, by another enumeration
@@ -340,15 +336,15 @@ def test_rows_of_info_nce():
 
 
 @pytest.mark.nightly
-def test_biased_upwards_without_a_promise_is_told_and_not_judged():
+def test_bias_without_a_promise_is_not_judged():
     rows = {row.check: row for row in certificate("donsker_varadhan").rows}
     row = rows["Gaussian, I = 10, N = 64, median"]
     assert row.measured > 10.5
     assert row.passed is None
 
 
-def test_a_bare_number_promises_nothing():
-    """A user's own, without a label: only what every estimator must do is judged."""
+def test_unlabelled_estimators_promise_nothing():
+    """Without a label, only the checks for every estimator are judged."""
     table = certify(lambda scores: jnp.diagonal(scores).mean() - scores.mean())
     assert table.promise == "a bare number"
     assert table.passed
@@ -363,6 +359,6 @@ def test_a_bare_number_promises_nothing():
         (lambda scores: Estimate(scores.mean(), is_bound=True), "got ''"),
     ],
 )
-def test_estimators_that_cannot_be_certified(estimator, words):
+def test_invalid_estimators_cannot_be_certified(estimator, words):
     with pytest.raises(UserError, match=words):
         certify(estimator)

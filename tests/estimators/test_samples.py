@@ -1,4 +1,4 @@
-"""Nearest neighbours and canonical correlations: naive twins, known information, bad input."""
+"""Nearest-neighbour and canonical-correlation estimates: twins, known information, input checks."""
 
 import inspect
 import math
@@ -44,7 +44,7 @@ def test_ksg_equals_naive_twin(n, dx, dy, k, seed):
     assert (estimate.is_bound, estimate.side) == (False, "")
 
 
-def test_cca_of_the_sample_covariance():
+def test_cca_equals_the_sample_covariance():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(50, 2))
     y = np.concatenate([x[:, :1] + rng.normal(size=(50, 1)), rng.normal(size=(50, 2))], axis=1)
@@ -54,7 +54,7 @@ def test_cca_of_the_sample_covariance():
     found = cca(x, y)
     assert found.value == pytest.approx(expected, abs=1e-10)
     assert (found.is_bound, found.side, found.ceiling) == (False, "", math.inf)
-    doubled = np.concatenate([y, y[:, :1] * 2], axis=1)  # a column that says nothing new
+    doubled = np.concatenate([y, y[:, :1] * 2], axis=1)  # a redundant column
     assert cca(x, doubled).value == pytest.approx(expected, abs=1e-8)
     assert cca(x, np.ones((50, 1))).value == 0.0
     assert cca(x, x @ np.ones((2, 1))).value == math.inf
@@ -77,12 +77,12 @@ BAD = np.where(np.arange(6)[:, None] == 2, np.nan, X)
         (cca, X[:2], X[:2], "more pairs than"),
     ],
 )
-def test_bad_input(estimator, x, y, words):
+def test_invalid_input_is_rejected(estimator, x, y, words):
     with pytest.raises(UserError, match=words):
         estimator(x, y)
 
 
 @pytest.mark.parametrize("estimator", [ksg, cca])
-def test_words_are_not_arrays(estimator, unchecked):
+def test_other_types_are_rejected(estimator, unchecked):
     with pytest.raises(UserError, match="two arrays"):
         estimator("a", "b")

@@ -1,4 +1,4 @@
-"""Tasks of known information: truths, samples, log ratios, and estimates with the exact critic."""
+"""Tasks of known information: truths, samples, log ratios and exact critics."""
 
 import functools
 import math
@@ -26,19 +26,19 @@ def golden(kind):
     return cases
 
 
-def test_information_of_correlations_and_back():
+def test_information_of_correlations_is_inverted():
     for params, given, expected in golden("mi_from_rho"):
         found = [params["d"] * tasks.correlation_information(rho) for rho in given["rho"]]
         np.testing.assert_allclose(found, expected["mi"], **CLOSE)
     for params, given, expected in golden("rho_from_mi"):
         rho, noise = tasks.correlation(params["d"], jnp.asarray(given["mi"], jnp.float32))
         np.testing.assert_allclose(rho, expected["rho"], rtol=1e-6)
-        # The noise keeps its digits where rho rounds to 1.
+        # Noise stays accurate where rho rounds to 1.
         exact = np.exp(-np.array(given["mi"]) / params["d"])
         np.testing.assert_allclose(noise, exact, rtol=4e-6)
 
 
-def test_information_of_laws():
+def test_information_of_known_laws():
     for params, given, expected in golden("full_cov"):
         found = tasks.gaussian_information(np.array(given["cov"]), params["dim_x"])
         assert found == pytest.approx(expected["mi"], rel=1e-12)
@@ -58,7 +58,7 @@ def test_information_of_laws():
         assert found == pytest.approx(expected["mi"], rel=1e-12)
 
 
-def test_a_state_that_nothing_enters_has_no_probability():
+def test_unreachable_state_has_probability_zero():
     rng = np.random.default_rng(0)
     for _ in range(20):
         smaller = rng.dirichlet(np.ones(3), size=4)
@@ -67,7 +67,7 @@ def test_a_state_that_nothing_enters_has_no_probability():
         np.testing.assert_allclose(found, markov_task(smaller[1:], 1).mutual_information, atol=1e-9)
 
 
-#: By truth, the beginnings of the names.
+#: Prefixes of task names by truth.
 TRUTHS = {
     0.4133: ("1v1-normal-0.75", "normal_cdf-1v1-normal", "wiggly-1v1", "half_cube-1v1",
              "swissroll_x-normal_cdf-1v1", "1v1-bimodal", "multinormal-dense-3-3"),
@@ -91,7 +91,7 @@ TRUTHS = {
 }  # fmt: skip
 
 
-def test_the_forty_truths():
+def test_truths_of_the_forty_tasks():
     assert len(BEYOND_NORMAL) == sum(map(len, TRUTHS.values())) == 40
     for truth, prefixes in TRUTHS.items():
         for prefix in prefixes:
@@ -112,13 +112,13 @@ TASKS = {
 
 
 def base_of(name):
-    """The task that a mapped one was made from, if it was."""
+    """Return the task that a mapped task was made from, if any."""
     return next((TASKS[b] for b in TASKS if name != b and name.endswith(f"-{b}")), TASKS[name])
 
 
-#: Each law and each map, in few and in many dimensions; a size between has the same code.
+#: Each law and each map, in few and in many dimensions.
 DIFFERENT = [n for n in TASKS if not any(size in n for size in ("-5-5-", "-dense-3-", "-2-2-2"))]
-#: Most laws and maps; the others are run each night.
+#: Tested by day; the other tasks are tested at night.
 FEW = (
     "normal_cdf-1v1-normal", "swissroll_x", "1v1-bimodal", "1v1-additive-0.1",
     "asinh-student-identity-1-1-1", "multinormal-dense-2-2",
@@ -134,7 +134,7 @@ def is_quick(name):
     "name", [pytest.param(n, marks=[pytest.mark.nightly] * (not is_quick(n))) for n in DIFFERENT]
 )
 def test_samples_and_log_ratio_agree_with_the_truth(name):
-    """Over joint pairs the log ratio is I on average; over independent ones e^ratio is 1."""
+    """The mean log ratio is I over joint pairs; e^ratio has mean 1 over independent ones."""
     task, base = TASKS[name], base_of(name)
 
     @jax.jit
@@ -147,19 +147,19 @@ def test_samples_and_log_ratio_agree_with_the_truth(name):
     n = len(x)
     assert ratio.shape == (n, n)
     assert x.std(0).min() > 0
-    # Rows are x, columns are y, and no entry knows of the others.
+    # Rows are x, columns are y; entries are independent.
     np.testing.assert_allclose(part, ratio[2:5, 3:9], rtol=1e-3, atol=1e-3)
-    # A map takes no information from any pair; cdfs round near 1, hence the tolerance.
+    # Maps keep the information of each pair; cdfs round near 1, hence the tolerance.
     np.testing.assert_allclose(np.exp(ratio), np.exp(before), rtol=2e-2, atol=2e-2)
     joint = np.diagonal(ratio)
     error = joint.std() / np.sqrt(n)
     assert joint.mean() == pytest.approx(task.mutual_information, abs=4 * error + 1e-6)
     off = np.exp(ratio)[~np.eye(n, dtype=bool)]
-    # Every row's mean is 1, so that the mean of all spreads by 1 / n, with the tail of a square.
+    # Row means are 1, so the overall mean varies by 1 / n with a chi-square tail.
     assert off.mean() == pytest.approx(1.0, abs=12 * off.std() / n + 1e-5)
 
 
-def test_students_and_normals_have_the_law_that_they_claim():
+def test_student_and_normal_samples_have_their_law():
     x, y = student_task(2, 3, 3).sample(jax.random.key(6), 20000)
     both = np.concatenate([x, y], axis=1)
     # F(2.3534) = 0.95 for Student's t with 3 degrees of freedom.
@@ -169,13 +169,13 @@ def test_students_and_normals_have_the_law_that_they_claim():
     np.testing.assert_allclose(np.cov(np.concatenate([x, y], 1).T), covariance, atol=0.06)
 
 
-def test_a_high_information_keeps_its_digits():
+def test_high_information_is_accurate():
     task = gaussian_task(1, 8.0)
     joint = np.diagonal(task.log_ratio(*task.sample(jax.random.key(9), 500)))
     assert joint.mean() == pytest.approx(8.0, abs=4 * joint.std() / np.sqrt(500))
 
 
-def test_offsets_forget_the_phone_and_keep_the_speaker():
+def test_distant_offsets_share_only_the_speaker():
     near, far = (markov_task(CHAIN, k, num_speakers=4).mutual_information for k in (1, 60))
     assert near == pytest.approx(np.log(4) + markov_task(CHAIN, 1).mutual_information)
     assert far == pytest.approx(np.log(4), abs=1e-9)
@@ -199,7 +199,7 @@ def test_offsets_forget_the_phone_and_keep_the_speaker():
     (lambda: markov_task(CHAIN, 1, num_speakers=0), "num_speakers 0"),
     (lambda: markov_task(CHAIN, 1, emissions=np.ones((3, 2))), "a row of emissions"),
 ])  # fmt: skip
-def test_bad_input_is_a_sentence(make, words):
+def test_invalid_input_is_rejected(make, words):
     with pytest.raises(UserError, match=words):
         make()
 
@@ -212,7 +212,7 @@ def estimates(scores):
     return {
         "infonce": estimators.info_nce(scores).value,
         "dv": estimators.donsker_varadhan(scores).value,
-        "nwj": estimators.js(scores).value,  # NWJ at 1 + f
+        "nwj": estimators.js(scores).value,  # NWJ of 1 + f
         "js_readout_nwj_of_log_ratio": estimators.nwj(scores).value,
         "js_objective": estimators.js_objective(scores),
         "smile_1": estimators.smile(scores, 1.0).value,
@@ -251,7 +251,7 @@ def test_oracle_table(name):
         if estimator in ("top1_accuracy", "pairwise_win"):
             continue
         value, root = values[estimator], math.sqrt(BATCHES[n])
-        if estimator in params["heavy_tail"]:  # the mean has not converged, the median has
+        if estimator in params["heavy_tail"]:  # the median converges, the mean does not
             error = 1.2533 * (row["q95"] - row["q05"]) / 3.29 / root
             assert abs(np.median(value) - row["median"]) < 4 * error, estimator
         else:

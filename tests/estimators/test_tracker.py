@@ -1,4 +1,4 @@
-"""The tracker: intervals, states, words; the strict bound counts each sound once."""
+"""The tracker: intervals, states, warnings and the strict bound."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from tests.estimators.coverage import SETTINGS, coverage, draw_sums
 
 
 def sums_of(values, anchors, log_n):
-    """Sums of one offset from each sequence's own sums."""
     values, anchors = np.asarray(values, float), np.asarray(anchors, float)
     n = np.exp(log_n)
     return OffsetSums(
@@ -30,8 +29,7 @@ def sums_of(values, anchors, log_n):
     )  # fmt: skip
 
 
-def test_interval_is_that_of_block_means():
-    """With equal blocks: the standard error of the mean of the blocks' means."""
+def test_interval_equals_standard_error_of_block_means():
     rng = np.random.default_rng(0)
     means = rng.normal(1.5, 0.3, 40)
     track = Tracker(True)(sums_of(means * 10, np.full(40, 10), np.log(64)))
@@ -42,7 +40,7 @@ def test_interval_is_that_of_block_means():
 
 
 def test_interval_covers_the_mean_of_dependent_frames():
-    """Frames of a sequence repeat each other; 95 % intervals by sequences still cover."""
+    """Frames of a sequence repeat each other."""
     rng, covered = np.random.default_rng(1), 0
     for _ in range(400):
         anchors = rng.integers(5, 30, 60)
@@ -52,10 +50,10 @@ def test_interval_covers_the_mean_of_dependent_frames():
     assert 0.91 <= covered / 400 <= 0.98
 
 
-def test_interval_covers_the_mean_of_sequences_that_are_each_others_negatives():
-    """By own anchors alone it would be 0.84 to 0.90; the standard error of 500 draws is 0.01.
+def test_interval_covers_the_mean_with_shared_negatives():
+    """Counting only own anchors would cover 0.84 to 0.90; the standard error of 500 draws is 0.01.
 
-    Other settings are in `coverage`, each night; `test_influence` has the moments of every rule.
+    `coverage` tests other settings at night; `test_influence` tests the moments of every rule.
     """
     sums = draw_sums(SETTINGS["strict, near the ceiling"], 500)
     assert 0.92 <= coverage(sums) <= 0.985
@@ -66,7 +64,7 @@ def test_interval_covers_the_mean_of_sequences_that_are_each_others_negatives():
     [(0.0, "chance"), (0.005, "chance"), (0.3, "fine"), (0.59, "fine"), (0.61, "warn"),
      (0.89, "warn"), (0.91, "saturated"), (1.0, "saturated")],
 )  # fmt: skip
-def test_states(share, state):
+def test_states_by_share_of_log_n(share, state):
     log_n = np.log(128)
     track = Tracker(True)(sums_of(np.full(50, share * log_n * 8), np.full(50, 8), log_n))
     assert track.state == (state,)
@@ -80,7 +78,7 @@ LOG_N = np.log(64)
 
 
 def join(*values, log_n=LOG_N):
-    """One offset for each value, which two sequences of 8 anchors share."""
+    """Return one offset per value, shared by two sequences of 8 anchors."""
     each = (sums_of([value] * 2, [8, 8], log_n) for value in values)
     return jax.tree.map(lambda *ends: np.concatenate(ends), *each)
 
@@ -90,8 +88,7 @@ def warn(is_bound, sums, names=("1",)):
     return tracker.warning(tracker(sums), list(names))
 
 
-def test_warnings():
-    """Each names the offset, and the direction where there are two."""
+def test_warnings_name_offsets_and_directions():
     assert "at chance" in warn(False, join(0.0))
     assert "the estimate is at its ceiling log N at offset 1" in warn(False, join(8 * LOG_N))
     assert "the bound is at its ceiling" in warn(True, join(8 * LOG_N))
@@ -102,8 +99,7 @@ def test_warnings():
     assert "NaN" in warn(True, join(np.nan))
 
 
-def test_without_log_n_there_is_no_value_and_nothing_to_say():
-    """Sums that would be far below chance, or at the ceiling."""
+def test_losses_without_log_n_have_no_value_or_warning():
     for value in (-100.0, 0.0, 8 * np.log(64)):
         tracker = Tracker(False, "batch", has_log_n=False)
         track = tracker(sums_of([value] * 2, [8, 8], np.log(64)))
@@ -113,7 +109,7 @@ def test_without_log_n_there_is_no_value_and_nothing_to_say():
         assert track.acc_top1[0] == 0.25
 
 
-def test_an_offset_without_anchors_is_chance_and_not_a_number():
+def test_offset_without_anchors_is_nan():
     track = Tracker(True)(OffsetSums(*(np.zeros(2) for _ in OffsetSums._fields)))
     assert np.isnan(track.value).all()
     assert track.state == ("chance", "chance")
@@ -121,7 +117,7 @@ def test_an_offset_without_anchors_is_chance_and_not_a_number():
 
 
 @pytest.mark.parametrize(("values", "state"), [([-30.0, -50.0], "diverged"), ([-1, -2], "chance")])
-def test_a_loss_beyond_twice_that_of_guessing_diverges(values, state):
+def test_loss_above_twice_log_n_is_diverged(values, state):
     track = Tracker(False)(sums_of(values, [4, 4], np.log(128)))
     assert track.state == (state,)
     assert ("learning_rate" in (Tracker(False).warning(track, ["1"]) or "")) == (
@@ -129,13 +125,13 @@ def test_a_loss_beyond_twice_that_of_guessing_diverges(values, state):
     )
 
 
-def test_a_tracker_takes_booleans_alone(unchecked):
+def test_tracker_rejects_other_types(unchecked):
     for value in ("yes", negatives.batch, 1):
         with pytest.raises(UserError, match="is_bound"):
             Tracker(value)
 
 
-#: Utterance and first sample of windows of up to 3 latents of 10 samples, and how many there are.
+#: (utterance, first sample, latents) of windows of up to 3 latents with 10 samples each.
 WINDOWS = (
     (0, 0, 0), (0, 0, 3), (0, 0, 3), (0, 29, 1), (0, 30, 1), (0, 45, 3), (0, 70, 2), (0, 75, 3),
     (1, 0, 3), (1, 30, 3), (1, 12, 1), (1, 85, 3), (1, 60, 0), (1, 55, 3),
@@ -143,8 +139,7 @@ WINDOWS = (
 
 
 @pytest.mark.parametrize("wraps", [0, 2**31 - 120, 2**32 - 120], ids=["", "2^31", "2^32"])
-def test_a_sequence_is_new_if_no_earlier_one_has_any_of_its_sound(wraps):
-    """Against sets of samples."""
+def test_is_new_equals_sets_of_samples(wraps):
     utterance, start, number = np.array(WINDOWS).T
     window = (np.array([100, 300])[utterance] + start + wraps)[:, None]
     end = window + 10 * np.arange(1, 4)
@@ -157,13 +152,12 @@ def test_a_sequence_is_new_if_no_earlier_one_has_any_of_its_sound(wraps):
 
 
 def outputs_of(latents):
-    """Two times of latents (b, d), and predictions that know the second."""
+    """Return latents (b, d) at two times and predictions of the second."""
     z = jnp.stack([latents, latents], 1)
     return z, 30 * z[:, :, None]
 
 
-def test_what_is_drawn_again_changes_nothing():
-    """Copies are neither candidates nor anchors nor sequences of the interval."""
+def test_repeated_sequences_do_not_affect_the_bound():
     z, predictions = outputs_of(np.random.default_rng(0).normal(size=(6, 4)))
     drawn = np.array([0, 1, 0, 2, 2, 3, 4, 0, 5])
     window = jnp.asarray(1000 * drawn)[:, None]
@@ -178,14 +172,14 @@ def test_what_is_drawn_again_changes_nothing():
 
 
 def naive_split(z, predictions, group, exists):
-    """Anchors, and sums of log N - L and of u_b^2, within and between; then the anchors left out.
+    """Return anchors, sums of log N - L and of u_b^2 (within, between), and left-out anchors.
 
-    One anchor at a time, at offsets 1 and 2.
+    Loops over anchors at offsets 1 and 2.
     """
     b, t, _ = z.shape
     found = np.zeros((6, 2))
     for i, k in enumerate((1, 2)):
-        own = np.zeros((2, b))  # values less received weights, by sequence
+        own = np.zeros((2, b))  # values minus received weights, by sequence
         for row in range(b):
             for time in range(t - k):
                 if not (exists[row, time] and exists[row, time + k]):
@@ -212,8 +206,8 @@ def naive_split(z, predictions, group, exists):
     return found
 
 
-def test_the_split_equals_its_naive_twin():
-    """Groups of 3, 2 and 1 sequences and one unknown; latents that do not exist hold NaN."""
+def test_split_by_group_equals_the_naive_twin():
+    """Groups of 3, 2 and 1 sequences and an unknown one; padding is NaN."""
     rng = np.random.default_rng(0)
     z, predictions = rng.normal(size=(8, 4, 5)), rng.normal(size=(8, 4, 2, 5))
     group = np.array([0, 1, 0, 2, 1, 0, -1, -1])
@@ -232,8 +226,8 @@ def test_the_split_equals_its_naive_twin():
     assert (expected[[0, 5]] > 0).all()
 
 
-def test_the_split_of_phones_and_speakers_is_the_chain_rule():
-    """I(x; y) = I(speaker; y) + I(x; y | speaker), with the exact critic and 1,000 sequences."""
+def test_split_by_group_is_the_chain_rule():
+    """I(x; y) = I(speaker; y) + I(x; y | speaker) with the exact critic and 1,000 sequences."""
     chain, speakers, k, b = phone_chain(8), 4, 3, 1000
     rng = np.random.default_rng(0)
     later = np.linalg.matrix_power(chain, k)
@@ -257,7 +251,7 @@ def test_the_split_of_phones_and_speakers_is_the_chain_rule():
     np.testing.assert_allclose(parts[0].log_n, np.log(b / speakers), rtol=1e-5)
 
 
-def test_the_whole_of_a_split_is_the_strict_bound_of_a_grid_and_of_new_sound():
+def test_split_sums_to_the_strict_bound():
     rng = np.random.default_rng(0)
     z = jnp.float32(rng.normal(size=(6, 3, 2, 5)))
     predictions = jnp.float32(rng.normal(size=(6, 3, 2, 1, 5)))
@@ -270,4 +264,4 @@ def test_the_whole_of_a_split_is_the_strict_bound_of_a_grid_and_of_new_sound():
     strict = bound_over_sequences(z, predictions, **options)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), split.whole, strict)
     assert (split.whole.n == 4 * split.whole.anchors).all()
-    assert (split.whole.anchors, split.within.anchors) == (8, 6)  # 3 is alone in its group
+    assert (split.whole.anchors, split.within.anchors) == (8, 6)  # sequence 3 is alone in its group

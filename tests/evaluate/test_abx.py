@@ -21,7 +21,7 @@ GOLDEN, CASES = load_golden("abx.npz")
 
 
 def naive_dtw(d):
-    """Libri-light's recursion in plain Python: traced back over the diagonal, else the left."""
+    """Return Libri-light's recursion in plain Python; ties prefer the diagonal, then the left."""
     n, m = d.shape
     cost = np.full((n, m), np.inf, np.float32)
     for i in range(n):
@@ -44,7 +44,7 @@ def naive_dtw(d):
     return cost[-1, -1] / np.float32(length)
 
 
-def test_warping_is_the_naive_one():
+def test_dtw_equals_the_naive_twin():
     rng = np.random.default_rng(0)
     d = rng.uniform(size=(300, 9, 7)).astype(np.float32)
     d[150:] = np.round(2 * d[150:]) / 2  # ties
@@ -53,12 +53,12 @@ def test_warping_is_the_naive_one():
     cut = [x[:n, :m] for x, (n, m) in zip(d, lengths, strict=True)]
     np.testing.assert_allclose(found[:, 0], [naive_dtw(x) for x in cut], rtol=1e-6)
     np.testing.assert_allclose(found[:, 1], [naive_dtw(x.T) for x in cut], rtol=1e-6)
-    # If paths of different length tie, the two directions differ.
+    # The directions differ if paths of different length tie.
     differs = found[:, 0] != found[:, 1]
     assert (differs[:150].any(), differs[150:].any()) == (False, True)
 
 
-def test_pairs_of_any_lengths_are_each_compared():
+def test_dtw_of_pairs_of_any_length():
     rng = np.random.default_rng(0)
     tokens = [rng.normal(size=(n, 5)).astype(np.float32) for n in (1, 2, 9, 17, 40)]
     pairs = np.array(list(itertools.product(range(5), repeat=2)))
@@ -84,11 +84,11 @@ def average(cells, errors):
 @pytest.mark.parametrize(
     ("which", "how"), [(which, how) for which, case in CASES.items() for how in case[0]]
 )
-def test_errors_are_those_of_zerospeech(tmp_path, which, how):
-    """Equal to EvalABX().eval_abx of zerospeech-libriabx2 0.9.8, with all of its draws.
+def test_errors_equal_zerospeech(tmp_path, which, how):
+    """Values of EvalABX().eval_abx of zerospeech-libriabx2 0.9.8, with all of its draws.
 
-    Its files are listed in the order of the item file, with an empty module in the place of
-    torchaudio. "zeros" has frames of zeros, "ties" frames along two axes, whose distances tie.
+    Its files were listed in the order of the item file, with an empty module instead of torchaudio.
+    Features are real, "zeros" (all frames zero) or "ties" (frames along two axes).
     """
     distance, speakers, contexts, max_tokens, max_speakers = how.split()
     items, features = read_case(tmp_path, which)
@@ -100,13 +100,13 @@ def test_errors_are_those_of_zerospeech(tmp_path, which, how):
     assert average(cells, errors) == pytest.approx(CASES[which][0][how], abs=1e-5)
 
 
-def test_the_last_frame_is_a_switch(tmp_path):
+def test_last_frame_may_be_dropped(tmp_path):
     items, features = read_case(tmp_path, "real")
     whole = cut_tokens(items, features, 0.01)
     lost = cut_tokens(items, features, 0.01, lose_last_frame=True)
     assert min(map(len, whole)) >= 2
     jax.tree.map(np.testing.assert_array_equal, [token[:-1] for token in whole], lost)
-    # Middles at 5, 15 and 25 ms.
+    # Frames are centered at 5, 15 and 25 ms.
     (token,) = cut_tokens([Item("u", 0.004, 0.016, *"abcd")], {"u": np.eye(3)}, 0.01)
     np.testing.assert_array_equal(token, np.eye(3)[:2])
 
@@ -117,7 +117,7 @@ def test_the_last_frame_is_a_switch(tmp_path):
     (0.43, 0.59, 0.02, 21, 30),
     (0.00625, 0.01875, 0.0125, 0, 2),
 ])  # fmt: skip
-def test_middles_of_frames_round_as_the_reference(onset, offset, frame_seconds, first, stop):
+def test_frame_limits_are_rounded_like_the_reference(onset, offset, frame_seconds, first, stop):
     items, features = [Item("u", onset, offset, *"abcd")], {"u": np.arange(60.0)[:, None]}
     (token,) = cut_tokens(items, features, frame_seconds)
     assert (token[0, 0], token[-1, 0] + 1) == (first, stop)
@@ -129,7 +129,7 @@ def toy(count=6, speakers=("s", "t")):
     return items, [rng.normal(size=(8, 4)).astype(np.float32) for _ in items]
 
 
-def test_averages_are_of_contexts_then_speakers_then_phones():
+def test_errors_are_averaged_over_contexts_then_speakers_then_phones():
     def item(phone, context, speaker):
         return Item("u", 0.0, 0.1, phone, context, context, speaker)
 
@@ -139,11 +139,11 @@ def test_averages_are_of_contexts_then_speakers_then_phones():
     assert [(c.pair, c.speaker) for c in cells] == [
         (("a", "b"), "s"), (("a", "b"), "t"), (("a", "b"), "s"), (("a", "c"), "s")
     ]  # fmt: skip
-    # Of a and b half by each speaker, whose share two contexts halve; a and c are as much in all.
+    # Each phone pair weighs 1/2, each speaker half of its pair, each context half of its speaker.
     np.testing.assert_allclose(cell_weights(cells), [1 / 8, 1 / 4, 1 / 8, 1 / 2])
 
 
-def test_across_needs_two_speakers_and_within_needs_two_tokens():
+def test_cells_across_and_within_speakers():
     items, _ = toy(1, speakers=("s",))
     assert not list(make_cells(items, [True] * 2))
     assert not list(make_cells(items, [True] * 2, across=True))
@@ -156,7 +156,7 @@ def test_across_needs_two_speakers_and_within_needs_two_tokens():
     assert not list(make_cells(items, [True, True, False, False], across=True))
 
 
-def test_a_score_holds_what_each_utterance_gave():
+def test_score_has_outcomes_per_utterance():
     items, tokens = toy(20)
     items = [item._replace(file=f"u{n % 3}") for n, item in enumerate(items)]
     cells = list(make_cells(items, [True] * len(items)))
@@ -171,7 +171,7 @@ def test_a_score_holds_what_each_utterance_gave():
     assert (score.chance, score.num_test) == (0.5, 2)
 
 
-def test_items_are_read_as_they_are_written(tmp_path):
+def test_item_files_round_trip(tmp_path):
     path = tmp_path / "u.item"
     labels = {"u": np.array([0, 0, 1, 2, 2, 3, 1, -1, 1, 2, 0])}
     names = ["a", "b", "c", "sil"]
@@ -186,7 +186,7 @@ def test_items_are_read_as_they_are_written(tmp_path):
     first, second = path.read_text().splitlines()[:2]
     assert first == "#file onset offset #phone prev-phone next-phone speaker"
     assert second == "u 0.0000 0.0500 b a c s"
-    # SPEAKERS.TXT of LibriSpeech has first and last names.
+    # LibriSpeech has speakers with first and last names.
     write_items(path, [Item("u", 0.0, 0.1, "b", "a", "c", "Bob  Ray")])
     assert read_items(path)[0].speaker == "Bob_Ray"
     with pytest.raises(UserError, match="my file"):
@@ -205,7 +205,7 @@ def test_items_are_read_as_they_are_written(tmp_path):
     ("\nu 0.1", "line 3: .*2 fields"),
     ("", "lists no items"),
 ])  # fmt: skip
-def test_lines_that_are_no_items_are_named(tmp_path, line, message):
+def test_invalid_item_lines_are_named(tmp_path, line, message):
     path = tmp_path / "x.item"
     path.write_text(f"#file onset offset #phone prev-phone next-phone speaker\n{line}\n")
     with pytest.raises(UserError, match=rf"x\.item.* {message}"):
@@ -214,7 +214,7 @@ def test_lines_that_are_no_items_are_named(tmp_path, line, message):
         read_items(tmp_path / "none.item")
 
 
-def test_an_item_of_another_recording_is_named():
+def test_items_beyond_a_recording_are_named():
     items = [Item("u", 0.0, 0.1, *"abcs"), Item("v", 0.5, 0.6, *"abcs")]
     features = {"u": np.zeros((10, 2))}
     late = [Item("v", 0.2, 0.7, *"abcs")]

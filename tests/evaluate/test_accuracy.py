@@ -14,9 +14,9 @@ def test_frame_and_utterance_accuracy():
     np.testing.assert_array_equal(correct, [2, 3])
     np.testing.assert_array_equal(count, [2, 3])
     assert utterance_correct(answers, np.array([0, 0, 0, 1, 1]), utterances).tolist() == [True] * 2
-    mean_of_logs = np.log([[0.6, 0.4], [0.6, 0.4], [0.01, 0.99]])  # and not the vote
+    mean_of_logs = np.log([[0.6, 0.4], [0.6, 0.4], [0.01, 0.99]])  # not the vote
     assert utterance_correct(mean_of_logs, np.ones(3, int), np.zeros(3, int)).tolist() == [True]
-    # NaN had been the first class.
+    # A NaN row is always wrong.
     answers, labels = np.full((4, 2), np.nan), np.array([0, 0, 1, 1])
     assert frame_correct(answers, labels, labels)[0].tolist() == [0, 0]
     assert not utterance_correct(answers, labels, labels).any()
@@ -26,7 +26,7 @@ def test_interval_covers_the_truth_and_shrinks():
     rng = np.random.default_rng(0)
     covered = 0
     for trial in range(200):
-        correct = rng.binomial(20, rng.beta(6, 4, 60)).astype(float)  # utterances differ: mean 0.6
+        correct = rng.binomial(20, rng.beta(6, 4, 60)).astype(float)  # mean 0.6
         low, high = bootstrap_interval(correct, np.full(60, 20), num_resamples=400, seed=trial)
         covered += low <= 0.6 <= high
     assert 0.89 <= covered / 200 <= 0.99
@@ -37,51 +37,50 @@ def test_interval_covers_the_truth_and_shrinks():
 
 
 @pytest.mark.parametrize("count", [2, 6])
-def test_interval_of_few_utterances_covers_the_truth(count):
-    """The percentiles alone cover 0.6 in 50, 75 and 88 of 100."""
+def test_interval_of_few_utterances_covers_the_truth_95_percent(count):
+    """Plain percentiles cover 0.6 in only 50, 75 and 88 of 100 draws."""
     rng = np.random.default_rng(count)
     correct = np.round(rng.normal(60, 10, (400, count))).clip(0, 100)
     ends = [bootstrap_interval(x, np.full(count, 100), num_resamples=300) for x in correct]
     assert 0.91 <= np.mean([low <= 0.6 <= high for low, high in ends]) <= 0.99
 
 
-def test_interval_is_seeded_and_weighs_by_frames():
+def test_interval_is_seeded_and_weighted_by_frames():
     correct, count = np.array([0.0, 90.0]), np.array([10, 90])
     assert bootstrap_interval(correct, count) == bootstrap_interval(correct, count)
     assert bootstrap_interval(correct, count) == (0.0, 1.0)
-    long_are_right = np.tile([0.0, 90.0], 50), np.tile([10, 90], 50)  # 0.9 of the frames
+    long_are_right = np.tile([0.0, 90.0], 50), np.tile([10, 90], 50)  # 90 % of the frames
     assert 0.8 < bootstrap_interval(*long_are_right)[0] < 0.9
 
 
-def test_utterances_without_frames_leave_an_interval():
-    """Some draws are of nothing else."""
+def test_empty_utterances_do_not_affect_the_interval():
     low, high = bootstrap_interval(np.array([3.0, 4.0, 5.0, 0.0]), np.array([9, 8, 9, 0]))
-    student = stats.t.ppf(0.975, 2) / stats.norm.ppf(0.975) * 1.5**0.5  # of three
+    student = stats.t.ppf(0.975, 2) / stats.norm.ppf(0.975) * 1.5**0.5  # of 3 items
     expected = 12 / 26 - student * (12 / 26 - 3 / 9), 12 / 26 + student * (5 / 9 - 12 / 26)
     assert (low, high) == pytest.approx(expected)
     assert np.isnan(bootstrap_interval(np.array([0.0, 1.0]), np.array([0, 0]))).all()
 
 
-def test_utterances_without_variation_leave_no_interval():
+def test_utterances_without_variation_have_no_interval():
     for x, n in (([3.0], [4]), ([3.0, 0.0], [4, 0]), ([1.0, 1.0], [2, 2]), ([2.0, 2.0], [4, 4])):
         assert np.isnan(bootstrap_interval(np.array(x), np.array(n))).all()
 
 
-def test_spread_of_known_covariances():
+def test_spread_equals_known_covariances():
     rng = np.random.default_rng(0)
     std, rank = feature_spread(3 * rng.standard_normal((20_000, 10)).astype(np.float32) + 7)
     assert float(std) == pytest.approx(3, rel=0.01)
     assert float(rank) == pytest.approx(10, rel=0.01)
     line = rng.standard_normal((1000, 1)).astype(np.float32) * np.ones((1, 10), np.float32)
     assert float(feature_spread(line)[1]) == pytest.approx(1, abs=0.01)
-    # Shares 0.8 and 0.2 of the variance: exp of their entropy.
+    # The exponential of the entropy of variance shares 0.8 and 0.2.
     two = np.array([[2, 0], [-2, 0], [0, 1], [0, -1]], np.float32)
     assert float(feature_spread(two)[1]) == pytest.approx(
         np.exp(-0.8 * np.log(0.8) - 0.2 * np.log(0.2)), rel=1e-4
     )
 
 
-def test_spread_of_constants_and_scales():
+def test_spread_at_any_scale():
     for value in (0.0, 0.1, 1e4, -3e-9):
         std, rank = feature_spread(jnp.full((500, 6), value))
         assert (float(std), float(rank)) == (0, 0)

@@ -1,4 +1,4 @@
-"""Boundaries: matches against the best bipartite matching, scores against their published forms."""
+"""Boundaries: matches, scores by their published formulas, thresholds and intervals."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from cpc.evaluate.boundaries import (
 from cpc.types import UserError
 
 
-def test_matches_are_as_many_as_any_matching_has():
+def test_matches_equal_the_best_bipartite_matching():
     rng = np.random.default_rng(0)
     for _ in range(200):
         found, true = (rng.integers(0, 40, rng.integers(1, 12)) for _ in range(2))
@@ -30,20 +30,20 @@ def test_matches_are_as_many_as_any_matching_has():
         assert match_boundaries(found, true, 2.0) == (best, len(found), len(true))
 
 
-def test_scores_are_those_of_precision_and_recall():
+def test_scores_equal_their_formulas():
     hits, found, true = 6, 10, 8
     precision, recall = hits / found, hits / true
     matches = Matches(hits, found, true)
     assert f1(matches) == pytest.approx(2 * precision * recall / (precision + recall))
-    over = recall / precision - 1  # as Rasanen et al. (2009) write it
+    over = recall / precision - 1  # Rasanen et al. (2009)
     r1 = np.sqrt((1 - recall) ** 2 + over**2)
     r2 = (-over + recall - 1) / np.sqrt(2)
     assert r_value(matches) == pytest.approx(1 - (abs(r1) + abs(r2)) / 2)
-    # More found at random than needed raise F1 by luck, and do not the R-value.
+    # Random over-segmentation raises F1 but not the R-value.
     assert r_value(Matches(6, 10, 8)) > r_value(Matches(7, 20, 8))
 
 
-def test_change_is_of_angles_alone_and_of_each_utterance():
+def test_change_measures_angles_within_utterances():
     rng = np.random.default_rng(0)
     frames = rng.normal(size=(30, 4))
     scaled = frames * rng.uniform(1, 9, (30, 1))
@@ -57,14 +57,13 @@ def test_change_is_of_angles_alone_and_of_each_utterance():
 
 
 def steps(seed, noise):
-    """An utterance whose frames jump at known places, and wobble between."""
     rng = np.random.default_rng(seed)
     true = np.cumsum(rng.integers(5, 12, 9))
     frames = rng.normal(size=(10, 8))[np.searchsorted(true, np.arange(true[-1] + 8), "right")]
     return change(frames + noise * rng.normal(size=frames.shape)), true
 
 
-def test_the_threshold_is_that_of_the_highest_r_value():
+def test_threshold_maximizes_the_r_value():
     utterances = [steps(seed, 0.25) for seed in range(12)]
     changes, true = zip(*utterances, strict=True)
     best = fit_prominence(changes, true, 1.0)
@@ -72,24 +71,24 @@ def test_the_threshold_is_that_of_the_highest_r_value():
     values = [r_value(total(each)) for each in found]
     assert values[list(PROMINENCES).index(best)] == max(values) > 0.95
     assert 0 < best < PROMINENCES[-1]
-    assert min(values) < 0.8  # there is something to choose
+    assert min(values) < 0.8  # thresholds differ
     with pytest.raises(UserError, match="no utterance has a boundary"):
         fit_prominence(changes, [x[:0] for x in true], 1.0)
 
 
-def test_the_interval_resamples_whole_utterances():
+def test_interval_resamples_utterances():
     same = [Matches(3, 4, 4)] * 20
     assert r_value_interval(same) == pytest.approx([float(r_value(total(same)))] * 2)
     mixed = [Matches(4, 4, 4), Matches(0, 4, 4)] * 10
     low, high = r_value_interval(mixed)
     assert low < r_value(total(mixed)) < high
     assert 0.15 < high - low < 0.5
-    assert r_value_interval([*mixed, *[Matches(0, 0, 0)] * 20]) == (low, high)  # of silence
+    assert r_value_interval([*mixed, *[Matches(0, 0, 0)] * 20]) == (low, high)  # silence
     assert r_value_interval([Matches(10, 10, 10), Matches(8, 10, 10)])[1] == 1  # not 1.7
 
 
-def test_the_interval_of_few_utterances_covers_the_truth():
-    """An interval from six utterances holds the R-value of all there could be, 19 times of 20."""
+def test_interval_of_few_utterances_covers_the_truth():
+    """The R-value of all utterances lies in 95 % of intervals from six."""
     rng = np.random.default_rng(0)
 
     def draw(number):

@@ -8,7 +8,7 @@ from cpc.types import UserError
 
 
 def unequal_axes(n, d, num_classes=3, seed=0):
-    """Features off the origin whose axes differ a thousandfold in length, all of them of use."""
+    """Return off-center features whose informative axes differ in scale by 1000."""
     rng = np.random.default_rng(seed)
     rotation, _ = np.linalg.qr(rng.standard_normal((d, d)))
     z = rng.standard_normal((n, d))
@@ -23,9 +23,9 @@ def standardise(x):
 
 @pytest.mark.parametrize(
     ("n", "d", "l2", "tolerance"),
-    [(800, 12, 1e-3, 3e-4), (40, 60, 1e-2, 3e-4)],  # the second is separable: its optimum is flat
+    [(800, 12, 1e-3, 3e-4), (40, 60, 1e-2, 3e-4)],  # separable, so its optimum is flat
 )
-def test_logistic_is_scikit_learns_at_convergence(n, d, l2, tolerance):
+def test_logistic_fit_equals_scikit_learn(n, d, l2, tolerance):
     x, y = unequal_axes(n, d)
     probe = fit_lbfgs_probe(x, y, num_classes=3, l2s=[l2], tolerance=3e-6)
     assert probe.converged
@@ -44,8 +44,8 @@ def test_logistic_is_scikit_learns_at_convergence(n, d, l2, tolerance):
     assert describe_fit(probe) == f"l2 {l2:g}"
 
 
-def test_few_steps_where_axes_are_unequal(monkeypatch):
-    """Without scaled axes 40 steps leave a gradient a thousand times as long; 2 are too few."""
+def test_unequal_axes_need_few_steps(monkeypatch):
+    """Without scaling the gradient after 40 steps is 1000 times as large."""
     monkeypatch.setattr("cpc.evaluate.convex.MAX_ITERATIONS", 40)
     x, y = unequal_axes(600, 20, seed=1)
     ((weight, bias),) = fit_lbfgs_probe(x, y, num_classes=3, l2s=[1e-5], tolerance=1e-6).params
@@ -60,8 +60,8 @@ def test_few_steps_where_axes_are_unequal(monkeypatch):
     assert "not converged" in describe_fit(stopped)
 
 
-def test_labels_that_do_not_depend_on_the_features_are_a_converged_fit():
-    """The gradient at zero weights, which the tolerance is relative to, is rounding alone."""
+def test_independent_labels_converge():
+    """The gradient at zero weights, the reference of the tolerance, is only rounding."""
     x = np.random.default_rng(0).standard_normal((100, 5))
     probe = fit_lbfgs_probe(np.tile(x, (3, 1)), np.repeat([0, 1, 2], 100), num_classes=3, l2s=[0.1])
     assert probe.converged
@@ -69,8 +69,8 @@ def test_labels_that_do_not_depend_on_the_features_are_a_converged_fit():
 
 
 @pytest.mark.parametrize("factor", [1e-24, 1e30])
-def test_the_scale_of_features_changes_nothing(factor):
-    """In float32 their squares vanish or overflow."""
+def test_scale_of_features_has_no_effect(factor):
+    """Squares would vanish or overflow in float32."""
     x, y = unequal_axes(200, 4)
     want, found = (
         predict(fit_lbfgs_probe(x * s, y, num_classes=3, l2s=[0.1]), x * s) for s in (1, factor)
@@ -78,7 +78,7 @@ def test_the_scale_of_features_changes_nothing(factor):
     np.testing.assert_allclose(found, want, atol=1e-3)
 
 
-def test_weights_of_a_penalty_are_compared_on_some_rows_as_on_all(monkeypatch):
+def test_penalty_does_not_depend_on_the_number_of_rows(monkeypatch):
     x, y = unequal_axes(1500, 6)
     options = {"num_classes": 3, "tolerance": 1e-6}
     whole = fit_lbfgs_probe(x, y, **options)
@@ -89,7 +89,7 @@ def test_weights_of_a_penalty_are_compared_on_some_rows_as_on_all(monkeypatch):
     np.testing.assert_allclose(some.params[0][0], again.params[0][0], rtol=1e-3, atol=2e-3)
 
 
-def test_l2_is_chosen_on_rows_set_aside_and_all_rows_are_used_then():
+def test_l2_is_chosen_on_held_out_rows_before_refitting():
     x, y = unequal_axes(100, 5)
     grid = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
     held = label_subset(y, 0.1, seed=0)
@@ -111,7 +111,7 @@ def test_l2_is_chosen_on_rows_set_aside_and_all_rows_are_used_then():
 
 
 @pytest.mark.parametrize(("n", "d"), [(200, 10), (30, 50)])
-def test_ridge_is_scikit_learns_with_rows_left_out(n, d):
+def test_ridge_fit_equals_scikit_learn_leave_one_out(n, d):
     x, y = unequal_axes(n, d)
     rng = np.random.default_rng(1)
     y = np.where(rng.uniform(size=n) < 0.7, rng.integers(0, 3, n), y)
@@ -119,15 +119,15 @@ def test_ridge_is_scikit_learns_with_rows_left_out(n, d):
     probe = fit_ridge_probe(x, y, num_classes=3, l2s=l2s)
     twin = RidgeCV(alphas=[n * l2 for l2 in l2s]).fit(standardise(x), np.eye(3)[y])
     assert probe.weight_decay == pytest.approx(twin.alpha_ / n)
-    assert probe.weight_decay > l2s[0]  # a choice that is always the first would be seen
+    assert probe.weight_decay > l2s[0]  # differs from the first
     ((weight, bias),) = probe.params
-    # The float32 covariance holds axes a thousandth as long to about a thousandth.
+    # In a float32 covariance, axes shorter by 1000 are accurate to about 0.001.
     np.testing.assert_allclose(weight, twin.coef_.T, atol=1e-3)
     np.testing.assert_allclose(bias, twin.intercept_, atol=1e-5)
 
 
 @pytest.mark.parametrize("fit", [fit_lbfgs_probe, fit_ridge_probe])
-def test_unlabelled_rows_may_hold_anything_and_columns_be_constant(fit):
+def test_unlabelled_rows_and_constant_columns_have_no_effect(fit):
     x, y = unequal_axes(100, 5)
     x[:, 2] = 77.7
     more = np.concatenate([x, np.full((7, 5), np.nan, np.float32)])
@@ -137,7 +137,7 @@ def test_unlabelled_rows_may_hold_anything_and_columns_be_constant(fit):
     assert np.isfinite(predict(one, x)).all()
 
 
-def test_user_mistakes():
+def test_invalid_input_is_rejected():
     x, y = unequal_axes(100, 5)
     for fit in (fit_lbfgs_probe, fit_ridge_probe):
         for labels, num_classes, match in ((0 * y, 3, "two classes"), (y, 2, r"0\.\.1")):
@@ -148,6 +148,6 @@ def test_user_mistakes():
                 fit(x, y, num_classes=3, l2s=[0.1, l2])
     with pytest.raises(UserError, match="single row"):
         fit_lbfgs_probe(x[:3], np.arange(3), num_classes=3)
-    # The only picture of a class is never the one set aside.
+    # The only row of a class is never held out.
     probe = fit_lbfgs_probe(x[:9], np.array([0, 1, 1, 1, 1, 2, 2, 2, 2]), num_classes=3)
     assert probe.params[0][1].argmin() == 0

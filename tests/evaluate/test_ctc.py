@@ -1,4 +1,4 @@
-"""CTC: the loss and the decoders against the sum over all paths, edits against a naive search."""
+"""CTC: loss and decoders by summing over all paths, edits by naive search."""
 
 import functools
 import itertools
@@ -15,7 +15,6 @@ NATS = jax.jit(ctc_nats)
 
 
 def likelihoods(log_p):
-    """Of each labelling, by all paths there are."""
     found = {}
     for path in itertools.product(range(log_p.shape[1]), repeat=len(log_p)):
         labels = tuple(collapse(path, log_p.shape[1] - 1))
@@ -29,7 +28,7 @@ def random_scores(seed, frames, classes, scale=2.0):
     return scores, np.asarray(jax.nn.log_softmax(scores))
 
 
-def test_nats_are_of_the_sum_over_all_paths():
+def test_nats_equal_the_sum_over_all_paths():
     scores, log_p = random_scores(0, 4, 3)
     every = [(0,), (1, 0), (0, 0), (1, 1), (0, 1, 0), (0, 1, 1)]
     padded = np.array([[*labels, *[-1] * (5 - len(labels))] for labels in every])
@@ -39,7 +38,7 @@ def test_nats_are_of_the_sum_over_all_paths():
     assert [int(count) for _, count in found] == [*map(len, every)]
 
 
-def test_frames_and_labels_that_do_not_exist_change_nothing():
+def test_padded_frames_and_labels_have_no_effect():
     scores, _ = random_scores(1, 6, 4)
     rows = np.stack([scores, scores])
     rows[1, 4:] = np.nan
@@ -57,25 +56,25 @@ def test_frames_and_labels_that_do_not_exist_change_nothing():
     assert slopes[1, :4].any()
 
 
-def test_labels_that_do_not_fit_count_for_neither():
+def test_labels_longer_than_the_frames_are_ignored():
     scores, _ = random_scores(2, 2, 3)
     rows = np.stack([scores] * 4)
-    labels = np.array([[0, 1, 0], [0, 0, -1], [-1, -1, -1], [1, 0, -1]])  # the last one fits
+    labels = np.array([[0, 1, 0], [0, 0, -1], [-1, -1, -1], [1, 0, -1]])  # only the last one fits
     nats, count = NATS(rows, np.full(4, 2), labels)
     alone, _ = NATS(scores[None], np.array([2]), labels[3:])
     np.testing.assert_allclose(nats, alone, rtol=1e-6)
     assert count == 2
 
 
-def test_a_wide_beam_finds_the_likeliest_labelling():
-    """Of a prefix such as (0, 1) it sums both ways: from (0), and from itself."""
+def test_wide_beam_finds_the_most_likely_labelling():
+    """Paths of a prefix such as (0, 1) arrive from (0) and from itself."""
     both = np.log([[0.8, 0.1, 0.1], [0.4, 0.3, 0.3], [0.1, 0.45, 0.45]])
     for log_p in (both, *(random_scores(seed, 5, 3, scale=1.0)[1] for seed in range(8))):
         by_labels, width = likelihoods(log_p), 4 if log_p is both else 100
         assert tuple(beam_decode(log_p, width=width)) == max(by_labels, key=by_labels.__getitem__)
 
 
-def test_sure_frames_certain_frames_and_no_frames():
+def test_confident_and_empty_frames():
     log_p = np.log(np.eye(4)[[3, 0, 0, 3, 0, 1, 1, 3, 2]] * 0.9 + 0.025)
     assert greedy_decode(log_p) == beam_decode(log_p, width=1) == [0, 0, 1, 2]
     with np.errstate(divide="ignore"):
@@ -97,7 +96,7 @@ def distance(a, b):
     return from_here(0, 0)
 
 
-def test_edits_are_as_few_as_can_be_and_make_up_the_lengths():
+def test_edits_are_minimal():
     rng = np.random.default_rng(0)
     for _ in range(20):
         a, b = (tuple(rng.integers(3, size=rng.integers(9)).tolist()) for _ in "ab")

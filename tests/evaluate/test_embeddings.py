@@ -11,7 +11,7 @@ from cpc.evaluate.embeddings import bucket_lengths, embed_pieces, embed_utteranc
 
 
 def causal_embed(x):
-    """Frame means and their running sum: no frame sees later samples."""
+    """Return frame means and their running sum, which is causal."""
     frames = jnp.asarray(x).reshape(x.shape[0], -1, 160).mean(axis=2)
     return jnp.stack([frames, jnp.cumsum(frames, axis=1)], axis=2)
 
@@ -22,7 +22,7 @@ def waveforms_of(lengths):
 
 
 @pytest.mark.parametrize("batch_frames", [1, 62_500])
-def test_equals_one_at_a_time(batch_frames):
+def test_batches_equal_single_utterances(batch_frames):
     waveforms = waveforms_of([1600, 170, 32_000, 159, 4805, 0, 1600, 12_345])
     found = embed_utterances(causal_embed, iter(waveforms), 160, batch_frames)
     for waveform, features in zip(waveforms, found, strict=True):
@@ -36,7 +36,7 @@ def test_equals_one_at_a_time(batch_frames):
     assert embed_utterances(causal_embed, [], 160) == []
 
 
-def test_few_shapes_and_little_padding(monkeypatch):
+def test_batches_have_few_shapes_and_little_padding(monkeypatch):
     monkeypatch.setattr("cpc.evaluate.embeddings.MAX_SHAPES", 6)
     rng = np.random.default_rng(1)
     lengths = np.exp(rng.uniform(np.log(8_000), np.log(300_000), 400)).astype(int)
@@ -55,7 +55,7 @@ def test_few_shapes_and_little_padding(monkeypatch):
 
 
 @pytest.mark.parametrize(("backend", "shapes"), [("cpu", {100, 1000}), ("gpu", {1000})])
-def test_an_accelerator_pads_rather_than_compile(backend, shapes, monkeypatch):
+def test_accelerators_pad_instead_of_compiling(backend, shapes, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     found = set()
 
@@ -70,8 +70,8 @@ def test_an_accelerator_pads_rather_than_compile(backend, shapes, monkeypatch):
 
 
 @pytest.mark.parametrize("shape_frames", [0, 50, 150, 10_000])
-def test_buckets_are_the_best_of_all_choices(shape_frames):
-    """Of all sets of lengths, with a price for each."""
+def test_buckets_are_optimal(shape_frames):
+    """Compare with all sets of lengths, each with its price."""
     lengths = np.random.default_rng(2).integers(1, 400, 11)
 
     def price(bounds):
@@ -87,8 +87,7 @@ def test_buckets_are_the_best_of_all_choices(shape_frames):
     assert len(bucket_lengths(np.arange(1, 100), 0)) == 16
 
 
-def test_budgets_are_of_frames_whatever_a_sample_is():
-    """What a batch and a compilation may cost does not grow with the rate of what is embedded."""
+def test_budgets_count_frames_at_any_rate():
     lengths = np.random.default_rng(4).integers(50, 2_000, 200)
     seen = {}
     for stride in (1, 4, 160):
@@ -99,12 +98,12 @@ def test_budgets_are_of_frames_whatever_a_sample_is():
             return np.zeros((len(x), x.shape[1] // stride, 1), np.float32)
 
         embed_utterances(embed, [np.zeros(n * stride, np.float32) for n in lengths], stride)
-        seen[stride] = sorted(sizes)  # two threads make them, in any order
+        seen[stride] = sorted(sizes)  # two threads, in any order
     assert seen[1] == seen[4] == seen[160]
     assert max(rows * frames for rows, frames in seen[4]) <= 25_000
 
 
-def test_signals_of_several_channels_at_another_stride():
+def test_several_channels_and_other_strides():
     lengths, rng = [64, 7, 100, 30], np.random.default_rng(3)
     signals = [rng.standard_normal((length, 3)).astype(np.float32) for length in lengths]
     seen = []
@@ -118,16 +117,16 @@ def test_signals_of_several_channels_at_another_stride():
     np.testing.assert_allclose(found[3], embed(signals[3][None, :24])[0], atol=1e-5)
     seen.clear()
     embed_utterances(embed, [np.arange(300, dtype=np.float32).reshape(100, 3)], 8)
-    # A signal goes on as its mirror image.
+    # Signals are continued by their mirror image.
     expected = [*range(0, 300, 3), *range(297, 0, -3)]
     np.testing.assert_array_equal(seen[0][0, :, 0], expected[: seen[0].shape[1]])
 
 
-def test_frames_that_look_ahead_are_the_same_in_any_batch():
+def test_look_ahead_frames_do_not_depend_on_the_batch():
     rng = np.random.default_rng(5)
     waveforms = [rng.standard_normal(160 * n).astype(np.float32) for n in (50, 60)]
 
-    def embed(x):  # of a frame and the two after it
+    def embed(x):  # a frame and the next two
         frames = np.pad(x, ((0, 0), (0, 320))).reshape(len(x), -1, 160)
         return frames[:, :-2] + frames[:, 1:-1] + frames[:, 2:]
 
@@ -137,7 +136,7 @@ def test_frames_that_look_ahead_are_the_same_in_any_batch():
 
 
 @pytest.mark.parametrize("length", [40 * 160, 47 * 160 + 30])
-def test_pieces_are_the_whole(length, monkeypatch):
+def test_pieces_equal_the_whole(length, monkeypatch):
     monkeypatch.setattr("cpc.evaluate.embeddings.PIECE_FRAMES", 20)
     short, long = waveforms_of([1600, length])
     options = {"before": 6, "ahead": 5}
@@ -158,7 +157,7 @@ def test_pieces_are_the_whole(length, monkeypatch):
 
 
 def naive_mfcc(x):
-    """One frame at a time in float64, by the textbook, on one 16 kHz waveform."""
+    """Return textbook MFCC of one 16 kHz waveform, frame by frame in float64."""
     num_frames = len(x) // 160
     x = np.float64(x[: num_frames * 160])
     emphasised = np.array([x[i] - 0.97 * (x[i - 1] if i else 0) for i in range(len(x))])
@@ -166,7 +165,7 @@ def naive_mfcc(x):
     edges = [700 * (10 ** (mel_top * i / 41 / 2595) - 1) for i in range(42)]
     hz, rows = np.arange(257) * 16000 / 512, []
     for t in range(num_frames):
-        frame = np.pad(emphasised, 120 + 160)[160 * t + 160 :][:400]  # centred
+        frame = np.pad(emphasised, 120 + 160)[160 * t + 160 :][:400]  # centered
         power = np.abs(np.fft.rfft(frame * np.hamming(400), 512)) ** 2 / 512
         energies = [np.interp(hz, edges[f : f + 3], [0, 1, 0]) @ power for f in range(40)]
         log_energies = np.log(np.maximum(energies, 1e-10))
@@ -186,11 +185,11 @@ def test_mfcc_equal_the_textbook():
     np.testing.assert_allclose(found, [naive_mfcc(row) for row in x], atol=2e-3, rtol=1e-4)
 
 
-def test_edges_of_mfcc():
+def test_mfcc_at_the_edges():
     assert np.isfinite(np.asarray(mfcc(np.zeros((1, 1600), np.float32)))).all()
     assert mfcc(jnp.zeros((1, 1600), jnp.bfloat16)).dtype == jnp.float32
     for num_samples in (0, 159, 160, 401):
         shape = jax.eval_shape(mfcc, jnp.zeros((1, num_samples))).shape
         assert shape == (1, num_samples // 160, 39)
     slow = jax.eval_shape(lambda x: mfcc(x, sample_rate_hz=8000), jnp.zeros((1, 8000)))
-    assert slow.shape == (1, 100, 39)  # a frame each 10 ms
+    assert slow.shape == (1, 100, 39)  # one frame every 10 ms

@@ -12,7 +12,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (11, 4, 4, 1), np.uint8)
 
 
 class Lazy:
-    """Pictures that are decoded when asked for."""
+    """Images that are decoded on access."""
 
     def __len__(self):
         return len(PIXELS)
@@ -23,7 +23,7 @@ class Lazy:
 
 
 @pytest.mark.parametrize(("images", "batch_size"), [(PIXELS, 4), (Lazy(), 4), (PIXELS, 100)])
-def test_features_of_all_images_in_batches_of_one_shape(images, batch_size):
+def test_embed_images_uses_one_batch_shape(images, batch_size):
     shapes = set()
 
     def embed(x):
@@ -40,14 +40,13 @@ def test_features_of_all_images_in_batches_of_one_shape(images, batch_size):
 
 
 def outcomes(rng, count, ours=0.62, theirs=0.55, shared=0.8):
-    """Answers of two that are mostly right on the same images."""
     common = rng.uniform(size=count)
     own = rng.uniform(size=(2, count))
     draw = np.where(rng.uniform(size=count) < shared, common, own)
     return draw[0] < ours, draw[1] < theirs
 
 
-def test_paired_difference_is_a_bootstrap_over_items():
+def test_paired_difference_equals_a_bootstrap():
     ours, theirs = outcomes(np.random.default_rng(1), 80)
     drawn = np.random.default_rng(2).integers(80, size=(20_000, 80))
     naive = (ours.astype(float) - theirs)[drawn].mean(axis=1)
@@ -63,20 +62,20 @@ def test_paired_difference_is_a_bootstrap_over_items():
 
 
 @pytest.mark.parametrize("count", [5, 6])
-def test_few_items_are_as_sure_as_the_exact_test(count):
-    """All right against all wrong: of five items one in sixteen such pairs is by chance."""
+def test_interval_of_few_items_agrees_with_the_exact_test(count):
+    """With five items, one in sixteen such pairs occurs by chance."""
     ours, theirs = np.ones(count, bool), np.zeros(count, bool)
     found, back = paired_difference(ours, theirs), paired_difference(theirs, ours)
     assert found.p_value == 2 / 2**count
     assert (found.low > 0) == (count > 5)
     assert (found.low, found.high) == (-back.high, -back.low)
     assert found.high == 1.0
-    # Of more items some might have differed, and none of these would in one draw of forty.
+    # The largest rate of differing items that shows none in 2.5 % of samples.
     most = 1 - 0.025 ** (1 / count)
     assert paired_difference(ours, ours)[:4] == pytest.approx((0.0, -most, most, 1.0))
 
 
-def test_scores_say_what_they_measure():
+def test_image_scores_fields():
     rng = np.random.default_rng(0)
     train_labels, test_labels = np.array([0, 0, 1, 2]), rng.integers(0, 3, 200)
     ours, theirs = outcomes(rng, 200, 0.9, 0.5)
@@ -94,7 +93,7 @@ def test_scores_say_what_they_measure():
     assert five.value == pytest.approx((ours | theirs).mean())
 
 
-def test_among_the_best_is_a_place_in_the_sorted_scores():
+def test_in_best_equals_sorting():
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=(50, 9)), rng.integers(0, 9, 50)
     naive = [label in np.argsort(-row)[:5] for row, label in zip(scores, labels, strict=True)]
@@ -105,7 +104,7 @@ def test_among_the_best_is_a_place_in_the_sorted_scores():
     assert not in_best(np.full((3, 9), np.nan), labels[:3], 5).any()
 
 
-def test_user_mistakes():
+def test_invalid_input_is_rejected():
     labels = np.array([0, 1]), np.array([0, 1, 0, 1])
     few, all_ = ({("z", "linear"): np.ones(n, bool)} for n in (3, 4))
     for correct, five in ((few, None), (all_, few)):
@@ -131,11 +130,11 @@ def test_subsets_are_nested_stratified_and_sorted():
     assert previous == set(np.flatnonzero(LABELS >= 0))
 
 
-def test_subsets_follow_the_seed():
+def test_subsets_depend_on_the_seed():
     one, two, other = (label_subset(LABELS, 0.1, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, two)
     shared = len(set(one) & set(other)) / len(one)
-    assert 0.03 < shared < 0.2  # independent draws of a tenth share a tenth
+    assert 0.03 < shared < 0.2  # independent tenths share a tenth
     assert not (np.diff(one) == 1).all()
     for fraction in (0, 1.5):
         with pytest.raises(UserError, match=str(fraction)):
@@ -146,7 +145,6 @@ def test_subsets_follow_the_seed():
 
 @pytest.mark.parametrize("seeds_differ", [0.0, 0.08])
 def test_interval_covers_the_truth(seeds_differ):
-    """Whether the chance lies in the pictures alone or in the subsets as well."""
     rng = np.random.default_rng(0)
     covered = []
     for _ in range(400):
@@ -161,11 +159,11 @@ def test_interval_covers_the_truth(seeds_differ):
 def test_interval_at_the_edges():
     for seeds in (1, 3):
         right, wrong = np.ones((seeds, 10), bool), np.zeros((seeds, 10), bool)
-        exact = 0.025**0.1  # Clopper and Pearson's, of ten answers
+        exact = 0.025**0.1  # Clopper-Pearson for ten answers
         assert seeds_interval(right) == (pytest.approx(exact), 1.0)
         assert seeds_interval(wrong) == (0.0, pytest.approx(1 - exact))
-        assert np.isnan(seeds_interval(right[:, :1])).all()  # one image says nothing of others
-    halves = np.array([[True, False] * 5, [False, True] * 5])  # neither seeds nor images differ
+        assert np.isnan(seeds_interval(right[:, :1])).all()  # one image gives no interval
+    halves = np.array([[True, False] * 5, [False, True] * 5])  # no variation
     assert np.isnan(seeds_interval(halves)).all()
     low, high = seeds_interval(np.array([[True] * 95 + [False] * 5]))
     assert high == pytest.approx(0.95 + 1.984 * np.sqrt(0.95 * 0.05 / 99), abs=1e-3)
@@ -173,7 +171,7 @@ def test_interval_at_the_edges():
     assert low < 0.95 < high
 
 
-def test_score_of_several_subsets():
+def test_score_over_several_subsets():
     correct, labels = np.array([[1, 1, 0, 0], [1, 1, 1, 0]], bool), np.arange(4)
     options = {"data": "toy", "features": "z", "mode": "frozen", "fraction": 1, "num_labels": 60}
     score = few_label_score(correct, labels, **options)
@@ -185,8 +183,8 @@ def test_score_of_several_subsets():
     assert difference(score, other).paired == "items"
 
 
-def test_a_difference_of_few_labels_does_not_leave_out_which_were_drawn():
-    """Two methods are equally good, and each subset of the labels moves both of them by chance."""
+def test_difference_of_few_labels_includes_the_choice_of_labels():
+    """Both methods are equally good, and each subset of labels moves both."""
     rng, sure = np.random.default_rng(0), 0
     labels = rng.integers(0, 10, 2000)
     options = {"data": "toy", "mode": "frozen", "fraction": 0.01, "num_labels": 60}

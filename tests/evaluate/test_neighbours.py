@@ -10,7 +10,6 @@ def features(n, d=6, seed=0):
 
 
 def cosines(gallery, queries):
-    """(queries, gallery), in float64."""
     gallery, queries = gallery.astype(np.float64), queries.astype(np.float64)
     gallery /= np.linalg.norm(gallery, axis=1, keepdims=True)
     return (queries / np.linalg.norm(queries, axis=1, keepdims=True)) @ gallery.T
@@ -18,24 +17,23 @@ def cosines(gallery, queries):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Neither queries nor gallery are a whole number of blocks."""
     monkeypatch.setattr("cpc.evaluate.neighbours.QUERY_BLOCK", 8)
     monkeypatch.setattr("cpc.evaluate.neighbours.GALLERY_BLOCK", 16)
 
 
-def test_nearest_is_a_sort_of_all_cosines(small_blocks):
+def test_nearest_equals_sorting_all_cosines(small_blocks):
     gallery, queries = features(50), 100 * features(19, seed=1)
     expected = cosines(gallery, queries)
     for k in (1, 20, 50):
         top, order = nearest(gallery, queries, k=k), np.argsort(-expected, axis=1)[:, :k]
         np.testing.assert_array_equal(top.row, order)
         np.testing.assert_allclose(top.score, np.take_along_axis(expected, order, 1), atol=1e-6)
-    # All cosines are negative, those of padding would be zero.
+    # All cosines are negative, but zero with padding.
     gallery, queries = -np.abs(features(50)), np.abs(features(19, seed=1))
     top = nearest(gallery, queries, k=20)
     np.testing.assert_array_equal(top.row, np.argsort(-cosines(gallery, queries))[:, :20])
     assert (top.score < 0).all()
-    # Of equals the first.
+    # The first of equals.
     top = nearest(np.tile(features(1), (50, 1)), np.tile(features(1), (19, 1)), k=20)
     np.testing.assert_array_equal(top.row[0, :3], [0, 1, 2])
     zeros = nearest(np.zeros((50, 6), np.float32), features(19), k=20)
@@ -57,7 +55,7 @@ def test_votes_are_weighted_by_cosine(small_blocks):
     assert knn_predict(gallery, labels, queries[:0], num_classes=5, k=7).shape == (0, 5)
 
 
-def test_most_exciting_streams():
+def test_most_exciting_patches_are_found_over_batches():
     activations = features(100, d=4)
     parts = most_exciting(np.split(activations, [3, 40, 90]), k=5)
     order = np.argsort(-activations, axis=0)[:5].T
@@ -67,7 +65,7 @@ def test_most_exciting_streams():
     np.testing.assert_array_equal(same.row, [[0, 1, 2, 3]] * 2)
 
 
-def test_user_mistakes():
+def test_invalid_input_is_rejected():
     x, y = features(9), np.zeros(9, int)
     for call, match in (
         (lambda: nearest(x, x, k=0), "there are 9 training rows"),

@@ -14,13 +14,13 @@ QUICK = {"min_updates": 300, "batch_size": 128}
 
 
 def fit_probe(*args, **options):
-    """Fit a probe by few updates, whose fields may be among the options."""
+    """Fit a probe with few updates; options may include fields of Updates."""
     given = {name: options.pop(name) for name in Updates._fields if name in options}
     return evaluate.fit_probe(*args, updates=Updates(**{**QUICK, **given}), **options)
 
 
 def blobs(num_frames, num_classes=4, width=8, noise=1.0, seed=0):
-    """Gaussian classes far from the origin and of unequal scale, in utterances of 20 frames."""
+    """Return Gaussian classes, off-center and of unequal scale, in utterances of 20 frames."""
     rng = np.random.default_rng(seed)
     means = np.random.default_rng(99).standard_normal((num_classes, width))
     labels = rng.integers(0, num_classes, num_frames)
@@ -34,8 +34,8 @@ def accuracy(probe, features, labels):
 
 
 @pytest.mark.parametrize("weight_decay", [1e-4, 1e-2])
-def test_linear_probes_are_scikit_learns_at_convergence(weight_decay):
-    """Frames without a label change nothing."""
+def test_linear_probe_equals_scikit_learn(weight_decay):
+    """Unlabelled frames have no effect."""
     x, y, utterances = blobs(3000)
     more = np.concatenate([x, 1e6 * np.ones_like(x[:50])])
     y_more, utterances = np.append(y, [-1] * 50), np.append(utterances, [999] * 50)
@@ -55,7 +55,7 @@ def test_linear_probes_are_scikit_learns_at_convergence(weight_decay):
     assert accuracy(probe, x, y) == pytest.approx(reference.score(scaled, y), abs=0.003)
 
 
-def test_the_hidden_layer_solves_exclusive_or_by_its_seed():
+def test_hidden_layer_solves_xor_reproducibly():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2000, 2)).astype(np.float32)
     y, utterances = (x[:, 0] * x[:, 1] > 0).astype(int), np.arange(2000) // 10
@@ -68,7 +68,7 @@ def test_the_hidden_layer_solves_exclusive_or_by_its_seed():
     assert not np.array_equal(one.params[0][0], other.params[0][0])
 
 
-def test_random_labels_choose_the_strongest_decay():
+def test_random_labels_select_the_strongest_decay():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((400, 100)).astype(np.float32)
     y, utterances = (np.arange(400) % 10 == 0).astype(int), np.arange(400) // 4
@@ -77,7 +77,7 @@ def test_random_labels_choose_the_strongest_decay():
     assert np.abs(probe.params[0][0]).max() < 0.05
 
 
-def test_validation_never_divides_an_utterance():
+def test_validation_split_keeps_utterances_whole():
     labels = np.random.default_rng(0).integers(-1, 3, 500)
     utterances = np.random.default_rng(1).integers(0, 30, 500)
     train, held = split_utterances(labels, utterances, 0.1, np.random.default_rng(0))
@@ -86,7 +86,7 @@ def test_validation_never_divides_an_utterance():
     assert sorted([*train, *held]) == list(np.flatnonzero(labels >= 0))
 
 
-def test_refits_on_all_training_utterances_with_the_decay_that_held_out_ones_chose(monkeypatch):
+def test_probe_is_refitted_on_all_utterances(monkeypatch):
     x, y, utterances = blobs(400)
     train, held = split_utterances(y, utterances, 0.1, np.random.default_rng(0))
     read: dict[int, set] = {}
@@ -104,8 +104,8 @@ def test_refits_on_all_training_utterances_with_the_decay_that_held_out_ones_cho
     assert read == {3: set(train.tolist()), 1: set(range(400))}
 
 
-def test_decays_are_compared_after_a_third_of_the_updates(monkeypatch):
-    """36 and 40 batches of 10 an epoch; the least of updates is of all that a fit makes."""
+def test_decays_are_selected_with_a_third_of_the_updates(monkeypatch):
+    """Epochs have 36 and 40 batches; `min_updates` limits the whole fit."""
     data, found = blobs(400), {}
 
     def spy(*args, num_updates, **options):
@@ -119,7 +119,7 @@ def test_decays_are_compared_after_a_third_of_the_updates(monkeypatch):
         assert found == updates
 
 
-def test_probes_that_are_fitted_side_by_side_are_those_that_are_fitted_alone():
+def test_joint_fits_equal_single_fits():
     data, options = blobs(200), {"num_epochs": 1, "min_updates": 30}
     updates = Updates(**{**QUICK, **options})
     together = evaluate.fit_probes(*data, num_classes=4, hidden_widths=(0, 5), updates=updates)
@@ -130,7 +130,7 @@ def test_probes_that_are_fitted_side_by_side_are_those_that_are_fitted_alone():
         jax.tree.map(np.testing.assert_array_equal, probe, alone)
 
 
-def test_every_row_is_drawn_equally_often():
+def test_rows_are_drawn_equally_often():
     calls = draw_rows(10, 3, 5, np.random.default_rng(0))
     drawn = np.stack([next(calls) for _ in range(4)])
     assert drawn.shape == (4, 3, 5)
@@ -138,7 +138,7 @@ def test_every_row_is_drawn_equally_often():
     assert len(set(drawn.ravel()[:10])) == 10
 
 
-def test_neighbours_laid_side_by_side_or_read_where_they_are_needed():
+def test_lazy_neighbours_equal_concatenated_ones():
     x, y, utterances = blobs(600, width=3)
     y[::7] = -1
     stacked = join([evaluate.with_neighbours(part, 2) for part in np.split(x, 30)])
@@ -148,11 +148,11 @@ def test_neighbours_laid_side_by_side_or_read_where_they_are_needed():
         for rows in (stacked, copied)
     )
     np.testing.assert_allclose(predict(one, stacked), predict(one, copied), atol=1e-5)
-    # Standardised by a frame's own numbers or by those of its place, which hardly differ.
+    # Standardization per frame or per position hardly differs.
     np.testing.assert_allclose(predict(one, stacked), predict(two, copied), atol=0.2)
 
 
-def test_predicts_in_chunks_whose_rows_follow_length_and_width(monkeypatch):
+def test_prediction_chunks_depend_on_length_and_width(monkeypatch):
     x, y, _ = blobs(500)
     probe, shapes = fit_ridge_probe(x, y, num_classes=4), []
     whole = predict(probe, x)
@@ -173,7 +173,7 @@ def test_predicts_in_chunks_whose_rows_follow_length_and_width(monkeypatch):
     assert shapes == [(512, 8), (300, 8), (300, 8)]
 
 
-def test_the_papers_sgd_on_one_row_a_picture_reaches_the_optimum():
+def test_paper_sgd_reaches_the_optimum():
     x, y, _ = blobs(1000)
     options = {"weight_decays": [1e-3], "optimizer": evaluate.paper_sgd, "learning_rate": 0.1}
     probe = fit_probe(x, y, np.arange(1000), num_classes=4, min_updates=2000, **options)
@@ -181,8 +181,8 @@ def test_the_papers_sgd_on_one_row_a_picture_reaches_the_optimum():
     np.testing.assert_allclose(probe.params[0][0], optimum.params[0][0], atol=0.01)
 
 
-def test_the_papers_rates():
-    """0.1, 0.01 and 0.001 for 50, 25 and 10 thousand updates, momentum 0.9: scaled down."""
+def test_paper_sgd_rates():
+    """Rates 0.1, 0.01 and 0.001 for 50, 25 and 10 thousand updates, scaled down."""
     transform = evaluate.paper_sgd(0.1, 85)
     state = transform.init(1.0)
     updates, previous = [], 0.0
@@ -194,8 +194,7 @@ def test_the_papers_rates():
     np.testing.assert_allclose(updates, [0.1] * 50 + [0.01] * 25 + [0.001] * 10, rtol=1e-4)
 
 
-def test_user_mistakes():
-    """Features that are no numbers had been answered by the first class, with an interval."""
+def test_invalid_input_is_rejected():
     x, y, utterances = blobs(100)
     for labels, groups, num_classes, match in (
         (0 * y, utterances, 4, "two classes"),
@@ -221,7 +220,6 @@ def test_user_mistakes():
 
 
 def naive_neighbours(frames, reach):
-    """One row after the other, one neighbour after the other."""
     rows = []
     for t in range(len(frames)):
         around = [min(max(s, 0), len(frames) - 1) for s in range(t - reach, t + reach + 1)]
@@ -235,7 +233,7 @@ def utterances_of(*lengths):
 
 
 @pytest.mark.parametrize(("length", "reach"), [(30, 8), (5, 8), (1, 2), (7, 0)])
-def test_neighbours_of_each_frame(length, reach):
+def test_neighbours_equal_the_naive_twin(length, reach):
     (frames,) = utterances_of(length)
     stacked = evaluate.with_neighbours(frames, reach)
     assert stacked.shape == (length, 3 * (2 * reach + 1))
@@ -243,15 +241,15 @@ def test_neighbours_of_each_frame(length, reach):
     np.testing.assert_array_equal(read_rows(stacked, 2, 4), naive_neighbours(frames, reach)[2:4])
 
 
-def test_no_row_reaches_into_another_utterance():
+def test_neighbours_stay_within_an_utterance():
     parts = utterances_of(6, 1, 9)
     joined = join([evaluate.with_neighbours(part, 2) for part in parts])
     expected = np.concatenate([naive_neighbours(part, 2) for part in parts])
     np.testing.assert_array_equal(read_rows(joined), expected)
-    assert len(joined.frames) == 16 + 3 * 4  # two more at either end of each
+    assert len(joined.frames) == 16 + 3 * 4  # two padding frames at each end
 
 
-def test_kept_rows_read_the_same_and_bring_no_other_frame():
+def test_keep_copies_only_needed_frames():
     (frames,) = utterances_of(20)
     rows = evaluate.with_neighbours(frames, 2)
     kept = keep(rows, np.array([9, 3]))
@@ -263,7 +261,6 @@ def test_kept_rows_read_the_same_and_bring_no_other_frame():
 
 
 def speakers_data(num_utterances, seed):
-    """Utterances of 3 speakers: "good" features tell them apart, "bad" ones do not."""
     rng, labels = np.random.default_rng(seed), [n % 3 for n in range(num_utterances)]
     bad = [np.float32(rng.standard_normal((rng.integers(3, 9), 3))) for _ in labels]
     good = [
@@ -272,7 +269,7 @@ def speakers_data(num_utterances, seed):
     return {"good": good, "bad": bad}, labels
 
 
-def test_scores_say_what_they_measure():
+def test_probe_scores_fields():
     train, train_labels = speakers_data(120, 0)
     test, test_labels = speakers_data(60, 1)
     options = {"task": "speakers", "data": "toy", "num_classes": 3, "hidden_widths": (0, 8)}
@@ -293,12 +290,12 @@ def test_scores_say_what_they_measure():
         assert score.low <= score.value <= score.high
         assert score.num_train == sum(len(f) for f in train["good"])
         assert score.num_test == {"frame": num_frames, "utterance": 60}[score.unit]
-        assert len(score.outcomes.sums) == 60  # of each utterance
+        assert len(score.outcomes.sums) == 60  # per utterance
         assert score.outcomes.sums.sum() / score.outcomes.counts.sum() == score.value
 
 
-def test_a_restricted_accuracy_is_of_the_same_answers():
-    """Class 2 is silence, classes 0 and 1 are a pair; frame by frame, without a second fit."""
+def test_restricted_accuracy_equals_loops():
+    """Class 2 is silence, classes 0 and 1 are a pair."""
     rng = np.random.default_rng(0)
     labels = [rng.integers(-1, 4, n) for n in (7, 9, 8)] + [np.full(4, 2)]
     answers = [rng.normal(size=(len(own), 4)).astype(np.float32) for own in labels]
@@ -325,7 +322,7 @@ def test_a_restricted_accuracy_is_of_the_same_answers():
         assert score.num_test == len(hits)
         assert score.value == pytest.approx(np.mean(hits))
         assert score.chance == pytest.approx(np.mean(lucky))
-    absent = [np.full(3, 2)]  # none of the pair is tested
+    absent = [np.full(3, 2)]  # the pair is not tested
     left = evaluate.answer_scores([answers[3][:3]], labels, absent, **options)
     assert [one.metric for one in left] == ["accuracy"]
 
@@ -341,7 +338,7 @@ def test_scores_on_the_same_utterances_are_paired():
     assert difference(good, elsewhere).paired == ""
 
 
-def test_scores_of_answers_are_those_of_the_probe_that_gave_them():
+def test_answer_scores_equal_probe_scores():
     rng = np.random.default_rng(0)
     labels = [np.full(n, i % 2) for i, n in enumerate(rng.integers(3, 9, 12))]
     for utterance in labels:
@@ -364,7 +361,7 @@ def test_scores_of_answers_are_those_of_the_probe_that_gave_them():
         list(wrong)
 
 
-def test_scores_name_the_user_mistake():
+def test_mismatched_labels_are_named():
     features = {"c": [np.zeros((5, 2), np.float32)] * 4}
     options = {"task": "phones", "data": "toy", "num_classes": 2}
     wrong = [np.zeros(5, int)] * 3 + [np.zeros(4, int)]

@@ -1,4 +1,4 @@
-"""Statistics of a few runs, beside rliable's and by closed forms."""
+"""Statistics of few runs, compared with rliable and closed forms."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_equals_rliable(name):
     np.testing.assert_allclose(found, outputs["interval_of_probability"], atol=atol)
 
 
-def test_failed_and_extreme_runs():
+def test_failed_and_extreme_runs_are_kept():
     whole, failed = np.array([[1.0], [2.0]]), np.array([[1.0], [np.nan]])
     assert np.isnan(probability_of_improvement(whole, failed))
     assert np.isnan(probability_of_improvement(failed, whole))
@@ -47,14 +47,14 @@ def test_failed_and_extreme_runs():
     far = scores.copy()
     far[-1] = 1e9
     assert interquartile_mean(far) == interquartile_mean(scores) == 3.5
-    far[-1] = np.nan  # which no trimming hides
+    far[-1] = np.nan  # not hidden by trimming
     assert np.isnan(interquartile_mean(far))
 
 
-def test_steps_to_level_are_those_of_a_loop():
+def test_steps_to_level_equal_a_loop():
     rng = np.random.default_rng(0)
     steps, curves = np.cumsum(rng.random(6)), rng.normal(-1, 1, (4, 50, 6))
-    curves[0, 0, 0] = np.nan  # no episode has ended yet
+    curves[0, 0, 0] = np.nan  # before the first episode ended
     found = steps_to_level(steps, curves, 0.0)
     for index in np.ndindex(4, 50):
         reached = [s for s, value in zip(steps, curves[index], strict=True) if value >= 0]
@@ -62,25 +62,25 @@ def test_steps_to_level_are_those_of_a_loop():
     assert np.isnan(found).any()
 
 
-def test_the_level_of_an_interval():
+def test_interval_level():
     x = np.random.default_rng(0).normal(size=(400, 1))
     low, high = stratified_interval(lambda x: x.mean((-2, -1)), x, num_resamples=10_000, level=0.5)
     np.testing.assert_allclose(high - low, 2 * stats.norm.ppf(0.75) / 20 * x.std(), rtol=0.05)
 
 
 def test_tasks_are_strata():
-    """Runs of a task stay in it: tasks that differ by much add nothing to the interval."""
+    """Differences between tasks do not widen the interval."""
     x = np.random.default_rng(0).normal(size=(10, 2))
     ends = stratified_interval(lambda scores: scores.mean((-2, -1)), x)
     far = stratified_interval(lambda scores: scores.mean((-2, -1)), x + np.array([0.0, 1e3]))
     np.testing.assert_allclose(np.array(far) - 500, ends, atol=1e-9)
-    # And each task has draws of its own, or two equal ones would be no more than one.
+    # Tasks are resampled independently.
     one = np.subtract(*stratified_interval(lambda x: x.mean((-2, -1)), x[:, :1]))
     two = np.subtract(*stratified_interval(lambda x: x.mean((-2, -1)), x[:, [0, 0]]))
     np.testing.assert_allclose(two, one / np.sqrt(2), rtol=0.1)
 
 
-def test_what_is_stacked_shares_its_draws():
+def test_stacked_scores_share_resamples():
     rng = np.random.default_rng(0)
     seeds = 100 * rng.normal(size=(10, 1))
     both = np.stack([seeds + 1, seeds])
@@ -99,8 +99,7 @@ def test_what_is_stacked_shares_its_draws():
     assert len(set(low)) == 1
 
 
-def test_blocks_of_draws_are_one_after_the_other():
-    """As many resamples as do not fit into one block: all are used."""
+def test_resamples_in_blocks_are_all_used():
     seen = []
 
     def mean(scores):
@@ -112,6 +111,6 @@ def test_blocks_of_draws_are_one_after_the_other():
 
 
 @pytest.mark.parametrize("shape", [(10,), (0, 1), (3, 0)])
-def test_no_scores(shape):
+def test_empty_scores_are_rejected(shape):
     with pytest.raises(UserError, match="runs, tasks"):
         stratified_interval(interquartile_mean, np.zeros(shape))

@@ -1,4 +1,4 @@
-"""Nested cross-validation; bags, maps and scores of words; codes: twins and closed forms."""
+"""Nested cross-validation, word scores, vocabulary maps and codes: twins and closed forms."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ from cpc.evaluate.words import (
 from cpc.types import UserError
 
 
-def test_accuracy_is_that_of_the_best_boundary():
+def test_dense_fit_reaches_the_best_boundary():
     rng = np.random.default_rng(0)
     labels, x = rng.integers(0, 2, 1000), np.float32(rng.normal(size=(1000, 6)))
     x[:, 0] += 1.5 * labels
@@ -32,8 +32,8 @@ def test_accuracy_is_that_of_the_best_boundary():
     assert len(found.l2s) == 5
 
 
-def test_a_fold_has_no_part_in_its_own_answer():
-    """An answer that looked at its own fold would know these labels by heart."""
+def test_folds_do_not_leak():
+    """A leaking fold would memorize these labels."""
     seen, falling = [], itertools.count(100, -1)
 
     def fit(x, labels, num_classes, l2s):
@@ -52,7 +52,7 @@ def test_a_fold_has_no_part_in_its_own_answer():
     assert seen[0][1] == seen[1][1] != seen[2][1]
 
 
-def test_sparse_fit_is_sklearns():
+def test_sparse_fit_equals_scikit_learn():
     rng = np.random.default_rng(0)
     x = bag_of_words([rng.integers(0, 30, rng.integers(3, 9)) for _ in range(200)], 30)
     labels = (x[:, [3]].toarray().ravel() + rng.random(200) > 0.8).astype(int)
@@ -61,7 +61,7 @@ def test_sparse_fit_is_sklearns():
     counts = x.toarray()
     weights = np.log1p(counts) * np.log(201 / (1 + (counts > 0).sum(axis=0)))
     weights /= np.linalg.norm(weights, axis=1, keepdims=True)
-    # Two columns of weights, each +-w / 2, cost half of what one column w does.
+    # Two columns +-w / 2 have half the penalty of one column w.
     theirs = LogisticRegression(C=2 / (l2 * 200), tol=1e-8, max_iter=5000).fit(weights, labels)
     assert converged
     np.testing.assert_allclose(
@@ -70,26 +70,26 @@ def test_sparse_fit_is_sklearns():
 
 
 @pytest.mark.parametrize(("labels", "folds"), [([0, 1, 0], 10), ([0] * 30, 10), ([0, 1] * 9, 2)])
-def test_what_makes_no_folds_is_refused(labels, folds):
+def test_labels_without_folds_are_rejected(labels, folds):
     labels = np.array(labels)
     with pytest.raises(UserError, match="folds"):
         cross_validate(fit_dense, np.zeros((len(labels), 2)), labels, num_folds=folds)
 
 
-def test_new_words_lie_where_the_map_puts_them():
+def test_expand_vocabulary_is_least_squares():
     rng = np.random.default_rng(0)
     vectors, noisy, new = (rng.normal(size=s) for s in ((50, 8), (50, 5), (7, 8)))
     normal = np.linalg.inv(vectors.T @ vectors) @ vectors.T @ noisy
     np.testing.assert_allclose(expand_vocabulary(vectors, noisy, new), new @ normal, rtol=1e-8)
 
 
-def test_spearman_is_scipys_with_ties():
+def test_spearman_equals_scipy():
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 5, 40) * 1.0, rng.normal(size=40)
     assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
 
 
-def test_similarity_leaves_out_what_has_no_vector_and_says_so():
+def test_similarity_skips_and_reports_missing_words():
     angles = np.array([0.0, 0.1, 0.4, 1.0, 2.0])
     vectors = np.stack([np.cos(angles), np.sin(angles)], 1) * np.arange(1, 6)[:, None]
     index = dict(zip("abcde", range(5), strict=True))
@@ -101,7 +101,7 @@ def test_similarity_leaves_out_what_has_no_vector_and_says_so():
     assert score.low <= score.value <= score.high
 
 
-def test_analogies_are_answered_by_another_word():
+def test_analogies_exclude_the_question_words():
     vectors = np.array([[1.0, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [5, 0, 0]])
     index = dict(zip(("man", "king", "woman", "queen", "other"), range(5), strict=True))
     four = ("man", "king", "woman", "queen")
@@ -111,7 +111,7 @@ def test_analogies_are_answered_by_another_word():
     assert analogy_score(vectors, index, [four], features="x", num_words=3) is None
 
 
-def test_perplexity_of_a_fair_die_is_six_and_self_normalised_ones_show_log_z():
+def test_perplexity_and_log_z():
     log_p, log_z = np.full(60, -np.log(6)), np.full(60, np.log(2.0))
     scores = list(perplexity_scores(log_p, log_z, np.arange(60) // 5, features="x", data="dice"))
     values = {score.method: score.value for score in scores}
@@ -123,12 +123,12 @@ def test_perplexity_of_a_fair_die_is_six_and_self_normalised_ones_show_log_z():
         list(perplexity_scores(np.zeros(0), np.zeros(0), np.zeros(0, int), features="", data=""))
 
 
-def test_one_code_takes_no_bits_and_zero_is_one_number():
+def test_entropy_of_one_code_is_zero():
     assert code_entropy(np.ones((9, 2), "f")) == (0.0, 1)
     assert code_entropy(np.array([[0.0], [-0.0]], "f")) == (0.0, 1)
 
 
-def test_bits_a_second_are_those_of_a_frame_times_frames():
+def test_bit_rate_is_entropy_times_frame_rate():
     frames = [np.float32([[1], [2]]), np.float32([[3], [4], [1], [2], [3], [4]])]
     rate, perplexity = code_scores(frames, 0.02, data="toy", features="z")
     assert rate.value == pytest.approx(2 * 50)
@@ -137,14 +137,13 @@ def test_bits_a_second_are_those_of_a_frame_times_frames():
     assert rate.setting == "4 codes in 8 frames"
 
 
-def test_features_that_never_repeat_take_the_logarithm_of_their_number():
+def test_bit_rate_of_distinct_frames():
     noise = np.random.default_rng(0).normal(size=(64, 7)).astype("f")
     rate, _ = code_scores([noise], 0.01, data="toy", features="c")
     assert rate.value == pytest.approx(100 * math.log2(64))
 
 
-def test_mean_difference_pairs_by_question():
-    """Questions that both sides find equally hard add nothing to the interval."""
+def test_mean_difference_is_paired_by_question():
     rng = np.random.default_rng(0)
     hard, noise = rng.normal(size=400), rng.normal(size=(3, 400))
     found = mean_difference(lambda row, drawn: row[drawn].mean(), hard + 0.1 * noise, hard[None])
@@ -154,7 +153,7 @@ def test_mean_difference_pairs_by_question():
     np.testing.assert_allclose(found[1:3], [mean.mean() - half, mean.mean() + half], atol=half / 8)
 
 
-def test_cosines_and_answers_are_those_of_loops():
+def test_cosines_and_answers_equal_loops():
     rng = np.random.default_rng(0)
     vectors, words = rng.normal(size=(9, 4)), "abcdefghi"
     index = dict(zip(words, range(9), strict=True))

@@ -198,7 +198,7 @@ def test_segments_are_not_negatives_of_overlapping_windows(levels_of, lengths):
             assert (allowed[one, :, other, m] == (not heard)).all(), (one, m)
             num_excluded += bool(heard)
     assert 0 < num_excluded < len(parts) + int(segments.exists[1].sum())
-    np.testing.assert_array_equal(allowed[0, :, 0], ~np.eye(num, k=1, dtype=bool))  # its positive
+    np.testing.assert_array_equal(allowed[0, :, 0], ~np.eye(num, k=1, dtype=bool))
     assert allowed[:2, :, 2:][:, :, :, 0].all()
 
 

@@ -1,4 +1,4 @@
-"""The audit of a run counts negatives whose input equals that of the positive."""
+"""The audit counts negatives whose input equals that of the positive."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ ANCHORS, NEGATIVES = "anchors_with_false_negatives_by_content", "false_negatives
 
 
 def sentences(every_second):
-    """4 runs of 6 sentences of 4 words; all differ except, if wanted, every second one."""
+    """Return 4 runs of 6 sentences; all differ, except every second one if requested."""
     x = np.arange(4 * 6 * 4, dtype=np.int32).reshape(4, 6, 4) % 50
     x[..., 0] = np.arange(24).reshape(4, 6)
     if every_second:
@@ -21,7 +21,7 @@ def sentences(every_second):
     return {"x": x, "sequence": row, "utterance": row, "sample": row * 100}
 
 
-def test_every_second_sentence_alike_is_half_of_the_anchors():
+def test_equal_sentences_are_false_negatives():
     drawn = problem_of(tiny())
     rows = []
     for every_second in (False, True):
@@ -41,8 +41,7 @@ def test_every_second_sentence_alike_is_half_of_the_anchors():
     ("size", "shape", "direction"),
     [((3, 41, 2), (3, 4), "forward"), ((3, 4, 4, 8, 8, 3), (3, 4, 4), "up")],
 )  # fmt: skip
-def test_equal_input_is_found_in_every_kind(size, shape, direction):
-    """Silence, then a copied sequence, then one copied latent."""
+def test_equal_inputs_have_equal_content_ids(size, shape, direction):
     rng = np.random.default_rng(0)
     x = rng.normal(size=size).astype(np.float32)
     assert len(np.unique(audit.content_ids(x, shape, direction))) == np.prod(shape)
@@ -53,17 +52,16 @@ def test_equal_input_is_found_in_every_kind(size, shape, direction):
     assert len(np.unique(ids)) == 2 * np.prod(shape[1:])
 
 
-def test_a_copied_patch_is_where_the_positions_are():
+def test_content_ids_follow_the_direction():
     x = np.random.default_rng(1).normal(size=(2, 3, 3, 4)).astype(np.float32)
     x[1, 2, 0] = x[0, 0, 1]
-    ids = audit.content_ids(x, (2, 3, 3), "right")  # rows of the frame are columns of the image
+    ids = audit.content_ids(x, (2, 3, 3), "right")  # times are image columns
     assert (ids[1, 0, 2], len(np.unique(ids))) == (ids[0, 1, 0], 17)
-    # Inputs of another length are unknown.
+    # Inputs of another length have no id.
     assert (audit.content_ids(np.zeros((3, 2)), (3, 4), "forward") == -1).all()
 
 
-def test_anchors_with_a_false_negative_are_counted():
-    """Labels 0 1 0 1 of one sequence: only the positive at time 2 or 3 has its like elsewhere."""
+def test_anchors_with_false_negatives_are_counted():
     labels = np.array([[0, 1, 0, 2]])
     rows = audit_rule(batch, Position.grid(1, 4), [1], labels=labels)
     found = {row.name: row.value for row in rows}

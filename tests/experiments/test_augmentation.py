@@ -1,4 +1,4 @@
-"""Augmented contexts, clean latents: what a training step sees of either, and what nothing else."""
+"""Augmented contexts and clean latents: batches, network, queue and page."""
 
 import contextlib
 import shutil
@@ -26,15 +26,14 @@ from tests.plans import plan_of
 LONG = (2000,) * 12
 
 
-def configured(side, effects=("dropout", "noise"), **options):
+def configure(side, effects=("dropout", "noise"), **options):
     return make_config(
         augment__side=side, augment__effects=effects, augment__dropout_ms=20.0, **options
     )
 
 
 @pytest.mark.parametrize("side", ["none", "past", "future", "both"])
-def test_contexts_are_of_one_copy_and_latents_of_the_other(side, monkeypatch):
-    """In training alone; each copy has a draw of its own, of the rows' speakers and lengths."""
+def test_augmented_side_is_drawn_only_in_training(side, monkeypatch):
     given = []
 
     def augment_sound(rng, x, effects, ranges, **about):
@@ -42,7 +41,7 @@ def test_contexts_are_of_one_copy_and_latents_of_the_other(side, monkeypatch):
         return x + jax.random.uniform(rng)
 
     monkeypatch.setattr(heard, "augment_sound", augment_sound)
-    problem = problem_of(configured(side))
+    problem = problem_of(configure(side))
     raw, key = jax.tree.map(jnp.asarray, problem.draw(0)), jax.random.key(4)
     clean = unpack(raw)["x"]
     batch = problem.prepare(raw, key, False)
@@ -54,7 +53,7 @@ def test_contexts_are_of_one_copy_and_latents_of_the_other(side, monkeypatch):
     assert ("target" in batch) == (side != "none")
     target = batch.get("target", clean)
     assert np.array_equal(target, clean) == (side in ("none", "past"))
-    assert np.array_equal(target, batch["x"]) == (side == "none")  # both: draws of their own
+    assert np.array_equal(target, batch["x"]) == (side == "none")  # independent draws
     assert len(given) == ("none", "past", "both").index(side.replace("future", "past"))
     for effects, about in given:
         assert tuple(effects) == ("dropout", "noise")
@@ -62,9 +61,9 @@ def test_contexts_are_of_one_copy_and_latents_of_the_other(side, monkeypatch):
         np.testing.assert_array_equal(about["num_samples"], raw["num_samples"])
 
 
-def test_the_network_makes_contexts_of_x_and_latents_of_the_target():
-    """And takes each into the averages of batch norm, which move twice a step."""
-    problem = problem_of(configured("past", model__norm="batch"), LONG)
+def test_contexts_come_from_x_and_latents_from_target():
+    """Batch norm averages are updated with both inputs."""
+    problem = problem_of(configure("past", model__norm="batch"), LONG)
     raw = jax.tree.map(jnp.asarray, problem.draw(0))
 
     @jax.jit
@@ -90,8 +89,8 @@ def test_the_network_makes_contexts_of_x_and_latents_of_the_target():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_a_queue_keeps_what_a_slow_encoder_makes_of_the_target():
-    problem = problem_of(configured("past", negatives__momentum=0.9, negatives__queue=128), LONG)
+def test_queue_stores_momentum_latents_of_the_target():
+    problem = problem_of(configure("past", negatives__momentum=0.9, negatives__queue=128), LONG)
     loss = training.make_loss(problem)
     state = training.make_state(problem, loss, optax.identity())
     raw = jax.tree.map(jnp.asarray, problem.draw(0))
@@ -115,16 +114,16 @@ ONE = {"negatives.rule": "own_sequence", "augment.side": "past", "data.batch_siz
     ({**ONE, "augment.effects": ("pitch",), "data.window_samples": 480, "augment.dropout_ms": 10.0,
       "model.num_offsets": 1}, "480 samples.* 512 .*pitch"),
 ])  # fmt: skip
-def test_keys_that_cannot_be_are_one_sentence(settings, sentence):
+def test_invalid_settings_are_rejected(settings, sentence):
     config = with_settings(audio_synthetic.get_config(), settings)
     with pytest.raises(UserError, match=sentence) if sentence else contextlib.nullcontext():
         plan_of(config)
 
 
-def test_a_run_with_augmentation_is_heard_and_drawn_on_its_page(tmp_path):
-    config, read = configured("past"), AudioData(noise(LENGTHS), noise(LENGTHS), {})
+def test_page_has_augmented_examples(tmp_path):
+    config, read = configure("past"), AudioData(noise(LENGTHS), noise(LENGTHS), {})
     config.data.source, folder = "folder", tmp_path / heard.FOLDER
-    none = configured("none")
+    none = configure("none")
     none.data.source = "folder"
     audio.record(none, tmp_path, read)
     assert not folder.exists()

@@ -163,7 +163,6 @@ SIZES = {
 
 @pytest.fixture
 def small_product(monkeypatch):
-    """Make the reference matrix product small."""
     for module in (bench_step, versus):
         monkeypatch.setattr(module, "PRODUCT_FLOP", 2 * 64**3)
     monkeypatch.setattr(bench_step, "PRODUCT_SIZE", 64)
@@ -232,7 +231,6 @@ def bench(path, *flags, status=0):
 
 
 def measure(tmp_path, *flags):
-    """Run the command; return its rows by name."""
     done = bench(tmp_path / "out.json", *flags)
     written = json.loads((tmp_path / "out.json").read_text())
     rows = {row["name"]: row for row in written["rows"]}

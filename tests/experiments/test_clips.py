@@ -97,7 +97,6 @@ def naive(z, predictions, batch, rule):
 
 
 def random_outputs(seed, batch, length=WINDOW // STRIDE):
-    """Return outputs whose padding is NaN."""
     rng = np.random.default_rng(seed)
     b = len(batch["x"])
     z, q = rng.normal(size=(b, length, 8)), rng.normal(size=(b, length, len(OFFSETS), 8))

@@ -1,4 +1,4 @@
-"""Weights that were not trained here, through the evaluators of a run."""
+"""Evaluation of weights trained elsewhere."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ QUICK = ("--config.probe.hidden_width=0", "--config.probe.num_epochs=1",
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two speakers of three recordings each, loud and quiet, their labels and their items."""
+    """Write three loud and three quiet recordings of two speakers with labels and items."""
     root = tmp_path_factory.mktemp("recordings")
     made = make_synthetic(
         num_speakers=2, utterances_per_speaker=3, seconds=2.0, chain=phone_chain(3), seed=0
@@ -70,7 +70,7 @@ def run(checkpoint, folder, workdir, *settings, **options):
     return read_scores(workdir)
 
 
-def test_a_released_checkpoint_goes_through_every_evaluator(folder, released, tmp_path, capsys):
+def test_released_checkpoint_is_evaluated_by_all_tasks(folder, released, tmp_path, capsys):
     labels, items, workdir = folder / "labels.txt", folder / "toy.item", tmp_path / "run"
     options = {"phones": str(labels), "items": str(items), "tasks": []}
     ctc = ("--config.probe.ctc_steps=2", "--config.probe.ctc_minutes=(0.0,)",
@@ -93,8 +93,7 @@ def test_a_released_checkpoint_goes_through_every_evaluator(folder, released, tm
     assert before == {path: path.stat().st_mtime_ns for path in (workdir / "probes").iterdir()}
 
 
-def test_what_is_missing_is_added_for_one_checkpoint(folder, released, tmp_path, monkeypatch):
-    """Nothing is asked twice, and never of other weights in the same directory."""
+def test_only_missing_scores_of_a_checkpoint_are_added(folder, released, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
         evaluate, "make_probe", lambda _, config, *__: lambda *_: asked.append(config.probe.tasks)
@@ -122,10 +121,7 @@ def test_what_is_missing_is_added_for_one_checkpoint(folder, released, tmp_path,
 
 
 @pytest.mark.parametrize(("rms", "layer"), [(0.2, "c1"), (None, "c")])
-def test_a_layer_is_judged_as_if_the_network_ended_there(
-    folder, released, tmp_path, monkeypatch, rms, layer
-):
-    """On each recording by itself, as loud as the weights were trained at, or as it is."""
+def test_layer_is_evaluated_as_the_last_layer(folder, released, tmp_path, monkeypatch, rms, layer):
     pretrained, found = models.load_cpc_audio(released), {}
     models.save(tmp_path / "it", pretrained._replace(input={**pretrained.input, "rms": rms}))
 
@@ -141,12 +137,12 @@ def test_a_layer_is_judged_as_if_the_network_ended_there(
     for path in (folder / "wav").rglob("*.wav"):
         x = soundfile.read(path)[0]
         x = np.float32(x * (rms / np.sqrt(np.mean(x**2)) if rms else 1))
-        # It continues by its mirror image, which the last frames see.
+        # Recordings are continued by their mirror image.
         _, c = embed(variables, continue_mirrored(x, len(x) + 320)[None])
         np.testing.assert_allclose(found[path.stem], c[0, :-2], rtol=1e-3, atol=1e-4)
 
 
-def test_an_exported_run_keeps_its_config(released, tmp_path):
+def test_exported_config_is_used(released, tmp_path):
     config: Config = evaluate.config_of(models.load_cpc_audio(released))
     assert config.data.window_samples == 20_480
     assert audio.build_model(config).module == models.load_cpc_audio(released).module
@@ -156,7 +152,7 @@ def test_an_exported_run_keeps_its_config(released, tmp_path):
     assert evaluate.config_of(known).probe.hours == 7.0
 
 
-def test_loudness_is_that_of_the_model():
+def test_recordings_are_scaled_to_the_model_loudness():
     made = make_synthetic(
         num_speakers=1, utterances_per_speaker=2, seconds=1.0, chain=phone_chain(3), seed=0
     ).recordings
@@ -168,7 +164,7 @@ def test_loudness_is_that_of_the_model():
     np.testing.assert_allclose(read_all(at_loudness(packed, 0.6), 0), 2 * raw, rtol=1e-6)
 
 
-def test_mistakes_are_a_sentence_each(folder, released, tmp_path):
+def test_invalid_arguments_are_rejected(folder, released, tmp_path):
     shutil.copytree(folder / "wav" / "speaker-000", tmp_path / "alone" / "wav")
     (tmp_path / "silent" / "wav").mkdir(parents=True)
     (tmp_path / "other.txt").write_text("nobody a b c\n")

@@ -1,4 +1,4 @@
-"""A run's model in a folder: what is in it, that it is the same model, and what its card says."""
+"""Exported runs: files, equality with the run, model card and rejected inputs."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def image_config():
 
 
 def write_run(folder, config, module, x, ema=False):
-    """A run directory with one checkpoint of random weights; returns these."""
+    """Write a run directory with one checkpoint of random weights; return the weights."""
     folder.mkdir()
     (folder / "config.json").write_text(config.to_json())
     variables = draw(module, x)
@@ -61,7 +61,7 @@ def draw(module, x):
     return jax.tree.map(lambda leaf: 0.1 * rng.normal(size=leaf.shape).astype("f"), shapes)
 
 
-def test_the_exported_model_is_that_of_the_run_to_the_last_bit(tmp_path, capsys):
+def test_exported_model_equals_the_run_bit_for_bit(tmp_path, capsys):
     folder, config = tmp_path / "run", audio_config()
     config.data.source, config.data.path = "folder", "/home/someone/secret/recordings"
     module = audio.build_model(config).module
@@ -70,7 +70,7 @@ def test_the_exported_model_is_that_of_the_run_to_the_last_bit(tmp_path, capsys)
         with pytest.raises(UserError, match=words):
             export.run(str(folder), None, step)
     export.run(str(folder), str(tmp_path / "shared"), "4")
-    for name in ("config.json", "README.md"):  # no path of this machine is shared
+    for name in ("config.json", "README.md"):  # paths are not shared
         text = (tmp_path / "shared" / name).read_text()
         assert "someone" not in text
         assert "recordings" in text
@@ -87,14 +87,13 @@ def test_the_exported_model_is_that_of_the_run_to_the_last_bit(tmp_path, capsys)
     assert files == {"README.md", "config.json", "model.safetensors"}
     card = (tmp_path / "shared" / "README.md").read_text()
     assert "No bound was measured" in card
-    assert "| task |" not in card  # nothing was measured
+    assert "| task |" not in card  # no scores
     names = run_code(card, tmp_path / "shared", {"x": np.zeros((1, 1600), "f")})
     assert names["c"].shape == (1, 10, 8)
 
 
 @pytest.fixture
 def small_run(tmp_path):
-    """A run of images, with an average, and a bound whose last records are damaged."""
     config, run = image_config(), tmp_path / "run"
     module = image.build_model(config).module
     write_run(run, config, module, np.zeros((1, 4, 4, 8, 8, 1), "f"), ema=True)
@@ -106,14 +105,12 @@ def small_run(tmp_path):
 
 
 def run_code(card, folder, names):
-    """Run the code on a card, with its model at another place."""
     code = card.split("```python\n")[1].split("```")[0]
     exec(re.sub(r'load\("\w+"\)', f'load("{folder}")', code), names)
     return names
 
 
-def test_the_card_has_the_bound_the_probes_and_code_that_runs(small_run):
-    """Of an error rate lower is better; what is damaged, null or later is passed over."""
+def test_card_has_bound_scores_and_working_code(small_run):
     accuracy = Score("classes", "fashion_mnist", "image", "z", "linear", "accuracy", 0.81234,
                      low=0.8, high=0.82, chance=0.1, step=4)  # fmt: skip
     rate = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.123,
@@ -123,7 +120,7 @@ def test_the_card_has_the_bound_the_probes_and_code_that_runs(small_run):
     again = models.load_pretrained(small_run)
     assert again.input == {"kind": "image", "shape": [4, 4, 8, 8, 1]}
     x = np.zeros((1, 4, 4, 8, 8, 1), "f")
-    jax.tree.map(np.testing.assert_array_equal, again.variables, draw(again.module, x))  # average
+    jax.tree.map(np.testing.assert_array_equal, again.variables, draw(again.module, x))  # averaged
     card = (small_run / "exported" / "README.md").read_text()
     for words in (
         "at least 1.23 nats", "offsets 2, 5 (step 3, N 64, ceiling 4.16 nats)",
@@ -134,7 +131,7 @@ def test_the_card_has_the_bound_the_probes_and_code_that_runs(small_run):
     assert card.count("10.0 %") == 1
     names = run_code(card, small_run, {"images": jnp.zeros((2, 28, 28, 1), jnp.uint8)})
     assert names["z"].shape == (2, 4, 4, 8)
-    assert names["c"].shape == (2, 4, 4, 16)  # down and up
+    assert names["c"].shape == (2, 4, 4, 16)  # two directions
 
 
 @pytest.mark.parametrize(("output", "match"), [
@@ -142,7 +139,7 @@ def test_the_card_has_the_bound_the_probes_and_code_that_runs(small_run):
     ("notes", "notes .*README.md"),
     ("file/deeper", r"cannot write to .*file/deeper .* choose another --output"),
 ])  # fmt: skip
-def test_outputs_that_hold_something_else_are_left_alone(small_run, output, match, monkeypatch):
+def test_foreign_output_folders_are_not_changed(small_run, output, match, monkeypatch):
     root = small_run.parent
     with monkeypatch.context() as patch:
         patch.setattr(contrastive, "write_card", None)
@@ -158,8 +155,7 @@ def test_outputs_that_hold_something_else_are_left_alone(small_run, output, matc
     assert {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))} == before
 
 
-def test_a_run_that_has_ended_is_exported(small_run):
-    """As `finish` does with the variables in memory: the same folder as by the command."""
+def test_finished_run_is_exported_automatically(small_run):
     config = read_contrastive(small_run)[1]
     config.num_steps, config.optim.warmup_steps, config.probe.tasks = 4, 0, ()
     write_json(small_run / "config.json", config)
@@ -182,7 +178,7 @@ def test_a_run_that_has_ended_is_exported(small_run):
     (plain(audio_synthetic.get_config()), r"lacks checkpoints: .*cpc train"),
     ({"tasks": 3}, "audio, image"), (None, r"config\.json"),
 ])  # fmt: skip
-def test_what_is_no_trained_run(tmp_path, config, match):
+def test_untrained_runs_are_rejected(tmp_path, config, match):
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=match):

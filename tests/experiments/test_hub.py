@@ -1,4 +1,4 @@
-"""A run pushed to a hub that is a folder, and pulled from one that may send anything."""
+"""Pushing runs to a hub and pulling them, with folders as the hub."""
 
 import pathlib
 import shutil
@@ -19,7 +19,7 @@ from tests.fake_run import write_fake_run
 
 
 class Folder:
-    """Repositories as folders, behind the interface of the installed library."""
+    """Repositories as folders, with the interface of huggingface_hub."""
 
     def __init__(self, root):
         self.root = root
@@ -71,8 +71,7 @@ def files_of(folder):
     )
 
 
-def pulled(paths):
-    """Return the paths that the library would fetch."""
+def paths_to_pull(paths):
     patterns = {"allow_patterns": hub.PULLED, "ignore_patterns": hub.NOT_PULLED}
     return list(filter_repo_objects(paths, **patterns))
 
@@ -91,8 +90,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def test_a_run_comes_back_as_it_went(remote, run, tmp_path):
-    """The last push, which leaves nothing of the one before."""
+def test_pulled_run_equals_the_pushed_run(remote, run, tmp_path):
     (run / "old.json").write_text("{}")
     hub.push(remote.api, run, "team/voices", public=True)
     assert not remote.private
@@ -112,7 +110,7 @@ def test_a_run_comes_back_as_it_went(remote, run, tmp_path):
     assert files_of(tmp_path / "a") == [f"back/{path}" for path in files_of(back)]
 
 
-def test_links_and_foreign_folders_are_not_pushed(remote, run, tmp_path):
+def test_links_and_foreign_folders_are_rejected(remote, run, tmp_path):
     (run / "secret").symlink_to("/etc")
     for folder, words in ((tmp_path / "hub", "holds no run"), (run, "secret is a link")):
         with pytest.raises(UserError, match=words):
@@ -120,7 +118,7 @@ def test_links_and_foreign_folders_are_not_pushed(remote, run, tmp_path):
     assert not remote.api.upload_folder.called
 
 
-def test_what_could_be_executed_is_left_out(remote, run, tmp_path):
+def test_executable_files_are_not_pulled(remote, run, tmp_path):
     hub.push(remote.api, run, "team/voices")
     there = remote.root / "team" / "voices"
     names = [
@@ -137,7 +135,7 @@ def test_what_could_be_executed_is_left_out(remote, run, tmp_path):
     assert not set(left_out) & set(files_of(tmp_path / "back"))
 
 
-def test_every_file_of_a_real_run_is_pulled(tmp_path):
+def test_all_files_of_a_run_are_pulled(tmp_path):
     state = init_state({"w": jnp.ones(2)}, {}, optax.sgd(0.1), jax.random.key(0), {})
     with open_checkpoints(tmp_path / "checkpoints") as checkpoints:
         checkpoints.save(3, state, {})
@@ -147,8 +145,8 @@ def test_every_file_of_a_real_run_is_pulled(tmp_path):
     writer.close()
     paths = files_of(tmp_path)
     assert len(paths) > 10
-    paths += [path.replace("process_0", "process_11") for path in paths]  # saved by several
-    assert pulled(paths) == paths
+    paths += [path.replace("process_0", "process_11") for path in paths]  # files of other processes
+    assert paths_to_pull(paths) == paths
 
 
 @pytest.mark.parametrize(
@@ -156,11 +154,11 @@ def test_every_file_of_a_real_run_is_pulled(tmp_path):
     ["../config.json", "/etc/config.json", "probes//etc/x.json", "probes/a\\..\\x.json",
      "figures/.x/y.png", "tensorboard/../events.out.tfevents.1"],
 )  # fmt: skip
-def test_a_path_that_leads_out_or_is_hidden_is_not_pulled(path):
-    assert pulled(["config.json", path]) == ["config.json"]
+def test_escaping_and_hidden_paths_are_not_pulled(path):
+    assert paths_to_pull(["config.json", path]) == ["config.json"]
 
 
-def test_a_repository_without_a_run_is_refused(remote, run, tmp_path):
+def test_repository_without_a_run_is_rejected(remote, run, tmp_path):
     hub.push(remote.api, run, "team/voices")
     (remote.root / "team" / "voices" / "config.json").unlink()
     for to, words in ((tmp_path / "back", r"has no config\.json"), (run, "is there already")):
@@ -168,7 +166,7 @@ def test_a_repository_without_a_run_is_refused(remote, run, tmp_path):
             hub.pull(remote.api, "team/voices", to)
 
 
-def test_a_pull_that_breaks_off_leaves_nothing(remote, run, tmp_path):
+def test_interrupted_pull_leaves_nothing(remote, run, tmp_path):
     hub.push(remote.api, run, "team/voices")
 
     def break_off(name, local_dir, **options):
@@ -181,7 +179,7 @@ def test_a_pull_that_breaks_off_leaves_nothing(remote, run, tmp_path):
     assert files_of(tmp_path / "to") == []
 
 
-def test_the_hubs_refusals_are_sentences(monkeypatch):
+def test_hub_errors_are_reported(monkeypatch):
     from huggingface_hub import errors
 
     for error in (errors.LocalTokenNotFoundError("A word\n"), errors.HFValidationError("A word")):

@@ -289,7 +289,6 @@ def test_top_5_accuracy_needs_more_than_five_classes(task, num_classes):
 
 
 def run_probes(folder, tasks, **options):
-    """Fit probes on the pixels of five images per class."""
     config = make_config(probe__tasks=tasks, probe__features=("pixels",), **options)
     nothing: Any = None
     data = ImageData(*[image_set([0, 1] * 5)] * 3)

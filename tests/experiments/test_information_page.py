@@ -1,4 +1,4 @@
-"""The page of estimates: every claim and number on it, and estimates that diverged."""
+"""The page of estimates: numbers, claims and diverged estimates."""
 
 import json
 
@@ -56,7 +56,7 @@ def write(folder, kind, records, table):
     ]),
     ("mi_consistency", [], LAWS, [["NWJ", "lower <bound>", "4.16", "1.00 (1.00)", "diverged"]]),
 ])  # fmt: skip
-def test_every_number_is_on_the_page(tmp_path, kind, records, table, shown):
+def test_page_shows_every_number(tmp_path, kind, records, table, shown):
     run, frame = write(tmp_path, kind, records, table)
     drawn, tables = page.PAGES[kind][2](run, frame)
     assert all(cells(one) == shown for one in tables)
@@ -67,7 +67,7 @@ def test_every_number_is_on_the_page(tmp_path, kind, records, table, shown):
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {one.name for one in drawn}
 
 
-def test_a_line_that_diverged_leaves_the_others_readable(tmp_path):
+def test_diverged_line_does_not_hide_the_others(tmp_path):
     run, table = write(tmp_path, "mi_staircase", RECORDS, STAIRS)
     figure = page.staircase_figure(run.train, table, "gaussian")
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["InfoNCE", "NWJ"]
@@ -79,14 +79,14 @@ def test_a_line_that_diverged_leaves_the_others_readable(tmp_path):
     assert lines["ceiling"].get_ydata()[0] == 4.16
 
 
-def test_nothing_recorded_is_no_figure():
+def test_empty_records_have_no_figure():
     nothing = pd.DataFrame(columns=["task", "critic", "estimator", "law"])
     assert page.staircase_figure(nothing, nothing, "gaussian") is None
     assert page.tasks_figure(nothing) is None
     assert page.consistency_figure(nothing) is None
 
 
-def test_a_run_that_is_not_done_has_no_page(tmp_path):
+def test_unfinished_run_has_no_page(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"kind": "mi_tasks"}))
     with pytest.raises(UserError, match=r"table\.json"):
         page.write_information_report(tmp_path)

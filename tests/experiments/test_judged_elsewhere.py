@@ -1,4 +1,4 @@
-"""A run judged on other data: its own scores stay, beside those of data of another name."""
+"""Evaluation on other data: names must differ, and the scores of the run are kept."""
 
 from typing import Any
 
@@ -27,7 +27,6 @@ SOURCES = {
 
 
 def write_series(folder, number=4):
-    """Files of steps whose sign is their label."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(len(folder.as_posix()))
     for i in range(number):
@@ -36,14 +35,13 @@ def write_series(folder, number=4):
     return folder
 
 
-def of_folder(folder, **settings):
+def folder_config(folder, **settings):
     small = {"data.path": str(folder), "data.step_label": "sign", "data.window_steps": 32,
              "probe.tasks": ("steps",), "probe.features": ("raw",)}  # fmt: skip
     return with_settings(series_files.get_config(), small | settings)
 
 
-def check(kind, own, *flags):
-    """Whether a run is judged on its own data, by flags as of the command."""
+def is_own_data(kind, own, *flags):
     given = [f"--config.data.{flag}" for flag in flags]
     return check_data_identity(
         CONTRASTIVE[kind], own, evaluation_config(own, CONTRASTIVE[kind].KEYS, given)
@@ -51,7 +49,7 @@ def check(kind, own, *flags):
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_other_data_of_the_own_name_are_refused(kind, tmp_path, monkeypatch):
+def test_other_data_with_the_same_name_are_rejected(kind, tmp_path, monkeypatch):
     get_config, source, _ = SOURCES[kind]
     for name in ("a/wav", "b/wav", "b/other"):
         (tmp_path / name).mkdir(parents=True)
@@ -59,34 +57,33 @@ def test_other_data_of_the_own_name_are_refused(kind, tmp_path, monkeypatch):
     path = {"data.source": source, "data.path": "a/wav"}
     own = with_settings(get_config.get_config(), path)
     for given in ("path=a/wav", f"path={tmp_path}/b/../a/wav", "batch_size=3"):
-        assert check(kind, own, given) == (given == "path=a/wav")
-    assert not check(kind, own, "path=b/other")
+        assert is_own_data(kind, own, given) == (given == "path=a/wav")
+    assert not is_own_data(kind, own, "path=b/other")
     with pytest.raises(UserError, match=r"b/wav would .*/a/wav, also named wav"):
-        check(kind, own, "path=b/wav")
+        is_own_data(kind, own, "path=b/wav")
     (tmp_path / "a/wav").rename(tmp_path / "moved")
-    assert check(kind, own, "path=b/wav"), "moved, which its names tell"
+    assert is_own_data(kind, own, "path=b/wav"), "the folder was moved"
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_a_folder_with_the_name_of_a_source_is_refused(kind, tmp_path):
+def test_folder_named_like_a_source_is_rejected(kind, tmp_path):
     get_config, source, name = SOURCES[kind]
     own = with_settings(get_config.get_config(), {"data.source": name})
-    assert check(kind, own)
+    assert is_own_data(kind, own)
     for folder in ("other", name):
         (tmp_path / folder).mkdir()
-    assert not check(kind, own, f"source={source}", f"path={tmp_path}/other")
+    assert not is_own_data(kind, own, f"source={source}", f"path={tmp_path}/other")
     with pytest.raises(UserError, match=f"also named {name}"):
-        check(kind, own, f"source={source}", f"path={tmp_path / name}")
+        is_own_data(kind, own, f"source={source}", f"path={tmp_path / name}")
 
 
-def test_a_set_of_tfds_is_known_by_its_name_wherever_it_lies(tmp_path):
+def test_tfds_data_are_identified_by_name(tmp_path):
     settings = {"data.source": "tfds", "data.name": "cifar10", "data.path": str(tmp_path)}
     own = with_settings(image_fashion_mnist.get_config(), settings)
-    assert not check("image", own, f"path={tmp_path.parent}", "name=cifar10")
+    assert not is_own_data("image", own, f"path={tmp_path.parent}", "name=cifar10")
 
 
-def test_labels_and_items_of_the_own_name_are_refused(tmp_path):
-    """Whose scores have the name of their file alone."""
+def test_other_labels_with_the_same_name_are_rejected(tmp_path):
     for name in ("a/wav", "b/other"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("a/phones.txt", "b/phones.txt", "b/others.txt", "a/dev.item", "b/dev.item"):
@@ -96,22 +93,22 @@ def test_labels_and_items_of_the_own_name_are_refused(tmp_path):
     own = with_settings(audio_voices.get_config(), {"data.source": "folder", **settings})
     other = f"path={tmp_path}/b/other"
     for flag, name in (("phones", "phones.txt"), ("item_file", "dev.item")):
-        for folder in "ab":  # the same file, of other recordings, too
+        for folder in "ab":  # also the same file for other recordings
             with pytest.raises(UserError, match=f"{folder}/{name} of .*b/other would replace"):
-                check("audio", own, other, f"{flag}={tmp_path}/{folder}/{name}")
-    assert not check("audio", own, other, f"phones={tmp_path}/b/others.txt")
-    assert not check("audio", own, f"phones={tmp_path}/b/others.txt")
+                is_own_data("audio", own, other, f"{flag}={tmp_path}/{folder}/{name}")
+    assert not is_own_data("audio", own, other, f"phones={tmp_path}/b/others.txt")
+    assert not is_own_data("audio", own, f"phones={tmp_path}/b/others.txt")
     (tmp_path / "a/phones.txt").unlink()
-    assert check("audio", own, f"phones={tmp_path}/b/phones.txt"), "moved"
+    assert is_own_data("audio", own, f"phones={tmp_path}/b/phones.txt"), "moved"
 
 
-def test_a_file_has_its_name_and_made_up_series_that_of_their_source(tmp_path):
+def test_names_of_files_and_synthetic_series(tmp_path):
     folder = write_series(tmp_path / "in")
-    assert checks.name_of(of_folder(folder / "0.npz")) == "0.npz"
-    assert checks.name_of(of_folder(folder, **{"data.source": "ar1"})) == "ar1"
+    assert checks.name_of(folder_config(folder / "0.npz")) == "0.npz"
+    assert checks.name_of(folder_config(folder, **{"data.source": "ar1"})) == "ar1"
 
 
-def test_which_sentence_follows_is_asked_of_a_text_with_a_name(tmp_path):
+def test_next_sentence_scores_have_the_name_of_the_text(tmp_path):
     config = tiny(**{"probe.features": ("bag",)})
     grammar = load_text(config, str)
     for text, name in ((grammar, "grammar"), (grammar._replace(name="mine"), "mine")):
@@ -121,11 +118,11 @@ def test_which_sentence_follows_is_asked_of_a_text_with_a_name(tmp_path):
         assert {score.data for score in scores} == {name}
 
 
-def test_the_command_keeps_the_scores_of_the_run(tmp_path):
+def test_probe_command_keeps_the_scores_of_the_run(tmp_path):
     own, theirs, same = (write_series(tmp_path / name) for name in ("a/in", "b/other", "b/in"))
     workdir = tmp_path / "run"
     network = {"width": 8, "context_width": 8, "kernels": (1,), "strides": (1,), "num_offsets": 2}
-    config = of_folder(own, **{f"model.{name}": value for name, value in network.items()})
+    config = folder_config(own, **{f"model.{name}": value for name, value in network.items()})
     module = CONTRASTIVE["series"].build_model(config).module
     write_run(workdir, config, module, np.zeros((1, 32, 1), np.float32))
     run("experiments.probe", "--workdir", workdir)

@@ -1,7 +1,7 @@
-"""Every key of a config changes what it names: a plan, a module, a count, a value or a call.
+"""Every key of a config changes the plan, module, value or call that it names.
 
-Nothing is trained or compiled. A key without a case, or whose case does not change, fails: so does
-a key that nothing reads. Keys of data without a case are set by the tests of their kind.
+Nothing is trained or compiled. A key fails that has no case, or whose case shows no change. Keys of
+data without a case are set in the tests of their kind.
 """
 
 import contextlib
@@ -103,20 +103,18 @@ SMALL = {
         "model.memory_width": 4, "model.width": 5, "policy.unroll": 12, "cpc.num_offsets": 3},
 }  # fmt: skip
 CHANGES = object()
-#: Nothing is written.
+#: A folder that is never written.
 FOLDER = pathlib.Path("nowhere")
 
 
 class Case(NamedTuple):
-    """An effect of a config, with and without a value of a key."""
-
     value: Any
     effect: Any
-    """effect(config) -> what the key names."""
+    """effect(config) -> the value that the key changes."""
     want: Any = CHANGES
-    """The effect with the value; by default another than without."""
+    """The effect with the value; by default any change."""
     others: Any = types.MappingProxyType({})
-    """Keys that are set both times."""
+    """Keys that are set in both configs."""
 
 
 def small(kind):
@@ -139,7 +137,7 @@ def check(case, config, key):
 
 @contextlib.contextmanager
 def calls(module, **answers):
-    """Replace functions of a module by ones that only record how they are called."""
+    """Replace functions of a module by recorders of their calls."""
     found = {}
 
     def recorder(name, answer):
@@ -155,8 +153,7 @@ def calls(module, **answers):
         yield found
 
 
-def loaded(load, get):
-    """Something of the data of a config."""
+def from_data(load, get):
     return lambda config: get(load(config, str))
 
 
@@ -165,19 +162,19 @@ def of_problem(load, get):
 
 
 def of(effect, *path):
-    """A part of an effect."""
+    """Return an entry of an effect."""
     return lambda config: functools.reduce(operator.getitem, path, effect(config))
 
 
 def cases_of(section, effect, others=types.MappingProxyType({}), **values):
-    """Cases of keys of a section that are parts of an effect, by their names."""
+    """Return cases of a section's keys, whose effects are entries of those names."""
     return {f"{section}{name}": Case(value, of(effect, name), value, others)
             for name, value in values.items()}  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory):
-    """A working directory with labels, lists and vectors; sound, text and images are in memory."""
+    """Write labels, lists and vectors; sounds, texts and images are in memory."""
     root, labels = tmp_path_factory.mktemp("data"), " ".join("01"[i % 2] for i in range(30))
     for name, content in {
         "vectors.txt": "commona 1 0\ncommonb 0 1\nnew 1 1\n",
@@ -191,7 +188,7 @@ def folder(tmp_path_factory):
         yield
 
 
-# The loss and the negatives, by what `cpc_loss` is called with.
+# Loss and negatives: arguments of `cpc_loss`.
 
 
 def outputs_of(scale=1.0):
@@ -202,7 +199,7 @@ def outputs_of(scale=1.0):
     return BranchOutputs(CPCOutputs(z, z, predictions), positions)
 
 
-#: Of `audio_synthetic`, with offsets 1 and 2.
+#: Arguments for `audio_synthetic` with offsets 1 and 2.
 USUAL = {
     "rule": "batch", "choose": None, "loss": ("info_nce", {}), "temperature": 1.0, "bias": 0.0,
     "is_cosine": False, "queue": None, "offsets": (1, 2),
@@ -211,7 +208,7 @@ HARDEST, SEMI = negatives.hardest(3), negatives.semi_hard(0.3)
 NO_NOISE = {"log_noise_positive": 0.0, "log_noise_negatives": 0.0}
 COSINE, THREE = {"loss.cosine": True}, {"negatives.num_sampled": 3}
 HARD = {"prior": 0.3, "concentration": 2.0}
-#: Keys of a config, and the arguments of `cpc_loss` that they change: these, and nothing else.
+#: Config keys and the only arguments of `cpc_loss` that they change.
 MEANINGS = [
     *(({"negatives.rule": word}, {"rule": word}) for word in negatives.RULES if word != "batch"),
     ({"negatives.window": 1}, {"rule": "batch & outside_window(1)"}),
@@ -242,7 +239,7 @@ MEANINGS = [
        {"loss": (losses.triplet, {"margin": 0.2, "mining": mining}), "is_cosine": True})
       for mining in ("hard", "semi_hard", "all")),
 ]  # fmt: skip
-#: `negatives.momentum` is a shared case; `test_objective` has the others.
+#: `negatives.momentum` is a shared case; other keys are in `test_objective`.
 OBJECTIVE = {key for settings, _ in MEANINGS for key in settings} | {
     "negatives.target_entropy", "negatives.temperature_low", "negatives.temperature_high",
 }  # fmt: skip
@@ -269,16 +266,16 @@ def call_of_loss(settings):
 
 
 @pytest.mark.parametrize(("settings", "changed"), MEANINGS, ids=[",".join(s) for s, _ in MEANINGS])
-def test_a_key_of_the_objective_changes_what_it_names(settings, changed):
+def test_objective_keys_change_arguments_of_the_loss(settings, changed):
     changed = {name: meaning(value) for name, value in changed.items()}
     assert call_of_loss(settings) == USUAL | changed
 
 
-# Models, by the fields of their modules.
+# Models: fields of their modules.
 
 HALF = {f"{part}.dtype": jnp.dtype("bfloat16") for part in ("encoder", "context", "predictor")}
 CODES, RESNET, SEGMENTS = {"num_codes": 32}, {"encoder": "resnet18"}, {"segment_threshold": 0.3}
-#: Of sequences: key -> (value, the fields that it changes, other keys that are set).
+#: Key -> (value, changed fields, other keys that are set).
 SEQUENCES = {
     "width": (8, {"encoder.width": 8, "predictor.width": 8}),
     "context_width": (8, {"context.width": 8}),
@@ -348,7 +345,7 @@ def fields_of(kind, keys):
     module = CONTRASTIVE[kind].build_model(config_of(kind, keys)).module
     found = fields(module)
     described = fields(build(json.loads(json.dumps(describe(module)))))
-    if kind != "image":  # whose parts are functions
+    if kind != "image":  # its parts are functions
         assert {name: str(value) for name, value in described.items()} == {
             name: str(value) for name, value in found.items()
         }
@@ -356,7 +353,7 @@ def fields_of(kind, keys):
 
 
 @pytest.mark.parametrize(("kind", "key"), [(k, key) for k, keys in MODELS.items() for key in keys])
-def test_a_key_of_a_model_changes_the_fields_that_it_names(kind, key):
+def test_model_keys_change_module_fields(kind, key):
     value, expected, *others = MODELS[kind][key]
     before, after = fields_of(kind, dict(*others)), fields_of(kind, {**dict(*others), key: value})
     assert all(before.get(name) != value and after[name] == value
@@ -372,13 +369,13 @@ def test_a_key_of_a_model_changes_the_fields_that_it_names(kind, key):
     ("context", "conv_undilated", {"context": "CausalConv", "context.dilated": False}),
     ("context", "transformer", {"context": "CausalTransformer"}),
 ])  # fmt: skip
-def test_words_of_a_model(key, word, changed):
+def test_choices_of_model_keys(key, word, changed):
     assert changed.items() <= fields_of("audio", {key: word}).items()
 
 
 @pytest.mark.parametrize("padding", ["causal", "same", "valid"])
 @pytest.mark.parametrize("encoder", ["conv", "log_mel"])
-def test_every_padding_of_audio_has_the_latents_that_the_loss_counts_with(encoder, padding):
+def test_audio_padding_gives_the_planned_number_of_latents(encoder, padding):
     config = config_of("audio", {"encoder": encoder, "padding": padding, "width": 32})
     x = jax.ShapeDtypeStruct((2, config.data.window_samples), jnp.float32)
     module = audio_kind.build_model(config).module.encoder
@@ -433,13 +430,13 @@ SUP_CON = {"loss.name": "sup_con", **COSINE}
         ("padding", "no"), ("directions", ("down",)), ("directions", ("backward",)),
         ("modules", 7))),
 ])  # fmt: skip
-def test_keys_that_do_not_go_together_are_refused_before_data_are_read(settings, words):
+def test_incompatible_keys_are_rejected_before_reading_data(settings, words):
     config = with_settings(audio_voices_paper.get_config(), {"data.batch_size": 8, **settings})
     with pytest.raises(UserError, match=words):
         interpret(CONTRASTIVE["audio"], config)
 
 
-# Training, shown of a series.
+# Training, on series.
 
 
 def series_problem(config):
@@ -447,7 +444,6 @@ def series_problem(config):
 
 
 def fit(config):
-    """The options with which the loop is called."""
     state = types.SimpleNamespace(params={"model": 0}, ema=None, extra={}, step=0)
     with calls(
         training, make_step=(state, None, None), make_evaluation=None, run_training=(state, "")
@@ -459,8 +455,7 @@ def fit(config):
     return {**made._asdict(), **made.cadence._asdict(), **found["prefetch"][1]}
 
 
-def made_step(config):
-    """The calls by which a step is made."""
+def record_step(config):
     with calls(
         training, make_optimizer=(None, None), make_loss=None, make_state=jnp.zeros(()),
         make_train_step=None, make_launch=None, jit_step=None,
@@ -469,8 +464,7 @@ def made_step(config):
     return found
 
 
-def traced(config, module, name):
-    """The arguments of a function as a step is traced."""
+def traced_arguments(config, module, name):
     problem = series_problem(config)
     record = calls(module, **{name: getattr(module, name)})
     with record as found, calls(training, init_state=jnp.zeros(())):
@@ -478,8 +472,7 @@ def traced(config, module, name):
     return found[name][0] if found else (None,) * 5
 
 
-def due(config):
-    """The steps at which an evaluation fits probes."""
+def probed_steps(config):
     return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
 
 
@@ -488,24 +481,24 @@ SHARED = {
     **cases_of("", fit, num_steps=70, steps_per_launch=5, log_every=7, eval_every=20,
                save_every=20),
     **cases_of("data.", fit, num_threads=5),
-    **cases_of("optim.", of(made_step, "make_optimizer", 1), name="muon", learning_rate=0.5,
+    **cases_of("optim.", of(record_step, "make_optimizer", 1), name="muon", learning_rate=0.5,
                warmup_steps=3, schedule="constant", clip_norm=0.5, weight_decay=0.5),
-    **cases_of("optim.", of(made_step, "make_train_step", 1), ema_decay=0.5),
+    **cases_of("optim.", of(record_step, "make_train_step", 1), ema_decay=0.5),
     "logger": Case("trackio", services.services_of, TOLD),
-    "optim.accumulate": Case(2, lambda c: traced(c, training, "apply_in_parts")[4], 2),
+    "optim.accumulate": Case(2, lambda c: traced_arguments(c, training, "apply_in_parts")[4], 2),
     "negatives.momentum": Case(
-        0.75, lambda c: traced(c, optax, "incremental_update")[2] or 0, 0.25),
-    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
+        0.75, lambda c: traced_arguments(c, optax, "incremental_update")[2] or 0, 0.25),
+    "probe.every": Case(20, probed_steps, [0, 20, 40, 60, 80]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("key", SHARED)
-def test_a_shared_key_changes_what_it_names(key):
+def test_shared_keys_have_an_effect(key):
     check(SHARED[key], small("series"), key)
 
 
 @pytest.mark.parametrize("kind", CONTRASTIVE)
-def test_every_kind_trains_the_plan_of_its_config(kind, monkeypatch):
+def test_every_kind_trains_its_plan(kind, monkeypatch):
     draws = {"audio": "draw_windows", "image": "make_image_batches", "series": "make_windows"}
     draw = draws.get(kind, "make_runs")
     monkeypatch.setattr(f"experiments.kinds.{kind}.kind.{draw}", lambda *args, **options: None)
@@ -527,7 +520,7 @@ def test_every_key_has_a_case(kind):
 
 
 @pytest.mark.parametrize("kind", CONTRASTIVE)
-def test_every_word_of_probe_tasks_is_a_task(kind):
+def test_every_choice_of_probe_tasks_is_a_task(kind):
     tasks = importlib.import_module(f"experiments.kinds.{kind}.probes").TASKS
     assert {*tasks} == {*CONTRASTIVE[kind].KEYS["probe"]["tasks"].words}
 
@@ -537,7 +530,7 @@ CARDS = sorted(path.stem for path in ROOT.glob("*_*.py") if path.stem[0] != "_")
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_every_card_can_be_meant(card, monkeypatch):
+def test_every_config_is_valid(card, monkeypatch):
     module = importlib.import_module(f"configs.{card}")
     config = module.get_config()
     library = config.environment.name.partition(":")[0] if config.kind == "rl" else ""
@@ -547,11 +540,10 @@ def test_every_card_can_be_meant(card, monkeypatch):
     check_cell(config, Cell(card, {}))
 
 
-# Probes, of a model that copies its input.
+# Probes, with a model that copies its input.
 
 
 def probe(config, data):
-    """Fit the probes of a config; returns their scores."""
     kind, stride = config.kind, 160 if config.kind == "audio" else 1
 
     def embed(variables, x):
@@ -569,9 +561,7 @@ def probe(config, data):
         return make_probe(CONTRASTIVE[kind], config, FOLDER, data, model)(variables, 0)
 
 
-def of_probes(load, module, name, get, answer=()):
-    """Something of each call of a function that probes are made with."""
-
+def probe_calls(load, module, name, get, answer=()):
     def effect(config):
         found = []
 
@@ -608,8 +598,8 @@ def drawn(config):
     return batch["x"].shape, batch["x"]
 
 
-series_fits = functools.partial(of_probes, series_kind.load_data, series_probes, "probe_scores")
-LEFT_OUT = of_probes(
+series_fits = functools.partial(probe_calls, series_kind.load_data, series_probes, "probe_scores")
+LEFT_OUT = probe_calls(
     series_kind.load_data, series_probes, "leave_one_out_scores", lambda args, options: args[0]
 )
 TABLES: dict[str, dict[str, Case]] = {"series": {
@@ -635,8 +625,7 @@ def text_drawn(config):
     return batch["x"].shape, batch["x"]
 
 
-def texts_read(config):
-    """How files of text are read."""
+def record_text_reads(config):
     with calls(text_data.data, read_text_folder=None) as found:
         text_data.read_corpus(config, str)
     (path, *_), options = found["read_text_folder"]
@@ -648,9 +637,7 @@ def parts_of_text(config):
     return [len(part.sentence_starts) - 1 for part in (made.train, made.test)]
 
 
-def probed(get):
-    """get(config, data, model, variables) of how the probes of a text are fitted."""
-
+def with_probes(get):
     def effect(config):
         made, model = text_data.load_data(config, str), text_kind.build_model(config)
         params = {"encoder": {"embedding": np.ones((41, 4), np.float32)}}
@@ -659,8 +646,7 @@ def probed(get):
     return effect
 
 
-def scores_of(config, made, model, variables):
-    """The scores of the one task of a text."""
+def task_scores(config, made, model, variables):
     context = ProbeContext(config, made, model, variables, FOLDER, 0, FOLDER.joinpath)
     (task,) = text_probes.probe_tasks(config, made)
     sets = text_probes.feature_sets(context, [task])
@@ -672,7 +658,7 @@ def num_folds(config, made, model, variables):
     given = {"items": np.arange(2), "correct": np.ones(2), "l2s": (1.0,), "num_unconverged": 0}
     config = with_settings(config, {"probe.tasks": ("movies",), "probe.features": ("bag",)})
     with calls(text_probes.evaluate, cross_validate=types.SimpleNamespace(**given)) as found:
-        scores_of(config, made, model, variables)
+        task_scores(config, made, model, variables)
     return found["cross_validate"][1]["num_folds"]
 
 
@@ -686,7 +672,7 @@ def num_snippets(config):
 OF_TEXTS = {"data.source": "files", "data.path": "texts"}
 TABLES["text"] = {
     "seed": Case(1, text_drawn),
-    **cases_of("data.", texts_read, OF_TEXTS, path="two.txt", form="lines", lowercase=False,
+    **cases_of("data.", record_text_reads, OF_TEXTS, path="two.txt", form="lines", lowercase=False,
                min_count=60, max_vocabulary=2, max_skipped_fraction=0.2),
     "data.document_fraction": Case(1.0, text_drawn),
     "data.run_sentences": Case(5, lambda c: text_drawn(c)[0], (4, 5, 10)),
@@ -698,13 +684,13 @@ TABLES["text"] = {
     "data.order": Case(0.1, text_drawn),
     "evaluate.num_runs": Case(9, lambda c: problem_of(
         c, text_data.load_data(c, str)).held_out.number, 3),
-    "probe.tasks": Case(("genre", "next"), probed(lambda config, made, *_: [
+    "probe.tasks": Case(("genre", "next"), with_probes(lambda config, made, *_: [
         task.name for task in text_probes.probe_tasks(config, made)]), ["genre", "next"]),
-    "probe.features": Case(("mean",), probed(lambda *args: {
-        one.features for one in scores_of(*args)}), {"mean"}, {"probe.features": ("bag",)}),
-    "probe.word_vectors": Case("vectors.txt", probed(
+    "probe.features": Case(("mean",), with_probes(lambda *args: {
+        one.features for one in task_scores(*args)}), {"mean"}, {"probe.features": ("bag",)}),
+    "probe.word_vectors": Case("vectors.txt", with_probes(
         lambda *args: len(text_probes.widen(*args)[0])), 42),
-    "probe.num_folds": Case(4, probed(num_folds), 4),
+    "probe.num_folds": Case(4, with_probes(num_folds), 4),
     "probe.max_sentences": Case(5, num_snippets, 5),
 }  # fmt: skip
 
@@ -717,15 +703,14 @@ def load_clips(config, log):
         return audio_data.load_data(config, log)
 
 
-def packed(config):
-    """How a folder of sound is read."""
+def record_packing(config):
     with calls(audio_data.data, pack_folder=noise((4800,) * 12)) as found:
         audio_data.load_data(config, str)
     (root, *_), options = found["pack_folder"]
     return {"path": str(root), **options}
 
 
-of_clips = functools.partial(loaded, load_clips)
+of_clips = functools.partial(from_data, load_clips)
 problem_of_clips = functools.partial(of_problem, load_clips)
 
 
@@ -748,8 +733,7 @@ def synthetic():
     return AudioData(made.recordings, made.recordings, phones)
 
 
-def recognise(*_):
-    """An answer of CTC that knows nothing."""
+def empty_ctc_answer(*_):
     return lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, 5), np.float32), ""
 
 
@@ -757,12 +741,12 @@ def load_synthetic(config, log):
     return synthetic()
 
 
-audio_fits = functools.partial(of_probes, load_synthetic, audio_frames, "probe_scores")
+audio_fits = functools.partial(probe_calls, load_synthetic, audio_frames, "probe_scores")
 ctc_heads = functools.partial(
-    of_probes, load_synthetic, audio_recognition, "train_on_labels", answer=recognise
+    probe_calls, load_synthetic, audio_recognition, "train_on_labels", answer=empty_ctc_answer
 )
-LAST_FRAME = of_probes(load_synthetic, audio_frames, "abx_scores", lambda args, options: args[-1])
-LAYER_DECAY = of_probes(
+LAST_FRAME = probe_calls(load_synthetic, audio_frames, "abx_scores", lambda args, options: args[-1])
+LAYER_DECAY = probe_calls(
     load_synthetic, audio_recognition, "fit_head", lambda args, options: args[1].layer_decay,
     lambda *_: (lambda xs: [np.zeros((len(x) // 640, 5)) for x in xs], ""),
 )  # fmt: skip
@@ -772,28 +756,25 @@ def of_task(task):
     return lambda args, options: len(args[2]) if options["task"] == task else None
 
 
-def delay_of(config):
-    """Which latent the first context of an utterance is of."""
+def probe_delay(config):
     config = with_settings(config, {"probe.tasks": ("speakers",), "probe.features": ("z", "c")})
     z, c = (features[0] for (features,) in audio_fits(lambda args, _: args[0].values())(config))
     return [i for i in range(9) if np.array_equal(2 * z[i : i + 5], c[:5])]
 
 
 def decoders_of(config):
-    with calls(audio_recognition, train_on_labels=recognise()):
+    with calls(audio_recognition, train_on_labels=empty_ctc_answer()):
         return {score.method for score in probe(config, synthetic())}
 
 
-def augmented(config):
-    """The calls that augment a batch in training."""
+def augment_args(config):
     batch = {"x": jnp.zeros((4, 1600), jnp.int16), "scale": jnp.ones(4), "speaker": jnp.zeros(4)}
     with calls(audio_prepare, unpack=batch, augment_sound=batch["x"]) as found:
         made = audio_prepare.prepare(config, batch, jax.random.key(0), True)
     return sorted(made), [found[name][0][2:] for name in found if name == "augment_sound"]
 
 
-def is_best(config):
-    """How `acpc_loss` is called."""
+def best_option(config):
     plan = plan_of(config)
     outputs = CPCOutputs(jnp.zeros((4, 8, 2)), jnp.zeros((4, 8, 2)), jnp.zeros((4, 8, 2, 2)))
     branch, sums = BranchOutputs(outputs, Position.grid(4, 8)), [jnp.zeros(2)]
@@ -805,16 +786,16 @@ def is_best(config):
 BY_CTC = {"probe.tasks": ("ctc",), "probe.features": ("mfcc",), "probe.ctc_minutes": (0.0,)}
 TUNED, PAST = BY_CTC | {"probe.features": ("tuned",)}, {"augment.side": "past"}
 TABLES["audio"] = {
-    "augment.side": Case("past", augmented),
-    "augment.effects": Case(("dropout",), augmented, others=PAST),
-    **{f"augment.{name}": Case(value, augmented, others=PAST | {"augment.effects": (effect,)})
+    "augment.side": Case("past", augment_args),
+    "augment.effects": Case(("dropout",), augment_args, others=PAST),
+    **{f"augment.{name}": Case(value, augment_args, others=PAST | {"augment.effects": (effect,)})
        for name, value, effect in (
         ("pitch_cents", 50.0, "pitch"), ("snr_low_db", -10.0, "noise"),
         ("snr_high_db", 60.0, "noise"), ("reverb_seconds", 0.1, "reverb"),
         ("band_hz", 4000.0, "band_reject"), ("dropout_ms", 20.0, "dropout"))},
     "seed": Case(1, problem_of_clips(lambda problem: problem.draw(0)["x"])),
     "data.source": Case("synthetic", names_of("train")),
-    **cases_of("data.", packed, path="part0", speaker_level=2, max_skipped_fraction=0.2),
+    **cases_of("data.", record_packing, path="part0", speaker_level=2, max_skipped_fraction=0.2),
     "data.split": Case("test_clean", from_tfds, "test_clean"),
     "data.train_list": Case("train.txt", names_of("train"), ["u0", "u1"],
                             {"data.test_list": "test.txt"}),
@@ -832,13 +813,13 @@ TABLES["audio"] = {
         lambda problem: "outside_overlap" in problem.plan.rule.name), False),
     "loss.align_to": Case(3, lambda c: plan_of(c).geometry.branches[0].offsets, (2, 3),
                           {"model.num_offsets": 2}),
-    "loss.align_by": Case("best", is_best, True, {"loss.align_to": 4, "model.num_offsets": 2}),
+    "loss.align_by": Case("best", best_option, True, {"loss.align_to": 4, "model.num_offsets": 2}),
     "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
     "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: (
         problem.held_out.number if problem.held_out else 0)), 3),
     "probe.tasks": Case(("speakers",), audio_fits(option("task")), ["speakers"] * 3),
     "probe.features": Case(("z",), audio_fits(features_of), [["z"]] * 2),
-    "probe.delay": Case(2, delay_of, [2]),
+    "probe.delay": Case(2, probe_delay, [2]),
     "probe.hidden_width": Case(0, audio_fits(option("hidden_widths")), [(0,)] * 6),
     "probe.num_epochs": Case(7, audio_fits(num_epochs), [7] * 6),
     "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6, None] * 3),
@@ -874,12 +855,11 @@ def load_images(config, log):
         return image_data.load_data(config, log)
 
 
-of_images = functools.partial(loaded, load_images)
+of_images = functools.partial(from_data, load_images)
 image_problem = functools.partial(of_problem, load_images)
 
 
-def images_read(config):
-    """How images are read and, of a set of TFDS, their splits are told apart."""
+def image_reads(config):
     names = ("read_image_folder", "read_images_tfds", "locate_images_tfds")
     with calls(image_data.data, **dict.fromkeys(names)) as found:
         for part in image_data.make_reader(config, str):
@@ -891,8 +871,7 @@ def shape_of_image(config):
     return image_kind.describe_input(config)["shape"]
 
 
-def prepared(config):
-    """The calls that prepare a batch: in training, and in evaluation."""
+def prepare_calls(config):
     x = jnp.zeros((2, 20, 20, 3), jnp.uint8)
     names = ("cut_for_evaluation", "crop_and_flip", "augment_patches", "jitter_patches")
     found = []
@@ -905,8 +884,8 @@ def prepared(config):
 
 
 def cropped(config):
-    train, test = prepared(config)
-    assert len(test) == 1  # cut in the middle alone
+    train, test = prepare_calls(config)
+    assert len(test) == 1  # only a center crop
     return train["crop_and_flip"][0], test["cut_for_evaluation"][1]["crop"]
 
 
@@ -921,21 +900,21 @@ def image_fits(get, name):
         "train_on_labels": (image_supervised, (classify, "")),
     }[name]
     made = answer if name == "knn_predict" else lambda *_: answer
-    return of_probes(load_images, home, name, get, made)
+    return probe_calls(load_images, home, name, get, made)
 
 
-def rate_below(args, options):
-    """The rate of the layer below the head, of that of the head."""
+def relative_layer_rate(args, options):
+    """Return the learning rate below the head relative to the head's."""
     params = {"encoder": {"conv0": jnp.ones(1)}, "head": jnp.ones(1)}
     tx = args[4].tx
     state = tx.init(params)
-    for _ in range(3):  # the warm-up begins at 0
+    for _ in range(3):  # warm-up starts at 0
         found, state = tx.update(params, state, params)
     return round(float(found["encoder"]["conv0"][0] / found["head"][0]), 5)
 
 
-def groups_tested(config):
-    """How many of ten images test, whose groups are ten of level 2 or two of level 3."""
+def count_tested_images(config):
+    """Return how many of ten images are tested, in 10 groups at level 2 and 2 at level 3."""
     images = Images(np.zeros((10, 2, 2, 1), np.uint8), np.zeros(10, np.int32), ("a",),
                     describe=lambda number: f"/in/one/{number}/{number % 2}/x.png")  # fmt: skip
     return len(image_data.split_groups(config, [images] * 3)[-1])
@@ -952,29 +931,29 @@ IN_GROUPS = {"data.source": "folder", "data.path": "/in", "data.split": "one",
              "data.test_split": "one", "data.group_level": 2}  # fmt: skip
 TABLES["image"] = {
     "seed": Case(1, image_problem(lambda problem: problem.draw(0)["image"])),
-    "data.source": Case("tfds", images_read, others={"data.name": "mnist"}),
+    "data.source": Case("tfds", image_reads, others={"data.name": "mnist"}),
     "data.name": Case("cifar10", lambda c: {
-        name: (*args, *options.values()) for name, (args, options) in images_read(c).items()}, {
+        name: (*args, *options.values()) for name, (args, options) in image_reads(c).items()}, {
             "read_images_tfds": ("images", "cifar10", "some", 20, 3, 0.1, str),
             "locate_images_tfds": ("images", "cifar10", "some")},
         {"data.source": "tfds", "data.name": "mnist"}),
-    "data.path": Case("two", lambda c: images_read(c)["read_image_folder"][0], ("two", "some")),
-    **cases_of("data.", of(images_read, "read_image_folder", 1), size=10, channels=1,
+    "data.path": Case("two", lambda c: image_reads(c)["read_image_folder"][0], ("two", "some")),
+    **cases_of("data.", of(image_reads, "read_image_folder", 1), size=10, channels=1,
                max_skipped_fraction=0.2),
     "data.split": Case("other", of_images(lambda data: len(data.train)), 6),
     "data.probe_split": Case("other", of_images(lambda data: len(data.probe)), 6),
     "data.test_split": Case("other", of_images(lambda data: len(data.test)), 6),
-    "data.group_level": Case(3, groups_tested, 5, IN_GROUPS),
-    "data.test_fraction": Case(0.5, groups_tested, 5, IN_GROUPS),
+    "data.group_level": Case(3, count_tested_images, 5, IN_GROUPS),
+    "data.test_fraction": Case(0.5, count_tested_images, 5, IN_GROUPS),
     "model.first_offset": Case(1, image_kind.choose_offsets, (1,), {"model.stride": 4}),
     "model.patch": Case(6, shape_of_image, [2, 2, 6, 6, 3]),
     "model.stride": Case(4, shape_of_image, [3, 3, 8, 8, 3]),
     "data.batch_size": Case(2, image_problem(lambda problem: problem.draw(0)["x"].shape[0]), 2),
     "augment.crop": Case(8, cropped, ([8], 8)),
     "augment.grey": Case(True, lambda c: [
-        one["cut_for_evaluation"][1]["grey"] for one in prepared(c)], [True, True]),
-    "augment.jitter": Case(5, lambda c: prepared(c)[0].get("jitter_patches", ([],))[0], [5]),
-    **cases_of("augment.", lambda c: prepared(c)[0]["augment_patches"][1], color_drop=1.0,
+        one["cut_for_evaluation"][1]["grey"] for one in prepare_calls(c)], [True, True]),
+    "augment.jitter": Case(5, lambda c: prepare_calls(c)[0].get("jitter_patches", ([],))[0], [5]),
+    **cases_of("augment.", lambda c: prepare_calls(c)[0]["augment_patches"][1], color_drop=1.0,
                rotation_degrees=30.0, shear=0.3, elastic_pixels=2.0, brightness=0.5, contrast=0.5),
     "evaluate.num_images": Case(3, image_problem(lambda p: p.held_out.number), 1),
     "probe.tasks": Case(("few_labels",), COUNT, others=LINEAR),
@@ -989,9 +968,9 @@ TABLES["image"] = {
     "probe.num_subsets": Case(1, COUNT, [6, 12], FEW),
     "probe.num_epochs": Case(
         100, image_fits(lambda args, options: args[4].num_steps, "train_on_labels"), [275],
-        {"probe.tasks": ("supervised",)}),  # of 12 images one is held out
+        {"probe.tasks": ("supervised",)}),  # one of 12 images is held out
     "probe.layer_decay": Case(
-        0.5, image_fits(rate_below, "train_on_labels"), [0.5, 1.0], FINE_TUNED),
+        0.5, image_fits(relative_layer_rate, "train_on_labels"), [0.5, 1.0], FINE_TUNED),
 }  # fmt: skip
 
 
@@ -1003,8 +982,7 @@ def agent(config):
 
 
 @functools.cache
-def recorded(text):
-    """How functions are called as a task is made, and the shape of its first state found."""
+def record_task(text):
     config = with_settings(configs_rl.get_config(), json.loads(text))
     names = {rl: ("make_environment", "begin", "roll_out", "gae", "ppo_loss"),
              rl_step: ("make_optimizer", "cpc_loss", "to_cosines")}  # fmt: skip
@@ -1017,29 +995,25 @@ def recorded(text):
     return found[0] | found[1]
 
 
-def agents_made(config):
-    return recorded(json.dumps(flatten(config)))
+def record_agent(config):
+    return record_task(json.dumps(flatten(config)))
 
 
 def argument(name, which):
-    return lambda config: agents_made(config).get(name, ((None,) * 9, {}))[0][which]
+    return lambda config: record_agent(config).get(name, ((None,) * 9, {}))[0][which]
 
 
-def resets(config):
-    """Of the rollouts, and of an evaluation."""
+def count_resets(config):
     with calls(rl, side_by_side=rl.side_by_side) as found:
         rl_step.make_task(config).many(9)
     return found["side_by_side"][1]["num_resets"]
 
 
 class Seeded(NamedTuple):
-    """A state that shows the seed."""
-
     params: Any
 
 
-def agents_fit(config):
-    """What the loop is called with."""
+def record_agent_fit(config):
     task = rl_step.make_task(config)._replace(init=Seeded)
     jitted = calls(rl_run, run_training=(Seeded(0), ""), jit_step=None)
     with jitted as found, calls(rl_run.evaluate, describe=["a record"]):
@@ -1052,15 +1026,15 @@ def agents_fit(config):
 
 CONV, PPO = {"environment.name": "t_maze", "model.encoder": "conv"}, {"policy.name": "ppo"}
 TABLES["rl"] = {
-    "seed": Case(7, of(agents_fit, "state"), Seeded(7)),
-    "num_env_steps": Case(480, of(agents_fit, "num_steps"), 10),
-    "log_rollouts": Case(3, of(agents_fit, "log_every"), 3),
-    "save_rollouts": Case(4, of(agents_fit, "save_every"), 4),
+    "seed": Case(7, of(record_agent_fit, "state"), Seeded(7)),
+    "num_env_steps": Case(480, of(record_agent_fit, "num_steps"), 10),
+    "log_rollouts": Case(3, of(record_agent_fit, "log_every"), 3),
+    "save_rollouts": Case(4, of(record_agent_fit, "save_every"), 4),
     "logger": Case("trackio", services.services_of, TOLD),
-    "evaluate.num_steps": Case(0, of(agents_fit, "records"), []),
+    "evaluate.num_steps": Case(0, of(record_agent_fit, "records"), []),
     "environment.name": Case("t_maze", argument("make_environment", 0), "t_maze"),
     "environment.num": Case(6, argument("begin", 2), 6),
-    "environment.resets": Case(2, resets, 2),
+    "environment.resets": Case(2, count_resets, 2),
     "environment.stagger": Case(5, argument("begin", 4), 5),
     "model.encoder": Case("conv", agent, others={"environment.name": "t_maze"}),
     "model.widths": Case((7,), agent),
@@ -1082,19 +1056,19 @@ TABLES["rl"] = {
     "cpc.rule": Case("own_sequence", lambda c: argument("cpc_loss", 2)(c).name,
                      "own_sequence"),
     "cpc.cosine": Case(False, lambda c: argument("to_cosines", 0)(c) is None, True),
-    "cpc.temperature": Case(0.5, of(agents_made, "cpc_loss", 1, "temperature"), 0.5),
-    **cases_of("optim.", of(agents_made, "make_optimizer", 1), name="rmsprop", learning_rate=0.5,
+    "cpc.temperature": Case(0.5, of(record_agent, "cpc_loss", 1, "temperature"), 0.5),
+    **cases_of("optim.", of(record_agent, "make_optimizer", 1), name="rmsprop", learning_rate=0.5,
                schedule="linear", clip_norm=0.5),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "key"), [(k, key) for k, keys in TABLES.items() for key in keys])
-def test_a_key_of_a_kind_changes_what_it_names(kind, key):
+def test_keys_of_a_kind_have_an_effect(kind, key):
     check(TABLES[kind][key], small(kind), key)
 
 
 @pytest.mark.parametrize("config", ["rl_t_maze", "text_words"])
-def test_one_process_trains_what_one_device_does(monkeypatch, tmp_path, config):
+def test_single_device_kinds_reject_several_processes(monkeypatch, tmp_path, config):
     for name, value in {"COORDINATOR_ADDRESS": "127.0.0.1:1", "NUM_PROCESSES": "2"}.items():
         monkeypatch.setenv(f"JAX_{name}", value)
     monkeypatch.setenv("JAX_PROCESS_ID", "1")

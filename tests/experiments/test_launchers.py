@@ -1,4 +1,4 @@
-"""Where cells run: processes of this machine, jobs of SLURM, files for clusters."""
+"""Launchers of sweep cells: local processes, SLURM jobs and cluster scripts."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(("end", "num_signals", "status"), [("sys.exit(0)", 1, 0), ("", 2, -9)])
-def test_the_first_signal_is_passed_on_and_the_second_kills(tmp_path, end, num_signals, status):
+def test_first_signal_is_forwarded_and_second_kills(tmp_path, end, num_signals, status):
     signals = []
     job = launchers.Job("a", tmp_path, [sys.executable, "-c", PATIENT.format(end=end)])
 
@@ -42,7 +42,7 @@ def test_the_first_signal_is_passed_on_and_the_second_kills(tmp_path, end, num_s
     assert job.log.read_text() == "ready\nsaved\n"
 
 
-def test_cores_are_dealt_out_and_the_lock_is_held(tmp_path):
+def test_cores_are_shared_and_the_lock_is_held(tmp_path):
     code = "import os; print(*sorted(os.sched_getaffinity(0)))"
     cores = sorted(os.sched_getaffinity(0))
     hands = launchers.deal(cores, 2)
@@ -60,7 +60,7 @@ def test_cores_are_dealt_out_and_the_lock_is_held(tmp_path):
         while not job.log.exists():
             time.sleep(0.01)
         time.sleep(0.1)
-    # The parent's file is closed, as if it had been killed; the child still holds the lock.
+    # As if the parent had been killed: the child still holds the lock.
     with (tmp_path / "lock").open("w") as again:
         with pytest.raises(BlockingIOError):
             fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,8 +69,7 @@ def test_cores_are_dealt_out_and_the_lock_is_held(tmp_path):
     assert [int(core) for core in job.log.read_text().split()] == (hands[0] or cores)
 
 
-def test_gpus_are_dealt_out(tmp_path, monkeypatch):
-    """Cells at a time see different ones; where there are too few, each sees all."""
+def test_gpus_are_shared(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for name in ("0000:01:00.0", "0000:02:00.0"):
         (tmp_path / "gpus" / name).mkdir(parents=True)
@@ -86,7 +85,7 @@ def test_gpus_are_dealt_out(tmp_path, monkeypatch):
     assert (tmp_path / "log.txt").read_text() == "3\nGPU-a\n3\n"
 
 
-def test_slurm_without_slurm_is_a_sentence(monkeypatch):
+def test_missing_slurm_is_reported(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     for module, words in ((None, "submitit: pip install"), (object(), "no sbatch")):
         monkeypatch.setitem(sys.modules, "submitit", module)
@@ -95,8 +94,6 @@ def test_slurm_without_slurm_is_a_sentence(monkeypatch):
 
 
 class FakeJob:
-    """As submitit has them."""
-
     job_id, state = "17_0", "TIMEOUT"
 
     def __init__(self, outcome, is_done=True):
@@ -114,7 +111,7 @@ class FakeJob:
         return self.outcome
 
 
-def test_jobs_of_slurm_are_waited_for(tmp_path):
+def test_slurm_jobs_are_waited_for(tmp_path):
     jobs = [launchers.Job(name, tmp_path / name, []) for name in "abc"]
     for job in jobs:
         job.folder.mkdir()
@@ -127,10 +124,7 @@ def test_jobs_of_slurm_are_waited_for(tmp_path):
     assert running.is_cancelled
 
 
-def test_a_job_of_slurm_writes_its_log_and_is_requeued_though_it_has_just_ended(
-    tmp_path, monkeypatch
-):
-    """Its process is reaped; nothing waits for it for ever."""
+def test_slurm_job_that_just_ended_is_requeued(tmp_path, monkeypatch):
     command, log = ["sh", "-c", "echo word; exit 5"], str(tmp_path / "log.txt")
     for process, name in (("0", "log.txt"), ("1", "log.1.txt")):
         monkeypatch.setenv("SLURM_PROCID", process)
@@ -144,7 +138,7 @@ def test_a_job_of_slurm_writes_its_log_and_is_requeued_though_it_has_just_ended(
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """A machine whose sbatch keeps the script of an array of jobs."""
+    """Install an sbatch that keeps the script of an array job."""
     script = "for last; do :; done\ncp $last {}\necho 'Submitted batch job 17'"
     for name in ("sbatch", "srun"):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script.format(tmp_path / 'script')}")
@@ -153,7 +147,7 @@ def slurm(tmp_path, monkeypatch):
     return tmp_path / "script"
 
 
-def test_cells_are_an_array_of_slurm(tmp_path, slurm):
+def test_cells_are_a_slurm_array(tmp_path, slurm):
     jobs = [launchers.Job(name, tmp_path / name, [sys.executable, "--version"]) for name in "ab"]
     launchers.make_slurm(jobs, tmp_path, "timeout_min=7 slurm_partition=gpu", lambda: 0)
     for line in ("--partition=gpu", "--time=7", "--array=0-1%2"):
@@ -161,14 +155,13 @@ def test_cells_are_an_array_of_slurm(tmp_path, slurm):
 
 
 @pytest.mark.parametrize("options", ["timeout_min", "slurm_partitoin=gpu"])
-def test_options_that_slurm_has_not(tmp_path, slurm, options):
+def test_unknown_slurm_options_are_rejected(tmp_path, slurm, options):
     with pytest.raises(UserError, match=options.split("=")[0]):
         launchers.make_slurm([launchers.Job("a", tmp_path, [])], tmp_path, options, lambda: 0)
     assert not slurm.exists()
 
 
-def test_a_job_that_has_just_begun_saves_too(tmp_path, monkeypatch):
-    """The signal may come while the process that it is for is still being started."""
+def test_signal_during_start_saves_the_job(tmp_path, monkeypatch):
     job, log = launchers.Requeued(), tmp_path / "log.txt"
     command = [sys.executable, "-c", PATIENT.format(end="sys.exit(0)")]
 

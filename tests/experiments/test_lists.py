@@ -1,4 +1,4 @@
-"""Lists of configs and keys, with the ranges that are checked, and what errors suggest of them."""
+"""Lists of configs and keys, and suggestions in errors."""
 
 import sys
 
@@ -14,7 +14,7 @@ from experiments.kinds.registry import KINDS, read_contrastive
 KEYS = {name: kind.KEYS for name, kind in KINDS.items()}
 
 
-def test_every_key_has_its_default_range_and_meaning():
+def test_keys_are_listed_with_default_range_and_meaning():
     for known in (audio.KEYS, text.KEYS):
         listed = keys.list_keys(known)
         assert all(f"{name} = " in listed for name in flatten(known))
@@ -36,13 +36,13 @@ def test_every_key_has_its_default_range_and_meaning():
     (["--keys", "--config=audio"], "", ["--config=audio"]),
     (["--config=audio"], None, ["--config=audio"]),
 ])  # fmt: skip
-def test_a_section_is_taken_from_the_command_line(monkeypatch, words, section, left):
+def test_listing_of_one_section(monkeypatch, words, section, left):
     monkeypatch.setattr(keys.flags, "DEFINE_string", lambda *rest: None)
     monkeypatch.setattr(sys, "argv", ["cpc", *words])
     assert (keys.take_section(), sys.argv[1:]) == (section, left)
 
 
-def test_configs_have_a_first_line_and_pages_list_all(tmp_path):
+def test_all_configs_are_listed(tmp_path):
     found = dict(keys.find_configs())
     assert {"audio_voices", "text_words", "rl_t_maze"} <= found.keys()
     assert "keys" not in found
@@ -60,14 +60,14 @@ def test_configs_have_a_first_line_and_pages_list_all(tmp_path):
     ("num_workers", "data.num_threads"), ("optm.learning_rate", "optim.learning_rate"),
     ("model.quux", ""),
 ])  # fmt: skip
-def test_a_key_is_suggested_if_one_means_the_same(name, wanted):
+def test_similar_keys_are_suggested(name, wanted):
     for known in (audio.KEYS, image.KEYS):
         assert suggest_key(flatten(known), name) == wanted
     with pytest.raises(UserError, match=wanted or "--keys"):
         find_key(flatten(audio.KEYS), name)
 
 
-def test_a_run_that_does_not_exist_has_no_error_number(tmp_path):
+def test_missing_run_is_reported_without_errno(tmp_path):
     for read in (read_contrastive, lambda path: read_json(path / "config.json")):
         with pytest.raises(UserError, match=r"config\.json.* does not exist") as error:
             read(tmp_path / "nope")

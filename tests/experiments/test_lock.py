@@ -1,4 +1,4 @@
-"""One process at a time in a run directory, and none that has died stands in the way."""
+"""Locks of run directories: exclusive, and free after the holder died."""
 
 import errno
 import fcntl
@@ -35,7 +35,7 @@ def holder(tmp_path):
         process.kill()
 
 
-def test_a_second_process_is_refused_and_told_whose_it_is(tmp_path, holder):
+def test_second_process_is_rejected_with_the_holder(tmp_path, holder):
     assert lock.is_held(tmp_path)
     said = f"in use by process {holder.pid} on {platform.node()}"
     with pytest.raises(UserError, match=said), lock.hold(tmp_path):
@@ -43,12 +43,12 @@ def test_a_second_process_is_refused_and_told_whose_it_is(tmp_path, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert lock.is_held(tmp_path) is False
-    with lock.hold(tmp_path):  # a lock of the dead is free at once
+    with lock.hold(tmp_path):  # the lock of a dead process is free
         assert lock.is_held(tmp_path)
     assert (tmp_path / lock.LOCK).read_text() == ""
 
 
-def left_by(folder, host, pid=1, started=0.0, **job):
+def write_lock(folder, host, pid=1, started=0.0, **job):
     (folder / lock.LOCK).write_text(
         json.dumps(seal({"host": host, "pid": pid, "started": started, **job}))
     )
@@ -57,26 +57,24 @@ def left_by(folder, host, pid=1, started=0.0, **job):
 @pytest.mark.parametrize(
     ("job", "restart", "waits"), [("7", "1", 0), ("7", None, 1), ("8", "1", 1)]
 )
-def test_a_requeued_job_does_not_wait_for_itself(
-    tmp_path, monkeypatch, capsys, job, restart, waits
-):
-    """On another machine; the restart count tells it from another command of the same job."""
+def test_requeued_job_does_not_wait_for_itself(tmp_path, monkeypatch, capsys, job, restart, waits):
+    """The restart count tells it from another command of the same job."""
     monkeypatch.setattr(lock, "SILENCE_SECONDS", 0.1)
     monkeypatch.setenv("SLURM_JOB_ID", job)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     if restart:
         monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
-    left_by(tmp_path, "elsewhere", job="7", restart=None)
+    write_lock(tmp_path, "elsewhere", job="7", restart=None)
     assert lock.is_held(tmp_path) is None
-    with lock.hold(tmp_path):  # another machine that shows no sign is dead
+    with lock.hold(tmp_path):  # no heartbeat from the other machine
         assert lock.is_held(tmp_path)
     assert capsys.readouterr().out.count("process 1 on elsewhere: waiting") == waits
 
 
-def test_another_machine_that_moves_the_time_of_its_lock_lives(tmp_path, monkeypatch):
+def test_lock_with_heartbeat_from_another_machine_is_held(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "SILENCE_SECONDS", 5.0)
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.2)
-    left_by(tmp_path, "elsewhere", 7)
+    write_lock(tmp_path, "elsewhere", 7)
     done = threading.Event()
     thread = threading.Thread(target=lock._beat, args=(tmp_path / lock.LOCK, done))
     thread.start()
@@ -86,7 +84,7 @@ def test_another_machine_that_moves_the_time_of_its_lock_lives(tmp_path, monkeyp
     thread.join()
 
 
-def test_where_there_are_no_locks_the_recorded_process_counts(tmp_path, monkeypatch):
+def test_recorded_process_counts_without_file_locks(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -97,14 +95,13 @@ def test_where_there_are_no_locks_the_recorded_process_counts(tmp_path, monkeypa
         lock.hold(tmp_path),
     ):
         pass
-    left_by(tmp_path, platform.node(), os.getpid(), started=1.0)  # the number was given anew
+    write_lock(tmp_path, platform.node(), os.getpid(), started=1.0)  # a reused process id
     with lock.hold(tmp_path):
         pass
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff{"])
-def test_readers_and_damaged_locks_hold_nobody_up(tmp_path, monkeypatch, content):
-    """And who holds a lock moves its time."""
+def test_damaged_locks_are_free_and_holders_send_heartbeats(tmp_path, monkeypatch, content):
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
     (tmp_path / lock.LOCK).write_bytes(content)
     assert lock.is_held(tmp_path) is False

@@ -1,4 +1,4 @@
-"""What configs and commands are called, in a checkout and where `cpc` is a command."""
+"""Names of configs and commands in a checkout and in an installation."""
 
 import pathlib
 import shlex
@@ -17,12 +17,12 @@ VOICES = ROOT / "configs" / "audio_voices.py"
 
 @pytest.fixture
 def as_cpc(monkeypatch):
-    """As the command `cpc` starts `cpc train`."""
+    """Behave as if started by the command `cpc`."""
     monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", ("cpc", "train"), raising=False)
 
 
 @pytest.mark.parametrize("folder", [".", "configs", "docs"])
-def test_a_name_is_a_config_of_our_own_from_any_folder(monkeypatch, folder):
+def test_config_names_work_in_any_folder(monkeypatch, folder):
     monkeypatch.chdir(ROOT / folder)
     found = names.find_configs(["--config", "audio_voices", "--config=audio_voices:large", "x"])
     assert pathlib.Path(found[1]).resolve() == VOICES
@@ -32,7 +32,7 @@ def test_a_name_is_a_config_of_our_own_from_any_folder(monkeypatch, folder):
     )
 
 
-def test_a_path_stays_a_path(tmp_path, monkeypatch):
+def test_config_paths_are_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("audio_voices.py", "image"):
         (tmp_path / name).write_text("")
@@ -48,12 +48,12 @@ def test_a_path_stays_a_path(tmp_path, monkeypatch):
     ("audio_voice", "'audio_voice'.*audio_voices"), ("qqq", "'qqq'.*arrays, audio, "),
     ("nowhere/audio_voices.py", "nowhere/audio_voices.py.*--config audio_voices"),
 ])  # fmt: skip
-def test_a_name_that_is_not_there_is_one_sentence(given, sentence):
+def test_unknown_config_name_is_reported(given, sentence):
     with pytest.raises(UserError, match=sentence):
         names.find_configs(["--config", given])
 
 
-def test_a_command_is_called_as_it_was_started(monkeypatch, as_cpc):
+def test_commands_are_named_as_started(monkeypatch, as_cpc):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["x", "--config=configs/audio_voices.py:a", "--workdir", "r"])
     assert names.command_line() == "cpc train --config=audio_voices:a --workdir r"
@@ -62,19 +62,19 @@ def test_a_command_is_called_as_it_was_started(monkeypatch, as_cpc):
     assert names.command_line() == "cpc train --config own.py --config.data.path a=b.py"
 
 
-def test_in_a_checkout_a_command_is_a_module(monkeypatch):
+def test_commands_are_modules_in_a_checkout(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["x", "--config=configs/audio_voices.py"])
     first, *_, last = shlex.split(names.command_line())
     assert (first, last) == (names.near(sys.executable), "--config=audio_voices")
 
 
-def test_two_arrays_have_a_short_command_whose_errors_show_its_flags():
+def test_information_command_errors_show_its_flags():
     done = commands.run("cpc", "information", "a.npy", "b.npy", status=2)
     assert {"--x", "--y"} <= {*done.stderr.replace(";", " ").replace(":", " ").split()}
 
 
-def test_aliases_are_listed_and_name_commands():
+def test_aliases_name_commands():
     found = main.find_commands(main.find_home())
     assert set(main.ALIASES.values()) <= set(found)
     assert not set(main.ALIASES) & set(found)

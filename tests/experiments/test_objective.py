@@ -1,7 +1,6 @@
-"""The objective of a plan in training: its queue, slow encoder, temperature, and their gradients.
+"""The training objective: queue, momentum encoder, temperature and gradients.
 
-The other keys of loss and negatives are in `test_keys`; losses, rules and samplers are tested
-where they are.
+Other keys of loss and negatives are tested in `test_keys`.
 """
 
 import types
@@ -30,14 +29,13 @@ B, T = 3, 6
 
 
 def plan_with(offsets=(1, 2), **settings):
-    """The plan of settings of `negatives`, or of others by their sections."""
     named = {key.replace("__", ".") if "__" in key else f"negatives.{key}": value
              for key, value in settings.items()}  # fmt: skip
     return plan_of_offsets(with_settings(audio_synthetic.get_config(), named), offsets)
 
 
 def train(plan, num_steps, branch=None):
-    """Sums of each of some steps on the same outputs, and the states before them."""
+    """Return sums and previous states of repeated steps on the same outputs."""
     branch = outputs_of() if branch is None else branch
 
     @jax.jit
@@ -54,8 +52,8 @@ def train(plan, num_steps, branch=None):
     return run()
 
 
-def test_queue_is_of_earlier_batches():
-    """Two batches of 3 windows of 6 latents in a queue of 36: the third step sees all of it."""
+def test_queue_holds_earlier_batches():
+    """The queue of 36 holds two batches of 3 windows with 6 latents."""
     sums, states, _ = train(plan_with(queue=36, rule="excluding_sequence"), 3)
     n = np.asarray(sums.n / sums.anchors)[:, 0]
     assert n.tolist() == [1 + 12, 1 + 12 + 18, 1 + 12 + 36]
@@ -65,8 +63,7 @@ def test_queue_is_of_earlier_batches():
 
 
 @pytest.mark.parametrize("choose", ["hardest", "uniform"])
-def test_more_may_be_drawn_of_a_queue_than_a_batch_has(choose):
-    """A batch has 17 negatives; evaluations and audits, which see no queue, use these."""
+def test_queue_allows_more_draws_than_a_batch(choose):
     plan, branch, rng = plan_with(queue=64, choose=choose, num_sampled=30), outputs_of(), jax.random
     sums, _, _ = train(plan, 4)
     assert np.asarray(sums.n / sums.anchors)[-1].tolist() == [31, 31]
@@ -75,8 +72,7 @@ def test_more_may_be_drawn_of_a_queue_than_a_batch_has(choose):
     assert np.asarray(sums.n / sums.anchors).tolist() == [18, 18]
 
 
-def test_a_momentum_encoder_follows_and_its_keys_have_no_gradient():
-    """The gradient is that of fixed keys, made by the average of slow and fast parameters."""
+def test_momentum_encoder_follows_without_gradient():
     x, place = jax.random.normal(jax.random.key(1), (B, T, 3)), Position.grid(B, T)
 
     def apply(variables, batch, train, rng):
@@ -119,11 +115,8 @@ def test_a_momentum_encoder_follows_and_its_keys_have_no_gradient():
 
 @pytest.mark.parametrize("given", [{}, {"queue": 36, "choose": "proposed", "num_sampled": 8}])
 @pytest.mark.parametrize("scale", [1.0, 10.0])
-def test_entropy_is_held(given, scale):
-    """After some steps the entropy of the weights is the wanted share, whatever the scores' scale.
-
-    It is over all that may be drawn, the queue included, where they are drawn by their weights.
-    """
+def test_temperature_holds_the_entropy(given, scale):
+    """The entropy is over all candidates, including the queue."""
     held = {"target_entropy": 0.6, "temperature_high": 1000.0, "temperature_rule": "entropy"}
     branch = outputs_of(scale)
     _, states, metrics = train(plan_with(**held, **given), 12, branch)

@@ -361,7 +361,7 @@ def test_estimate_above_the_critic_limit_is_named():
         assert ("more data would add" in said) != is_above
 
 
-def test_an_estimate_at_its_ceiling_has_no_interval():
+def test_estimate_at_its_ceiling_has_no_interval():
     pair = reading(ceiling=1.02), reading()
     at, below = findings.reading_table(pair, 1000).frame.nats
     assert ("(" in at, "(" in below) == (False, True)

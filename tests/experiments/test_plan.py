@@ -1,4 +1,4 @@
-"""A config is interpreted once, into a plan of plain values."""
+"""Plans: a config is interpreted once into plain values."""
 
 import importlib
 import tracemalloc
@@ -25,7 +25,7 @@ def config_of(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_plans_of_equal_configs_are_equal_and_others_are_not(name):
+def test_plans_are_equal_for_equal_configs(name):
     config = config_of(name)
     plan = plan_of(config)
     assert plan == plan_of(config_of(name))
@@ -36,7 +36,7 @@ def test_plans_of_equal_configs_are_equal_and_others_are_not(name):
         plan.config.seed = 7
 
 
-def test_a_plan_names_what_is_trained():
+def test_plan_names_its_parts():
     config = config_of("audio_voices")
     config.negatives.window, config.negatives.queue = 3, 4096
     config.negatives.choose, config.negatives.num_sampled = "hardest", 5
@@ -47,11 +47,11 @@ def test_a_plan_names_what_is_trained():
     assert "batch & outside_window(3)" in repr(plan)
 
 
-def test_making_and_printing_plans_starts_no_device():
+def test_plans_do_not_start_a_device():
     assert run("tests.plans", *NAMES).stdout.count("Plan(config=") == len(NAMES)
 
 
-def test_images_count_all_directions():
+def test_images_count_offsets_of_all_directions():
     config = with_settings(
         image_fashion_mnist.get_config(), {"model.directions": ("down", "left"), "model.width": 8}
     )
@@ -78,7 +78,7 @@ def has_negatives(config, length):
 
 
 def count_every_pair(config, length):
-    """As they are defined: of all anchors of the first window, of all candidates."""
+    """Count admitted pairs of the first window's anchors with all candidates."""
     if length < 2:
         return False
     rule, batch_size = make_rule(config), config.data.batch_size
@@ -91,7 +91,7 @@ def count_every_pair(config, length):
     return True
 
 
-def test_few_positions_tell_whether_there_are_negatives():
+def test_has_negatives_equals_counting_pairs():
     rng, found = np.random.default_rng(0), []
     for _ in range(200):
         batch_size, length = (int(n) for n in rng.integers(1, (5, 9)))
@@ -107,7 +107,7 @@ def test_few_positions_tell_whether_there_are_negatives():
     assert 30 < sum(found) < 170
 
 
-def test_whether_there_are_negatives_takes_no_memory():
+def test_has_negatives_needs_little_memory():
     config = with_settings(audio_synthetic.get_config(), {"data.batch_size": 2**17})
     tracemalloc.start()
     assert has_negatives(config, 10**6)

@@ -1,4 +1,4 @@
-"""Two processes on this machine: trained, ended, resumed; and on other numbers of them."""
+"""Two processes on one machine: training, failures and resume."""
 
 import functools
 import os
@@ -25,12 +25,11 @@ KEYS = {
     "data.window_samples": 2560, "model.width": 16, "model.context_width": 16,
     "model.num_offsets": 2, "evaluate.num_windows": 0, "probe.tasks": "('speakers',)",
     "probe.features": "('c',)", "optim.warmup_steps": 2,
-    "optim.learning_rate": 1e-4,  # rounding stays rounding
+    "optim.learning_rate": 1e-4,  # differences stay at rounding level
 }  # fmt: skip
 
 
 def start(workdir, index=0, number=1, port=0, devices=1, hang_seconds=300, keys=KEYS):
-    """Start a process of the command."""
     environment = {
         **os.environ, **ONE_DEVICE, "JAX_NUM_PROCESSES": str(number), "JAX_PROCESS_ID": str(index),
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "CPC_JOIN_SECONDS": "60",
@@ -45,7 +44,7 @@ def start(workdir, index=0, number=1, port=0, devices=1, hang_seconds=300, keys=
 
 
 def start_two(workdir, others=(), keys=KEYS, **how):
-    """Start two processes; `others` are keys that the second one has instead."""
+    """Start two processes; `others` are keys of the second."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     both = (keys, {**keys, **dict(others)})
@@ -53,7 +52,6 @@ def start_two(workdir, others=(), keys=KEYS, **how):
 
 
 def finish(*processes):
-    """Status, output and errors of each; all are gone when this returns."""
     try:
         texts = [process.communicate(timeout=120) for process in processes]
     finally:
@@ -75,8 +73,8 @@ def params_of(workdir):
 
 
 @pytest.mark.nightly
-def test_two_processes_are_one_run(tmp_path):
-    """One is killed: the other says so at once. Both resume, or one alone: the same parameters."""
+def test_two_processes_train_one_run(tmp_path):
+    """If one is killed, the other ends; both or one alone resume to the same parameters."""
     killed = start_two(tmp_path / "two")
     wait_until((tmp_path / "two" / "checkpoints" / "2").exists, killed[0])
     killed[1].kill()
@@ -102,8 +100,7 @@ def test_two_processes_are_one_run(tmp_path):
         jax.tree.map(near, params_of(tmp_path / name), want)
 
 
-def test_two_processes_of_different_configs_both_end(tmp_path):
-    """It trained on, and the loss looked better; with another width C++ aborted."""
+def test_processes_with_different_configs_end(tmp_path):
     others = {"seed": 1, "model.width": 8, "data.num_threads": 1}
     for status, _, errors in finish(*start_two(tmp_path / "run", others)):
         assert (status, errors.count("\n"), "num_threads" in errors) == (3, 1, False)
@@ -112,13 +109,13 @@ def test_two_processes_of_different_configs_both_end(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-#: Runs until something stops it, by two steps at a time.
+#: Runs until stopped, two steps per launch.
 ENDLESS = {**KEYS, "num_steps": 10**6, "log_every": 10**6, "save_every": 50, "steps_per_launch": 2}
 
 
 @pytest.mark.nightly
-def test_one_gets_a_signal_or_hangs(tmp_path):
-    """SIGTERM to one: both save the same step. SIGSTOP: the other ends, and names it."""
+def test_signal_or_hang_of_one_process(tmp_path):
+    """SIGTERM to one: both save. SIGSTOP to one: the other names it."""
     checkpoints = tmp_path / "checkpoints"
     pair = start_two(tmp_path, hang_seconds=10, keys=ENDLESS)
     wait_until((checkpoints / "50").exists, pair[0])

@@ -1,4 +1,4 @@
-"""Phone recognition by CTC: its head, what it learns, from where, and on which utterances."""
+"""Phone recognition by CTC: head, training, utterances and scores."""
 
 import re
 from dataclasses import replace
@@ -33,7 +33,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def data():
-    """Thirty utterances of a second, six of them to test on."""
+    """Return thirty utterances of one second, six of them for testing."""
     made = make_synthetic(
         num_speakers=2, utterances_per_speaker=15, seconds=1.0, chain=phone_chain(4), seed=0
     )
@@ -47,7 +47,7 @@ def network(config):
     return model, jax.jit(model.init)(jax.random.key(7), {"x": x})
 
 
-def test_the_head_is_a_convolution_over_8_frames_every_4():
+def test_head_equals_a_convolution_over_8_frames_every_4():
     x = np.random.default_rng(0).normal(size=(2, 22, 3)).astype(np.float32)
     kernel = np.random.default_rng(1).normal(size=(8, 3, 5)).astype(np.float32)
     want = jax.lax.conv_general_dilated(
@@ -58,8 +58,8 @@ def test_the_head_is_a_convolution_over_8_frames_every_4():
     np.testing.assert_allclose(found, want[:, :5], rtol=1e-4, atol=1e-5)
 
 
-def spoken(seed, num=24):
-    """Utterances of 3 phones of 8 frames each, and noise."""
+def draw_speech(seed, num=24):
+    """Return noisy utterances of three phones with 8 frames each."""
     rng = np.random.default_rng(seed)
     phones = [rng.permutation(3).tolist() for _ in range(num)]
     frames = [np.eye(3)[np.repeat(own, 8)] + 0.1 * rng.normal(size=(24, 3)) for own in phones]
@@ -74,11 +74,11 @@ def error_rate(answer, test):
     return sum(edits) / sum(map(len, test.phones))
 
 
-def test_a_head_learns_phones_in_their_order(config, tmp_path, monkeypatch):
-    """An LSTM remembers beyond the 8 frames; nothing depends on what shares the batch."""
+def test_head_learns_the_order_of_phones(config, tmp_path, monkeypatch):
+    """The LSTM remembers more than 8 frames; answers do not depend on the batch."""
     monkeypatch.setattr(recognition, "LSTM_WIDTH", 32)
     config.probe.ctc_head = "lstm"
-    train, test = spoken(0), spoken(1)
+    train, test = draw_speech(0), draw_speech(1)
     answer, words = fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
     assert re.fullmatch(r"best at step \d+ of \d+(, the most)?", words)
     assert error_rate(answer, test) < 0.05
@@ -93,10 +93,10 @@ def test_a_head_learns_phones_in_their_order(config, tmp_path, monkeypatch):
     assert (np.abs(answer([other])[0] - log_p).max(-1) > 1e-6).all()
 
 
-def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_answers_are_empty(
+def test_early_stopping_uses_held_out_likelihood_while_answers_are_empty(
     config, tmp_path, monkeypatch
 ):
-    train, found = spoken(0), {}
+    train, found = draw_speech(0), {}
 
     def take(config, features, start, draw, recipe, **options):
         found.update(draw=draw, accuracy=recipe.accuracy)
@@ -116,7 +116,7 @@ def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_ans
     surely_empty, empty = (found["accuracy"](answer(score)) for score in (9.0, 2.0))
     assert 0 < surely_empty < empty < 1e-3
 
-    # What says one phone is right one time in thirty, and worth no more than its likelihood.
+    # A constant answer is right one time in thirty and scores no more than its likelihood.
     long = Labelled(
         [np.repeat(x, 12, axis=0) for x in train.inputs], [p * 10 for p in train.phones]
     )
@@ -125,7 +125,7 @@ def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_ans
     assert 0 < same < 1e-3
 
 
-def test_a_head_is_trained_on_what_it_answers_on_beyond_an_end():
+def test_training_utterances_continue_mirrored():
     short, longer = np.arange(6.0)[:, None] + 1, np.arange(16.0)[:, None]
     draw = recognition.draw_utterances(Labelled([short, longer], [[0], [1]]), 1, seed=0)
     drawn = draw(0)
@@ -133,14 +133,14 @@ def test_a_head_is_trained_on_what_it_answers_on_beyond_an_end():
     np.testing.assert_array_equal(row, [*range(1, 7), *range(6, 0, -1), 1, 2, 3, 4])
 
 
-def test_frames_with_their_neighbours_are_laid_side_by_side(data):
+def test_neighbouring_frames_are_concatenated(data):
     part, frames = select(data.test, [0]), np.arange(8.0).reshape(4, 2)
     feature = FeatureSet("mfcc context", Frames({part.names[0]: with_neighbours(frames, 1)}, 160))
     (found,) = recognition.inputs_of(part, feature)
     np.testing.assert_array_equal(found[1], [0, 1, 2, 3, 4, 5])
 
 
-def test_features_are_standardised_by_the_training_utterances():
+def test_features_are_standardized_by_training_utterances():
     train = [np.array([[1.0, 10.0], [3.0, 30.0]]), np.array([[2.0, 20.0]])]
     network = frozen(train)
     found, _ = network.features({}, {}, {"x": np.concatenate(train)[None]}, None, True)
@@ -149,9 +149,7 @@ def test_features_are_standardised_by_the_training_utterances():
 
 
 @pytest.mark.parametrize(("feature", "decay"), [("tuned", 0.5), ("supervised", 1.0)])
-def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
-    config, data, tmp_path, monkeypatch, feature, decay
-):
+def test_only_fine_tuning_starts_from_the_run(config, data, tmp_path, monkeypatch, feature, decay):
     config.probe.tasks, config.probe.features = ("phones", "ctc"), (feature,)
     config.probe.layer_decay = 0.5
     model, variables = network(config)
@@ -177,8 +175,7 @@ def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
     assert decays == [decay] * 2
 
 
-def test_scores_of_a_run(config, data, tmp_path, capsys):
-    """As many minutes as there are, each once; PER by both decoders on the same utterances."""
+def test_scores_and_edit_rates_of_both_decoders(config, data, tmp_path, capsys):
     config.probe.tasks, config.probe.features = ("ctc",), ("mfcc",)
     config.probe.ctc_minutes, config.probe.ctc_steps, config.probe.ctc_beam = (0.2, 0.2), 12, 3
     names, (model, variables) = data.test.names, network(config)
@@ -204,9 +201,7 @@ def test_scores_of_a_run(config, data, tmp_path, capsys):
     assert (tmp_path / "scores.json").exists()
 
 
-def test_parts_are_named_by_the_minutes_that_were_asked_for(data):
-    """As far as there are so many; how far the last utterance goes beyond them is chance."""
-
+def test_subsets_are_named_by_their_minutes(data):
     def of_minutes(number, each):
         lengths = np.full(number, int(each * 60 * SAMPLE_RATE_HZ))
         return replace(select(data.train, range(number)), lengths=lengths)
@@ -218,10 +213,10 @@ def test_parts_are_named_by_the_minutes_that_were_asked_for(data):
     train = of_minutes(24, 0.436)  # 10.46 minutes
     for minutes in ((10.0, 0.0), (0.0, 10.0)):
         found = recognition.subsets_of(train, minutes)
-        assert sorted(map(len, found.values())) == [23, 24], "two were asked for"
+        assert sorted(map(len, found.values())) == [23, 24], "two subsets were requested"
 
 
-def test_what_cannot_be_recognised_is_one_sentence():
+def test_unusable_phones_are_rejected():
     for phones, subsets, words in (
         (([[1], [2]], [[], []]), {"": [0, 1]}, "test utterances of x have no phones"),
         (([[1], [2]], [[1]]), {"": [0], " ": [0, 1]}, "one labelled training utterance of x"),

@@ -1,4 +1,4 @@
-"""Records on the console: numbers that are missing, infinite or huge."""
+"""Console lines of records with infinite, huge and missing numbers."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def line(losses, **fields):
 
 
 @pytest.mark.parametrize("series", ["", "strict"])
-def test_infinite_huge_and_missing_numbers(series):
+def test_infinite_huge_and_missing_numbers_are_shown(series):
     for losses, said in (([1.0, np.inf, np.nan], "-inf"), ([1.0, 1.0, np.nan], "3.00"),
                          ([3e17] * 3, "-3e+17")):  # fmt: skip
         assert f"{said} nats" in line(losses, series=series)
@@ -27,7 +27,7 @@ def test_infinite_huge_and_missing_numbers(series):
     assert "nan " not in none
 
 
-def test_a_strict_bound_without_a_number_is_left_out():
+def test_strict_bound_without_number_is_omitted():
     record = {"offset_loss": np.ones(1), "has_bound": False, "top1": 0.5, "chance": 0.01}
     record |= {"split": "train"}
     assert "bound" not in describe_record({**record, "strict_nats": np.nan})

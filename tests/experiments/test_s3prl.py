@@ -1,8 +1,7 @@
-"""The upstream of s3prl that an export writes.
+"""The s3prl upstream of an export, with a stand-in for torch.
 
-torch is not installed where these run, so that a stand-in has what the expert asks of it:
-nn.Module, from_numpy, and of tensors detach, cpu, numpy and device. docs/released_weights.md says
-what the expert was tried against with torch and s3prl themselves.
+The stand-in has nn.Module, from_numpy and the tensor methods detach, cpu, numpy and device.
+docs/released_weights.md names the versions of torch and s3prl that were tried.
 """
 
 import importlib
@@ -62,7 +61,7 @@ def export(folder, context_width, rms, padding="causal"):
 
 
 def entry(folder, monkeypatch, package):
-    """hubconf as torch.hub imports it, or as a part of s3prl."""
+    """Return hubconf as imported by torch.hub or as part of s3prl."""
     sys.modules.pop("expert", None)
     if package:
         (folder.parent / "__init__.py").touch()
@@ -77,7 +76,7 @@ def entry(folder, monkeypatch, package):
 
 
 @pytest.mark.parametrize(("package", "rms"), [(False, None), (True, 0.05)])
-def test_features_are_those_of_the_model(torch, tmp_path, monkeypatch, package, rms):
+def test_features_equal_the_model(torch, tmp_path, monkeypatch, package, rms):
     folder = tmp_path / f"exported{package}"
     export(folder, 8, rms)
     upstream = entry(folder, monkeypatch, package).cpc_jax()
@@ -99,7 +98,7 @@ def test_features_are_those_of_the_model(torch, tmp_path, monkeypatch, package, 
             assert not found.array[row, frames:].any()
 
 
-def test_the_longest_of_a_batch_sees_its_mirror_image_beyond_its_end(torch, tmp_path, monkeypatch):
+def test_longest_of_a_batch_is_continued_mirrored(torch, tmp_path, monkeypatch):
     export(tmp_path / "exported", 8, None, padding="same")
     upstream = entry(tmp_path / "exported", monkeypatch, False).cpc_jax()
     wav = 0.3 * np.random.default_rng(0).standard_normal(2560).astype("f")
@@ -108,7 +107,7 @@ def test_the_longest_of_a_batch_sees_its_mirror_image_beyond_its_end(torch, tmp_
     np.testing.assert_allclose(alone.array[0], own, rtol=1e-4, atol=1e-5)
 
 
-def test_a_released_checkpoint_is_taken_as_ckpt(torch, tmp_path, monkeypatch):
+def test_released_checkpoint_as_ckpt(torch, tmp_path, monkeypatch):
     golden = pathlib.Path(__file__).parents[1] / "goldens"
     export(tmp_path / "exported", 4, None)
     upstream = entry(tmp_path / "exported", monkeypatch, False).cpc_jax(
@@ -117,14 +116,14 @@ def test_a_released_checkpoint_is_taken_as_ckpt(torch, tmp_path, monkeypatch):
     expected = np.load(golden / "checkpoint.npz")
     z, c = upstream([Tensor(x) for x in expected["x"]])["hidden_states"]
     upstream = entry(tmp_path / "exported", monkeypatch, False).cpc_jax()
-    features = upstream([Tensor(np.zeros(1600, "f"))])  # of unequal widths, c alone is one
+    features = upstream([Tensor(np.zeros(1600, "f"))])  # with unequal widths, only c
     assert [one.shape for one in features["hidden_states"]] == [(1, 10, 4)]
     assert features["z"].shape == (1, 10, 8)
-    # The last frames see beyond the end, where torch has zeros and this the mirror image.
+    # Beyond the end torch pads with zeros, this code mirrors.
     np.testing.assert_allclose(z.array[:, :-1], expected["z"][:, :-1], atol=1e-5)
     np.testing.assert_allclose(c.array[:, :-1], expected["c"][:, :-1], atol=1e-5)
 
 
-def test_other_models_are_no_speech(tmp_path):
-    with pytest.raises(UserError, match=r"--s3prl .*image"):
+def test_models_of_other_kinds_are_rejected(tmp_path):
+    with pytest.raises(UserError, match=r"s3prl .*image"):
         write_expert(tmp_path, {"kind": "image"})

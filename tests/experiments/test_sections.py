@@ -1,4 +1,4 @@
-"""What the pages of recordings and of images have of their own."""
+"""Sections of the audio and image pages."""
 
 import numpy as np
 import pytest
@@ -31,12 +31,12 @@ def arrays_of(workdir, name):
         return dict(stored)
 
 
-def test_table_1_lies_beside_the_run(voices):
+def test_paper_table_is_compared_with_the_run(voices):
     section = audio.paper_section(read_run(voices))
     phones, speakers = section.tables
     assert cells(phones)[1] == ["MFCC", "61.4", "39.7"]
     assert cells(phones)[3] == ["CPC, one hidden layer", "63.4", "72.5"]
-    assert cells(speakers)[-1][1:] == ["–", "98.5"]  # no supervised network was trained
+    assert cells(speakers)[-1][1:] == ["–", "98.5"]  # without a supervised network
     (voices / "scores.json").unlink()
     assert audio.paper_section(read_run(voices)) is None
 
@@ -69,7 +69,7 @@ FLAT = {
 }  # fmt: skip
 
 
-def test_points_that_do_not_differ_have_no_map(voices):
+def test_equal_points_have_no_map(voices):
     path = voices / "probes" / "speaker_map.npz"
     for name, points in FLAT.items():
         speaker = np.arange(len(points)) % 2
@@ -81,7 +81,7 @@ def test_points_that_do_not_differ_have_no_map(voices):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_some_equal_points_one_column_and_any_scale_still_have_a_map(scale):
+def test_map_of_partly_equal_points_at_any_scale(scale):
     values = np.random.default_rng(0).standard_normal((12, 3))
     for points in (np.repeat(values, 4, axis=0), values[:, :1]):
         flat = audio.flat_points((scale * points).astype(np.float32))
@@ -91,13 +91,13 @@ def test_some_equal_points_one_column_and_any_scale_still_have_a_map(scale):
 
 
 @pytest.mark.parametrize("content", [b"PK", b"no arrays"])
-def test_a_speaker_map_that_cannot_be_read_is_named(voices, content):
+def test_unreadable_speaker_map_is_named(voices, content):
     (voices / "probes" / "speaker_map.npz").write_bytes(content)
     section = audio.speakers_section(read_run(voices))
     assert (section.figures, "speaker_map.npz" in section.sentences[0]) == ((), True)
 
 
-def test_page_of_images_has_their_figures(shapes, monkeypatch):
+def test_image_page_has_all_figures(shapes, monkeypatch):
     draw_nothing(monkeypatch)
     page = write_report(shapes, image.PAGE.words, image.PAGE.sections).read_text(encoding="utf-8")
     found = {path.stem for path in (shapes / "figures").glob("*.png")}
@@ -139,7 +139,7 @@ def test_units_and_augmentation_in_color():
     rng = np.random.default_rng(1)
     patches = rng.integers(0, 256, (3, 40, 6, 6, 3), np.uint8)
     (axes,) = figures.units_figure({"units": np.array([7, 1, 2]), "patches": patches}).axes
-    assert len(axes.images) == 3 * 12  # as many as fit
+    assert len(axes.images) == 3 * 12  # limited by the width
     np.testing.assert_array_equal(axes.images[13].get_array(), patches[1, 1])
     assert [text.get_text() for text in axes.texts] == ["unit 7", "unit 1", "unit 2"]
 

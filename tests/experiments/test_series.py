@@ -1,7 +1,6 @@
 """Numeric series: reading, splits, labels, windows, probes, and a whole run."""
 
 import contextlib
-import functools
 import json
 import pathlib
 import zipfile
@@ -40,7 +39,6 @@ TINY = {
 
 
 def write(folder, name, values, **labels):
-    """Write values and labels in the format of the file name."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npy":
@@ -258,15 +256,8 @@ def test_padding_of_short_files_does_not_affect_the_loss(tmp_path):
 
 
 def test_processes_share_a_batch(monkeypatch):
-    draw = functools.partial(
-        data.make_windows, data.load_data(tiny(), str).train, window_steps=8, batch_size=6, seed=0
-    )
-    whole = draw()(2)
-    monkeypatch.setattr(data.jax, "process_count", lambda: 2)
-    for process in (0, 1):
-        monkeypatch.setattr(data.jax, "process_index", lambda process=process: process)
-        for name, value in draw()(2).items():
-            np.testing.assert_array_equal(value, whole[name][3 * process : 3 * process + 3])
+    given, options = data.load_data(tiny(), str).train, {"window_steps": 8, "batch_size": 6}
+    plans.check_shares(monkeypatch, data, lambda: data.make_windows(given, **options, seed=0))
 
 
 def test_single_file_is_split_in_time_and_scaled_by_training_steps(tmp_path, monkeypatch):
@@ -291,7 +282,6 @@ def test_single_file_is_split_in_time_and_scaled_by_training_steps(tmp_path, mon
 
 
 def write_subjects(folder, layout, subjects="abcdef", sessions=3):
-    """Write random series for each subject and session."""
     rng = np.random.default_rng(0)
     for subject in subjects:
         for session in range(sessions):

@@ -1,4 +1,4 @@
-"""Odd starts: closed streams, full disks, ignored signals, no home, names that are not UTF-8."""
+"""Unusual environments: closed streams, full disks, no home, names that are not UTF-8."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ from experiments.command import cli, lock
 from experiments.command.run_dir import open_run
 
 ROOT = pathlib.Path(__file__).parents[2]
-#: What `python -m experiments.x` does before anything else, and then a child.
+#: The start of `python -m experiments.x`, then a child process.
 START = """
 import os, signal, sys
 sys.argv[0] = "-m"
@@ -30,7 +30,7 @@ os._exit(7)
 
 
 @pytest.mark.parametrize("closed", [(), (0, 1, 2)])
-def test_a_command_starts_without_streams_and_children(closed):
+def test_command_starts_without_streams(closed):
     prepare = f"""
 import os, signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -41,8 +41,7 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
     assert done.returncode == 7
 
 
-def test_a_command_goes_on_if_its_output_is_on_a_full_disk(capfd):
-    """/dev/full, as a log file on a full disk; a reader that has gone ends a command as before."""
+def test_command_continues_if_stdout_is_full(capfd):
     number = os.open("/dev/full", os.O_WRONLY)
     output = cli.Output(os.fdopen(number, "wb"), line_buffering=True)
     for i in range(3):
@@ -57,7 +56,7 @@ def test_a_command_goes_on_if_its_output_is_on_a_full_disk(capfd):
     output.close()
 
 
-def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+def test_unknown_user_home_is_reported(monkeypatch):
     def expanduser(path):
         if str(path).startswith("~"):
             raise RuntimeError("Could not determine home directory.")
@@ -70,8 +69,7 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
         cache_dir()
 
 
-def test_a_run_directory_or_flag_that_is_not_utf8_is_refused(tmp_path, monkeypatch):
-    """It was trained to its first checkpoint, which cannot be written there."""
+def test_names_that_are_not_utf8_are_rejected(tmp_path, monkeypatch):
     folder = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -85,7 +83,7 @@ def test_a_run_directory_or_flag_that_is_not_utf8_is_refused(tmp_path, monkeypat
     cli.check_homes(["runs/grün"])
 
 
-def test_a_lock_that_is_a_fifo_is_named(tmp_path):
+def test_fifo_as_lock_is_reported(tmp_path):
     os.mkfifo(tmp_path / lock.LOCK)
     with pytest.raises(UserError, match=r"run\.lock is not a regular file"), lock.hold(tmp_path):
         pass

@@ -24,7 +24,6 @@ from tests.small_run import probe_score, write_run
 
 @pytest.fixture
 def runs(tmp_path):
-    """A finished run, one that trains, one long silent, a sweep, and things of others."""
     score = probe_score("z", 0.5)
     write_run(tmp_path / "deep" / "down" / "done", scores=[probe_score("c", 0.4), score])
     write_run(tmp_path / "now", step=10)
@@ -41,7 +40,7 @@ def runs(tmp_path):
     return tmp_path
 
 
-def test_states(runs):
+def test_states_and_table(runs):
     rows = {row.name: row for row in status.read_all(runs)}
     assert {name: row.state for name, row in rows.items()} == {
         "deep/down/done": "finished", "now": "running", "old": "dead",
@@ -50,29 +49,17 @@ def test_states(runs):
     assert next(name for name in rows if "sweep" in name) == "sweep/stopped"
     done = rows["deep/down/done"]
     assert (done.step, done.num_steps, done.information.value) == (20, 20, 1.0)
-    assert (done.score.features, done.score.value) == ("c", 0.4)  # as first recorded
+    assert (done.score.features, done.score.value) == ("c", 0.4)  # the first score
     for width in (30, 200):
         lines = status.table(list(rows.values()), width).splitlines()
         assert max(map(len, lines)) <= width
         assert "running" in lines[1 + [*rows].index("now")]
     text = status.describe(list(rows.values()), 120)
     now = next(line for line in text.splitlines() if line.startswith("now"))
-    assert now.split() == [
-        "now",
-        "running",
-        "10",
-        "of",
-        "20",
-        "0:05",
-        "1.00",
-        "(k",
-        "=",
-        "2–3)",
-        "2.00",
-    ]
+    assert " ".join(now.split()) == "now running 10 of 20 0:05 1.00 (k = 2–3) 2.00"
     assert "python -m again" in text
     assert "1 finished, 1 running, 1 stopped, 1 waiting, 1 dead, 1 failed" in text
-    # An error rate is better where it is lower, and has no chance level; an estimate is no bound.
+    # Error rates are marked as better if lower, and estimates as such.
     rate = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.123,
                  higher_is_better=False)  # fmt: skip
     path = runs / "deep" / "down" / "done"
@@ -86,7 +73,7 @@ def test_states(runs):
 
 
 class Killed(BaseException):
-    """An end that nothing records."""
+    pass
 
 
 @pytest.mark.parametrize(("error", "state", "said"), [
@@ -94,7 +81,7 @@ class Killed(BaseException):
     (KeyError(), "failed", "KeyError"), (KeyboardInterrupt(), "stopped", ""),
     (Stopped("SIGTERM"), "stopped", ""), (Killed(), "dead", ""),
 ])  # fmt: skip
-def test_a_run_records_its_own_state(tmp_path, monkeypatch, error, state, said):
+def test_run_records_its_state(tmp_path, monkeypatch, error, state, said):
     def end():
         with run_dir.open_run(str(tmp_path / "run"), make_config(KEYS), make_mesh(1)):
             assert states(tmp_path) == {"run": "running"}
@@ -113,11 +100,11 @@ def test_a_run_records_its_own_state(tmp_path, monkeypatch, error, state, said):
         assert run_dir.read_failure(tmp_path / "run").startswith(f"failed: {said}")
 
 
-def test_a_training_keeps_its_step_and_a_stopped_one_has_no_page(tmp_path):
+def test_stopped_run_keeps_its_step_without_a_page(tmp_path):
     writer = StateWriter(tmp_path)
     writer.write({"split": "test", "step": 5})
     assert run_dir.read_state(tmp_path) == {}
-    for step in (10, 20):  # the second comes too soon
+    for step in (10, 20):  # too soon after the first
         writer.write({"split": "train", "step": step, "num_steps": 40})
     recorded = run_dir.read_state(tmp_path)
     assert (recorded["state"], recorded["step"], recorded["num_steps"]) == ("running", 10, 40)
@@ -126,7 +113,7 @@ def test_a_training_keeps_its_step_and_a_stopped_one_has_no_page(tmp_path):
     recorded = run_dir.read_state(tmp_path)
     assert (recorded["state"], recorded["step"], recorded["num_steps"]) == ("stopped", 20, 40)
     with run_dir.open_run(str(tmp_path / "run"), make_config(KEYS), make_mesh(1)):
-        pass  # a command that a signal stopped before its page
+        pass  # stopped before its page
     assert states(tmp_path / "run") == {"run": "stopped"}
 
 
@@ -135,7 +122,7 @@ def states(root):
 
 
 @pytest.mark.parametrize("content", ["", '{"step": "x"}\n{"step": 1e999}', "\x00\xff"])
-def test_damaged_files_and_wrong_values_do_not_stop_it(runs, content):
+def test_damaged_files_do_not_stop_status(runs, content):
     wrong = {k: {"a": []} for k in ("step", "num_steps", "nats", "steps_per_second", "seconds")}
     remove_seals(runs / "old")
     (runs / "old" / "config.json").write_text(json.dumps(wrong))
@@ -150,7 +137,7 @@ def test_damaged_files_and_wrong_values_do_not_stop_it(runs, content):
     assert all(word in said for word in ("finished", "old"))
 
 
-def test_done_needs_a_page_and_scores(runs):
+def test_finished_needs_page_and_scores(runs):
     run = runs / "deep" / "down" / "done"
     assert status.is_done(run)
     (run / "report.html").unlink()
@@ -161,12 +148,12 @@ def test_done_needs_a_page_and_scores(runs):
     assert status.was_probed(run, 20)
     assert not status.was_probed(run, 10)
     (run / "scores.json").unlink()
-    assert not status.is_done(run)  # the scores are lost
+    assert not status.is_done(run)  # without scores
     assert not status.was_probed(run, 20)
     assert not status.is_done(runs / "now")
 
 
-def test_links_lead_to_each_run_once(tmp_path):
+def test_linked_runs_are_listed_once(tmp_path):
     write_run(tmp_path / "b" / "run")
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b" / "up").symlink_to("..")
@@ -176,7 +163,7 @@ def test_links_lead_to_each_run_once(tmp_path):
     assert [row.name for row in status.read_all(tmp_path)] == ["b/run", "link"]
 
 
-def test_what_may_not_be_read_is_said_and_hides_nothing_else(tmp_path, monkeypatch):
+def test_unreadable_folders_are_reported(tmp_path, monkeypatch):
     def checked(path, *args, stat=pathlib.Path.stat, **options):
         if path.parent.name == "private" or path.parts[-2:] == ("z", "skipped.txt"):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))

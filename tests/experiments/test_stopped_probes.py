@@ -1,4 +1,4 @@
-"""A signal while probes are fitted within a run ends them between two features."""
+"""A signal between two features stops the probes of a run."""
 
 import signal
 from types import SimpleNamespace
@@ -14,9 +14,9 @@ from experiments.training.probes import ProbeContext, Probes, ProbeTask, run_pro
 
 
 @pytest.mark.parametrize(("module", "config", "number"), [
-    (audio, audio_synthetic, 1), (series, series_files, 2),  # of training and test
+    (audio, audio_synthetic, 1), (series, series_files, 2),  # training and test
 ])  # fmt: skip
-def test_the_next_feature_is_not_asked_for(module, config, number, tmp_path, monkeypatch):
+def test_signal_stops_before_the_next_feature(module, config, number, tmp_path, monkeypatch):
     asked, config = [], config.get_config()
 
     def make(name, part):

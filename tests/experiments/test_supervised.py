@@ -404,7 +404,6 @@ def test_early_stopping_needs_a_second_utterance(config, sound):
 
 
 def dark_and_light():
-    """Return a config, 20 images of two classes and a model with three parameters."""
     config = image_fashion_mnist.get_config()
     config.data.batch_size, config.probe.num_epochs, config.probe.regions = 4, 1, 1
     config.optim.name, config.optim.learning_rate = "adam", 0.1

@@ -200,7 +200,6 @@ def test_failure_records_the_last_error(jobs, code, words, error):
 
 
 def scores_of(*values, task="phones", metric="accuracy", features="c", **options):
-    """Return one score of a cell per data set."""
     return [
         Score(task, f"set{i}", "frame", features, "linear", metric, v, step=4, **options)
         for i, v in enumerate(values)

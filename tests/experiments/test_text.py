@@ -21,6 +21,7 @@ from cpc.results.score import score_frame
 from cpc.types import CPCOutputs, UserError
 from experiments.command.config import with_settings
 from experiments.kinds.registry import CONTRASTIVE
+from experiments.kinds.text import data as text_data
 from experiments.kinds.text import embed as text_embed
 from experiments.kinds.text import kind as text
 from experiments.kinds.text import probes, sections
@@ -80,14 +81,8 @@ def test_runs_are_consecutive_sentences_of_one_document():
 
 
 def test_processes_share_a_batch(monkeypatch):
-    corpus, module = corpus_of([40, 20]), "experiments.kinds.text.data.jax"
     options = {"run_sentences": 5, "max_words": 4, "batch_size": 6, "seed": 0}
-    whole = make_runs(corpus, **options)(2)
-    monkeypatch.setattr(f"{module}.process_count", lambda: 2)
-    for process in (0, 1):
-        monkeypatch.setattr(f"{module}.process_index", lambda p=process: p)
-        for name, value in make_runs(corpus, **options)(2).items():
-            np.testing.assert_array_equal(value, whole[name][3 * process : 3 * process + 3])
+    plans.check_shares(monkeypatch, text_data, lambda: make_runs(corpus_of([40, 20]), **options))
 
 
 def problem_of(config):

@@ -31,7 +31,6 @@ from tests.experiments import test_clips
 
 @pytest.fixture(scope="module")
 def made():
-    """Return recordings of a few windows of 16 latents."""
     return data.make_synthetic(
         num_speakers=2, utterances_per_speaker=20, seconds=0.16, chain=data.phone_chain(4), seed=0
     )
@@ -100,7 +99,6 @@ def test_bound_is_recorded_and_evaluated(made):
 
 
 def compare_devices(one, eight):
-    """Compare N, loss and first update on 1 and on 8 devices."""
     np.testing.assert_array_equal(one.metrics["offsets"].n, eight.metrics["offsets"].n)
     for name in ("loss", "gradient_norm"):
         assert eight.metrics[name] == pytest.approx(one.metrics[name], rel=1e-5)
@@ -305,16 +303,16 @@ def test_lost_or_replaced_scores_are_probed_again(tmp_path):
 
         return probe
 
-    def fitted_anew(**changed):
+    def probe_again(**changed):
         fitted.clear()
         probe_once(with_settings(config, changed), tmp_path, make_probe, None)
         assert status.was_probed(tmp_path, config.num_steps), "the run is still done"
         return fitted.copy()
 
     everything = [*itertools.product(config.probe.tasks, config.probe.features)]
-    assert [fitted_anew(), fitted_anew()] == [everything, []]
+    assert [probe_again(), probe_again()] == [everything, []]
     (tmp_path / "scores.json").unlink()
-    assert fitted_anew() == everything
+    assert probe_again() == everything
     less = {"probe.hours": 0.1, "probe.tasks": ("phones",), "probe.features": ("z",)}
     for settings, step, name, replaced in (
         (less, 4, "synthetic", [("phones", "z")]), (less, 2, "synthetic", []),
@@ -325,17 +323,17 @@ def test_lost_or_replaced_scores_are_probed_again(tmp_path):
     ):  # fmt: skip
         other = with_settings(config, settings)
         probe_with_config(other, config, tmp_path, make_probe(other, name), None, step)
-        assert fitted_anew() == replaced
+        assert probe_again() == replaced
     # Two probes with other settings, one per feature.
     for features in ("c", "z"):
         other = with_settings(config, {**less, "probe.features": (features,)})
         probe_with_config(other, config, tmp_path, make_probe(other), None, 4)
-    assert fitted_anew() == [("phones", "c"), ("phones", "z")]
+    assert probe_again() == [("phones", "c"), ("phones", "z")]
     # Changed settings of the run: fewer features, another feature, another option.
-    assert fitted_anew(**{"probe.features": ("c",)}) == []
-    new = fitted_anew(**{"probe.features": ("c", "mfcc")})
+    assert probe_again(**{"probe.features": ("c",)}) == []
+    new = probe_again(**{"probe.features": ("c", "mfcc")})
     assert new == [("phones", "mfcc"), ("speakers", "mfcc")]
-    assert fitted_anew(**{"probe.hours": 0.2}) == everything
+    assert probe_again(**{"probe.hours": 0.2}) == everything
 
 
 def test_missing_service_package_is_reported(tmp_path, monkeypatch):

@@ -1,11 +1,11 @@
-"""Makes checkpoint_{hub,training}.pt and checkpoint{,_weights}.npz with torch 2.13 (CPU):
+"""Make checkpoint_{hub,training}.pt and checkpoint{,_weights}.npz with torch 2.13 on CPU.
 
     python tests/goldens/checkpoint_torch.py
 
-The network of facebookresearch/CPC_audio with channel norm and an LSTM of two layers, 4 wide, from
-its description: what its hub has ("config", "weights") as torch writes it since 1.6, and what its
-training saves as torch wrote it before. checkpoint.npz has x (b, s), z and c (b, t, 4),
-checkpoint_weights.npz the state dict.
+The network is that of facebookresearch/CPC_audio with channel norm and a two-layer LSTM of width 4.
+The checkpoints have the hub's content ("config", "weights") in the format since torch 1.6, and that
+of training in the older format. checkpoint.npz has x (b, s), z and c (b, t, 4);
+checkpoint_weights.npz has the state dict.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 WIDTH = 4
-#: Kernel, stride and zeros on either side of each layer.
+#: Kernel, stride and padding of each layer.
 LAYERS = (10, 5, 3), (8, 4, 2), (4, 2, 1), (4, 2, 1), (4, 2, 1)
 
 

@@ -1,4 +1,4 @@
-"""Reads expected values made by other implementations; each file states its source."""
+"""Expected values of other implementations; each file names its source."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def load_golden(name):
-    """Name of a json or npz file here -> (meta, {case: (params, inputs, outputs)})."""
+    """Read a json or npz file: meta and {case: (params, inputs, outputs)}."""
     path = pathlib.Path(__file__).parent / name
     if path.suffix == ".json":
         data = json.loads(path.read_text())

@@ -1,9 +1,9 @@
-"""Makes lightly.npz, the NT-Xent and the MoCo loss of lightly 1.6.0, with torch 2.13 (CPU):
+"""Make lightly.npz, NT-Xent and MoCo losses of lightly 1.6.0, with torch 2.13 on CPU.
 
     python tests/goldens/lightly_torch.py
 
-Views z0 and z1 (b, d) of any length; value and gradients of NTXentLoss(temperature)(z0, z1), and of
-the same with a memory bank (k, d) of unit rows, whose first output takes a gradient.
+Views z0 and z1 (b, d) are not normalized. Values and gradients are those of
+NTXentLoss(temperature)(z0, z1), also with a memory bank (k, d) of unit rows.
 """
 
 import json

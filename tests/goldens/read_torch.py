@@ -1,8 +1,8 @@
-"""Check that torch itself reads the checkpoints that torch wrote, and that they compute the same.
+"""Check that torch reads its own checkpoints with equal results.
 
     python -m tests.goldens.read_torch
 
-needs the extra torch, which the test environment lacks, and is silent if all is well.
+Needs the extra torch, which the test environment lacks; prints nothing on success.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""A rule whose positions name the rule to apply, and the loss of CPC as loops over anchors."""
+"""A rule chosen by its positions, and the CPC loss as loops over anchors."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from cpc.types import NegativeRule, Position, Rule, SoundPosition
 
 
 def any_rule(rules: Sequence[NegativeRule]) -> Rule:
-    """Return the rule that applies rules[i] to an anchor whose `sample` is i."""
+    """Return a rule that applies rules[i] to anchors whose `sample` is i."""
 
     def allows(anchor: Any, candidate: Any, offset: Any) -> Any:
         allowed = False
@@ -22,7 +22,7 @@ def any_rule(rules: Sequence[NegativeRule]) -> Rule:
 
 
 def with_index(positions: Position, index: int) -> SoundPosition:
-    """Return the positions under rules[index] of `any_rule`."""
+    """Return positions that select rules[index] of `any_rule`."""
     shape = np.broadcast_shapes(*map(np.shape, positions))
     return SoundPosition(*positions, *(jnp.full(shape, x, jnp.int32) for x in (index, 0, 0)))
 
@@ -31,9 +31,9 @@ def contrasts(
     z: Any, predictions: Any, positions: Position, rule: NegativeRule, offsets: Sequence[int],
     where: Any = None, memory: Any = None, tau: float = 1.0,
 ) -> Iterator[tuple]:  # fmt: skip
-    """Yield (row, anchor, target, negatives, scores (n, k)) of each anchor that counts, in float64.
+    """Yield (row, anchor, target, negatives, scores (n, k)) of each counted anchor, in float64.
 
-    Rows count the offsets; all others index the flat latents, behind which the memory's are.
+    Rows count offsets; other indices are into the flat latents followed by those of the memory.
     """
     place = [np.broadcast_to(p, z.shape[:-1]).ravel() for p in positions[:4]]
     keys, num = np.float64(z).reshape(-1, z.shape[-1]), z[..., 0].size

@@ -1,6 +1,6 @@
-"""The losses again, in float64 NumPy, one anchor and one entry at a time: slow and plain.
+"""Naive losses in float64 NumPy, one anchor and one entry at a time.
 
-Each takes the positive score of one anchor and the list of its negatives that count.
+Each takes the positive score of an anchor and a list of its unmasked negatives.
 """
 
 import math
@@ -43,7 +43,7 @@ def decoupled(positive, negatives, temperature, weight=1.0):
 
 
 def hard_weighted(positive, negatives, prior, concentration, temperature, own_class=None):
-    """With numbers instead of logarithms; decimals do not overflow."""
+    """Use decimals instead of logarithms, which do not overflow."""
 
     def exp(x):
         return Decimal(x).exp()

@@ -1,4 +1,4 @@
-"""Aligned CPC against all paths one by one in float64, against `cpc_loss`, and closed forms."""
+"""Aligned CPC: all paths one by one in float64, `cpc_loss` and closed forms."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ both_forms = pytest.mark.parametrize("best", [False, True])
 
 
 def paths(num_frames, num):
-    """All ways in which frames go to predictions in order, each of which gets some."""
+    """Return all monotonic assignments of frames to predictions, each with a frame or more."""
     for cuts in itertools.combinations(range(1, num_frames), num - 1):
         yield [sum(f >= cut for cut in cuts) for f in range(num_frames)]
 
@@ -29,7 +29,7 @@ def naive_cost(costs, best):
 
 
 def naive_weights(costs, best):
-    """The share of the paths in which each frame is each prediction's."""
+    """Return the share of paths in which each frame belongs to each prediction."""
     every = list(paths(*costs.shape))
     each = np.array([sum(costs[f, k] for f, k in enumerate(path)) for path in every])
     chance = (each == each.min()) * 1.0 if best else np.exp(each.min() - each)
@@ -46,7 +46,7 @@ def align(costs, best):
 
 
 @both_forms
-def test_cost_and_weights_are_those_of_all_paths(best):
+def test_cost_and_weights_equal_all_paths(best):
     for size in [(1, 1), (4, 4), (7, 3)]:
         costs = np.random.default_rng(0).normal(size=(3, *size), scale=3.0)
         found, total, slope, weights = align(jnp.float32(costs), best)
@@ -84,7 +84,6 @@ def make_outputs():
 
 
 def place(name):
-    """Return the rule of the program that serves a rule, and its positions."""
     if name in PLAIN:
         return ANY, with_index(POSITIONS, list(PLAIN).index(name))
     return RULES[name], jax.tree.map(jnp.asarray, POSITIONS)
@@ -92,7 +91,7 @@ def place(name):
 
 @functools.partial(jax.jit, static_argnames=("rule", "best", "options"))
 def run(z, p, positions, where, *, rule, best=False, options=(("block", 8),)):
-    """Value, sums and frames, and the gradients; latents outside the mask are NaN."""
+    """Return value, sums and frames, and gradients; masked latents are NaN."""
 
     def loss(z, p):
         z = jnp.where(where[..., None], z, jnp.nan)
@@ -107,7 +106,6 @@ def run(z, p, positions, where, *, rule, best=False, options=(("block", 8),)):
 
 
 def naive_loss(z, p, rule, best, exists):
-    """Return the mean over anchors, and the costs of each."""
     found, frames = {}, range(1, F + 1)
     for _, i, *ids, others, scores in contrasts(z, p, POSITIONS, rule, frames, exists, tau=TAU):
         costs = np.logaddexp.reduce(scores[[*ids, *others]]) - scores[ids[0]]
@@ -120,8 +118,7 @@ def naive_loss(z, p, rule, best, exists):
     ("name", "best"),
     [*itertools.product(PLAIN, [False, True]), ("shards", False), ("aligned", False)],
 )
-def test_loss_is_that_of_every_path_of_every_anchor(name, best):
-    """Padding included, which is neither seen nor counted."""
+def test_loss_equals_all_paths_of_all_anchors(name, best):
     z, p = make_outputs()
     rule, positions = place(name)
     for where in (ALL, PADDED):
@@ -130,7 +127,7 @@ def test_loss_is_that_of_every_path_of_every_anchor(name, best):
         assert float(value) == pytest.approx(want, rel=2e-5)
         assert sums.anchors.tolist() == [len(found)] * K
         assert float((sums.loss / sums.anchors).sum()) == pytest.approx(want, rel=2e-5)
-        assert (sums.chance >= sums.anchors**2 / sums.n * (1 - 1e-5)).all()  # Jensen
+        assert (sums.chance >= sums.anchors**2 / sums.n * (1 - 1e-5)).all()  # Jensen's inequality
         assert (sums.chance <= sums.anchors / 2).all()
         assert float(frames.sum()) == pytest.approx(F, rel=1e-5)
         assert (frames >= 1 - 1e-5).all()
@@ -142,7 +139,7 @@ def test_loss_is_that_of_every_path_of_every_anchor(name, best):
 
 
 @both_forms
-def test_gradient_is_the_difference_quotient(best):
+def test_gradient_equals_difference_quotient(best):
     arrays = make_outputs()
     rule, positions = place("batch")
     _, gradients = run(*arrays, positions, PADDED, rule=rule, best=best)
@@ -164,7 +161,7 @@ def assert_same(found, want, **tolerance):
 
 
 @both_forms
-def test_equal_scores_cost_log_n_less_the_paths(best):
+def test_equal_scores_cost_log_n_minus_log_paths(best):
     z, p = make_outputs()
     rule, positions = place("batch")
     (value, (sums, _)), _ = run(z, 0 * p, positions, ALL, rule=rule, best=best)
@@ -174,7 +171,7 @@ def test_equal_scores_cost_log_n_less_the_paths(best):
     np.testing.assert_allclose(sums.top1, 0)
 
 
-def test_blocks_and_the_order_of_sequences_change_nothing():
+def test_blocks_and_order_of_sequences_have_no_effect():
     z, p = make_outputs()
     rule, positions = place("shards")
     one = run(z, p, positions, PADDED, rule=rule)
@@ -187,7 +184,7 @@ def test_blocks_and_the_order_of_sequences_change_nothing():
     assert_same(run(*moved, rule=rule), want, rtol=1e-4)
 
 
-def test_drawn_negatives_are_as_many_as_requested():
+def test_number_of_drawn_negatives():
     options = {"choose": negatives.uniform_subset(5), "rng": jax.random.PRNGKey(0)}
 
     @jax.jit

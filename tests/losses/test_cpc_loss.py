@@ -194,7 +194,6 @@ def random_outputs(batch=3, length=7, width=4, num_offsets=2, seed=0, lanes=()):
 
 
 def naive(outputs, positions, rule, offsets, **options):
-    """Return the losses of the anchors of each offset."""
     losses, args = [[] for _ in offsets], (outputs.z, outputs.predictions, positions, rule, offsets)
     for row, _, target, allowed, scores in contrasts(*args, **options):
         s = scores[[target, *allowed], row]

@@ -69,8 +69,6 @@ EVERY = pytest.mark.parametrize("name", LOSSES)
 
 @jax.jit
 def every_loss(positive, negatives, where, weights):
-    """Return the losses of all anchors and the gradients of their weighted sum, by name."""
-
     def run(loss):
         def total(positive, negatives):
             values = loss(positive, negatives, where)

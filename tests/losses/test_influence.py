@@ -1,4 +1,4 @@
-"""The weights that sequences receive as negatives of others, against float64 NumPy."""
+"""Moments of the weights that sequences receive as negatives, compared with float64 NumPy."""
 
 import functools
 
@@ -20,7 +20,6 @@ FLOOR = np.exp(-1 / TAU)
 
 
 def make_problem():
-    """Unit latents and predictions, positions, a mask of latents, and a memory."""
     rng = np.random.default_rng(0)
 
     def unit(*shape):
@@ -36,13 +35,12 @@ def make_problem():
 
 
 def hardest(rng, positive, scores, where):
-    """Keep the four highest allowed scores."""
     kept, index = jax.lax.top_k(jnp.where(where, scores, -jnp.inf), 4)
     return jnp.take_along_axis(scores, index, -1), jnp.isfinite(kept)
 
 
 def naive_value(positive, scores, loss, choose):
-    """log N - L of an anchor, and the derivatives of L by the scores of its negatives."""
+    """Return log N - L of an anchor and the derivatives of L by the negative scores."""
     kept = scores >= (np.sort(scores)[-4] if choose and len(scores) > 4 else -np.inf)
     exp, own = np.exp(scores) * kept, np.exp(positive)
     noise, slope = exp.sum(), 1.0
@@ -53,9 +51,9 @@ def naive_value(positive, scores, loss, choose):
 
 
 def naive_moments(rule, loss=None, choose=None, where=None, memory=None):
-    """Sums of u_b, u_b^2 and u_b a_b of each offset, (3, k)."""
+    """Return sums of u_b, u_b^2 and u_b a_b per offset, (3, k)."""
     outputs, positions, *_ = make_problem()
-    sums = np.zeros((3, len(OFFSETS), B + 1))  # what the memory receives comes last
+    sums = np.zeros((3, len(OFFSETS), B + 1))  # the memory is last
     args = outputs.z, outputs.predictions, positions, rule, OFFSETS, where, memory
     for row, i, target, allowed, scores in contrasts(*args, tau=TAU):
         value, weights = naive_value(scores[target, row], scores[allowed, row], loss, choose)
@@ -87,7 +85,7 @@ PATHS = {
     "gathered keys": ("other", {"where": True, "memory": True, "devices": 4, "form": "gather"}),
     "a ring": ("group", {"where": True, "memory": True, "devices": 4, "form": "ring"}),
 }  # fmt: skip
-#: The program without a gradient is another one on these.
+#: Rules whose program differs without a gradient.
 WITHOUT_GRADIENT = ("whole rows", "columns across sequences", "a ring")
 
 

@@ -1,4 +1,4 @@
-"""Sampled, full, decoupled and reweighted losses: other implementations, twins, closed forms."""
+"""Sampled, full, decoupled and reweighted losses: goldens, twins, closed forms."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ DCL_META, DCL = load_golden("dcl.npz")
 SAMPLED_META, SAMPLED = load_golden("tf_sampled_losses.npz")
 
 
-def test_normaliser_may_be_one_of_each_anchor():
+def test_normalizer_per_anchor():
     noise, z = {"log_noise_positive": 0.0, "log_noise_negatives": 0.0}, np.arange(2.0)
     found = nce(jnp.zeros(2), jnp.zeros((2, 3)), log_normalizer=jnp.float32(z), **noise)
     d = -z - np.log(3)
@@ -29,7 +29,7 @@ CORRECTED = {losses.ranking_nce: "log_noise", nce: "log_noise"}
 CORRECTED |= {losses.sampled_softmax: "log_q", losses.sampled_logistic: "log_q"}
 
 
-def test_corrections_may_be_shared_and_masked_ones_hold_anything():
+def test_shared_and_masked_corrections():
     rng = np.random.default_rng(3)
     positive, negatives, log_q = (jnp.float32(rng.normal(size=s)) for s in ((2,), (2, 3), (3,)))
     where = np.array([[True, False, True], [True, True, False]])
@@ -52,7 +52,7 @@ def test_corrections_may_be_shared_and_masked_ones_hold_anything():
         assert (to_correction[where] != 0.0).all()
 
 
-def test_full_losses():
+def test_full_losses_equal_their_formulas():
     scores, labels = np.random.default_rng(4).normal(size=(3, 5)) * 3, np.array([4, 0, 2])
     mask = labels[:, None] == np.arange(5)
     two = mask | (np.arange(5) == 1)
@@ -60,7 +60,7 @@ def test_full_losses():
     @jax.jit
     def run(scores, labels):
         assert losses.full_softmax(scores.astype(jnp.bfloat16), labels).dtype == jnp.float32
-        softmax = [losses.full_softmax(scores, one) for one in (labels, known)]  # closed over
+        softmax = [losses.full_softmax(scores, one) for one in (labels, known)]  # captured by jit
         masks = [jnp.asarray(m) for m in (mask, two)]
         return *softmax, *(losses.full_logistic(scores, one) for one in (labels, *masks))
 
@@ -73,7 +73,7 @@ def test_full_losses():
 
 
 @pytest.mark.parametrize("loss", [losses.full_softmax, losses.full_logistic])
-def test_labels_outside_are_refused_or_nan(loss):
+def test_labels_out_of_range_are_rejected_or_nan(loss):
     scores = jnp.zeros((2, 3))
     for labels, wrong in (([0, 3], 3), ([-1, 0], -1)):
         with pytest.raises(UserError, match=f"labels .*got {wrong}.*0 to 2"):
@@ -85,11 +85,11 @@ def test_labels_outside_are_refused_or_nan(loss):
 
 @functools.partial(jax.jit, static_argnames="sigma")
 def decoupled_losses(first, second, temperature, sigma):
-    """The decoupled loss, plain and weighted, with gradients; widths may be padded."""
+    """Return plain and weighted decoupled losses with gradients; widths may be padded."""
 
     def both(first, second):
         positive, negatives = losses.view_scores(first, second)
-        # Each view's anchors have weights among themselves.
+        # Weights are normalized within each view.
         halves = [decoupled_weights(half, sigma=sigma) for half in jnp.split(positive, 2)]
         of = functools.partial(decoupled, positive, negatives, temperature=temperature)
         return jnp.stack([of().mean(), of(positive_weight=jnp.concatenate(halves)).mean()])
@@ -108,7 +108,7 @@ def test_decoupled_equals_lightly(name):
         found = {"": value[i], "_grad0": slopes[0][i][:, :d], "_grad1": slopes[1][i][:, :d]}
         for of, actual in found.items():
             golden = expected[key + of]
-            largest = max(np.abs(golden).max(), 1 / params["temperature"])  # of the scores
+            largest = max(np.abs(golden).max(), 1 / params["temperature"])  # largest score
             atol = tolerance["f32_atol"] + 1e-6 * largest
             np.testing.assert_allclose(actual, golden, rtol=tolerance["f32_rtol"], atol=atol)
 
@@ -120,7 +120,7 @@ def cosines(seed, m=4, n=6):
     return *(jnp.asarray(x, jnp.float32) for x in arrays), where
 
 
-def test_a_prior_of_zero_is_info_nce():
+def test_prior_of_zero_is_info_nce():
     rows = cosines(0)
     for tau in (0.07, 0.5):
         loss = debiased(*rows, prior=0, temperature=tau)
@@ -134,7 +134,7 @@ def debiased_sum(positive, negatives, prior, temperature):
 with_slopes = jax.jit(jax.value_and_grad(debiased_sum, (0, 1)), static_argnums=(2, 3))
 
 
-def test_more_draws_of_the_own_class():
+def test_debiased_loss_with_more_positive_draws():
     positive, negatives, where = cosines(2)
     extra = jnp.asarray(np.random.default_rng(3).uniform(-1, 0, (4, 2)), jnp.float32)
     of = functools.partial(debiased, positive, negatives, where, prior=0.2, temperature=0.5)
@@ -147,8 +147,8 @@ def test_more_draws_of_the_own_class():
     np.testing.assert_allclose(itself, default, rtol=1e-6)
 
 
-def test_gradient_where_the_correction_nearly_vanishes():
-    """mean e^s - pi e^s+ near 0, at any size of the scores: finite, and the twin's value."""
+def test_gradient_with_vanishing_correction():
+    """The mean of e^s is close to pi e^s+, at any size of the scores."""
     for gap, size in itertools.product((0.0, 1e-7, 1e-6, 1e-3, -1e-6), (0.0, 20.0)):
         positive = jnp.array([size - np.log(0.5) - gap], jnp.float32)
         negatives = jnp.full((1, 2), size, jnp.float32)
@@ -158,7 +158,7 @@ def test_gradient_where_the_correction_nearly_vanishes():
         assert all(np.isfinite(slope).all() for slope in slopes)
 
 
-def test_weights_have_mean_one_and_no_gradient():
+def test_decoupled_weights_have_mean_one_and_no_gradient():
     positive = jnp.array([0.9, 0.1, -0.4])
     weights = decoupled_weights(positive, sigma=0.3)
     assert float(weights.mean()) == pytest.approx(1.0, rel=1e-6)
@@ -168,7 +168,7 @@ def test_weights_have_mean_one_and_no_gradient():
         decoupled_weights(positive, sigma=0)
 
 
-def test_options_that_do_not_fit_are_named(unchecked):
+def test_invalid_options_are_named(unchecked):
     two, rows = jnp.zeros(2), jnp.zeros((2, 3))
     with pytest.raises(UserError, match=r"correction of negatives .*got shape \(4,\)"):
         losses.ranking_nce(two, rows, log_noise_negatives=jnp.zeros(4))
@@ -178,15 +178,15 @@ def test_options_that_do_not_fit_are_named(unchecked):
 
 NAMES = {"nce": losses.sampled_logistic, "ssm": losses.sampled_softmax}
 KEYS = [(of, hits, q) for q in ("logq", "raw") for of in NAMES for hits in ("keep", "rm")]
-VALUES = [*map("_".join, KEYS), "nce_keep_raw", "nce_rm_raw", "nce_keep_logq"]  # of functions
-SLOPES = [0, 1, 2, 3, -1]  # those with log q; TensorFlow's gradients of the others are not there
-del SAMPLED["true3"]  # a program more, and hits_true2 has several labels as well
-M, V, S, D = 16, 201, 32, 8  # to which all cases are padded; the last class scores -1e9
+VALUES = [*map("_".join, KEYS), "nce_keep_raw", "nce_rm_raw", "nce_keep_logq"]
+SLOPES = [0, 1, 2, 3, -1]  # only with log q: the goldens lack gradients of the others
+del SAMPLED["true3"]  # needs another program; hits_true2 also has several labels
+M, V, S, D = 16, 201, 32, 8  # padded sizes; the last class scores -1e9
 
 
 @jax.jit
 def sampled_losses(arrays, labels, sample, hits, real):
-    """Losses by TensorFlow's name, and gradients of the sums of the first."""
+    """Return losses by TensorFlow's name and gradients of the sums of the first."""
     ids, true, sampled = sample
 
     def every(arrays):
@@ -218,7 +218,7 @@ def pad(x, *shape, value=0.0):
 
 @pytest.mark.parametrize("case", SAMPLED)
 def test_equals_tensorflow(case):
-    """Classes, rows and columns are added; the classes that fill a sample add nothing to a loss."""
+    """Cases are padded with classes, rows and columns that do not affect the loss."""
     _, inputs, expected = SAMPLED[case]
     m, p = inputs["labels"].shape
     arrays = {
@@ -252,7 +252,7 @@ W, BIASES, X = (
 )
 
 
-def test_all_classes_drawn_once_are_the_full_softmax():
+def test_drawing_all_classes_equals_full_softmax():
     labels, rng = jnp.array([0, 5, 2, 2]), jax.random.key(0)
     for sampler in (negatives.uniform_sampler(6), negatives.fixed_sampler(np.ones(6), unique=True)):
         loss = jax.jit(
@@ -263,7 +263,7 @@ def test_all_classes_drawn_once_are_the_full_softmax():
         np.testing.assert_allclose(loss, losses.full_softmax(X @ W.T + BIASES, labels), rtol=1e-5)
 
 
-def test_bad_calls_are_named(unchecked):
+def test_invalid_calls_are_named(unchecked):
     w, b, x, labels = jnp.ones((3, 2)), jnp.ones(3), jnp.ones((1, 2)), jnp.array([0])
     with pytest.raises(UserError, match="do not fit"):
         candidate_sampling(w, b[:2], labels, x, 2)
@@ -277,7 +277,7 @@ def test_bad_calls_are_named(unchecked):
             candidate_sampling(w, b, jnp.array([label]), x, 2, sampled_values=drawn)
 
 
-def test_a_label_that_is_never_drawn_is_refused_and_not_nan_under_a_trace():
+def test_labels_that_are_never_drawn_are_rejected():
     labels, never = jnp.array([2, 0]), (jnp.array([0, 1]), jnp.array([[0.0], [1.0]]), jnp.ones(2))
 
     def loss(x, drawn):

@@ -1,4 +1,4 @@
-"""The losses inside a user's `jax.shard_map`, which checks what varies over the devices."""
+"""The losses inside `jax.shard_map`, which checks varying axes."""
 
 import functools
 
@@ -31,7 +31,6 @@ def symmetric(q, k, here, there):
 
 
 def several_offsets(q, k, here, _, loss=cpc_loss):
-    """Each device's own latents, and a parameter that all share."""
     z, positions = jax.tree.map(lambda x: x.reshape(-1, T, *x.shape[1:]), (q, here))
     predictions = jnp.einsum("bth,khd->btkd", z, k[: 2 * D].reshape(2, D, D))
     return loss(CPCOutputs(z, z, predictions), positions, negatives.batch)[0]
@@ -42,7 +41,6 @@ def aligned(*args):
 
 
 def learned(*args):
-    """An option of the loss that all devices share, and that of one."""
     q, k, *_ = args
     options = {"temperature": 1 + jnp.square(k[0, 0]), "positive_weight": q[0, 0]}
     loss = functools.partial(decoupled, **options)
@@ -50,8 +48,8 @@ def learned(*args):
 
 
 @pytest.mark.parametrize("loss", [tiles, symmetric, aligned, learned])
-def test_two_devices_add_up_what_each_share_gives(loss):
-    """Queries are split; the keys are whole on each device, so that their gradient is a sum."""
+def test_two_devices_equal_the_sum_of_shares(loss):
+    """Queries are split, keys are replicated, so key gradients are summed."""
     rng = np.random.default_rng(0)
     q, k = (jnp.asarray(rng.normal(size=(4 * T, D)), jnp.float32) for _ in range(2))
     grid = Position.grid(4, T, group=np.arange(4) % 2)

@@ -1,4 +1,4 @@
-"""Streaming InfoNCE against a naive float64 twin: values, standing, gradients, memory."""
+"""Streaming InfoNCE: naive float64 twin, ranks, gradients and memory."""
 
 import functools
 import re
@@ -17,7 +17,7 @@ from tests.losses.any_rule import any_rule, with_index
 
 
 def naive(q, k, anchors, candidates, rule, offset, g, temperature=1.0, where=None):
-    """Losses and standing of anchors, and gradients of sum_i g_i L_i, from whole matrices."""
+    """Return losses, ranks and gradients of sum_i g_i L_i from whole matrices."""
     q, k = np.float64(q), np.float64(k)
     rows = Position(*(np.asarray(p)[:, None] for p in anchors))
     columns = Position(*(np.asarray(p)[None] for p in candidates))
@@ -51,16 +51,16 @@ RULES = {
     "joined": negatives.same_group & negatives.excluding_sequence,
     "careless": lambda anchor, candidate, offset: anchor.lane >= candidate.lane * 0,
 }
-#: The positive is left out by the loss and not by this function.
+#: The loss excludes the positive, not this function.
 ANY = any_rule(list(RULES.values())).allows
-#: Whole rows; rows cut in tiles that do not divide n; blocks that do not divide m.
+#: Whole rows, tiles that do not divide n, and blocks that do not divide m.
 CUTS = {"whole": {"block": 8}, "tiles": {"block": 8, "columns": 7}}
 each_cut = pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 
 
 @functools.partial(jax.jit, static_argnames=("offset", "rule", "block", "columns"))
 def compiled(q, k, positions, g, tau, offset, where, *, rule, **cut):
-    """Losses, standing, and the gradients of sum_i g_i L_i by queries, keys, temperature."""
+    """Return losses, ranks and gradients of sum_i g_i L_i by queries, keys and temperature."""
 
     def total(q, k, tau):
         loss, standing = streaming_info_nce(
@@ -80,7 +80,7 @@ def run(q, k, positions, g, tau=1.0, rule="batch", offset=1, where=None, **cut):
 
 
 def example(seed=0, m=23, n=30, d=5, scale=1.0):
-    """Queries, keys, shuffled positions of 4 sequences, 3 lanes, 2 groups; some have no target."""
+    """Return queries, keys and shuffled positions of 4 sequences, 3 lanes and 2 groups."""
     rng = np.random.default_rng(seed)
     grid = np.stack(np.meshgrid(range(4), range(5), range(3), indexing="ij"), -1).reshape(-1, 3)
 
@@ -102,25 +102,16 @@ def check(got, want, rtol=3e-5, atol=3e-5):
     np.testing.assert_allclose(gradients[1], want.dkeys, rtol=rtol, atol=size * atol)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_equals_the_naive_twin(name):
+@pytest.mark.parametrize(("name", "offset"), [*((n, 1) for n in RULES), ("outside_window", 0)])
+def test_equals_the_naive_twin(name, offset):
     q, k, positions, g = example()
-    want = naive(q, k, *positions, RULES[name], 1, g)
-    assert 0 < want.counted.sum() < len(q), "some anchors have a positive, and some have none"
-    check(run(q, k, positions, g, rule=name, **CUTS["tiles"]), want)
-
-
-def test_offset_zero():
-    q, k, positions, g = example(1)
-    check(
-        run(q, k, positions, g, rule="outside_window", offset=0, **CUTS["tiles"]),
-        naive(q, k, *positions, RULES["outside_window"], 0, g),
-    )
+    want = naive(q, k, *positions, RULES[name], offset, g)
+    assert 0 < want.counted.sum() < len(q), "only some anchors have a positive"
+    check(run(q, k, positions, g, rule=name, offset=offset, **CUTS["tiles"]), want)
 
 
 @each_cut
-def test_padding_is_never_seen(cut):
-    """With one weight for all anchors, a temperature, and its gradient."""
+def test_padding_has_no_effect(cut):
     q, k, positions, g = example(2)
     g = np.ones_like(g)
     where = np.arange(len(q)) % 4 > 0, np.arange(len(k)) % 5 > 0
@@ -134,7 +125,7 @@ def test_padding_is_never_seen(cut):
 
 
 @each_cut
-def test_huge_scores_are_finite_and_right(cut):
+def test_huge_scores_are_accurate(cut):
     q, k, positions, g = example(3, scale=70.0)
     want = naive(q, k, *positions, negatives.batch, 1, g)
     assert want.highest > 1e4
@@ -146,7 +137,7 @@ def test_huge_scores_are_finite_and_right(cut):
 
 
 @each_cut
-def test_half_precision_is_reduced_in_float32(cut):
+def test_half_precision_is_summed_in_float32(cut):
     q, k, positions, g = example(4)
     q, k = (jnp.asarray(x, jnp.bfloat16) for x in (q, k))
     loss, standing, gradients = run(q, k, positions, g, **cut)
@@ -160,8 +151,8 @@ def test_half_precision_is_reduced_in_float32(cut):
         assert error < 0.02 * np.abs(twin).max()  # bf16 keeps 8 bits
 
 
-def test_gradient_of_a_temperature_is_summed_in_float32():
-    """It is not rounded to half precision: the temperature is a number without a dtype."""
+def test_temperature_gradient_is_summed_in_float32():
+    """The temperature is a Python number without a dtype."""
     halves = jnp.asarray(np.random.default_rng(6).normal(size=(2, 2048, 8)), jnp.bfloat16)
     sequence, time = np.divmod(np.arange(2048), 128)
     place = Position(*(jnp.asarray(p) for p in (sequence, time, 0 * time, 0 * time)))
@@ -175,8 +166,7 @@ def test_gradient_of_a_temperature_is_summed_in_float32():
 
 
 @each_cut
-def test_equal_keys_are_tied(cut):
-    """Every negative ties, to the last bit, and the loss is log N."""
+def test_equal_keys_tie_exactly(cut):
     q, k, positions, g = example(5)
     loss, standing, _ = run(q, np.tile(k[:1], (len(k), 1)), positions, g, **cut)
     counted = np.asarray(standing.counted) > 0
@@ -186,8 +176,8 @@ def test_equal_keys_are_tied(cut):
 
 
 @pytest.mark.parametrize("columns", [7, 32])
-def test_equal_keys_are_tied_in_tiles_of_any_size(columns):
-    """A positive is scored by a product of its tile's size, since another would round otherwise."""
+def test_equal_keys_tie_in_tiles_of_any_size(columns):
+    """Positives are scored by a product of the tile size, so that rounding is equal."""
     rng = np.random.default_rng(0)
     q, key = (jnp.asarray(rng.normal(size=(rows, 17)), jnp.float32) for rows in (100, 1))
     positions = [Position(z, np.arange(n), z, z) for n in (100, 300) for z in [np.zeros(n, int)]]
@@ -202,7 +192,7 @@ def one_sided(anchor, candidate, offset):
 
 
 def test_both_directions_equal_two_calls():
-    """A rule that is not symmetric, any weights, a temperature, positions that do not exist."""
+    """With an asymmetric rule, weights, a temperature and masked positions."""
     q, k, positions, g = example(9)
     h = np.random.default_rng(9).normal(size=len(k)).astype(np.float32)
     where = jnp.arange(len(q)) % 7 > 0, jnp.arange(len(k)) % 5 > 0
@@ -230,11 +220,11 @@ def test_both_directions_equal_two_calls():
     assert float(gradients[2]) == pytest.approx(slope, rel=1e-4)
 
 
-def test_no_gradient_work_without_differentiation():
+def test_forward_pass_computes_no_gradients():
     q, k, positions, _ = example(7)
 
     def products(**cut):
-        """Matrix products in the program, those of loops' bodies counted once."""
+        """Count matrix products in the program, counting loop bodies once."""
 
         def loss(q, k):
             return streaming_info_nce(q, k, *positions, negatives.batch, 1, **cut)[0].sum()
@@ -242,7 +232,7 @@ def test_no_gradient_work_without_differentiation():
         return str(jax.make_jaxpr(loss)(q, k)).count("dot_general[")
 
     assert products() == 1
-    assert products(columns=7) == 2  # positives' own; all scores
+    assert products(columns=7) == 2  # positives, then all scores
 
 
 @pytest.mark.parametrize("cut", [{"block": 64}, {"block": 256, "columns": 256}])
@@ -253,10 +243,10 @@ def test_memory_is_linear(cut):
     g, where = (jax.ShapeDtypeStruct((m,), dtype) for dtype in (jnp.float32, bool))
     rest = (place, place), g, 1.0, 1, (where, where)
     program = compiled.lower(x, x, *rest, rule=RULES["same_group"], **cut).compile()
-    assert program.memory_analysis().temp_size_in_bytes < m * 8192  # far from 4 bytes a pair
+    assert program.memory_analysis().temp_size_in_bytes < m * 8192  # far below 4 bytes per pair
 
 
-def test_rows_are_cut_above_the_threshold(monkeypatch):
+def test_rows_are_tiled_above_the_threshold(monkeypatch):
     z = jnp.zeros((4, 6, 5))
     outputs, texts = CPCOutputs(z, z, z[:, :, None]), []
     for most in (24 * 8, 24 * 8 - 1):
@@ -271,8 +261,7 @@ def test_rows_are_cut_above_the_threshold(monkeypatch):
 
 
 @pytest.mark.parametrize(("loss", "rows"), [(info_nce, "24"), (sigmoid, "8")])
-def test_rows_that_cannot_be_cut_are_few(loss, rows, monkeypatch):
-    """As many as fit the scores that are kept, but one of each sequence at least."""
+def test_untiled_rows_limit_the_block_size(loss, rows, monkeypatch):
     monkeypatch.setattr(losses.tiles, "WHOLE_ROWS", 8 * 24)
     monkeypatch.setattr(losses.tiles, "COLUMNS", 8)
     q, _, (positions, _), _ = example(m=24)
@@ -284,7 +273,7 @@ def test_rows_that_cannot_be_cut_are_few(loss, rows, monkeypatch):
     assert found == {rows}
 
 
-def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(monkeypatch):
+def test_accelerator_blocks_are_whole_rows_or_large(monkeypatch):
     cases = {100: 8192, 2**17: 2048, 2**19: 512, 10**6: 8192}
     assert [*map(block_size, cases)] == [max(512, 2**19 // n) for n in cases]
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -294,7 +283,7 @@ def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(monkeypatch):
         assert num_columns(anchors, n, None) == (n if n <= 2**19 else 8192)
 
 
-def test_mistakes_are_named(unchecked):
+def test_invalid_arguments_are_named(unchecked):
     q, k, (anchors, candidates), _ = example()
     right = {"queries": q, "keys": k, "anchors": anchors, "candidates": candidates}
     for options, match in (

@@ -30,7 +30,6 @@ N, D = 32, 16  # padded sizes
 
 
 def case_of(name):
-    """Return padded embeddings, masks of positives and negatives, and expected values."""
     params, inputs, expected = CASES[name]
     labels, z = inputs["labels"], np.zeros((N, D), np.float32)
     n, d = inputs["embeddings"].shape
@@ -232,7 +231,6 @@ WAYS = {
 
 @functools.partial(jax.jit, static_argnames=("name", "masked"))
 def run_pairs(positive, negatives, there, where, *, name, masked=True):
-    """Return losses, the losses of single pairs, and gradients."""
     pairs, loss = WAYS[name]
     where = where if masked else None
 

@@ -1,1 +1,1 @@
-"""Seeded faults, one line each, and whether the tests nearest to them notice."""
+"""Seeded one-line faults, and whether the nearest tests detect them."""

@@ -1,13 +1,13 @@
-"""Mutate single lines, run the nearest tests, and report the mutations that survive.
+"""Mutate single lines, run the nearest tests, and report surviving mutations.
 
     python -m tests.mutations --seed 0 --number 100 --out build/mutations.jsonl
     python -m tests.mutations --seed 3 --number 20 --out FILE --only cpc/negatives/rules.py
     python -m tests.mutations --replay build/mutations.jsonl --out FILE
 
-The tests run in a copy of the checkout. FILE gets a line of JSON per mutation; a run with the same
-FILE continues it. A seed draws the same mutations as long as no source changes; a replay applies
-those of a file whose line still exists in a function of the same name, in whatever file it is. The
-status is 1 if a mutation survives that was killed before. Outcomes:
+Tests run in a copy of the checkout. FILE gets a line of JSON per mutation, and a run with the same
+FILE continues it. A seed draws the same mutations while the sources are unchanged; a replay applies
+mutations whose line still exists in a function of the same name, in any file. The exit status is 1
+if a mutation survives that was killed before. Outcomes:
 
     killed     a test failed                  timeout   tests hang that pass in half of the limit
     survived   all tests passed               slow      the limit is too short, and no test failed
@@ -41,14 +41,12 @@ MAX_MEMORY = 16 << 30
 
 
 def read_sources(root: Path) -> dict[str, str]:
-    """Return the text of all Python files that take part, by their path from the root."""
     tops = (*MUTATED, "configs", "tests")
     paths = [path for top in tops for path in sorted((root / top).rglob("*.py"))]
     return {str(path.relative_to(root)): path.read_text(encoding="utf-8") for path in paths}
 
 
 def run_tests(tree: Path, tests: list[str], limit: float, *flags: str) -> tuple[str, list[str]]:
-    """Return the outcome of tests, and those that failed."""
     output = tree.parent / "output"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     command += [*flags, f"--basetemp={tree.parent / 'tmp'}", *tests]
@@ -65,7 +63,7 @@ def run_tests(tree: Path, tests: list[str], limit: float, *flags: str) -> tuple[
         return ("timeout" if silent > limit / 2 else "slow"), []
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what tests have started as well
+            os.killpg(process.pid, signal.SIGKILL)  # including processes started by tests
         process.wait()
     lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
     failed = [line.split(" - ")[0].split(" ", 1)[1] for line in lines
@@ -76,7 +74,6 @@ def run_tests(tree: Path, tests: list[str], limit: float, *flags: str) -> tuple[
 def judge(
     tree: Path, tests: list[str], file: str, text: str, limit: float
 ) -> tuple[str, list[str]]:
-    """Return the outcome of a mutated text of a file, and the test that failed."""
     path, end = tree / file, time.monotonic() + limit
     outcome, failed, original = "survived", [], path.read_text(encoding="utf-8")
     for marks in MARKS if tests else ():
@@ -116,7 +113,6 @@ def run_all(mutations: Iterable[Mutation], out: Path, limit: float) -> None:
 
 
 def record(out: Path, mutation: Mutation, outcome: str, killer: str, tests: list[str]) -> None:
-    """Append a result to a file, and print it."""
     result = {**mutation._asdict(), "outcome": outcome, "killer": killer, "tests": tests}
     with out.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(result) + "\n")
@@ -126,20 +122,17 @@ def record(out: Path, mutation: Mutation, outcome: str, killer: str, tests: list
 
 
 def describe(mutation: Mutation) -> str:
-    """Return the place of a mutation, its line and what replaces that, as text."""
     place = f"{mutation.file} {mutation.function}"
     return f"{place}\n{'':9}{mutation.line}\n{'->':>8} {mutation.mutated}"
 
 
 def read_results(path: Path) -> dict[Mutation, dict]:
-    """Return results by mutation; the last of each counts."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else ()
     results = map(json.loads, lines)
     return {Mutation(*(result[name] for name in Mutation._fields)): result for result in results}
 
 
 def main() -> None:
-    """Run the mutations of a seed or of a file, and print those that survive."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--number", type=int, default=100)

@@ -1,4 +1,4 @@
-"""Find the tests nearest to a function, by what imports what."""
+"""Find the tests nearest to a function by imports."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def find_users(sources: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return the files that use each file, looking through what an `__init__` exports of others."""
+    """Return the files that use each file, resolving exports of packages."""
     modules = {f[:-3].replace("/", ".").removesuffix(".__init__"): f for f in sources}
     trees = {file: ast.parse(text) for file, text in sources.items()}
     exports = {
@@ -32,8 +32,8 @@ def find_users(sources: Mapping[str, str]) -> dict[str, set[str]]:
                     for alias in names:
                         packages[alias.asname or alias.name] = f"{module}.{alias.name}"
                         used = resolve(module, alias.name)
-                        yield used if used not in exports else None  # but its attributes, below
-                case ast.Constant(value=str(name)):  # a command, or what a test replaces
+                        yield used if used not in exports else None  # attributes: see below
+                case ast.Constant(value=str(name)):  # a command, or a patched name
                     yield modules.get(f"{name}.__main__") or modules.get(name)
                 case ast.Attribute(value=ast.Name(id), attr=attr) if packages.get(id) in modules:
                     yield resolve(packages[id], attr)
@@ -48,13 +48,13 @@ def find_users(sources: Mapping[str, str]) -> dict[str, set[str]]:
 def distances(
     sources: Mapping[str, str], users: Mapping[str, set[str]], file: str, function: str
 ) -> dict[str, int]:
-    """Return the number of imports between a function and each file that uses it in some way.
+    """Return the number of imports between a function and each file that uses it.
 
-    Files that do not name it, or a function next to it that does, are one further away.
+    Files that do not name it, or a neighbour that names it, are one further away.
     """
     parts = re.split(r"^(?:def|class) ", sources[file], flags=re.MULTILINE)[1:]
     names = [function.split(".")[0]]
-    for name in names:  # which grows
+    for name in names:  # grows in the loop
         inside = {re.match(r"\w+", part)[0] for part in parts if re.search(rf"\b{name}\b", part)}
         names += sorted(inside.difference(names))
     direct = sorted(users.get(file, ()))
@@ -71,7 +71,7 @@ def distances(
 def nearest_tests(
     sources: Mapping[str, str], users: Mapping[str, set[str]], file: str, function: str
 ) -> list[str]:
-    """Return the file itself if it has doctests, and at most six test files, nearest first."""
+    """Return at most six test files, nearest first, after the file itself if it has doctests."""
     path, steps = Path(file), distances(sources, users, file, function)
     mirrors = {f"test_{path.stem}", f"test_{path.parent.name}"}
 

@@ -1,4 +1,4 @@
-"""List the mutations of a source file, draw some from all rooms, and find their lines again."""
+"""List mutations of a file, draw some from all packages, and find their lines again."""
 
 import ast
 import itertools
@@ -9,21 +9,21 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
-#: Share of a room in the mutations of a seed; 1 for the others.
+#: Weights of packages; 1 for others.
 WEIGHTS = {
     "cpc/losses": 4, "cpc/negatives": 4, "cpc/train": 4, "cpc/data": 3, "cpc/estimators": 3,
     "cpc/evaluate": 3, "cpc/results": 3, "experiments/kinds": 3, "experiments/training": 2,
 }  # fmt: skip
-#: Files drawn four times as often as the other files of their room.
+#: Files drawn four times as often as others of their package.
 CRITICAL = re.compile(
     "loss|noise_contrastive|mask|rules|sampler|candidates|checkpoint|loop|step|state|split|recordings"
     "|probe|validation|images|tracker|accuracy|reliable|spread|score|compare"
 )
-#: The laboratory, which no promise depends on.
+#: Benchmarks, which no result depends on.
 SKIPPED = ("experiments/bench/",)
-#: A mutation of such a line could end processes or delete files that are not the tests' own.
+#: Mutating such a line could end other processes or delete other files.
 DANGEROUS = re.compile(r"kill|rmtree|unlink|rlimit|__name__")
-#: The kind of an operator, its text, and what may replace that.
+#: Kind, text and replacements of operators.
 OPERATORS = {
     "Lt": ("comparison", "<", "<=", ">"), "LtE": ("comparison", "<=", "<", ">"),
     "Gt": ("comparison", ">", ">=", "<"), "GtE": ("comparison", ">=", ">", "<"),
@@ -48,7 +48,7 @@ MESSAGES = re.compile(r"\b(UserError|print|warn|warnings|logging|info|warning|er
 
 
 class Mutation(NamedTuple):
-    """A line of a function, the `occurrence`-th there with this text, and what replaces it."""
+    """The `occurrence`-th line with this text in a function, and its replacement."""
 
     kind: str
     file: str
@@ -59,7 +59,7 @@ class Mutation(NamedTuple):
 
 
 def list_mutations(file: str, source: str) -> list[Mutation]:
-    """Return all mutations of a file, even those that leave its bytecode as it is."""
+    """Return all mutations of a file, including those that keep its bytecode."""
     lines, functions, found = source.split("\n"), functions_of_lines(source), []
     for kind, row, start, end, text in _visit(ast.parse(source), lines):
         raw, function = lines[row - 1].encode(), functions[row]
@@ -71,7 +71,6 @@ def list_mutations(file: str, source: str) -> list[Mutation]:
 
 
 def functions_of_lines(source: str) -> dict[int, str]:
-    """Return the dotted name of the innermost function or class of each line, from 1."""
     names = dict.fromkeys(range(1, source.count("\n") + 2), "")
 
     def name_lines(node: ast.AST, outer: str) -> None:
@@ -87,15 +86,15 @@ def functions_of_lines(source: str) -> dict[int, str]:
 
 
 def _rows(lines: list[str], functions: dict[int, str], line: str, function: str) -> list[int]:
-    """Return the rows with this text in functions whose dotted name ends so."""
+    """Return rows with this text in functions with this name."""
     rows = [row for row, text in enumerate(lines, 1) if text.strip() == line]
     return [row for row in rows if f".{functions[row]}".endswith(f".{function}")]
 
 
 def _visit(node: ast.AST, lines: list[str]) -> Iterator[tuple]:
-    """Yield kind, row from 1, first and last byte, and new text of each edit of a node and below.
+    """Yield kind, row, first and last byte, and new text of each edit below a node.
 
-    Not of messages, annotations and imports.
+    Messages, annotations and imports are not edited.
     """
     match node:
         case ast.Import() | ast.ImportFrom() | ast.JoinedStr():
@@ -119,7 +118,6 @@ def _visit(node: ast.AST, lines: list[str]) -> Iterator[tuple]:
 
 
 def _operators(node: ast.AST, lines: list[str]) -> Iterator[tuple]:
-    """Yield replacements of the operators between a node's operands, or before its only one."""
     match node:
         case ast.Compare(left=left, ops=ops, comparators=rest):
             found = zip(ops, [left, *rest], rest, strict=False)
@@ -142,7 +140,7 @@ def _operators(node: ast.AST, lines: list[str]) -> Iterator[tuple]:
 
 
 def _replacements(node: ast.AST, lines: list[str]) -> Iterator[tuple[ast.AST, str, str]]:
-    """Yield parts of a node, the kind of mutation, and the text that replaces the part."""
+    """Yield nodes, the kind of mutation and the replacement."""
 
     def text(part: ast.AST) -> str:
         line = lines[part.lineno - 1].encode()
@@ -176,7 +174,7 @@ def _replacements(node: ast.AST, lines: list[str]) -> Iterator[tuple[ast.AST, st
             yield node, "dropped", "pass"
         case ast.Assign(targets=[ast.Name(id)], value=value):
             if re.search(rf"\b{id}\b", text(value)):
-                yield node, "dropped", "pass"  # the name keeps the value that it has already
+                yield node, "dropped", "pass"  # the name keeps its value
         case ast.Call(func=ast.Name() | ast.Attribute() as func, args=args):
             path, dot, name = text(func).rpartition(".")
             if name in CALLS:
@@ -190,14 +188,13 @@ def _replacements(node: ast.AST, lines: list[str]) -> Iterator[tuple[ast.AST, st
 
 
 def room_of(file: str) -> str:
-    """Return the room of a file: its package below cpc or experiments, or one of these."""
     return "/".join(Path(file).parent.parts[:2])
 
 
 def choose(
     sources: Mapping[str, str], seed: int, number: int, only: Iterable[str] = ()
 ) -> list[Mutation]:
-    """Draw mutations of different lines from all rooms, by their weights, in random order."""
+    """Draw mutations of different lines from all packages by weight, in random order."""
     rooms: dict[str, list[str]] = {}
     for file in sorted(set(only) or sources):
         if not file.startswith(SKIPPED):
@@ -214,7 +211,7 @@ def choose(
 
 
 def _draw(sources: Mapping[str, str], rng: random.Random, number: int) -> Iterator[Mutation]:
-    """Draw a file, then a kind of mutation in it, so that no kind crowds out others."""
+    """Draw a file, then a kind, so that no kind dominates."""
     left = {file: list_mutations(file, source) for file, source in sources.items()}
     while number and any(left.values()):
         files = [file for file in left if left[file]]
@@ -230,7 +227,7 @@ def _draw(sources: Mapping[str, str], rng: random.Random, number: int) -> Iterat
 
 
 def changes_bytecode(source: str, mutation: Mutation) -> bool:
-    """Whether a mutation of a source compiles, and to something else."""
+    """Return whether a mutation compiles to different bytecode."""
     file, row = locate({mutation.file: source}, mutation)
     try:
         mutated = compile(mutate(source, row, mutation), file, "exec", dont_inherit=True)
@@ -240,7 +237,6 @@ def changes_bytecode(source: str, mutation: Mutation) -> bool:
 
 
 def _bytecode(code: CodeType) -> tuple:
-    """Return what a code object computes, without its positions."""
     consts = [
         _bytecode(c) if isinstance(c, CodeType) else (type(c), repr(c)) for c in code.co_consts
     ]
@@ -248,7 +244,7 @@ def _bytecode(code: CodeType) -> tuple:
 
 
 def locate(sources: Mapping[str, str], mutation: Mutation) -> tuple[str, int] | None:
-    """Return the file and the row of a mutation's line, wherever its function is now."""
+    """Return the file and row of a mutation's line, wherever its function is."""
     name = mutation.function
     for file in (mutation.file, *sorted(sources)):
         if mutation.line in sources.get(file, ""):
@@ -260,7 +256,6 @@ def locate(sources: Mapping[str, str], mutation: Mutation) -> tuple[str, int] | 
 
 
 def mutate(source: str, row: int, mutation: Mutation) -> str:
-    """Return a source whose line `row` is the mutated one."""
     lines = source.split("\n")
     lines[row - 1] = lines[row - 1].replace(mutation.line, mutation.mutated)
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Which places are chosen, that a mutation finds its line again, and which tests are near."""
+"""Mutations: chosen places, lines found again, and nearest tests."""
 
 import ast
 
@@ -49,7 +49,7 @@ WANTED = {
 }
 
 
-def test_mutations_of_a_source():
+def test_all_mutations_of_a_source_are_listed():
     found = list_mutations("m.py", SOURCE)
     assert {mutation.mutated for mutation in found} >= WANTED
     for text in ("1 < 2", "__all__", "import a", "Return", "{x"):
@@ -58,7 +58,7 @@ def test_mutations_of_a_source():
         assert mutate(SOURCE, locate({"m.py": SOURCE}, mutation)[1], mutation) != SOURCE
 
 
-def test_a_seed_draws_from_all_rooms():
+def test_seed_draws_from_all_packages():
     sources = {name: SOURCE for name in ("cpc/a.py", "cpc/losses/b.py", "experiments/bench/c.py")}
     chosen = choose(sources, 0, 10)
     assert chosen == choose(sources, 0, 10) != choose(sources, 1, 10)
@@ -70,13 +70,13 @@ def test_a_seed_draws_from_all_rooms():
         assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(SOURCE))
 
 
-def test_equal_bytecode_is_no_mutation():
+def test_equal_bytecode_is_not_a_mutation():
     assert not choose({"cpc/a.py": "if x:\n    y = 0 * -0\n    raise\n".replace("x", "f()")}, 0, 0)
     (chosen,) = choose({"cpc/a.py": "def f(x):\n    x = x\n"}, 0, 5) or [None]
     assert chosen.mutated == "pass"
 
 
-def test_a_replay_finds_the_line_where_it_went():
+def test_replay_finds_moved_lines():
     line = "        return not self.done"
     found = list_mutations("cpc/a.py", SOURCE)
     (mutation,) = {m for m in found if m.mutated == "return  self.done"}
@@ -91,7 +91,7 @@ def test_a_replay_finds_the_line_where_it_went():
     assert locate({"cpc/a.py": twice}, second) == ("cpc/a.py", twice.count("\n") + 1)
 
 
-def test_near_tests_import_the_function():
+def test_nearest_tests_import_the_function():
     sources = {
         "cpc/losses/__init__.py": "from cpc.losses.x import f\nfrom cpc.losses.y import g",
         "cpc/losses/x.py": "def f(): _h()\ndef _h(): pass",

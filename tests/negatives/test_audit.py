@@ -1,4 +1,4 @@
-"""Audits against loops over every pair, closed forms, and samplers with known laws."""
+"""Audits: loops over every pair, closed forms, and samplers with known distributions."""
 
 import json
 
@@ -24,13 +24,12 @@ from cpc.types import Position, UserError
 
 
 def windows(b, t, groups=2):
-    """Positions of b windows of t latents."""
     row = np.arange(b)[:, None]
     return Position(row, np.arange(t)[None], np.zeros((1, 1), int), row % groups)
 
 
-def not_at_the_anchors_time(anchor, candidate, offset):
-    """The rule of facebookresearch/CPC_audio: any window, any time but the anchor's own."""
+def at_other_times(anchor, candidate, offset):
+    """The rule of facebookresearch/CPC_audio: any window, any time but the anchor's."""
     return anchor.time != candidate.time
 
 
@@ -38,10 +37,10 @@ def numbers(rows):
     return {row.name: row.value for row in rows}
 
 
-def test_own_positive_drawn_under_the_rule_of_cpc_audio():
-    """128 of 8 windows of 128 latents: 1 - (1 - 1 / (127 b))^128."""
+def test_accidental_hits_under_the_rule_of_cpc_audio():
+    """128 draws from 8 windows of 128 latents: 1 - (1 - 1 / (127 b))^128."""
     options = {"choose": uniform_draws(128), "num_anchors": 256}
-    got = numbers(audit_rule(not_at_the_anchors_time, windows(8, 128), (1, 8), **options))
+    got = numbers(audit_rule(at_other_times, windows(8, 128), (1, 8), **options))
     predicted = 0.1184
     assert got["accidental_hits_predicted"] == pytest.approx(predicted, abs=5e-5)
     spread = np.sqrt(predicted / got["anchors"])
@@ -49,8 +48,8 @@ def test_own_positive_drawn_under_the_rule_of_cpc_audio():
     assert got["duplicates"] > 0
 
 
-def test_every_pair_by_loops():
-    """A rule of the user's that depends on everything, labels of which some are unknown."""
+def test_audit_rule_equals_loops():
+    """A user's rule that depends on all fields; some labels are unknown."""
     b, t, offsets = 3, 5, (1, 3)
     rng = np.random.default_rng(0)
     labels = rng.integers(-1, 3, (b, t))
@@ -94,7 +93,7 @@ def test_every_pair_by_loops():
 
 
 def test_weights_of_a_sampler():
-    """Two candidates with weights 3 and 1 of 4 draws: (3 + 1)^2 / (9 + 1) = 1.6."""
+    """Two candidates with 3 and 1 of 4 draws: (3 + 1)^2 / (9 + 1) = 1.6."""
 
     def choose(rng, positive, negatives, where):
         ids = jnp.argsort(~where, -1)[:, jnp.array([0, 1, 0, 0])]
@@ -109,7 +108,6 @@ def test_weights_of_a_sampler():
 
 
 def test_anchors_without_a_negative():
-    """One window alone, and negatives of other windows."""
     options = {"labels": np.zeros((1, 6), int), "choose": uniform_draws(3)}
     rule = negatives.excluding_sequence
     got = numbers(audit_rule(rule, windows(1, 6), [1, 2], **options))
@@ -121,8 +119,8 @@ def test_anchors_without_a_negative():
     assert got["false_negatives_predicted"] == 1.0
 
 
-def test_what_is_said_of_negatives_is_of_anchors_that_the_loss_counts():
-    """Windows of 2, 2 and 4 latents: what the last one predicts at late times has no rival."""
+def test_anchors_without_negatives_are_excluded_from_means():
+    """Windows of 2, 2 and 4 latents: late anchors of the last one have no negatives."""
     there = np.arange(4) < np.array([2, 2, 4])[:, None]
     place = [np.broadcast_to(x, there.shape)[there] for x in windows(3, 4)]
     got = numbers(audit_rule(negatives.one_per_sequence, Position(*place), [1]))
@@ -135,7 +133,7 @@ def test_what_is_said_of_negatives_is_of_anchors_that_the_loss_counts():
 
 
 def test_mining_is_audited_with_scores():
-    """Scores that find the positive's label: all of the hardest are false negatives."""
+    """Scores reveal the label: all hardest negatives are false."""
     labels = np.random.default_rng(1).integers(0, 4, (4, 6))
     flat = jnp.asarray(labels.ravel())
 
@@ -153,7 +151,7 @@ def test_mining_is_audited_with_scores():
     assert mixtures["duplicates"] == pytest.approx(10 / 33)
 
 
-def test_several_batches_are_one_mean():
+def test_batches_are_averaged():
     small, large = windows(2, 4), windows(5, 4)
     both = numbers(audit_rule(negatives.excluding_sequence, [small, large], [1]))
     assert both["anchors"] == 3 * 2 + 3 * 5
@@ -165,7 +163,6 @@ def test_several_batches_are_one_mean():
 
 
 def test_many_anchors_are_sampled_in_blocks(monkeypatch):
-    """The sample is of the asked size, without repeats, and the blocks change nothing."""
     seen = []
 
     def scores(batch, anchors, offset):
@@ -180,8 +177,8 @@ def test_many_anchors_are_sampled_in_blocks(monkeypatch):
     assert np.ptp(np.concatenate(seen)) > 300
 
 
-def test_memory_stays_bounded():
-    """A block's matrices have two million entries, however large the batch."""
+def test_block_size_is_bounded():
+    """Each block has at most two million entries."""
     blocks = list(_blocks(jax.random.key(0), 1024 * 128, 100))
     assert {len(rows) for rows, _ in blocks} == {16}
     assert sum(real.sum() for _, real in blocks) == 100
@@ -191,7 +188,7 @@ def softmax_draw(q, shape):
     return jax.jit(lambda rng: jax.random.categorical(rng, jnp.log(jnp.asarray(q)), shape=shape))
 
 
-def test_sampler_beside_its_predictions():
+def test_sampler_agrees_with_its_predictions():
     q = np.array([0.4, 0.3, 0.15, 0.1, 0.05, 0.0])
     labels = np.array([0, 1, 0, 1, 0, 1])
     targets = np.arange(40) % 5
@@ -213,7 +210,7 @@ def test_sampler_beside_its_predictions():
 
 
 def test_weights_of_shared_draws():
-    """Shared draws of ids 0, 0, 1 with q = 2/3, 1/3: weights 1, 1, 2 times 3/2."""
+    """Ids 0, 0, 1 with q = 2/3, 1/3: weights 1, 1, 2 times 3/2."""
     draws, q = np.array([0, 0, 1]), np.array([2, 1])
     got = numbers(audit_sampler(lambda rng: draws, q, np.array([0, 1]), num_rounds=1))
     assert got["effective_negatives"] == pytest.approx(16 / 6)
@@ -223,7 +220,7 @@ def test_weights_of_shared_draws():
     assert got["negatives_mean"] == 3
 
 
-def test_wrong_probabilities_are_seen():
+def test_wrong_probabilities_are_detected():
     draw, targets = softmax_draw(np.array([0.5, 0.25, 0.25]), (20, 10)), np.zeros(20, int)
     got = numbers(audit_sampler(draw, np.array([0.25, 0.25, 0.5]), targets, num_rounds=20))
     assert got["chi_square"] > 100
@@ -245,7 +242,7 @@ def test_age_of_a_queue():
     assert [row.value for row in audit_queue(queue, 12)] == [5, 0.8, 2.0, 5.5, 9.0]
 
 
-def test_audit_finds_the_audit_of_its_arguments():
+def test_audit_dispatches_on_its_arguments():
     place, counts, queue = windows(2, 3), np.array([1, 3]), make_queue(2, 2)
 
     def draw(rng):
@@ -260,7 +257,7 @@ def test_audit_finds_the_audit_of_its_arguments():
         audit(draw)
 
 
-def test_rows_go_into_json_and_onto_the_console():
+def test_rows_are_serializable_and_printable():
     options = {"labels": np.full((1, 3), -1), "choose": uniform_subset(1)}
     rows = audit_rule(negatives.batch, windows(1, 3), [1], **options)
     again = json.loads(json.dumps([row._asdict() for row in rows], allow_nan=False))
@@ -293,7 +290,7 @@ SAMPLER = {"draw": lambda rng: jnp.arange(3), "q": np.ones(3), "targets": np.arr
     ({"draw": lambda rng: jnp.zeros((5, 3), int)}, "do not fit"),
     ({"num_rounds": 0}, "draw at least once"),
 ])  # fmt: skip
-def test_arguments_that_an_audit_cannot_use(change, message):
+def test_invalid_arguments_are_rejected(change, message):
     of_sampler = change.keys() & {*SAMPLER, "num_rounds"}
     with pytest.raises(UserError, match=message):
         (audit_sampler if of_sampler else audit_rule)(**(SAMPLER if of_sampler else RULE) | change)

@@ -1,4 +1,4 @@
-"""Closed forms and what they ask for, against exact arithmetic, brute force and loops."""
+"""Closed forms and their inverses: exact arithmetic, brute force and loops."""
 
 import functools
 import math
@@ -62,8 +62,8 @@ def test_window_equals_golden(name):
 
 
 @pytest.mark.parametrize(("target", "budget"), [(0, 1.39), (10, 0.5), (64, 1.39), (127, 0.13)])
-def test_smallest_window(target, budget):
-    """Against counting: no narrower window meets the budget."""
+def test_smallest_window_equals_counting(target, budget):
+    """Count pairs: no narrower window meets the budget."""
     same = np.exp(-np.arange(128) / 6)
     found = negatives.exclusion_window(same, target, 16, budget)
     for width in range(found.width + 1):
@@ -73,7 +73,7 @@ def test_smallest_window(target, budget):
     assert expected == pytest.approx(found.expected, rel=1e-12)
 
 
-def test_attainable_budget_is_named():
+def test_unattainable_budget_is_reported():
     same = np.exp(-np.arange(128) / 6)
     with pytest.raises(UserError, match=r"0\.543 is attainable, with a window of 18"):
         negatives.exclusion_window(same, 64, 90, 0.01)
@@ -82,7 +82,7 @@ def test_attainable_budget_is_named():
         negatives.exclusion_window(same, 64, 128, 0.01)
 
 
-def test_pools_compared():
+def test_pools_of_batch_and_sequence():
     batch, queue = negatives.compare_pool(64, 1000, 512, 0.01)
     assert batch == negatives.Pool(
         63, pytest.approx(1 - 0.99**63), 64 * 512, 64 * 64 * 512, 0, True
@@ -116,12 +116,12 @@ ONES = np.ones(4)
     (lambda: hit_rate(-0.1, 3), "in one draw is"),
     (lambda: hit_rate(0.1, -1), "num_draws is -1"),
 ])  # fmt: skip
-def test_numbers_out_of_range_are_named(call, match):
+def test_numbers_out_of_range_are_rejected(call, match):
     with pytest.raises(UserError, match=match):
         call()
 
 
-def test_pairs_are_counted_by_lag():
+def test_pair_counts_by_lag():
     labels = np.random.default_rng(0).integers(-1, 3, (4, 9))
     pairs, same = np.zeros(9, int), np.zeros(9, int)
     for row in labels:
@@ -134,7 +134,7 @@ def test_pairs_are_counted_by_lag():
     np.testing.assert_array_equal(counted.same, same)
 
 
-def test_hard_ones_are_counted_among_those_allowed():
+def test_hard_fractions_count_allowed_negatives():
     positive, scores = np.array([0.0, 1.0, 2.0]), np.array([[0.5, -2.0, 9.0]] * 3)
     allowed = np.array([[True, True, False], [True, True, True], [False] * 3])
     for margin, second in ((0.0, 1 / 3), (1.0, 2 / 3)):
@@ -143,7 +143,7 @@ def test_hard_ones_are_counted_among_those_allowed():
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.95])
-def test_the_number_needed_is_the_smallest(rate):
+def test_min_negatives_is_minimal(rate):
     assert negatives.mean_hit_rate(np.array([0.0, 0.5]), 2) == 0.375
     fractions = np.random.default_rng(1).beta(0.5, 3, 100) + 1e-3
     k = negatives.min_negatives_for(fractions, rate)
@@ -154,15 +154,15 @@ def test_the_number_needed_is_the_smallest(rate):
     assert negatives.min_negatives_for(alike, rate) == negatives.min_negatives(0.03, rate)
 
 
-def test_anchors_without_a_hard_one_cap_the_rate():
+def test_anchors_without_hard_negatives_limit_the_rate():
     with pytest.raises(UserError, match=r"50\.0% of the anchors have no hard negative"):
         negatives.min_negatives_for(np.array([0.5, 0.0]), 0.6)
     with pytest.raises(UserError, match="must be between 0 and 1"):
         negatives.min_negatives_for(np.array([0.5, 0.5]), 1.0)
 
 
-def test_anchors_without_negatives_are_left_out():
-    """Their fraction is NaN, as `hard_fractions` gives it."""
+def test_anchors_without_negatives_are_excluded():
+    """Their fraction is NaN, as returned by `hard_fractions`."""
     fractions = np.array([0.05, np.nan, 0.05])
     assert negatives.mean_hit_rate(fractions, 3) == negatives.mean_hit_rate(fractions[::2], 3)
     assert negatives.min_negatives_for(fractions, 0.6) == 18
@@ -184,7 +184,7 @@ def test_equals_naive_twin(several, own):
         assert hits[i, j] == (candidate in np.atleast_1d(targets[i]))
 
 
-def test_other_shapes_are_named():
+def test_other_shapes_are_rejected():
     for targets, candidates in (((3,), (2, 4)), ((3, 2, 1), (4,)), ((3,), (3, 4, 1))):
         with pytest.raises(UserError, match="do not fit"):
             accidental_hits(jnp.zeros(targets, int), jnp.zeros(candidates, int))

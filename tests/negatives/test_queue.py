@@ -1,4 +1,4 @@
-"""The queue against a deque, under jit, and under the rules."""
+"""The queue: a deque as twin, under jit, and with rules."""
 
 import collections
 
@@ -23,7 +23,6 @@ def batch(m, seed):
 
 
 def in_order(queue: Queue):
-    """What the queue holds, oldest first."""
     order = (np.arange(SIZE) + int(queue.cursor)) % SIZE
     return [
         (*np.asarray(queue.keys[i]).tolist(), *(int(p[i]) for p in queue.positions), int(at))
@@ -34,7 +33,7 @@ def in_order(queue: Queue):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_a_deque(seed):
-    """Pushes of fewer latents than the queue holds, as many, and more."""
+    """Pushes of fewer, as many and more latents than the queue holds."""
     batches = np.random.default_rng(seed).permutation([2, 2, 5, 11, 2, 5])
     queue, twin = make_queue(SIZE, 2), collections.deque(maxlen=SIZE)
     shapes = jax.tree.map(lambda x: (x.shape, x.dtype), queue)
@@ -47,13 +46,13 @@ def test_equals_a_deque(seed):
             if where[i]:
                 twin.append(row)
         assert in_order(queue) == list(twin)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), queue) == shapes  # no second compilation
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), queue) == shapes  # not compiled again
     now = np.sort(np.asarray(ages(queue, len(batches))))
     want = [len(batches) - row[-1] for row in twin]
     np.testing.assert_array_equal(now, np.sort(want + [-1] * (SIZE - len(want))))
 
 
-def test_keys_have_no_gradient_and_keep_the_type_of_the_queue():
+def test_keys_have_no_gradient_and_the_dtype_of_the_queue():
     keys, positions, _ = batch(2, 0)
 
     def total(keys):
@@ -65,7 +64,7 @@ def test_keys_have_no_gradient_and_keep_the_type_of_the_queue():
     assert {x.dtype for x in half.positions} == {jnp.dtype("int32")}
 
 
-def test_latents_that_do_not_exist_leave_nothing():
+def test_masked_latents_are_not_stored():
     keys, positions, where = batch(4, 0)
     poisoned = jnp.where(where[:, None], keys, jnp.nan)
     assert 0 < where.sum() < 4
@@ -88,8 +87,8 @@ def test_latents_that_do_not_exist_leave_nothing():
     ],
     ids=lambda x: getattr(x, "name", ""),
 )
-def test_rules_see_other_sequences(rule, allowed):
-    """Four queued latents of sequence 0, times 0 to 3, of two groups, and anchor 0 at time 0."""
+def test_queued_latents_belong_to_other_sequences(rule, allowed):
+    """Queued latents of sequence 0 at times 0 to 3 in two groups; the anchor is 0 at time 0."""
     zeros = jnp.zeros(4, jnp.int32)
     positions = Position(zeros, jnp.arange(4), zeros, jnp.array([0, 1, 0, 1]))
     queue = compiled_push(make_queue(4, 2), jnp.zeros((4, 2)), positions, 0, zeros == 0)
@@ -98,14 +97,14 @@ def test_rules_see_other_sequences(rule, allowed):
     assert int(rule(anchor, there, 1).sum()) == allowed
 
 
-def test_pushed_again_sequences_stay_below_zero():
+def test_sequence_numbers_stay_negative():
     keys, positions, where = batch(4, 3)
     once = compiled_push(make_queue(4, 2), keys, positions, 0, where | True)
     twice = compiled_push(make_queue(4, 2), once.keys, once.positions, 1, where | True)
     np.testing.assert_array_equal(once.positions.sequence, twice.positions.sequence)
 
 
-def test_what_does_not_fit_a_queue():
+def test_invalid_pushes_are_rejected():
     for size, width in ((0, 4), (4, 0)):
         with pytest.raises(UserError, match="both must be 1 or more"):
             make_queue(size, width)

@@ -1,4 +1,4 @@
-"""Rules: every pair of positions, checked one by one."""
+"""Rules, checked for every pair of positions."""
 
 import itertools
 import pydoc
@@ -53,7 +53,7 @@ def expected(name, anchor, candidate, offset):
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)
-def test_every_pair(rule):
+def test_rules_equal_their_definition_for_every_pair(rule):
     for offset in (1, 3):
         allowed = np.asarray(rule(*every_pair(), offset))
         assert allowed.dtype == bool
@@ -71,7 +71,7 @@ def test_only_independent_negatives_are_called_a_bound():
     assert not (one & negatives.same_group).is_bound, "negatives follow the anchor's speaker"
 
 
-def test_sizes_that_do_not_fit_are_named():
+def test_invalid_sizes_are_named():
     for shards in (3, 0, 16):
         with pytest.raises(UserError, match=r"negatives\.shards"):
             negatives.within_shards(shards, 8)
@@ -81,14 +81,14 @@ def test_sizes_that_do_not_fit_are_named():
         negatives.outside_overlap(0)
 
 
-#: Utterance and first sample of some windows of 30 samples, 3 latents each; they end at 25.
+#: Utterance and first sample of windows of 30 samples with 3 latents, which end at sample 25.
 OVERLAPPING = ((0, 0), (0, 0), (0, 9), (0, 10), (0, 21), (0, 40), (1, 0), (1, 29))
 
 
 @pytest.mark.parametrize("wraps", [0, 2**32 - 60], ids=["", "modulo 2^32"])
-def test_the_same_sound_is_no_negative_from_another_window(wraps):
-    """Against sets of samples: frames of others' that share one with the anchor's window."""
-    line = np.array([100, 200]) + wraps  # where utterances begin
+def test_outside_overlap_excludes_shared_samples(wraps):
+    """Compare with sets of samples."""
+    line = np.array([100, 200]) + wraps  # utterance starts
     rows = [(i, t) for i in range(len(OVERLAPPING)) for t in range(3)]
     sample = [line[OVERLAPPING[i][0]] + OVERLAPPING[i][1] + 10 * t for i, t in rows]
     window = [line[OVERLAPPING[i][0]] + OVERLAPPING[i][1] for i, _ in rows]
@@ -112,7 +112,7 @@ def test_the_same_sound_is_no_negative_from_another_window(wraps):
     assert not (negatives.one_per_sequence & rule).is_bound, "another sound may be there twice"
 
 
-def test_the_anchor_itself_is_left_out_and_nothing_else():
+def test_only_the_anchor_itself_is_excluded():
     place = np.arange(4)
     zero = np.zeros(4, int)
     candidates = Position(np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0]), zero, zero)
@@ -124,7 +124,7 @@ def test_the_anchor_itself_is_left_out_and_nothing_else():
     assert rule.allows(anchor, other_lane, 1)[place == 0].tolist() == [True]
 
 
-def test_help_of_a_rule_describes_that_rule():
+def test_each_rule_has_its_docstring():
     docs = {rule.__doc__ for rule in ALL[:5]} | {Rule.__doc__}
     assert len(docs) == 6
     for rule in ALL[:5]:

@@ -1,4 +1,4 @@
-"""Entropy and temperature against 50-digit values, a float64 twin, and over many steps."""
+"""Entropy and temperature: 50-digit values, a float64 twin, and many steps."""
 
 import functools
 import math
@@ -29,7 +29,6 @@ WIDTH = max(len(inputs["scores"]) for _, inputs, _ in ROWS.values())
 
 
 def padded(rows):
-    """Rows of different lengths -> (scores with NaN behind them, where)."""
     where = np.arange(WIDTH) < np.array([len(row) for row in rows])[:, None]
     scores = np.full(where.shape, np.nan, np.float32)
     for out, row in zip(scores, rows, strict=True):
@@ -47,10 +46,7 @@ def expected_of(key):
 
 
 def test_entropy_and_its_slope_equal_golden():
-    """In float32, to its rounding of the greatest entropy, log n.
-
-    dH/dtau by autodiff is Var_p(s) / tau^3; float32 loses digits that are small next to H / tau.
-    """
+    """Tolerances are the float32 rounding of log n, and for dH/dtau of H / tau."""
     differentiate = jax.jit(jax.jacfwd(lambda tau: entropy(SCORES, tau, WHERE)))
     for i, tau in enumerate(TAU):
         value = entropies(SCORES, tau, WHERE)
@@ -69,12 +65,12 @@ def test_negative_weights_equal_golden():
         np.testing.assert_array_equal(got[~where], 0.0)
         for row, kept, name in zip(got, np.asarray(where), names, strict=True):
             want = ROWS[name][2]["negative_weights"][i]
-            # Scores differ by up to 160, and float32 has 7 digits of that, over tau.
+            # Scores differ by up to 160, of which float32 keeps 7 digits, divided by tau.
             np.testing.assert_allclose(row[kept], want, rtol=1e-4, atol=1e-6)
 
 
 def random_scores(seed, spread, clustered):
-    """Rows of different spread; clustered ones have plateaus in their entropy."""
+    """Return rows of different spread; clustered rows have plateaus in their entropy."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(6, 24)) * spread * np.exp(0.3 * rng.normal(size=(6, 1)))
     if clustered:
@@ -84,7 +80,7 @@ def random_scores(seed, spread, clustered):
 
 
 def mean_entropy(scores, tau, where):
-    """A float64 twin: means over the rows that have candidates."""
+    """Return the float64 mean over rows with candidates."""
     values = []
     for row, kept in zip(np.asarray(scores, np.float64), np.asarray(where), strict=True):
         if kept.any():
@@ -94,7 +90,7 @@ def mean_entropy(scores, tau, where):
     return np.mean(values)
 
 
-def test_newton_steps_by_the_slope_of_the_mean_entropy():
+def test_slope_of_the_mean_entropy():
     scores, where = map(jnp.asarray, random_scores(0, 1.0, False))
     value, slope = jax.jvp(lambda x: _mean_entropy(scores, jnp.exp(x), where), (0.5,), (1.0,))
     assert float(slope[0]) == pytest.approx(float(value[1]), rel=1e-4)
@@ -108,9 +104,9 @@ SPREADS = st.sampled_from([1e-2, 1.0, 100.0])
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), FRACTIONS, SPREADS, st.booleans())
-def test_solved_temperature_has_the_mean_entropy(seed, fraction, spread, clustered):
+def test_solved_temperature_has_the_target_entropy(seed, fraction, spread, clustered):
     scores, where = random_scores(seed, spread, clustered)
-    where[seed % 6] &= seed % 2 == 0  # sometimes a row without candidates
+    where[seed % 6] &= seed % 2 == 0  # sometimes without candidates
     target = fraction * np.log(where.sum(-1)[where.any(-1)]).mean()
     tau = solve(jnp.asarray(scores), jnp.float32(target), jnp.asarray(where))
     assert mean_entropy(scores, tau, where) == pytest.approx(target, abs=2e-5)
@@ -118,8 +114,8 @@ def test_solved_temperature_has_the_mean_entropy(seed, fraction, spread, cluster
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), FRACTIONS, SPREADS, st.booleans(), st.floats(-4, 4))
-def test_held_entropy_arrives_and_stays(seed, fraction, spread, clustered, start):
-    """From any start within 10,000 times the scores' spread."""
+def test_held_entropy_converges(seed, fraction, spread, clustered, start):
+    """From starts within a factor of 10,000 of the spread."""
     scores, where = map(jnp.asarray, random_scores(seed, spread, clustered))
     tau = jnp.float32(spread * 10.0**start)
     values = []
@@ -139,7 +135,7 @@ def test_held_temperature_stays_within_bounds():
             tau = bounded(tau, fraction)
             assert 0.5 <= float(tau) <= 2.0
         assert float(tau) == pytest.approx(end, rel=1e-3)
-    low = float(np.float32(0.07))  # not even by rounding
+    low = float(np.float32(0.07))  # rounding included
     assert float(hold_entropy(low, scores, None, 1e-9, low, 2.0)) >= low
     inside = bounded(2.0, 0.5)
     assert 0.5 < float(inside) < 2.0
@@ -147,14 +143,14 @@ def test_held_temperature_stays_within_bounds():
 
 
 @pytest.mark.parametrize("start", [1e4, 1e-4])
-def test_held_temperature_does_not_jump(start):
-    """Four steps by a factor of 2: a start far from the target, or a freak sample, costs little."""
+def test_held_temperature_changes_gradually(start):
+    """Four steps by at most a factor of 2."""
     scores, where = map(jnp.asarray, random_scores(0, 1.0, False))
     factor = float(hold(start, scores, where, 0.5)) / start
     assert max(factor, 1 / factor) == pytest.approx(16, rel=1e-3)
 
 
-def test_nothing_to_hold_changes_nothing_and_nothing_found_has_a_gradient():
+def test_held_temperature_without_candidates_and_gradients():
     nothing = jnp.full((2, 3), jnp.nan), jnp.zeros((2, 3), bool)
     assert float(hold(0.7, *nothing, 0.5)) == pytest.approx(0.7, rel=1e-6)
     scores = jnp.array([[3.0, 1.0, 0.0]])
@@ -162,9 +158,9 @@ def test_nothing_to_hold_changes_nothing_and_nothing_found_has_a_gradient():
         np.testing.assert_array_equal(jax.jit(jax.grad(find))(scores, 0.5), 0.0)
 
 
-def test_target_out_of_reach():
-    """A sentence where values are known, under jit the end of the bracket that comes closest."""
-    scores = jnp.array([[1.0, 1.0, 0.0, -1.0]])  # two greatest: entropy is above log 2
+def test_unreachable_target():
+    """Concrete values raise; under jit the nearest end of the bracket is returned."""
+    scores = jnp.array([[1.0, 1.0, 0.0, -1.0]])  # a tie for the maximum: entropy above log 2
     reach = r"from 1e-06 to 1e\+06 .* above 0\.693147 and below 1\.38629"
     for target, end in ((0.69, 1e-6), (1.39, 1e6)):
         with pytest.raises(UserError, match=reach):
@@ -186,7 +182,7 @@ def test_masked_scores_have_no_gradient(measure):
     assert np.isfinite(value)
     np.testing.assert_array_equal(np.asarray(gradient)[~np.asarray(where)], 0.0)
     assert (np.asarray(gradient)[0, [0, 1, 3]] != 0).all()
-    np.testing.assert_array_equal(np.asarray(gradient)[1:], 0.0)  # none, or one candidate: 0
+    np.testing.assert_array_equal(np.asarray(gradient)[1:], 0.0)  # at most one candidate
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
@@ -216,13 +212,13 @@ def test_bounded_temperature_is_inverted_and_stays_within_bounds():
     assert values == pytest.approx([0.01, 0.1, 1.0], rel=1e-6)
 
 
-def test_a_temperature_may_be_an_array_that_jit_closes_over():
+def test_temperature_may_be_captured_by_jit():
     tau, scores = jnp.float32(0.5), jnp.array([[1.0, 0.0]])
     found = jax.eval_shape(lambda: (entropy(scores, tau), raw_temperature(tau, 0.1, 1.0)))
     assert [x.shape for x in found] == [(1,), ()]
 
 
-def test_numbers_out_of_range_are_named():
+def test_numbers_out_of_range_are_rejected():
     scores = jnp.zeros((2, 2))
     for measure in (entropy, negative_weights):
         for temperature in (0, float("nan"), jnp.array([1.0, 0.0])):

@@ -1,4 +1,4 @@
-"""Ring and gather on 2, 4 and 8 devices against one: losses, scores, gradients upstream."""
+"""Ring and gather reducers on 2, 4 and 8 devices compared with one device."""
 
 import functools
 
@@ -24,11 +24,10 @@ RULES = {
 }
 ANY = any_rule(list(RULES.values()))
 FORMS = {"ring": ring_losses, "gather": gathered_losses}
-FURTHER = 5  # latents of a queue, whose length does not divide by the devices
+FURTHER = 5  # queue length, not divisible by the devices
 
 
 def make_problem(rule="batch", scale=1.0):
-    """Inputs x (b, a, d), parameters upstream of keys and queries, positions, and a queue."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(B, A, D)) * scale
     params = rng.normal(size=(len(OFFSETS) + 1, D, D))
@@ -68,7 +67,6 @@ def compile_form(form, devices, loss, dtype):
 
 @functools.cache
 def evaluate(form, devices, rule="batch", scale=1.0, loss=None, dtype=jnp.float32):
-    """Losses, scores, excess weights, and the gradient by parameters of keys and queries."""
     x, params, queue, anchors, more = make_problem(rule, scale)
     step, mesh = compile_form(form, devices, loss, dtype)
     x, anchors = jax.device_put((x, anchors), batch_sharding(mesh))
@@ -84,10 +82,10 @@ def assert_same(got, want, rtol=2e-5):
 
 @pytest.mark.parametrize(("form", "devices"), [("ring", 4), ("gather", 8)])
 @pytest.mark.parametrize("rule", RULES)
-def test_devices_are_one_under_every_rule(form, devices, rule):
+def test_devices_equal_one_device_under_every_rule(form, devices, rule):
     want = evaluate("one", 1, rule)
     assert want[1].counted.sum() > 0
-    # One row of the queue does not exist, and rules of groups and shards allow few or none.
+    # One queue row is masked; group and shard rules allow few negatives or none.
     assert want[-1][-1].any(-1).sum() == 4 or rule != "batch"
     assert_same(evaluate(form, devices, rule), want)
     assert np.abs(want[-1][0]).min() > 0
@@ -99,10 +97,10 @@ def test_gather_takes_any_loss():
     assert not np.allclose(want[0], evaluate("one", 1)[0])
 
 
-def test_scores_of_ten_thousand():
+def test_huge_scores_are_finite():
     got, want = (evaluate(*form, "group", 100.0) for form in (("ring", 4), ("one", 1)))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got))
-    # A rounding of the scores is 1e-3 here, and so is that of a probability.
+    # Scores, and so probabilities, are rounded to 1e-3 here.
     assert_same(got, want, rtol=3e-3)
 
 
@@ -110,7 +108,7 @@ def test_bfloat16_is_summed_in_float32():
     got, want = (evaluate(*form, dtype=jnp.bfloat16) for form in (("ring", 4), ("one", 1)))
     assert got[0].dtype == np.float32
     assert_same(got[:-1], want[:-1])
-    assert_same(got[-1], want[-1], rtol=2e-2)  # bfloat16 has 8 bits, and parts are rounded
+    assert_same(got[-1], want[-1], rtol=2e-2)  # bfloat16 has 8 bits
 
 
 def outputs_and_positions():
@@ -121,7 +119,7 @@ def outputs_and_positions():
     return CPCOutputs(z, z, predictions), Position(*(jnp.asarray(p, jnp.int32) for p in place))
 
 
-def test_draws_of_negatives_do_not_depend_on_the_devices():
+def test_draws_do_not_depend_on_the_number_of_devices():
     outputs, positions = outputs_and_positions()
     mesh = make_mesh(4)
     outputs = jax.device_put(outputs, batch_sharding(mesh))
@@ -133,8 +131,7 @@ def test_draws_of_negatives_do_not_depend_on_the_devices():
     assert_same(*results)
 
 
-def test_an_option_of_the_loss_is_learned_over_devices():
-    """Keys are gathered; each device adds its anchors' part."""
+def test_options_of_the_loss_have_gradients_on_several_devices():
     outputs, positions = outputs_and_positions()
 
     def found(devices):
@@ -153,7 +150,7 @@ def test_an_option_of_the_loss_is_learned_over_devices():
     assert_same(found(4), found(1))
 
 
-def test_the_ring_begins_where_gathered_gradients_do_not_fit(monkeypatch):
+def test_ring_is_chosen_when_gathered_gradients_do_not_fit(monkeypatch):
     assert not takes_ring(12, 8 * 1024, 512)
     assert takes_ring(12, 64 * 1024, 512)
     outputs, positions = outputs_and_positions()
@@ -170,11 +167,11 @@ def test_the_ring_begins_where_gathered_gradients_do_not_fit(monkeypatch):
     text += [trace()]
     assert ["all_gather" in t for t in text] == [True, False]
     assert ["ppermute" in t for t in text] == [False, True]
-    # A device's 24 anchors against a shard of 24 keys at a time: as many as fit.
+    # 24 anchors of a device against 24 keys at a time just fit.
     assert ["f32[7,24] = dot_general" in t for t in text] == [False, True]
 
 
-def test_what_jax_counts_in_64_bits_stays_in_32(monkeypatch):
+def test_no_64_bit_integers(monkeypatch):
     monkeypatch.setattr("cpc.parallel.reducer.GATHERED_BYTES", 100)
     reducer = make_reducer(make_mesh(2), BATCH_AXIS)
     loss = functools.partial(cpc_loss, rule=negatives.batch, reducer=reducer)
@@ -184,7 +181,7 @@ def test_what_jax_counts_in_64_bits_stays_in_32(monkeypatch):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_sequences_that_do_not_divide_are_one_sentence(form):
+def test_indivisible_sequences_are_rejected(form):
     x, params, _, anchors, _ = make_problem()
     queries = jnp.einsum("bad,kde->kbae", x, params[1:])
     args = queries, x.reshape(-1, D), anchors, jax.tree.map(jnp.ravel, anchors)
@@ -193,8 +190,8 @@ def test_sequences_that_do_not_divide_are_one_sentence(form):
         FORMS[form](*args, plan, make_mesh(3), BATCH_AXIS)
 
 
-def test_shares_of_the_batch_stay_on_their_devices():
-    """As many shards as devices, or more: no latent travels, and the numbers are one device's."""
+def test_shards_stay_on_their_devices():
+    """With at least as many shards as devices no latents are exchanged."""
     mesh = make_mesh(4)
     (z, _, predictions), _ = outputs_and_positions()
     positions = Position.grid(B, A)
@@ -218,7 +215,7 @@ def test_shares_of_the_batch_stay_on_their_devices():
     )
 
 
-def test_axes_that_are_explicit_or_not_there_are_one_sentence():
+def test_explicit_or_missing_axes_are_rejected():
     mesh = jax.make_mesh((4,), ("rows",), devices=tuple(jax.devices()[:4]))
     with pytest.raises(UserError, match=r"axis_types=\(AxisType.Auto,\)"):
         make_reducer(mesh, "rows")

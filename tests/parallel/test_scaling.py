@@ -1,4 +1,4 @@
-"""The numbers that compiled criteria exchange between devices, and their products."""
+"""Numbers exchanged between devices and matrix products of compiled criteria."""
 
 import functools
 import re
@@ -18,7 +18,6 @@ SIZE = {"b": 8, "length": 4, "width": 16, "offsets": 2}
 
 
 def compile_criterion(criterion, p, b, length, width, offsets):
-    """Compile value and gradient of a criterion on p devices."""
     mesh = make_mesh(p)
     place = [jnp.arange(b)[:, None], jnp.arange(length)[None], *jnp.zeros((2, 1, 1), jnp.int32)]
     anchors = Latents(
@@ -42,7 +41,7 @@ def compile_criterion(criterion, p, b, length, width, offsets):
 
 
 def collectives(text):
-    """Return the size of each float matrix that a collective returns, by the collective's name."""
+    """Return the sizes of float matrices by the collective that returns them."""
     found = {}
     pattern = r"= f32\[([\d,]+)\]\S* (all-gather|reduce-scatter|collective-permute|all-reduce)\("
     for shape, name in re.findall(pattern, text):
@@ -53,8 +52,8 @@ def collectives(text):
 
 
 @pytest.mark.parametrize("p", [2, 8])
-def test_gather_moves_keys_once_and_gradients_once(p):
-    """One of each in the whole program, however many offsets: n d numbers, and n d / p."""
+def test_gather_exchanges_keys_and_gradients_once(p):
+    """n d and n d / p numbers, for any number of offsets."""
     found = collectives(compile_criterion(gathered_losses, p, **SIZE).as_text())
     n = SIZE["b"] * SIZE["length"] * SIZE["width"]
     assert found.pop("all-gather") == [n]
@@ -62,8 +61,8 @@ def test_gather_moves_keys_once_and_gradients_once(p):
     assert not found
 
 
-def test_ring_moves_shares():
-    """Three permutes in the loops and one home, each of n d / p numbers, and nothing gathered."""
+def test_ring_exchanges_shares():
+    """Three permutes in the loops and one back, each of n d / p numbers."""
     p = 4
     found = collectives(compile_criterion(ring_losses, p, **SIZE).as_text())
     share = SIZE["b"] * SIZE["length"] * SIZE["width"] // p
@@ -73,11 +72,10 @@ def test_ring_moves_shares():
 @pytest.mark.parametrize(
     ("criterion", "p", "times", "products"), [(gathered_losses, 4, 1, 6), (ring_losses, 4, 4, 8)]
 )
-def test_products_are_the_compilers(criterion, p, times, products):
-    """6 or 8 times anchors by keys by width, to 5 %: the compiler also counts elementwise work.
+def test_flop_equal_the_cost_analysis(criterion, p, times, products):
+    """FLOP are 6 or 8 times anchors, keys and width, to 5 %.
 
-    It counts the body of the ring's loop once. With one offset and all of a device's anchors in
-    one block nothing else loops.
+    The compiler counts elementwise work and loop bodies once; only the ring loops here.
     """
     size = {"b": 8, "length": 8, "width": 512, "offsets": 1}
     counted = compile_criterion(criterion, p, **size).cost_analysis()["flops"]

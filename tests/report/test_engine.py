@@ -15,7 +15,7 @@ SCRIPT = "<script>alert('a & b')</script>"
 
 
 class Page(html.parser.HTMLParser):
-    """What a reader sees; fails on a tag that is closed out of order."""
+    """A parsed page; fails on tags closed out of order."""
 
     def __init__(self, page):
         super().__init__()
@@ -65,7 +65,7 @@ def test_every_text_is_escaped(tmp_path):
     assert page.rows[2] == ["b", "–", "2"]
     assert "<script>" not in (tmp_path / "p.md").read_text()
     stored = json.loads((tmp_path / "p.json").read_text())["sections"][-1]["tables"][0]["rows"]
-    assert [row["nats"] for row in stored] == [1.23456, None]  # all digits
+    assert [row["nats"] for row in stored] == [1.23456, None]  # unrounded
     table = Table("t", frame(), formats={"nats": ".2f"}, strong=[1])
     section = Section("s", tables=[table])
     write_page(tmp_path, "p", "title", "lead", sections=[section], also=("md",))
@@ -74,7 +74,7 @@ def test_every_text_is_escaped(tmp_path):
     assert 'class="strong"' in (tmp_path / "p.html").read_text()
 
 
-def test_a_page_is_one_file_and_always_the_same_bytes(tmp_path):
+def test_page_is_one_reproducible_file(tmp_path):
     section = Section("s", figures=[Figure("f", drawing(), "t", "c")])
     page, again = (
         write_page(tmp_path, "p", "t", "l", sections=[section]).read_text() for _ in range(2)
@@ -85,8 +85,7 @@ def test_a_page_is_one_file_and_always_the_same_bytes(tmp_path):
     assert base64.b64decode(embedded) == (tmp_path / "figures" / "f.png").read_bytes()
 
 
-def test_a_dollar_in_a_name_is_no_mathematics():
-    """Two of them are as many as it takes, whatever stands between."""
+def test_dollars_in_names_are_not_mathematics():
     figure, (axes, powers) = make_figure(2)
     axes.plot([1, 2], label="prices_$_and_$^")
     axes.set_yticks([1, 2], ["a$_$", "$^$"])
@@ -101,7 +100,7 @@ def test_a_dollar_in_a_name_is_no_mathematics():
     assert png == to_png(figure)
 
 
-def test_empty_sections_are_left_out_and_two_figures_of_one_name_refused(tmp_path):
+def test_empty_sections_are_omitted_and_duplicate_figures_rejected(tmp_path):
     page = write_page(tmp_path, "p", "t", "l", sections=[Section("nothing"), Section("s", ["x"])])
     assert "nothing" not in page.read_text()
     assert not (tmp_path / "figures").exists()
@@ -118,13 +117,12 @@ def test_empty_sections_are_left_out_and_two_figures_of_one_name_refused(tmp_pat
         ([-3, True], "number", ["−3", "yes"]),
     ],
 )  # fmt: skip
-def test_columns(values, kind, texts):
+def test_column_kinds_and_texts(values, kind, texts):
     table = Table("t", pd.DataFrame({"x": pd.Series(values, dtype=object)}))
     assert kinds(table) == [kind]
     assert [row[0] for row in cells(table)] == texts
 
 
-def test_names_in_a_table_are_neither_html_nor_cells():
-    """Also where a backslash stands before the bar already."""
+def test_markdown_cells_are_escaped():
     lines = markdown(Table("t", pd.DataFrame({"run": ["<img src=x>", "a|b", "a\\|b", "a\nb"]})))
     assert lines.splitlines()[2:] == ["| &lt;img src=x> |", "| a\\|b |", "| a\\\\\\|b |", "| a b |"]

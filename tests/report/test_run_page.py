@@ -69,14 +69,13 @@ def headline(run, words):
 PHONES = Score("phones", "ru", "frame", "c", "linear", "accuracy", 0.73, 0.72, 0.74, 0.21)
 
 
-def probed(tmp_path, *scores):
+def add_run(tmp_path, *scores):
     (tmp_path / "config.json").write_text("{}")
     write_scores(tmp_path, scores)
     return read_run(tmp_path)
 
 
 def rewrite_lines(workdir, lines):
-    """Replace the lines of metrics.jsonl and remove their checksums."""
     (workdir / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     remove_seals(workdir)
 
@@ -393,7 +392,7 @@ def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
 def test_lower_error_rates_are_better(tmp_path):
     rate = Score("words", "news", "utterance", "c", "ctc", "word error rate", 0.123, 0.11, 0.14,
                  higher_is_better=False, num_test=70)  # fmt: skip
-    run = probed(tmp_path, rate, rate._replace(features="random c", value=0.9, low=0.8, high=0.95))
+    run = add_run(tmp_path, rate, rate._replace(features="random c", value=0.9, low=0.8, high=0.95))
     assert headline(run, AUDIO)[0][0] == "12.3 %"
     table = tables_of(run, AUDIO)["words", "news", "utterance"]
     assert list(table.frame.columns)[2] == "word error rate, %"
@@ -412,13 +411,12 @@ def test_lower_error_rates_are_better(tmp_path):
 WRONG = (None, "a", "7", 3, -1.5, True, 1e308, [], {}, [None], ["a"], {"a": 1})
 
 
-def damaged(value, rng):
-    """Return a copy with one random value replaced or removed."""
+def damage(value, rng):
     keys = [*value] if isinstance(value, dict) else [0] if isinstance(value, list) and value else []
     if not keys or rng.random() < 0.2:
         return rng.choice(np.array([*WRONG, ...], object))
     key = keys[rng.choice(len(keys))]
-    new = damaged(value[key], rng)
+    new = damage(value[key], rng)
     if isinstance(value, list):
         return [new, *value[1:]]
     return {name: one for name, one in {**value, key: new}.items() if one is not ...}
@@ -432,7 +430,7 @@ def test_page_is_written_despite_values_of_wrong_type(finished, tmp_path):
     whole, rng = {name: read_json(workdir / name) for name in names}, np.random.default_rng(0)
     for new in (*[...] * 4, *WRONG[::3]):
         for name, content in whole.items():
-            write_json(workdir / name, damaged(content, rng) if new is ... else new)
+            write_json(workdir / name, damage(content, rng) if new is ... else new)
         write_report(workdir, AUDIO)
 
 
@@ -463,7 +461,7 @@ def test_summary_starts_with_gains_and_names_losses(tmp_path):
         PHONES._replace(task="nats", metric="nats", features="random c", value=1.0), hidden,
         hidden._replace(features="mfcc", value=0.788, low=0.78, high=0.79),
     ]  # fmt: skip
-    run = probed(tmp_path, *scores)
+    run = add_run(tmp_path, *scores)
     first, *others = summary(run, AUDIO)
     assert first == "CPC over untrained: phones +4.8 and +5.0 points, nats nats +1.50 nats."
     (lost,) = [one for one in others if "hidden" in one]
@@ -474,7 +472,7 @@ def test_summary_starts_with_gains_and_names_losses(tmp_path):
     # A loss on another metric of the headline's method is also named.
     five = PHONES._replace(metric="top-5 accuracy", value=0.8, low=0.79, high=0.81)
     better = five._replace(features="mfcc", value=0.9, low=0.89, high=0.91)
-    said = summary(probed(tmp_path, PHONES, five, better), AUDIO)
+    said = summary(add_run(tmp_path, PHONES, five, better), AUDIO)
     assert any("top-5 accuracy" in one and "90.0 % to 80.0 %" in one for one in said)
 
 
@@ -490,7 +488,7 @@ def test_features_worse_than_untrained_come_first(tmp_path, trained, untrained, 
         for name, (value, *ends) in (("c", (*trained, None, None)),
                                      ("random c", (*untrained, None, None)))
     ]  # fmt: skip
-    probed(tmp_path, *scores)
+    add_run(tmp_path, *scores)
     (tmp_path / "config.json").write_text('{"negatives": {"rule": "batch"}}')
     first, line = summary(read_run(tmp_path), AUDIO)[0], closing_lines(tmp_path, AUDIO)[0]
     assert ("own_sequence" in first) is ("own_sequence" in line) is is_worse
@@ -500,7 +498,7 @@ def test_difference_on_one_item_is_inconclusive(tmp_path):
     own = {"low": None, "high": None, "outcomes": Outcomes([38], [100], "one")}
     ours = PHONES._replace(value=0.38, **own)
     other = ours._replace(features="random c", value=0.76, outcomes=Outcomes([76], [100], "one"))
-    (sentence,) = [one for one in summary(probed(tmp_path, ours, other), AUDIO) if "minus" in one]
+    (sentence,) = [one for one in summary(add_run(tmp_path, ours, other), AUDIO) if "minus" in one]
     assert all(word in sentence for word in ("−38.0 points", "one test item"))
     assert "distinguishable" not in sentence
     assert "without an interval" in against_phrase(ours, other, AUDIO)
@@ -520,6 +518,6 @@ def test_infinite_loss_is_reported_as_worse_than_chance(workdir):
 
 @pytest.mark.parametrize("unranked", [(), ("phones",)])
 def test_unranked_tasks_have_no_better_direction(tmp_path, unranked):
-    run = probed(tmp_path, PHONES._replace(metric="nats", higher_is_better=False))
+    run = add_run(tmp_path, PHONES._replace(metric="nats", higher_is_better=False))
     (table,) = score_section.scores_section(run, AUDIO._replace(unranked=unranked)).tables
     assert ("Lower is better" in table.note) is not bool(unranked)

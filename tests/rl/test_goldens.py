@@ -1,4 +1,4 @@
-"""Advantages and losses beside those of rlax and distrax."""
+"""Advantages and losses compared with rlax and distrax."""
 
 import pathlib
 import sys
@@ -17,7 +17,7 @@ META, CASES = load_golden("policy_losses.json")
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_equal_those_of_rlax(name):
+def test_equals_rlax(name):
     params, inputs, outputs = CASES[name]
     clip, of_gae = params["clip"], {key: params[key] for key in ("discount", "lambda_")}
     arrays = {key: jnp.asarray(value) for key, value in inputs.items()}

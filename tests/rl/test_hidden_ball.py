@@ -1,4 +1,4 @@
-"""The hidden ball against a naive twin; what the past tells against all histories."""
+"""The hidden ball: a naive twin and information of all histories."""
 
 import collections
 import math
@@ -14,7 +14,6 @@ from cpc.types import UserError
 
 
 def path_of(column, velocity):
-    """Columns of the ball, row by row, walked as one would say it."""
     path = [column]
     for _ in range(ROWS - 1):
         if not 0 <= column + velocity < COLUMNS:
@@ -36,7 +35,7 @@ def state_of(column, velocity, paddle):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_an_episode_is_what_one_would_walk(variant):
+def test_episode_equals_the_naive_twin(variant):
     step = jax.jit(make_hidden_ball(variant).step)
     rng = np.random.default_rng(0)
     for _ in range(12):
@@ -56,7 +55,7 @@ def test_an_episode_is_what_one_would_walk(variant):
             assert (outcome.observation == picture(variant, row, path[row], paddle)).all()
 
 
-def test_balls_and_paddles_begin_anywhere():
+def test_balls_and_paddles_start_anywhere():
     _, seen = jax.vmap(make_hidden_ball().reset)(jax.random.split(jax.random.key(0), 2000))
     first_row, paddles = np.asarray(seen)[:, :COLUMNS], np.asarray(seen)[:, -COLUMNS:]
     for places in (first_row, paddles):
@@ -64,7 +63,7 @@ def test_balls_and_paddles_begin_anywhere():
         assert np.abs(places.mean(0) - 1 / COLUMNS).max() < 0.03
 
 
-def test_facts_are_what_cannot_be_seen():
+def test_facts_are_hidden():
     environment = make_hidden_ball("seen_again")
     state = state_of(3, 1, 0)
     for row, column in enumerate(path_of(3, 1)):
@@ -87,8 +86,8 @@ def entropy(items):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("offset", [1, 7, 9])
-def test_information_is_that_of_the_histories_of_pictures(variant, offset):
-    """What the past tells is what all pictures up to now tell, whatever they say of a state."""
+def test_information_equals_all_histories(variant, offset):
+    """Computed from all observation histories of a state."""
     pairs = []
     for column in range(COLUMNS):
         for velocity in (-1, 0, 1):

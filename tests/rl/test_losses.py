@@ -1,4 +1,4 @@
-"""Losses of a policy by closed forms of gradients, and by the formulas as others wrote them."""
+"""Policy losses: closed-form gradients and published formulas."""
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ ADVANTAGES = jnp.asarray(RNG.normal(size=(4, 3)), jnp.float32)
 SOME = jnp.asarray(RNG.random((4, 3)) < 0.5)
 
 
-def test_what_ppo_clips():
-    """Good and likelier, bad and less likely: enough; the others go back, and what is near 1."""
+def test_ppo_clips_improvements():
+    """No gradient for good and more likely, or bad and less likely actions."""
     ratio, advantage, loss, slope = jnp.array([
         (1.5, 2.0, -2.4, 0.0), (0.5, 2.0, -1.0, -2.0), (1.5, -2.0, 3.0, 2.0),
         (0.5, -2.0, 1.6, 0.0), (1.1, 2.0, -2.2, -2.0), (0.9, -2.0, 1.8, 2.0),
@@ -25,7 +25,7 @@ def test_what_ppo_clips():
     np.testing.assert_allclose([value, *pull(jnp.ones(6))], [loss, slope], rtol=1e-5, atol=1e-6)
 
 
-def test_clipped_values_as_in_purejaxrl():
+def test_clipped_values_equal_purejaxrl():
     value, old, target = RNG.normal(size=(3, 40)).astype(np.float32)
     clipped = old + (value - old).clip(-0.2, 0.2)
     losses = 0.5 * np.maximum(np.square(value - target), np.square(clipped - target))
@@ -36,7 +36,7 @@ def test_clipped_values_as_in_purejaxrl():
     np.testing.assert_allclose(slope, value - target, rtol=1e-6)
 
 
-def test_an_action_that_is_not_leaves_finite_gradients():
+def test_impossible_actions_have_finite_gradients():
     logits = jnp.array([[0.0, 1.0, -jnp.inf]])
     value, gradient = jax.jit(jax.value_and_grad(lambda logits: entropy(logits).sum()))(logits)
     np.testing.assert_allclose(value, entropy(logits[:, :2])[0], rtol=1e-6)
@@ -54,7 +54,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_what_does_not_count_may_be_nan(name):
+def test_masked_steps_may_be_nan(name):
     x = LOGITS[..., 0]
     plain = LOSSES[name](x, None)
     holed = jnp.where(SOME, x, jnp.nan)
@@ -66,7 +66,7 @@ def test_what_does_not_count_may_be_nan(name):
     assert LOSSES[name](x.astype(jnp.bfloat16), SOME).dtype == jnp.float32
 
 
-def test_constants_get_no_gradient():
+def test_targets_have_no_gradient():
     def total(old, advantages, targets):
         loss = ppo_loss(LOGITS[..., 0], old, advantages, 0.2) + policy_gradient_loss(
             old, advantages
@@ -78,7 +78,7 @@ def test_constants_get_no_gradient():
         np.testing.assert_allclose(gradient, 0, atol=1e-6)
 
 
-def test_bad_input():
+def test_invalid_input_is_rejected():
     with pytest.raises(UserError, match="clip is 0"):
         ppo_loss(ADVANTAGES, ADVANTAGES, ADVANTAGES, 0)
     with pytest.raises(UserError, match="both or neither"):

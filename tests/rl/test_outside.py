@@ -1,4 +1,4 @@
-"""Environments by name, with fakes of the libraries."""
+"""Environments of other libraries by name, with fakes of these libraries."""
 
 import sys
 import types
@@ -13,7 +13,7 @@ from cpc.types import UserError
 
 
 def fake_gymnax(*, are_discrete=True):
-    """A walk to 3 by gymnax's methods: truncated after 5 steps, which `step_env` does not say."""
+    """A walk to 3 with gymnax's interface, truncated after 5 steps."""
 
     def step(key, state, action, params):
         state = state[0] + action, state[1] + 1
@@ -75,7 +75,6 @@ def fake_craftax(asked):
 
 
 def play(environment, actions):
-    """Return the first observation, and the later ones with rewards and ends."""
     state, first = environment.reset(jax.random.key(0))
     found = []
     for action in actions:
@@ -87,7 +86,7 @@ def play(environment, actions):
     return first, found
 
 
-def test_gymnax_says_both_ends(monkeypatch):
+def test_gymnax_terminates_and_truncates(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", fake_gymnax())
     environment = make_environment("gymnax:Walk-v1")
     assert (environment.num_actions, environment.observation_shape) == (2, (2,))
@@ -127,7 +126,7 @@ def test_craftax_without_its_resets(monkeypatch):
     assert values == [(0.25, 2.0, False), (0.25, 2.0, True)]
 
 
-def test_ours_can_be_made_and_others_may_not_be_there(monkeypatch):
+def test_missing_libraries_are_reported(monkeypatch):
     for name in OWN:
         environment = make_environment(name)
         _, observation = environment.reset(jax.random.key(0))
@@ -143,7 +142,7 @@ def test_ours_can_be_made_and_others_may_not_be_there(monkeypatch):
     ("atari", "t_maze, .*gymnax:ID, navix:ID, craftax:ID"), ("gymnax:Wolk-v1", "mean Walk-v1"),
     ("gymnax:xyz", "known are Walk-v1"),
 ])  # fmt: skip
-def test_an_unknown_name(monkeypatch, name, hint):
+def test_unknown_names_are_rejected(monkeypatch, name, hint):
     monkeypatch.setitem(sys.modules, "gymnax", fake_gymnax())
     monkeypatch.setitem(sys.modules, "craftax", fake_craftax([]))
     monkeypatch.setitem(sys.modules, "craftax.craftax_env", types.ModuleType("craftax_env"))

@@ -1,4 +1,4 @@
-"""Advantages by closed forms; their values are those of rlax, see test_goldens.py."""
+"""Advantages by closed forms; `test_goldens` compares them with rlax."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ def draw(seed=0, t=12, b=3, ends=0.2):
     return rewards, values, rng.random((t, b)) < ends, rng.normal(size=b).astype(np.float32)
 
 
-def test_nothing_comes_back_over_a_reset():
+def test_advantages_stop_at_resets():
     rewards, values, _, last_value = draw()
     is_last = np.zeros(rewards.shape, bool)
     is_last[4, 1] = True
@@ -26,7 +26,7 @@ def test_nothing_comes_back_over_a_reset():
     np.testing.assert_allclose(after[4, 1], rewards[4, 1] - values[4, 1], rtol=1e-6)
 
 
-def test_what_comes_out_is_a_constant_in_float32():
+def test_advantages_are_float32_constants():
     rewards, values, is_last, last_value = map(jnp.asarray, draw())
 
     def total(rewards, values, last_value):

@@ -1,4 +1,4 @@
-"""Many environments as one: who ends begins anew, and who does not goes on."""
+"""Vectorized environments: ended ones restart, others continue."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from cpc.types import UserError
 
 
 def lottery():
-    """The state is a number drawn at the reset; an action of 1 ends the episode."""
+    """The state is a random number from the reset; action 1 ends the episode."""
 
     def reset(key):
         ticket = jax.random.randint(key, (), 0, 2**30)
@@ -22,7 +22,7 @@ def lottery():
     return Environment(reset, step, 2, (2,))
 
 
-def test_by_default_it_is_auto_reset():
+def test_default_equals_auto_reset():
     environment = make_t_maze(2, max_steps=5)
     many = side_by_side(environment, 6)
     states, pictures = many.reset(jax.random.key(0))
@@ -48,7 +48,7 @@ def six():
 
 
 @pytest.mark.parametrize("ends", [[], [1], [0, 4], [1, 2, 4], [0, 1, 2, 3, 4, 5]])
-def test_who_ends_takes_a_start_in_turn(ends, six):
+def test_ended_environments_share_resets_in_turn(ends, six):
     many = six
     (before, _), _ = many.reset(jax.random.key(0))
     actions = jnp.zeros(6, jnp.int32).at[jnp.array(ends, jnp.int32)].set(1)
@@ -64,19 +64,19 @@ def test_who_ends_takes_a_start_in_turn(ends, six):
     np.testing.assert_array_equal(after[goes_on], before[goes_on])
     starts = [int(after[i]) for i in ends]
     assert not set(starts) & set(before.tolist())
-    assert len(set(starts)) == min(len(ends), 2)  # shared only when there are too few
+    assert len(set(starts)) == min(len(ends), 2)  # shared if there are too few
     assert starts[::2] == starts[:1] * len(starts[::2])
     assert starts[1::2] == starts[1:2] * len(starts[1::2])
 
 
-def test_starts_are_of_the_key(six):
+def test_starts_depend_on_the_key(six):
     states, _ = six.reset(jax.random.key(0))
     ends = jnp.ones(6, jnp.int32)
     found = [int(six.step(jax.random.key(seed), states, ends)[0][0][0]) for seed in (1, 1, 2)]
     assert found[0] == found[1] != found[2]
 
 
-def test_numbers_that_cannot_be():
+def test_invalid_numbers_are_rejected():
     for num, num_resets in ((0, None), (4, 0), (4, 5)):
         with pytest.raises(UserError, match="at least one of each"):
             side_by_side(lottery(), num, num_resets)

@@ -1,4 +1,4 @@
-"""The T-maze against a twin in numpy."""
+"""The T-maze compared with a NumPy twin."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,6 @@ from cpc.types import UserError
 
 
 class Twin:
-    """One episode, told step by step."""
-
     def __init__(self, cue, length, max_steps, seen_again):
         self.cue, self.length, self.max_steps, self.seen_again = cue, length, max_steps, seen_again
         self.x, self.y, self.time = 0, 1, 0
@@ -65,12 +63,12 @@ def test_equals_its_twin(length, max_steps, seen_again):
         np.testing.assert_array_equal(picture, twin.picture())
         assert picture.shape == environment.observation_shape
     assert 8 < cues.count("up") < 32
-    # Rewards of both arms, none of both, and episodes that ran out of time.
+    # Both rewards, none, and episodes that ran out of time.
     assert {(1.0, False, 0), (1.0, False, 2), (0.0, False, 0), (0.0, False, 2)} <= seen
     assert (0.0, True, 1) in seen
 
 
-def test_many_at_once_begin_again():
+def test_vectorized_mazes_restart():
     environment = auto_reset(make_t_maze(2, max_steps=5))
     keys = jax.random.split(jax.random.key(0), 8)
     states, _ = jax.vmap(environment.reset)(keys)
@@ -83,12 +81,12 @@ def test_many_at_once_begin_again():
         states, jax.random.split(jax.random.key(1), 40)
     )
     is_lit = outcomes.observation[..., CUE].sum((-1, -2))
-    np.testing.assert_array_equal(is_lit, outcomes.is_last)  # in first pictures, and there only
+    np.testing.assert_array_equal(is_lit, outcomes.is_last)  # only in first observations
     assert outcomes.is_last.sum() >= 8 * 40 // 5
     assert outcomes.observation.dtype == outcomes.reward.dtype == jnp.float32
 
 
-def test_a_maze_that_cannot_be_solved():
+def test_unsolvable_mazes_are_rejected():
     for length, max_steps in ((0, 9), (3, 4)):
         with pytest.raises(UserError, match="cannot be solved"):
             make_t_maze(length, max_steps=max_steps)

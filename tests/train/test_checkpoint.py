@@ -44,7 +44,6 @@ def largest_file(directory):
 
 
 def flip_a_bit(directory):
-    """Flip a bit in the middle of the largest array file."""
     path = largest_file(directory / "state")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0x10

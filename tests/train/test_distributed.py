@@ -196,8 +196,6 @@ def test_local_launch_listens_only_on_loopback():
 
 @contextlib.contextmanager
 def serve_reply(reply):
-    """Yield the port of a server that sends `reply` on each connection."""
-
     def answer():
         with contextlib.suppress(OSError):
             while True:
@@ -279,7 +277,6 @@ def test_loop_reports_steps_waits_and_pauses(tmp_path, monkeypatch):
 
 
 def start_python(*words):
-    """Start Python with its stderr in a pipe."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, *words], **quiet)
 
