@@ -193,7 +193,7 @@ def test_values_that_cannot_be(settings, words):
 
 def test_files_need_a_path_two_words_and_neighbours(tmp_path):
     (tmp_path / "a.txt").write_text("one. one. one.")
-    for path, mistake in (("", r"data\.path"), (str(tmp_path), "a vocabulary of 1 words")):
+    for path, mistake in (("", r"data\.path"), (str(tmp_path), r"vocabulary .*got 1 words")):
         with pytest.raises(UserError, match=mistake):
             load_data(tiny(**{"data.source": "files", "data.path": path}), str)
     with pytest.raises(UserError, match="no document has two sentences"):
