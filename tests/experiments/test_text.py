@@ -186,7 +186,7 @@ def test_invalid_settings_are_rejected(settings, words):
 
 def test_unusable_text_files_are_rejected(tmp_path):
     (tmp_path / "a.txt").write_text("one. one. one.")
-    for path, mistake in (("", r"data\.path"), (str(tmp_path), "a vocabulary of 1 words")):
+    for path, mistake in (("", r"data\.path"), (str(tmp_path), r"vocabulary .*got 1 words")):
         with pytest.raises(UserError, match=mistake):
             load_data(tiny(**{"data.source": "files", "data.path": path}), str)
     with pytest.raises(UserError, match="fewer than two sentences"):

@@ -1,1 +1,1 @@
-"""Text: files of words to packed tokens, sentences and documents."""
+"""Text data: tokenizer, packs of tokens, and corpora of sentences and documents."""

@@ -1,4 +1,4 @@
-"""Text as numbers: a vocabulary, tokens on the disk, and where sentences and documents begin."""
+"""Corpora of word ids with sentence and document boundaries, and their splits."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,37 +10,37 @@ from jaxtyping import Bool, Float, Int, UInt64
 from cpc.data.text.tokenizer import tokenize
 from cpc.types import UserError
 
-#: The word of all that is not in the vocabulary, id 0.
+#: Placeholder for words outside the vocabulary, with id 0.
 UNKNOWN = "<unk>"
-#: Words of a sentence that two texts have by copying, hardly by chance.
+#: Shorter sentences may occur in two texts by chance, and do not count as copies.
 MIN_COPIED_WORDS = 8
 
 
 class Vocabulary(NamedTuple):
-    """Words by id; ids fall in frequency from 1 on."""
+    """Words by id, in order of decreasing frequency from id 1."""
 
     words: tuple[str, ...]
-    """Id -> word; id 0 is `<unk>`."""
+    """Word of each id; id 0 is `<unk>`."""
     counts: np.ndarray
-    """int64, of each word in the text that it was made from; of id 0 what was cut."""
+    """int64 count of each word in the source text; that of id 0 counts the unknown words."""
 
 
 class Corpus(NamedTuple):
-    """A text, its tokens on the disk until they are touched."""
+    """A text as word ids, whose tokens may be memory-mapped."""
 
     tokens: np.ndarray
-    """int32 (n,), ids of words, one sentence after the other."""
+    """int32 (n,): word ids of consecutive sentences."""
     sentence_starts: np.ndarray
-    """int64 (sentences + 1,): sentence i is tokens[starts[i]:starts[i + 1]], and none is empty."""
+    """int64 (sentences + 1,): sentence i is tokens[starts[i]:starts[i + 1]], which is not empty."""
     document_starts: np.ndarray
-    """int64 (documents + 1,): document j is the sentences from starts[j] to starts[j + 1]."""
+    """int64 (documents + 1,): document j contains the sentences from starts[j] to starts[j + 1]."""
     vocabulary: Vocabulary
     skipped: list[tuple[str, str]]
-    """(file, reason) of each that was left out."""
+    """(file, reason) of all files that are left out."""
 
 
 def index_of(vocabulary: Vocabulary) -> dict[str, int]:
-    """Return word -> id.
+    """Return the ids of a vocabulary by word.
 
     >>> index_of(Vocabulary(("<unk>", "the"), np.array([0, 7])))
     {'<unk>': 0, 'the': 1}
@@ -49,14 +49,14 @@ def index_of(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def encode(words: Sequence[str], index: Mapping[str, int]) -> Int[np.ndarray, " n"]:
-    """Return the ids of words, 0 for those that the index lacks."""
+    """Return the ids of words, which are 0 for words outside the index."""
     return np.fromiter((index.get(word, 0) for word in words), np.int32, len(words))
 
 
 def pad_sentences(
     sentences: Sequence[Int[np.ndarray, " _"]], max_words: int
 ) -> Int[np.ndarray, "sentences w"]:
-    """Return the first words of each sentence, filled up with -1.
+    """Cut sentences to their first `max_words` words, or pad them with -1.
 
     >>> pad_sentences([np.array([4, 5]), np.array([6, 7, 8, 9])], 3)
     array([[ 4,  5, -1],
@@ -71,7 +71,7 @@ def pad_sentences(
 def encode_sentences(
     texts: Sequence[str], words: Sequence[str], max_words: int, *, lowercase: bool = True
 ) -> Int[np.ndarray, "sentences w"]:
-    """Return the ids of the words of prose, a sentence a text, filled up with -1.
+    """Return the word ids of texts with one sentence each, cut or padded with -1.
 
     >>> encode_sentences(["The cat.", "A cat sat"], ["<unk>", "the", "cat"], 2)
     array([[1, 2],
@@ -79,12 +79,12 @@ def encode_sentences(
     """
     index = {word: number for number, word in enumerate(words)}
     tokens = [tokenize(text, lowercase=lowercase) for text in texts]
-    found = [[word for word in one if word[0].isalnum()] for one in tokens]
-    return pad_sentences([encode(one, index) for one in found], max_words)
+    sentences = [[word for word in one if word[0].isalnum()] for one in tokens]
+    return pad_sentences([encode(one, index) for one in sentences], max_words)
 
 
 def count_words(corpus: Corpus, chunk: int = 1 << 24) -> Int[np.ndarray, " v"]:
-    """Return how often each word of the vocabulary occurs among a corpus's own tokens."""
+    """Count the occurrences of each vocabulary word in the tokens of a corpus."""
     counts = np.zeros(len(corpus.vocabulary.words), np.int64)
     for first in range(0, len(corpus.tokens), chunk):
         counts += np.bincount(corpus.tokens[first : first + chunk], minlength=len(counts))
@@ -92,7 +92,7 @@ def count_words(corpus: Corpus, chunk: int = 1 << 24) -> Int[np.ndarray, " v"]:
 
 
 def describe_corpus(corpus: Corpus) -> str:
-    """Return the sizes of a text, for a console's line about data.
+    """Return a line about the sizes of a corpus, for the console.
 
     >>> words = Vocabulary(("<unk>", "a"), np.array([1, 5]))
     >>> describe_corpus(Corpus(np.ones(6, int), np.array([0, 4, 6]), np.array([0, 2]), words, []))
@@ -107,14 +107,14 @@ def describe_corpus(corpus: Corpus) -> str:
 
 
 def documents_of(corpus: Corpus) -> Int[np.ndarray, " sentences"]:
-    """Return the document of each sentence."""
+    """Return the document index of each sentence."""
     return np.repeat(np.arange(len(corpus.document_starts) - 1), np.diff(corpus.document_starts))
 
 
 def select_sentences(corpus: Corpus, mask: Bool[np.ndarray, " sentences"]) -> Corpus:
-    """Return the sentences of a mask; what a gap parts becomes documents of their own.
+    """Select sentences by a mask, and split documents at gaps.
 
-    Tokens are copied to memory, except where the sentences lie in one piece. The vocabulary stays.
+    Tokens are copied to memory unless the sentences are contiguous. The vocabulary is unchanged.
     """
     kept = np.flatnonzero(mask)
     document = documents_of(corpus)[kept]
@@ -140,33 +140,35 @@ def split_sentences(
     seed: int = 0,
     block_sentences: int = 100,
 ) -> tuple[Corpus, Corpus, Corpus]:
-    """Return the parts to train, validate and test on: blocks of neighbouring sentences, by hash.
+    """Split a corpus into training, validation and test parts by hashing blocks of sentences.
 
-    Text that is added at the end moves no block, and no document is mixed with another. UserError
-    if a part that should have sentences has none.
+    Blocks consist of consecutive sentences of one document. Appending text does not move blocks.
+
+    Raises:
+        UserError: a part with a positive fraction is empty.
     """
     document = documents_of(corpus)
-    place = np.arange(len(document)) - corpus.document_starts[document]
-    draws = hash_uniform(seed, document, place // block_sentences)
+    position = np.arange(len(document)) - corpus.document_starts[document]
+    draws = hash_uniform(seed, document, position // block_sentences)
     masks = draws >= valid + test, draws < valid, (draws >= valid) & (draws < valid + test)
-    names, wanted = ("train", "validate", "test"), (1 - valid - test, valid, test)
-    for name, mask, fraction in zip(names, masks, wanted, strict=True):
+    names, fractions = ("training", "validation", "test"), (1 - valid - test, valid, test)
+    for name, mask, fraction in zip(names, masks, fractions, strict=True):
         if fraction > 0 and not mask.any():
             raise UserError(
-                f"a text of {len(document):,} sentences leaves none to {name} on: give more text "
-                f"or a larger part (they are cut into blocks of {block_sentences} sentences)"
+                f"{name} part of {len(document):,} sentences in blocks of {block_sentences} is "
+                "empty: give more text or a larger fraction"
             )
-    train, of_valid, of_test = (select_sentences(corpus, mask) for mask in masks)
-    return train, of_valid, of_test
+    train, validation, tested = (select_sentences(corpus, mask) for mask in masks)
+    return train, validation, tested
 
 
 def split_for_training(
     corpus: Corpus, *, test: float | int, seed: int, block_sentences: int = 100
 ) -> tuple[Corpus, Corpus, int]:
-    """Return the text to train on, the text to test on, and how many copies training left out.
+    """Return the training text, the test text, and the number of copies that were removed.
 
-    Split by `split_sentences`, without sentences of the test text in the other, whose vocabulary
-    both have.
+    The text is split by `split_sentences`, and sentences of the test text are removed from the
+    training text, whose vocabulary both have.
     """
     train, _, tested = split_sentences(
         corpus, valid=0, test=test, seed=seed, block_sentences=block_sentences
@@ -177,7 +179,7 @@ def split_for_training(
 
 
 def fit_vocabulary(train: Corpus, *others: Corpus) -> list[Corpus]:
-    """Return the texts with the vocabulary of the first, by decreasing count.
+    """Return texts encoded with the vocabulary of the first, in order of decreasing count.
 
     Words that the first text lacks become `<unk>` in the others. Tokens are copied to memory.
 
@@ -199,29 +201,32 @@ def fit_vocabulary(train: Corpus, *others: Corpus) -> list[Corpus]:
 
 
 def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:
-    """Return the text to train on without sentences of the test text, and how many it had.
+    """Remove sentences of the test text from the training text; also return their number.
 
-    Sentences of fewer than `MIN_COPIED_WORDS` words stay. UserError if none is left.
+    Sentences of fewer than `MIN_COPIED_WORDS` words are kept.
+
+    Raises:
+        UserError: all training sentences are in the test text.
     """
     tested = {sentence for sentence in _long_sentences(test) if sentence}
     mask = np.array([sentence not in tested for sentence in _long_sentences(train)], bool)
     if not mask.any():
         raise UserError(
-            f"all {len(mask):,} sentences to train on are also in the test text: give other text"
+            f"all {len(mask):,} training sentences are also in the test text: give other text"
         )
     num_copies = int((~mask).sum())
     return (select_sentences(train, mask) if num_copies else train), num_copies
 
 
 def _long_sentences(corpus: Corpus) -> Iterator[bytes]:
-    """Yield the tokens of each sentence as bytes, none for short ones."""
+    """Yield the tokens of each sentence as bytes, which are empty for short sentences."""
     for start, stop in itertools.pairwise(corpus.sentence_starts.tolist()):
         is_long = stop - start >= MIN_COPIED_WORDS
         yield corpus.tokens[start:stop].tobytes() if is_long else b""
 
 
 def hash_uniform(seed: int, *columns: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Return numbers in [0, 1) that depend on the seed and columns alone (splitmix64's mixing).
+    """Hash the seed and columns to numbers in [0, 1) with the mixing function of splitmix64.
 
     >>> hash_uniform(0, np.array([1, 2, 1])).round(3)
     array([0.567, 0.591, 0.567])
@@ -233,7 +238,7 @@ def hash_uniform(seed: int, *columns: Int[np.ndarray, " n"]) -> Float[np.ndarray
 
 
 def mix_bits(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """Return values in which each bit depends on all bits of the given ones (splitmix64)."""
+    """Mix values so that each bit of the result depends on all bits (splitmix64)."""
     state = values + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -243,10 +248,11 @@ def mix_bits(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
 def keep_probabilities(
     counts: Int[np.ndarray, " v"], threshold: float | int = 1e-4
 ) -> Float[np.ndarray, " v"]:
-    """Return how probably a word survives subsampling: min(1, (sqrt(f / t) + 1) t / f).
+    """Return the probability to keep each word in subsampling, min(1, (sqrt(f / t) + 1) t / f).
 
-    f is the word's share of all words. That is word2vec's own code (and gensim's), which keeps a
-    little more than the 1 - sqrt(t / f) of its paper drops (Mikolov et al. 2013, eq. 5).
+    f is the frequency of the word and t the `threshold`. This follows the code of word2vec and
+    gensim, which keeps slightly more words than the paper, where 1 - sqrt(t / f) are dropped
+    (Mikolov et al. 2013, eq. 5).
 
     >>> keep_probabilities(np.array([0, 990_000, 9_900, 100])).round(4)
     array([1.    , 0.0102, 0.1106, 1.    ])
@@ -259,5 +265,5 @@ def keep_probabilities(
 def subsample(
     tokens: Int[np.ndarray, " n"], keep: Float[np.ndarray, " v"], *key: int
 ) -> Bool[np.ndarray, " n"]:
-    """Return which tokens survive, given `keep_probabilities`; the key is of whole numbers."""
+    """Sample a mask of tokens with their `keep_probabilities`, seeded by the integers `key`."""
     return np.random.default_rng(key).random(len(tokens)) < keep[tokens]

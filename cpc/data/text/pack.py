@@ -1,4 +1,4 @@
-"""A folder of text packed once: int32 tokens with the bounds of sentences and documents."""
+"""Packs of text folders: int32 tokens with the bounds of sentences and documents."""
 
 import hashlib
 import itertools
@@ -28,22 +28,22 @@ from cpc.data.walk import (
 from cpc.files import file_crc32, read_sealed, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
 
-#: Change it when the tokenizer or the format does.
+#: Increment this if the tokenizer or the format changes.
 VERSION = 5
 TOKENS, SENTENCES, DOCUMENTS = "tokens.int32", "sentences.int64", "documents.int64"
 VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
-#: Endings of prose in formats that are not read, which are listed.
+#: Suffixes of unsupported text formats, which are listed in `skipped`.
 PROSE = {".doc", ".docx", ".htm", ".html", ".md", ".odt", ".pdf", ".rst", ".rtf", ".tex"}
-#: Tokens that are in memory at a time when ids are brought to their final order.
+#: Number of tokens in memory while ids are ranked.
 CHUNK_TOKENS = 1 << 22
-#: Consecutive words that are compared at a time: long enough that two authors share few.
+#: Length of the compared windows, long enough that different authors share few.
 WINDOW_WORDS = 8
-#: A document with more of its windows in larger documents is a copy.
+#: A document is a copy if larger documents contain more than this fraction of its windows.
 MAX_SHARED = 0.5
-#: Documents with fewer different windows are compared as wholes only.
+#: Documents with fewer distinct windows are only compared as a whole.
 MIN_WINDOWS = 16
-#: Windows of the whole text that are kept at most, about: of a larger text, every second, every
-#: fourth and so on, chosen by their content.
+#: Approximate maximum number of windows; larger texts are sampled by content, every second, fourth
+#: and so on.
 MAX_WINDOWS = 1 << 22
 
 
@@ -58,22 +58,22 @@ def read_text_folder(
     max_vocabulary: int = 0,
     max_skipped_fraction: float = 0.1,
 ) -> Corpus:
-    """Return the text of a file, or of the .txt files of a folder, from a pack made in `out`.
+    """Read a text file, or the .txt files of a folder, through a pack in `out`.
 
-    A file is a document. One that contains mostly the text of a larger one is left out and listed,
-    so that no text is on both sides of a split. `out` gets a folder for these files (paths, sizes
-    and times of change) and options, which is used again while both stay and its checksums are
-    right. Only the vocabulary needs to fit into memory.
+    Each file is a document. Documents that are mostly contained in a larger one are listed in
+    `skipped`, so that splits do not share text. The pack is reused while the files (paths, sizes
+    and modification times) and options are unchanged and its checksums are correct. Only the
+    vocabulary needs to fit into memory.
 
     Args:
-        path: a file of any name, or a folder of .txt files at any depth.
-        out: the folder of packs, such as `cache_dir() / "packs"`.
+        path: a file with any suffix, or a folder with .txt files at any depth.
+        out: folder of packs, such as `cache_dir() / "packs"`.
         log: called with lines of progress.
-        form: "prose", or "lines" of words between white space (`tokenizer`).
-        lowercase: whether upper case becomes lower case.
-        min_count: a word that occurs less often becomes `<unk>`.
-        max_vocabulary: words that are kept at most, `<unk>` aside; the most frequent. 0: all.
-        max_skipped_fraction: of the files that may be no text.
+        form: "prose", or "lines" of words separated by whitespace (see `tokenizer`).
+        lowercase: whether to convert upper case to lower case.
+        min_count: rarer words become `<unk>`.
+        max_vocabulary: number of most frequent words to keep, without `<unk>`; 0 keeps all.
+        max_skipped_fraction: largest fraction of unreadable files that is accepted.
     """
     path, out = Path(path).expanduser(), Path(out)
     found = find_texts(path)
@@ -101,11 +101,11 @@ def read_text_folder(
 
 
 def find_texts(path: Path) -> Found:
-    """Return the files of text at a path, sorted, and the reasons for files that are left out."""
+    """Return the sorted text files at a path, and the files left out with reasons."""
     if path.is_file():
         return Found([path], [], [])
     if not path.is_dir():
-        raise UserError(f"there is no file or folder {printable(path)}: give one of text")
+        raise UserError(f"{printable(path)} does not exist: pass a text file or a folder")
     found = find_data(path, {".txt"}, NO_DATA - PROSE, "convert it to .txt in utf-8")
     if not found.files:
         raise UserError(f"no text in {printable(path)}: looked for .txt files at any depth")
@@ -115,7 +115,7 @@ def find_texts(path: Path) -> Found:
 def write_pack(
     folder: Path, path: Path, found: Found, key: str, options: dict[str, Any], log: Log
 ) -> None:
-    """Write tokens, bounds, vocabulary and a sealed index of them into a folder."""
+    """Write tokens, bounds, vocabulary and a sealed index into a folder."""
     log(f"packing the text of {len(found.files):,} files of {printable(path)} in {folder.parent}")
     ids: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     raw = folder / "raw.int32", folder / "raw.int64"
@@ -142,7 +142,7 @@ def write_pack(
 
 
 class Document(NamedTuple):
-    """A file that was written, and its first and last (excluded) word and sentence."""
+    """A packed file, with the start and stop of its words and sentences."""
 
     file: Path
     words: tuple[int, int]
@@ -157,21 +157,21 @@ def write_documents(
     options: dict[str, Any],
     log: Log,
 ) -> tuple[list[Document], list[Skipped]]:
-    """Write tokens by provisional ids, and bounds; return documents and files left out."""
-    is_end = bytearray()  # of each id, whether it is the end of a sentence and no word
+    """Write tokens with provisional ids, and bounds; return the documents and skipped files."""
+    is_end = bytearray()  # whether each id is a sentence end instead of a word
     documents, skipped = [], []
     with raw.open("w+b") as tokens, bounds.open("w+b") as sentences:
         for file in files:
-            here = tokens.tell(), sentences.tell()
+            starts = tokens.tell(), sentences.tell()
             try:
                 write_document(file, tokens, sentences, ids, is_end, options)
-                if tokens.tell() == here[0]:
-                    raise UserError(f"{printable(file)} holds no words")
-                words = here[0] // 4, tokens.tell() // 4
-                documents.append(Document(file, words, (here[1] // 8, sentences.tell() // 8)))
+                if tokens.tell() == starts[0]:
+                    raise UserError(f"{printable(file)} has no words")
+                words = starts[0] // 4, tokens.tell() // 4
+                documents.append(Document(file, words, (starts[1] // 8, sentences.tell() // 8)))
             except (UserError, OSError) as error:
-                for stream, place in zip((tokens, sentences), here, strict=True):
-                    stream.seek(place)
+                for stream, start in zip((tokens, sentences), starts, strict=True):
+                    stream.seek(start)
                     stream.truncate()
                 skipped.append((printable(file), str(error)))
                 log(f"skipped: {error}")
@@ -181,23 +181,24 @@ def write_documents(
 def leave_out_copies(
     tokens: np.ndarray, documents: list[Document]
 ) -> tuple[list[Document], list[Skipped]]:
-    """Return the documents that are no copies of others, and (name, reason) of the copies."""
+    """Return the documents without copies, and (name, reason) of the copies."""
     copies = find_copied_documents(tokens, [0, *(one.words[1] for one in documents)])
     skipped = []
     for number, (other, share) in sorted(copies.items()):
-        name, whole = (printable(documents[one].file) for one in (number, other))
-        how = "is a copy of" if share == 1 else f"shares {share:.0%} of its text with"
-        skipped.append((name, f"{name} {how} {whole}: left out"))
+        name, original = (printable(documents[one].file) for one in (number, other))
+        relation = "is a copy of" if share == 1 else f"shares {share:.0%} of its text with"
+        skipped.append((name, f"{name} {relation} {original}: left out"))
     return [one for number, one in enumerate(documents) if number not in copies], skipped
 
 
 def find_copied_documents(
     tokens: Int[np.ndarray, " n"], bounds: Sequence[int]
 ) -> dict[int, tuple[int, float]]:
-    """Return the documents that are copies, mapped to the one that contains most, and the share.
+    """Return, by copied document, the document with most of its windows, and their fraction.
 
-    Document j is tokens[bounds[j]:bounds[j + 1]]. Windows of words are compared wherever they
-    stand: neither another wrapping of lines nor a licence hides a copy. The first of equals stays.
+    Document j is tokens[bounds[j]:bounds[j + 1]]. Windows of words are compared at any position, so
+    copies are also found if lines are wrapped differently or a licence is added. The first of equal
+    documents is kept.
 
     >>> text = np.arange(100)
     >>> find_copied_documents(np.concatenate([text[:60], text, text]), [0, 60, 160, 260])
@@ -214,9 +215,9 @@ def find_copied_documents(
     )
     if len(order) < 2:
         return copies
-    everything = np.concatenate([windows[j] for j in order])
+    hashes = np.concatenate([windows[j] for j in order])
     rank = np.repeat(np.arange(len(order)), [len(windows[j]) for j in order])
-    _, first, window = np.unique(everything, return_index=True, return_inverse=True)
+    _, first, window = np.unique(hashes, return_index=True, return_inverse=True)
     owner = rank[first][window]  # the largest document with this window
     ends = np.cumsum([len(windows[j]) for j in order])
     for number, own in enumerate(np.split(owner, ends[:-1])):
@@ -230,27 +231,27 @@ def find_copied_documents(
 def hash_windows(
     tokens: Int[np.ndarray, " n"], sample: int = 1, chunk: int = 1 << 20
 ) -> UInt64[np.ndarray, " _"]:
-    """Return the different hashes of windows of words, of which `sample`, a power of two, divides.
+    """Return the distinct window hashes that are divisible by `sample`, a power of two.
 
     >>> windows = hash_windows(np.arange(100), chunk=32)
     >>> len(windows), np.array_equal(windows, hash_windows(np.arange(100)))
     (93, True)
     """
-    found = [np.zeros(0, np.uint64)]
+    hashes = [np.zeros(0, np.uint64)]
     for begin in range(0, len(tokens) - WINDOW_WORDS + 1, chunk):
         mixed = mix_bits(tokens[begin : begin + chunk + WINDOW_WORDS - 1].astype(np.uint64))
         total = np.zeros(len(mixed) - WINDOW_WORDS + 1, np.uint64)
-        for place in range(WINDOW_WORDS):
-            total = mix_bits(total ^ mixed[place : place + len(total)])
-        found.append(sorted_unique(total[total % np.uint64(sample) == 0]))
-    return sorted_unique(np.concatenate(found))
+        for i in range(WINDOW_WORDS):
+            total = mix_bits(total ^ mixed[i : i + len(total)])
+        hashes.append(sorted_unique(total[total % np.uint64(sample) == 0]))
+    return sorted_unique(np.concatenate(hashes))
 
 
 def sorted_unique(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " _"]:
     """Return the unique values in ascending order, as `np.unique` does.
 
-    `np.unique` of NumPy 2.4 uses a hash table for integers, which takes 75 times as long if nearly
-    all of a million differ.
+    For integers, `np.unique` of NumPy 2.4 uses a hash table, which takes 75 times as long for a
+    million values that are nearly all distinct.
 
     >>> sorted_unique(np.array([3, 1, 3], np.uint64))
     array([1, 3], dtype=uint64)
@@ -266,11 +267,11 @@ def write_ranked(
     documents: Sequence[Document],
     rank: np.ndarray,
 ) -> None:
-    """Write the tokens of documents by their final ids, and where sentences and documents begin."""
+    """Write the tokens of documents with final ids, and the starts of sentences and documents."""
     with (folder / TOKENS).open("wb") as words, (folder / SENTENCES).open("wb") as sentences:
         for document in documents:
-            moved = words.tell() // 4 - document.words[0]
-            (starts[slice(*document.sentences)] + moved).tofile(sentences)
+            shift = words.tell() // 4 - document.words[0]
+            (starts[slice(*document.sentences)] + shift).tofile(sentences)
             for chunk in chunks_of(tokens, document):
                 rank[chunk].tofile(words)
         np.array([words.tell() // 4]).tofile(sentences)
@@ -286,9 +287,9 @@ def write_document(
     is_end: bytearray,
     options: dict[str, Any],
 ) -> None:
-    """Append the tokens of a file, by provisional ids, and the bounds of its sentences."""
+    """Append the tokens of a file with provisional ids, and the starts of its sentences."""
     end_letters = END_LETTERS[options["form"]]
-    is_open = False  # whether the last sentence may go on in the next chunk
+    is_open = False  # whether the last sentence may continue in the next chunk
     for chunk in read_chunks(file):
         words = tokenize(chunk, options["form"], lowercase=options["lowercase"])
         new = np.fromiter(map(ids.__getitem__, words), np.int32, len(words))
@@ -308,22 +309,21 @@ def rank_words(
     options: dict[str, Any],
     path: Path,
 ) -> tuple[Vocabulary, np.ndarray]:
-    """Return the vocabulary, and provisional id -> id, by frequency and then by occurrence."""
+    """Return the vocabulary, by frequency and then occurrence, and final ids by provisional id."""
     counts = np.zeros(len(ids), np.int64)
     for document in documents:
         for chunk in chunks_of(tokens, document):
             counts += np.bincount(chunk, minlength=len(counts))
     words, total = list(ids), counts.sum()
-    if UNKNOWN in ids:  # of a text in which others have cut words
+    if UNKNOWN in ids:  # in texts whose rare words were replaced before
         counts[ids[UNKNOWN]] = 0
     order = np.argsort(-counts, kind="stable")
     order = order[counts[order] >= max(1, options["min_count"])]
     order = order[: options["max_vocabulary"] or None]
     if len(order) < 2:
         raise UserError(
-            f"the text in {printable(path)} leaves a vocabulary of {len(order)} words of "
-            f"{options['min_count']} occurrences or more, and it takes two to tell apart: give "
-            "more text, or lower min_count"
+            f"vocabulary of {printable(path)} is too small (got {len(order)} words with at least "
+            f"{options['min_count']} occurrences): give more text or lower min_count"
         )
     rank = np.zeros(len(ids), np.int32)
     rank[order] = np.arange(1, len(order) + 1)
@@ -335,20 +335,20 @@ def rank_words(
 
 
 def chunks_of(tokens: np.ndarray, document: Document) -> Iterator[np.ndarray]:
-    """Yield the words of a document, some at a time."""
+    """Yield the words of a document in chunks."""
     first, end = document.words
     for start in range(first, end, CHUNK_TOKENS):
         yield tokens[start : min(start + CHUNK_TOKENS, end)]
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
-    """Write a line word<TAB>count for each word, in the order of the ids."""
+    """Write one line word<TAB>count per word, in the order of the ids."""
     pairs = zip(vocabulary.words, vocabulary.counts.tolist(), strict=True)
     write_text(path, "".join(f"{word}\t{count}\n" for word, count in pairs))
 
 
 def read_vocabulary(path: str | Path) -> Vocabulary:
-    """Return what `write_vocabulary` wrote."""
+    """Read a vocabulary written by `write_vocabulary`."""
     words, counts = [], []
     try:
         lines = Path(path).read_text("utf-8").split("\n")[:-1]
@@ -357,14 +357,17 @@ def read_vocabulary(path: str | Path) -> Vocabulary:
     for number, line in enumerate(lines, start=1):
         word, _, count = line.partition("\t")
         if not word or not count.isdecimal():
-            raise UserError(f"line {number} of the vocabulary {path} is not a word, a tab, a count")
+            raise UserError(
+                f"line {number} of the vocabulary {path} is invalid (got {line[:40]!r}): "
+                "give a word, a tab and a count"
+            )
         words.append(word)
         counts.append(int(count))
     return Vocabulary(tuple(words), np.array(counts, np.int64))
 
 
 def is_whole(folder: Path, key: str) -> bool:
-    """Return whether a folder holds the pack of a fingerprint, undamaged."""
+    """Return whether a folder contains an undamaged pack with a fingerprint."""
     try:
         index = read_sealed(folder / INDEX)
         return index["key"] == key and all(
@@ -375,7 +378,7 @@ def is_whole(folder: Path, key: str) -> bool:
 
 
 def open_pack(folder: Path) -> Corpus:
-    """Return the text in a folder that is whole."""
+    """Open the corpus of an undamaged pack."""
     return Corpus(
         tokens=np.asarray(np.memmap(folder / TOKENS, np.int32, "r")),
         sentence_starts=np.asarray(np.memmap(folder / SENTENCES, np.int64, "r")),

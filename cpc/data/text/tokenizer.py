@@ -1,17 +1,18 @@
-r"""Text to words and ends of sentences, a chunk of a file at a time.
+r"""A tokenizer that splits text into words and sentence ends, and reads files in chunks.
 
-Prose: upper case becomes lower case. A word is a run of letters and digits with their marks
-(accents, the vowels of Hindi), joiners and apostrophes inside ("don't", "o'clock"); all else
-separates words. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each
-character with its marks is a word. Format characters such as soft hyphens are dropped.
+The form "prose" converts upper case to lower case. A word is a run of letters and digits with their
+marks (accents, the vowels of Hindi), and joiners and apostrophes inside ("don't", "o'clock"); all
+other characters separate words. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer,
+Burmese) each character with its marks is a word. Format characters such as soft hyphens are
+dropped.
 
-A sentence ends at `.`, `!` or `?` before white space, at any other sentence terminator of Unicode
-wherever it stands, and at an empty line. Closing quotes and brackets may follow. No sentence ends
-after a title or abbreviation of `ABBREVIATIONS`, after a single letter other than a and i
-("J. Smith"), or after initials ("U.S.A.").
+A sentence ends at `.`, `!` or `?` before whitespace, at any other Unicode sentence terminator, and
+at an empty line. Closing quotes and brackets may follow. A full stop does not end a sentence after
+a title or abbreviation of `ABBREVIATIONS`, after a single letter other than a and i ("J. Smith"),
+or after initials ("U.S.A.").
 
-Lines: words are separated by white space and a sentence is a line, as in files that are tokenized
-already, such as Mikolov's of the Penn Treebank and the BookCorpus.
+In the form "lines", words are separated by whitespace and each line is a sentence, as in tokenized
+files such as Mikolov's Penn Treebank and the BookCorpus.
 """
 
 import codecs
@@ -25,16 +26,16 @@ from typing import NamedTuple
 from cpc.data.walk import check_file, printable
 from cpc.types import UserError
 
-#: Bytes of a file that are in memory at a time.
+#: Number of bytes of a file that are read at a time.
 CHUNK_BYTES = 1 << 20
-#: Those of a character of UTF-8 after its first.
+#: Bytes of a UTF-8 character after the first.
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
-#: Byte order marks of encodings that are not read; of UTF-32 first, which begins as UTF-16 does.
+#: Byte order marks of unsupported encodings; UTF-32 is first, as its mark begins with UTF-16's.
 ENCODING_MARKS = {
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
-#: Those with a full stop that ends no sentence; all are tried with a capital, too.
+#: Abbreviations whose full stop does not end a sentence; capitalized forms are also matched.
 ABBREVIATIONS = ("mr", "mrs", "ms", "dr", "st", "messrs", "esq", "capt", "col", "gen", "hon", "rev")
 
 
@@ -48,8 +49,8 @@ def _parse_ranges(ranges: str) -> set[int]:
     return {point for run in ends for point in range(run[0], run[-1] + 1)}
 
 
-#: Property Sentence_Terminal of Unicode 17, PropList.txt: STerm and ATerm of UAX 29; and the
-#: Tibetan shad (0F0D-0F12), which Unicode leaves out because it also ends clauses.
+#: Property Sentence_Terminal of Unicode 17, PropList.txt (STerm and ATerm of UAX 29), and the
+#: Tibetan shad (0F0D-0F12), which Unicode excludes because it also ends clauses.
 TERMINALS = _parse_ranges(
     "21 2E 3F 589 61D-61F 6D4 700-702 7F9 837 839 83D-83E 964-965 F0D-F12 104A-104B 1362 1367-1368 "
     "166E 1735-1736 17D4-17D5 1803 1809 1944-1945 1AA8-1AAB 1B4E-1B4F 1B5A-1B5B 1B5E-1B5F "
@@ -72,8 +73,8 @@ SPACELESS = _parse_ranges(
     "AA60-AADF F900-FAD9 FF66-FF9F 11700-1172B 1173A-1173B 1173F-11746 16FE2-16FE3 16FF0-16FF6 "
     "1AFF0-1B16F 20000-3FFFD"
 )
-#: The first letters of whatever ends a sentence, by format: in prose a terminator, the Greek
-#: question mark or a line's end.
+#: First characters of sentence ends by form; in prose terminators, the Greek question mark or a
+#: line end.
 END_LETTERS = {
     "prose": frozenset(map(chr, TERMINALS)) | {";", "\n"},
     "lines": frozenset("\n"),
@@ -81,27 +82,27 @@ END_LETTERS = {
 
 
 class Classes(NamedTuple):
-    """Bodies of classes of regular expressions, without their brackets."""
+    """Bodies of character classes of regular expressions, without brackets."""
 
     terminals: str
-    sure_terminals: str  # not ".", "!", "?" and wide stops: they end a sentence anywhere
+    sure_terminals: str  # end a sentence anywhere, unlike ".", "!", "?" and wide stops
     wide_stops: str
     closers: str  # quotes and closing brackets, which may follow a terminator
     spaceless: str
     marks: str
-    """Characters that extend the one before: combining marks, and what Unicode attaches as well
-    (Thai and Lao am, the prolonged sound and voicing of kana)."""
+    """Characters that extend the previous one: combining marks, Thai and Lao am, and the prolonged
+    sound and voicing marks of kana."""
     dropped: str
-    """Characters that would cut words: format characters, such as soft hyphens, directions and byte
-    order marks, and the Armenian marks of intonation, which stand inside words. Joiners (200C-200D)
-    are parts of words, and the zero width space (200B) separates words."""
+    """Characters that would split words: format characters, such as soft hyphens, directions and
+    byte order marks, and Armenian intonation marks, which occur inside words. Joiners (200C-200D)
+    are kept as parts of words, and the zero width space (200B) as a separator."""
 
 
 @functools.cache
 def find_classes(last: int) -> Classes:
-    """Return the classes of the characters up to a code point.
+    """Return the character classes restricted to code points up to `last`.
 
-    Classes without characters above 0xFFFF are matched three times as fast.
+    Classes without characters above 0xFFFF match three times as fast.
     """
     points = (*range(min(last + 1, 0x20000)), *range(0xE0000, min(last + 1, 0xE0200)))
     categories: dict[str, set[int]] = {}
@@ -125,7 +126,7 @@ def find_classes(last: int) -> Classes:
 
 
 def _make_class(points: Iterable[int]) -> str:
-    """Return the body of a class of code points, consecutive ones as ranges."""
+    """Return the body of a character class, with consecutive code points as ranges."""
     runs: list[list[int]] = []
     for point in sorted(points):
         if runs and runs[-1][1] == point - 1:
@@ -136,22 +137,22 @@ def _make_class(points: Iterable[int]) -> str:
 
 
 class Patterns(NamedTuple):
-    """Regular expressions of prose."""
+    """Regular expressions for prose."""
 
     dropped: re.Pattern[str]
     long_marks: re.Pattern[str]
-    """More than 30 marks in a row, which no language needs: normalization sorts them in quadratic
-    time, and so UAX 15 limits them (stream-safe text format)."""
-    token: re.Pattern[str]  # a word, or the end of a sentence
+    """More than 30 consecutive marks. Normalization sorts marks in quadratic time, so UAX 15 limits
+    them to this number (stream-safe text format)."""
+    token: re.Pattern[str]  # a word or a sentence end
 
 
 @functools.cache
 def compile_patterns(last: int) -> Patterns:
-    """Compile the patterns for text of characters up to a code point.
+    """Compile the patterns for text with code points up to `last`.
 
-    The end of a line is an end even if words wrap: a chunk ends with a line, and of several ends in
-    a row all except the first separate nothing. No run of characters is tried from each of its
-    characters: runs of terminators begin at the first, and no quantifier gives back.
+    A stop at the end of a chunk ends a sentence, as chunks consist of whole lines; of consecutive
+    sentence ends, only the first has an effect. Matching takes linear time: runs of terminators
+    only match from their start, and quantifiers do not backtrack.
     """
     terminals, sure, wide, closers, spaceless, marks, dropped = find_classes(last)
     letter, one = rf"[^\W_{spaceless}]", rf"(?![{marks}])[{spaceless}]"
@@ -182,9 +183,9 @@ _HIGH = re.compile("[\U00010000-\U0010ffff]")
 
 
 def tokenize(text: str, form: str = "prose", *, lowercase: bool = True) -> list[str]:
-    r"""Return the words of a text and, as they stand there, the ends of its sentences.
+    r"""Return the words and sentence ends of a text, in order.
 
-    A letter and its accent are one character (NFC), however they are written.
+    Letters and accents are composed to one character (NFC).
 
     >>> tokenize('Mr. Knightley didn’t. "Indeed!" she said.\n\nNo')
     ['mr', 'knightley', "didn't", '.', 'indeed', '!"', 'she', 'said', '.', '\n\n', 'no']
@@ -201,11 +202,11 @@ def tokenize(text: str, form: str = "prose", *, lowercase: bool = True) -> list[
 
 
 def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
-    """Yield the text of a file, whole lines at a time.
+    """Yield the text of a file in chunks of whole lines.
 
-    A chunk at the start of a line begins with a line's end of its own, so that an empty line is
-    seen there, too. A line that is longer than a chunk is cut at a blank, or at any character if a
-    chunk has none, so that few chunks are in memory and each is copied a few times.
+    A line end is prepended to chunks that begin at the start of a line, so that empty lines are
+    also found there. To bound memory, a line longer than a chunk is cut at a space, or between any
+    two characters if the chunk has none.
     """
     check_file(path)
     rest, line, begin = b"", 1, "\n"
@@ -215,7 +216,7 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
         while block := file.read(chunk_bytes):
             text = rest + block
             stop = text.rfind(b"\n") + 1 or text.rfind(b" ") + 1
-            if not stop and len(text) >= 2 * chunk_bytes:  # the last character may not be whole
+            if not stop and len(text) >= 2 * chunk_bytes:  # the last character may be incomplete
                 stop = max(0, len(text.rstrip(CONTINUATION_BYTES)) - 1)
             if stop:
                 yield begin + decode(text[:stop], path, line)
@@ -227,29 +228,28 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
 
 
 def check_encoding(first: bytes, path: Path) -> None:
-    """Check the first bytes of a file for the marks of other encodings."""
+    """Raise UserError if the first bytes of a file are the mark of another encoding."""
     for name, marks in ENCODING_MARKS.items():
         if first.startswith(marks):
             raise UserError(
-                f"{printable(path)} is {name}, not utf-8: convert it, such as by "
-                f"iconv -f {name} -t utf-8"
+                f"{printable(path)} is {name}, not utf-8: convert it with iconv -f {name} -t utf-8"
             )
 
 
 def decode(content: bytes, path: Path, first_line: int = 1) -> str:
-    """Return UTF-8 as text, without byte order marks, which some editors put first."""
+    """Decode UTF-8 without the byte order marks that some editors insert."""
     zero = content.find(0)
     if zero >= 0:
         line = first_line + content.count(b"\n", 0, zero)
         raise UserError(
-            f"line {line} of {printable(path)} holds a zero byte: text has none, so convert the "
-            "file to utf-8, or take it out of the folder if it is binary"
+            f"line {line} of {printable(path)} contains a zero byte: convert the file to utf-8, or "
+            "remove it from the folder if it is binary"
         )
     try:
         return content.decode("utf-8").replace("\ufeff", "")
     except UnicodeDecodeError as error:
         line = first_line + content.count(b"\n", 0, error.start)
         raise UserError(
-            f"line {line} of {printable(path)} is not utf-8: convert the file, such as by "
+            f"line {line} of {printable(path)} is not utf-8: convert the file, for example with "
             "iconv -f latin1 -t utf-8"
         ) from error
