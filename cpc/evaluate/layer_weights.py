@@ -12,8 +12,8 @@ from cpc.evaluate.fit import adam_cosine
 from cpc.evaluate.probe import check_finite, check_labels, standardisation, standardised
 from cpc.types import Array, ArrayLike
 
-#: Labelled frames that weights are learned from at most, updates, and frames of each.
-MAX_FRAMES, NUM_UPDATES, BATCH_FRAMES = 2**15, 1000, 1024
+#: Number of updates, and frames of each.
+NUM_UPDATES, BATCH_FRAMES = 1000, 1024
 LEARNING_RATE, L2 = 0.02, 1e-3
 
 
@@ -27,8 +27,8 @@ def fit_layer_weights(
     """Learn softmax weights of layers together with a linear probe of their sum.
 
     Adam with cosine decay minimises the mean of -log p(label | sum) + `(L2 / 2) |W|^2`, starting
-    at equal weights, on at most 32,768 labelled frames. Unlike in SUPERB, dimensions are
-    standardised, so that the weights do not depend on the scale of a layer.
+    at equal weights. Unlike in SUPERB, dimensions are standardised, so that the weights do not
+    depend on the scale of a layer.
 
     Args:
         layers: all layers of each frame, narrow ones padded with zeros.
@@ -40,7 +40,6 @@ def fit_layer_weights(
     """
     check_labels(labels, num_classes)
     rng, known = np.random.default_rng(seed), np.flatnonzero(labels >= 0)
-    known = rng.choice(known, min(len(known), MAX_FRAMES), replace=False)
     x = jnp.asarray(layers[known], jnp.float32).reshape(len(known), -1)
     mean, std = standardisation(x)
     check_finite(mean, std)

@@ -1,6 +1,7 @@
 """The feature "layers": layers at the rate of z, summed with weights that a linear probe learns."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -12,6 +13,8 @@ from experiments.training.probes import ProbeContext
 
 #: The name of the feature, whose weights need a label per frame.
 LAYERS = "layers"
+#: Utterances whose layers are in memory together, and training frames that weights are fitted to.
+NUM_TOGETHER, MAX_FRAMES = 256, 2**15
 
 
 def delayed(frames: np.ndarray, by: int) -> np.ndarray:
@@ -32,18 +35,19 @@ def open_layers(model: Model, variables: dict) -> Layers:
     return Layers(model.module, variables, names)
 
 
-def embed_layers(layers: Layers, recordings: Recordings, delay: int) -> list[np.ndarray]:
-    """Return the layers (t, l, d) of each utterance, narrow ones padded with zeros.
+def embed_layers(layers: Layers, recordings: Recordings, delay: int) -> Iterator[np.ndarray]:
+    """Yield the layers (t, l, d) of each utterance, narrow ones padded with zeros.
 
     Layers of c are read `delay` frames later.
     """
-    found = []
-    for made in layers.embed_signals([read_all(recordings, i) for i in range(len(recordings))]):
-        width = max(x.shape[1] for x in made.values())
-        own = [delayed(x, delay * (name[0] == "c")) for name, x in made.items()]
-        padded = [np.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in own]
-        found.append(np.stack(padded, axis=1))
-    return found
+    numbers = range(len(recordings))
+    for start in numbers[::NUM_TOGETHER]:
+        some = [read_all(recordings, i) for i in numbers[start : start + NUM_TOGETHER]]
+        for made in layers.embed_signals(some):
+            width = max(x.shape[1] for x in made.values())
+            own = [delayed(x, delay * (name[0] == "c")) for name, x in made.items()]
+            padded = [np.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in own]
+            yield np.stack(padded, axis=1)
 
 
 def sum_layers(
@@ -55,9 +59,13 @@ def sum_layers(
     """Return the weighted sums of training and test utterances, and the weights as text."""
     config = context.config
     layers = open_layers(context.model, jax.device_get(context.variables))
-    made = [embed_layers(layers, part, config.probe.delay) for part in parts]
-    weights, factors = fit_layer_weights(
-        np.concatenate(made[0]), np.concatenate(labels), num_classes=num_classes, seed=config.seed
+    embed = functools.partial(embed_layers, layers, delay=config.probe.delay)
+    rng, share = np.random.default_rng(config.seed), MAX_FRAMES / sum(map(len, labels))
+    drawn = [rng.random(len(own)) < share for own in labels]
+    frames, known = (
+        np.concatenate([x[i] for x, i in zip(all_frames, drawn, strict=True)])
+        for all_frames in (embed(parts[0]), labels)
     )
+    weights, factors = fit_layer_weights(frames, known, num_classes=num_classes, seed=config.seed)
     text = ", weights " + " ".join(map("{} {:.2f}".format, layers.names, weights))
-    return [[np.einsum("tld,ld->td", x, factors) for x in part] for part in made], text
+    return [[np.einsum("tld,ld->td", x, factors) for x in embed(part)] for part in parts], text
