@@ -196,7 +196,7 @@ def test_split_slices(text, rows):
 
 @pytest.mark.parametrize("text", ["valid", "train[a:b]", "train[3]"])
 def test_unknown_splits_are_rejected(text):
-    with pytest.raises(UserError, match="fashion_mnist .*split"):
+    with pytest.raises(UserError, match=r"fashion_mnist .*split"):
         cut_split({"train": None}, text)
 
 

@@ -827,7 +827,7 @@ TABLES["audio"] = {
     "probe.lose_last_frame": Case(True, LAST_FRAME, [True], {
         "probe.tasks": ("abx",), "probe.features": ("mfcc",)}),
     "probe.num_units": Case(
-        7, of_probes(load_synthetic, audio_units, "fit_units", lambda args, options: args[1],
+        7, probe_calls(load_synthetic, audio_units, "fit_units", lambda args, options: args[1],
                      lambda *_: Units(np.zeros((7, 39), np.float32), 1.0)), [7], {
             "probe.tasks": ("units",), "probe.features": ("mfcc",)}),
     "probe.layer_decay": Case(0.5, LAYER_DECAY, [0.5], TUNED),
