@@ -37,9 +37,15 @@ def fit_units(frames: Float[np.ndarray, "n d"], num_units: int, seed: int = 0) -
     check_finite(frames)
     from sklearn.cluster import MiniBatchKMeans  # over a second to import
 
-    options = {"batch_size": BATCH_FRAMES, "max_iter": MAX_PASSES, "n_init": NUM_STARTS}
-    fit = MiniBatchKMeans(num_units, random_state=seed, **options).fit(frames)
-    return Units(fit.cluster_centers_, max(float(fit.inertia_) / len(frames), 1e-30))
+    fit = MiniBatchKMeans(
+        num_units,
+        max_iter=MAX_PASSES,
+        batch_size=BATCH_FRAMES,
+        n_init=NUM_STARTS,  # pyright: ignore[reportArgumentType]
+        random_state=seed,
+    ).fit(frames)
+    centers = np.asarray(fit.cluster_centers_, np.float32)
+    return Units(centers, max(float(fit.inertia_) / len(frames), 1e-30))
 
 
 def unit_posteriors(frames: Float[np.ndarray, "n d"], units: Units) -> Float[np.ndarray, "n k"]:

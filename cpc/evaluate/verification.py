@@ -59,8 +59,8 @@ def verification_score(
         for one in drawn:
             count = np.bincount(one, minlength=len(unit))
             found.append(equal_error_rate(cosines, same, count[left] * count[right]))
-    ends = np.nanquantile(found, [TAIL, 1 - TAIL])
-    low, high = np.clip(as_student(value, *ends, len(unit)), 0, 1).tolist()
+    low, high = np.nanquantile(found, [TAIL, 1 - TAIL])
+    low, high = np.clip(as_student(value, low, high, len(unit)), 0, 1).tolist()
     return Score(
         "verification", data, "pair", features, "cosine", "equal error rate", value, low, high, 0.5,
         higher_is_better=False, num_test=len(same),

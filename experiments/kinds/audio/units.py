@@ -37,8 +37,8 @@ def unit_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
                 f"the test utterances of {name} have fewer than two phones: label more, or take "
                 "units out of probe.tasks"
             )
-        named, speakers = (dict(zip(test.names, x, strict=True)) for x in (labels, test.speakers))
-        items = list(make_items(named, phones.names, speakers))
+        speakers = dict(zip(test.names, test.speakers, strict=True))
+        items = list(make_items(dict(zip(test.names, labels, strict=True)), phones.names, speakers))
         answer = functools.partial(score_units, name, (train, test), labels, items)
         tasks.append(ProbeTask("units", answer, parts=(train, test)))
     return tasks

@@ -218,12 +218,12 @@ def make_loss(config: Config, agent: Agent) -> Callable:
             "episode_length": steps.episode_length.sum(),
         }
         if cpc.weight:
-            parts = out.z, out.c, steps
+            z, c, parts = out.z, out.c, steps
             if cpc.num_environments:
                 num = steps.is_first.shape[1]
                 drawn = jax.random.choice(rng, num, (cpc.num_environments,), replace=False)
-                parts = jax.tree.map(lambda x: x[:, drawn], parts)
-            value, sums = predict(config, agent, params, *parts, RULES[cpc.rule])
+                z, c, parts = jax.tree.map(lambda x: x[:, drawn], (z, c, parts))
+            value, sums = predict(config, agent, params, z, c, parts, RULES[cpc.rule])
             loss += cpc.weight * value
             metrics |= {"offsets": sums}
         return loss, (worlds, metrics)
