@@ -88,7 +88,7 @@ def test_gpus_are_dealt_out(tmp_path, monkeypatch):
 
 def test_slurm_without_slurm_is_a_sentence(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    for module, words in ((None, "submitit: pip install"), (object(), "no sbatch")):
+    for module, words in ((None, "submitit: pip install"), (object(), "needs sbatch")):
         monkeypatch.setitem(sys.modules, "submitit", module)
         with pytest.raises(UserError, match=words):
             launchers.import_submitit()
