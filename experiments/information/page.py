@@ -352,7 +352,7 @@ def at_ceiling(readings: Sequence[Reading]) -> str:
 
 
 def critic_limits(readings: Sequence[Reading]) -> list[str]:
-    """Return a clause on estimates which show that the critic misses dependence, or ""."""
+    """Return a clause if estimates without a critic show that it misses dependence, or []."""
     limit = headline(readings).limit
     above = [r for r in readings if r.critic == "none" and limit and r.found.low > limit.high]
     read = " and ".join(f"{TITLES[r.estimator]} reads {show_found(r)}" for r in above)
@@ -360,7 +360,7 @@ def critic_limits(readings: Sequence[Reading]) -> list[str]:
 
 
 def more_data(reading: Reading) -> list[str]:
-    """Return a clause on the gain with more rows, from the line over 1 / n."""
+    """Return a clause on the gain with more rows, from the line over 1 / n, or []."""
     gain, bend = reading.gain, reading.bend
     if gain is None or bend is None:
         return []
