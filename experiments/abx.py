@@ -1,11 +1,11 @@
-r"""ABX errors of features in a folder, by an item file of ZeroSpeech: those of zrc-abx2.
+r"""Compute the ABX errors of features in a folder by a ZeroSpeech item file, as zrc-abx2 does.
 
     cpc embed --workdir runs/voices --input /my/recordings --output features/
     cpc abx --features features/ --items dev-clean.item --lose_last_frame
 
-Features are a .npy for each recording, frames by width, at any depth; the item file names them
-without folder and ending. Printed are the errors within and across speakers, of phones in the same
-context and in any. The frames' distance is that of the folder's times.json, else 10 ms.
+Features are .npy files (frames, width) at any depth, one per recording; the item file names them
+without folder and suffix. Prints the errors within and across speakers, for phones in the same
+context and in any context. The time between frames is read from times.json; the default is 10 ms.
 """
 
 import itertools
@@ -34,23 +34,25 @@ def run(
     max_speakers: int = 5,
     seed: int = 3459,
 ) -> list[Score]:
-    """Compute, print and return the errors that the items allow."""
+    """Compute, print and return the errors for which the items have triples."""
     if not (features and items):
-        raise UserError("give --features of a folder of .npy files, and --items: see --help")
+        raise UserError(
+            "--features and --items are required, e.g. --features features/ --items dev.item"
+        )
     folder, path = pathlib.Path(features).expanduser(), pathlib.Path(items).expanduser()
     listed = read_items(path)
     frames = read_features(folder, {item.file for item in listed})
     tokens = cut_tokens(
         listed, frames, frame_seconds(folder), lose_last_frame=lose_last_frame, source=path.name
     )
-    exists = [len(token) > 0 for token in tokens]
-    print(f"{len(tokens):,} tokens, {len(tokens) - sum(exists):,} of them without a frame left out")
+    mask = [len(token) > 0 for token in tokens]
+    print(f"{len(tokens):,} tokens; {len(tokens) - sum(mask):,} without a frame are skipped")
     scores = []
     for across, in_context in itertools.product((False, True), (True, False)):
         method = f"{'across' if across else 'within'}, {'in' if in_context else 'any'} context"
         made = make_cells(
             listed,
-            exists,
+            mask,
             across=across,
             in_context=in_context,
             max_tokens=max_tokens,
@@ -59,7 +61,7 @@ def run(
         )
         cells = list(made)
         if not cells:
-            print(f"no triple of tokens is {method}")
+            print(f"{method}: the items have no such triple")
             continue
         score = abx_score(
             listed,
@@ -76,19 +78,20 @@ def run(
 
 
 def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray]:
-    """Return the named arrays of a folder's .npy files."""
+    """Return the named .npy arrays in a folder."""
     paths: dict[str, pathlib.Path] = {}
     for path in sorted(folder.rglob("*.npy")):
         if path.stem in names:
             first = paths.setdefault(path.stem, path)
             if first != path:
                 raise UserError(
-                    f"{first} and {path} have one name, and the items do not tell which is meant: "
-                    "give a folder with one of them, or rename it in both the folder and the items"
+                    f"{first} and {path} have the same name, by which items refer to them: remove "
+                    "one, or rename it in the folder and the items"
                 )
     if not paths:
         raise UserError(
-            f"{folder} has no .npy file of a recording that the items name, such as {min(names)}"
+            f"{folder} lacks .npy files of recordings in the items, such as {min(names)}: pass the "
+            "folder with their features"
         )
     found = {}
     for name, path in paths.items():
@@ -98,25 +101,27 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"cannot read the features {path}: {error}") from error
         if array.ndim != 2 or array.dtype.kind != "f":
-            raise UserError(f"{path} is not an array of frames by width: embed its recording again")
+            raise UserError(
+                f"{path} is not an array (frames, width) of floats: embed its recording again"
+            )
         is_bad = ~np.isfinite(array).all(axis=1)
         if is_bad.any():
             raise UserError(
                 f"{path} has numbers that are not finite in {is_bad.sum():,} of {len(is_bad):,} "
-                f"frames, the first is frame {is_bad.argmax()}: embed its recording again"
+                f"frames, first in frame {is_bad.argmax()}: embed its recording again"
             )
     return found
 
 
 def frame_seconds(folder: pathlib.Path) -> float:
-    """Return the time from frame to frame, as `experiments.embed` writes it beside features."""
+    """Return the seconds between frames, from times.json of `experiments.embed` if it exists."""
     path = folder / "times.json"
     if not path.exists():
         return FRAME_SECONDS
     content = read_json(path)
     seconds = content.get("frame_seconds") if isinstance(content, dict) else None
     if not isinstance(seconds, float) or not 0 < seconds < float("inf"):
-        raise UserError(f"{path} does not say frame_seconds: embed again, or take the file away")
+        raise UserError(f"{path} lacks a valid frame_seconds: embed again, or remove the file")
     return seconds
 
 
@@ -124,21 +129,21 @@ if __name__ == "__main__":
     FEATURES = flags.DEFINE_string("features", None, "Folder of .npy files.")
     ITEMS = flags.DEFINE_string("items", None, "Item file.")
     DISTANCE = flags.DEFINE_enum(
-        "distance", "angular", ("angular", "euclidean"), "Between frames, brought to length 1."
+        "distance", "angular", ("angular", "euclidean"), "Distance of frames with unit norm."
     )
     LOSE = flags.DEFINE_bool(
-        "lose_last_frame", False, "Cut each token's last frame, as zrc-abx2 and Libri-light do."
+        "lose_last_frame", False, "Drop the last frame of each token, as zrc-abx2 and Libri-light."
     )
     TOKENS = flags.DEFINE_integer(
-        "max_tokens", 10, "Of a phone in a cell; of more so many are drawn.", lower_bound=2
+        "max_tokens", 10, "Maximum number of tokens of a phone in a cell.", lower_bound=2
     )
     SPEAKERS = flags.DEFINE_integer(
-        "max_speakers", 5, "Of X for each A, across speakers.", lower_bound=1
+        "max_speakers", 5, "Maximum number of speakers of X for each A.", lower_bound=1
     )
-    SEED = flags.DEFINE_integer("seed", 3459, "Of the draws; by default the reference's.")
+    SEED = flags.DEFINE_integer("seed", 3459, "Seed of the draws. Default: as in zrc-abx2.")
 
     def main() -> None:
-        """Choose the device and go."""
+        """Start the device and compute the errors."""
         cluster.start(cli.DEVICE.value)
         run(
             FEATURES.value, ITEMS.value, DISTANCE.value, LOSE.value,

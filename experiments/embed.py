@@ -1,18 +1,17 @@
-r"""Features of recordings, images, series or texts, by the model of a run.
+r"""Compute features of recordings, images, series or texts with the model of a run.
 
     cpc embed --workdir runs/voices --input /my/recordings --output features.npz
 
---input is a file or a folder; recordings have any length, rate and number of channels. --output is
-.npz (name -> array, and times_seconds; a file of that name is times_seconds.features), .arrow (one
-row per file), or a folder (one .npy per file, in the input's tree, frames by width, as ABX tools
-expect; times.json has the distance of frames and the middle of the first). --workdir may also be an
-exported folder.
+--input is a file or a folder; recordings may have any length, rate and number of channels. --output
+is .npz (name -> array, and times_seconds; a file of that name becomes times_seconds.features),
+.arrow (one row per file), or a folder (one .npy per file, (frames, width), in the tree of the
+input, as ABX tools expect; times.json contains the time between frames and the middle of the
+first). --workdir may also be an exported folder.
 
---features names layers: c, or z, or z1, z2, ... of the encoder (z1 of audio has a frame every 5
-samples) and c1, ... of the context; a stage of a ResNet counts as a layer. z is the last of the z
-layers, and c the last of the c layers. A list, z1,z2,c, or all writes several layers in one pass,
-under the names z1/NAME, z2/NAME, .... codes are the numbers of the codes that quantized latents
-have, one column per file.
+--features names layers: z1, z2, ... of the encoder (z1 of audio has a frame every 5 samples), c1,
+... of the context network, z for the last z layer and c for the last c layer; a stage of a ResNet
+counts as a layer. A list such as z1,z2,c, or all, writes several layers in one pass, under the
+names z1/NAME, z2/NAME, .... codes are the code indices of quantized latents, as one column.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ from experiments.training.problem import Embedding
 
 TIMES = "times_seconds"
 
-#: write(name, features by layer)
+#: Function write(name, features by layer).
 Write: TypeAlias = Callable[[str, Mapping[str, np.ndarray]], None]
 #: Seconds between the frames of each layer; None if rows are not times.
 Seconds: TypeAlias = Mapping[str, float] | None
@@ -43,9 +42,9 @@ Seconds: TypeAlias = Mapping[str, float] | None
 
 @contextlib.contextmanager
 def open_output(output: str, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
-    """Yield write(name, features by layer) for the form that the ending of `output` names.
+    """Yield write(name, features by layer) for the format given by the suffix of `output`.
 
-    Names of several layers are prefixed: z1/NAME, z2/NAME. A file is complete or does not exist.
+    Several layers get prefixed names: z1/NAME, z2/NAME. Files are written atomically.
     """
     path = pathlib.Path(output).expanduser()
     forms = {".npz": write_npz, ".arrow": write_arrow}
@@ -54,7 +53,7 @@ def open_output(output: str, layers: Sequence[str], seconds: Seconds) -> Iterato
             yield write_one
         return
     if path.suffix and not output.endswith("/") and not path.is_dir():
-        raise UserError(f"--output has no known form (got {output}): pass .npz, .arrow or folder/")
+        raise UserError(f"--output must end with .npz, .arrow or / (got {output})")
     path.mkdir(parents=True, exist_ok=True)
     prefixes = prefix_layers(layers)
 
@@ -64,13 +63,13 @@ def open_output(output: str, layers: Sequence[str], seconds: Seconds) -> Iterato
                 np.save(file, features[layer])
 
     yield write
-    for layer, frame in (seconds or {}).items():  # ABX tools read the .npy files alone
+    for layer, frame in (seconds or {}).items():  # ABX tools ignore this file
         times = {"frame_seconds": frame, "first_seconds": frame / 2}
         write_json(path / f"{prefixes[layer]}times.json", times)
 
 
 def prefix_layers(layers: Sequence[str]) -> dict[str, str]:
-    """Return the prefix of each layer's names: none if there is one layer alone.
+    """Return the prefix of the names of each layer, "" for a single layer.
 
     >>> prefix_layers(["c"]), prefix_layers(["z1", "c"])
     ({'c': ''}, {'z1': 'z1/', 'c': 'c/'})
@@ -102,13 +101,12 @@ def write_npz(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> It
 
 @contextlib.contextmanager
 def write_arrow(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
-    """Write rows of name, features (a list of vectors; the grid of an image by rows) and times."""
+    """Write rows of name, features (a list of vectors, row-major for images) and times."""
     try:
         import pyarrow as pa
     except ImportError as error:
         raise UserError(
-            "an .arrow file is written by the package pyarrow, which is missing: pip install "
-            "pyarrow, or choose .npz"
+            "an .arrow --output needs pyarrow: pip install pyarrow, or choose .npz"
         ) from error
     with contextlib.ExitStack() as stack:
         writer: Any = None
@@ -136,7 +134,7 @@ def write_arrow(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> 
 
 
 def frame_times(num: int, frame_seconds: float) -> np.ndarray:
-    """Return the middles of frames.
+    """Return the middles of frames in seconds.
 
     >>> frame_times(3, 0.01).tolist()
     [0.005, 0.015, 0.025]
@@ -152,7 +150,7 @@ def run(
     step: str | None = None,
     device: str = "auto",
 ) -> None:
-    """Check the request, embed every file, and report the speed."""
+    """Embed all files in `source`, write their features, and print the speed."""
     if not (workdir and source and output):
         raise UserError(
             "--workdir, --input and --output are required, e.g. --workdir runs/voices "
@@ -181,7 +179,7 @@ def run(
 
 
 def parse_layers(features: str, module: Any) -> tuple[str, ...]:
-    """Return the names of layers in a list; all layers once, numbered, for "all"."""
+    """Return the layer names in a comma-separated list; "all" gives each numbered layer."""
     known = models.layer_depths(module)
     if features == "all":
         return tuple(name for name in known if name not in ("z", "c"))
@@ -189,14 +187,14 @@ def parse_layers(features: str, module: Any) -> tuple[str, ...]:
     unknown = [name for name in names if name not in known and name != "codes"]
     if unknown or not names:
         raise UserError(
-            f"the model has no layer {(unknown or [features])[0]!r}: "
-            f"choose some of {', '.join(known)}, or all"
+            f"--features must be some of {', '.join(known)}, or all "
+            f"(got {(unknown or [features])[0]!r})"
         )
     return names
 
 
 def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
-    """Return the function from quantized latents (t, d) to the numbers of their codes (t, 1)."""
+    """Return the function from quantized latents (t, d) to code indices (t, 1)."""
     encoder = getattr(pretrained.module, "encoder", None)
     if not isinstance(encoder, models.QuantizedEncoder):
         raise UserError("--features codes needs quantized latents, which the model lacks: choose c")
@@ -211,7 +209,7 @@ def write_all(
     root: pathlib.Path,
     say: Callable[[str], Any],
 ) -> None:
-    """Write the features of every file, and report progress and skipped files."""
+    """Write the features of all files; report progress and skipped files."""
     total, unit = embedding.total, embedding.unit
     begin = last = time.perf_counter()
     done, count = 0.0, 0
@@ -227,7 +225,7 @@ def write_all(
     for name, reason in skipped:
         say(f"skipped {name}: {reason}")
     if not count:
-        raise UserError(f"no file in {root} can be read: {skipped[0][1]}")
+        raise UserError(f"all files in {root} are unreadable ({skipped[0][1]}): check --input")
     seconds = time.perf_counter() - begin
     say(
         f"{count:,} files, {len(skipped):,} skipped, {done:,.4g} {unit} in {seconds:.1f} s: "
@@ -236,10 +234,10 @@ def write_all(
 
 
 if __name__ == "__main__":
-    INPUT = flags.DEFINE_string("input", None, "File, or folder of files at any depth.")
-    OUTPUT = flags.DEFINE_string("output", None, "features.npz, features.arrow, or a folder/.")
+    INPUT = flags.DEFINE_string("input", None, "File, or folder with files at any depth.")
+    OUTPUT = flags.DEFINE_string("output", None, "Output: features.npz, features.arrow or folder/.")
     LAYER = flags.DEFINE_string(
-        "features", "c", "c, contexts; z, latents; layers, z1,z2,c; all, every layer; or codes."
+        "features", "c", "c (contexts), z (latents), layers such as z1,z2,c, all layers, or codes."
     )
     STEP = cli.define_step()
     cli.run(

@@ -1,16 +1,16 @@
-r"""Every evaluator of sound on weights that were not trained here, beside MFCC and no training.
+r"""Evaluate released audio weights by all audio probes, next to MFCC and an untrained network.
 
     cpc evaluate --checkpoint 60k_epoch4.pt --data /my/recordings \
         --phones labels.txt --items dev-clean.item --workdir runs/60k
 
---checkpoint is a checkpoint of facebookresearch/CPC_audio (.pt of its hub or of a training, which
-takes torch; .npz or .safetensors of its state dict), a folder that was exported, or a run. --data
-is a folder of recordings; --phones an alignment of some of them, for phones, ctc and abx; --items
-an item file of ZeroSpeech, for abx. Without --tasks all that these allow are done, speakers too
-where there are two. Networks get recordings at the loudness that they were trained on, those of
-CPC_audio as they are. --layer c1 judges the first layer of the context instead of the last.
+--checkpoint is a checkpoint of facebookresearch/CPC_audio (.pt from its hub or from training, which
+needs torch; or .npz or .safetensors with its state dict), an exported folder, or a run. --data is a
+folder of recordings; --phones is an alignment of some of them, for phones, ctc and abx; --items is
+a ZeroSpeech item file, for abx. By default all possible tasks are evaluated, including speakers if
+there are at least two. Recordings are scaled to the loudness of the training data; for CPC_audio
+they are unchanged. --layer c1 evaluates the first layer of the context instead of the last.
 --data.key=value and --probe.key=value set further keys, as for `cpc probe`; published ABX errors
-are with --probe.lose_last_frame=True. The same command again adds what is missing, and the page.
+use --probe.lose_last_frame=True. The same command again adds missing tasks and rewrites the page.
 """
 
 import pathlib
@@ -43,9 +43,9 @@ from experiments.kinds.registry import check_input, read_model
 from experiments.training.contrastive import make_probe
 from experiments.training.sequences import CONTEXTS
 
-#: In the run directory: whose weights were evaluated.
+#: File with the identity of the evaluated weights.
 RECORD = "checkpoint.json"
-#: In it, which tasks are answered, and with which options.
+#: File with the finished tasks and their options.
 DONE = "probes/done.json"
 
 
@@ -60,15 +60,15 @@ def run(
     settings: Sequence[str] = (),
     device: str = "auto",
 ) -> None:
-    """Read weights and recordings, ask what is not answered yet, and write the page."""
+    """Read weights and recordings, evaluate the missing tasks, and write the page."""
     if not (checkpoint and folder and workdir):
         raise UserError(
-            "give --checkpoint of weights, --data of a folder of recordings, and --workdir: see "
-            "--help"
+            "--checkpoint, --data and --workdir are required, e.g. --checkpoint 60k_epoch4.pt "
+            "--data recordings --workdir runs/60k"
         )
     known = audio.KEYS["probe"]["tasks"].words
     if unknown := [task for task in tasks if task not in known]:
-        raise UserError(f"--tasks is {unknown[0]!r}: choose one of {', '.join(known)}")
+        raise UserError(f"--tasks must be some of {', '.join(known)} (got {unknown[0]!r})")
     pretrained = read_weights(checkpoint, layer)
     given = {"source": "folder", "path": folder, "phones": phones, "item_file": items}
     flags_given = [f"--config.data.{name}={value}" for name, value in given.items()]
@@ -78,45 +78,45 @@ def run(
     mesh = cluster.start(device, config, workdir)
     data = load(config, pretrained)
     config.probe.tasks = tuple(tasks) or possible(data)
-    audio.geometry(config)  # which checks it
+    audio.geometry(config)  # validates the config
     with open_run(workdir, config, mesh) as path:
         options = plain(config.probe)
-        asked_for = options.pop("tasks")
+        wanted = options.pop("tasks")
         found = read_object(path / DONE, []) or {}
         done = found["tasks"] if found.get("options") == options else []
-        left = tuple(task for task in asked_for if task not in done)
-        asked = with_settings(config, {"probe.tasks": left})
-        # Which checks the data: after a mistake nothing is there that could be mixed.
-        probe = make_probe(audio, asked, path, data, models.make_model(pretrained.module))
+        left = tuple(task for task in wanted if task not in done)
+        missing = with_settings(config, {"probe.tasks": left})
+        # This also validates the data, before anything is written.
+        probe = make_probe(audio, missing, path, data, models.make_model(pretrained.module))
         record(path, checkpoint, layer, pretrained)
         write_skipped(path, data.skipped)
         if left:
             probe(pretrained.variables, pretrained.about.get("step", 0))
             write_sealed(path / DONE, {"options": options, "tasks": [*done, *left]})
         else:
-            print(f"{', '.join(config.probe.tasks)} are answered already")
+            print(f"already evaluated: {', '.join(config.probe.tasks)}")
         sections = (weights_section, *audio.PAGE.sections)
         print(f"report: {report.write_report(path, audio.PAGE.words, sections)}")
 
 
 def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
-    """Return a model of sound, whose c ends at a layer."""
+    """Return an audio model whose c is the output of a layer."""
     path = pathlib.Path(checkpoint).expanduser()
     if path.is_dir():
         pretrained = read_model(path, None)
         if check_input(pretrained, checkpoint) is not audio:
             kind = pretrained.input["kind"]
-            raise UserError(f"the model in {checkpoint} is of {kind}, and evaluated is sound here")
+            raise UserError(f"--checkpoint {checkpoint} must be an audio model (got {kind})")
     else:
         pretrained = models.load_cpc_audio(path)
     if not layer.startswith("c"):
-        raise UserError(f"--layer is {layer!r}: choose c, or a layer of the context, such as c1")
+        raise UserError(f"--layer must be c or a layer of the context, such as c1 (got {layer!r})")
     module, variables = models.end_at(pretrained.module, pretrained.variables, layer)
     return pretrained._replace(module=module, variables=variables)
 
 
 def config_of(pretrained: models.Pretrained) -> Config:
-    """Return the config of the run that trained a model, or one that has its network and window."""
+    """Return the config that trained a model, or else one with its network and window."""
     recorded = pretrained.about.get("config")
     module: Any = pretrained.module
     encoder, context = module.encoder, module.context
@@ -142,8 +142,8 @@ def load(config: Config, pretrained: models.Pretrained) -> AudioData:
     """Return the recordings, at the loudness that the model was trained on."""
     if pretrained.input["sample_rate_hz"] != audio.describe_input(config)["sample_rate_hz"]:
         raise UserError(
-            f"the model takes sound of {pretrained.input['sample_rate_hz']} Hz, and recordings are "
-            "read at 16,000 Hz here: give another --checkpoint"
+            "--checkpoint must take recordings at 16,000 Hz "
+            f"(got {pretrained.input['sample_rate_hz']} Hz): choose another model"
         )
     data = cluster.load_in_turn(lambda: audio.load_data(config, print))
     rms = pretrained.input["rms"]
@@ -159,14 +159,14 @@ def possible(data: AudioData) -> tuple[str, ...]:
     )
     if not found:
         raise UserError(
-            f"these recordings are of one speaker ({data.train.speakers[0]}) and have no labels: "
-            "give --phones or --items, or set --data.speaker_level"
+            f"the recordings have one speaker ({data.train.speakers[0]}) and no labels: pass "
+            "--phones or --items, or set --data.speaker_level"
         )
     return found
 
 
 def record(path: pathlib.Path, checkpoint: str, layer: str, pretrained: models.Pretrained) -> None:
-    """Write whose weights are evaluated in a directory, which is that of no others and no run."""
+    """Record the evaluated weights; refuse a directory of other weights or of a run."""
     leaves, _ = jax.tree.flatten(pretrained.variables)
     known = {
         "checkpoint": pathlib.Path(checkpoint).expanduser().resolve().name,
@@ -178,17 +178,17 @@ def record(path: pathlib.Path, checkpoint: str, layer: str, pretrained: models.P
     }
     found = read_object(path / RECORD, [])
     if found is None and (path / "checkpoints").exists():
-        raise UserError(f"{path} is the directory of a run: choose another --workdir")
+        raise UserError(f"{path} is a run directory: choose another --workdir")
     if found is not None and {**found, "checkpoint": ""} != {**known, "checkpoint": ""}:
         raise UserError(
-            f"{path} has the scores of {found.get('checkpoint')}, layer {found.get('layer')}, and "
-            "not of these weights: choose another --workdir"
+            f"{path} contains scores of {found.get('checkpoint')}, layer {found.get('layer')}, not "
+            "of these weights: choose another --workdir"
         )
     write_sealed(path / RECORD, known, is_durable=True)
 
 
 def weights_section(run: Run) -> Section | None:
-    """Return whose weights were evaluated, and how."""
+    """Return the section on the evaluated weights."""
     found = read_object(run.workdir / RECORD, [])
     if found is None:
         return None
@@ -197,9 +197,10 @@ def weights_section(run: Run) -> Section | None:
     return Section(
         "Evaluated weights",
         [
-            f"c is of {found['checkpoint']} (format {found['format']}, step {found['step']:,}), "
-            f"{layer} of its context; random c is of an untrained network of the same shape.",
-            f"All networks, and MFCC, took the recordings {loudness}, each whole.",
+            f"c comes from {found['checkpoint']} (format {found['format']}, step "
+            f"{found['step']:,}), {layer} of its context; random c comes from an untrained network "
+            "of the same shape.",
+            f"All networks and MFCC take whole recordings {loudness}.",
         ],
     )
 
@@ -209,10 +210,10 @@ if __name__ == "__main__":
     CHECKPOINT = flags.DEFINE_string("checkpoint", None, "File, exported folder, or run.")
     DATA = flags.DEFINE_string("data", None, "Folder of recordings.")
     PHONES = flags.DEFINE_string(
-        "phones", "", 'Alignment: "utterance-id label label ...", one label each 10 ms.'
+        "phones", "", 'Alignment: "utterance-id label label ...", one label every 10 ms.'
     )
-    ITEMS = flags.DEFINE_string("items", "", "Item file of ZeroSpeech.")
-    TASKS = flags.DEFINE_list("tasks", [], "phones, speakers, ctc, abx; by default all possible.")
+    ITEMS = flags.DEFINE_string("items", "", "ZeroSpeech item file.")
+    TASKS = flags.DEFINE_list("tasks", [], "phones, speakers, ctc, abx. Default: all possible.")
     LAYER = flags.DEFINE_string("layer", "c", "c, or a layer of the context, such as c1.")
     cli.run(
         lambda: run(

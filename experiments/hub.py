@@ -1,14 +1,14 @@
-"""A run on the Hugging Face hub: pushed for a team, pulled to be read, probed or resumed.
+"""Push a run to the Hugging Face hub, or pull one to read, probe or resume it.
 
     cpc hub push runs/voices team/voices
     cpc hub pull team/voices runs/theirs
 
-A new repository is private; --public makes it public. All of a run is pushed except its lock and
-logs, also environment.json, which names the host and the command. The same push again makes the
-repository equal to the run. `hf auth login` once, or HF_TOKEN, identifies you.
+A new repository is private unless --public is set. The whole run is pushed except its lock and
+logs, including environment.json, which names the host and the command. Another push makes the
+repository equal to the run. Log in once with `hf auth login`, or set HF_TOKEN.
 
-A pulled run is read as data, and nothing in it is executed. Only files with the names of a run
-directory are fetched, because other programs may execute others, and the page is made again.
+A pulled run is read as data and never executed. Only files with the names of a run directory are
+fetched, since other programs might execute other files, and the page is written locally.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from experiments.kinds.registry import read_contrastive
 from experiments.training.contrastive import CARD, write_page
 
 NOT_PUSHED = [lock.LOCK, "log*.txt", "state.json", "*.part", ".cache/*"]
-#: Files of a run directory. A * also matches /, so each pattern fixes a file's name or ending.
+#: Files of a run directory. Since * also matches /, each pattern fixes a name or suffix.
 PULLED = [
     "metrics.jsonl", "skipped.txt", "vectors.txt", "vocabulary.tsv",
     *(f"{name}.json" for name in (
@@ -44,7 +44,7 @@ PULLED = [
         "process_*[0-9]", "commit_success.txt", 32 * "[0-9a-f]",
     )),
 ]  # fmt: skip
-#: Hidden parts and "..", drives of Windows, and folders where a run has none.
+#: Hidden parts and "..", drives of Windows, and subfolders that a run lacks.
 NOT_PULLED = [
     ".*", "*/.*", "*:*",
     *(f"{folder}/*/*" for folder in ("augmentation", "exported", "figures", "probes")),
@@ -56,7 +56,7 @@ def push(api: Any, workdir: pathlib.Path, name: str, public: bool = False) -> st
     step = read_run(workdir).step
     for path in workdir.rglob("*"):
         if path.is_symlink():
-            raise UserError(f"{path} is a link, perhaps to what is not to be shared: take it out")
+            raise UserError(f"{path} is a link, perhaps to private files: remove it")
     with lock.hold(workdir):
         url = api.create_repo(name, private=not public, exist_ok=True)
         api.upload_folder(
@@ -73,9 +73,9 @@ def push(api: Any, workdir: pathlib.Path, name: str, public: bool = False) -> st
 
 
 def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
-    """Make a run directory of a repository, whole or not at all; return the files left out."""
+    """Download a repository as a run directory, atomically; return the files not fetched."""
     if workdir.exists():
-        raise UserError(f"{workdir} is there already: choose another directory for the run")
+        raise UserError(f"{workdir} already exists: choose another directory for the run")
     revision = api.model_info(name).sha
     listed = set(api.list_repo_files(name, revision=revision)) - {".gitattributes", CARD}
     workdir.parent.mkdir(parents=True, exist_ok=True)
@@ -88,10 +88,12 @@ def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
             allow_patterns=PULLED,
             ignore_patterns=NOT_PULLED,
         )
-        shutil.rmtree(fetched / ".cache", ignore_errors=True)  # the library's own notes
+        shutil.rmtree(fetched / ".cache", ignore_errors=True)  # metadata of the library
         found = {path.relative_to(fetched).as_posix() for path in fetched.rglob("*")}
         if "config.json" not in found:
-            raise UserError(f"{name} is not a run: it has no config.json")
+            raise UserError(
+                f"{name} is not a run (it lacks config.json): choose a repository of one"
+            )
         read_run(fetched)
         fetched.rename(workdir)
     return sorted(listed - found)
@@ -99,25 +101,25 @@ def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
 
 @contextlib.contextmanager
 def connect() -> Iterator[Any]:
-    """Yield the hub's interface, and turn its errors into sentences."""
+    """Yield the API of the hub, and convert its errors to UserError."""
     try:
         import huggingface_hub  # pyright: ignore[reportMissingImports]
         from huggingface_hub import errors  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise UserError("the hub needs huggingface_hub: pip install 'cpc-jax[hub]'") from None
+        raise UserError("cpc hub needs huggingface_hub: pip install 'cpc-jax[hub]'") from None
     try:
         yield huggingface_hub.HfApi()
     except (errors.HfHubHTTPError, errors.LocalTokenNotFoundError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"the hub refuses ({reason}): check the name, and that hf auth login is done"
+            f"the hub refuses the request ({reason}): check the name, and run hf auth login"
         ) from error
     except errors.HFValidationError as error:
-        raise UserError(f"{error}: a repository is called owner/name") from error
+        raise UserError(f"{error}: name the repository owner/name") from error
 
 
 def main(words: Sequence[str]) -> None:
-    """Push or pull, and print where the run is."""
+    """Push or pull a run, and print its address or directory."""
     match words:
         case ["push", workdir, name]:
             with connect() as api:
@@ -128,14 +130,14 @@ def main(words: Sequence[str]) -> None:
             with connect() as api:
                 left_out = pull(api, name, workdir)
             if left_out:
-                print(f"left out, as no part of a run: {', '.join(map(repr, left_out))}")
+                print(f"not fetched, as not part of a run: {', '.join(map(repr, left_out))}")
             print(f"pulled: {workdir}, step {read_run(workdir).step}")
-            with contextlib.suppress(UserError):  # of a kind whose page its own command writes
+            with contextlib.suppress(UserError):  # only contrastive runs have this page
                 print(f"report: {write_page(read_contrastive(workdir)[0], workdir)}")
         case _:
-            raise UserError("give push RUN owner/name, or pull owner/name RUN; see --help")
+            raise UserError("cpc hub takes push RUN owner/name, or pull owner/name RUN; see --help")
 
 
 if __name__ == "__main__":
-    PUBLIC = flags.DEFINE_bool("public", False, "push: everybody may read a new repository.")
+    PUBLIC = flags.DEFINE_bool("public", False, "push: make a new repository public.")
     cli.run(main, takes_folders=True, shared=())

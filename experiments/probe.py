@@ -1,4 +1,4 @@
-"""Probes on the frozen features of a run: what is in z and c, by a linear or one-hidden-layer map.
+"""Fit linear or one-hidden-layer probes to the frozen features z and c of a run.
 
     cpc probe --workdir runs/voices --task phones
     cpc probe --workdir runs/fashion --task few_labels --step 1000
@@ -6,12 +6,12 @@
     cpc probe --workdir runs/voices --data.source=folder --data.path=~/recordings
     cpc probe --workdir runs/voices --task ctc --probe.ctc_minutes="(10.0,)"
 
-Without --task all tasks of the run's config are fitted. --data.KEY=VALUE and --probe.KEY=VALUE set
-keys for this command alone, for example to probe a run on data that it was not trained on, with
-their own labels. Scores are kept by step and by the name of the data (that of the folder, or of the
-file of labels); other data under the name of the run's own data are refused. A new score replaces
-the previous one of the same task, features and data, and the report is written again. If scores of
-the run itself were fitted with other options, the run's own command fits them again.
+By default all tasks of the run's config are fitted. --data.KEY=VALUE and --probe.KEY=VALUE set keys
+for this command only, for example to probe a run on other data with their own labels. Scores are
+recorded by step and by the name of the data, which is the name of the folder or of the file with
+labels; other data must not have the name of the run's own data. A new score replaces the previous
+one with the same task, features and data, and the report is rewritten. Scores of the run's own data
+that were fitted with other options are fitted again by the training command.
 """
 
 import copy
@@ -32,7 +32,7 @@ from experiments.training.contrastive import (
     write_page,
 )
 
-TASK = flags.DEFINE_string("task", "all", "What to probe for: a task of the run's kind, or all.")
+TASK = flags.DEFINE_string("task", "all", "Task of the run's kind, or all.")
 STEP = cli.define_step()
 SETTINGS = cli.take_settings("data", "probe")
 
@@ -48,13 +48,13 @@ def main() -> None:
     if TASK.value != "all":
         if TASK.value not in known:
             raise UserError(
-                f"{workdir} holds a run of {own.kind}, which has no task {TASK.value}: choose "
-                f"from {', '.join(known)}"
+                f"--task of a run of kind {own.kind} must be all or one of {', '.join(known)} "
+                f"(got {TASK.value})"
             )
         config.probe.tasks = (TASK.value,)
     config = evaluation_config(config, kind.KEYS, SETTINGS)
     check_config(config, kind.KEYS)
-    kind.geometry(config)  # which checks it
+    kind.geometry(config)  # validates the config
     is_of_run = check_data_identity(kind, own, config)
     cluster.start(cli.DEVICE.value)
     variables, step = training.read_variables(workdir, STEP.value)

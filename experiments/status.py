@@ -1,15 +1,15 @@
-"""Show the state of all runs in a folder: a table, once or every few seconds.
+"""Show the state of all runs in a folder as a table, once or every few seconds.
 
     cpc status runs
     cpc status runs --watch 5
 
-nats is the strict bound at the last evaluation, the mean over offsets k that are neither saturated
-nor share input with the context, or else the furthest; if none is recorded, an estimate (marked).
-score is the first one of learned features; it is named unless it is an accuracy, and an arrow says
-that lower is better. Each run records its own state: running, finished (training, probes and
-report), stopped (it saved, and resumes), failed (it ended in an error) or audited (by --audit:
-nothing was trained). A running one whose process is gone is dead, and a sweep's cells are waiting
-until they start. A run without permission to read is unreadable.
+nats is the strict bound at the last evaluation, averaged over the offsets k that are neither
+saturated nor share input with the context, or else at the furthest; without a bound, it is an
+estimate (marked). score is the first one of learned features, with its name unless it is an
+accuracy, and an arrow if lower is better. A run records its state: running, finished (training,
+probes and report), stopped (saved; it can be resumed), failed (ended by an error) or audited (by
+--audit, without training). A running run whose process is gone is dead, cells of a sweep are
+waiting until they start, and a run without read permission is unreadable.
 """
 
 import math
@@ -31,12 +31,12 @@ from cpc.types import UserError
 from experiments.command import cli, lock
 from experiments.command.run_dir import STATE, read_state
 
-#: A run on another machine, whose lock cannot be tried from here, is dead after this silence.
+#: A run on another machine, whose lock cannot be tested here, is dead after this time.
 PATIENCE_SECONDS = 1800
-#: The options and step by which a run's own command has fitted its probes, the data of their
+#: File with the options and step of the probes fitted by the training command, the data of their
 #: scores, and the (task, feature) pairs that `experiments.probe` has replaced since.
 PROBE_STAMP = "probes/done.json"
-#: Folders of a run that hold no other runs.
+#: Folders of a run that do not contain other runs.
 NOT_RUNS = ("checkpoints", "tensorboard", "figures", "probes", "slurm")
 STATES = ("finished", "running", "stopped", "waiting", "audited", "dead", "failed", "unreadable")
 
@@ -52,18 +52,18 @@ class Status(NamedTuple):
     information: Score | None = None
     """log N - L in nats; its method says whether it is a bound."""
     score: Row | None = None
-    """The first one of learned features, a linear probe's before others."""
+    """The first score of learned features, preferably by a linear probe."""
     problem: str = ""
-    """The error's sentence and the command to try again."""
+    """The error and the command to retry."""
 
 
 def find_runs(
     root: pathlib.Path, unreadable: list[tuple[pathlib.Path, str]]
 ) -> Iterator[pathlib.Path]:
-    """Yield the folders below that hold a run, or a cell of a sweep that waits or failed.
+    """Yield the folders below `root` that contain a run, and all cells of sweeps.
 
-    A folder is known by device and inode, so that links in a circle end. Folders that cannot be
-    read are added to `unreadable`, with the reason.
+    Folders are identified by device and inode, so cyclic links end. Folders that cannot be read are
+    added to `unreadable` with the reason.
     """
     seen: set[tuple[int, int]] = set()
 
@@ -73,7 +73,7 @@ def find_runs(
     walk = os.walk(root, followlinks=True, onerror=lambda e: skip(e, pathlib.Path(e.filename)))
     for path, names, _ in walk:
         folder, children = pathlib.Path(path), names[:]
-        names.clear()  # unless this folder holds no run
+        names.clear()  # do not descend into a run
         try:
             found = folder.stat()
             cells = read(folder / "sweep.json").get("cells")
@@ -96,29 +96,29 @@ def find_runs(
 
 
 def read(path: pathlib.Path) -> dict:
-    """Return the object in a file, an empty one if there is none."""
+    """Return the JSON object in a file; {} without one."""
     return read_object(path, []) or {}
 
 
 def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
-    """Return the state of a run, from its files, which may be damaged or of another program."""
+    """Return the state of a run from its files, which may be damaged or unrelated."""
     recorded = read_state(folder)
     state, problem = recorded.get("state"), ""
     if state == "running":
         is_held = lock.is_held(folder)
-        if is_held is None:  # the updates are all that shows it from here
+        if is_held is None:  # on another machine: only recent updates show that it runs
             updated = recorded.get("updated")
             is_held = isinstance(updated, float) and now - updated < PATIENCE_SECONDS
         state = "running" if is_held else "dead"
     elif state == "failed":
-        problem = f"{recorded.get('error', 'no word')}; to try again: {recorded.get('command', '')}"
+        problem = f"{recorded.get('error', 'unknown')}; to retry: {recorded.get('command', '')}"
     try:
         run = read_run(folder)
     except UserError:
         return Status(name, state or "waiting", problem=problem)
     except OSError as error:
         return Status(name, "unreadable", problem=f"it cannot be read ({error.strerror})")
-    if state not in STATES:  # a run without a record of its own, such as one from a hub
+    if state not in STATES:  # not recorded, such as in a run from the hub
         is_begun = run.config or len(run.metrics)
         has_page = any(folder.glob("*.html"))
         state = "finished" if has_page else "stopped" if is_begun else "waiting"
@@ -141,23 +141,23 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
 
 
 def is_done(folder: pathlib.Path) -> bool:
-    """Return whether a run has trained to its end, been probed, and has its page and scores."""
+    """Return whether a run has finished training and probes, and has its page and scores."""
     is_finished = read_state(folder).get("state") == "finished"
     return is_finished and any(folder.glob("*.html")) and not has_lost_scores(folder)
 
 
 def has_lost_scores(folder: pathlib.Path) -> bool:
-    """Return whether a run has recorded scores of its probes that are gone."""
+    """Return whether the recorded scores of a run are missing."""
     return bool(read(folder / PROBE_STAMP).get("data")) and not (folder / "scores.json").exists()
 
 
 def was_probed(folder: pathlib.Path, num_steps: int | None) -> bool:
-    """Return whether a run has recorded that its last step was probed, and has the scores."""
+    """Return whether the last step of a run was probed, and its scores exist."""
     return read(folder / PROBE_STAMP).get("step") == num_steps and not has_lost_scores(folder)
 
 
 def table(rows: Sequence[Status], width: int) -> str:
-    """Return aligned columns, cut at the right if they do not fit.
+    """Format the states of runs as aligned columns, cut at the right if too wide.
 
     >>> score = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.5, None, None, None,
     ...     higher_is_better=False)
@@ -185,7 +185,7 @@ def table(rows: Sequence[Status], width: int) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a name cut at its beginning, as the end is what tells cells apart.
+    """Shorten a name at its beginning, since the ends of names distinguish cells.
 
     >>> cut("sweep/seed=0", 8)
     '…/seed=0'
@@ -194,7 +194,7 @@ def cut(text: str, width: int) -> str:
 
 
 def score_text(score: Row | None) -> str:
-    """Return a score with its unit, its name unless accuracy, and an arrow if lower is better."""
+    """Format a score with unit, name (unless accuracy), and an arrow if lower is better."""
     if score is None:
         return ""
     metric = "" if score.metric in ("accuracy", unit_of(score.metric)) else score.metric
@@ -203,7 +203,7 @@ def score_text(score: Row | None) -> str:
 
 
 def read_all(root: pathlib.Path) -> list[Status]:
-    """Return the state of every run of a folder, and of every folder that cannot be read."""
+    """Return the state of each run in a folder, and of each unreadable folder."""
 
     def name_of(path):
         return str(path.relative_to(root)) if path != root else path.name
@@ -215,7 +215,7 @@ def read_all(root: pathlib.Path) -> list[Status]:
 
 
 def describe(rows: Sequence[Status], width: int) -> str:
-    """Return the table, the errors, and the count of each state."""
+    """Format the table, the errors, and the number of runs in each state."""
     states = {state: sum(row.state == state for row in rows) for state in STATES}
     count = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     problems = [f"{row.name}: {row.problem}" for row in rows if row.problem]
@@ -223,16 +223,16 @@ def describe(rows: Sequence[Status], width: int) -> str:
 
 
 def run(folders: Sequence[str], watch: float | None = None) -> None:
-    """Print the table of a folder, again every `watch` seconds if that is given."""
+    """Print the table of a folder, every `watch` seconds if given."""
     if len(folders) != 1:
-        raise UserError(f"{len(folders)} folders are given: name one with runs, such as runs")
+        raise UserError(f"cpc status takes one folder (got {len(folders)}): pass one, e.g. runs")
     root = pathlib.Path(folders[0]).expanduser()
     if not root.is_dir():
         raise UserError(f"{root} is not a directory: pass one that contains runs, e.g. runs")
     while True:
         rows = read_all(root)
         width = shutil.get_terminal_size((120, 24)).columns
-        text = describe(rows, width) if rows else f"{root} holds no run yet"
+        text = describe(rows, width) if rows else f"{root} contains no run yet"
         is_screen = watch is not None and sys.stdout.isatty()
         print(f"\x1b[2J\x1b[H{text}" if is_screen else text, flush=True)
         if watch is None:
@@ -241,5 +241,5 @@ def run(folders: Sequence[str], watch: float | None = None) -> None:
 
 
 if __name__ == "__main__":
-    WATCH = flags.DEFINE_float("watch", None, "Seconds after which the table is shown again.")
+    WATCH = flags.DEFINE_float("watch", None, "Seconds between updates of the table.")
     cli.run(lambda folders: run(folders, WATCH.value), takes_folders=True, shared=())

@@ -1,11 +1,11 @@
-r"""Train a config of any kind, watch the information, probe the features, write a page.
+r"""Train a config of any kind, track the information, probe the features, and write a page.
 
     cpc train --config audio_voices --workdir runs/voices
     cpc train --config audio_voices --workdir runs/low --config.optim.learning_rate=1e-4
     cpc train --config audio_voices --keys optim
 
-The same command again resumes. `cpc configs` lists configs; --keys lists the keys of a config, or
-of one section, which --config.KEY=VALUE sets. Without --config it lists those of all kinds.
+The same command again resumes the run. `cpc configs` lists configs; --config.KEY=VALUE sets a key;
+--keys lists the keys of a config, or of one section, and without --config the keys of all kinds.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ from experiments.training.problem import Dataset, Work
 
 
 def run(config: Any, workdir: str | None, device: str = "auto", only_audit: bool = False) -> None:
-    """Run a config from its checks to its page; the same call again resumes."""
+    """Validate and train a config, evaluate it and write its page; resume an existing run."""
     kind, pipeline = kinds.kind_of(config), kinds.pipeline_of(config)
     check_config(config, kind.KEYS)
     check_logger(config)
@@ -42,7 +42,7 @@ def run(config: Any, workdir: str | None, device: str = "auto", only_audit: bool
         work = pipeline.make_work(kind, plan, data, folder, mesh)
         if only_audit:
             if work.audit is None:
-                raise UserError(f"a config of kind {config.kind} has no negatives to audit")
+                raise UserError(f"--audit needs negatives (got kind {config.kind}): leave it out")
             work.audit()
             state = "audited"
         else:
@@ -56,10 +56,10 @@ def run(config: Any, workdir: str | None, device: str = "auto", only_audit: bool
 
 
 def finish(work: Work, folder: pathlib.Path, trained: Any) -> None:
-    """Measure what was trained, and write the page."""
+    """Evaluate the trained state, and write the page."""
     try:
         work.finish(trained)
-    finally:  # a measurement that fails does not hide the training
+    finally:  # write the page even if the evaluation fails
         path = work.write_page(folder)
         print(*work.closing_lines(folder), f"report: {path}", sep="\n")
 
@@ -68,7 +68,7 @@ if __name__ == "__main__":
     SECTION = take_section()
     CONFIG = cli.define_config()
     AUDIT = flags.DEFINE_bool(
-        "audit", False, "Only audit the negatives of the config: do not train."
+        "audit", False, "Only audit the negatives of the config, without training."
     )
 
     def main() -> None:

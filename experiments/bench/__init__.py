@@ -1,1 +1,1 @@
-"""How fast and how big: `cpc bench` prints a table and writes it as json."""
+"""Benchmarks of time and memory: `cpc bench`."""

@@ -1,25 +1,25 @@
-r"""How fast training is on this machine, against what the machine can do: a table, and json.
+r"""Measure the speed of training against the limits of the machine: a table, and JSON.
 
     cpc bench --config audio_voices --json bench.json
 
-Takes some minutes; times of a busy machine mean little, so let it run alone. `make demo` sets
-the allocator, and so should a run that is compared with it:
+Takes some minutes, on an otherwise idle machine. `make demo` sets the allocator; to compare with
+it, do the same:
 
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cpc bench
 
-`--part step --part input` measures only these; see --help. Against PyTorch, if it is importable
-here or in the Python that $CPC_TORCH_PYTHON names:
+`--part step --part input` measures only these parts; see --help. PyTorch is compared if it can be
+imported here or by the Python in $CPC_TORCH_PYTHON:
 
     CPC_TORCH_PYTHON=torchenv/bin/python cpc bench --part torch --part criterion
 
-Skip-gram is measured only with `--part text`, against gensim if it is importable here or in the
-Python that $CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
+Skip-gram is measured only with `--part text`, and compared with gensim if it can be imported here
+or by the Python in $CPC_GENSIM_PYTHON (downloads 50 MB of text and word pairs):
 
     CPC_GENSIM_PYTHON=gensimenv/bin/python cpc bench --part text
 
-The step is built as `experiments.train` builds it, from the same config, and its times are divided
-by those of a matrix product in the same round. Recordings that the config names are used if they
-are prepared, else synthetic sound.
+The step is the same as in `experiments.train`, and its times are divided by those of a matrix
+product in the same round. The recordings of the config are used if they are prepared, otherwise
+synthetic sound.
 """
 
 import os
@@ -43,24 +43,24 @@ from experiments.kinds.audio.data import load_data
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
 PARTS = ("step", "input", "start", "torch", "criterion")
 PART = flags.DEFINE_multi_enum(
-    "part", None, (*PARTS, "text"), "What to measure; by default all but text."
+    "part", None, (*PARTS, "text"), "Part to measure. Default: all except text."
 )
-QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: a check that it works, not to quote.")
+QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds, for a test; do not quote the figures.")
 
 
 def main(given: Config) -> None:
-    """Measure, print, write."""
+    """Measure the selected parts, and print and write the figures."""
     config = choose_config(given)
     path = pathlib.Path(JSON.value) if JSON.value else None
     if path and not path.parent.is_dir():
-        raise UserError(f"--json names {path}, but {path.parent} is not a folder: make it first")
-    # The processes that this one starts need the accelerator's memory.
+        raise UserError(f"the folder of --json {path} does not exist: create {path.parent} first")
+    # Child processes need memory of the accelerator.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     mesh = cluster.start(cli.DEVICE.value)
     check_batch_size(config.data.batch_size, mesh)
     data = load_data(config, print)
     load_average = os.getloadavg()[0]
-    # What "auto" found here is what the processes of the sides are to find.
+    # Child processes use the device that "auto" selects here.
     device, quick = mesh.devices.flat[0].platform, QUICK.value
     num_rounds, num_processes, num_calls = (2, 1, 1) if quick else (10, 3, 3)
     sizes = versus.NUM_CANDIDATES[: 1 if quick else None]
@@ -90,9 +90,9 @@ def main(given: Config) -> None:
 
 
 def choose_config(given: Config) -> Config:
-    """Return the config of --config or of the demo, on sound that is available."""
+    """Return the config of --config or the demo, with synthetic sound if data are missing."""
     if cli.WORKDIR.value:
-        raise UserError("the bench has no --workdir: name a file for the figures by --json")
+        raise UserError("--workdir does not apply to the bench: pass a file with --json")
     config = given or audio_voices.get_config()
     check_config(config, KEYS)
     if config.data.source == "voices" and not voices.is_prepared():
@@ -102,7 +102,7 @@ def choose_config(given: Config) -> Config:
 
 
 def describe_allocator() -> dict[str, Any]:
-    """Return the settings that decide what a big buffer costs on a CPU."""
+    """Return the settings of the allocator, which affect the cost of large buffers on a CPU."""
     names = ("GLIBC_TUNABLES", "LD_PRELOAD", *(n for n in os.environ if n.startswith("MALLOC_")))
     return {
         "freed_memory_kept": platform.libc_ver()[0] == "glibc",

@@ -1,4 +1,4 @@
-"""Skip-gram by gensim in a process of its own; needs neither JAX nor cpc."""
+"""Skip-gram by gensim, in a separate process without JAX and cpc."""
 
 import json
 import time

@@ -111,7 +111,7 @@ def time_step(sizes: dict) -> dict:
 
 
 def time_info_nce(sizes: dict) -> dict:
-    """Time value and gradient of the mean loss, the diagonal being the positives."""
+    """Time value and gradient of the mean loss, with the diagonal as positives."""
     is_gpu = sizes["device"] == "gpu"
     device, dtype = ("cuda", torch.bfloat16) if is_gpu else ("cpu", torch.float32)
     n, d = sizes["n"], sizes["d"]
@@ -138,13 +138,13 @@ def time_info_nce(sizes: dict) -> dict:
 
 
 def wait(is_gpu: bool) -> None:
-    """Wait until a GPU has done its work."""
+    """Wait for the GPU, if used."""
     if is_gpu:
         torch.cuda.synchronize()
 
 
 def main() -> None:
-    """Time the case that is named."""
+    """Time the case in the sizes, and print the figures."""
     sizes = read_sizes()
     torch.manual_seed(0)
     measure = time_step if sizes["case"] == "step" else time_info_nce

@@ -1,7 +1,7 @@
-"""A start as a user has it, in a process of its own: from nothing to the end of the first step.
+"""Time from the start of a process to the end of its first training step.
 
-`python -m experiments.bench.start --workdir DIR` trains one step by DIR's config.json, with the
-audio experiment's own code, and writes its times to DIR; the bench runs it.
+The bench runs `python -m experiments.bench.start --workdir DIR`, which trains one step of
+DIR/config.json with the code of the audio experiment, and writes its times to DIR.
 """
 
 import json
@@ -23,12 +23,12 @@ from experiments.kinds.registry import read_contrastive
 from experiments.training import step as training
 from experiments.training.contrastive import interpret
 
-#: Everything that training needs is imported by now.
+#: Time after all imports of training.
 IMPORTED_SECONDS = time.time()
 
 
 def main() -> None:
-    """Train one step; its record is on disk as soon as the device has done it."""
+    """Train one step, whose record is written as soon as the device has finished it."""
     workdir = pathlib.Path(cli.WORKDIR.value or "")
     _, config = read_contrastive(workdir)
     mesh = cluster.start(cli.DEVICE.value)
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def start_rows(config: Config, device: str) -> list[Row]:
-    """Start twice; return rows of the second start, which finds everything compiled."""
+    """Start twice; return rows of the second start, which uses the compilation cache."""
     start_once(config, device)
     start = start_once(config, device)
     peak = start.pop("peak_megabytes")
@@ -79,7 +79,7 @@ def start_once(config: Config, device: str) -> dict[str, float]:
             check=False,
         )
         if done.returncode:
-            raise UserError(f"the start to be timed failed: {done.stderr.strip()}")
+            raise UserError(f"the timed start failed: {done.stderr.strip()}")
         stamps: dict[str, Any] = read_json(workdir / "stamps.json")
     return {
         "seconds": stamps["stepped"] - began,

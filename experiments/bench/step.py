@@ -1,4 +1,4 @@
-"""The training step and its parts against matrix products of the same round, and its input."""
+"""Times of the training step and its parts relative to matrix products, and of its input."""
 
 import contextlib
 import itertools
@@ -28,26 +28,26 @@ from experiments.training.problem import Problem, model_variables
 
 PRODUCT_SIZE = 2048
 PRODUCT_FLOP = 2 * PRODUCT_SIZE**3
-#: A product costs its forward pass, the gradient to its input and the gradient to its weights.
+#: The forward pass and the gradients of input and weights cost one product each.
 FORWARD_AND_BACKWARD = 3
-#: Windows of a batch: of one of the paper's 8 devices, and of all of them.
+#: Windows in the paper's batch, on one of its 8 devices and on all of them.
 PAPER_BATCHES = (8, 64)
 
 
 class Step(NamedTuple):
-    """A training step as the audio experiment makes it, and its parts by name."""
+    """A training step of the audio experiment, and its parts by name."""
 
     advance: Callable[[Batch], TrainState]
-    """Does one step; the state, which is donated, stays inside."""
+    """Makes one step, and keeps the state, which is donated."""
     params: Any
     parts: dict[str, Callable[[], Any]]
-    """Value and gradient of a part on the first batch."""
+    """Name -> function for value and gradient of a part on the first batch."""
 
 
 def step_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
 ) -> list[Row]:
-    """Return rows of the product, the step, its parts, and of compilations after the first step."""
+    """Return rows for the product, the step, its parts, and compilations after the first step."""
     problem = audio.make_problem(interpret(audio, config), data)
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(problem, mesh, batch)
@@ -77,7 +77,7 @@ def step_rows(
 
 
 def timing_row(name: str, flop: int, seconds: dict[str, list[float]]) -> Row:
-    """Return a case's time, work and rate, also as a fraction of the product's by round."""
+    """Return the time, FLOP and rate of a case, and its fraction of the product's rate by round."""
     median = statistics.median(seconds[name])
     fractions = ratios(seconds["product"], seconds[name])
     figures = {
@@ -95,7 +95,7 @@ def timing_row(name: str, flop: int, seconds: dict[str, list[float]]) -> Row:
 def input_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
 ) -> list[Row]:
-    """Return rows of drawing windows as in training, and of what drawing them costs the step."""
+    """Return rows for drawing windows as in training, and for its effect on the step."""
     rows, source, num_batches = [], config.data.source, 50 * num_rounds
     for batch_size in PAPER_BATCHES:
         own = with_settings(config, {"data.batch_size": batch_size})
@@ -117,7 +117,7 @@ def input_rows(
 
 
 def fed_row(config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int) -> Row:
-    """Return the time of steps fed by the input over that of steps on a batch in memory."""
+    """Return the ratio of the time of steps with input to that of steps on one batch in memory."""
     problem = audio.make_problem(interpret(audio, config), data)
 
     def put(index):
@@ -144,7 +144,7 @@ def fed_row(config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds
 
 
 def make_step(problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
-    """Return the step and its parts, for batches placed on the devices as `batch` is."""
+    """Return the step and its parts, for batches with the sharding of `batch`."""
     state, step, _ = training.make_step(problem, mesh)
     params, extra = jax.tree.map(jnp.copy, (state.params, state.extra))
 
@@ -166,11 +166,11 @@ def make_parts(
         variables = model_variables(params, None, extra)
         return problem.model.apply(variables, problem.prepare(batch, rng, True), True, rng)[0]
 
-    def energy(params, name):  # outputs that are not used are not computed
+    def energy(params, name):  # XLA drops unused outputs
         directions = problem.split_branches(compute(params), batch)
         return sum(jnp.square(getattr(outputs, name)).sum() for outputs, *_ in directions)
 
-    def score(z, c, maps):  # with the predictions, which the loss may make in its own way
+    def score(z, c, maps):  # includes the predictions, which the loss may compute differently
         own = params["objective"], extra["objective"]
         given = outputs._replace(z=z, c=c, predictions=jnp.einsum("bth,khd->btkd", c, maps))
         branches = problem.split_branches(given, batch)
@@ -188,20 +188,20 @@ def make_parts(
 
 
 def make_product(dtype: str) -> Callable[[], Any]:
-    """Return the matrix product that is the machine's ceiling."""
+    """Return a call of the matrix product that defines the peak rate."""
     factor = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE)).astype(dtype)
     multiply = jax.jit(jnp.matmul)
     return lambda: multiply(factor, factor)
 
 
 def blocking(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a call that waits for its result."""
+    """Wrap a call so that it waits for its result."""
     return lambda: jax.block_until_ready(call())
 
 
 @contextlib.contextmanager
 def count_compilations() -> Iterator[Callable[[], int]]:
-    """Yield a function that returns how many programs were compiled since, or read compiled."""
+    """Yield a function that counts programs compiled, or read from the cache, since the start."""
     events = []
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -216,7 +216,7 @@ def count_compilations() -> Iterator[Callable[[], int]]:
 
 
 def count_work(config: Config, problem: Problem, params: PyTree) -> dict[str, int]:
-    """Return the operations of a step of a problem and of its parts."""
+    """Return the FLOP of a step of a problem and of its parts."""
     flop = count_flop(
         params,
         problem.model.module.encoder,
@@ -241,7 +241,7 @@ def count_flop(
     offsets: Sequence[int],
     num_shards: int = 1,
 ) -> dict[str, int]:
-    """Count the operations of a step's products by formula, a multiply-add being two.
+    """Count the operations of the products in a step by formula; a multiply-add counts as two.
 
     The compiler counts the body of a loop once, however often it runs, and so misses nearly all of
     a recurrence and of a criterion over blocks. With b windows of t latents in S shards, and
@@ -258,7 +258,7 @@ def count_flop(
     shares products does fewer, so that its fraction of the peak can exceed 1.
     """
     frames = output_lengths(encoder.layers, encoder.pads, window_samples)
-    weights = params["encoder"].get("convolutions", params["encoder"])  # log-mel energies have none
+    weights = params["encoder"].get("convolutions", params["encoder"])
     layers = [
         2 * batch_size * count * math.prod(weights[f"kernel{i}"].shape)
         for i, count in enumerate(frames[-encoder.num_layers :])

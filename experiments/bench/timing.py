@@ -1,4 +1,4 @@
-"""Timings of cases in turn, and the rows that report them; needs neither JAX nor torch."""
+"""Alternating timings of cases and their rows in the table, without JAX and torch."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-#: Environment of both processes of a comparison: freed memory is kept, big buffers use big pages.
+#: Environment of both processes of a comparison: keep freed memory, use huge pages.
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "60000000000",
@@ -20,23 +20,23 @@ ALLOCATOR = {
 
 
 class Target(NamedTuple):
-    """The bound that a figure should reach."""
+    """A bound for a figure."""
 
     figure: str
     bound: float
     at_least: bool = True
 
     def is_met(self, value: float) -> bool:
-        """Return whether a value reaches the bound."""
+        """Return whether a value satisfies the bound."""
         return value >= self.bound if self.at_least else value <= self.bound
 
     def __str__(self) -> str:
-        """Return the figure's name and its bound."""
+        """Return the name of the figure and its bound."""
         return f"{self.figure} {'>=' if self.at_least else '<='} {self.bound:g}"
 
 
 class Row(NamedTuple):
-    """A line of the table: figures by name and unit, and the same as text."""
+    """A line of the table: figures by name with unit, and their text."""
 
     name: str
     figures: dict[str, Any]
@@ -44,18 +44,18 @@ class Row(NamedTuple):
     target: Target | None = None
 
     def is_met(self) -> bool | None:
-        """Return whether the target is reached, None without one."""
+        """Return whether the target is met; None without one."""
         return self.target and self.target.is_met(self.figures[self.target.figure])
 
 
 def describe(row: Row) -> dict[str, Any]:
-    """Return a row as JSON holds it."""
-    judged = {"target": str(row.target), "met": row.is_met()} if row.target else {}
-    return {"name": row.name, **row.figures, **judged}
+    """Return the JSON object of a row."""
+    verdict = {"target": str(row.target), "met": row.is_met()} if row.target else {}
+    return {"name": row.name, **row.figures, **verdict}
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Return a line per row: name, figures, target and verdict."""
+    """Format one line per row: name, figures, target and verdict."""
     widths = [max(len(row.name) for row in rows), max(len(row.text) for row in rows)]
     lines = []
     for row in rows:
@@ -67,10 +67,10 @@ def format_table(rows: Sequence[Row]) -> str:
 def time_rounds(
     cases: Mapping[str, Callable[[], Any]], num_rounds: int, num_calls: int = 1
 ) -> dict[str, list[float]]:
-    """Time each case in each round, as the median of its calls, after two calls that compile.
+    """Time each case in each round by the median of its calls, after two calls that compile.
 
-    A machine's speed drifts by more than the difference of two cases, so the cases take turns and
-    only the times of one round may be divided. A call must return when its result is there.
+    The speed of a machine drifts by more than the difference of two cases, so cases alternate, and
+    only times of the same round may be divided. A call must wait for its result.
     """
     for call in cases.values():
         call()
@@ -83,14 +83,14 @@ def time_rounds(
 
 
 def time_call(call: Callable[[], Any]) -> float:
-    """Return the seconds of one call."""
+    """Time one call in seconds."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
 
 
 def median_times(seconds: Mapping[str, list[float]]) -> dict[str, float]:
-    """Return the median over the rounds of each case."""
+    """Return the median over rounds of each case."""
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
@@ -106,16 +106,16 @@ def summarize(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def read_sizes() -> dict[str, Any]:
-    """Return the sizes that the bench passes to a process as its one argument."""
+    """Parse the sizes that the bench passes to a process as its only argument."""
     return json.loads(sys.argv[1])
 
 
 def peak_bytes(device: Any = None) -> int:
-    """Return the most memory that a JAX device has allocated or, on the host, this process."""
+    """Return the peak memory of a JAX device or, without its statistics, of this process."""
     if given := device and device.memory_stats():
         return given["peak_bytes_in_use"]
     status = pathlib.Path("/proc/self/status")
-    if status.exists():  # getrusage there also counts the parent's memory at the fork
+    if status.exists():  # on Linux, getrusage includes the parent's memory at the fork
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

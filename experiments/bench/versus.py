@@ -1,7 +1,7 @@
-"""The audio step, its parts and InfoNCE over many candidates against PyTorch's, in turn.
+"""Comparison of the audio step, its parts and InfoNCE over many candidates with PyTorch.
 
-Thread pools of two frameworks in one process slow each other, and a machine's speed drifts: each
-side has processes of its own, rounds alternate, and only times of one round are divided.
+Thread pools of two frameworks in one process slow each other down, and the speed of a machine
+drifts: each side has its own processes, rounds alternate, and only times of a round are divided.
 `python -m experiments.bench.versus SIZES` is our side; it prints JSON.
 """
 
@@ -41,10 +41,10 @@ PAPER = {
     "width": 512, "context_width": 256, "num_offsets": 12, "batch_size": 8,
     "window_samples": 20480, "num_shards": 1,
 }  # fmt: skip
-#: On an accelerator all of the paper's 8 devices are one: 64 windows, negatives of 8 each.
+#: One accelerator takes the batch of the paper's 8 devices: 64 windows, negatives within 8.
 WHOLE = {"batch_size": 64, "num_shards": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
-#: At the paper's size, by the kind of device: of the step, and largest ratios to torch.
+#: Targets at the paper's size by kind of device: for the step, and largest ratios to torch.
 STEP = {"cpu": Target("fraction_of_peak", 0.65), "gpu": Target("milliseconds", 5, at_least=False)}
 RATIOS = {"cpu": {"step": 0.85, "context": 0.6, "criterion": 0.45}, "gpu": {"step": 1 / 3}}
 CASES = {
@@ -56,15 +56,15 @@ CASES = {
 
 WIDTH = 256
 NUM_CANDIDATES = (4096, 16384)
-#: Largest ratios at 16,384 candidates: to torch's time and memory, to the products' time.
+#: Largest ratios at 16,384 candidates: to the time and memory of torch, and to the products' time.
 JUDGED, TIME, MEMORY, PRODUCTS = NUM_CANDIDATES[-1], 0.6, 0.04, 1.3
 
 
 def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> list[Row]:
-    """Return rows of both sizes; without torch of our side `alone`, or one on how to provide it."""
+    """Return rows for both sizes; without torch, only ours if `alone`, or a row with advice."""
     python, rows = find_torch(device), []
     if python is None:
-        text = f"not measured: no torch here drives {device}: set ${PYTHON} to its Python"
+        text = f"not measured: torch for {device} is missing: set ${PYTHON} to its Python"
         rows.append(Row("against PyTorch", {"measured": False}, text))
         if not alone:
             return rows
@@ -82,7 +82,7 @@ def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> lis
 
 
 def find_torch(device: str) -> str | None:
-    """Return the Python whose torch drives the device: `$CPC_TORCH_PYTHON`, or this one."""
+    """Return a Python with torch for a device: `$CPC_TORCH_PYTHON`, this one, or None."""
     named = os.environ.get(PYTHON)
     python = named or (sys.executable if importlib.util.find_spec("torch") else None)
     if device == "cpu" or python is None:
@@ -95,19 +95,19 @@ def find_torch(device: str) -> str | None:
 def run_rounds(
     case: str, python: str | None, sizes: dict[str, Any], num_rounds: int
 ) -> list[dict[str, Any]]:
-    """Run our side and torch's of a case in turn; return both sides' output by round."""
+    """Run both sides of a case alternately; return their figures by round."""
     sides = {"ours": (sys.executable, "versus")}
     if python:
         sides["torch"] = (python, "by_torch")
     given, rounds = json.dumps({**sizes, "case": case}), []
     for i in range(num_rounds):
-        order = list(sides) if i % 2 == 0 else list(sides)[::-1]  # the second process is warmer
+        order = list(sides) if i % 2 == 0 else list(sides)[::-1]  # the second finds warm caches
         rounds.append({side: run_side(*sides[side], given) for side in order})
     return rounds
 
 
 def run_side(python: str, side: str, given: str) -> dict[str, Any]:
-    """Return the figures that one process measured."""
+    """Return the figures measured by one process."""
     done = subprocess.run(
         [python, "-m", f"experiments.bench.{side}", given], cwd=ROOT,
         env={**os.environ, **timing.ALLOCATOR}, capture_output=True, text=True, check=False,
@@ -136,7 +136,7 @@ def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: Target |
 
 
 def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
-    """Format the ratio of our time to torch's by round and, for the step, torch's memory."""
+    """Format the ratio of our time to torch's by round and, for the step, its memory."""
     ours, theirs = ([one[side]["seconds"][case] for one in rounds] for side in ("ours", "torch"))
     figures: dict[str, Any] = timing.summarize("ratio_to_torch", timing.ratios(ours, theirs))
     text = "{:.2f} of torch's ({:.2f} to {:.2f})".format(*figures.values())
@@ -150,7 +150,7 @@ def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | 
 
 
 def info_nce_rows(device: str, sizes: Sequence[int], num_rounds: int, num_calls: int) -> list[Row]:
-    """Return rows of each number of candidates, beside torch's if there is a torch."""
+    """Return rows for each number of candidates, compared with torch if available."""
     python, rows = find_torch(device), []
     for n in sizes:
         given = {"n": n, "d": WIDTH, "device": device, "num_calls": num_calls}
@@ -159,7 +159,7 @@ def info_nce_rows(device: str, sizes: Sequence[int], num_rounds: int, num_calls:
 
 
 def compare_info_nce(n: int, rounds: list[dict[str, Any]]) -> list[Row]:
-    """Return time, memory, and their ratios to the products alone and to torch's."""
+    """Return time and memory, and their ratios to the products alone and to torch."""
 
     def at_most(figure, bound):
         return Target(figure, bound, at_least=False) if n == JUDGED else None
@@ -189,10 +189,10 @@ def compare_info_nce(n: int, rounds: list[dict[str, Any]]) -> list[Row]:
 
 
 def measure_step(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Time the step, its parts, and the matrix product that is the machine's ceiling."""
+    """Time the step, its parts, and the matrix product that defines the peak rate."""
     config = make_config(sizes)
     cluster.start(sizes["device"])
-    mesh = make_mesh(1, choose_devices(sizes["device"]))  # torch also has one
+    mesh = make_mesh(1, choose_devices(sizes["device"]))  # torch also uses one device
     problem = audio.make_problem(interpret(audio, config), make_sound(config))
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(problem, mesh, batch)
@@ -212,19 +212,19 @@ def measure_step(sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_config(sizes: dict[str, Any]) -> Config:
-    """Return the preset of the paper's network at these sizes, with the scores of torch's side."""
+    """Return the config of the paper's network with given sizes and the scores of torch."""
     config = audio_voices_paper.get_config()
     for section in (config.model, config.data):
         section.update({name: value for name, value in sizes.items() if name in section})
     config.negatives.update(shards=sizes["num_shards"], temperature=1.0)
-    config.loss.cosine = False  # the paper's dot products: cosines are a heavier criterion
+    config.loss.cosine = False  # the paper's dot products, which are cheaper than cosines
     config.model.dtype = "float32" if sizes["device"] == "cpu" else "bfloat16"
     config.evaluate.num_windows = 0
     return config
 
 
 def make_sound(config: Config) -> AudioData:
-    """Return one window of synthetic sound for each row of a batch."""
+    """Return a window of synthetic sound for each row of a batch."""
     made = data.make_synthetic(
         num_speakers=2,
         utterances_per_speaker=config.data.batch_size,
@@ -236,7 +236,7 @@ def make_sound(config: Config) -> AudioData:
 
 
 def context_part(config: Config, params):
-    """Return value and gradient of the GRU alone, by latents and weights."""
+    """Return a call for value and gradient of the GRU with respect to latents and weights."""
     shape = (config.data.batch_size, audio.num_latents(config), config.model.width)
     z = jax.random.normal(jax.random.key(0), shape)
     module = GRU(config.model.context_width, dtype=jnp.dtype(config.model.dtype))
@@ -252,7 +252,7 @@ def context_part(config: Config, params):
 
 
 def measure_info_nce(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Measure value and gradient of the mean loss, and its products alone: seconds, bytes."""
+    """Measure seconds and bytes of the mean loss with gradient, and of its products alone."""
     n, d, device = sizes["n"], sizes["d"], choose_devices(sizes["device"])[0]
     with jax.default_device(device):
         keys = jax.random.split(jax.random.key(0))
@@ -264,7 +264,7 @@ def measure_info_nce(sizes: dict[str, Any]) -> dict[str, Any]:
         before = timing.peak_bytes(device)
         cases["info_nce"]()
         planned: Any = run.memory_analysis()
-        # Memory that was freed before may be used again, and would then not show.
+        # Reused memory that was freed before would not raise the peak.
         needed = planned.temp_size_in_bytes + planned.output_size_in_bytes
         num_bytes = max(timing.peak_bytes(device) - before, needed)
         seconds = timing.median_times(timing.time_rounds(cases, sizes["num_calls"]))
@@ -272,7 +272,7 @@ def measure_info_nce(sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_info_nce(n: int):
-    """Return value and gradient of the loss of n sequences, with all others as negatives."""
+    """Return a function for value and gradient of the loss with all n sequences as candidates."""
     zero = jnp.zeros(n, jnp.int32)
     positions = Position(jnp.arange(n, dtype=jnp.int32), zero, zero, zero)
 
@@ -284,7 +284,7 @@ def make_info_nce(n: int):
 
 
 def make_products(block: int):
-    """Return the three products alone, block by block."""
+    """Return a function for the three products of the loss, block by block."""
 
     def products(queries, keys):
         def one_block(dkeys, q):

@@ -1,8 +1,8 @@
-"""Skip-gram with negative sampling against gensim: words per second, similarity, analogies.
+"""Comparison of skip-gram with gensim: words per second, similarity, analogies.
 
-Each side trains in a process of its own for each seed, in turn, on one text by the same settings
-and on as many threads as there are cores. gensim is that of the Python in $CPC_GENSIM_PYTHON, or of
-this one. `python -m experiments.bench.words SIZES` is our side; it prints JSON.
+For each seed, both sides train in turn in separate processes, on the same text with the same
+settings and one thread per core. gensim is imported by the Python in $CPC_GENSIM_PYTHON, or by this
+one. `python -m experiments.bench.words SIZES` runs our side and prints JSON.
 """
 
 import functools
@@ -32,14 +32,14 @@ from experiments.kinds.words import run
 from experiments.kinds.words.run import load_data
 
 PYTHON = "CPC_GENSIM_PYTHON"
-#: Words per second, as a fraction of gensim's.
+#: Target for words per second, as a fraction of gensim's.
 MIN_RATIO = 0.6
-#: Analogies are answered among this many words, the most frequent ones.
+#: Number of most frequent words among which analogies are answered.
 NUM_WORDS = 30_000
 
 
 def word_rows(epochs: int, num_seeds: int) -> list[Row]:
-    """Return rows of the rate, similarity and analogies, next to gensim's if it is installed."""
+    """Return rows for the rate, similarity and analogies, compared with gensim if installed."""
     python = os.environ.get(PYTHON) or (
         sys.executable if importlib.util.find_spec("gensim") else None
     )
@@ -51,7 +51,7 @@ def word_rows(epochs: int, num_seeds: int) -> list[Row]:
     rates, found = {side: [] for side in sides}, {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as folder:
         sentences = pathlib.Path(folder, "sentences.txt")
-        with sentences.open("w") as file:  # the known words by number
+        with sentences.open("w") as file:  # ids of the known words
             for start, stop in itertools.pairwise(text.train.sentence_starts):
                 known = text.train.tokens[start:stop]
                 file.write(" ".join(map(str, known[known > 0])) + "\n")
@@ -72,14 +72,14 @@ def word_rows(epochs: int, num_seeds: int) -> list[Row]:
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use: all without affinity, as on macOS."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def rate_row(rates: dict[str, list[float]]) -> Row:
-    """Return the row of words per second: the medians over seeds."""
+    """Return the row of words per second, by medians over seeds."""
     ours = statistics.median(rates["words"])
     figures: dict[str, Any] = {"words_per_second": ours}
     text = f"{ours:,.0f} words/s"
@@ -93,7 +93,7 @@ def rate_row(rates: dict[str, list[float]]) -> Row:
 
 
 def question_rows(found: dict[str, list[np.ndarray]], vocabulary: Any) -> list[Row]:
-    """Return Spearman's correlation of each set of pairs, and the accuracy of analogies."""
+    """Return rows for Spearman's correlation on each set of pairs, and for analogies."""
     index = {word: i for i, word in enumerate(vocabulary.words)}
     judged, rows = read_judgements(), []
     for name, (pairs, ratings) in judged.pairs.items():
@@ -114,16 +114,16 @@ def question_rows(found: dict[str, list[np.ndarray]], vocabulary: Any) -> list[R
 
 
 def correlate_rows(row: np.ndarray, drawn: np.ndarray, ratings: np.ndarray) -> float:
-    """Return Spearman's correlation of the drawn cosines with their ratings."""
+    """Return Spearman's correlation between drawn cosines and their ratings."""
     return spearman(row[drawn], ratings[drawn])
 
 
 def question_row(
     name: str, metric: str, statistic: Callable[..., float], values: dict[str, np.ndarray]
 ) -> Row:
-    """Return the mean of a score over seeds, and its difference from gensim's.
+    """Return the row of a mean score over seeds and its difference from gensim's.
 
-    The target is missed only if the score is surely below gensim's.
+    The target is missed only if the interval of the difference is below 0.
     """
     count = values["words"].shape[1]
     means = {
@@ -142,7 +142,7 @@ def question_row(
 
 
 def main() -> None:
-    """Train as the config does, write vectors, print the rate; compilation is not counted."""
+    """Train a config, write its vectors, and print the rate without compilation."""
     given = read_sizes()
     cluster.start("cpu")
     config = get_config()

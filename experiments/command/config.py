@@ -80,17 +80,15 @@ def check_value(name: str, value: Any, key: Key) -> None:
             raise UserError(
                 f"{subject} must have type {kind.__name__}, such as {key.default!r} (got {entry!r})"
             )
-        if key.words and entry not in key.words:
-            words = ", ".join(map(str, key.words))
-            raise UserError(f"{subject} must be one of {words} (got {entry!r})")
         holds = (
+            not key.words or entry in key.words,
             key.low is None or entry >= key.low,
             key.above is None or entry > key.above,
             key.high is None or entry <= key.high,
             key.below is None or entry < key.below,
         )
         if not all(holds):
-            raise UserError(f"{subject} must be {describe_range(key)} (got {entry})")
+            raise UserError(f"{subject} must be {describe_range(key)} (got {entry!r})")
 
 
 def describe_range(key: Key) -> str:

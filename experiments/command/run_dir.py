@@ -206,12 +206,7 @@ def check_same_config(
 ) -> None:
     """Check that two flat configs agree, except in keys that do not affect training.
 
-    Args:
-        recorded: Config found in the run directory.
-        wanted: Config of this command.
-        path: Run directory.
-        where: File that contains `recorded`, for the error.
-        advice: What the user can do, for the error.
+    The error contains `where`, the file of the recorded config, and `advice`.
     """
     if recorded.get("kind") == wanted.get("kind"):
         check_keys(recorded, wanted, writer_of(path))

@@ -1,1 +1,1 @@
-"""Estimates of mutual information where it is known: `cpc train`."""
+"""Experiments on estimators of mutual information, and estimates for users' arrays."""

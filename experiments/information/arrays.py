@@ -1,4 +1,4 @@
-"""Arrays of users: read, checked, in quarters that rotate, scaled by the rows that train."""
+"""Users' arrays: reading, checks, rotated splits, and scaling by the training rows."""
 
 import itertools
 import pathlib
@@ -12,51 +12,51 @@ from cpc.data.series import describe_problem, read_file
 from cpc.data.walk import check_file
 from cpc.types import UserError
 
-#: With fewer rows the batches of a quarter are too small for any claim.
+#: With fewer rows, the batches of a quarter are too small.
 MIN_ROWS = 200
 ROTATIONS = 4
-#: Canonical correlations nearer to 1 are those of a map and its rounding errors.
+#: Canonical correlations closer to 1 are exact up to rounding.
 CORRELATION_TOLERANCE = 1e-10
-#: A variable with a larger share of distinct values is continuous.
+#: A variable with a larger fraction of distinct values is continuous.
 MAX_DISTINCT = 0.5
-#: Probability that the sentence on the most correlated columns is said of independent ones.
+#: Probability of a false remark on the most correlated columns if all are independent.
 MAX_FALSE_PAIRS = 0.001
 #: Correlation of neighboring rows in a column: 4 standard errors of 200 independent rows.
 MAX_AUTOCORRELATION = 0.3
 
 
 class Pairs(NamedTuple):
-    """Rows of x and y that belong together, in random order, and sentences on them."""
+    """Paired rows of x and y in random order, with remarks on them."""
 
     x: Float[np.ndarray, "n dx"]
     y: Float[np.ndarray, "n dy"]
     remarks: tuple[str, ...]
     identity: str = ""
-    """A sentence on a part of y that is a map of x, so that estimates from samples are too low."""
+    """A sentence on a part of y that is a function of x, for which estimates are too low."""
 
 
 def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
-    """Read a matrix of finite numbers from .npy, .npz, .csv or .parquet; 1-d is a column."""
+    """Read finite numbers (n, d) from .npy, .npz, .csv or .parquet; a 1-d array is a column."""
     path = pathlib.Path(path).expanduser()
     check_file(path)
     try:
         values = np.asarray(read_file(path)[0][:], np.float64)
-    except Exception as error:  # whatever a reader makes of a damaged file
+    except Exception as error:  # readers raise many errors for damaged files
         raise UserError(f"cannot read {path}: {describe_problem(error)}") from None
     is_bad = ~np.isfinite(values).all(axis=1)
     if is_bad.any():
         nans = int(np.isnan(values).sum())
         raise UserError(
             f"{path} has {nans:,} NaN and {int(np.isinf(values).sum()):,} infinite numbers in "
-            f"{is_bad.sum():,} of {len(values):,} rows: leave those rows out, in both files"
+            f"{is_bad.sum():,} of {len(values):,} rows: remove these rows from both files"
         )
     if not values.size:
-        raise UserError(f"{path} has the shape {values.shape}: there is nothing in it")
+        raise UserError(f"{path} is empty (shape {values.shape}): pass an array with numbers")
     constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
-    if len(constant) and len(values) >= MIN_ROWS:  # of fewer rows, `read_pairs` names the number
+    if len(constant) and len(values) >= MIN_ROWS:  # `read_pairs` rejects fewer rows
         raise UserError(
-            f"{path} has {len(constant)} columns of {values.shape[1]} that are constant, the first "
-            f"is {constant[0]} (counted from 0): leave them out"
+            f"{path} has {len(constant)} constant columns of {values.shape[1]}, the first is "
+            f"{constant[0]} (counted from 0): remove them"
         )
     return values
 
@@ -64,15 +64,17 @@ def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
 def read_pairs(
     x_path: str | pathlib.Path, y_path: str | pathlib.Path, *, max_rows: int, seed: int
 ) -> Pairs:
-    """Read x and y, and put their rows in one random order."""
+    """Read x and y, check them, and shuffle their rows together."""
     x, y = read_array(x_path), read_array(y_path)
     if len(x) != len(y):
         raise UserError(
-            f"{x_path} has {len(x):,} rows and {y_path} has {len(y):,}: row i of one must belong "
-            "to row i of the other"
+            f"{x_path} has {len(x):,} rows and {y_path} has {len(y):,}: pass arrays with paired "
+            "rows"
         )
     if len(x) < MIN_ROWS:
-        raise UserError(f"there are {len(x)} rows: {MIN_ROWS} are needed, better thousands")
+        raise UserError(
+            f"at least {MIN_ROWS} rows are needed (got {len(x)}): add rows, better thousands"
+        )
     remarks, identity = (*remark(x, y), *find_pair(x, y)), find_identity(x, y)
     order = np.random.default_rng(seed).permutation(len(x))[:max_rows]
     if len(order) < len(x):
@@ -81,17 +83,17 @@ def read_pairs(
 
 
 def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> str:
-    """Return a sentence on a column of y, or a direction, that is a map of x and back; "" if none.
+    """Return a sentence on a column or direction of y that is a one-to-one map of x, or "".
 
-    Rows cannot tell a map from one with noise that is too small to change their order.
+    Rows cannot distinguish a map from one with noise too small to change their order.
     """
     for i, j in itertools.product(range(x.shape[1]), range(y.shape[1])):
-        # Most columns differ in the first rows already.
+        # The first 1,000 rows already rule out most columns.
         if all(is_one_to_one(x[:n, i], y[:n, j]) for n in (1000, len(x))):
-            what, shared = f"Column {j} of y is a one-to-one map of column {i} of x", x[:, i]
+            finding, shared = f"Column {j} of y is a one-to-one map of column {i} of x", x[:, i]
             break
     else:
-        what = "A linear combination of the columns of y is one of x"
+        finding = "A linear combination of the columns of y is one of x"
         shared = common_direction(x, y)
         if shared is None:
             return ""
@@ -100,14 +102,14 @@ def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) ->
     if len(counts) <= MAX_DISTINCT * len(shared):
         fraction = counts / len(shared)
         entropy = f"at least its entropy, {-(fraction * np.log(fraction)).sum():.2f} nats"
-    return f"{what} in all rows. If it always is, they share {entropy}."
+    return f"{finding} in all rows. If this holds in general, they share {entropy}."
 
 
 def find_pair(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> list[str]:
-    """Return a sentence on the most correlated pair of columns, [] if chance may explain it.
+    """Return a sentence on the most correlated pair of columns, [] if chance can explain it.
 
-    A critic may miss one pair among many columns. The correlation is that of normal scores, tested
-    by Fisher's z with Bonferroni's correction for the number of pairs.
+    A critic may miss one pair among many columns. The correlation of normal scores is tested by
+    Fisher's z with Bonferroni's correction for the number of pairs.
     """
     from scipy.special import ndtri  # as in `normal_scores`
 
@@ -127,7 +129,7 @@ def find_pair(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> lis
 
 
 def is_one_to_one(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> bool:
-    """Return whether b is a rising or falling map of a, or any if the numbers are discrete."""
+    """Return whether b is a monotonic map of a, or any bijection if the numbers are discrete."""
     order = np.argsort(a, kind="stable")
     rises, moves = np.diff(a[order]) > 0, np.diff(b[order])
     if np.array_equal(rises, moves != 0) and ((moves >= 0).all() or (moves <= 0).all()):
@@ -156,26 +158,26 @@ def common_direction(
 
 
 def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
-    """Return sentences on rows that are not independent draws, as intervals and null need them."""
+    """Return remarks on rows that are not independent draws, as intervals and null require."""
     remarks = []
     for name, z in (("x", x), ("y", y)):
         z = (z - z.mean(0)) / z.std(0)
         products = z[1:] * z[:-1]
-        # Without the largest, which two rare ones that happen to be neighbors would decide alone.
+        # The largest product is left out, since two rare neighbors could decide it alone.
         correlation = (products.sum(0) - products.max(0)) / len(products)
         column = int(correlation.argmax())
         if correlation[column] > MAX_AUTOCORRELATION:
             remarks.append(
                 f"Neighbouring rows of {name} are alike in column {column}, counted from 0 "
-                f"(correlation {correlation[column]:.2f}): rows must be independent draws. Of a "
-                "series take rows that are far apart, and leave out a column that numbers the "
-                "rows; sorted rows do no harm."
+                f"(correlation {correlation[column]:.2f}): rows must be independent draws. Take "
+                "distant rows of a series, and remove columns that number the rows; sorted rows "
+                "are harmless."
             )
     both = np.concatenate([x, y], axis=1)
     if copies := len(both) - len(np.unique(both, axis=0)):
         remarks.append(
-            f"{copies:,} rows are copies of another one: if they are the same measurement, "
-            "held-out rows were seen in training; leave copies out."
+            f"{copies:,} rows are copies of another row: if they are the same measurement, "
+            "held-out rows were seen in training; remove the copies."
         )
     return tuple(remarks)
 
@@ -187,10 +189,11 @@ def rotate(
     transform: str,
     shuffle: np.random.Generator | None = None,
 ) -> tuple[Float[np.ndarray, "4 n dx"], Float[np.ndarray, "4 n dy"]]:
-    """Return the rows in four orders, each beginning a quarter later, scaled by the first rows.
+    """Return the rows in four orders, each shifted by a quarter, and scaled by training rows.
 
-    The first half of an order trains, of which the first `num_train` rows scale; its third quarter
-    chooses the step, the last is read. `shuffle` pairs each x with a random y.
+    The first half of an order is for training, its third quarter for the choice of the step, and
+    its last for evaluation. The first `num_train` rows define the scale. `shuffle` pairs each x
+    with a random y.
     """
     quarter = len(x) // ROTATIONS
     orders = [np.roll(np.arange(ROTATIONS * quarter), -r * quarter) for r in range(ROTATIONS)]
@@ -202,20 +205,20 @@ def rotate(
 
 
 def standardize(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) -> np.ndarray:
-    """Return columns scaled so that known rows have mean 0 and variance 1."""
+    """Scale columns so that the known rows have mean 0 and variance 1."""
     spread = known.std(0)
     return (z - known.mean(0)) / np.where(spread > 0, spread, 1.0)
 
 
 def normal_scores(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) -> np.ndarray:
-    """Return the normal quantile of each number's rank among known rows, column by column.
+    """Return the normal quantile of the rank of each number among the known rows of its column.
 
-    Numbers between two known ones become equal, by which a bound can only fall.
+    Numbers between two known ones become equal, which can only lower a bound.
 
     >>> normal_scores(np.arange(9.0)[:, None], np.array([[4.0], [4.5], [99.0]])).round(2).ravel()
     array([0.  , 0.13, 1.64])
     """
-    from scipy.special import ndtri  # half a second, which no start of training needs
+    from scipy.special import ndtri  # imports for half a second
 
     columns = []
     for column, values in zip(np.sort(known, axis=0).T, z.T, strict=True):

@@ -1,4 +1,4 @@
-"""Song and Ermon's laws of information on real images, where no truth is known (2020, 5.2)."""
+"""Song and Ermon's (2020, section 5.2) consistency tests on images of unknown information."""
 
 import functools
 import pathlib
@@ -17,7 +17,7 @@ from experiments.information.estimators import claims, fit_and_read, make_row
 from experiments.information.run import load_data, measure_each
 
 SIDE = 28
-#: Law -> the image that each part of x and y is of, and the rows that each part of y keeps.
+#: Law -> the image used for each part of x and y, and the number of rows in each part of y.
 LAWS = {
     "rows": lambda rows, less: ((0,), (rows,)),
     "processing": lambda rows, less: ((0, 0), (rows, rows - less)),
@@ -26,7 +26,7 @@ LAWS = {
 
 
 def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
-    """Measure setting after setting; return the signal that stopped it, or ""."""
+    """Measure all settings; return the signal that stopped it, or ""."""
     images = load_images(config)
     fit = jax.jit(functools.partial(fit_images, config))
 
@@ -42,19 +42,19 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
 
 
 def check(config: Config) -> None:
-    """Reject rows that an image lacks, or that do not rise: the last are compared with."""
+    """Validate `rows`, of which the last is the reference, and `processing_rows`."""
     rows = tuple(config.rows)
     if not rows or list(rows) != sorted(set(rows)) or rows[-1] > SIDE:
-        raise UserError(f"rows is {rows}: give numbers up to {SIDE} that rise")
+        raise UserError(f"rows must be increasing numbers up to {SIDE} (got {rows})")
     if not 0 < config.processing_rows < rows[0]:
         raise UserError(
-            f"processing_rows is {config.processing_rows}: it must be from 1 to {rows[0] - 1}, so "
-            "that the processed copy keeps a row"
+            f"processing_rows must be from 1 to {rows[0] - 1}, so that the processed copy keeps a "
+            f"row (got {config.processing_rows})"
         )
 
 
 def load_images(config: Config) -> tuple[Any, Any, Any]:
-    """Return images (n, 784) within 0 to 1: to train on, to choose the step by, and to read."""
+    """Return images (n, 784) in 0..1 for training, for the choice of the step, and to evaluate."""
     splits = load_fashion_mnist()
     train, test = (
         splits[name].pixels[: config.num_images].reshape(-1, SIDE * SIDE).astype(np.float32) / 255
@@ -62,8 +62,8 @@ def load_images(config: Config) -> tuple[Any, Any, Any]:
     )
     if len(test) < 4 * config.batch_size:
         raise UserError(
-            f"num_images is {config.num_images}: half of the test images must fill two "
-            f"batches of {config.batch_size}"
+            f"num_images {config.num_images} leaves half of the test images fewer than two batches "
+            f"of {config.batch_size}: increase it"
         )
     half = len(test) // 2
     return jnp.asarray(train), jnp.asarray(test[:half]), jnp.asarray(test[half:])
@@ -72,13 +72,13 @@ def load_images(config: Config) -> tuple[Any, Any, Any]:
 def fit_images(
     config: Config, train: Any, choose: Any, read: Any, which: Any, kept: Any, rng: Any
 ) -> dict[str, Any]:
-    """Train and read all methods on one setting; return nats by name."""
+    """Train and evaluate all methods on one setting; return nats by name."""
 
     def pair_up(images, pairs):  # pairs (n, 2): two independent images
         parts = images[pairs[:, which]]  # (n, parts, pixels)
         row = jnp.arange(SIDE * SIDE) // SIDE
-        shown = jnp.where(row < kept[:, None], parts, 0.0)
-        return parts.reshape(len(pairs), -1), shown.reshape(len(pairs), -1)
+        top = jnp.where(row < kept[:, None], parts, 0.0)
+        return parts.reshape(len(pairs), -1), top.reshape(len(pairs), -1)
 
     def draw(rng):
         return pair_up(train, jax.random.randint(rng, (config.batch_size, 2), 0, len(train)))
@@ -91,7 +91,7 @@ def fit_images(
 
 
 def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Return each estimate, and its ratio to the estimate that its law compares it with."""
+    """Return each estimate and its ratio to the reference of its law."""
     found = {(r["law"], r["rows"]): r["estimates"] for r in read_records(folder, [])}
     claimed, rows = claims(config), []
     for (law, kept), estimates in found.items():

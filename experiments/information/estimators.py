@@ -1,4 +1,4 @@
-"""Every estimator of mutual information: what it trains, what it reads, what may be claimed."""
+"""Estimators of mutual information with their networks, training, readings and claims."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from cpc.models import Baseline, GaussianConditional, JointCritic, SeparableCrit
 from cpc.types import UserError
 from experiments.command.config import Config, check_config
 
-#: Titles of all estimators, in the order of figures and tables; KSG and CCA train nothing.
+#: Titles of all estimators, in the order of figures and tables; KSG and CCA are not trained.
 TITLES = {
     "info_nce": "InfoNCE", "interpolated": "interpolated", "ml_cpc": "ML-CPC", "tuba": "TUBA",
     "nwj": "NWJ", "flo": "FLO", "js": "JS", "smile": "SMILE",
@@ -31,9 +31,9 @@ LABELS = {
     "ksg": "no bound, no critic",
     "cca": "no bound, no critic",
 }
-#: Beyond this many nats a value comes from a network that ran away.
+#: Larger values, in nats, come from diverged networks.
 DIVERGED = 100.0
-#: Estimators of the scores alone, and the input of the second network of others.
+#: Estimators that need only scores, and the input of the second network of the others.
 SCORES_ONLY = {
     "info_nce": bounds.info_nce,
     "ml_cpc": bounds.ml_cpc,
@@ -41,7 +41,7 @@ SCORES_ONLY = {
     "donsker_varadhan": bounds.donsker_varadhan,
 }
 SECOND = {"interpolated": "x", "tuba": "x", "flo": "pair"}
-#: Readings that are not lower bounds: their step is chosen by the objective of this estimator.
+#: Readings that are not lower bounds -> the estimator whose objective chooses their step.
 BY_OBJECTIVE = {"smile": "js", "club": "club"}
 
 
@@ -53,7 +53,7 @@ class Method(NamedTuple):
 
 
 def make_methods(config: Config) -> dict[str, Method]:
-    """Return each critic with each estimator, as "critic/estimator"; CLUB has its own network."""
+    """Return all pairs of critic and estimator by "critic/estimator"; CLUB has its own network."""
     widths, methods = tuple(config.widths), {}
     critics = {
         "separable": SeparableCritic(widths, config.embedding),
@@ -70,21 +70,21 @@ def make_methods(config: Config) -> dict[str, Method]:
 
 def make_method(name: str, critic: Any, config: Config) -> Method:
     """Return an estimator with its critic, and with a second network if it needs one."""
-    second, sees = Baseline(tuple(config.widths)), SECOND.get(name)
+    second, source = Baseline(tuple(config.widths)), SECOND.get(name)
 
-    def seen(x, y):
-        return x if sees == "x" else jnp.concatenate([x, y], axis=1)
+    def select(x, y):
+        return x if source == "x" else jnp.concatenate([x, y], axis=1)
 
     def init(rng, x, y):
         params = {"critic": critic.init(jax.random.fold_in(rng, 0), x, y)}
-        if sees:
-            params["second"] = second.init(jax.random.fold_in(rng, 1), seen(x, y))
+        if source:
+            params["second"] = second.init(jax.random.fold_in(rng, 1), select(x, y))
         return params
 
     def apply(params, log_average, x, y):
         scores, output = clip_pull(critic.apply(params["critic"], x, y)), 0.0
-        if sees:
-            output = clip_pull(second.apply(params["second"], seen(x, y)))
+        if source:
+            output = clip_pull(second.apply(params["second"], select(x, y)))
         return estimate(name, config, scores, output, log_average)
 
     return Method(init, apply)
@@ -122,10 +122,10 @@ def exact_outputs(name: str, log_ratio: Any) -> tuple[Any, Any]:
 
 @jax.custom_vjp
 def clip_pull(values: jax.Array) -> jax.Array:
-    """Return values within 1e6; backwards no entry pulls with a weight above 1.
+    """Clip values to 1e6, and their gradients to 1.
 
-    # Differs from Poole et al. (2019): the mean of e^f can pull on one pair of a batch with more
-    # than float32 holds, which would end all estimators that train in the same program.
+    This differs from Poole et al. (2019): the gradient of the mean of e^f with respect to one pair
+    may exceed float32, which would stop all estimators that train in the same program.
     """
     return jnp.clip(jnp.nan_to_num(values), -1e6, 1e6)
 
@@ -153,33 +153,33 @@ def apply_methods(
 def total_loss(
     methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[Any, tuple[dict[str, Any], Any]]:
-    """Return one loss for all methods, which share no parameters, their nats and averages."""
+    """Return the summed loss of all methods, which have separate parameters, nats and averages."""
     objectives, nats, averages = apply_methods(methods, params, log_averages, data)
     return -sum(objectives.values()), (nats, averages)
 
 
 def init_methods(methods: Mapping[str, Method], rng: Any, data: Mapping[str, Any]) -> Any:
-    """Return the parameters of all methods, and the logarithm of MINE's averages."""
+    """Return the initial parameters of all methods, and the log of MINE's averages."""
     keys = dict(zip(methods, jax.random.split(rng, len(methods)), strict=True))
     params = {name: method.init(keys[name], *data[name]) for name, method in methods.items()}
     return params, {name: jnp.zeros(()) for name in methods}
 
 
 def check_estimation(config: Config, keys: Keys) -> None:
-    """Validate a config of an experiment on estimators, except the keys of its own."""
+    """Validate the keys that all experiments on estimators share."""
     check_config(config, keys)
     for key in ("critics", "widths", "joint_widths"):
         if not config[key]:
-            raise UserError(f"the config's {key} is empty: name one or more")
+            raise UserError(f"{key} must not be empty: give at least one entry")
     if "read_every" in config and config.num_steps % config.read_every:
         raise UserError(
-            f"the config's read_every is {config.read_every}: it must divide num_steps, "
-            f"{config.num_steps}; set --config.read_every={config.num_steps}"
+            f"read_every must divide num_steps {config.num_steps} (got {config.read_every}): set "
+            f"--config.read_every={config.num_steps}"
         )
 
 
 def claims(config: Config) -> dict[str, dict[str, Any]]:
-    """Return ceiling and label of each estimator's readings on a batch."""
+    """Return the ceiling and label of each reading on a batch."""
     flat = jnp.zeros((config.batch_size, config.batch_size))
     found = {name: {"ceiling": None, "label": LABELS[name]} for name in ("ksg", "cca")}
     for name in config.estimators:
@@ -189,7 +189,7 @@ def claims(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def describe(reading: Estimate, name: str) -> dict[str, Any]:
-    """Return what may be claimed of a reading: its label, and its ceiling or None."""
+    """Return the label of a reading, such as "lower bound", and its ceiling or None."""
     ceiling = float(reading.ceiling)
     label = f"{reading.side} bound" if reading.is_bound else LABELS.get(name, "no bound")
     return {"ceiling": ceiling if ceiling < float("inf") else None, "label": label}
@@ -201,7 +201,7 @@ def show_ceiling(nats: float | None) -> str:
 
 
 def make_row(name: str, claimed: Mapping[str, Any], **numbers: Any) -> dict[str, Any]:
-    """Return a row of a run's table: the "critic/estimator", its numbers, and its claim."""
+    """Return a table row for a "critic/estimator": its numbers, label and ceiling."""
     critic, estimator = name.split("/")
     return {**numbers, "critic": critic, "estimator": estimator, **claimed[estimator]}
 
@@ -212,17 +212,17 @@ def fit_and_read(
     held_out: Sequence[tuple[Any, Any]],
     rng: Any,
 ) -> dict[str, Any]:
-    """Train all methods on draw(rng) -> (x, y); return the mean reading of held-out batches, nats.
+    """Train all methods on draw(rng) -> (x, y); return mean held-out readings in nats.
 
-    The first of two held-out parts chooses the step of each reading, which the second is read at:
-    a bound chosen on its own data is not a bound, and other readings say nothing by being large.
+    The first of two held-out parts chooses the step at which each method reads the second part: a
+    bound chosen on its own data is not a bound, and large values of other readings are not better.
     """
     chooses, (_, reads) = fit_and_watch(config, draw, held_out, rng)
     return {name: reads[name].mean(1)[judge(name, *chooses).mean(1).argmax()] for name in reads}
 
 
 def judge(name: str, objectives: Mapping[str, Any], readings: Mapping[str, Any]) -> Any:
-    """Return what measures the fit of the networks behind a reading, by step and batch."""
+    """Return the objective that chooses the step of a reading, by step and batch."""
     critic, estimator = name.split("/")
     return objectives.get(f"{critic}/{BY_OBJECTIVE.get(estimator)}", readings[name])
 

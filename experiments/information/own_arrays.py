@@ -1,16 +1,15 @@
-r"""How much do two arrays tell about each other, and how sure is that?
+r"""Estimate the mutual information of two arrays, with intervals.
 
     cpc information --x a.npy --y b.npy
     cpc information --x a.npy --y b.npy --workdir runs/mine \
         --config.num_steps=4000 --config.widths="(256, 256)"
     cpc information --x a.npy --y b.npy --quick
 
-Row i of one file belongs to row i of the other: (n, dx) and (n, dy) in .npy, .npz, .csv or
-.parquet. Every estimator is trained on some rows and read on others, with interval, ceiling, its
-value with y shuffled, and the line over 1 / n that shows what more rows would change. The folder,
-runs/information (with --quick runs/information-quick) unless --workdir names another, gets
-information.html, .md and .json, and scores.json; results of other files or settings in it are not
-overwritten. All keys are those of the config arrays.
+The files contain paired rows, (n, dx) and (n, dy), as .npy, .npz, .csv or .parquet. Estimators are
+trained on some rows and evaluated on others, with interval, ceiling, value for shuffled y, and a
+line over 1 / n that predicts the effect of more rows. Writes information.html, .md and .json, and
+scores.json, into --workdir, by default runs/information (with --quick runs/information-quick).
+Results of other files or settings are not overwritten. Keys are defined in configs/arrays.py.
 """
 
 import pathlib
@@ -29,11 +28,11 @@ from experiments.information.arrays import Pairs, read_pairs
 from experiments.information.estimators import check_estimation
 from experiments.information.rotations import measure
 
-#: What a folder records: the config, and the files of its numbers.
+#: Keys that a folder records: the config and the two files.
 RECORDED = {
     **configs.arrays.KEYS,
-    "x": Key("", "file of the one side", is_path=True),
-    "y": Key("", "file of the other", is_path=True),
+    "x": Key("", "file with x", is_path=True),
+    "y": Key("", "file with y", is_path=True),
 }
 #: Settings of --quick.
 QUICK = {
@@ -43,7 +42,7 @@ QUICK = {
 
 
 def run(config: Config, x: str, y: str, workdir: str, device: str = "auto") -> None:
-    """Check, measure, report."""
+    """Estimate the information of two files, and write the report."""
     check(config)
     pairs = read_pairs(x, y, max_rows=config.max_rows, seed=config.seed)
     paths = [pathlib.Path(path).expanduser().resolve() for path in (x, y)]
@@ -54,7 +53,7 @@ def run(config: Config, x: str, y: str, workdir: str, device: str = "auto") -> N
 
 
 def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib.Path) -> None:
-    """Measure, and write scores and page into a folder."""
+    """Estimate the information of pairs; write scores and page into a folder."""
     begin, num_rows = time.perf_counter(), len(pairs.x)
     dims = pairs.x.shape[1], pairs.y.shape[1]
     print(f"{num_rows:,} rows of {dims[0]} + {dims[1]} columns", *pairs.remarks, sep="\n")
@@ -63,21 +62,21 @@ def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib
         print(f"{time.perf_counter() - begin:4.0f} s  {text}")
 
     readings = measure(pairs, config, say)
-    from experiments.information import page  # matplotlib takes seconds
+    from experiments.information import page  # slow: it imports matplotlib
 
     write_scores(folder, page.to_scores(readings, ", ".join(names), config.seed, num_rows))
-    said = page.claim(readings, num_rows, pairs.identity)
+    claims = page.claim(readings, num_rows, pairs.identity)
     sides = (f"{z}: {name}, {dim} columns" for z, name, dim in zip("xy", names, dims, strict=True))
     lead = "; ".join([*sides, f"{num_rows:,} rows."])
-    path = page.write_arrays_report(folder, lead, readings, [*said, *pairs.remarks], num_rows)
-    print(*said, f"report: {path}", sep="\n")
+    path = page.write_arrays_report(folder, lead, readings, [*claims, *pairs.remarks], num_rows)
+    print(*claims, f"report: {path}", sep="\n")
 
 
 def check(config: Config) -> None:
-    """Validate all of a config that needs no data."""
+    """Validate a config without reading the arrays."""
     check_estimation(config, configs.arrays.KEYS)
     if "info_nce" not in config.estimators:
-        raise UserError("the config's estimators lack info_nce, on which the claim rests: add it")
+        raise UserError("estimators lacks info_nce, on which the claim is based: add it")
 
 
 def main(config: Config) -> None:

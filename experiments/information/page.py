@@ -1,4 +1,4 @@
-"""The pages of runs on known information, and of two arrays with what may be claimed of them."""
+"""Pages of the experiments on estimators, and of two arrays with the claims about them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from experiments.information.rotations import Interval, Reading
 
 #: Titles of the staircase's tasks.
 MAPS = {"gaussian": "Correlated Gaussians", "cubic": "Correlated Gaussians, y cubed"}
-#: Critics of the staircase: color and words.
+#: Critics of the staircase: color and title.
 CRITICS = {
     "exact": (draw.GRAY, "exact log ratio"),
     "separable": (draw.BLUE, "separable critic"),
@@ -32,7 +32,7 @@ CRITICS = {
 }
 COLORS = (draw.BLUE, draw.ORANGE, draw.GREEN, draw.RED, "#7a4fc9", "#0e8fa3", "#a35a0e", draw.INK)
 MARKERS = "osD^vPX*"
-#: The laws of Song and Ermon (2020): key, title, and the ratio that an exact estimator has.
+#: The laws of Song and Ermon (2020): key, title, and the ratio of an exact estimator.
 LAWS = (
     ("rows", "top rows: grows, as a share of all rows", None),
     ("processing", "a processed copy beside: stays at 1", 1.0),
@@ -44,7 +44,7 @@ def write_information_report(workdir: str | Path) -> Path:
     """Write report.html and figures/*.png from metrics.jsonl and table.json of a run."""
     workdir = Path(workdir)
     if not (workdir / "table.json").exists():
-        raise UserError(f"{workdir} has no table.json: run the command again to its end")
+        raise UserError(f"{workdir} lacks table.json: repeat the command until it has finished")
     run = read_run(workdir)
     kind = str(run.config.get("kind"))
     title, _, make_parts = PAGES[kind]
@@ -59,14 +59,14 @@ def write_information_report(workdir: str | Path) -> Path:
 
 
 def read_table(path: Path) -> Frame:
-    """Return the estimates of a run, one per row; those that diverged are NaN."""
+    """Return the estimates of a run, one per row; diverged ones are NaN."""
     table = pd.DataFrame(read_json(path))
     names = [name for name in ("value", "bias", "spread", "ratio", "ceiling") if name in table]
     return table.astype(dict.fromkeys(names, float))
 
 
 def staircase_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
-    """Return a figure and a table for each task, the exact critic in both."""
+    """Return a figure and a table for each task, including the exact critic."""
     drawn, tables = [], []
     note = "Value ± spread from batch to batch, and bias, over the last half of each level."
     for task in table.task[table.task != "any"].unique():
@@ -79,7 +79,7 @@ def staircase_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
 
 
 def tasks_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
-    """Return the chart of all tasks, and its numbers."""
+    """Return the chart and the table of all tasks."""
     shown = show_readings(table, lambda row: row.task, show_estimate)
     by_task = shown.drop(columns=["claim", "ceiling"]).set_index("estimator").T
     by_task.insert(0, "truth", table.groupby("task").truth.first().map("{:.3f}".format))
@@ -91,7 +91,7 @@ def tasks_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
 
 
 def consistency_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
-    """Return the figure of the three laws, and the numbers under each."""
+    """Return the figure of the three laws, and a table for each."""
     tables = []
     for law, title, _ in LAWS:
         shown = show_readings(table[table.law == law], lambda row: f"{row.rows} rows", show_ratio)
@@ -104,7 +104,7 @@ def consistency_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]
 def show_readings(
     table: Frame, column_of: Callable[[Any], str], text_of: Callable[[Any], str]
 ) -> Frame:
-    """Return a row for each estimator and critic: its claim, its ceiling, a column a setting."""
+    """Return a row per estimator and critic with claim, ceiling, and a column per setting."""
     rows = []
     for title, here in by_reading(table).items():
         one = here.iloc[0]
@@ -114,20 +114,20 @@ def show_readings(
 
 
 def show_estimate(row: Any) -> str:
-    """Return a value, its spread and its bias."""
+    """Format a value with its spread and bias."""
     if not abs(row.value) < DIVERGED:
         return "diverged"
     return f"{show(row.value, '.2f')} ± {show(row.spread, '.2f')} ({show(row.bias, '+.2f')})"
 
 
 def show_ratio(row: Any) -> str:
-    """Return a ratio of estimates, and the estimate above its line."""
+    """Format the ratio of an estimate to its reference, and the estimate."""
     if not math.isfinite(row.ratio):
         return "diverged"
     return f"{show(row.ratio, '.2f')} ({show(row.value, '.2f')})"
 
 
-#: Title of the page of each kind, how to read its figures, and what makes these and the tables.
+#: Kind -> title of its page, caption of its figures, and function for figures and tables.
 PAGES = {
     "mi_staircase": (
         "The staircase: estimators train while the information rises",
@@ -154,7 +154,7 @@ PAGES = {
 
 
 def by_reading(table: Frame) -> dict[str, Frame]:
-    """Return the rows of each estimator, and critic if there are several, by title."""
+    """Return the rows of each estimator, and of each critic if several, by title."""
     found = {}
     for name, title in TITLES.items():
         rows = table[table.estimator == name]
@@ -166,7 +166,7 @@ def by_reading(table: Frame) -> dict[str, Frame]:
 
 
 def staircase_figure(train: Frame, here: Frame, task: str) -> Drawing | None:
-    """Draw every reading of one task over the steps: a panel per estimator, a line per critic."""
+    """Plot the readings of a task over the steps: a panel per estimator, a line per critic."""
     names = [name for name in TITLES if name in set(here.estimator)]
     if not len(train) or not names:
         return None
@@ -194,12 +194,12 @@ def staircase_figure(train: Frame, here: Frame, task: str) -> Drawing | None:
 
 
 def draw_reading(axes: Axes, train: Frame, name: str, color: str, words: str) -> None:
-    """Draw one line with its shade, if it was recorded."""
+    """Plot a recorded reading with its spread."""
     if name not in train:
         return
     half = train.step.iloc[0] / 2  # a record is the mean of the window that it closes
     known = train[np.isfinite(train[name])]
-    # Clipped far outside the axes; no shade if an estimate that diverged would hide all else.
+    # Values are clipped far outside the axes; a diverged spread would hide everything else.
     mean, std = (np.clip(known[key], -1e6, 1e6) for key in (name, f"{name}/std"))
     steps, near = known.step - half, std < 1e2
     axes.fill_between(steps, mean - std, mean + std, where=near, color=color, alpha=0.18, lw=0)
@@ -207,7 +207,7 @@ def draw_reading(axes: Axes, train: Frame, name: str, color: str, words: str) ->
 
 
 def tasks_figure(table: Frame) -> Drawing | None:
-    """Draw tasks down, estimators across, colored by estimate less truth."""
+    """Draw a chart of tasks by estimators, colored by estimate minus truth."""
     if not len(table):
         return None
     bias = {title: rows.set_index("task").bias for title, rows in by_reading(table).items()}
@@ -229,7 +229,7 @@ def tasks_figure(table: Frame) -> Drawing | None:
 
 
 def consistency_figure(table: Frame) -> Drawing | None:
-    """Draw the three self-consistency tests over the number of rows that y keeps."""
+    """Plot the three self-consistency tests over the number of rows in y."""
     if not len(table):
         return None
     figure, panels = draw.make_figure(3, width=11.0, row_height=3.4)
@@ -248,10 +248,10 @@ def consistency_figure(table: Frame) -> Drawing | None:
     return figure
 
 
-#: Labels of readings of two arrays: their beginning, words and color.
+#: Labels of readings of two arrays: prefix, title and color.
 LABELS = (("lower", "lower bounds", draw.BLUE), ("upper", "upper, if its model holds", draw.GREEN),
           ("no", "estimates, no bounds", draw.ORANGE))  # fmt: skip
-#: How two arrays are measured, and how to read the figures.
+#: Method for two arrays and caption of the figures.
 HOW = (
     "In each of four rotations half of the rows trains, a quarter chooses the step (early "
     "stopping), and a quarter is read: each row once, by networks that never saw it.",
@@ -270,23 +270,23 @@ ESTIMATES = (
 
 
 def headline(readings: Sequence[Reading]) -> Reading:
-    """Return the basis of the claim: InfoNCE, whose values are bounded, with the chosen critic."""
+    """Return the reading that the claim is based on: InfoNCE with the chosen critic."""
     return next(one for one in readings if one.estimator == "info_nce" and one.null)
 
 
 def title_of(reading: Reading) -> str:
-    """Return the estimator, and its critic if it is one of two."""
+    """Return the title of an estimator, with its critic if it has two."""
     name = TITLES[reading.estimator]
     return f"{name}, {reading.critic}" if reading.critic in ("separable", "joint") else name
 
 
 def certifiable(num_rows: int) -> float:
-    """Return the highest sure lower bound for this many rows (McAllester & Stratos 2020), nats."""
+    """Return the highest possible lower bound in nats (McAllester & Stratos 2020)."""
     return 2 * math.log(num_rows) + 5
 
 
 def state_of(reading: Reading) -> str:
-    """Return chance, fine, warn or saturated; a value that shuffled rows reach is chance."""
+    """Return chance (shuffled rows reach the value), fine, warn or saturated."""
     found, null = reading.found, reading.null
     if null is not None and found.low <= null.high:
         return "chance"
@@ -294,7 +294,7 @@ def state_of(reading: Reading) -> str:
 
 
 def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> list[str]:
-    """Return what can be claimed, the most important sentence first.
+    """Return the claims about two arrays, the most important one first.
 
     >>> found, null = Interval(1.4, 1.3, 1.5), Interval(0.0, -0.1, 0.1)
     >>> reading = Reading("info_nce", "joint", "lower bound", 5.5, found, null, (1.4, 1.2, 0.8),
@@ -324,7 +324,7 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
 
 
 def nothing_found(readings: Sequence[Reading], limited: str, identity: str) -> list[str]:
-    """Return the sentences on a bound that shuffled rows also reach."""
+    """Return the claims if shuffled rows also reach the bound."""
     best = headline(readings)
     has_diverged = not abs(best.found.value) < DIVERGED
     read = "diverged" if has_diverged else f"reads {format_nats(best.found)} nats"
@@ -342,7 +342,7 @@ def nothing_found(readings: Sequence[Reading], limited: str, identity: str) -> l
 
 
 def at_ceiling(readings: Sequence[Reading]) -> str:
-    """Return a clause on the reading that is nearest to its ceiling, if it is near; else ""."""
+    """Return a clause on a reading near its ceiling, or ""."""
     near = [one for one in readings if state_of(one) in ("warn", "saturated") and one.ceiling]
     if not near:
         return ""
@@ -352,7 +352,7 @@ def at_ceiling(readings: Sequence[Reading]) -> str:
 
 
 def critic_limits(readings: Sequence[Reading]) -> list[str]:
-    """Return, without a full stop, the estimates that show that the critic misses dependence."""
+    """Return a clause if estimates without a critic show that it misses dependence, or []."""
     limit = headline(readings).limit
     above = [r for r in readings if r.critic == "none" and limit and r.found.low > limit.high]
     read = " and ".join(f"{TITLES[r.estimator]} reads {show_found(r)}" for r in above)
@@ -360,7 +360,7 @@ def critic_limits(readings: Sequence[Reading]) -> list[str]:
 
 
 def more_data(reading: Reading) -> list[str]:
-    """Return, without a full stop, what the line over 1 / n promises for more rows."""
+    """Return a clause on the gain with more rows, from the line over 1 / n, or []."""
     gain, bend = reading.gain, reading.bend
     if gain is None or bend is None:
         return []
@@ -376,7 +376,7 @@ def more_data(reading: Reading) -> list[str]:
 
 
 def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
-    """Return sentences on the estimates that are not bounds."""
+    """Return claims about the estimates that are not bounds."""
     values = [r.found.value for r in readings if r.label.startswith("no ")]
     known = [value for value in values if abs(value) < DIVERGED]
     said = []
@@ -390,19 +390,19 @@ def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
 
 
 def show_nats(nats: float) -> str:
-    """Return a value, or "diverged"."""
+    """Format a value in nats, or "diverged"."""
     return show(nats, ".2f") if abs(nats) < DIVERGED else "diverged"
 
 
 def format_nats(interval: Interval) -> str:
-    """Return a value with its interval, or "diverged"."""
+    """Format a value with its interval, or "diverged"."""
     value = show_nats(interval.value)
     ends = f" ({show_interval(interval.low, interval.high)})"
     return value if value == "diverged" else value + ends
 
 
 def show_found(reading: Reading) -> str:
-    """Return a reading with its interval, which says nothing of the information at a ceiling."""
+    """Format a reading with its interval, which is omitted at a ceiling as not informative."""
     if state_of(reading) == "saturated":
         return f"{show_nats(reading.found.value)}, at its ceiling"
     return format_nats(reading.found)
@@ -411,7 +411,7 @@ def show_found(reading: Reading) -> str:
 def write_arrays_report(
     folder: Path, lead: str, readings: Sequence[Reading], sentences: Sequence[str], num_rows: int
 ) -> Path:
-    """Write information.html, .md and .json with the readings of two arrays."""
+    """Write information.html, .md and .json on two arrays."""
     run, figure = read_run(folder), estimates_figure(readings)
     sections = [
         Section("", sentences),
@@ -428,7 +428,7 @@ def write_arrays_report(
 
 
 def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
-    """Return a row for each reading."""
+    """Return a table row for each reading."""
     rows = [
         {
             "estimator": title_of(one),
@@ -451,7 +451,7 @@ def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
 
 
 def to_scores(readings: Sequence[Reading], data: str, seed: int, num_rows: int) -> list[Score]:
-    """Return readings as the scores of a run directory, except those that diverged."""
+    """Convert readings, except diverged ones, to the scores of a run directory."""
     return [
         Score(
             "information", data, "row", "x, y", f"{one.estimator}, {one.critic}", "nats",
@@ -465,7 +465,7 @@ def to_scores(readings: Sequence[Reading], data: str, seed: int, num_rows: int) 
 
 
 def estimates_figure(readings: Sequence[Reading]) -> Drawing:
-    """Draw every reading of two arrays with its interval, null and ceiling: one a line."""
+    """Plot the readings of two arrays with interval, null and ceiling, one per line."""
     shown = [one for one in readings if abs(one.found.value) < DIVERGED]
     figure, (axes,) = draw.make_figure(1, width=8.6, row_height=1.4 + 0.27 * len(shown))
     for begin, words, color in LABELS:

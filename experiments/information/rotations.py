@@ -1,4 +1,4 @@
-"""Every estimator on held-out rows of two arrays, with y shuffled, and with fewer rows."""
+"""Estimates on held-out rows of two arrays, also with shuffled y and with fewer rows."""
 
 import dataclasses
 import functools
@@ -18,15 +18,15 @@ from experiments.command.config import Config
 from experiments.information.arrays import ROTATIONS, TRANSFORMS, Pairs, rotate
 from experiments.information.estimators import TITLES, claims, describe, fit_and_watch, judge
 
-#: Shares of the rows that train and choose, for the points of the line over 1 / n.
+#: Fractions of the training rows, for the points of the line over 1 / n.
 FRACTIONS = (1.0, 0.5, 0.25)
-#: Disjoint parts of the rows whose spread gives KSG and CCA their intervals: at most, and least,
-#: where each must have so many rows a column for canonical correlations.
+#: Number of disjoint parts whose spread gives the intervals of KSG and CCA, and the rows per column
+#: that each part needs for canonical correlations.
 MAX_PARTS, MIN_PARTS, ROWS_PER_COLUMN = 10, 3, 2
 
 
 class Interval(NamedTuple):
-    """A mean with its 95 % interval, nats."""
+    """A mean with its 95 % interval in nats."""
 
     value: float
     low: float
@@ -42,26 +42,26 @@ class Reading(NamedTuple):
     ceiling: float | None
     found: Interval
     null: Interval | None = None
-    """The mean over shuffled y, and the range in which one more shuffled value lies."""
+    """Mean over shuffled y, with the 95 % range of another shuffled value."""
     line: tuple[float, ...] = ()
     """Means over rotations at 1 / n, 2 / n and 4 / n."""
     limit: Interval | None = None
-    """The line at 1 / n = 0."""
+    """Extrapolation of the line to 1 / n = 0."""
     gain: Interval | None = None
-    """How far that is above the value of all rows."""
+    """Difference of the limit from the value with all rows."""
     bend: Interval | None = None
-    """How far the middle point lies above the straight line through the other two."""
+    """Difference of the middle point from the straight line through the other two."""
 
 
 def student(values: np.ndarray, prediction: bool = False) -> Interval:
-    """Return the mean of independent values with Student's interval, or the range of one more."""
+    """Return the mean of values with Student's interval, of the mean or of another value."""
     n, mean = len(values), float(values.mean())
     reach = stdtrit(n - 1, 0.975) * values.std(ddof=1) * math.sqrt(1 / n + prediction)
     return Interval(mean, mean - float(reach), mean + float(reach))
 
 
 def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
-    """Return the readings of all estimators, those of the chosen critic with null and line."""
+    """Return the readings of all estimators; the best critic's also have a null and a line."""
     sizes = plan(len(pairs.x), config)
     critics, full = [*config.critics], {}
     if "club" in config.estimators:
@@ -98,7 +98,7 @@ def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Re
 
 
 class Sizes(NamedTuple):
-    """Rows of a quarter, and of a batch that trains or is read."""
+    """Number of rows in a quarter, a training batch and an evaluation batch."""
 
     quarter: int
     train: int
@@ -106,7 +106,7 @@ class Sizes(NamedTuple):
 
 
 def plan(num_rows: int, config: Config) -> Sizes:
-    """Return batches so small that a quarter has four to read, and the least training set two."""
+    """Return sizes with four evaluation batches, and two training batches at the least fraction."""
     quarter = num_rows // ROTATIONS
     return Sizes(quarter, *(min(n, quarter // 4) for n in (config.batch_size, config.read_size)))
 
@@ -120,13 +120,13 @@ def fit(
     fraction: float = 1.0,
     shuffle: int = 0,
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the value that chose the step (4,) and the nats (4, batches) of each reading."""
+    """Return the objective (4,) at the chosen step and the nats (4, batches) of each reading."""
     num_train = int(2 * sizes.quarter * fraction)
     rng = np.random.default_rng((config.seed, shuffle)) if shuffle else None
     x, y = rotate(pairs.x, pairs.y, num_train, config.transform, rng)
     names = [name for name in config.estimators if (name == "club") == (critic == "conditional")]
     own = {"estimators": tuple(names), "critics": (critic,), "batch_size": sizes.read}
-    shared = {"seed": 0, "max_rows": 0}  # one program serves every seed
+    shared = {"seed": 0, "max_rows": 0}  # static, so one compiled program serves all values
     num_choosing = math.ceil(fraction * (sizes.quarter // sizes.read))
     rngs = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), shuffle), ROTATIONS)
     own = FrozenConfigDict({**config, **own, **shared})
@@ -139,10 +139,10 @@ def _fit(x, y, num_train, num_choosing, rngs, *, config, sizes):
     chooses_step = jnp.arange(quarter // sizes.read) < num_choosing
 
     def one(x, y, rng):
-        def draw(rng):  # a row from each of as many stretches: none comes twice
+        def draw(rng):  # one row from each stretch, so rows are distinct
             shift, within = jax.random.split(rng)
-            place = stretches + jax.random.uniform(within, (sizes.train,))
-            rows = jnp.floor(place * (num_train / sizes.train)).astype(int)
+            drawn = stretches + jax.random.uniform(within, (sizes.train,))
+            rows = jnp.floor(drawn * (num_train / sizes.train)).astype(int)
             rows = (rows + jax.random.randint(shift, (), 0, num_train)) % num_train
             return x[rows], y[rows]
 
@@ -159,7 +159,7 @@ def _fit(x, y, num_train, num_choosing, rngs, *, config, sizes):
 
 
 def with_line(reading: Reading, points: np.ndarray) -> Reading:
-    """Add a straight line over 1 / n through the points (fractions, rotations) of each rotation."""
+    """Fit a line over 1 / n to the points (fractions, rotations) of each rotation."""
     at = 1 / np.array(FRACTIONS)  # in units of 1 / n
     limit, _ = np.polynomial.polynomial.polyfit(at, points, 1)
     first, last = (at[2] - at[1]) / (at[2] - at[0]), (at[1] - at[0]) / (at[2] - at[0])
@@ -172,7 +172,7 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
 
 
 def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
-    """Return KSG and CCA, which train nothing, or say why one of them is left out."""
+    """Return the readings of KSG and CCA; report the reason if one fails."""
     readings, width = [], pairs.x.shape[1] + pairs.y.shape[1]
     fewest = min(MAX_PARTS, len(pairs.x) // (ROWS_PER_COLUMN * width))
     for name, estimate, num_parts in (
@@ -182,12 +182,12 @@ def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> li
         try:
             readings.append(read_sample(name, estimate, num_parts, pairs, config))
         except UserError as error:
-            say(f"{name} is left out: {error}")
+            say(f"{name} is skipped: {error}")
     return readings
 
 
 def less_bias(x: np.ndarray, y: np.ndarray) -> Estimate:
-    """Return `cca` less its bias on independent Gaussian data, dx dy / 2n."""
+    """Return `cca` minus its bias on independent Gaussian data, dx dy / 2n."""
     found = cca(x, y)
     value = found.value - x.shape[1] * y.shape[1] / (2 * len(x))
     return dataclasses.replace(found, value=value)
@@ -196,9 +196,9 @@ def less_bias(x: np.ndarray, y: np.ndarray) -> Estimate:
 def read_sample(
     name: str, estimate: Callable[..., Estimate], num_parts: int, pairs: Pairs, config: Config
 ) -> Reading:
-    """Return an estimate of all rows, with its line from halves and quarters of them.
+    """Return an estimate on all rows, with a line from halves and quarters of them.
 
-    The interval is that of the mean over disjoint parts, about the value of all rows: the
+    The interval of the mean over disjoint parts is shifted to the value on all rows, since the
     variance falls as 1 / n (Holmes & Nemenman 2019). The null shuffles each quarter.
     """
     scale, quarter = TRANSFORMS[config.transform], len(pairs.x) // ROTATIONS
@@ -230,6 +230,6 @@ def read_sample(
     reading = Reading(name, "none", **describe(whole, name), found=found, null=null)
     reading = with_line(reading, np.array([[whole.value] * ROTATIONS, *fewer]))
     limit = reading.limit or found
-    # The limit is as uncertain as its own points and as the value of all rows.
+    # The uncertainty of the limit combines its points and the value on all rows.
     reach = math.hypot(limit.high - limit.value, found.high - found.value)
     return reading._replace(limit=Interval(limit.value, limit.value - reach, limit.value + reach))

@@ -1,4 +1,4 @@
-"""The runner of the experiments on estimators: check, measure, tabulate, report."""
+"""Pipeline of the experiments on estimators: validation, measurement, table and page."""
 
 import contextlib
 import itertools
@@ -19,20 +19,20 @@ ON_ONE_DEVICE = False
 
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
-    """Return the config of an experiment, checked."""
+    """Return a config after validation."""
     check_estimation(config, kind.KEYS)
     kind.check(config)
     return config
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> None:
-    """Return nothing: an experiment makes its own samples."""
+    """Return None, since experiments generate their samples."""
 
 
 def make_work(
     kind: Any, config: Config, data: None, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return the work of a kind, whose measure(config, folder, mesh) fills metrics.jsonl."""
+    """Return the functions that measure an experiment, tabulate it, and write its page."""
 
     def train():
         reason = kind.measure(config, folder, mesh)
@@ -44,7 +44,7 @@ def make_work(
         print(f"table: {folder / 'table.json'}")
 
     def write_page(folder: pathlib.Path) -> pathlib.Path:
-        from experiments.information.page import write_information_report  # matplotlib: seconds
+        from experiments.information.page import write_information_report  # slow: matplotlib
 
         return write_information_report(folder)
 
@@ -57,10 +57,10 @@ def measure_each(
     measure: Callable[[Any], dict[str, Any]],
     headline: tuple[str, ...],
 ) -> str:
-    """Measure the units that metrics.jsonl lacks; return the signal that stopped it, or ""."""
+    """Measure the units missing in metrics.jsonl; return the signal that stopped it, or ""."""
     recorded = folder / "metrics.jsonl"
     lines = read_lines(recorded) if recorded.exists() else []
-    done = sum(1 for _ in itertools.takewhile(lambda line: line[1], lines))  # sound ones
+    done = sum(1 for _ in itertools.takewhile(lambda line: line[1], lines))  # undamaged ones
     console = ProgressWriter(len(units), describe_values(*headline), seconds_between=0.0)
     if done:
         console.say(f"resuming after {done} of {len(units)}")

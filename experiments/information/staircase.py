@@ -1,4 +1,4 @@
-"""The staircase: the information of correlated Gaussians rises while estimators train on them."""
+"""The staircase: estimators train on correlated Gaussians whose information rises by levels."""
 
 import math
 import pathlib
@@ -23,14 +23,14 @@ MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 
 
 def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
-    """Climb all levels; return the signal that stopped it, or ""."""
+    """Train over all levels; return the signal that stopped it, or ""."""
     num_steps = len(config.levels) * config.steps_per_level
     tx, _ = train.make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
     each = estimators.make_methods(config)
     methods = {f"{name}/{key}": method for name in config.maps for key, method in each.items()}
     loss_fn = make_loss(config, methods)
     root, pair = jax.random.key(config.seed), jnp.zeros((2, config.batch_size, config.dim))
-    # The shapes alone matter, and making networks one by one would compile for minutes.
+    # Initializing networks one by one would compile for minutes.
     initialize = jax.jit(
         lambda rng: estimators.init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
     )
@@ -51,16 +51,18 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
 
 
 def check(config: Config) -> None:
-    """Reject levels, maps and windows that cannot be meant."""
+    """Validate `levels`, `maps` and `log_every`."""
     if not config.levels or not config.maps:
-        raise UserError("levels or maps is empty: name one or more")
+        raise UserError("levels or maps is empty: give at least one of each")
     for nats in config.levels:
         if not 0 <= nats <= 9 * config.dim:
-            raise UserError(f"levels has {nats}: with dim {config.dim} it is 0 to {9 * config.dim}")
+            raise UserError(
+                f"levels must be from 0 to {9 * config.dim} for dim {config.dim} (got {nats})"
+            )
     if config.steps_per_level % config.log_every:
         raise UserError(
-            f"log_every is {config.log_every}: it must divide steps_per_level, "
-            f"{config.steps_per_level}, so that no window spans two levels"
+            f"log_every must divide steps_per_level {config.steps_per_level} (got "
+            f"{config.log_every})"
         )
 
 
@@ -70,7 +72,7 @@ def level(config: Config, step: int) -> np.float32:
 
 
 def make_loss(config: Config, methods: dict) -> Callable:
-    """Return loss_fn(params, extra, batch, rng), which draws pairs; `batch` is the information."""
+    """Return loss_fn(params, extra, batch, rng), which draws pairs with `batch` nats."""
 
     def loss_fn(params, extra, batch, rng):
         x, y = correlated_gaussians(rng, config.batch_size, config.dim, batch)
@@ -84,7 +86,7 @@ def make_loss(config: Config, methods: dict) -> Callable:
 
 
 def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
-    """Return the nats of each estimator at the exact log ratio, which no map changes."""
+    """Return the nats of each estimator at the exact log ratio, which is invariant to maps."""
     return {
         f"any/exact/{key}": reading.value
         for name in config.estimators
@@ -95,14 +97,14 @@ def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
 
 
 def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
-    """Return a function to each reading's mean and spread over the batches of a window."""
+    """Return a function from sums over some steps to the mean and spread of each reading."""
 
     def summarize(sums, step):
         record = {"truth": float(level(config, step - 1))}
         for name, total in sums["values"].items():
             mean, square = (float(s) / float(sums["steps"]) for s in (total, sums["squares"][name]))
             record[name] = mean
-            # The squares of a runaway estimate exceed float32.
+            # Squares of a diverged estimate may exceed float32.
             record[f"{name}/std"] = math.sqrt(max(square - mean * mean, 0.0))
             if name.endswith("/info_nce"):
                 record.setdefault("info_nce", mean)
@@ -112,7 +114,7 @@ def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
 
 
 def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Return value, bias and spread of each reading over the last half of each level."""
+    """Return the value, bias and spread of each reading over the last half of each level."""
     train, claimed, rows = read_run(folder).train, estimators.claims(config), []
     for number, truth in enumerate(config.levels, start=1):
         end = number * config.steps_per_level
@@ -120,7 +122,7 @@ def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
         for name in [name for name in train if f"{name}/std" in train]:
             task, _, reading = name.partition("/")
             means, stds = (last[key].to_numpy(float) for key in (name, f"{name}/std"))
-            # One window in which a reading diverged leaves the level without a value.
+            # A single diverged record makes the value of its level NaN.
             value = float(means.mean())
             spread = np.sqrt(np.mean(stds**2) + np.var(means))
             numbers = {"task": task, "truth": float(truth), "value": value, "spread": spread}

@@ -1,4 +1,4 @@
-"""The benchmark of forty tasks: neural estimates next to KSG and CCA, each from one sample."""
+"""The benchmark of forty tasks: neural estimates, KSG and CCA, each from one sample."""
 
 import functools
 import pathlib
@@ -16,12 +16,12 @@ from experiments.information.arrays import standardize
 from experiments.information.estimators import claims, fit_and_read, make_row
 from experiments.information.run import load_data, measure_each
 
-#: Half of a sample's pairs trains, a quarter chooses the step, a quarter is read.
+#: Half of a sample is for training, a quarter to choose the step, a quarter for evaluation.
 PARTS = (0.5, 0.75)
 
 
 def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
-    """Measure task after task; return the signal that stopped it, or ""."""
+    """Measure all tasks; return the signal that stopped it, or ""."""
     train, chosen = (int(share * config.num_samples) for share in PARTS)
 
     @jax.jit
@@ -39,24 +39,24 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
 
 
 def check(config: Config) -> None:
-    """Reject samples too small to fill a batch, and words that begin no task's name."""
+    """Validate `num_samples`, whose held-out quarter must fill a batch, and `tasks`."""
     if config.num_samples // 4 < config.batch_size:
         raise UserError(
-            f"num_samples is {config.num_samples}: a quarter of it is held out and must fill a "
-            f"batch of {config.batch_size}"
+            f"num_samples must be at least 4 batches of {config.batch_size} (got "
+            f"{config.num_samples})"
         )
     if not choose(config):
         names = ", ".join(task.name for task in beyond_normal())
-        raise UserError(f"tasks is {config.tasks}: no task begins so; there are {names}")
+        raise UserError(f"tasks must be prefixes of {names} (got {config.tasks})")
 
 
 def choose(config: Config) -> list[Task]:
-    """Return the tasks whose names begin with one of the config's words; all, if it has none."""
+    """Return the tasks whose names begin with a prefix in `tasks`; all without prefixes."""
     return [t for t in beyond_normal() if not config.tasks or t.name.startswith(config.tasks)]
 
 
 def measure_task(config: Config, fit: Any, task: Task) -> dict[str, Any]:
-    """Return all estimates on a sample of each seed, its sides scaled as in the suite."""
+    """Return all estimates on a sample of each seed, standardized as in the suite."""
     rngs = jax.random.split(jax.random.key(config.seed), config.num_seeds)
     pairs = [
         [standardize(z, z) for z in map(np.asarray, task.sample(rng, config.num_samples))]
@@ -70,11 +70,11 @@ def measure_task(config: Config, fit: Any, task: Task) -> dict[str, Any]:
 
 
 def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Return mean, bias and spread over seeds of each estimate on each task."""
+    """Return the mean, bias and spread over seeds of each estimate on each task."""
     rows, claimed = [], claims(config)
     for record in read_records(folder, []):
         for name, values in record["estimates"].items():
-            by_seed = np.array(values, float)  # null, where it diverged, becomes NaN
+            by_seed = np.array(values, float)  # null, written for a diverged value, becomes NaN
             numbers = {"value": by_seed.mean(), "bias": by_seed.mean() - record["truth"]}
             numbers |= {"task": record["task"], "truth": record["truth"], "spread": by_seed.std()}
             rows.append(make_row(name, claimed, **numbers))

@@ -1,1 +1,1 @@
-"""Many runs of one config: `cpc sweep`."""
+"""Sweeps over many runs of one config: `cpc sweep`."""

@@ -1,11 +1,11 @@
-r"""Train many runs of one config: grids, single cells, seeds; a table and a page of all of them.
+r"""Train many runs of one config over grids, single cells and seeds, and compare them.
 
     cpc sweep --config audio_voices --workdir runs/sweep \
         --grid config.negatives.rule=batch,own_sequence \
         --grid config.negatives.temperature=0.05,0.1 --seeds 3
 
-The cells are the product of all --grid, and next to it each --cell; all with every seed. One factor
-at a time:
+The cells are the product of all --grid and, in addition, each --cell, all with every seed. To vary
+one factor at a time:
 
     cpc sweep --config image_fashion_mnist --workdir runs/factors \
         --cell "" --cell "near: model.num_offsets=1" \
@@ -15,14 +15,14 @@ at a time:
 GRID = {"probe.tasks": [("phones",), ("phones", "speakers")]}, or
 CELLS = {"near": {"model.num_offsets": 1}}, or both: use it for values with commas or spaces.
 
-To find the best of many cells, --rounds 3 trains all for a ninth of num_steps, the best third for a
-third, and the best ninth for all, ranked by a probe on the config's test set: keep the one that you
-report out of it (data.train_list and data.test_list of audio).
+To find the best of many cells, --rounds 3 trains all cells for a ninth of num_steps, the best third
+for a third, and the best ninth for all steps, ranked by a probe on the test set of the config. Do
+not report results on that set: choose another (for audio by data.train_list and data.test_list).
 
-Each cell is a run directory below --workdir, which the command that --dry-run prints makes alone.
-The same command again skips finished cells, resumes the others, and tries failed ones again. Ctrl-C
-stops all cells, each of which saves. While it runs: cpc status WORKDIR. After
-each cell: comparison.html, .md and .json. Exit status: 0, or 1 if a cell failed.
+Each cell is a run directory below --workdir; --dry-run prints the command that trains it alone.
+The same command again skips finished cells, resumes others, and retries failed ones. Ctrl-C saves
+and stops all cells. `cpc status WORKDIR` shows their state. comparison.html, .md and .json are
+updated after each cell. Exit status: 0, or 1 if a cell failed.
 """
 
 import functools
@@ -53,49 +53,49 @@ from experiments.sweep.jobs import (
 )
 
 GRID = flags.DEFINE_multi_string(
-    "grid", [], "config.key=value,value: one axis of the product; or a .py file; may be repeated."
+    "grid", [], "config.key=value,value: an axis of the product; or a .py file. May be repeated."
 )
 CELL = flags.DEFINE_multi_string(
     "cell",
     [],
-    "'name: key=value ...': one cell, with or without a name; '' is the config as it is; may be "
+    "'name: key=value ...': a cell; the name is optional, and '' is the unchanged config. May be "
     "repeated.",
 )
-SEEDS = flags.DEFINE_integer("seeds", None, "Number of seeds of each cell, from the config's on.")
+SEEDS = flags.DEFINE_integer("seeds", None, "Number of seeds per cell, starting from the config's.")
 JOBS = flags.DEFINE_integer(
-    "jobs", 1, "Cells at a time, sharing this machine's cores and GPUs.", lower_bound=1
+    "jobs", 1, "Number of parallel cells, which share the cores and GPUs.", lower_bound=1
 )
-DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print the command of every cell and end.")
+DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print the command of every cell and exit.")
 LAUNCHER = flags.DEFINE_enum(
-    "launcher", "local", ["local", "slurm"], "slurm: an array of jobs, through submitit."
+    "launcher", "local", ["local", "slurm"], "slurm: an array of jobs through submitit."
 )
 SLURM = flags.DEFINE_string(
     "slurm",
     "timeout_min=240 gpus_per_node=1",
-    "Options of submitit: nodes, slurm_partition, tasks_per_node (one a GPU, or one a node), ...",
+    "Options of submitit: nodes, slurm_partition, tasks_per_node (one per GPU or per node), ...",
 )
 ROUNDS = flags.DEFINE_integer(
     "rounds",
     1,
-    "Successive halving: each round has the best third of the cells, three times as long.",
+    "Successive halving: each round trains the best third of the cells three times as long.",
     lower_bound=1,
 )
 RANK_BY = flags.DEFINE_string(
     "rank-by",
     None,
-    "task/features whose score ranks a round's cells. Default: the first task on c or z.",
+    "task/features whose score ranks the cells of a round. Default: the first task on c or z.",
 )
 
 
 def main(config_flag: flags.FlagHolder) -> None:
-    """Plan the cells, run those that are not done, and compare all."""
+    """Plan the cells, run the unfinished ones, and compare all."""
     config = config_flag.value
     if config is None:
         raise UserError("--config is required, e.g. --config audio_voices")
     cells = make_cells(config, GRID.value, CELL.value, SEEDS.value)
     rank_by = check_rank_by(config, RANK_BY.value) if ROUNDS.value > 1 else ("", "")
     if RANK_BY.value and ROUNDS.value == 1:
-        raise UserError("--rank-by ranks the cells of a round: set --rounds, too")
+        raise UserError("--rank-by applies only to rounds: also set --rounds")
     first = of_round(config, cells, ROUNDS.value - 1)
     for cell in first:
         check_cell(config, cell)
@@ -107,11 +107,11 @@ def main(config_flag: flags.FlagHolder) -> None:
         print("\n".join(shlex.join(job.command) for job in jobs))
         return
     if LAUNCHER.value == "slurm":
-        import_submitit()  # a machine without it gets its sentence before anything is written
+        import_submitit()  # fail before anything is written
     print(f"workdir: {folder}")
     merge = functools.partial(merge_plans, config, first, folder)
     with lock_folder(folder, "sweep", merge) as lock, count_signals() as num_signals:
-        # Cells hold the lock, so that none starts twice after a kill.
+        # Cells inherit the lock, so that none is started twice after a kill of this command.
         local = make_local(JOBS.value, num_signals, [lock.fileno()])
 
         def begin(jobs):
@@ -119,10 +119,10 @@ def main(config_flag: flags.FlagHolder) -> None:
                 return make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs)
             return local, JOBS.value
 
-        has_page = "probe" in config  # others' runs have no curves in common
+        has_page = "probe" in config  # runs of other kinds lack common curves
         for left in reversed(range(ROUNDS.value)):
             compare_all = functools.partial(compare_cells, folder, jobs)
-            now = jobs[-len(cells) :]  # what failed in a round before is not tried again in this
+            now = jobs[-len(cells) :]  # failures of earlier rounds are not retried
             run_jobs(now, begin, num_signals, compare_all if has_page else lambda: None)
             if num_signals() or not left:
                 break
@@ -135,12 +135,12 @@ def main(config_flag: flags.FlagHolder) -> None:
 
 
 def of_round(config: Config, cells: Sequence[Cell], rounds_left: int) -> Sequence[Cell]:
-    """Return the cells as they are in a round; in a sweep without rounds, as they are."""
+    """Return the cells of a round; without rounds, unchanged."""
     return cells if ROUNDS.value == 1 else shorten(config, cells, rounds_left)
 
 
 def make_jobs(cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
-    """Return the command of each cell."""
+    """Return the job of each cell."""
     flag = flags.FLAGS["config"]
     shared = config_flags.get_override_values(flag)
     file = config_flags.get_config_filename(flag)
@@ -151,7 +151,7 @@ def make_jobs(cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
 def merge_plans(
     config: Config, cells: Sequence[Cell], folder: pathlib.Path, recorded: Any
 ) -> dict[str, Any]:
-    """Return the plan of a sweep, the same as a recorded one if there is one."""
+    """Return the plan of a sweep; check that a recorded one agrees."""
     wanted = {
         "config": plain(config),
         "rounds": [ROUNDS.value, RANK_BY.value],
@@ -164,9 +164,9 @@ def merge_plans(
 
 
 def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path) -> None:
-    """Check that a folder holds the same sweep; the error names the differences."""
+    """Check that a folder contains the same sweep; the error names the differences."""
     if "reproduction" in recorded:
-        raise UserError(f"{folder} holds a reproduction, no sweep: choose another --workdir")
+        raise UserError(f"{folder} contains a reproduction: choose another --workdir for the sweep")
 
     def settings(plan):
         cells = plan.get("cells") or {}
@@ -175,21 +175,21 @@ def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path
 
     if found := run_dir.differences(settings(recorded), settings(wanted)):
         raise UserError(
-            f"{folder} holds another sweep ({'; '.join(words for _, words in found)}): choose "
-            "another --workdir, or give that sweep's command"
+            f"{folder} contains another sweep ({'; '.join(words for _, words in found)}): choose "
+            "another --workdir, or repeat the command of that sweep"
         )
 
 
 def compare_cells(folder: pathlib.Path, jobs: Sequence[Job]) -> None:
-    """Write the page of all cells, as far as they are."""
+    """Write the comparison page of all cells that have started."""
     if not any((job.folder / "config.json").exists() for job in jobs):
         return
-    from experiments.compare.page import write_comparison  # seconds, which a start need not wait
+    from experiments.compare.page import write_comparison  # slow: it imports matplotlib
 
     try:
         write_comparison([(job.name, job.folder) for job in jobs], folder)
     except (UserError, OSError) as error:
-        print(f"no comparison: {error}")
+        print(f"the comparison is not written: {error}")
 
 
 if __name__ == "__main__":

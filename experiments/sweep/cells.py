@@ -1,9 +1,8 @@
-"""The cells of a sweep: what --grid, --cell and --seeds mean, and which go on after a round.
+"""The cells of a sweep, from --grid, --cell and --seeds, and their selection by rounds.
 
-Successive halving trains all cells for few steps, the best of them for more: Jamieson and Talwalkar
-(2016), "Non-stochastic best arm identification and hyperparameter optimization". A round trains its
-cells from their first step, because a schedule of the learning rate that is cut short has not come
-to its end.
+Successive halving trains all cells for few steps and the best of them for more: Jamieson and
+Talwalkar (2016), "Non-stochastic best arm identification and hyperparameter optimization". Each
+round trains its cells from step 0, since the schedule of the learning rate depends on num_steps.
 """
 
 import hashlib
@@ -23,23 +22,23 @@ from experiments import status
 from experiments.command.config import Config, parse_settings
 from experiments.kinds.registry import CONTRASTIVE
 
-#: A directory's name may have 255 bytes.
+#: File systems limit the name of a directory to 255 bytes.
 MAX_NAME = 180
 
 
 class Cell(NamedTuple):
-    """One run of a sweep."""
+    """A run of a sweep."""
 
     name: str
-    """Also its directory's."""
+    """Also the name of its directory."""
     settings: dict[str, Any]
-    """Keys of the config with values other than those of the base."""
+    """Keys of the config and their new values."""
 
 
 def make_cells(
     config: Config, grids: Sequence[str], singles: Sequence[str], num_seeds: int | None
 ) -> list[Cell]:
-    """Return the product of all grids, then the single cells; each with every seed.
+    """Return the product of all grids, then the single cells, each with all seeds.
 
     >>> from ml_collections import ConfigDict
     >>> config = ConfigDict({"seed": 0, "model": {"width": 8, "norm": "none"}})
@@ -59,9 +58,9 @@ def make_cells(
     cells = [make_cell(config, name, settings) for name, settings in [*given, *named]]
     if num_seeds is not None:
         if num_seeds < 1:
-            raise UserError(f"--seeds is {num_seeds}: it is a number of seeds, 1 or more")
+            raise UserError(f"--seeds must be at least 1 (got {num_seeds})")
         if any("seed" in cell.settings for cell in cells):
-            raise UserError("seed is given beside --seeds: leave one of the two out")
+            raise UserError("both --seeds and the key seed are set: remove one of them")
         cells = [
             Cell(f"{cell.name},seed={seed}", {**cell.settings, "seed": seed})
             for cell in cells
@@ -70,8 +69,8 @@ def make_cells(
     for name, count in Counter(cell.name for cell in cells).items():
         if count > 1:
             raise UserError(
-                f"two cells have the name {name}: leave one out, or name it as in "
-                "--cell 'name: key=value'"
+                f"two cells have the name {name}: remove one, or name it with --cell "
+                "'name: key=value'"
             )
     return cells
 
@@ -81,7 +80,9 @@ def read_file(path: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     try:
         found = runpy.run_path(str(pathlib.Path(path).expanduser()))
     except Exception as error:
-        raise UserError(f"--grid {path} cannot be run ({type(error).__name__}: {error})") from error
+        raise UserError(
+            f"--grid {path} fails ({type(error).__name__}: {error}): correct the file"
+        ) from error
     grid, cells = (found.get(name, {}) for name in ("GRID", "CELLS"))
     if not (isinstance(grid, dict) and isinstance(cells, dict) and (grid or cells)):
         raise UserError(
@@ -92,51 +93,51 @@ def read_file(path: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
 
 
 def parse_grid(text: str) -> tuple[str, list[str]]:
-    """Return a key with its values, of "config.model.width=8,16" or of "model.width=8,16"."""
+    """Parse "config.model.width=8,16" or "model.width=8,16" into a key and its values."""
     key, equals, values = plain_key(text.strip()).partition("=")
     if not equals:
-        raise UserError(f"--grid {text!r} has no values: write --grid config.key=value,value")
+        raise UserError(f"--grid {text!r} lacks values: write --grid config.key=value,value")
     return key, [value.strip() for value in values.split(",")]
 
 
 def parse_single(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return name and settings of "name: key=value key=value"; both may be empty."""
+    """Parse "name: key=value key=value" into a name and settings; both may be empty."""
     name, colon, rest = text.partition(":")
     if not colon or "=" in name:
         name, rest = "", text
     elif not plain_name(name):
-        raise UserError(f"--cell {text!r} has no letter or digit in its name: give it one")
+        raise UserError(f"--cell {text!r} needs a letter or digit in its name: rename it")
     settings = [plain_key(part).partition("=") for part in rest.split()]
     for key, equals, _ in settings:
         if not equals:
             raise UserError(
-                f"--cell {text!r} has {key!r}, which sets nothing: write key=value, and a name "
-                "before a colon"
+                f"--cell {text!r} contains {key!r}, which is not a setting: write key=value, and a "
+                "name before a colon"
             )
     return name, [(key, value) for key, _, value in settings]
 
 
 def plain_key(text: str) -> str:
-    """Return a setting without the beginning of a flag."""
+    """Remove the prefix of a flag from a setting."""
     return text.removeprefix("--").removeprefix("config.")
 
 
 def make_cell(config: Config, name: str, given: Sequence[tuple[str, Any]]) -> Cell:
-    """Return a cell with values of the config's types, named by its settings if it has no name."""
+    """Return a cell with values of the config's types; without a name, its settings name it."""
     no_key_twice([key for key, _ in given], f"the cell {name}")
     settings = parse_settings(config, [f"--config.{key}={flag_text(v)}" for key, v in given])
     return Cell(plain_name(name) or name_of(settings), settings)
 
 
 def no_key_twice(keys: list[str], where: str) -> None:
-    """Check that each key gets its value once."""
+    """Check that no key occurs twice."""
     for key, count in Counter(keys).items():
         if count > 1:
-            raise UserError(f"{where} has {key} twice: give all its values once")
+            raise UserError(f"{where} has {key} twice: list all its values once")
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
-    """Return the name of a cell by its settings, fit for a directory.
+    """Return the name of a directory for a cell with some settings.
 
     >>> name_of({"optim.learning_rate": 1e-3, "model.directions": ("down", "up")})
     'optim.learning_rate=0.001,model.directions=down+up'
@@ -149,29 +150,29 @@ def name_of(settings: Mapping[str, Any]) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a cell as that of its directory, "" if nothing is left."""
+    """Return the name of a directory for a named cell; "" if no valid character remains."""
     return plain_text(name).lstrip(".-")[:MAX_NAME]
 
 
 def plain_text(text: str) -> str:
-    """Return a text without what is special in a directory's name or to a shell."""
+    """Replace the characters that are special in names of directories or in a shell."""
     text = re.sub(r"['\"()\[\]]", "", text.strip()).rstrip(",").replace(", ", "+")
     return re.sub(r"[^\w.+=,-]+", "_", text)
 
 
 def flag_text(value: Any) -> str:
-    """Return a value as a flag of the command line takes it."""
+    """Format a value for a command-line flag."""
     return value if isinstance(value, str) else repr(value)
 
 
-#: A round has a third of the cells of the one before, for three times the steps: as much work.
+#: Each round has a third of the cells and three times the steps of the previous one: equal work.
 FACTOR = 3
-#: Learned features; on baselines all cells tie.
+#: Learned features, since baselines do not depend on the cell.
 LEARNED = ("c", "z")
 
 
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
-    """Return the task and the features whose score ranks cells."""
+    """Parse and validate --rank-by; return the task and features whose score ranks cells."""
     features, tasks = (), []
     if "probe" in config:
         features, unranked = config.probe.features, CONTRASTIVE[config.kind].PROBES.unranked
@@ -179,22 +180,21 @@ def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     learned = [name for name in features if name in LEARNED]
     if not tasks or not features or not (rank_by or learned):
         raise UserError(
-            "--rounds ranks cells by the scores of their probes, of c or z unless --rank-by names "
-            "others, and this config has none: set probe.tasks and probe.features, or leave "
-            "--rounds out"
+            "--rounds ranks cells by their probes, by default of c or z, but the config has none: "
+            "set probe.tasks and probe.features, or leave --rounds out"
         )
-    usual = f"{tasks[0]}/{[*learned, *features][0]}"
-    task, _, name = (rank_by or usual).partition("/")
+    default = f"{tasks[0]}/{[*learned, *features][0]}"
+    task, _, name = (rank_by or default).partition("/")
     if task not in tasks or name not in features:
         raise UserError(
-            f"--rank-by is {rank_by}: name one of probe.tasks ({', '.join(tasks)}) and one of "
-            f"probe.features ({', '.join(features)}), such as {usual}"
+            f"--rank-by must be one of probe.tasks ({', '.join(tasks)}) and one of probe.features "
+            f"({', '.join(features)}), such as {default} (got {rank_by})"
         )
     return task, name
 
 
 def shorten(config: Config, cells: Sequence[Cell], rounds_left: int) -> list[Cell]:
-    """Return the cells with the steps, and under the names, that they have in a round.
+    """Return cells with the num_steps of a round, also added to their names.
 
     >>> from ml_collections import ConfigDict
     >>> shorten(ConfigDict({"num_steps": 900}), [Cell("wide", {"model.width": 8})], 2)
@@ -210,16 +210,18 @@ def shorten(config: Config, cells: Sequence[Cell], rounds_left: int) -> list[Cel
 def keep_best(
     cells: Sequence[Cell], found: Sequence[Sequence[Score]], task: str, features: str
 ) -> tuple[list[Cell], list[str]]:
-    """Return the cells that go on, by the scores of each, and a line about each that was ranked.
+    """Return the best cells of a round and a line about each ranked cell.
 
-    All are ranked by one unit, method and metric: the first recorded, a linear probe before others.
-    Cells that differ in nothing but the seed are one, with the mean of their scores; so are several
-    data sets and numbers of labels. A cell without all scores that others have does not go on: it
-    failed before the sets on which it would be worst.
+    Cells are ranked by scores of one unit, method and metric, which are those of the first linear
+    probe, or else of the first score. Cells that differ only in the seed are averaged, as are
+    several data sets and numbers of labels. A cell that lacks scores of other cells is dropped,
+    since it may have failed before its worst data sets were scored.
     """
     recorded = [score for scores in found for score in scores]
     if not recorded:
-        raise UserError(f"no cell has a score of {task} for {features}, so none can go on")
+        raise UserError(
+            f"the cells have no scores of {task} for {features} to rank: see their logs"
+        )
     first = min(recorded, key=lambda score: score.method != "linear")
     values = {
         cell.name: [score.value for score in scores if compared_by(score) == compared_by(first)]
@@ -237,13 +239,13 @@ def keep_best(
     }
     if not means:
         raise UserError(
-            f"no cell has all scores of {task} for {features} with each of its seeds, so none can "
-            "go on: give the same command again, which tries again what failed"
+            f"every cell lacks scores of {task} for {features} with some seed: repeat the command, "
+            "which retries failed cells"
         )
     ranked = sorted(means, key=means.__getitem__, reverse=first.higher_is_better)
     best = ranked[: -(-len(groups) // FACTOR)]
     lines = [
-        f"{'goes on' if group in best else 'ends'}: {groups[group][0]}  "
+        f"{'continues' if group in best else 'ends'}: {groups[group][0]}  "
         f"{task} of {features}, {first.metric} {show_value(means[group], first.metric)}"
         for group in ranked
     ]
@@ -257,7 +259,7 @@ def keep_best(
 
 
 def last_scores(folder: pathlib.Path, task: str, features: str) -> list[Score]:
-    """Return a run's scores of a task at its last step; none before that step."""
+    """Return the scores of a task at the last step of a run; none if it is unfinished."""
     num_steps = status.read(folder / "config.json").get("num_steps")
     return [
         score
@@ -268,5 +270,5 @@ def last_scores(folder: pathlib.Path, task: str, features: str) -> list[Score]:
 
 
 def compared_by(score: Score) -> tuple[str, str, str]:
-    """Return the properties that two scores share if they can be compared."""
+    """Return the properties that comparable scores share."""
     return score.unit, score.method, score.metric

@@ -1,9 +1,8 @@
-"""Run cells: checked before, one command in a folder, the others going on if one fails.
+"""Execution of cells on this machine, or as an array of SLURM jobs through submitit.
 
-They run on this machine, or as an array of SLURM jobs through submitit. Submitit's own executor for
-the local machine starts all jobs at once, without cores or GPUs of their own, and cancels by SIGINT
-to the job alone; a cell must save once, as a group of processes, and hold the sweep's lock as long
-as it lives.
+The local executor of submitit is not used: it starts all jobs at once without assigning cores or
+GPUs, and cancels with a SIGINT to a single process. A cell must receive one signal as a process
+group to save once, and must hold the lock of the sweep until it ends.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ POLL_SECONDS = 0.2
 
 
 class Job(NamedTuple):
-    """The command of a cell."""
+    """A cell with its folder and its command."""
 
     name: str
     folder: pathlib.Path
@@ -48,12 +47,12 @@ class Job(NamedTuple):
         return self.folder / "log.txt"
 
 
-#: Runs a job to its end; returns its exit status.
+#: Function that runs a job to its end and returns its exit status.
 Launch: TypeAlias = Callable[[Job], int]
 
 
 def check_cell(config: Config, cell: Cell) -> Any:
-    """Return the plan of a cell, validated as far as that needs no data and no device."""
+    """Validate the config of a cell without data or devices, and return its plan."""
     kind = kind_of(config)
     try:
         return pipeline_of(config).interpret(kind, with_settings(config, cell.settings))
@@ -65,22 +64,21 @@ def check_cell(config: Config, cell: Cell) -> Any:
 def lock_folder(
     folder: pathlib.Path, what: str, merge: Callable[[Any], dict[str, Any]]
 ) -> Iterator[TextIO]:
-    """Hold a folder of cells for one command, with merge(recorded plan or None) as its plan."""
+    """Lock a folder of cells and write merge(recorded plan or None) as its plan."""
     if (folder / "config.json").exists():
-        raise UserError(f"{folder} holds a single run: choose another --workdir for the {what}")
+        raise UserError(f"{folder} contains a single run: choose another --workdir for the {what}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / SWEEP_LOCK).open("w")
     except OSError as error:
         raise UserError(
-            f"cannot write to the folder of the {what} {folder} ({error.strerror}): choose another "
-            "--workdir, or free space there"
+            f"cannot write to the folder of the {what} {folder} ({error.strerror}): free space "
+            "there, or choose another --workdir"
         ) from error
     with lock:
         if try_lock(lock) is False:
             raise UserError(
-                f"another {what} of {folder}, or a cell of it, still runs: wait for its end, or "
-                "stop it"
+                f"another {what} of {folder}, or a cell of it, still runs: wait for it, or stop it"
             )
         problems: list[str] = []
         path = folder / "sweep.json"
@@ -93,10 +91,10 @@ def lock_folder(
 def make_job(
     config_file: str | pathlib.Path, cell: Cell, folder: pathlib.Path, device: str = "auto"
 ) -> Job:
-    """Return the command that makes a cell alone, in a folder of its name."""
-    sets = [f"--config.{key}={flag_text(value)}" for key, value in cell.settings.items()]
+    """Return the job that trains a cell in a folder of its name."""
+    settings = [f"--config.{key}={flag_text(value)}" for key, value in cell.settings.items()]
     command = [*names.call("train"), "--config", names.show_config(config_file)]
-    command += [*sets, *([] if device == "auto" else ["--device", device])]
+    command += [*settings, *([] if device == "auto" else ["--device", device])]
     path = folder / cell.name
     return Job(cell.name, path, [*command, "--workdir", str(path)])
 
@@ -107,10 +105,10 @@ def run_jobs(
     num_signals: Callable[[], int],
     after: Callable[[], None],
 ) -> None:
-    """Run the cells that are not done; a cell that fails is recorded, and the others go on.
+    """Run the unfinished cells; record failures and continue with the other cells.
 
-    `begin(jobs)` returns the launch function and the number of cells that it takes at a time;
-    `after()` is called when a cell has ended.
+    `begin(jobs)` returns the launch function and the number of parallel cells; `after()` is called
+    after each cell.
     """
     wanted = [job for job in jobs if not status.is_done(job.folder)]
     done = len(jobs) - len(wanted)
@@ -133,10 +131,10 @@ def run_jobs(
 
 
 def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str:
-    """Run one cell; returns what became of it, or nothing if the sweep was stopped before."""
+    """Run one cell; return a line on its end, or "" if the sweep was stopped before."""
     if num_signals():
         return ""
-    print(f"starts {job.name}: {job.log}\n", end="", flush=True)  # one write: others print too
+    print(f"starts {job.name}: {job.log}\n", end="", flush=True)  # one write among threads
     try:
         length = job.log.stat().st_size if job.log.exists() else 0
         code = launch_one(job)
@@ -153,19 +151,19 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
 
 
 def describe_end(code: int, log: pathlib.Path, length: int) -> str:
-    """Return the error in what a log has beyond a length, or its last line; and a signal."""
+    """Return the last error or line that a log has after `length` bytes, and the signal if any."""
     text = log.read_bytes()[length:].decode(errors="replace")
     lines = [line.strip() for line in text.splitlines()[-200:] if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    words = (errors or lines or [""])[-1]
+    last = (errors or lines or [""])[-1]
     if code >= 0:
-        return words or "it said nothing"
+        return last or "no output"
     name = {number.value: number.name for number in signal.Signals}.get(-code, f"signal {-code}")
-    return f"killed by {name}; its last words: {words}" if words else f"killed by {name}"
+    return f"killed by {name}; last line: {last}" if last else f"killed by {name}"
 
 
 def end(folder: pathlib.Path, stopped: bool) -> None:
-    """Print the table and where the results are; exit with 1 if a cell is not done."""
+    """Print the table and the path of the results; exit with 1 if a cell is unfinished."""
     rows = status.read_all(folder)
     print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
     page = folder / "comparison.html"
@@ -179,7 +177,7 @@ def end(folder: pathlib.Path, stopped: bool) -> None:
 
 @contextlib.contextmanager
 def count_signals() -> Iterator[Callable[[], int]]:
-    """Yield the count of received SIGINT and SIGTERM; none of them ends the process."""
+    """Yield a function that counts SIGINT and SIGTERM, neither of which ends the process."""
     received: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
@@ -194,20 +192,20 @@ def count_signals() -> Iterator[Callable[[], int]]:
 def make_local(
     num_parallel: int, num_signals: Callable[[], int], keep: Sequence[int] = ()
 ) -> Launch:
-    """Run cells as processes of this machine, each on cores and GPUs of its own.
+    """Return a function that runs cells as local processes, each on its own cores and GPUs.
 
-    The first signal is passed on, so that the cell saves; a second one kills. `keep` are file
+    The first signal is forwarded, so that the cell saves; a second one kills it. `keep` are file
     descriptors that the processes hold open, such as that of a lock.
     """
     free: queue.SimpleQueue[tuple[list[int], list[str]]] = queue.SimpleQueue()
     own, gpus = psutil.Process(), find_gpus()
     cores = sorted(own.cpu_affinity() or []) if hasattr(own, "cpu_affinity") else []
-    gpus = gpus[: len(gpus) - len(gpus) % num_parallel]  # all see as many: batches divide alike
-    for hand in zip(deal(cores, num_parallel), deal(gpus, num_parallel), strict=True):
-        free.put(hand)
+    gpus = gpus[: len(gpus) - len(gpus) % num_parallel]  # equal numbers divide batches equally
+    for share in zip(deal(cores, num_parallel), deal(gpus, num_parallel), strict=True):
+        free.put(share)
 
     def launch(job: Job) -> int:
-        cores, gpus = hand = free.get()
+        cores, gpus = share = free.get()
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
         try:
             with job.log.open("ab") as log:
@@ -217,26 +215,26 @@ def make_local(
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **devices},
-                    start_new_session=True,  # Ctrl-C comes from here, once
+                    start_new_session=True,  # `wait` forwards Ctrl-C, once
                     pass_fds=tuple(keep),
                 )
             if cores:
-                with contextlib.suppress(psutil.NoSuchProcess):  # it ended already
+                with contextlib.suppress(psutil.NoSuchProcess):
                     psutil.Process(process.pid).cpu_affinity(cores)
             return wait(process, num_signals)
         finally:
-            free.put(hand)
+            free.put(share)
 
     return launch
 
 
 def wait(process: subprocess.Popen, num_signals: Callable[[], int]) -> int:
-    """Pass signals on until a process ends; return its status."""
-    passed = 0
+    """Forward signals until a process ends; return its exit status."""
+    num_sent = 0
     while process.poll() is None:
-        if num_signals() > passed:
-            passed += 1
-            os.killpg(process.pid, signal.SIGTERM if passed == 1 else signal.SIGKILL)
+        if num_signals() > num_sent:
+            num_sent += 1
+            os.killpg(process.pid, signal.SIGTERM if num_sent == 1 else signal.SIGKILL)
         time.sleep(POLL_SECONDS)
     return process.returncode
 
@@ -254,7 +252,7 @@ def deal(items: Sequence[Any], num_parallel: int) -> list[list[Any]]:
 
 
 def find_gpus(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
-    """Return the names of the GPUs that CUDA would show a child of this process."""
+    """Return the names of the GPUs that are visible to child processes."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name for name in visible.split(",") if name]
@@ -264,28 +262,30 @@ def find_gpus(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
 def make_slurm(
     jobs: Sequence[Job], folder: pathlib.Path, options: str, num_signals: Callable[[], int]
 ) -> Launch:
-    """Submit one array of SLURM jobs, requeued when they are preempted or run out of time."""
+    """Submit an array of SLURM jobs, which are requeued after preemption or a time-out."""
     submitit, parsed = import_submitit(), {}
     for part in options.split():
         name, _, value = part.partition("=")
         if not value:
-            raise UserError(f"--slurm has {part!r}: write key=value, such as timeout_min=240")
+            raise UserError(f"--slurm must be key=value, such as timeout_min=240 (got {part!r})")
         parsed[name] = int(value) if value.isdecimal() else value
     executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")
     try:
         executor.update_parameters(name="sweep", slurm_array_parallelism=len(jobs), **parsed)
-    except (NameError, TypeError, ValueError) as error:  # what submitit raises for a wrong option
-        raise UserError(f"--slurm {options!r}: {str(error).splitlines()[0]}") from error
+    except (NameError, TypeError, ValueError) as error:  # raised by submitit for a wrong option
+        raise UserError(
+            f"--slurm {options!r} is invalid ({str(error).splitlines()[0]}): correct it"
+        ) from error
     with executor.batch():
         submitted = {
             job.name: executor.submit(Requeued(), job.command, str(job.log)) for job in jobs
         }
-    print(f"submitted {len(jobs)} jobs; this command waits for them, squeue shows them")
+    print(f"submitted {len(jobs)} jobs; this command waits for them, and squeue lists them")
     return make_waiting(submitted, num_signals)
 
 
 def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -> Launch:
-    """Wait for jobs of submitit; a signal cancels those that have not ended."""
+    """Return a function that waits for submitit jobs; a signal cancels unfinished jobs."""
 
     def launch(job: Job) -> int:
         one = submitted[job.name]
@@ -296,7 +296,7 @@ def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -
             time.sleep(1)
         try:
             return next((code for code in one.results() if code), 0)
-        except Exception as error:  # submitit's own, with the job's last words
+        except Exception as error:  # raised by submitit, with the end of the job's log
             with job.log.open("a") as log:
                 log.write(f"the job {one.job_id} ended as {one.state}: {error}\n")
             return 1
@@ -305,21 +305,21 @@ def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -
 
 
 def import_submitit() -> Any:
-    """Return the library submitit, or say how to get it."""
+    """Return the module submitit; raise UserError without it or without SLURM."""
     try:
         import submitit  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError("--launcher slurm needs submitit: pip install 'cpc-jax[slurm]'") from None
     if shutil.which("sbatch") is None:
         raise UserError(
-            "--launcher slurm: this machine has no sbatch; give the command on a login node of a "
-            "SLURM cluster, or leave --launcher out"
+            "--launcher slurm needs sbatch, which this machine lacks: run the command on a login "
+            "node of a SLURM cluster, or leave --launcher out"
         )
     return submitit
 
 
 class Requeued:
-    """A command as a job of submitit; preempted, it saves and comes back to the queue."""
+    """A command as a submitit job, which saves and returns to the queue when preempted."""
 
     def __init__(self):
         self._others: Sequence[psutil.Process] = ()
@@ -328,21 +328,21 @@ class Requeued:
         """Run the command to its end and return its status."""
         rank, path = os.environ.get("SLURM_PROCID", "0"), pathlib.Path(log)
         with (path if rank == "0" else path.with_suffix(f".{rank}.txt")).open("ab") as file:
-            # SLURM signals every process of a job. USR2 is submitit's, and would kill the cell
-            # before it has saved.
-            deaf = ["bash", "-c", 'trap "" USR2; exec "$@"', "cell", *command]
+            # SLURM signals all processes of a job, but USR2 is meant for submitit, and would kill
+            # the cell before it has saved.
+            protected = ["bash", "-c", 'trap "" USR2; exec "$@"', "cell", *command]
             self._others = psutil.Process().children()
-            process = subprocess.Popen(deaf, stdout=file, stderr=subprocess.STDOUT)
-        # Polled: a signal that the system hands to another thread, such as one of OpenBLAS, does
-        # not interrupt `Popen.wait`, and Python runs handlers in this thread alone.
+            process = subprocess.Popen(protected, stdout=file, stderr=subprocess.STDOUT)
+        # A signal delivered to another thread, such as one of OpenBLAS, does not interrupt
+        # `Popen.wait`, and Python runs handlers only in this thread, so the process is polled.
         return wait(process, lambda: 0)
 
     def checkpoint(self, command: list[str], log: str) -> Any:
-        """Let the command save, and return what submitit shall run once it is back in the queue.
+        """Let the command save, and return the submission for the next start.
 
-        This is a signal's handler, called at any point of `__call__`, perhaps before that has its
-        process: so the system is asked which child is new. It is left to the interrupted call to
-        reap, which may hold the lock for that; one that is reaped already is gone.
+        This handler of a signal may interrupt `__call__` before it knows its process, so the new
+        child is looked up. It is not reaped here, since the interrupted call may hold the lock for
+        that; a child that was already reaped is ignored.
         """
         import submitit  # pyright: ignore[reportMissingImports]
 

@@ -215,7 +215,7 @@ def test_a_folder_of_features_is_judged_by_an_item_file(tmp_path, capsys):
     (tmp_path / "times.json").write_text(json.dumps({"frame_seconds": 0.005}))
     with pytest.raises(UserError, match="outside"):
         abx.run(str(tmp_path), str(tmp_path / "toy.item"))
-    with pytest.raises(UserError, match="give --features of a folder"):
+    with pytest.raises(UserError, match="--features and --items are required"):
         abx.run(None, None)
 
 
@@ -224,12 +224,12 @@ def test_features_of_one_name_or_not_finite_are_refused(tmp_path):
     for name in ("ann/0001", "bob/0001", "bob/0002"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         np.save(tmp_path / f"{name}.npy", np.ones((5, 2), np.float32))
-    with pytest.raises(UserError, match=r"ann/0001\.npy and .*bob/0001\.npy have one name"):
+    with pytest.raises(UserError, match=r"ann/0001\.npy and .*bob/0001\.npy have the same name"):
         abx.read_features(tmp_path, {"0001", "0002"})
     assert abx.read_features(tmp_path, {"0002"}).keys() == {"0002"}  # of the others it asks nothing
     for bad in (np.nan, np.inf):
         np.save(tmp_path / "bob/0002.npy", np.array([[1, 1], [1, 1], [1, bad], [1, bad]]))
-        with pytest.raises(UserError, match=r"0002\.npy has .* in 2 of 4 frames, .* is frame 2"):
+        with pytest.raises(UserError, match=r"0002\.npy has .* in 2 of 4 frames, .* frame 2"):
             abx.read_features(tmp_path, {"0002"})
 
 

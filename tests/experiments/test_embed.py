@@ -217,7 +217,7 @@ def test_what_cannot_be_read_is_skipped_and_listed(tmp_path, small_chunks, capsy
 
 def test_a_folder_of_nothing_leaves_no_file(tmp_path):
     (tmp_path / "bad.wav").write_bytes(b"?")
-    with pytest.raises(UserError, match=r"no file in .* can be read: .*bad.wav is not audio"):
+    with pytest.raises(UserError, match=r"all files in .* are unreadable .*bad.wav is not audio"):
         embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.wav"]
     (tmp_path / "bad.wav").unlink()
@@ -277,7 +277,7 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
     ("--workdir, --input and --output", (None, "in", "out.npz")),
     (r"config\.json", ("run", "in", "out.npz")),
     ("quantized", ("model", "in", "out.npz", "codes")),
-    (r"'z6': .*z1, .*, z5, z, c1, c", ("model", "in", "out.npz", "z6")),
+    (r"z1, .*, z5, z, c1, c.*'z6'", ("model", "in", "out.npz", "z6")),
     (r"a\.txt.*wav", ("model", "a.txt", "out.npz", "z1,c")),
 ])  # fmt: skip
 def test_mistakes_are_sentences(tmp_path, monkeypatch, arguments, match):
@@ -406,7 +406,7 @@ def test_layers_are_named_in_a_list():
     assert embed.parse_layers("all", module) == (*ALL[0], *ALL[1])
     assert embed.parse_layers("z1, z,codes,z1", module) == ("z1", "z", "codes")
     for wrong in ("z9", "z1,x", ",", ""):
-        with pytest.raises(UserError, match="no layer"):
+        with pytest.raises(UserError, match="--features must"):
             embed.parse_layers(wrong, module)
 
 

@@ -87,7 +87,7 @@ def test_gpus_are_shared(tmp_path, monkeypatch):
 
 def test_missing_slurm_is_reported(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    for module, words in ((None, "submitit: pip install"), (object(), "no sbatch")):
+    for module, words in ((None, "submitit: pip install"), (object(), "needs sbatch")):
         monkeypatch.setitem(sys.modules, "submitit", module)
         with pytest.raises(UserError, match=words):
             launchers.import_submitit()

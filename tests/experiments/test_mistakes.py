@@ -98,7 +98,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
 
 
 @pytest.mark.parametrize(("key", "value", "words"), [
-    ("model.context", "gruu", "context must be one of gru, lstm.*'gruu'"),
+    ("model.context", "gruu", "context must be gru, lstm.*'gruu'"),
     ("probe.ctc_minutes", ("x",), "ctc_minutes must .* float.*'x'"),
     ("kind", "images", "kind must .*audio, image.*'images'"),
     ("seed", -1, "seed must .*at least 0 and below 4294967296 .*-1"),

@@ -207,7 +207,7 @@ def test_a_folder_with_something_else(tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
     refused("holds a sweep")
     (tmp_path / "config.json").write_text("{}")
-    refused("holds a single run")
+    refused("contains a single run")
 
 
 def test_latents_of_each_recording_come_first():

@@ -192,5 +192,5 @@ def test_commands(runs, capsys, monkeypatch):
     assert all(word in text for word in ("| deep/down/done |", "| now | "))
     with pytest.raises(UserError, match="--workdir is required"):
         compare.run([str(runs / "deep"), str(runs / "now")], None)
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="contains no run"):
         compare.run([str(runs / "foreign")], None)

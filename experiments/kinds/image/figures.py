@@ -56,14 +56,10 @@ def augmented_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
 def make_tile_figure(
     rows: int, columns: float, *, shape: tuple[int, int], pitch: float = 1.0, largest: float = 1.1
 ) -> tuple[Figure, Axes]:
-    """Make a figure for rows of tiles with names on the left; a tile has width 1.
+    """Make a figure for rows of tiles of width 1 with names on the left.
 
-    Args:
-        rows: Number of rows.
-        columns: Number of columns.
-        shape: Height and width of a tile in pixels.
-        pitch: Distance between rows in tile heights.
-        largest: Maximum width of a tile in inches.
+    `shape` is a tile's height and width, `pitch` the distance of rows in tile heights, and
+    `largest` the maximum width of a tile in inches.
     """
     inches = min(largest, (WIDTH - 1.0) / columns)
     height = rows * pitch * shape[0] / shape[1]

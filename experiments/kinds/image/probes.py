@@ -46,19 +46,10 @@ def train_classifier(
     stop_by: Images | None = None,
     folder: pathlib.Path | None = None,
 ) -> tuple[Classify, str]:
-    """Train the network with a softmax layer on its pooled z.
+    """Train the network with a softmax layer on its pooled z; return it with a description.
 
-    Args:
-        config: Config of the run.
-        labelled: Training images.
-        model: Network to train.
-        prepare: Function (batch, rng, train) that cuts images into patches.
-        start: Variables to fine-tune, with layer-wise decay of the learning rate; None: random.
-        stop_by: Images for early stopping before `probe.num_epochs`.
-        folder: Folder for checkpoints.
-
-    Returns:
-        The classifier and a description of the training.
+    `start` are variables to fine-tune with layer-wise decay of the learning rate. `stop_by` are
+    images for early stopping before `probe.num_epochs`. Checkpoints are written to `folder`.
     """
     options = config.probe
     batch_size = min(config.data.batch_size, len(labelled))

@@ -41,16 +41,8 @@ def split(
     """Split sequences into a training and a test part that share no group.
 
     Groups are drawn by the seed, unless lists of sequences are given. A single sequence is split
-    into its beginning and end, both scaled by the beginning. Copies are moved to `skipped`.
-
-    Args:
-        config: Config of the run.
-        sequences: Sequences to split.
-        groups: Group of each sequence; by default each is its own group.
-        listed: Training and test sequences, instead of drawn groups.
-
-    Returns:
-        The training part and the test part.
+    into its beginning and end, both scaled by the beginning. By default each sequence is a group.
+    Copies are moved to `skipped`.
     """
     fraction, lengths = config.data.test_fraction, [len(values) for values in sequences.values]
     chosen = [*listed[0], *listed[1]] if listed else list(range(len(lengths)))

@@ -149,15 +149,8 @@ def make_runs(
     A run comes from one document. A shorter document of at least two sentences is one run. A batch
     has this process's rows of the global batch: x int32 (b, run_sentences, max_words), word ids
     padded with -1; and (b,) sequence (row of the global batch), utterance (document) and sample
-    (position of the first sentence among all).
-
-    Args:
-        corpus: Sentences to draw from.
-        run_sentences: Sentences in a run.
-        max_words: Words in a sentence; longer ones are cut.
-        batch_size: Rows of the global batch.
-        seed: Seed of the draws.
-        document_fraction: Fraction of the rows that are drawn from the document of the first row.
+    (position of the first sentence among all). The first `document_fraction` of the rows come from
+    one document.
     """
     lengths = np.diff(corpus.document_starts)
     documents = np.flatnonzero(lengths > 1)
