@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from configs import audio_synthetic
 from configs.keys import make_config
 from configs.words import KEYS as WORDS_KEYS
 from cpc.files import plain, write_json
@@ -27,6 +28,7 @@ from experiments.command import cli
 from experiments.command.config import load_config, with_settings
 from experiments.command.run_dir import check_same_run, identify_run
 from experiments.kinds.registry import CONTRASTIVE, KINDS, kind_of, pipeline_of, read_contrastive
+from experiments.train import run
 from experiments.training import contrastive
 from experiments.training.checks import check_signals
 from experiments.training.contrastive import interpret
@@ -36,22 +38,8 @@ DEMO = "--config=configs/audio_voices.py"
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def audio():
-    """Return the experiment's `run`, with absl flags parsed."""
-    from absl import flags
-
-    from experiments.train import run
-
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["test"])
-    return types.SimpleNamespace(run=run)
-
-
 @pytest.fixture
 def config():
-    from configs import audio_synthetic
-
     c = audio_synthetic.get_config()
     c.num_steps, c.log_every, c.eval_every, c.save_every = 2, 1, 0, 0
     c.optim.warmup_steps = 0
@@ -67,15 +55,13 @@ def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
 
 
-def mistake(audio, config, workdir, words):
-    """Run and expect a one-line error."""
+def mistake(config, workdir, words):
     with pytest.raises(UserError, match=words) as caught, contextlib.redirect_stdout(io.StringIO()):
-        audio.run(config, workdir and str(workdir))
+        run(config, workdir and str(workdir))
     assert "\n" not in str(caught.value).strip()
 
 
 def prepare(config):
-    """Do everything that a run does before training."""
     kind = CONTRASTIVE["audio"]
     plan = interpret(kind, config)
     data = kind.load_data(config, str)
@@ -188,13 +174,13 @@ cli.run(lambda: (jax.devices(), xla_bridge.logger.warning("Falling back to cpu."
     assert "Falling back to cpu." in line
 
 
-def test_invalid_runs_create_no_directory(audio, config, tmp_path):
-    mistake(audio, config, None, "--workdir is required")
+def test_invalid_runs_create_no_directory(config, tmp_path):
+    mistake(config, None, "--workdir is required")
     for device, words in (("cuda", "auto, cpu, gpu, tpu"), ("gpu", "No gpu device")):
         with pytest.raises(UserError, match=words):
-            audio.run(config, str(tmp_path / "run"), device)
+            run(config, str(tmp_path / "run"), device)
     config.probe.features = ()
-    mistake(audio, config, tmp_path / "run", "probe.features")
+    mistake(config, tmp_path / "run", "probe.features")
     assert not (tmp_path / "run").exists()
 
 
@@ -271,30 +257,28 @@ def test_probes_without_labels_are_rejected_before_training(folder_config, tmp_p
     refused(folder_config, "none of the 4 test utterances")
 
 
-def test_data_without_negatives_are_rejected(audio, folder_config, tmp_path, monkeypatch):
+def test_data_without_negatives_are_rejected(folder_config, tmp_path, monkeypatch):
     monkeypatch.setattr(contrastive.training, "train", None)
     write_clips(tmp_path / "clips", (0.1, 0.1), speakers=1)
     folder_config.negatives.rule = "excluding_sequence"
-    mistake(audio, folder_config, tmp_path / "run", "no anchor of 2 batches a negative")
+    mistake(folder_config, tmp_path / "run", "no anchor of 2 batches a negative")
     write_clips(tmp_path / "clips", (0.5,) * 6, speakers=1)
     folder_config.loss.name, folder_config.loss.cosine = "sup_con", True
-    mistake(audio, folder_config, tmp_path / "run2", "several values of speaker")
+    mistake(folder_config, tmp_path / "run2", "several values of speaker")
 
 
-def test_skipped_truncated_and_new_files_are_reported(
-    audio, folder_config, tmp_path, monkeypatch, capsys
-):
+def test_skipped_truncated_and_new_files_are_reported(folder_config, tmp_path, monkeypatch, capsys):
     work = types.SimpleNamespace(train=lambda: ("SIGTERM", None))
     monkeypatch.setattr(contrastive, "make_work", lambda *_: work)
     write_clips(tmp_path / "clips", (1.0,) * 11 + (0.1,))
     (tmp_path / "clips" / "speaker0" / "empty.wav").touch()
     folder_config.data.max_skipped_fraction = 0.01
-    mistake(audio, folder_config, tmp_path / "run", "1 of 13")
+    mistake(folder_config, tmp_path / "run", "1 of 13")
     folder_config.data.max_skipped_fraction = 0.2
     path = tmp_path / "clips" / "speaker0" / "clip0.wav"
     path.write_bytes(path.read_bytes()[:20_000])
     for _ in range(2):
-        audio.run(folder_config, str(tmp_path / "run"))
+        run(folder_config, str(tmp_path / "run"))
     assert re.search(r"\d of them, 0.00 h, are shorter than a window", capsys.readouterr().out)
     listed = (tmp_path / "run" / "skipped.txt").read_text()
     assert all(word in listed for word in ("empty.wav", "clip0.wav: kept, but truncated"))
@@ -304,8 +288,8 @@ def test_skipped_truncated_and_new_files_are_reported(
     records.close()
     write_clips(tmp_path / "clips", (1.0,) * 14)
     words = r"changed since .*run started \(was 10 to train, 2 to test; is 12 to train, 2 to test\)"
-    mistake(audio, folder_config, tmp_path / "run", words)
-    audio.run(folder_config, str(tmp_path / "other"))
+    mistake(folder_config, tmp_path / "run", words)
+    run(folder_config, str(tmp_path / "other"))
 
 
 @pytest.mark.parametrize(("kind", "source", "key"), [
