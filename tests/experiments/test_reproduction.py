@@ -450,7 +450,7 @@ def test_table_5_is_of_the_sentences_that_are_like_the_papers(tmp_path):
     write_cell(tmp_path, "text", more=scores)
     write_reproduction(tmp_path)
     sections = json.loads((tmp_path / "reproduction.json").read_text())["sections"]
-    (others,) = (one for one in sections if one["title"] == "Beside the paper")
+    (others,) = (one for one in sections if one["title"] == "Comparison with the paper")
     rows = {row["method"]: row for row in others["tables"][0]["rows"]}
     assert rows["here: z"]["MR"] == 75.0
     assert rows["paper: CPC"] == {"method": "paper: CPC", **TABLE_5["CPC"]}

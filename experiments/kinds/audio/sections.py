@@ -22,6 +22,7 @@ WORDS = Words(
     ahead="latents ahead",
     tested="utterances",
     baselines=("mfcc", "mfcc context"),
+    unranked=("codes",),
     notes={
         "asterisk_en": "These labels come from a recognizer's forced alignment, not by hand.",
         NO_SILENCE: "The non-silence accuracy is of the same answers, without frames of silence.",
@@ -75,7 +76,7 @@ def paper_section(run: Run) -> Section | None:
         "those used here, so absolute values are not comparable. The paper's order of the rows is "
         "random initialization, MFCC, CPC, supervised."
     )
-    return Section("Beside the paper", [note], tables=tables)
+    return Section("Comparison with the paper", [note], tables=tables)
 
 
 def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
