@@ -153,7 +153,7 @@ def batch_of(rollout, state):
 
 
 def test_loss_may_use_a_subset_of_environments():
-    """Sums of seven drawn environments equal those of a loss on these seven."""
+    """Sums of seven drawn environments equal the sums of a loss on these seven."""
     task, state, rollout, out = play_rollout()
     loss_fn = step.make_loss(config_of(cpc__num_environments=NUM - 1), task.agent)
     kept = jnp.stack([jnp.delete(jnp.arange(NUM), i) for i in range(NUM)])
@@ -352,7 +352,7 @@ def test_t_maze_needs_memory(monkeypatch, memory):
 
         return jax.lax.scan(launch, task.init(seed), None, 180)[1]
 
-    sums, counts = train(jnp.arange(2))  # over all rollouts so far
+    sums, counts = train(jnp.arange(2))  # over all rollouts
     returns = (sums[:, -1] - sums[:, -21]) / (counts[:, -1] - counts[:, -21])
     low, high = (0.95, 1.0) if memory == "gru" else (0.35, 0.65)
     assert ((returns > low) & (returns <= high)).all()
