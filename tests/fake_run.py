@@ -1,13 +1,15 @@
-"""A run directory as the experiments write it, with plausible numbers and no training."""
+"""A run directory with plausible numbers and without training."""
 
 import pathlib
 import re
+import shutil
 
 import numpy as np
 
 from cpc.files import write_arrays, write_sealed
 from cpc.report import engine
 from cpc.results import Score, write_scores
+from cpc.results.score import read_records
 from cpc.train.metrics import JsonlWriter
 
 OFFSETS = list(range(1, 13))
@@ -15,12 +17,12 @@ NUM_POINTS = 200
 
 
 def draw_nothing(monkeypatch):
-    """Write pages without rendering their figures, which takes a second each."""
+    """Replace figure rendering, which takes a second per figure."""
     monkeypatch.setattr(engine, "to_png", lambda *_: b"a figure")
 
 
 def fake_record(step, rule, is_bound, candidates, information, rng):
-    """Offsets from well predicted to hardly; nothing exceeds log N."""
+    """Return a record whose offsets range from well to badly predicted, below log N."""
     k = np.array(OFFSETS)
     log_n = np.full(12, np.log(candidates))
     wanted = information * (1 - np.exp(-step / 700)) * np.exp(-(k - 1) / 6) + 0.25
@@ -45,15 +47,37 @@ def fake_record(step, rule, is_bound, candidates, information, rng):
 
 
 def write_records(workdir, records):
-    """Write records of metrics as a training does."""
     writer = JsonlWriter(workdir / "metrics.jsonl")
     for record in records:
         writer.write(record)
     writer.close()
 
 
+def untimed_records(workdir):
+    """Return the records of metrics.jsonl without time and speed, which vary between runs."""
+    clock = ("seconds", "steps_per_second")
+    return [{k: v for k, v in r.items() if k not in clock} for r in read_records(workdir, [])]
+
+
+def run_and_resume(config, folder, monkeypatch, capsys):
+    """Run a config, and a copy without its last checkpoint again; return both folders."""
+    from experiments.train import run
+
+    whole, parts = folder / "whole", folder / "parts"
+    run(config, str(whole), "cpu")
+    assert (whole / "report.html").exists()
+    shutil.copytree(whole, parts)
+    *_, first, last = sorted(int(path.name) for path in (parts / "checkpoints").iterdir())
+    shutil.rmtree(parts / "checkpoints" / str(last))
+    capsys.readouterr()
+    draw_nothing(monkeypatch)  # figures were drawn for the first page
+    run(config, str(parts), "cpu")
+    assert f"resuming from step {first}" in capsys.readouterr().out
+    assert untimed_records(parts) == untimed_records(whole)
+    return whole, parts
+
+
 def remove_seals(workdir):
-    """Remove the checksums of records, which a test is about to change."""
     path = workdir / "metrics.jsonl"
     path.write_text(re.sub(r', "crc32": "\w{8}"', "", path.read_text()))
 
@@ -75,7 +99,6 @@ def write_metrics(workdir, num_steps, rng):
 
 
 def probe_scores():
-    """Scores of phones and speakers, without outcomes of test items."""
     phones = Score(
         "phones", "festvox-ru", "frame", "c", "linear", "accuracy", 0.0, chance=0.213,
         step=2000, num_train=502_446, num_test=93_926, setting="l2 1e-05",
@@ -102,7 +125,6 @@ def write_speaker_map(folder, rng):
 
 
 def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path:
-    """A finished run on the packaged voices."""
     rng = np.random.default_rng(0)
     workdir.mkdir(parents=True, exist_ok=True)
     config = {

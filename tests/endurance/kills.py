@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments, and started again, end as if they never were."""
+"""Runs that are killed at random and resumed end like uninterrupted runs."""
 
 import atexit
 import functools
@@ -14,10 +14,11 @@ import numpy as np
 import soundfile
 from PIL import Image
 
-from cpc.results.score import read_records
 from tests.command_server import HUNG as STATUS_HUNG
 from tests.commands import ONE_DEVICE, flags_of, run_anyhow
 from tests.endurance.tries import CRASHED, HUNG, SILENT, SURVIVED, Try
+from tests.experiments import test_series, test_text
+from tests.fake_run import untimed_records
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NUM_STEPS = 20
@@ -25,7 +26,7 @@ STEPS = {
     "num_steps": NUM_STEPS, "log_every": 2, "eval_every": 10, "save_every": 4,
     "optim.warmup_steps": 2, "probe.tasks": (),
 }  # fmt: skip
-#: Small settings of a kind of data, in which `{data}` stands for the folder of what it trains on.
+#: Small settings by kind; `{data}` is the folder of the training data.
 KINDS = {
     "sound": {
         "": "audio_synthetic", **STEPS, "data.batch_size": 4, "data.window_samples": 2560,
@@ -38,17 +39,8 @@ KINDS = {
         "model.width": 8, "model.context_width": 8, "model.context_layers": 1,
         "model.num_offsets": 2, "evaluate.num_images": 4, "negatives.queue": 32,
     },
-    "series": {
-        "": "series_ar1", **STEPS, "data.num_files": 60, "data.batch_size": 8,
-        "data.window_steps": 8, "model.width": 4, "model.context_width": 4,
-        "model.num_offsets": 1, "evaluate.num_windows": 8,
-    },
-    "text": {
-        "": "text_sentences", **STEPS, "data.source": "grammar", "data.num_documents": 40,
-        "data.max_vocabulary": 60, "data.run_sentences": 6, "data.max_words": 10,
-        "data.batch_size": 4, "data.block_sentences": 10, "model.width": 8,
-        "model.context_width": 8, "model.embedding_width": 4, "evaluate.num_runs": 8,
-    },
+    "series": {"": "series_ar1", **test_series.TINY, **STEPS},
+    "text": {"": "text_sentences", **test_text.TINY, **STEPS},
     "words": {
         "": "text_words", "epochs": 4, "steps_per_launch": 4, "log_launches": 1, "save_launches": 2,
         "data.source": "folder", "data.path": "{data}/texts", "data.min_count": 1,
@@ -65,7 +57,7 @@ KINDS = {
         "widths": (8,), "embedding": 4, "estimators": ("info_nce", "js", "club"),
     },
 }  # fmt: skip
-#: A kind and further settings; each carries another state through a stop.
+#: A kind and further settings; each has a different state to resume.
 CONFIGS = {
     "queue and average": ("sound", {"negatives.queue": 64, "optim.ema_decay": 0.9}),
     "launches and batch norm": ("sound", {"steps_per_launch": 2, "model.norm": "batch"}),
@@ -76,8 +68,6 @@ CONFIGS = {
     "packed files": ("sound", {"data.source": "folder", "data.path": "{data}/sounds"}),
     **{kind: (kind, {}) for kind in KINDS},
 }  # fmt: skip
-#: What two runs of one config cannot share.
-CLOCK = ("steps_per_second", "seconds")
 
 
 @functools.cache
@@ -93,7 +83,7 @@ def finished_run() -> tuple[Path, Path]:
 
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
-    """Yield a try for each signal that arrived, when the run that it was sent to has ended."""
+    """Yield an attempt per delivered signal after its run has ended."""
     write_data(folder)
     references: dict[str, tuple] = {}
     number = 0
@@ -109,7 +99,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
             shutil.rmtree(folder / "whole")
         want, seconds = references[name]
         number += 1
-        # A cache of its own, so that packs, too, are cut short; but what is compiled is shared.
+        # An own cache, so that packing is also interrupted, but with shared compiled programs.
         workdir, cache = folder / f"run-{number}", folder / f"cache-{number}"
         cache.mkdir()
         (cache / "compiled").symlink_to(folder / "cache" / "compiled")
@@ -136,7 +126,6 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 
 def flags_for(name: str, data: Path) -> list[str]:
-    """Return the flags of one of CONFIGS."""
     kind, more = CONFIGS[name]
     settings = {**KINDS[kind], **more}
     config = settings.pop("")
@@ -153,7 +142,7 @@ def run_once(flags: Sequence[str], workdir: Path, cache: Path, signals: Sequence
 
 
 def judge(done, outcome: str, said: str) -> tuple[str, str]:
-    """Return the worse of what came before and of how a command has ended."""
+    """Return the worse of the previous outcome and that of a command."""
     text = done.stdout + done.stderr
     if done.returncode == STATUS_HUNG:
         return HUNG, text[-500:]
@@ -163,19 +152,14 @@ def judge(done, outcome: str, said: str) -> tuple[str, str]:
 
 
 def read_end(workdir: Path) -> tuple:
-    records = [
-        {name: value for name, value in record.items() if name not in CLOCK}
-        for record in read_records(workdir, [])
-    ]
     last = max(
         (p for p in workdir.glob("checkpoints/*") if p.name.isdecimal()), key=lambda p: int(p.name)
     )
     meta = json.loads((last / "meta" / "metadata").read_text())
-    return records, meta["leaves"]
+    return untimed_records(workdir), meta["leaves"]
 
 
 def write_data(folder: Path) -> None:
-    """Write sounds of two speakers, pictures of two classes and a text."""
     rng = np.random.default_rng(0)
     for name in "ab":
         (folder / "sounds" / name).mkdir(parents=True)

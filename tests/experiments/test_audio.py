@@ -1,4 +1,4 @@
-"""The audio experiment: its command from data to results, and how its data are read."""
+"""The audio experiment: whole runs and data loading."""
 
 import json
 
@@ -8,15 +8,15 @@ import soundfile
 
 from configs import audio, audio_voices
 from cpc.results import difference, read_scores
-from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.kinds.audio import data as audio_data
 from experiments.kinds.audio import probes as audio_probes
 from tests import commands
 from tests.commands import ONE_DEVICE_POLISHED, flags_of
+from tests.fake_run import untimed_records
 
 SYNTHETIC = ("experiments.train", "--config", "configs/audio_synthetic.py", "--workdir")
-#: A network of 8 units on windows of 10 latents.
+#: A network of width 8 on windows of 10 latents.
 TINY = {
     "data.window_samples": 1600, "data.batch_size": 8, "model.width": 8, "model.context_width": 8,
     "model.num_offsets": 3, "evaluate.num_windows": 8, "optim.warmup_steps": 1, "num_steps": 4,
@@ -25,17 +25,8 @@ TINY = {
 }  # fmt: skip
 
 
-def records(workdir):
-    """The records of a run, without the time, which no two runs share."""
-    clock = ("steps_per_second", "seconds")
-    return [
-        {name: value for name, value in record.items() if name not in clock}
-        for record in read_records(workdir, [])
-    ]
-
-
 @pytest.mark.whole
-def test_synthetic_speech_is_trained_on_and_probed_by_one_command(tmp_path):
+def test_whole_run_on_synthetic_speech(tmp_path):
     probe = {"probe.features": "('c','random c')", "probe.minutes_per_speaker": 0.2}
     workdir, flags = tmp_path / "run", flags_of(TINY | probe)
     done = commands.run(*SYNTHETIC, workdir, *flags)
@@ -50,7 +41,7 @@ def test_synthetic_speech_is_trained_on_and_probed_by_one_command(tmp_path):
     assert done.stdout.splitlines()[-1] == f"report: {workdir / 'report.html'}"
     assert "s audio/s" in done.stdout
     assert "left" in done.stdout
-    strict = [record for record in records(workdir) if record.get("series") == "strict"]
+    strict = [record for record in untimed_records(workdir) if record.get("series") == "strict"]
     assert [record["step"] for record in strict] == [2, 4]
     assert all(record["is_bound"] for record in strict)
     assert json.loads((workdir / "truth.json").read_text())["offsets"] == [3]
@@ -65,11 +56,10 @@ def test_synthetic_speech_is_trained_on_and_probed_by_one_command(tmp_path):
 
 
 @pytest.mark.nightly
-def test_the_synthetic_config_approaches_the_truth_from_below(tmp_path):
-    """At full size: most of the information is found, and c tells phones better than chance."""
+def test_full_size_bound_approaches_the_truth_from_below(tmp_path):
     commands.run(*SYNTHETIC, tmp_path, how=ONE_DEVICE_POLISHED)
     truth = json.loads((tmp_path / "truth.json").read_text())
-    strict = [r for r in records(tmp_path) if r.get("rule") == "one_per_sequence"][-1]
+    strict = [r for r in untimed_records(tmp_path) if r.get("rule") == "one_per_sequence"][-1]
     assert strict["is_bound"]
     for k, information in zip(truth["offsets"], truth["mutual_information"], strict=True):
         assert strict["bound_low"][k - 1] <= information
@@ -85,8 +75,7 @@ def test_the_synthetic_config_approaches_the_truth_from_below(tmp_path):
 
 @pytest.mark.whole
 @pytest.mark.network
-def test_voices_train_and_probe(tmp_path):
-    """The demo's own data, fetched by the demo's own command; a few steps of a small model."""
+def test_short_run_on_voices(tmp_path):
     settings = TINY | {
         "data.window_samples": 2560, "model.width": 16, "model.context_width": 16,
         "model.num_offsets": 4, "evaluate.num_windows": 16, "num_steps": 60, "log_every": 20,
@@ -100,11 +89,11 @@ def test_voices_train_and_probe(tmp_path):
     assert {score.data for score in phones} == {"festvox_ru", "asterisk_en"}
     mfcc = next(s for s in phones if s.features == "mfcc" and s.data == "festvox_ru")
     assert mfcc.value == pytest.approx(0.576, abs=0.02)
-    losses = [r["loss"] for r in records(tmp_path / "run") if r["split"] == "train"]
+    losses = [r["loss"] for r in untimed_records(tmp_path / "run") if r["split"] == "train"]
     assert losses[-1] < 4 * np.log(8 * 16)
 
 
-def test_lists_of_ones_own_take_the_place_of_the_voices_split(tmp_path, monkeypatch):
+def test_split_lists_replace_the_voices_split(tmp_path, monkeypatch):
     root, rng = tmp_path / "voices", np.random.default_rng(0)
     (root / "1").mkdir(parents=True)
     for name in "abcd":
@@ -125,8 +114,7 @@ def test_lists_of_ones_own_take_the_place_of_the_voices_split(tmp_path, monkeypa
     assert (sorted(own.train.names), sorted(own.test.names)) == (["a"], ["b", "c"])
 
 
-def test_labels_and_items_of_damaged_recordings_are_left_out(tmp_path, monkeypatch):
-    """One that is cut short lost the end of its labels, and one that is no sound all of them."""
+def test_labels_of_damaged_recordings_are_omitted(tmp_path, monkeypatch):
     root, rng, said = tmp_path / "sounds" / "ann", np.random.default_rng(0), []
     root.mkdir(parents=True)
     names = [f"a{i}" for i in range(12)]
@@ -164,5 +152,5 @@ def test_labels_and_items_of_damaged_recordings_are_left_out(tmp_path, monkeypat
     config.data.item_file = str((tmp_path / "phones.item").rename(items))
     labels.write_text(labels.read_text().replace("a3 ", "a3 " + "0 " * 50))
     read = audio_data.load_data(config, said.append)
-    with pytest.raises(UserError, match="a3 has 250 labels but 200 frames"):  # is of another
+    with pytest.raises(UserError, match="a3 has 250 labels but 200 frames"):  # not its labels
         audio_probes.probe_tasks(config, read)

@@ -19,11 +19,11 @@ import configs.mi_tasks
 from cpc.data.images import Images
 from cpc.data.sources import fashion_mnist
 from cpc.estimators import gaussian_task
-from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments import train as command
 from experiments.information import consistency, estimators, staircase, tasks
 from experiments.information import run as runner
+from tests.fake_run import untimed_records
 
 BOUNDS = ("info_nce", "interpolated", "ml_cpc", "tuba", "nwj", "flo", "js")
 
@@ -60,17 +60,8 @@ def images(monkeypatch):
     monkeypatch.setattr(consistency, "load_fashion_mnist", lambda: splits)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def parsed_flags():
-    from absl import flags
-
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["test"])
-
-
 @contextlib.contextmanager
 def recorded_reads():
-    """Record the config keys that are read by name."""
     read, get = set(), ConfigDict.__getattr__
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConfigDict, "__getattr__", lambda c, name: read.add(name) or get(c, name))
@@ -85,7 +76,6 @@ def claimed():
 
 
 def run(config, workdir):
-    """Run a config; return its output and its table."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         command.run(config, str(workdir))
@@ -93,16 +83,10 @@ def run(config, workdir):
 
 
 def run_and_check_keys(config, workdir, claimed):
-    """Run a config and check that every key is read."""
     with recorded_reads() as read:
         found = run(config, workdir)
     assert set(config) - read - claimed[1] <= {"kind"}
     return found
-
-
-def records(workdir):
-    times = ("seconds", "steps_per_second")
-    return [{k: v for k, v in r.items() if k not in times} for r in read_records(workdir, [])]
 
 
 @pytest.mark.whole
@@ -112,7 +96,7 @@ def test_staircase_whole_run_and_resume(tmp_path, claimed):
     assert said.splitlines()[-1] == f"report: {workdir / 'report.html'}"
     for name in ("config.json", "environment.json", "figures/staircase_cubic.png"):
         assert (workdir / name).exists(), name
-    assert [r["truth"] for r in records(workdir)] == [1.0, 1.0, 2.0, 2.0]
+    assert [r["truth"] for r in untimed_records(workdir)] == [1.0, 1.0, 2.0, 2.0]
     pairs = {(c, n) for c in ("exact", "separable") for n in ("info_nce", "js", "smile")}
     readings = {(row["critic"], row["estimator"]) for row in table}
     assert readings == pairs | {("exact", "club"), ("conditional", "club")}
@@ -120,7 +104,7 @@ def test_staircase_whole_run_and_resume(tmp_path, claimed):
     shutil.rmtree(parts / "checkpoints" / "8")
     again, same = run(small_staircase(), parts)
     assert "resuming from step 4" in again
-    assert records(parts) == records(workdir)
+    assert untimed_records(parts) == untimed_records(workdir)
     assert same == table
 
 
@@ -151,7 +135,7 @@ def test_consistency_whole_run(images, tmp_path, claimed):
 def test_consistency_on_real_images(tmp_path):
     fashion_mnist.prepare_fashion_mnist(log=lambda line: None)
     run(small_consistency(), tmp_path)
-    assert len(records(tmp_path)) == 6
+    assert len(untimed_records(tmp_path)) == 6
 
 
 def test_recorded_units_are_not_measured_again(tmp_path, monkeypatch, capsys):
@@ -170,7 +154,7 @@ def test_recorded_units_are_not_measured_again(tmp_path, monkeypatch, capsys):
     assert (each(), measured) == ("SIGTERM", ["a"])
     left[:] = [9]
     assert (each(), measured) == ("", ["a", "b", "c"])
-    whole = records(tmp_path)
+    whole = untimed_records(tmp_path)
     assert [(r["step"], r["task"]) for r in whole] == [(1, "a"), (2, "b"), (3, "c")]
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text().replace('"step": 3', '"step": 4'))  # damaged
@@ -178,7 +162,7 @@ def test_recorded_units_are_not_measured_again(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert (each(), measured) == ("", ["a", "b", "c", "c"])
     assert "resuming after 2 of 3" in capsys.readouterr().out
-    assert records(tmp_path) == whole
+    assert untimed_records(tmp_path) == whole
 
 
 def test_stopped_run_has_no_table(tmp_path):

@@ -1,4 +1,4 @@
-"""A run that is stopped and resumed ends as one that never was, bit for bit, in each kind."""
+"""Resumed runs equal uninterrupted runs bit for bit, in each kind."""
 
 import signal
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from configs import audio_synthetic, image_fashion_mnist
-from cpc.results.score import read_records
 from cpc.train import make_mesh
 from experiments.command.config import with_settings
 from experiments.kinds.image.data import ImageData
@@ -16,12 +15,13 @@ from experiments.kinds.series.data import load_data
 from experiments.training import step
 from tests import plans
 from tests.experiments import test_audio, test_clips, test_image, test_series, test_text
+from tests.fake_run import untimed_records
 
 EVERY_STEP = {"num_steps": 6, "log_every": 1, "eval_every": 3, "save_every": 2}
 
 
 def audio():
-    """Short clips, batch norm, an average and augmentation."""
+    """Short clips, batch norm, averaging and augmentation."""
     settings = {
         "model.encoder": "log_mel", "model.norm": "batch", "optim.ema_decay": 0.9,
         "evaluate.num_windows": 0, "augment.side": "past", "augment.effects": ("dropout",),
@@ -50,14 +50,8 @@ def text():
     return test_text.problem_of(test_text.tiny(**EVERY_STEP))
 
 
-def records(folder):
-    clock = ("steps_per_second", "seconds")  # which no two runs share
-    return [{name: value for name, value in record.items() if name not in clock}
-            for record in read_records(folder, [])]  # fmt: skip
-
-
 @pytest.mark.parametrize("make", [audio, image, series, text])
-def test_stop_and_resume_equals_never_stopped(make, tmp_path, monkeypatch):
+def test_resumed_run_equals_uninterrupted_run(make, tmp_path, monkeypatch):
     describe, stopped, problem = step.describe_record, [None], make()
 
     def stop(record):
@@ -69,15 +63,15 @@ def test_stop_and_resume_equals_never_stopped(make, tmp_path, monkeypatch):
     def run(name):
         (tmp_path / name).mkdir(exist_ok=True)
         reason, variables = step.train(tmp_path / name, problem, no_probe, mesh)
-        return reason, jax.device_get(variables), records(tmp_path / name)
+        return reason, jax.device_get(variables), untimed_records(tmp_path / name)
 
-    # Functions of the state alone, which are compiled once for the three trainings.
+    # Compiled once for the three trainings.
     mesh, no_probe = make_mesh(1), lambda *_: []
     state, *functions = step.make_step(problem, mesh)
     evaluate = step.make_evaluation(problem, no_probe, mesh)
 
     def make_step(*_):
-        return jax.tree.map(jnp.copy, state), *functions  # a step donates its state
+        return jax.tree.map(jnp.copy, state), *functions  # steps donate their state
 
     monkeypatch.setattr(step, "make_step", make_step)
     monkeypatch.setattr(step, "make_evaluation", lambda *_: evaluate)

@@ -1,7 +1,6 @@
 """Agents: predictions, minibatches, vmapped seeds, resume and input checks."""
 
 import functools
-import shutil
 import types
 
 import jax
@@ -15,12 +14,10 @@ from cpc import rl
 from cpc.models.agent import Heard
 from cpc.negatives import RULES
 from cpc.results import read_run, read_scores
-from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.kinds.rl import evaluate, run, step
-from experiments.train import run as run_config
-from tests.fake_run import draw_nothing
+from tests.fake_run import run_and_resume, untimed_records
 
 NUM, UNROLL = 8, 12
 
@@ -36,8 +33,7 @@ def config_of(**given):
 
 
 @functools.cache
-def played():
-    """Return a task, its state, a rollout and the agent's outputs on it."""
+def play_rollout():
     task = step.make_task(config_of())
 
     @jax.jit
@@ -56,7 +52,7 @@ def heard_in(rollout):
 
 
 def test_acting_and_learning_passes_agree():
-    _, _, rollout, out = played()
+    _, _, rollout, out = play_rollout()
     assert rollout.is_last.any()
     found = rl.log_prob(out.logits, rollout.action)
     np.testing.assert_allclose(found, rollout.log_prob, atol=1e-6)
@@ -65,7 +61,7 @@ def test_acting_and_learning_passes_agree():
 
 def test_lstm_state_is_reset_at_episode_starts():
     agent = step.make_task(config_of(model__memory="lstm")).agent
-    heard, begin = heard_in(played()[2]), agent.begin(NUM)
+    heard, begin = heard_in(play_rollout()[2]), agent.begin(NUM)
 
     @jax.jit
     def both():
@@ -89,7 +85,7 @@ def test_lstm_state_is_reset_at_episode_starts():
 
 
 def test_predictions_stay_within_episodes_and_environments():
-    task, state, rollout, out = played()
+    task, state, rollout, out = play_rollout()
 
     @jax.jit
     def predict(params, rollout, out):
@@ -120,7 +116,7 @@ def test_predictions_stay_within_episodes_and_environments():
 
 
 def test_gradients_stop_at_episode_starts():
-    task, state, rollout, _ = played()
+    task, state, rollout, _ = play_rollout()
     column = int(np.flatnonzero(np.asarray(rollout.is_first)[2:].any(0))[0])
     start = int(np.flatnonzero(np.asarray(rollout.is_first)[:, column])[-1])
 
@@ -136,7 +132,7 @@ def test_gradients_stop_at_episode_starts():
 
 def test_predictions_depend_on_actions_up_to_their_offset():
     agent = step.make_task(config_of(cpc__given_actions=True)).agent
-    _, _, rollout, out = played()
+    _, _, rollout, out = play_rollout()
     other = rollout.action.at[5].set((rollout.action[5] + 1) % 3)
 
     @jax.jit
@@ -157,8 +153,8 @@ def batch_of(rollout, state):
 
 
 def test_loss_may_use_a_subset_of_environments():
-    """Sums of seven drawn environments equal those of a loss on these seven."""
-    task, state, rollout, out = played()
+    """Sums of seven drawn environments equal the sums of a loss on these seven."""
+    task, state, rollout, out = play_rollout()
     loss_fn = step.make_loss(config_of(cpc__num_environments=NUM - 1), task.agent)
     kept = jnp.stack([jnp.delete(jnp.arange(NUM), i) for i in range(NUM)])
 
@@ -180,7 +176,7 @@ def test_loss_may_use_a_subset_of_environments():
 
 
 def test_loss_is_a_weighted_sum_and_first_ppo_step_equals_a2c():
-    task, state, rollout, _ = played()
+    task, state, rollout, _ = play_rollout()
     batch = batch_of(rollout, state)
     parts, alone = ({"policy__entropy": entropy, "policy__value": value, "cpc__weight": weight}
                     for entropy, value, weight in ((0.3, 0.7, 2.0), (0.0, 0.0, 0.0)))  # fmt: skip
@@ -203,7 +199,7 @@ def test_loss_is_a_weighted_sum_and_first_ppo_step_equals_a2c():
 
 
 def test_minibatches_hold_whole_environments():
-    task, state, *_ = played()
+    task, state, *_ = play_rollout()
     together, rng = task.many(NUM), jax.random.key(0)
     settings = {"policy__name": "ppo", "policy__epochs": 2, "policy__minibatches": 2}
     one, some = (
@@ -271,21 +267,9 @@ def test_vmapped_seeds_equal_single_seeds(monkeypatch):
 
 @pytest.mark.whole
 def test_resumed_run_equals_uninterrupted_run(tmp_path, monkeypatch, capsys):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
     config = config_of(policy__name="ppo", policy__minibatches=2)
-    run_config(config, str(whole), "cpu")
-    shutil.copytree(whole, parts)
-    shutil.rmtree(parts / "checkpoints" / "4")
-    draw_nothing(monkeypatch)  # figures were drawn for the first page
-    run_config(config, str(parts), "cpu")
-    assert "resuming from step 2" in capsys.readouterr().out
-    times = ("seconds", "steps_per_second")
-    kept = [
-        [{k: v for k, v in r.items() if not k.startswith(times)} for r in read_records(folder, [])]
-        for folder in (whole, parts)
-    ]
-    assert kept[0] == kept[1]
-    assert kept[0][-1]["step"] == 4
+    whole, parts = run_and_resume(config, tmp_path, monkeypatch, capsys)
+    assert untimed_records(whole)[-1]["step"] == 4
     episodes = [dict(np.load(folder / "episode.npz")) for folder in (whole, parts)]
     assert all((episodes[0][name] == episodes[1][name]).all() for name in episodes[0])
     strict = read_run(whole).offsets.query("series == 'strict'")
@@ -294,7 +278,6 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path, monkeypatch, capsys):
     scores = read_scores(whole)
     assert {score.task for score in scores} == {"ball", "velocity", "row"}
     assert {score.step for score in scores} == {4}
-    assert (whole / "report.html").exists()
 
 
 def test_memory_probe_finds_facts_and_not_noise():
@@ -369,7 +352,7 @@ def test_t_maze_needs_memory(monkeypatch, memory):
 
         return jax.lax.scan(launch, task.init(seed), None, 180)[1]
 
-    sums, counts = train(jnp.arange(2))  # over all rollouts so far
+    sums, counts = train(jnp.arange(2))  # over all rollouts
     returns = (sums[:, -1] - sums[:, -21]) / (counts[:, -1] - counts[:, -21])
     low, high = (0.95, 1.0) if memory == "gru" else (0.35, 0.65)
     assert ((returns > low) & (returns <= high)).all()

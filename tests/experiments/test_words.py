@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +12,11 @@ from configs.keys import make_config
 from configs.words import KEYS
 from cpc.data import Corpus, Vocabulary
 from cpc.negatives import unigram
-from cpc.results.score import read_records
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate, run, step
 from experiments.kinds.words.run import Text, load_data, synthetic
-from experiments.train import run as run_config
-from tests.fake_run import draw_nothing
+from tests.fake_run import run_and_resume
 
 V = 6
 #: A language model that can be exact: it has a score for each pair of words.
@@ -47,7 +44,7 @@ def chain():
     return corpus, pairs
 
 
-def made_with(**given):
+def make_run(**given):
     corpus, _ = chain()
     settings = {name.replace("__", "."): value for name, value in given.items()}
     config = with_settings(make_config(KEYS), {**EXACT, **settings})
@@ -56,15 +53,15 @@ def made_with(**given):
 
 
 @functools.cache
-def fitted(**given):
-    made = made_with(**{f"objective__{name}": value for name, value in given.items()})
+def train_run(**given):
+    made = make_run(**{f"objective__{name}": value for name, value in given.items()})
     state = made.state
     for i in range(made.config.epochs * made.stream.per_epoch):
         state = made.launch(state, made.stream.launch(i))
     return made._replace(state=state)
 
 
-def told(trained):
+def predict(trained):
     corpus, _ = chain()
     log_p, log_z, _ = evaluate.tell(trained, corpus.tokens, corpus.sentence_starts)
     return float(np.exp(-log_p.mean())), log_z
@@ -98,7 +95,7 @@ SLOW_OBJECTIVES = [
 )
 def test_each_objective_reaches_the_optimal_perplexity(given):
     """No model is better than the empirical pair frequencies."""
-    perplexity, log_z = told(fitted(**given))
+    perplexity, log_z = predict(train_run(**given))
     best = best_perplexity()
     assert best - 1e-3 <= perplexity <= 1.01 * best
     if given["name"] == "nce":  # NCE normalizes itself
@@ -107,15 +104,14 @@ def test_each_objective_reaches_the_optimal_perplexity(given):
 
 
 def test_uncorrected_batch_noise_learns_the_ratio():
-    trained = fitted(name="info_nce", noise="batch", share=32, subtract_log_q=False)
-    assert told(trained)[0] <= 1.01 * best_perplexity()  # evaluated as a ratio
+    trained = train_run(name="info_nce", noise="batch", share=32, subtract_log_q=False)
+    assert predict(trained)[0] <= 1.01 * best_perplexity()  # evaluated as a ratio
     wrong = trained.config.copy_and_resolve_references()
     wrong.objective.subtract_log_q = True
-    assert told(trained._replace(config=wrong))[0] > 1.02 * best_perplexity()
+    assert predict(trained._replace(config=wrong))[0] > 1.02 * best_perplexity()
 
 
 def draw_step(made, params, key):
-    """Return the loss, the drawn places and the batch of the first step."""
     choose, loss_fn = step.make(made.config, made.model, made.noise)
     batch = jax.tree.map(lambda x: jnp.asarray(x[0]), made.stream.launch(0))
     places, ids = choose(params, made.state.extra, batch, key)
@@ -132,7 +128,7 @@ def draw_step(made, params, key):
     ("negative_sampling", True), ("nce", False), ("sampled_softmax", True), ("ranking_nce", False),
 ])  # fmt: skip
 def test_skip_gram_loss_equals_a_loop_over_pairs(name, remove):
-    made = made_with(model__name="skip_gram", model__reach=2, model__bias="unigram",
+    made = make_run(model__name="skip_gram", model__reach=2, model__bias="unigram",
                      objective__name=name, objective__remove_hits=remove, objective__k=3,
                      objective__share=8, objective__draws=4, data__positions=16,
                      objective__subtract_log_q="nce" not in name)  # fmt: skip
@@ -168,7 +164,7 @@ def test_shared_draws_have_the_same_mean_gradient():
     slopes = []
     for given in ({"objective__share": 1, "objective__draws": 0},
                   {"objective__share": 0, "objective__draws": 40}):  # fmt: skip
-        made = made_with(objective__name="nce", objective__k=5, **given, data__positions=64)
+        made = make_run(objective__name="nce", objective__k=5, **given, data__positions=64)
         params = jax.tree.map(lambda x: x + 0.1, made.state.params)
 
         def slope(seed, made=made, params=params):
@@ -181,7 +177,7 @@ def test_shared_draws_have_the_same_mean_gradient():
 
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
 def test_unknown_words_are_excluded_from_perplexity(name):
-    made = made_with(model__name=name, model__bias="none")
+    made = make_run(model__name=name, model__bias="none")
     words = chain()[0].tokens[:200]
     text = np.append(np.insert(words, [0, 7, 7, 50], 0), [0, 0])  # sentence 2 is unknown
     told = evaluate.tell(made, text, np.array([0, len(text) - 2, len(text)]))
@@ -199,7 +195,7 @@ def test_unknown_words_are_excluded_from_perplexity(name):
 
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
 def test_log_z_is_read_from_the_trained_row(name):
-    made = made_with(model__name=name, model__bias="none", objective__name="nce",
+    made = make_run(model__name=name, model__bias="none", objective__name="nce",
                      objective__log_z="learned")  # fmt: skip
     params = dict(made.state.params)
     params["tables"] = {**params["tables"], "log_z": 10.0 * jnp.arange(V + 1)}
@@ -214,7 +210,7 @@ def test_log_z_is_read_from_the_trained_row(name):
 @pytest.mark.parametrize("noise", ["bigram", "proposal"])
 def test_contextual_noise_is_multiplied_back(noise):
     """Scores of 0 mean that p equals q."""
-    made = made_with(objective__name="negative_sampling", objective__noise=noise,
+    made = make_run(objective__name="negative_sampling", objective__noise=noise,
                      objective__share=1, model__bias="none")  # fmt: skip
     tables, dense = made.state.params["tables"], dict(made.state.params["dense"])
     corpus, pairs = chain()
@@ -233,7 +229,7 @@ def test_contextual_noise_is_multiplied_back(noise):
 
 
 def test_counts_of_learned_unigram_noise_do_not_overflow():
-    noise = made_with(objective__noise="learned_unigram").noise
+    noise = make_run(objective__noise="learned_unigram").noise
     state = {"counts": jnp.array([1, 0, 0, 0, 2**30, 2**30 - 10], jnp.int32)}
     state, _ = noise.learn(state, {}, None, jnp.full((64, 1), 4))  # past 2^31
     one = jnp.zeros(1, jnp.int32)
@@ -253,25 +249,14 @@ QUICK = {
 
 @pytest.mark.whole
 def test_resumed_run_equals_uninterrupted_run(tmp_path, monkeypatch, capsys):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
     corpus = synthetic(0, 3000, 50)
     assert corpus.sentence_starts[-1] == len(corpus.tokens) == corpus.vocabulary.counts.sum()
     assert (np.diff(corpus.vocabulary.counts[1:]) <= 0).all()
     monkeypatch.setattr(run, "load_data", lambda *given: Text(corpus, corpus))
     config = with_settings(make_config(KEYS), QUICK)
-    run_config(config, str(whole), "cpu")
-    shutil.copytree(whole, parts)
-    steps = sorted(int(path.name) for path in (parts / "checkpoints").iterdir())
-    shutil.rmtree(parts / "checkpoints" / str(steps[-1]))
-    capsys.readouterr()
-    draw_nothing(monkeypatch)  # figures were drawn for the first page
-    run_config(config, str(parts), "cpu")
-    assert f"resuming from step {steps[-2]}" in capsys.readouterr().out
-    vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in (whole, parts)]
+    folders = run_and_resume(config, tmp_path, monkeypatch, capsys)
+    vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in folders]
     np.testing.assert_array_equal(*vectors)
-    losses = [[record["loss"] for record in read_records(folder, [])] for folder in (whole, parts)]
-    assert losses[0] == losses[1]
-    assert (whole / "report.html").exists()
 
 
 @pytest.mark.parametrize(("given", "words"), [
@@ -286,7 +271,7 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path, monkeypatch, capsys):
 ])  # fmt: skip
 def test_invalid_settings_are_rejected(given, words):
     with pytest.raises(UserError, match=words):
-        made_with(**given)
+        make_run(**given)
 
 
 def test_unusable_text_is_rejected():

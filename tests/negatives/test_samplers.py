@@ -144,7 +144,7 @@ def test_sample_uniform_is_uniform_over_subsets():
     chosen = np.asarray(sample(jax.random.PRNGKey(3), allowed, 2))  # a key of the older type
     counts = np.unique(chosen @ (1 << np.arange(6)), return_counts=True)[1]
     assert len(counts) == 10
-    assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # 0.1 % of samples lie above
+    assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # 0.1 % of samples exceed it
 
 
 def test_bits_are_distinct_per_row_and_independent_over_keys():
@@ -172,7 +172,7 @@ def test_draws_are_uniform_and_independent():
     pairs, counts = np.unique(np.asarray(drawn), axis=0, return_counts=True)
     assert set(pairs.ravel()) == {0, 2, 3, 5}
     assert len(counts) == 16
-    assert ((counts - 1000) ** 2 / 1000).sum() < 37.7  # 0.1 % of samples lie above
+    assert ((counts - 1000) ** 2 / 1000).sum() < 37.7  # 0.1 % of samples exceed it
 
 
 def test_gradient_counts_draws():
@@ -382,7 +382,7 @@ def test_proposal_draws_follow_q():
     assert q.sum() == pytest.approx(1.0, abs=1e-6)
     counts, want = np.bincount(proposal.ids, minlength=8), 50_000 * q
     assert counts[q == 0].sum() == 0
-    assert ((counts - want)[q > 0] ** 2 / want[q > 0]).sum() < 18.5  # 0.1 % of samples lie above
+    assert ((counts - want)[q > 0] ** 2 / want[q > 0]).sum() < 18.5  # 0.1 % of samples exceed it
     np.testing.assert_array_equal(proposal.log_q, np.asarray(proposal.table)[proposal.ids])
     fixed = propose(RNG, logits, 1, "fixed", jnp.arange(8) != 3)
     np.testing.assert_allclose(fixed.table, proposal.table, rtol=1e-6)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc import train
-from cpc.results.score import read_records
 from cpc.train.step import make_launch
 
 
@@ -106,16 +105,7 @@ def run(
                 writer.close()
 
 
-def records(workdir):
-    """Return the records of metrics.jsonl without their speed, which varies."""
-    return [
-        {name: value for name, value in record.items() if name != "steps_per_second"}
-        for record in read_records(pathlib.Path(workdir), [])
-    ]
-
-
 def host(state):
-    """Return the state as numpy arrays by path."""
     plain = state._replace(rng=jax.random.key_data(state.rng))
     leaves = jax.tree_util.tree_flatten_with_path(plain)[0]
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}

@@ -178,7 +178,7 @@ def test_restore_params_of_any_step(tmp_path, saved):
     (sentence,) = said
     assert re.search(r"/3 is damaged ", sentence)
     with pytest.raises(UserError, match=r"/3 is damaged .*\[2, 3\]"):
-        train.restore_params(tmp_path, 3)  # an explicit step has no fallback
+        train.restore_params(tmp_path, 3)  # never falls back
     flip_a_bit(tmp_path / "2")
     with pytest.raises(UserError, match=r"damaged \(steps \[2, 3\]\)"):
         train.restore_params(tmp_path, log=said.append)
@@ -192,7 +192,7 @@ def test_best_checkpoint_is_restored_by_name(tmp_path):
     assert (step, metadata) == (2, {"value": 2.0})
     np.testing.assert_array_equal(trees["params"]["encoder"]["kernel"], np.full((4, 64), 2.0))
     flip_a_bit(tmp_path / "2")
-    with pytest.raises(UserError, match=r"\[2, 3, 4\]"):  # the best has no fallback
+    with pytest.raises(UserError, match=r"\[2, 3, 4\]"):  # never falls back
         train.restore_params(tmp_path, "best")
     (path,) = (tmp_path / "2" / "meta").glob("metadata")  # metrics are sealed
     path.write_text(path.read_text().replace('"metric": 2.0', '"metric": 8.5'))
@@ -273,7 +273,7 @@ except UserError as error:
 
 
 def test_full_disk_is_reported_and_keeps_the_last_checkpoint(tmp_path):
-    """A file size limit stands in for a full disk."""
+    """A file size limit acts as a full disk."""
     words = [sys.executable, "-c", FILLS, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, "\n" in done.stdout) == (2, "", False)

@@ -16,6 +16,7 @@ import pytest
 from cpc import train
 from cpc.results.score import read_records
 from cpc.types import UserError
+from tests.fake_run import untimed_records
 
 SCRIPT = pathlib.Path(linear_run.__file__)
 ROOT = SCRIPT.parents[2]
@@ -41,9 +42,8 @@ class Run(NamedTuple):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Run STEPS steps without a stop."""
     folder = tmp_path_factory.mktemp("whole")
-    return Run(linear_run.run(folder, STEPS).state, linear_run.records(folder))
+    return Run(linear_run.run(folder, STEPS).state, untimed_records(folder))
 
 
 def test_steps_per_second_are_measured_per_window(tmp_path):
@@ -64,12 +64,12 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path, whole):
         last = linear_run.run(tmp_path, num_steps)
         assert (last.reason, int(last.state.step)) == ("", STEPS)
         assert_same_state(whole.state, last.state)
-        assert linear_run.records(tmp_path) == whole.records
+        assert untimed_records(tmp_path) == whole.records
 
 
 def test_records_sum_over_their_window(tmp_path):
     linear_run.run(tmp_path, 23)
-    records = linear_run.records(tmp_path)
+    records = untimed_records(tmp_path)
     assert [(record["split"], record["step"]) for record in records] == [
         *[("train", 5), ("train", 10), ("test", 10), ("train", 15)],
         *[("train", 20), ("test", 20), ("train", 23), ("test", 23)],
@@ -121,7 +121,7 @@ def test_killed_and_stopped_processes_resume(tmp_path):
     resumed = linear_run.run(parts, num_steps)
     whole = linear_run.run(tmp_path / "whole", num_steps)
     assert_same_state(whole.state, resumed.state)
-    assert linear_run.records(tmp_path / "whole") == linear_run.records(parts)
+    assert untimed_records(tmp_path / "whole") == untimed_records(parts)
     assert not list((parts / "checkpoints").glob("*tmp*"))
 
 
@@ -144,7 +144,7 @@ def test_interrupted_evaluation_is_repeated_on_resume(tmp_path):
     for _ in range(2):  # the second time nothing is pending
         resumed = linear_run.run(tmp_path / "parts", **steps)
         assert_same_state(whole.state, resumed.state)
-        assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
+        assert untimed_records(tmp_path / "whole") == untimed_records(tmp_path / "parts")
 
 
 @pytest.mark.parametrize(("stopped_at", "best"), [(40, 40), (30, 20)])
@@ -162,7 +162,7 @@ def test_repeated_evaluation_may_change_the_best_checkpoint(tmp_path, stopped_at
     linear_run.run(tmp_path / "parts", 40, evaluate=evaluate)
     assert kept("whole") == (sorted({best, 30, 40}), best)
     assert kept("parts") == kept("whole")
-    assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
+    assert untimed_records(tmp_path / "whole") == untimed_records(tmp_path / "parts")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -203,7 +203,7 @@ def test_non_finite_loss_stops_and_keeps_the_last_checkpoint(tmp_path, nan_at, k
     where = rf"step {nan_at + 1} \(batch {nan_at}\): the gradient of layer/bias"
     with pytest.raises(UserError, match=f"{where}.*{kept}"):
         linear_run.run(tmp_path, STEPS, nan_at=nan_at)
-    last = linear_run.records(tmp_path)[-1]
+    last = untimed_records(tmp_path)[-1]
     if nan_at == 10:  # a window without a finite step has no loss
         assert (last["step"], last["loss"], last["gradient_norm"]) == (15, None, None)
     good = linear_run.run(tmp_path, STEPS)  # resumed with repaired data
@@ -220,7 +220,7 @@ def test_eight_devices_give_equal_records_with_one_trace(tmp_path, whole):
     for num_steps in (23, STEPS):
         eight = linear_run.run(tmp_path, num_steps, num_devices=8, loss=counting).state
     assert len(traces) == 1
-    records = {(record["split"], record["step"]): record for record in linear_run.records(tmp_path)}
+    records = {(record["split"], record["step"]): record for record in untimed_records(tmp_path)}
     for one in whole.records:
         other = records[one["split"], one["step"]]
         if one["step"] != 25:  # the stop at 23 divided this window
@@ -271,9 +271,8 @@ def test_metrics_are_written_while_the_next_step_runs():
 
 
 def launch(workdir, num_steps=STEPS, **options):
-    """Run with launches of five steps."""
     result = linear_run.run(workdir, num_steps, steps_per_launch=5, log=lambda _: None, **options)
-    return Run(result.state, linear_run.records(workdir))
+    return Run(result.state, untimed_records(workdir))
 
 
 def test_launches_of_several_steps_equal_single_steps(tmp_path, whole):
