@@ -93,9 +93,7 @@ def take_sounds(
     rate = model_rate_hz if sample_rate_hz is None else sample_rate_hz
     is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
     if not is_number or not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
-        raise UserError(
-            f"sample_rate_hz is {rate!r}: pass a number from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
-        )
+        raise UserError(f"sample_rate_hz is {rate!r}: pass {MIN_RATE_HZ} to {MAX_RATE_HZ}")
     if normalize:
         return [_normalize(item, float(rate), model_rate_hz, rms) for item in items], form
     if rate != model_rate_hz:
@@ -131,7 +129,6 @@ def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
 def _normalize(
     x: np.ndarray, rate_hz: float, model_rate_hz: int, rms: Any
 ) -> Float[np.ndarray, " s"]:
-    """Resample a waveform to the model's rate and loudness, as for files."""
     length = int(len(x) * model_rate_hz // rate_hz)
     if not length:
         raise UserError(
@@ -179,9 +176,7 @@ def take_series(
     for item in items:
         if item.shape[1] != channels:
             fix = "swap the last two axes of x" if len(item) == channels else "select the channels"
-            raise UserError(
-                f"x has shape {item.shape}, but the model takes (time, {channels} channels): {fix}"
-            )
+            raise UserError(f"x has shape {item.shape}, not (time, {channels} channels): {fix}")
         if not np.isfinite(item).all():
             raise UserError("x contains NaN or infinity: remove or fill these steps")
     if not normalize:
@@ -280,7 +275,6 @@ def take(
 
 
 def _make_patcher(about: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return a function that cuts images into patches according to the run's config."""
     try:
         model, options = (about["config"][name] for name in ("model", "augment"))
         return functools.partial(

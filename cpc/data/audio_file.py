@@ -312,9 +312,7 @@ def _to_mono(
     finite = np.isfinite(frames)
     if not finite.all():  # a cast would silence it, and a resampler would spread it
         seconds = (first + int(np.argmin(finite.all(axis=1)))) / file.rate_hz
-        raise UserError(
-            f"{file.path} contains NaN or infinity, first at {seconds:.3f} s: remove these samples"
-        )
+        raise UserError(f"{file.path} has NaN or infinity, first at {seconds:.3f} s: remove it")
     loudest = float(np.abs(frames).max(initial=0))
     if loudest > MAX_BEYOND:
         raise UserError(
@@ -364,7 +362,6 @@ def _open(path: Path) -> Iterator[_Sound]:
 
 
 def _count_frames(path: Path) -> int:
-    """Count frames by decoding the whole file."""
     num = 0
     with _open(path) as sound:
         block = max(1, BLOCK_VALUES // sound.channels)

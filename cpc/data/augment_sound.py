@@ -60,9 +60,7 @@ def check_effects(
         if name not in EFFECTS:
             raise UserError(f"effect {name!r} is unknown: choose from {', '.join(EFFECTS)}")
     if not effects or len(set(effects)) < len(effects):
-        raise UserError(
-            f"the effects are {', '.join(effects) or 'none'}: name at least one, and each once"
-        )
+        raise UserError(f"the effects are {', '.join(effects) or 'none'}: give distinct effects")
     if not 0 < ranges.pitch_cents <= MAX_CENTS:
         raise UserError(
             f"pitch_cents is {ranges.pitch_cents:g}: choose more than 0 and at most "
@@ -208,7 +206,6 @@ def _interpolate(x: Float[Array, " s"], at: Float[Array, " n"]) -> Float[Array, 
 
 
 def _overlap_add(frames: Float[Array, "m w"]) -> Float[Array, " n"]:
-    """Return the sum of frames that start HOP samples apart."""
     parts = FRAME // HOP
     cut = frames.reshape(len(frames), parts, HOP)
     moved = [jnp.pad(cut[:, i], ((i, parts - 1 - i), (0, 0))) for i in range(parts)]
@@ -289,7 +286,6 @@ def _draw_dropout(ranges: Ranges, rng: Array, x: Array, num_samples: Array, _: A
 
 
 def _transform_size(minimum: int) -> int:
-    """Return the next power of two, for a fast transform."""
     return 1 << (minimum - 1).bit_length()
 
 

@@ -104,8 +104,7 @@ def _load(content: bytes, name: str, size: int | None) -> Image.Image:
     image = Image.open(io.BytesIO(content), formats=FORMATS)
     if image.width * image.height > MAX_PIXELS:
         raise UserError(
-            f"{name} is {image.width}x{image.height} pixels, more than {MAX_PIXELS}: "
-            "make it smaller"
+            f"{name} is {image.width}x{image.height} pixels, more than {MAX_PIXELS}: shrink it"
         )
     if size is not None:  # decode a JPEG at 1/2, 1/4 or 1/8 if that is large enough
         image.draft(None, (size, size))
@@ -127,9 +126,7 @@ def _find_jpeg_end(content: bytes, name: str) -> int:
     if end < 0:
         raise UserError(f"{name} does not decode: it is truncated")
     if (num_scans := content.count(b"\xff\xda", start, end)) > MAX_SCANS:
-        raise UserError(
-            f"{name} has {num_scans:,} scans, more than {MAX_SCANS}: save it as another file"
-        )
+        raise UserError(f"{name} has {num_scans:,} scans, more than {MAX_SCANS}: save it again")
     return end
 
 

@@ -197,9 +197,7 @@ def make_image_batches(
     """
     rows = rows_of_process(batch_size, process, num_processes, "images")
     if batch_size > len(images):
-        raise UserError(
-            f"batch size {batch_size} exceeds the {len(images)} images: choose a smaller batch_size"
-        )
+        raise UserError(f"batch_size {batch_size} exceeds the {len(images)} images: reduce it")
     epoch_steps = len(images) // batch_size
 
     @lru_cache(maxsize=2)  # around the end of an epoch, threads need two

@@ -278,7 +278,6 @@ class Decoded(NamedTuple):
 def _write_pack(
     recordings: Recordings, fingerprint: str, part: Path, log: Log, max_skipped_fraction: float
 ) -> dict:
-    """Write samples, checksums and index; return the index."""
     data = part / DATA_NAME
     index = _write_samples(recordings, data, log)
     for name, reason in (*index["damaged"], *index["left_out"]):
@@ -390,7 +389,6 @@ def _write_one(
 
 
 def _format_progress(lengths: np.ndarray, stop: int, seconds: float) -> str:
-    """Return a log line about the progress of packing after some seconds."""
     packed, left = int(lengths[:stop].sum()), int(lengths[stop:].sum())
     rate = packed / SAMPLE_RATE_HZ / seconds
     seconds_left = datetime.timedelta(seconds=round(seconds * left / max(packed, 1)))

@@ -43,9 +43,7 @@ def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str,
             continue
         name, *labels = line.split()
         if not labels:
-            raise UserError(
-                f"{path}, line {number}: {name} lacks labels: give one label every 10 ms"
-            )
+            raise UserError(f"{path}, line {number}: {name} lacks labels: give one per 10 ms")
         if name in words:
             raise UserError(f"{path}, line {number}: {name} has two lines: remove one")
         words[name], lines[name] = labels, number
@@ -68,9 +66,7 @@ def _number_labels(
             fix = f"use numbers from 0 to {MAX_LABEL:,}"
             if not is_numbers:
                 fix = "use a name, as for silence"
-            raise UserError(
-                f"{path}, line {lines[name]}: {min(found)[:20]} is not a valid label: {fix}"
-            )
+            raise UserError(f"{path}, line {lines[name]}: {min(found)[:20]} is not a label: {fix}")
     if is_numbers:
         numbers = {word: int(word) for word in distinct}
         names = tuple(str(number) for number in range(max(numbers.values()) + 1))

@@ -283,9 +283,7 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
                 check_comments(path, SEPARATORS[path.suffix.lower()])
             raise UserError(f"its column {name} has type {column.dtype}: save numbers")
         if len(column) and column.isna().all():
-            raise UserError(
-                f"its column {name} is empty: remove it, or the comma at the end of each line"
-            )
+            raise UserError(f"its column {name} is empty: remove it, or commas at line ends")
     is_single = (frame.dtypes == np.float32).all()  # half the memory without loss
     return as_columns(frame.to_numpy(np.float32 if is_single else np.float64)), labels
 
@@ -350,9 +348,7 @@ def check_comments(path: pathlib.Path, separator: str) -> None:
     if all(re.match(r"\s*[^\d\s.+-]", name) for name in names):
         number = max(number, widest)
     if number:
-        raise UserError(
-            f"its first {number} line(s) are comments, not the names of the columns: remove them"
-        )
+        raise UserError(f"its first {number} line(s) are comments, not column names: remove them")
 
 
 def check_header(path: pathlib.Path) -> None:

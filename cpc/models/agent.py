@@ -111,9 +111,7 @@ class Agent(nn.Module):
     def setup(self):
         """Create the submodules."""
         if self.memory not in MEMORIES:
-            raise UserError(
-                f"memory {self.memory!r} is unknown: choose one of {', '.join(MEMORIES)}"
-            )
+            raise UserError(f"memory {self.memory!r} is unknown: choose {', '.join(MEMORIES)}")
         self.cell = {"gru": GRUCell, "lstm": LSTMCell, "none": NoMemory}[self.memory](self.width)
         self.actor = nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(0.01))
         self.critic = Critic(self.critic_widths)

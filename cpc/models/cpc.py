@@ -149,10 +149,7 @@ class CPC(nn.Module):
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["CPC", PyTree]:
-        """Return the model whose encoder, "z", or context, "c", ends after `number` layers.
-
-        The variables of the smaller model are returned with it.
-        """
+        """Return the model with "z" or "c" cut after `number` layers, and its variables."""
         name = {"z": "encoder", "c": "context"}[part]
         full = getattr(self, name)
         names = [name, "context_backward"] if part == "c" and self.is_bidirectional else [name]

@@ -64,9 +64,7 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     stacked, context_width = _shape_of(weights, "gAR.baseNet.weight_hh_l0", 2, path)
     gates = stacked // max(1, context_width)
     if gates not in CONTEXTS:
-        raise UserError(
-            f"context in {path} is unknown (got {gates} gates): use a checkpoint with a GRU or LSTM"
-        )
+        raise UserError(f"{path} has an unknown context (got {gates} gates): use a GRU or LSTM")
     layers = len({end[1] for name in weights if (end := re.search(r"^gAR\..*_l(\d+)$", name))})
     shapes = {
         **_encoder_shapes(width, norm),
@@ -102,15 +100,12 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """Remove WRAPPERS from entry names, wherever they occur."""
     unwrapped = {
         ".".join(word for word in name.split(".") if word not in WRAPPERS): array
         for name, array in entries.items()
     }
     if len(unwrapped) < len(entries):
-        raise UserError(
-            f"{path} has an entry with and without a prefix such as module.: save only one model"
-        )
+        raise UserError(f"{path} has entries with and without a prefix such as module.: save one")
     if not any(name.startswith(PARTS) for name in unwrapped):
         first = ", ".join(map(reprlib.repr, list(entries)[:3])) or "none"
         raise UserError(
@@ -123,14 +118,12 @@ def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarr
 def _shape_of(
     weights: Mapping[str, np.ndarray], name: str, num_axes: int, path: Path
 ) -> tuple[int, ...]:
-    """Return the shape of an entry that determines a size."""
     if name not in weights or weights[name].ndim != num_axes:
         raise UserError(f"{path} lacks {name} with {num_axes} axes: pass a state dict of CPC_audio")
     return weights[name].shape
 
 
 def _find_norm(weights: Mapping[str, np.ndarray], path: Path) -> str:
-    """Infer the encoder's norm from the entries of its first layer."""
     scale = weights.get("gEncoder.batchNorm0.weight")
     if scale is None:
         return "none"

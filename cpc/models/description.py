@@ -111,9 +111,7 @@ def build(description: Any, max_number: int = MAX_NUMBER) -> Any:
         known = ", ".join(TYPES)
         raise UserError(f"model type {reprlib.repr(name)} is unknown: choose one of {known}")
     if (dtype := description.get("dtype", DTYPES[0])) not in DTYPES:
-        raise UserError(
-            f"dtype {reprlib.repr(dtype)} is unknown: choose one of {', '.join(DTYPES)}"
-        )
+        raise UserError(f"dtype {reprlib.repr(dtype)} is unknown: choose from {', '.join(DTYPES)}")
     fields: dict[str, Any] = {
         field: jnp.dtype(value)
         if field == "dtype"

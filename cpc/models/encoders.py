@@ -156,9 +156,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
                 "their strides"
             )
         if self.norm in ("channel", "layer", "group") and self.width < 2:
-            raise UserError(
-                f"{self.norm} norm needs at least 2 channels (got {self.width}): raise model.width"
-            )
+            raise UserError(f"{self.norm} norm needs 2 channels (got {self.width}): increase width")
         zeros_around(self.layers, self.padding)
 
     @property

@@ -132,9 +132,7 @@ def zeros_around(
     ([(5, 0), (4, 0)], [(3, 3), (2, 2)])
     """
     if isinstance(padding, str) and padding not in PADDINGS:
-        raise UserError(
-            f"encoder padding {padding!r} is unknown: set model.padding to causal, same or valid"
-        )
+        raise UserError(f"padding {padding!r} is unknown: choose causal, same or valid")
     if padding == "causal":
         return [(kernel - stride, 0) for kernel, stride in layers]
     if padding == "same":
@@ -142,9 +140,7 @@ def zeros_around(
     else:
         halves = [0] * len(layers) if padding == "valid" else [int(pad) for pad in padding]
     if len(halves) != len(layers):
-        raise UserError(
-            f"encoder has {len(layers)} layers but {len(halves)} paddings: give one per layer"
-        )
+        raise UserError(f"encoder has {len(layers)} layers and {len(halves)} paddings: match them")
     return [(half, half) for half in halves]
 
 

@@ -27,9 +27,7 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
     (7, 7)
     """
     if patch < 1 or stride < 1:
-        raise UserError(
-            f"patch and stride must be at least 1 pixel (got {patch} and {stride}): raise them"
-        )
+        raise UserError(f"patch and stride must be 1 pixel or more (got {patch} and {stride})")
     if patch > min(size):
         raise UserError(
             f"patch is larger than the image of {size[0]} by {size[1]} (got {patch}): choose "
@@ -57,9 +55,7 @@ def check_offsets(offsets: Sequence[int], grid: tuple[int, int], directions: Seq
     >>> check_offsets([2, 3, 4], (7, 7), ["down", "up"])
     """
     if not offsets or min(offsets) < 1 or len(set(offsets)) < len(offsets):
-        raise UserError(
-            f"offsets are invalid (got {list(offsets)}): give distinct ones from 1 upwards"
-        )
+        raise UserError(f"offsets are invalid (got {list(offsets)}): give distinct ones from 1")
     for direction in directions:
         length = grid[direction in ("right", "left")]
         if max(offsets) >= length:
@@ -215,9 +211,7 @@ class ImageCPC(nn.Module):
                 "convert the images or change the model"
             )
         if patch[0] != patch[1]:
-            raise UserError(
-                f"patches must be square, not {patch[0]} by {patch[1]} pixels: pass square patches"
-            )
+            raise UserError(f"patches are {patch[0]} by {patch[1]} pixels: pass square patches")
         x = x.reshape(-1, *patch)
         ends = self.encoder.through(x, train, self.cuts) if self.cuts else [self.encoder(x, train)]
         return [z.reshape(b, i, j, -1) for z in ends]
@@ -229,10 +223,7 @@ class ImageCPC(nn.Module):
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["ImageCPC", PyTree]:
-        """Return the model whose encoder, "z", or context, "c", ends after `number` layers.
-
-        The variables of the smaller model are returned with it.
-        """
+        """Return the model with "z" or "c" cut after `number` layers, and its variables."""
         if part == "z":
             encoder, own = self.encoder.upto(number, part_of(variables, "encoder"))
             cuts = tuple(cut for cut in self.cuts if cut < number)

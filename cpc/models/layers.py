@@ -158,6 +158,4 @@ def check_cuts(cuts: Sequence[int], encoder: Any) -> None:
     if not hasattr(encoder, "through"):
         raise UserError(f"{type(encoder).__name__} has no layers to cut after: set no cuts")
     if ends != sorted({*ends}) or ends[0] < 1 or ends[-1] > encoder.num_layers:
-        raise UserError(
-            f"cuts are invalid (got {ends}): give ascending layers of 1 to {encoder.num_layers}"
-        )
+        raise UserError(f"cuts are invalid (got {ends}): ascend from 1 to {encoder.num_layers}")

@@ -96,9 +96,7 @@ def load_pretrained(folder: str | Path) -> Pretrained:
             f"cpc export --workdir {run}, or pass {folder}"
         )
     if config.get("sha256") != file_sha256(folder / WEIGHTS):
-        raise UserError(
-            f"{folder / WEIGHTS} is damaged: its sha256 differs from {CONFIG}, so export it again"
-        )
+        raise UserError(f"{folder / WEIGHTS} is damaged (wrong sha256): export it again")
     flat = read_weights(folder / WEIGHTS)
     try:
         module = build(described)
@@ -136,9 +134,7 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     fits = all(type(size) is int and 0 < size < 2**31 for size in sizes)
     fits &= all(type(one) in (int, float) and 0 < one < 1e9 for one in scales)
     if not fits or not isinstance(given.get("kind"), str) or type(step) is not int:
-        raise UserError(
-            f"{path} lacks the kind, shape or scale of the model's input: export it again"
-        )
+        raise UserError(f"{path} lacks kind, shape or scale of the model's input: export it again")
     return config.get("model"), given, about
 
 
@@ -181,9 +177,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
     arrays = read_arrays(path)  # checks sizes against a limit first
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
-            raise UserError(
-                f"{name} in {path} has dtype {array.dtype}: save arrays of numbers instead"
-            )
+            raise UserError(f"{name} in {path} has dtype {array.dtype}: save arrays of numbers")
     return arrays
 
 

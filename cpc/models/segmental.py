@@ -85,7 +85,6 @@ def segment_bounds(
 
 
 def _is_in_segment(begins, exists):
-    """Return a mask (b, s, t) of the latents in each segment."""
     is_in = segment_of(begins)[:, None] == jnp.arange(begins.shape[1] // 2 + 1)[:, None]
     return is_in if exists is None else is_in & exists[:, None]
 

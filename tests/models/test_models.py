@@ -146,12 +146,12 @@ def test_latents_of_a_clip_of_any_length_are_those_of_it_alone():
 @pytest.mark.parametrize(("options", "words"), [
     ({"norm": "laier"}, "choose one of none, layer"),
     ({"padding": "reflect"}, "causal, same or valid"),
-    ({"padding": (1, 2)}, "5 layers but 2 paddings"),
+    ({"padding": (1, 2)}, "5 layers and 2 paddings"),
     ({"kernels": (4, 4)}, "2 kernels but 5 strides"),
     ({"kernels": (4, 4), "strides": (2, 5)}, "no shorter than their strides"),
     ({"kernels": (), "strides": ()}, "at least one layer"),
     ({"norm": "group", "width": 100}, "multiple of 32"),
-    ({"norm": "channel", "width": 1}, "at least 2"),
+    ({"norm": "channel", "width": 1}, "2 channels .*got 1"),
 ])  # fmt: skip
 def test_mistakes_are_sentences(options, words):
     with pytest.raises(UserError, match=words):

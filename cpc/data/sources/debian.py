@@ -133,9 +133,7 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
     _apt_download(package.name, partial)
     found = list(partial.glob(f"{package.name}_*.deb"))
     if len(found) != 1:
-        raise UserError(
-            f"apt-get download {package.name} wrote {len(found)} archives: run it by hand"
-        )
+        raise UserError(f"apt-get download {package.name} gave {len(found)} files: run it by hand")
     got = {"file": found[0].name, "size": found[0].stat().st_size, "sha256": file_sha256(found[0])}
     if got != _known(package):
         log(

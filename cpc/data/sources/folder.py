@@ -191,7 +191,6 @@ def _strip_suffixes(path: Path) -> Path:
 
 
 def _speakers(paths: Sequence[Path], root: Path, level: int) -> tuple[str, ...]:
-    """Return the speaker of each file, by LibriSpeech chapter or by directory."""
     transcribed = {
         chapter
         for chapter in {path.parent for path in paths}

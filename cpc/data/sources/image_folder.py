@@ -116,7 +116,6 @@ def _is_folder(path: Path) -> bool:
 
 
 def _list(folder: Path) -> list[Path]:
-    """Return the sorted entries of a folder that are not hidden."""
     try:
         with os.scandir(folder) as entries:
             return sorted(Path(entry) for entry in entries if not entry.name.startswith("."))

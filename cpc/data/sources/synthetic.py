@@ -136,7 +136,6 @@ def _states(
 
 
 def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
-    """Return two frequencies per phone, distinct also when speakers scale them."""
     fraction = np.arange(num_phones) / num_phones
     low = LOW_HZ[0] * (LOW_HZ[1] / LOW_HZ[0]) ** fraction
     golden = (np.arange(num_phones) * 0.618) % 1.0

@@ -70,9 +70,7 @@ def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr
     """
     parts = list(dict.fromkeys(name.split("+")))
     if not set(parts) <= set(TEXTS):
-        raise UserError(
-            f"texts {name!r} are unknown: choose one of {', '.join(TEXTS)}, {'+'.join(TEXTS)}"
-        )
+        raise UserError(f"texts {name!r} are unknown: give {', '.join(TEXTS)} or {'+'.join(TEXTS)}")
     folders = []
     for part in parts:
         with preparing(part, cache, f"{part}.lock", log) as home:

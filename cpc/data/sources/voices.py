@@ -155,7 +155,6 @@ def festvox_phones(path: Path) -> tuple[str, ...]:
 
 
 def _asterisk_phones() -> dict[str, tuple[str, ...]]:
-    """Return the labels of the English prompts, from forced alignment by a recognizer."""
     path = Path(__file__).with_name("asterisk_en_phones.json")
     entries = json.loads(path.read_text(encoding="utf-8"))
     return {
@@ -246,8 +245,6 @@ def is_prepared(cache: Path | None = None) -> bool:
 
 
 class _Job(NamedTuple):
-    """A clip, its utterance id, and the file to write."""
-
     clip: Clip
     utterance: str
     path: Path

@@ -211,9 +211,7 @@ def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:
     tested = {sentence for sentence in _long_sentences(test) if sentence}
     mask = np.array([sentence not in tested for sentence in _long_sentences(train)], bool)
     if not mask.any():
-        raise UserError(
-            f"all {len(mask):,} training sentences are also in the test text: give other text"
-        )
+        raise UserError(f"all {len(mask):,} training sentences are in the test text: add text")
     num_copies = int((~mask).sum())
     return (select_sentences(train, mask) if num_copies else train), num_copies
 

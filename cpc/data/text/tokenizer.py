@@ -126,7 +126,6 @@ def find_classes(last: int) -> Classes:
 
 
 def _make_class(points: Iterable[int]) -> str:
-    """Return the body of a character class, with consecutive code points as ranges."""
     runs: list[list[int]] = []
     for point in sorted(points):
         if runs and runs[-1][1] == point - 1:
@@ -231,9 +230,7 @@ def check_encoding(first: bytes, path: Path) -> None:
     """Raise UserError if the first bytes of a file are the mark of another encoding."""
     for name, marks in ENCODING_MARKS.items():
         if first.startswith(marks):
-            raise UserError(
-                f"{printable(path)} is {name}, not utf-8: convert it with iconv -f {name} -t utf-8"
-            )
+            raise UserError(f"{printable(path)} is {name}: convert it by iconv -f {name} -t utf-8")
 
 
 def decode(content: bytes, path: Path, first_line: int = 1) -> str:
