@@ -1,7 +1,7 @@
-"""Audits: what a rule, a sampler or a queue gives the anchors, before a single step is trained.
+"""Audits of negative rules, samplers, noise distributions and queues, run before training.
 
-An audit is rows of numbers with their meaning, what was observed beside what is predicted. Nothing
-here needs a model; with the scores of one, mined negatives are audited too.
+An audit is a tuple of named numbers with units and meanings; observed values are followed by their
+predictions. No model is needed, but mined negatives can be audited with a model's scores.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,17 +28,17 @@ from cpc.types import (
 
 
 class AuditRow(NamedTuple):
-    """One number of an audit; `_asdict()` of it goes into a JSON file as it is."""
+    """One number of an audit; the result of `_asdict()` can be written to JSON."""
 
     name: str
     value: float | int | None
-    """None where there is nothing to count."""
+    """None if the quantity is undefined, such as a mean over zero anchors."""
     unit: str
     meaning: str
 
 
 Audit: TypeAlias = tuple[AuditRow, ...]
-#: Unit and meaning of each number. What ends in _predicted stands beside the same name observed.
+#: Unit and meaning of each number; NAME_predicted is the prediction for the observed NAME.
 WORDS = {
     "anchors": ("anchors", "that have a positive, over all batches and offsets"),
     "anchors_without_negative": ("of anchors", "are left out of the loss"),
@@ -71,12 +71,12 @@ WORDS = {
 
 
 def make_rows(**values: Any) -> Audit:
-    """Return a row for each value, with the unit and the meaning of its name."""
+    """Return one row per value, with the unit and meaning from `WORDS`."""
     return tuple(AuditRow(name, value, *WORDS[name]) for name, value in values.items())
 
 
 def format_audit(rows: Audit) -> str:
-    """An audit for the console: a line a row, columns aligned.
+    """Format an audit as text: one line per row, with aligned columns.
 
     >>> print(format_audit((AuditRow("log_n", 2.0794415, "nats", "ceiling"),
     ...                     AuditRow("anchors", 1024, "", "with a positive"))))
@@ -101,15 +101,15 @@ def _format(value):
 
 
 def audit(subject: Any, *data: Any, **options: Any) -> Audit:
-    """Audits whatever decides about negatives, by what it is and what comes with it.
+    """Audit a rule, sampler, noise distribution or queue, chosen by the argument types.
 
-        audit(rule, positions, offsets, ...)   audit_rule: one batch's Position, or several
+        audit(rule, positions, offsets, ...)   audit_rule: positions of one or several batches
         audit(draw, q, targets, ...)           audit_sampler
         audit(q)                               audit_table
         audit(queue, step)                     audit_queue
 
     Raises:
-      UserError: anything else.
+      UserError: if `subject` is a function and `data` is empty.
 
     >>> [row.name for row in audit(np.array([3.0, 1.0]))][:2]
     ['classes', 'entropy']
@@ -119,7 +119,9 @@ def audit(subject: Any, *data: Any, **options: Any) -> Audit:
     if not callable(subject):
         return audit_table(subject, *data, **options)
     if not data:
-        raise UserError("an audit of a function needs the positions or the probabilities with it")
+        raise UserError(
+            "an audit of a function needs the positions or the probabilities: pass them after it"
+        )
     several = isinstance(data[0], list | tuple) and all(isinstance(p, AnyPosition) for p in data[0])
     if several or isinstance(data[0], AnyPosition):
         return audit_rule(subject, *data, **options)
@@ -138,23 +140,28 @@ def audit_rule(
     rng: Array | None = None,
     num_anchors: int = 1024,
 ) -> Audit:
-    """What the rule, and the sampler after it, gives the anchors of some batches.
+    """Audit the negatives that a rule, and optionally a sampler, gives to the anchors.
 
-    Weights say how often the loss uses each negative: the derivative of the chosen scores' sum.
-    With a sampler, the prediction of hits is that of as many independent uniform draws from what
-    the rule allows; without replacement they are a little more frequent. That of false negatives is
-    the chance that a latent of the batch, drawn uniformly, has the positive's label.
+    A negative's weight is the derivative of the sum of the sampled scores by its score, which is
+    how often the loss uses it. With a sampler, accidental hits are predicted for the same number of
+    independent uniform draws from the allowed candidates; sampling without replacement gives
+    slightly more. False negatives are predicted as the probability that a latent drawn uniformly
+    from the batch has the positive's label.
 
     Args:
-      positions: of a batch's latents that exist, arrays that broadcast; a list of several batches.
-      offsets: k, over all of which the numbers are taken.
-      labels: a class for each latent, shaped like the positions, below 0 where unknown; a list as
-        above. Negatives of the positive's class are false.
-      utterances: which recording each latent is of, likewise; the sequence if not given.
-      scores: scores(batch, anchors (m,), offset) -> (m, n) for samplers that mine; independent
-        normals if not given.
-      num_anchors: anchors looked at, of each batch and offset; more are sampled. Memory is a few
-        million entries, whatever the batch.
+      rule: the rule that admits candidates as negatives.
+      positions: positions of the unmasked latents in a batch, as arrays that broadcast, or a list
+        of positions for several batches.
+      offsets: prediction offsets k; the numbers are computed over all of them.
+      labels: one class per latent, shaped like the positions, below 0 where unknown; a list if
+        `positions` is one. Negatives with the positive's class are false negatives.
+      utterances: index of each latent's recording, in the same format; defaults to the sequence.
+      choose: the sampler applied after the rule; without one, all allowed negatives are used.
+      scores: scores(batch, anchors (m,), offset) -> (m, n), for samplers that mine; defaults to
+        independent normal scores.
+      rng: key for sampling; defaults to seed 0.
+      num_anchors: maximum number of anchors per batch and offset; larger batches are subsampled.
+        Memory use is limited to a few million entries for any batch size.
 
     >>> from cpc.types import Position
     >>> here = Position.grid(2, 3)  # 2 sequences of 3 latents
@@ -167,9 +174,9 @@ def audit_rule(
         check_function("choose", choose, 4, "pass one such as cpc.negatives.uniform_draws(16)")
     offsets = [int(k) for k in offsets]
     if not offsets or min(offsets) < 1:
-        raise UserError(f"offsets is {offsets}: name one or more, each 1 or more")
+        raise UserError(f"offsets is {offsets}: pass one or more, each 1 or more")
     if num_anchors < 1:
-        raise UserError(f"num_anchors is {num_anchors}: look at 1 or more")
+        raise UserError(f"num_anchors is {num_anchors}: it must be 1 or more")
     rng = jax.random.key(0) if rng is None else rng
     tally = _make_tally(rule, choose)
     blocks = []
@@ -190,14 +197,14 @@ def audit_rule(
     sums["fewest"] = min(block["fewest"] for block in blocks)
     if not sums["anchors"]:
         raise UserError(
-            f"no sequence has a latent {min(offsets)} steps after another: lengthen the window "
+            f"no sequence has a latent {min(offsets)} steps after another: use longer windows "
             "(data.window_samples or data.window_steps)"
         )
     return _rule_rows(sums, choose is not None, labels is not None)
 
 
 def _batches(positions, labels, utterances):
-    """Return positions, labels and utterances of each batch, all flat."""
+    """Return flattened positions, labels and utterances of each batch."""
     if isinstance(positions, AnyPosition):
         positions, labels, utterances = [positions], [labels], [utterances]
     fix = "pass Position.grid(b, t), or a list of the positions of several batches"
@@ -206,7 +213,10 @@ def _batches(positions, labels, utterances):
         check_type("positions of a batch", batch, AnyPosition, fix)
     for name, values in (("labels", labels), ("utterances", utterances)):
         if values is not None and len(values) != len(positions):
-            raise UserError(f"{name} are of {len(values)} batches, positions of {len(positions)}")
+            raise UserError(
+                f"{name} has {len(values)} batches but positions has {len(positions)}: pass one "
+                "array per batch"
+            )
     nothing = [None] * len(positions)
     batches = []
     for batch, label, utterance in zip(
@@ -221,7 +231,7 @@ def _batches(positions, labels, utterances):
 
 
 def _blocks(key, n, num_anchors):
-    """Rows of anchors, some at a time, all of one length; the last is filled up."""
+    """Yield blocks of anchor rows of equal length, with a mask for padding in the last."""
     anchors = np.arange(n)
     if n > num_anchors:
         anchors = np.asarray(jax.random.choice(key, n, (num_anchors,), replace=False))
@@ -237,7 +247,8 @@ def _flat(positions: AnyPosition) -> AnyPosition:
     where = np.stack([flat.sequence, flat.time, flat.lane])
     if not flat.time.size or len(np.unique(where, axis=1).T) < flat.time.size:
         raise UserError(
-            "positions are empty or hold two latents at one place: give several batches as a list"
+            "positions are empty or contain two latents at one place: pass several batches as "
+            "a list"
         )
     return flat
 
@@ -247,11 +258,14 @@ def _like(name, values, positions):
     try:
         return np.broadcast_to(np.asarray(values), shape).reshape(-1).astype(np.int32)
     except ValueError:
-        raise UserError(f"{name} of shape {np.shape(values)} do not fit latents {shape}") from None
+        raise UserError(
+            f"{name} of shape {np.shape(values)} cannot be broadcast to the positions: pass shape "
+            f"{shape}"
+        ) from None
 
 
 def _make_tally(rule, choose):
-    """Sums over the anchors of a block, (m,) of n candidates."""
+    """Return a jitted function that sums statistics over a block of m anchors, n candidates."""
 
     @jax.jit
     def tally(flat, label, utterance, rows, real, k, scores, rng):
@@ -278,7 +292,7 @@ def _make_tally(rule, choose):
             "without": (real & (used == 0)).sum(),
             "used": used.sum(),
             "fewest": jnp.where(used > 0, used, jnp.iinfo(jnp.int32).max).min(),
-            "log_n": jnp.log1p(used.astype(jnp.float32)).sum(),  # 0 where none is used
+            "log_n": jnp.log1p(used.astype(jnp.float32)).sum(),  # 0 for unused anchors
             "hits": (real & (jnp.where(positive, weights, 0.0) > 0).any(-1)).sum(),
             "expected_hits": jnp.where(used > 0, -jnp.expm1(missed), 0.0).sum(),
             "weight": sums.sum(),
@@ -298,7 +312,7 @@ def _make_tally(rule, choose):
 
 
 def _use(choose, rng, scores, target, allowed):
-    """How often the loss uses each candidate (m, n), and how many negatives it gets (m,)."""
+    """Return the weight of each candidate (m, n) and the number of negatives (m,)."""
     if choose is None:
         return allowed.astype(jnp.float32), allowed.sum(-1)
     positive = jnp.take_along_axis(scores, target[:, None], -1)[:, 0]
@@ -312,7 +326,7 @@ def _use(choose, rng, scores, target, allowed):
 
 def _rule_rows(sums, chosen, labelled):
     anchors, weight = sums["anchors"], sums["weight"]
-    counted = anchors - sums["without"]  # in the loss
+    counted = anchors - sums["without"]  # anchors in the loss
     predicted = {"accidental_hits_predicted": sums["expected_hits"] / anchors} if chosen else {}
     false = {
         "false_negatives": _fraction(sums["same_label"], sums["known"]),
@@ -340,7 +354,7 @@ def _fraction(part, whole):
 
 
 def audit_queue(queue: Queue, step: int) -> Audit:
-    """How full and how stale a queue is at a step of the training.
+    """Audit how full a queue is and how old its latents are at a training step.
 
     >>> from cpc.negatives.queue import make_queue
     >>> [row.value for row in audit_queue(make_queue(4, 2), 10)]
@@ -358,7 +372,7 @@ def audit_queue(queue: Queue, step: int) -> Audit:
 
 
 def audit_table(q: Num[ArrayLike, "..."]) -> Audit:
-    """How spread a noise distribution over classes, probabilities or weights (v,), is.
+    """Audit how concentrated a noise distribution is, given weights of the classes (v,).
 
     >>> rows = audit_table(np.ones(8))
     >>> [(row.name, round(row.value, 4)) for row in rows if "classes" in row.name]
@@ -384,16 +398,18 @@ def audit_sampler(
     rng: Array | None = None,
     num_rounds: int = 50,
 ) -> Audit:
-    """What a sampler of class ids draws, beside what its probabilities predict.
+    """Audit the draws of a sampler of class ids against the predictions of its probabilities.
 
-    Predictions are those of independent draws. Weights are 1 / q, those of the log-Q correction at
+    Predictions assume independent draws. Each draw has weight 1 / q, as in the log-Q correction at
     equal scores.
 
     Args:
-      draw: draw(rng) -> int ids (n,) for all anchors together, or (m, n) for each its own.
+      draw: draw(rng) -> integer ids, (n,) if all anchors share them, else (m, n).
       q: probability of each class in one draw, or weights, (v,).
-      targets: ids of the positives.
-      labels: a class of each id; another id of the target's label is a false negative.
+      targets: class ids of the positives.
+      labels: a label for each id; a different id with the target's label is a false negative.
+      rng: key for the draws; defaults to seed 0.
+      num_rounds: number of calls of `draw`.
 
     >>> uniform = lambda rng: jax.random.randint(rng, (3, 5), 0, 10)
     >>> rows = audit_sampler(uniform, np.ones(10), np.arange(3))
@@ -401,7 +417,7 @@ def audit_sampler(
     0.40951
     """
     if num_rounds < 1:
-        raise UserError(f"num_rounds is {num_rounds}: draw at least once")
+        raise UserError(f"num_rounds is {num_rounds}: it must be 1 or more")
     q, targets = probabilities(q), np.asarray(targets)
     _check_ids("targets", targets, q)
     counts, rounds = np.zeros(len(q), np.int64), []
@@ -436,7 +452,7 @@ def audit_sampler(
 
 
 def _one_round(ids, q, targets, labels):
-    """Means over the anchors: draws, hits, false negatives, size and entropy of 1 / q, repeats."""
+    """Return means over anchors in the order that `audit_sampler` unpacks them."""
     hit = np.asarray(accidental_hits(targets, ids))
     same = np.zeros(1, bool)
     if labels is not None:
@@ -456,16 +472,16 @@ def _one_round(ids, q, targets, labels):
 
 def _check_ids(name, ids, q):
     if not ids.size or not np.issubdtype(ids.dtype, np.integer):
-        raise UserError(f"the {name} have shape {ids.shape} and type {ids.dtype}: give integers")
+        raise UserError(f"{name} have shape {ids.shape} and type {ids.dtype}: pass integers")
     if ids.min() < 0 or ids.max() >= len(q):
         raise UserError(
-            f"the {name} go from {ids.min()} to {ids.max()}: a table of {len(q)} classes has ids "
-            f"0 to {len(q) - 1}"
+            f"{name} are outside the table of {len(q)} classes (got {ids.min()} to {ids.max()}): "
+            f"use ids 0 to {len(q) - 1}"
         )
 
 
 def _chi_square(counts, q):
-    """Per degree of freedom; rare classes are pooled until each bin expects 5 draws."""
+    """Return chi-square per degree of freedom; rare classes are pooled to expect 5 draws."""
     order = np.argsort(q)
     expected, observed = np.cumsum(counts.sum() * q[order]), np.cumsum(counts[order])
     ends, reached = [], 0.0
@@ -477,6 +493,6 @@ def _chi_square(counts, q):
         reached = expected[end]
     if len(ends) < 2:
         return None
-    ends[-1] = len(q) - 1  # what is left joins the last bin
+    ends[-1] = len(q) - 1  # the remaining classes join the last bin
     bins, want = np.diff(observed[ends], prepend=0), np.diff(expected[ends], prepend=0)
     return float(((bins - want) ** 2 / want).sum() / (len(ends) - 1))

@@ -1,7 +1,7 @@
-"""Candidate samplers as TensorFlow has them: ids, and how often each was to be expected.
+"""Candidate samplers that return class ids with their expected counts, as in TensorFlow.
 
-A sampler is `sample(rng, labels, num) -> Sampled`; `cpc.losses.sampled` takes one. What
-is expected is Q = K q of independent draws, and 1 - (1 - q)^tries where each class is drawn once.
+A sampler is a function `sample(rng, labels, num) -> Sampled`, used by `cpc.losses.sampled`. The
+expected count is Q = K q for independent draws, and 1 - (1 - q)^tries for distinct classes.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from cpc.types import ArrayLike, UserError
 
 
 class Sampled(NamedTuple):
-    """A sample of classes that all anchors share, in the order of TensorFlow's sampled_values."""
+    """Sampled classes shared by all anchors, in the order of TensorFlow's sampled_values."""
 
     ids: Int[Array, " n"]
     true_expected_count: Float[Array, "m p"]
@@ -39,9 +39,9 @@ Sampler: TypeAlias = Callable[[Array, Array, int], Sampled]
 
 
 def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sampler:
-    """Return a sampler of classes by weights, such as `unigram(counts, 0.75)`, each drawn once.
+    """Return a sampler that draws distinct classes by weight, such as `unigram(counts, 0.75)`.
 
-    With `unique` False, which is not TensorFlow's default, draws are independent.
+    With `unique=False`, which is not TensorFlow's default, draws are independent.
 
     >>> sampled = fixed_sampler(np.ones(4))(jax.random.key(0), jnp.zeros((1, 1), int), 4)
     >>> sorted(sampled.ids.tolist())
@@ -63,7 +63,7 @@ def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sam
 
 
 def uniform_sampler(num_classes: int) -> Sampler:
-    """Return a sampler of all classes alike (TensorFlow's uniform_candidate_sampler)."""
+    """Return a uniform sampler of classes (TensorFlow's uniform_candidate_sampler)."""
     return fixed_sampler(uniform(num_classes))
 
 
@@ -81,10 +81,10 @@ def unigram_sampler(counts: Num[ArrayLike, "..."]) -> Sampler:
 
 
 def learned_unigram_sampler(counts: Int[Array, " v"]) -> Sampler:
-    """Return a sampler by frequencies seen so far, with repeats (learned_unigram).
+    """Return a sampler by observed frequency, with repeats (TensorFlow's learned_unigram).
 
-    The counts are carried by whoever trains: one each to begin with, and `observe` at each step.
-    They must sum to less than 2^31.
+    The caller keeps the counts: start with ones and update them with `observe` at each step. They
+    must sum to less than 2^31.
 
     >>> counts = observe(jnp.ones(3, int), jnp.array([[2], [2]]))
     >>> learned_unigram_sampler(counts)(jax.random.key(0), jnp.array([[2]]), 5).true_expected_count
@@ -100,40 +100,40 @@ def learned_unigram_sampler(counts: Int[Array, " v"]) -> Sampler:
 
 
 def observe(counts: Int[Array, " v"], labels: Int[Array, "..."]) -> Int[Array, " v"]:
-    """Return the counts of a learned unigram after more labels; those of -1 are passed over."""
+    """Add labels to the counts of a learned unigram; negative labels are ignored."""
     labels = labels.ravel()
     return counts.at[labels].add((labels >= 0).astype(counts.dtype), mode="drop")
 
 
 def expect(q: Array, tries: Array | int, unique: bool) -> Array:
-    """Return Q, the expected count, from the chance of one draw."""
+    """Return the expected count Q of a class from its probability q in one draw."""
     tries = jnp.asarray(tries, jnp.float32)
     return -jnp.expm1(tries * jnp.log1p(-q)) if unique else tries * q
 
 
 def check_distinct(num: int, possible: int) -> None:
-    """Refuse more distinct draws than there are classes."""
+    """Raise UserError if more distinct classes are requested than can be drawn."""
     if num > possible:
         raise UserError(
-            f"{num} distinct classes are to be drawn, but only {possible} can be: draw fewer, or "
-            "with repeats"
+            f"{num} distinct classes were requested, but only {possible} can be drawn: draw fewer, "
+            "or draw with repeats"
         )
 
 
 class Bigrams(NamedTuple):
-    """Noise that follows the word before: q(w|c) = (1 - b) n(c, w) / n(c) + b u(w)."""
+    """Noise conditioned on the previous word: q(w|c) = (1 - b) n(c, w) / n(c) + b u(w)."""
 
     starts: Int[ArrayLike, " v1"]
-    """Where the followers of each word begin, and their end."""
+    """Index of each word's first follower, then the number of followers."""
     followers: Int[ArrayLike, " f"]
-    """Of each word, rising."""
+    """Followers of each word, in ascending order."""
     upto: Int[ArrayLike, " f"]
-    """Running counts of the followers of each word."""
+    """Cumulative counts of each word's followers."""
     table: AliasTable
-    """Of u."""
+    """Alias table of u."""
     log_u: Float[ArrayLike, " v"]
     backoff: float
-    """b; contexts without followers are left to u alone."""
+    """b; contexts without followers use u alone."""
 
 
 def bigrams(
@@ -142,9 +142,13 @@ def bigrams(
     backoff: float = 0.2,
     is_start: np.ndarray | None = None,
 ) -> Bigrams:
-    """Return the bigram noise of a text, ids in order, of which some may start a sentence.
+    """Return the bigram noise of a text.
 
-    u are the weights, and `backoff` is b, above 0 so that every word can be drawn everywhere.
+    Args:
+      words: word ids of the text, in order.
+      weights: the unigram noise u that bigrams are mixed with, up to a factor.
+      backoff: the share b of u, above 0 so that every word can follow every context.
+      is_start: mask of the words that start a sentence, which follow no other word.
 
     >>> noise = bigrams(np.array([0, 1, 0, 1, 0, 2]), np.ones(3) / 3, 0.5)
     >>> bigram_log_q(noise, jnp.array([0]), jnp.array([[1]])) - jnp.log(0.5 * 2 / 3 + 0.5 / 3)
@@ -152,7 +156,7 @@ def bigrams(
     """
     if not 0 < backoff <= 1:
         raise UserError(
-            f"the backoff of the bigram noise is {backoff}: it must be above 0, up to 1"
+            f"the backoff of the bigram noise is {backoff}: it must be above 0 and at most 1"
         )
     u = probabilities(weights)
     num = len(u)
@@ -163,7 +167,7 @@ def bigrams(
     starts = np.searchsorted(pairs, np.arange(num + 1) * num).astype(np.int32)
     total = np.concatenate([[0], np.cumsum(counts)])
     upto = total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
-    if not len(pairs):  # an entry that is no word's follower, since arrays are indexed
+    if not len(pairs):  # a dummy entry, as empty arrays cannot be indexed
         pairs, upto = np.zeros((2, 1), np.int64)
     return Bigrams(
         *(jnp.asarray(x, jnp.int32) for x in (starts, pairs % num, upto)),
@@ -176,23 +180,24 @@ def bigrams(
 def draw_bigrams(
     rng: Array, noise: Bigrams, context: Int[Array, " m"], num: int
 ) -> Int[Array, "m n"]:
-    """Return draws for each context word; -1 is no word, whose noise is u."""
-    which, where, of = jax.random.split(rng, 3)
+    """Draw `num` words for each context word; context -1 uses u alone."""
+    backoff_key, follower_key, unigram_key = jax.random.split(rng, 3)
     start, end = _segment(noise, context)
     total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)
     shape = len(context), num
-    place = jax.random.randint(where, shape, 0, jnp.maximum(total, 1)[:, None], jnp.int32)
-    found = _search(noise.upto, start[:, None], end[:, None], place + 1)
+    most = jnp.maximum(total, 1)[:, None]
+    rank = jax.random.randint(follower_key, shape, 0, most, jnp.int32)
+    found = _search(noise.upto, start[:, None], end[:, None], rank + 1)
     follows = noise.followers[jnp.minimum(found, len(noise.followers) - 1)]
-    backs_off = jax.random.uniform(which, shape, jnp.float32) < noise.backoff
+    backs_off = jax.random.uniform(backoff_key, shape, jnp.float32) < noise.backoff
     falls_back = backs_off | (total == 0)[:, None]
-    return jnp.where(falls_back, draw(of, noise.table, shape), follows)
+    return jnp.where(falls_back, draw(unigram_key, noise.table, shape), follows)
 
 
 def bigram_log_q(
     noise: Bigrams, context: Int[Array, " m"], words: Int[Array, "m n"]
 ) -> Float[Array, "m n"]:
-    """Return log q(w|c) of words, each row by its context."""
+    """Return log q(w|c) of the words in each row, given the row's context word."""
     start, end = _segment(noise, context)
     last = len(noise.followers) - 1
     found = _search(noise.followers, start[:, None], end[:, None], words)
@@ -213,7 +218,7 @@ def _segment(noise, context):
 
 
 def _search(values, start, end, wanted):
-    """Return the first place of start..end whose value is not below what is wanted, else end."""
+    """Return the first index in [start, end) whose value is at least `wanted`, else end."""
     low = jnp.broadcast_to(start, wanted.shape)
     high = jnp.broadcast_to(end, wanted.shape)
     for _ in range(max(len(values), 1).bit_length()):
