@@ -1,8 +1,8 @@
-"""A queue of latents of earlier batches, as more negatives (He et al. 2020, section 3.1).
+"""A queue of latents from earlier batches, used as additional negatives (He et al. 2020, sec. 3.1).
 
-Its negatives cost no encoding and get no gradient, and they are stale: an older encoder made them,
-so log N - L is an estimate, not a bound on mutual information. Watch their `ages`. For the slow
-encoder of momentum contrast, optax.incremental_update moves its parameters.
+Queued negatives need no encoding and receive no gradient. They are stale because an older encoder
+computed them, so log N - L is an estimate, not a bound on mutual information; monitor their `ages`.
+The slow encoder of momentum contrast can be updated with optax.incremental_update.
 """
 
 from typing import NamedTuple
@@ -16,27 +16,27 @@ from cpc.types import AnyPosition, Position, UserError
 
 
 class Queue(NamedTuple):
-    """A ring of fixed size: one pytree, to be carried in the state of the training."""
+    """A ring buffer of fixed size, as a pytree to keep in the training state."""
 
     keys: Float[Array, "n d"]
     positions: AnyPosition
-    """Of the keys, (n,). Sequences are below 0, so that no rule takes them for the batch's."""
+    """Positions of the keys, (n,); sequences are negative, to differ from the batch's."""
     pushed: Int[Array, " n"]
-    """The step at which each came."""
+    """Step at which each key was added."""
     exists: Bool[Array, " n"]
     cursor: Int[Array, ""]
-    """The slot that is written next: once the ring is full, the oldest."""
+    """Slot to write next; the oldest one if the queue is full."""
 
 
 def make_queue(size: int, width: int, dtype: DTypeLike = jnp.float32) -> Queue:
-    """An empty queue for `size` latents of a width.
+    """Return an empty queue for `size` latents of `width` features.
 
     >>> queue = make_queue(4, 2)
     >>> queue.keys.shape, int(queue.exists.sum())
     ((4, 2), 0)
     """
     if size < 1 or width < 1:
-        raise UserError(f"a queue of {size} latents of width {width}: both must be 1 or more")
+        raise UserError(f"size is {size} and width is {width}: both must be 1 or more")
     return Queue(
         keys=jnp.zeros((size, width), dtype),
         # One array each: a donated state may not hold the same buffer twice.
@@ -54,14 +54,14 @@ def push(
     step: int | Int[Array, ""],
     where: Bool[Array, " m"] | None = None,
 ) -> Queue:
-    """The queue after a batch: its latents take the place of the oldest.
+    """Return the queue with a batch of latents in place of its oldest ones.
 
-    Of more latents than the queue holds, the last stay. Sequence s of the batch becomes -1 - s:
-    rules see that queued latents are of other sequences, and tell group, time and lane as ever. A
-    window of the same recording in an earlier batch is another sequence to them, and the `sample`
-    of a `SoundPosition` is not kept. Rules that split the batch into shards allow none of the
-    queue. Keys are cut off from the gradient; those outside of `where`, which may hold NaN, take no
-    slot.
+    If the batch is larger than the queue, its last latents are kept. Sequence s of the batch is
+    stored as -1 - s, so rules treat queued latents as other sequences; group, time and lane are
+    unchanged. Windows of one recording in different batches are different sequences, and the
+    `sample` of a `SoundPosition` is dropped. Rules that split the batch into shards never allow
+    queued latents. Keys receive no gradient. Keys masked by `where` may hold NaN and are not
+    stored.
 
     >>> here = Position(*(jnp.arange(3),) * 4)
     >>> queue = push(make_queue(2, 1), jnp.array([[1.0], [2.0], [3.0]]), here, step=7)
@@ -71,12 +71,14 @@ def push(
     size, width = queue.keys.shape
     m = keys.shape[0]
     if keys.shape[1] != width:
-        raise UserError(f"keys of width {keys.shape[1]} do not fit a queue of width {width}")
+        raise UserError(
+            f"keys of width {keys.shape[1]} do not fit a queue of width {width}: make them equal"
+        )
     if any(jnp.shape(p) != (m,) for p in positions):
-        raise UserError(f"positions have shapes {[jnp.shape(p) for p in positions]}: give ({m},)")
+        raise UserError(f"positions have shapes {[jnp.shape(p) for p in positions]}: pass ({m},)")
     exists = jnp.ones(m, bool) if where is None else where
     sequence = jnp.asarray(positions.sequence)
-    sequence = jnp.minimum(sequence, -1 - sequence)  # what is below 0 already stays
+    sequence = jnp.minimum(sequence, -1 - sequence)  # negative sequences are unchanged
     number, total = jnp.cumsum(exists, dtype=jnp.int32), jnp.sum(exists, dtype=jnp.int32)
     new = Queue(
         keys=jax.lax.stop_gradient(keys),
@@ -86,7 +88,7 @@ def push(
         cursor=(queue.cursor + total) % size,
     )
     stays = exists & (number > total - size)
-    # What is beyond the last slot is not written.
+    # Slots beyond the last one are not written.
     slots = jnp.where(stays, (queue.cursor + number - 1) % size, size + jnp.arange(m))
 
     def write(old, new):
@@ -98,9 +100,9 @@ def push(
 
 
 def ages(queue: Queue, step: int | Int[Array, ""]) -> Int[Array, " n"]:
-    """Steps since each latent came; -1 where there is none.
+    """Return the number of steps since each latent was added, -1 for empty slots.
 
-    With m latents a step, a full queue of n is up to ceil(n / m) steps old before the next push.
+    With m latents per step, a full queue of n is up to ceil(n / m) steps old before the next push.
 
     >>> here = Position(*(jnp.zeros(1, jnp.int32),) * 4)
     >>> ages(push(make_queue(2, 1), jnp.ones((1, 1)), here, step=7), 9)

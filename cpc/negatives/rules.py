@@ -1,10 +1,10 @@
-"""Negative rules say which candidates may be negatives of an anchor at an offset.
+"""Negative rules, which decide if a candidate may be a negative of an anchor at an offset.
 
-The rows of Table 2 of van den Oord et al. (2018), by rule and by the batches that are drawn:
+Each row of Table 2 in van den Oord et al. (2018) is a rule and a way to draw batches:
 
     mixed speaker                   batch                  batches that mix speakers
     same speaker                    batch                  batches of one speaker
-    ... excluding current sequence  excluding_sequence     likewise
+    ... excluding current sequence  excluding_sequence     the same as above
     current sequence only           own_sequence
 """
 
@@ -19,15 +19,15 @@ def _same_sequence(anchor, candidate, offset):
 
 
 def _as_rule(**structure: Any) -> Callable[[Callable[..., Any]], Rule]:
-    """Make a rule of a function, with its name and its docstring."""
+    """Return a decorator that turns a function into a rule with the function's name."""
     return lambda allows: Rule(allows.__name__, allows, **structure)
 
 
 @_as_rule()
 def batch(anchor, candidate, offset):
-    """Allow every other latent of the batch, also those of the anchor's own sequence.
+    """Allow every other latent of the batch, including latents of the anchor's own sequence.
 
-    Latents of one sequence depend on each other: log N - L is an estimate.
+    Latents of one sequence depend on each other, so log N - L is an estimate.
     """
     return _same_sequence(anchor, candidate, offset) | True
 
@@ -36,42 +36,42 @@ def batch(anchor, candidate, offset):
 def excluding_sequence(anchor, candidate, offset):
     """Allow latents of other sequences only.
 
-    Latents of one sequence depend on each other: log N - L is an estimate. A batch needs two
-    sequences or more.
+    Latents of one sequence depend on each other, so log N - L is an estimate. A batch needs at
+    least two sequences.
     """
     return ~_same_sequence(anchor, candidate, offset)
 
 
 @_as_rule(independent=False)
 def own_sequence(anchor, candidate, offset):
-    """Allow latents of the anchor's own sequence only: log N - L is an estimate."""
+    """Allow only latents of the anchor's own sequence; log N - L is an estimate."""
     return _same_sequence(anchor, candidate, offset)
 
 
 @_as_rule(independent=False)
 def same_group(anchor, candidate, offset):
-    """Allow latents of the anchor's group (speaker) only: log N - L is an estimate."""
+    """Allow only latents of the anchor's group (speaker); log N - L is an estimate."""
     return anchor.group == candidate.group
 
 
 @_as_rule(independent=True, aligned=True)
 def one_per_sequence(anchor, candidate, offset):
-    """Allow one latent of each other sequence, that at the positive's time and lane.
+    """Allow one latent from each other sequence: the one at the positive's time and lane.
 
-    These are independent draws from the marginal if sequences are drawn independently: log N - L
-    is then a lower bound on mutual information. A batch needs two sequences or more.
+    If sequences are drawn independently, these latents are independent draws from the marginal, and
+    log N - L is a lower bound on mutual information. A batch needs at least two sequences.
     """
     return (anchor.sequence != candidate.sequence) & is_aligned(anchor, candidate, offset)
 
 
 def outside_window(width: int) -> Rule:
-    """Leaves out the latents of the own sequence at most `width` steps from the positive.
+    """Return a rule that excludes latents of the own sequence near the positive.
 
-    The window belongs around the target t + k, not around the anchor t; `width` 0 leaves out the
-    positive alone.
+    Latents at most `width` steps from the target t + k (not from the anchor t) are excluded; with
+    `width=0`, only the positive is.
     """
     if width < 0:
-        raise UserError(f"the negatives' window is {width} latents: it must be 0 or more")
+        raise UserError(f"width is {width} latents: it must be 0 or more")
 
     def allows(anchor, candidate, offset):
         lag = candidate.time - (anchor.time + offset)
@@ -82,10 +82,10 @@ def outside_window(width: int) -> Rule:
 
 
 def outside_anchor() -> Rule:
-    """Leaves out the anchor's own latent, which is no answer to what its neighbours are.
+    """Return a rule that excludes the anchor's own latent, which is never a correct prediction.
 
-    A context that has seen its own latent gives it no score worth the name; an encoder of the
-    latent alone, as in Quick-Thoughts, could give it the highest.
+    A context network that has seen this latent can score it low, but an encoder without context,
+    as in Quick-Thoughts, could give it the highest score of all candidates.
     """
 
     def allows(anchor, candidate, offset):
@@ -96,18 +96,18 @@ def outside_anchor() -> Rule:
 
 
 def outside_overlap(window_samples: int) -> Rule:
-    """Leaves out the sound of the anchor's window where other windows of the recording hold it.
+    """Return a rule that excludes latents of other windows that overlap the anchor's window.
 
-    Two windows of one recording are two sequences, and where they overlap the same sound would be
-    contrasted with itself. A latent of another window is left out if one of its samples, those
-    from `sample` to `end` of a `SoundPosition`, is one of the `window_samples` from the anchor's
-    `window` on: two integers are compared. Of the own sequence nothing is left out.
+    Two overlapping windows of one recording are two sequences, so without this rule a sound could
+    be contrasted with itself. A latent of another sequence is excluded if its samples, from
+    `sample` to `end` of its `SoundPosition`, intersect the `window_samples` samples that start at
+    the anchor's `window`. Latents of the own sequence are never excluded.
 
-    What is left depends on the anchor, and another sound may still be there twice: log N - L is an
-    estimate. (`cpc.estimators.bound_over_sequences` counts each sound once.)
+    The remaining candidates depend on the anchor, and other sounds may still occur twice, so
+    log N - L is an estimate. (`cpc.estimators.bound_over_sequences` counts each sound once.)
     """
     if window_samples < 1:
-        raise UserError(f"windows of {window_samples} samples: it must be 1 or more")
+        raise UserError(f"window_samples is {window_samples}: it must be 1 or more")
 
     def allows(anchor, candidate, offset):
         before = candidate.end - anchor.window <= 0
@@ -118,14 +118,15 @@ def outside_overlap(window_samples: int) -> Rule:
 
 
 def within_shards(num_shards: int, batch_size: int) -> Rule:
-    """Negatives from the own shard of the batch, as if each of `num_shards` devices had its own.
+    """Return a rule that allows only negatives from the anchor's shard of the batch.
 
-    The paper trained on 8 devices with 8 windows each: within_shards(8, 64), on any devices.
+    This reproduces training with separate negatives on each of `num_shards` devices: the paper
+    used 8 devices with 8 windows each, which is within_shards(8, 64) on any number of devices.
     """
     if num_shards < 1 or batch_size % num_shards:
         raise UserError(
             f"a batch of {batch_size} does not divide into {num_shards} shards of negatives: "
-            "choose negatives.shards so that it divides data.batch_size"
+            "choose negatives.shards that divides data.batch_size"
         )
     size = batch_size // num_shards
     return Rule(
@@ -135,7 +136,7 @@ def within_shards(num_shards: int, batch_size: int) -> Rule:
     )
 
 
-#: Rules that need no numbers, by the word that configs have for them.
+#: Rules without parameters, by their name in configs.
 RULES = {
     rule.name: rule
     for rule in (batch, excluding_sequence, own_sequence, same_group, one_per_sequence)

@@ -1,7 +1,7 @@
-"""Temperature: the entropy of the softmax at it, and the temperature for a wanted entropy.
+"""Softmax entropy as a function of temperature, and the temperature for a given entropy.
 
-A training run holds its temperature fixed, learns it within bounds (`bounded_temperature` of a raw
-parameter), or moves it each step so that the entropy stays where it is wanted (`hold_entropy`).
+A training run can keep its temperature fixed, learn it within bounds (`bounded_temperature` of a
+raw parameter), or adjust it at each step to keep the entropy at a target (`hold_entropy`).
 """
 
 import functools
@@ -18,7 +18,7 @@ from cpc.types import UserError
 
 Number = float | int | Float[Array, ""]
 
-#: Limits of the temperatures that `solve_temperature` finds.
+#: Range of the temperatures that `solve_temperature` returns.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
 
 
@@ -27,13 +27,13 @@ def entropy(
     temperature: Number | Float[Array, " m"] = 1.0,
     where: Bool[Array, "m n"] | None = None,
 ) -> Float[Array, " m"]:
-    """Entropy of softmax(s / tau) over each anchor's candidates, in nats.
+    """Return the entropy of softmax(s / tau) over each anchor's candidates, in nats.
 
     H = -sum_j p_j log p_j,  dH/dtau = Var_p(s) / tau^3
 
-    It rises with tau, one for all anchors or one each, from the log of the number of greatest
-    scores to log n. Candidates outside of `where` may be NaN and get a gradient of exactly zero; an
-    anchor without any has entropy 0.
+    The entropy increases with tau, from the log of the number of ties for the highest score to
+    log n. The temperature is shared, or one per anchor. Candidates masked by `where` may be NaN and
+    have zero gradient; an anchor without candidates has entropy 0.
 
     Equal scores have entropy log n:
 
@@ -50,12 +50,12 @@ def negative_weights(
     temperature: Number | Float[Array, " m"] = 1.0,
     where: Bool[Array, "m n"] | None = None,
 ) -> Float[Array, "m n"]:
-    """Share of each negative in the push on all of them: the softmax over negatives alone.
+    """Return the softmax over the negatives: the share of each in the repulsive gradient.
 
     r_j = e^(s_j / tau) / sum_l e^(s_l / tau),  l over the negatives
 
-    At a low temperature the hardest negative has all of it, at a high one all have the same (Wang
-    and Liu 2021). Arguments are those of `entropy`.
+    At a low temperature the hardest negative has all of the weight; at a high temperature all
+    negatives have the same weight (Wang and Liu 2021). The arguments are the same as for `entropy`.
 
     >>> negative_weights(jnp.array([[0.5, 0.5, -1e4]]))
     Array([[0.5, 0.5, 0. ]], dtype=float32)
@@ -69,17 +69,16 @@ def solve_temperature(
     target_entropy: Number,
     where: Bool[Array, "m n"] | None = None,
 ) -> Float[Array, ""]:
-    """The one temperature at which the anchors' mean entropy is the target.
+    """Return the temperature at which the mean entropy of the anchors equals the target.
 
-    By Newton's method in log tau, where the slope is Var_p(s / tau), halving a bracket wherever a
-    step would leave it. A temperature for each anchor is this under `jax.vmap`, on one row a time.
-    The result has no gradient. It lies between MIN_TEMPERATURE and MAX_TEMPERATURE; under jit,
-    where nothing can be raised, a target out of reach gives the end of that range which comes
-    closest.
+    Newton's method in log tau, where the slope is Var_p(s / tau), with bisection if a step would
+    leave the bracket. For one temperature per anchor, apply `jax.vmap` over single rows. The result
+    is constant to gradients and is between MIN_TEMPERATURE and MAX_TEMPERATURE. Under jit, which
+    cannot raise, an unattainable target gives the closest end of this range.
 
     Raises:
-      UserError: if values are known, no temperature of the range gives that entropy (the sentence
-        says which are attainable).
+      UserError: if the values are concrete and no temperature in the range gives the target; the
+        message contains the attainable range.
 
     Scores of 1 and 0 have odds of 3 to 1, an entropy of 0.5623, at tau = 1 / log 3:
 
@@ -91,8 +90,8 @@ def solve_temperature(
         least, most = (float(_mean_entropy(scores, tau, where)[0]) for tau in (low, high))
         if not least < target_entropy < most:
             raise UserError(
-                f"no temperature from {low:g} to {high:g} gives these scores a mean entropy of "
-                f"{float(target_entropy):.6g} nats: it must be above {least:.6g} and below "
+                f"no temperature from {low:g} to {high:g} gives a mean entropy of "
+                f"{float(target_entropy):.6g} nats: choose one above {least:.6g} and below "
                 f"{most:.6g}"
             )
     middle = jnp.sqrt(jnp.float32(low)) * jnp.sqrt(jnp.float32(high))
@@ -107,17 +106,18 @@ def hold_entropy(
     low: float | int,
     high: float | int,
 ) -> Float[Array, ""]:
-    """The next temperature of a run that keeps the entropy of its softmax.
+    """Return the next temperature of a run that keeps its softmax entropy constant.
 
-    A few Newton steps, as in `solve_temperature` but from the present temperature and none over
-    more than a factor of 2, towards the tau at which the anchors' mean entropy is `target_fraction`
-    of the greatest possible, the mean of log n. The result has no gradient.
+    Takes four Newton steps, as in `solve_temperature` but from the current temperature and each by
+    at most a factor of 2, towards the tau at which the mean entropy of the anchors is
+    `target_fraction` of its maximum, the mean of log n. The result is constant to gradients.
 
     Args:
-      temperature: the present one.
-      scores: a sample of the step's, before any temperature.
-      target_fraction: from 0 (all on one candidate) to 1 (all alike).
-      low, high: the result stays between them, even if the target is out of reach.
+      temperature: the current temperature.
+      scores: a sample of the scores of this step, not divided by a temperature.
+      where: mask of the candidates.
+      target_fraction: from 0 (all weight on one candidate) to 1 (uniform weights).
+      low, high: bounds of the result, also if the target cannot be reached.
 
     >>> scores, tau = jnp.array([[0.5, 0.3, 0.1]]), 1.0
     >>> for _ in range(5):
@@ -127,7 +127,7 @@ def hold_entropy(
     """
     _check_bounds(low, high)
     if not isinstance(target_fraction, Tracer) and not 0 < np.asarray(target_fraction) < 1:
-        raise UserError(f"the entropy's fraction is {target_fraction}: it must be between 0 and 1")
+        raise UserError(f"target_fraction is {target_fraction}: it must be between 0 and 1")
     greatest = _mean_entropy(jnp.zeros_like(scores), 1.0, where)[0]
     target = target_fraction * greatest
     start = jnp.clip(jnp.asarray(temperature, jnp.float32), low, high)
@@ -135,9 +135,9 @@ def hold_entropy(
 
 
 def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Float[Array, ""]:
-    """A temperature between bounds, from a parameter that has none.
+    """Return a temperature between bounds for an unconstrained parameter.
 
-    tau = low (high / low)^sigmoid(raw):  raw 0 is the geometric mean, and gradients flow.
+    tau = low (high / low)^sigmoid(raw), which is the geometric mean at raw = 0. Differentiable.
 
     >>> bounded_temperature(0.0, 0.25, 1.0)
     Array(0.5, dtype=float32)
@@ -148,20 +148,20 @@ def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Flo
 
 
 def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[Array, ""]:
-    """The parameter that `bounded_temperature` turns into tau.
+    """Return the parameter that `bounded_temperature` maps to tau.
 
     >>> raw_temperature(0.5, 0.25, 1.0)
     Array(0., dtype=float32)
     """
     _check_bounds(low, high)
     if not isinstance(tau, Tracer) and not low < np.asarray(tau) < high:
-        raise UserError(f"temperature is {tau}: it must lie between its bounds {low} and {high}")
+        raise UserError(f"temperature is {tau}: it must be between its bounds {low} and {high}")
     fraction = jnp.log(jnp.asarray(tau, jnp.float32) / jnp.float32(low)) / math.log(high / low)
     return jnp.log(fraction) - jnp.log1p(-fraction)
 
 
 def _softmax(scores, temperature, where):
-    """How far scores lie below their row's highest, in temperatures; p; the log of their sum."""
+    """Return (s - max s) / tau, the softmax p, and the log of the sum of exponentials."""
     where = jnp.ones(scores.shape, bool) if where is None else where
     scores = jnp.where(where, scores.astype(jnp.float32), -jnp.inf)
     highest = lax.stop_gradient(scores.max(-1, keepdims=True, initial=-jnp.inf))
@@ -173,7 +173,7 @@ def _softmax(scores, temperature, where):
 
 
 def _mean_entropy(scores, temperature, where):
-    """Mean over anchors with candidates of the entropy, and its derivative by log tau."""
+    """Return the mean entropy over anchors with candidates, and its derivative by log tau."""
     below, p, log_total = _softmax(scores, temperature, where)
     mean = (p * below).sum(-1)
     variance = (p * jnp.square(below - mean[:, None])).sum(-1)
@@ -184,7 +184,7 @@ def _mean_entropy(scores, temperature, where):
 
 @functools.partial(jax.jit, static_argnames=("num_steps", "longest"))
 def _solve(scores, target, where, start, low, high, *, num_steps, longest):
-    """Newton's method in log tau within a bracket that shrinks, no step longer than `longest`."""
+    """Solve for tau by Newton's method in log tau with a bracket and steps up to `longest`."""
     target, start, low, high = (jnp.asarray(x, jnp.float32) for x in (target, start, low, high))
     scores, target, start = lax.stop_gradient((scores, target, start))
 
@@ -205,11 +205,11 @@ def _solve(scores, target, where, start, low, high, *, num_steps, longest):
 
 
 def _check_positive(temperature):
-    # Of jax, even an array that is known compares to a tracer within jit.
+    # Within jit, comparing even a concrete jax array gives a tracer, so compare in NumPy.
     if not isinstance(temperature, Tracer) and not (np.asarray(temperature) > 0).all():
         raise UserError(f"temperature is {temperature}: it must be above 0")
 
 
 def _check_bounds(low, high):
     if not 0 < low < high < float("inf"):
-        raise UserError(f"temperatures from {low} to {high}: give 0 < low < high")
+        raise UserError(f"temperature bounds are {low} and {high}: give 0 < low < high")

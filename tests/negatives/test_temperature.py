@@ -235,5 +235,5 @@ def test_numbers_out_of_range_are_rejected():
     with pytest.raises(UserError, match="temperature is 2"):
         raw_temperature(2.0, 0.1, 1.0)
     for fraction in (0.0, 1.0, jnp.float32(1.5)):
-        with pytest.raises(UserError, match="fraction is"):
+        with pytest.raises(UserError, match="target_fraction is"):
             hold_scores(fraction, 0.1, 1.0)
