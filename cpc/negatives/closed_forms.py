@@ -1,4 +1,4 @@
-"""How many negatives, how hard and how far away: closed forms, and the numbers they ask for."""
+"""Closed forms for the number, hardness and distance of negatives, and statistics they use."""
 
 import bisect
 import functools
@@ -12,17 +12,17 @@ from jaxtyping import Bool, Float, Int
 from cpc.negatives.noise import hit_rate
 from cpc.types import UserError
 
-#: A required probability counts as reached if its logarithm is, but for rounding.
+#: Relative tolerance, for rounding, in comparisons with a required probability.
 SLACK = 1e-12
 
 
 def min_negatives(density: float | int, required_rate: float | int) -> int:
-    """Smallest number of independent negatives that hold a hard one often enough.
+    """Return the smallest number of independent negatives that include a hard one at a given rate.
 
     k = ceil( log(1 - h) / log(1 - rho) ),  so that 1 - (1 - rho)^k >= h
 
-    with rho (`density`) the fraction of hard negatives, and h the chance of at least one. It is
-    also the size at which a queue's negatives hold a hard one that often.
+    where rho (`density`) is the fraction of hard negatives and h (`required_rate`) is the
+    probability of at least one. The same formula gives the required size of a queue.
 
     >>> min_negatives(0.05, 0.95)
     59
@@ -35,8 +35,8 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
         return 1
     if density == 0 or required_rate == 1:
         raise UserError(
-            f"no number of negatives holds a hard one with probability {required_rate} if a "
-            f"fraction of {density} is hard: ask for less than 1, of a fraction above 0"
+            f"no number of negatives reaches required_rate {required_rate} at density {density}: "
+            "use a rate below 1 and a density above 0"
         )
     return math.ceil(math.log1p(-required_rate) / math.log1p(-density) * (1 - SLACK))
 
@@ -44,13 +44,13 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
 def min_negatives_without_replacement(
     num_hard: int, pool_size: int, required_rate: float | int
 ) -> int:
-    """Smallest number of different negatives of a pool that hold a hard one often enough.
+    """Return the smallest number of distinct negatives from a pool that include a hard one.
 
     1 - C(P - H, k) / C(P, k) >= h,  the hypergeometric counterpart of `min_negatives`
 
-    for a pool of P of which H are hard.
+    for a pool of P negatives that contains H hard ones, and a probability h of at least one.
 
-    Of ten with three hard ones, eight always hold one:
+    Eight of ten negatives, three of them hard, always include a hard one:
 
     >>> min_negatives_without_replacement(3, 10, 1.0)
     8
@@ -61,9 +61,12 @@ def min_negatives_without_replacement(
     if required_rate == 0:
         return 0
     if num_hard == 0:
-        raise UserError("num_hard is 0: no number of negatives holds a hard one")
-    left = pool_size - np.arange(pool_size - num_hard)  # before each of the draws that may all miss
-    log_miss = np.cumsum(np.log1p(-num_hard / left))
+        raise UserError(
+            "num_hard is 0, so no number of negatives includes a hard one: use a pool with at "
+            "least one"
+        )
+    remaining = pool_size - np.arange(pool_size - num_hard)  # pool size before each draw
+    log_miss = np.cumsum(np.log1p(-num_hard / remaining))
     log_allowed = math.log1p(-required_rate) * (1 - SLACK) if required_rate < 1 else -math.inf
     return 1 + int(np.count_nonzero(log_miss > log_allowed))
 
@@ -71,19 +74,21 @@ def min_negatives_without_replacement(
 def effective_margin(
     beta: float | int, temperature: float | int, num_negatives: int, *, highest: float | int = 1.0
 ) -> float:
-    """Score that a positive must pass, to have half of the softmax against equal negatives.
+    """Return the positive score at which the softmax gives half to K equal negatives.
 
     m = beta + tau log K,  L = log(1 + K e^((beta - a) / tau)) = softplus((m - a) / tau)
 
-    The loss lies at most log 2 above the hinge max(0, m - a) / tau. m is a threshold on the
-    positive's score a; its margin over the negatives' is tau log K.
+    The loss exceeds the hinge max(0, m - a) / tau by at most log 2. m is a threshold on the
+    positive's score a; its margin above the negatives' score is tau log K.
 
     Args:
-      beta: the score that all K negatives have.
-      highest: the greatest score there is: 1 for cosines, infinity for inner products.
+      beta: score of all K negatives.
+      temperature: tau.
+      num_negatives: K.
+      highest: maximum possible score: 1 for cosines, infinity for inner products.
 
     Warns:
-      UserWarning: the threshold lies above the greatest score.
+      UserWarning: if the threshold exceeds the maximum score.
 
     >>> round(effective_margin(0.2, 0.1, 2048), 4)
     0.9625
@@ -96,8 +101,8 @@ def effective_margin(
     if margin > highest:
         most = math.floor(math.exp((highest - beta) / temperature))
         warnings.warn(
-            f"a positive must score {margin:.3g} to win against {num_negatives} negatives at "
-            f"{beta:.3g}, but no score is above {highest:.3g}: lower the temperature, or take at "
+            f"a positive must score {margin:.3g} against {num_negatives} negatives at "
+            f"{beta:.3g}, but no score is above {highest:.3g}: lower the temperature, or use at "
             f"most {most} negatives",
             stacklevel=2,
         )
@@ -105,33 +110,34 @@ def effective_margin(
 
 
 class Window(NamedTuple):
-    """What is left of a sequence around which a window is excluded."""
+    """Statistics of the negatives in a sequence outside an excluded window."""
 
     width: int
-    """Latents left out on either side of the target."""
+    """Number of excluded latents on each side of the target."""
     candidates: int
     rate: float
-    """Share of false negatives among the candidates; NaN without any."""
+    """Fraction of false negatives among the candidates; NaN without candidates."""
     expected: float
-    """False negatives among the drawn ones."""
+    """Expected number of false negatives among the draws."""
     at_least_one: float
-    """Chance that one is among them."""
+    """Probability of at least one false negative among the draws."""
 
 
 def exclude_window(
     same: Float[np.ndarray, " t"], target: int, width: int, num_negatives: int
 ) -> Window:
-    """The false negatives among draws from a sequence, outside a window round the target.
+    """Compute false negatives among draws from a sequence outside a window around the target.
 
         P = mean of p(same | lag) over |lag| > D;  expected K P;  at least one 1 - (1 - P)^K
 
     Args:
-      same: p(same | lag), the chance that a latent `lag` steps away is a false negative, from lag 0
-        on; as many as the sequence has latents.
-      target: place of the positive.
-      width: D, in latents; num_negatives: K draws.
+      same: p(same | lag), the probability that a latent `lag` steps away is a false negative; one
+        entry per latent of the sequence, from lag 0.
+      target: index of the positive.
+      width: D, in latents.
+      num_negatives: K, the number of draws.
 
-    The first neighbour may be a false negative, the second is none; a quarter of two draws:
+    Two draws from a neighbour with probability 1/2 and one with probability 0:
 
     >>> exclude_window(np.array([1.0, 0.5, 0.0]), target=0, width=0, num_negatives=2).expected
     0.5
@@ -139,9 +145,13 @@ def exclude_window(
     if not 0 <= target < len(same):
         raise UserError(f"target is {target}: it must be from 0 to {len(same) - 1}")
     if width < 0 or num_negatives < 0:
-        raise UserError(f"width is {width} and num_negatives {num_negatives}: give 0 or more")
+        raise UserError(
+            f"width is {width} and num_negatives is {num_negatives}: both must be 0 or more"
+        )
     if not ((same >= 0) & (same <= 1)).all():
-        raise UserError("same must hold probabilities, from 0 to 1")
+        raise UserError(
+            f"same must hold probabilities (got {same.min()} to {same.max()}): use 0 to 1"
+        )
     lag = np.abs(np.arange(len(same)) - target)
     kept = lag[lag > width]
     if not kept.size:
@@ -158,11 +168,13 @@ def exclusion_window(
     num_negatives: int,
     max_expected: float | int,
 ) -> Window:
-    """The smallest window (see `exclude_window`) with at most so many expected false negatives.
+    """Return the smallest window with at most `max_expected` false negatives on average.
+
+    See `exclude_window` for the other arguments.
 
     Raises:
-      UserError: no window meets the budget and leaves `num_negatives` candidates (the sentence
-        says how few false negatives are attainable).
+      UserError: if no window meets the budget and leaves `num_negatives` candidates; the message
+        contains the smallest attainable number of false negatives.
 
     >>> same = np.exp(-np.arange(128) / 6)
     >>> exclusion_window(same, 64, 16, 0.25).width
@@ -172,8 +184,8 @@ def exclusion_window(
     enough = [w for w in windows if w.candidates >= max(num_negatives, 1)]
     if not enough:
         raise UserError(
-            f"a sequence of {len(same)} latents has no {num_negatives} candidates besides the "
-            "target: take fewer negatives or longer sequences"
+            f"a sequence of {len(same)} latents has fewer than {max(num_negatives, 1)} candidates: "
+            "use fewer negatives or longer sequences"
         )
     for window in enough:
         if window.expected <= max_expected:
@@ -181,36 +193,36 @@ def exclusion_window(
     best = min(enough, key=lambda window: window.expected)
     raise UserError(
         f"no window leaves {num_negatives} candidates and at most {max_expected} false negatives: "
-        f"{best.expected:.3g} is attainable, with a window of {best.width}"
+        f"allow {best.expected:.3g}, which is attainable with a window of {best.width}"
     )
 
 
 class Pool(NamedTuple):
-    """What a source of negatives offers and costs at each step."""
+    """Properties and costs per step of a source of negatives."""
 
     negatives: int
     hit_rate: float
-    """Chance that an anchor's negatives hold a hard one."""
+    """Probability that an anchor's negatives include a hard one."""
     embedding_numbers: int
-    """Numbers kept in memory."""
+    """Number of embedding values kept in memory."""
     multiply_adds: int
-    """To score all anchors."""
+    """Number of multiply-adds to score all anchors."""
     oldest_steps: int
-    """Age of the oldest negative; an old one was encoded by old parameters."""
+    """Age of the oldest negative, which was encoded with parameters of that age."""
     has_gradient: bool
-    """Whether the loss reaches the encoder through the negatives."""
+    """Whether the encoder receives gradients through the negatives."""
 
 
 def compare_pool(
     batch_size: int, pool_size: int, width: int, density: float | int
 ) -> tuple[Pool, Pool]:
-    """In-batch negatives against a queue of earlier ones.
+    """Compare in-batch negatives with a queue of earlier ones.
 
                   negatives  hit rate                memory  compute  age
         in-batch  B - 1      1 - (1 - rho)^(B - 1)   B d     B^2 d    0
         queue     P          1 - (1 - rho)^P         P d     B P d    up to P / B
 
-    for B embeddings a step, P in the queue, of d numbers each, of which a fraction rho is hard.
+    for B embeddings per step, P in the queue and width d, with a fraction rho of hard negatives.
 
     >>> batch, queue = compare_pool(8, 64, 4, 0.5)
     >>> queue.negatives, queue.multiply_adds, queue.oldest_steps
@@ -218,7 +230,8 @@ def compare_pool(
     """
     if min(batch_size, pool_size, width) < 1:
         raise UserError(
-            f"batch_size is {batch_size}, pool_size {pool_size} and width {width}: give 1 or more"
+            f"batch_size is {batch_size}, pool_size is {pool_size} and width is {width}: all must "
+            "be 1 or more"
         )
 
     def pool(negatives, kept, age, has_gradient):
@@ -237,16 +250,16 @@ def _check_share(name, value):
 
 
 class LagCounts(NamedTuple):
-    """Pairs of latents of one sequence by the steps between them, from 0 on."""
+    """Number of pairs of latents of one sequence, by the lag between them (from 0)."""
 
     pairs: Int[np.ndarray, " t"]
-    """With both labels known."""
+    """Pairs with two known labels."""
     same: Int[np.ndarray, " t"]
-    """Of these, with the same label."""
+    """Pairs with two known and equal labels."""
 
 
 def count_same(labels: Int[np.ndarray, "b t"]) -> LagCounts:
-    """Count pairs of latents with the same label, by the steps between them.
+    """Count pairs of latents with the same label, by the lag between them.
 
     same / pairs estimates p(same | lag), which `exclusion_window` takes. Labels below 0 are
     unknown.
@@ -268,9 +281,9 @@ def hard_fractions(
     where: Bool[np.ndarray, "m n"],
     margin: float = 0.0,
 ) -> Float[np.ndarray, " m"]:
-    """Return the fraction of each anchor's negatives that score above positive - margin; rho_i.
+    """Return the fraction rho_i of each anchor's negatives that score above positive - margin.
 
-    NaN for an anchor without negatives.
+    The fraction is NaN for anchors without negatives.
 
     >>> allowed = np.array([[True, True, False]])
     >>> hard_fractions(np.array([1.0]), np.array([[0.0, 2.0, 3.0]]), allowed)
@@ -282,10 +295,10 @@ def hard_fractions(
 
 
 def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> float:
-    """Return how many anchors have a hard one among so many independent draws, on average.
+    """Return the mean fraction of anchors with a hard negative among k independent draws.
 
-    mean_i 1 - (1 - rho_i)^k <= 1 - (1 - mean rho)^k, by Jensen's inequality: anchors differ, and
-    the mean of rho promises more than k draws hold. Anchors without negatives, NaN, are left out.
+    mean_i 1 - (1 - rho_i)^k <= 1 - (1 - mean rho)^k by Jensen's inequality, so using the mean of
+    rho overestimates the rate if anchors differ. NaN (anchors without negatives) is ignored.
 
     >>> mean_hit_rate(np.array([0.0, 0.5]), 1)
     0.25
@@ -297,7 +310,7 @@ def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> flo
 def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) -> int:
     """Return the smallest k at which `mean_hit_rate` reaches the required rate.
 
-    `min_negatives` is this where all anchors have the same fraction.
+    It equals `min_negatives` if all anchors have the same fraction.
 
     >>> [min_negatives_for(np.array(each), 0.95) for each in ([0.05, 0.05], [0.9, 0.01])]
     [59, 230]
@@ -308,8 +321,8 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
     attainable = float(np.mean(fractions > 0))
     if required_rate >= attainable:
         raise UserError(
-            f"{1 - attainable:.1%} of the anchors have no hard negative: a hit rate of "
-            f"{required_rate} is out of reach, ask for less than {attainable:.3f}"
+            f"{1 - attainable:.1%} of the anchors have no hard negative, so required_rate "
+            f"{required_rate} cannot be reached: use less than {attainable:.3f}"
         )
     rate_of = functools.partial(mean_hit_rate, fractions)
     return bisect.bisect_left(range(2**62), required_rate * (1 - SLACK), lo=1, key=rate_of)
@@ -319,6 +332,6 @@ def _with_negatives(fractions):
     known = fractions[~np.isnan(fractions)]
     if not known.size:
         raise UserError(
-            f"of {fractions.size} anchors none has negatives: give the fraction of one that has"
+            f"none of the {fractions.size} anchors has negatives: pass a fraction that is not NaN"
         )
     return known

@@ -1,11 +1,11 @@
-"""Samplers: which of the allowed negatives an anchor uses.
+"""Samplers, which select the negatives that an anchor uses from the allowed ones.
 
-A sampler is a `cpc.types.NegativeSampler`. One of fewer than 1 negative, or, when it chooses, of
-more than there are candidates, raises `UserError`. Those that look at the scores (mining,
-proposals) make the negatives depend on the anchor: log N - L is an estimate then, not a bound.
+A sampler is a `cpc.types.NegativeSampler`. It raises `UserError` if it is constructed for fewer
+than 1 negative, or called with fewer candidates than it needs. With samplers that use the scores
+(mining, proposals) the negatives depend on the anchor, so log N - L is an estimate, not a bound.
 
-A proposal is noise that is learned, or follows the model. It needs q > 0 wherever the data have
-p > 0; the losses of `cpc.losses` that take log_noise or log_q correct for it exactly.
+A proposal is a noise distribution that is learned or follows the model. It needs q > 0 wherever
+the data have p > 0; losses in `cpc.losses` that take log_noise or log_q correct for it exactly.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ Chosen: TypeAlias = tuple[Float[Array, "m c"], Bool[Array, "m c"]]
 def sample_uniform(
     rng: Array, allowed: Bool[Array, "m n"], num_negatives: int
 ) -> Bool[Array, "m n"]:
-    """Return some of each anchor's allowed negatives, every subset of that size equally likely.
+    """Return a mask of `num_negatives` allowed negatives per anchor, drawn uniformly as a subset.
 
-    Anchors that are allowed fewer keep all of them.
+    Anchors with fewer allowed negatives keep all of them.
 
     >>> mask = jnp.ones((2, 9), bool).at[1, 2:].set(False)
     >>> sample_uniform(jax.random.key(0), mask, 3).sum(-1)
@@ -43,7 +43,7 @@ def sample_uniform(
     wanted = jnp.minimum(num_negatives, allowed.sum(1, dtype=jnp.int32))
 
     def halve(state):
-        """Settle one more bit of the threshold up to which there are as many as wanted."""
+        """Bisect one bit of the threshold below which the wanted number of entries are."""
         bit, low, threshold, found = state
         highest = low | (bit - 1)
         number = (order <= highest[:, None]).sum(1, dtype=jnp.int32)
@@ -60,11 +60,11 @@ def sample_uniform(
 
 
 def distinct_bits(rng: Array, m: int, n: int) -> UInt32[Array, "m n"]:
-    """Return random bits, no two of a row equal, far cheaper on a CPU than threefry's.
+    """Return random bits that are distinct within each row, cheaper on a CPU than threefry.
 
-    The number of each entry under a bijection of 32 bits that the key chooses: twice the finaliser
-    of MurmurHash3 (Appleby 2011), with half of the key before and half between. Good enough to draw
-    with, and for nothing that must not be guessed.
+    Each entry's index is mapped by a 32-bit bijection that depends on the key: the finaliser of
+    MurmurHash3 (Appleby 2011) twice, with half of the key mixed in before each. The bits are
+    suitable for sampling, but not for cryptography.
     """
     key = jax.random.key_data(rng).astype(jnp.uint32).ravel()
     numbers = jnp.arange(m, dtype=jnp.uint32)[:, None] * n + jnp.arange(n, dtype=jnp.uint32)
@@ -78,9 +78,9 @@ def _murmur(h):
 
 
 def uniform_subset(num: int) -> NegativeSampler:
-    """Return a sampler of `num` negatives without replacement, as `sample_uniform`.
+    """Return a sampler of `num` negatives without replacement; see `sample_uniform`.
 
-    Log N - L stays what it was under the rule: a subset of independent negatives is independent.
+    A subset of independent negatives is independent, so log N - L remains a bound if it was one.
 
     >>> _, where = uniform_subset(3)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.zeros((1, 9)), jnp.ones((1, 9), bool)
@@ -98,11 +98,11 @@ def uniform_subset(num: int) -> NegativeSampler:
 
 
 def with_zero() -> NegativeSampler:
-    """Return a sampler of all negatives and one further candidate whose score is always 0.
+    """Return a sampler of all negatives and an additional candidate with a constant score of 0.
 
-    So the code of Quick-Thoughts (Logeswaran and Lee 2018) treats the own sentence, which it means
-    to leave out: it sets its score to 0 before the softmax, where only minus infinity leaves out.
-    That candidate is no draw from the data, so log N - L is no bound under any rule.
+    This reproduces the code of Quick-Thoughts (Logeswaran and Lee 2018), which intends to exclude
+    the anchor's own sentence but sets its score to 0 before the softmax instead of minus infinity.
+    The additional candidate is not a draw from the data, so log N - L is not a bound for any rule.
 
     >>> scores, where = with_zero()(
     ...     jax.random.key(0), jnp.ones(1), jnp.ones((1, 2)), jnp.ones((1, 2), bool)
@@ -112,7 +112,7 @@ def with_zero() -> NegativeSampler:
     """
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
-        counts = where.any(axis=-1, keepdims=True)  # an anchor without negatives is none
+        counts = where.any(axis=-1, keepdims=True)  # exclude anchors without negatives
         zero = jnp.zeros_like(negatives[:, :1])
         return jnp.concatenate([negatives, zero], -1), jnp.concatenate([where, counts], -1)
 
@@ -120,11 +120,11 @@ def with_zero() -> NegativeSampler:
 
 
 def uniform_draws(num: int) -> NegativeSampler:
-    """Return a sampler of `num` negatives with replacement: independent draws, repeats included.
+    """Return a sampler of `num` independent draws with replacement from the allowed negatives.
 
-    An anchor without an allowed negative gets none; one with fewer than `num` still gets `num`. Log
-    N - L is an estimate and no bound under any rule, for N counts repeats: of one allowed negative,
-    drawn often, it can exceed log 2.
+    Anchors without allowed negatives get none; all others get `num`, even with fewer allowed. N
+    counts repeats, so log N - L is an estimate for every rule: with one allowed negative that is
+    drawn many times, it can exceed log 2.
 
     The only allowed negative is drawn three times:
 
@@ -146,10 +146,10 @@ def uniform_draws(num: int) -> NegativeSampler:
 def draw_by_units(
     rng: Array, units: Int[Array, "m n"], num: int
 ) -> tuple[Int[Array, "m c"], Bool[Array, "m c"]]:
-    """Draw candidate ids with replacement, each row's in proportion to its units.
+    """Draw candidate ids with replacement, with probabilities proportional to each row's units.
 
-    Whole units, so that the running sum is exact and what has none is never drawn. False marks the
-    draws of a row that has no units at all. A row's units must sum to less than 2^31.
+    Units are integers, so their cumulative sum is exact and candidates with 0 units are never
+    drawn. The mask is False for rows whose units are all 0. Each row must sum to less than 2^31.
     """
     m, n = units.shape
     upto = jnp.cumsum(units, -1)
@@ -160,24 +160,24 @@ def draw_by_units(
 
 
 def check_num(name: str, num: int) -> None:
-    """Refuse a sampler of no negatives."""
+    """Raise UserError if a sampler is requested for fewer than 1 negative."""
     if num < 1:
-        raise UserError(f"{name} is asked for {num} negatives: ask for 1 or more")
+        raise UserError(f"{name} cannot draw {num} negatives: request 1 or more")
 
 
 def check_enough(name: str, num: int, negatives: Scores) -> None:
-    """Refuse a sampler that needs more negatives than there are candidates."""
+    """Raise UserError if a sampler needs more negatives than the number of candidates."""
     if num > negatives.shape[-1]:
         raise UserError(
-            f"{name} needs {num} negatives, but there are {negatives.shape[-1]} candidates: "
-            "ask for fewer, or make the batch larger"
+            f"{name} needs {num} negatives but got {negatives.shape[-1]} candidates: request fewer "
+            "negatives or use a larger batch"
         )
 
 
 def hardest(num: int) -> NegativeSampler:
     """Return a sampler of the `num` allowed negatives with the highest scores, hardest first.
 
-    Equal scores: the first candidate wins. A row that is allowed fewer keeps all of them.
+    Ties go to the first candidate. Rows with fewer allowed negatives keep all of them.
 
     >>> hardest(2)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.array([[3.0, 1.0, 9.0, 2.0]]),
@@ -195,11 +195,11 @@ def hardest(num: int) -> NegativeSampler:
 
 
 def _hardest(negatives, where, num):
-    """The highest scores in falling order, and which of them are allowed."""
+    """Return the highest scores in descending order and a mask of the allowed ones."""
     scores = jnp.where(where, negatives, -jnp.inf)
     _, ids = jax.lax.top_k(jax.lax.stop_gradient(scores), num)
     chosen = jnp.arange(num) < where.sum(-1, keepdims=True)
-    # A score of -inf ties with what is not allowed: only `where` says which is which.
+    # Allowed scores of -inf tie with masked ones; only `where` distinguishes them.
     chosen = chosen & jnp.take_along_axis(where, ids, -1)
     return jnp.take_along_axis(negatives, ids, -1), chosen
 
@@ -208,8 +208,8 @@ def semi_hard(margin: float | int) -> NegativeSampler:
     """Return a sampler of negatives less than the margin below the positive: s+ - margin < s < s+.
 
     In distances, d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4).
-    A row without such a negative falls back on one: the hardest of those below the positive, or, if
-    none is below, the lowest of all (Schroff's rule leaves this open).
+    A row without such a negative falls back to a single one: the hardest negative below the
+    positive, or else the lowest-scoring negative (the paper does not specify this case).
 
     The second row has nothing in the band (0, 1), the third nothing below its positive:
 
@@ -235,17 +235,17 @@ def semi_hard(margin: float | int) -> NegativeSampler:
 
 
 def _first_highest(scores):
-    """One True in each row."""
+    """Return a mask of the first maximum in each row."""
     return jnp.arange(scores.shape[-1]) == jnp.argmax(scores, -1, keepdims=True)
 
 
 def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
     """Return a sampler of the negatives between two percentiles of the row's allowed scores.
 
-    Of r allowed negatives in rising order those from floor(r low / 100) up to and without
-    ceil(r high / 100), at least one: (50, 100) is the harder half, and (50, 95) spares the hardest,
-    which are most often false negatives (Wu, Mosse, Zhuang, Yamins, Goodman 2021, section 3). All
-    that tie with either end count.
+    With r allowed negatives in ascending order, it selects ranks floor(r low / 100) up to but not
+    including ceil(r high / 100), and at least one: (50, 100) is the harder half, and (50, 95) omits
+    the hardest, which are most often false negatives (Wu, Mosse, Zhuang, Yamins, Goodman 2021,
+    section 3). Ties with either end are included.
 
     >>> choose = percentile_ring(25, 75)
     >>> scores, where = jnp.array([[4.0, 1.0, 3.0, 2.0]]), jnp.ones((1, 4), bool)
@@ -254,13 +254,13 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
     """
     if not 0 <= low < high <= 100:
         raise UserError(
-            f"the ring goes from percentile {low} to {high}: percentiles rise between 0 and 100"
+            f"percentiles of the ring are {low} and {high}: give 0 <= low < high <= 100"
         )
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("percentile_ring", 1, negatives)
         scores = jnp.where(where, negatives.astype(jnp.float32), jnp.inf)
-        # The ranks for any number allowed, on the host: float32 would round 30 % of 10 up to 4.
+        # Ranks for each possible count, in float64: float32 would round 30 % of 10 up to 4.
         num = np.arange(negatives.shape[-1] + 1)
         ranks = np.stack([np.floor(num * low / 100), np.ceil(num * high / 100) - 1])
         ends = jnp.asarray(ranks.clip(0), jnp.int32)[:, where.sum(-1)]
@@ -271,11 +271,11 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
 
 
 def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array, "r m"]:
-    """Return of each row the number that has so many below it, for each of some ranks.
+    """Return the values of each row at the given 0-based ranks in ascending order.
 
-    The bits of a float, its sign's effect undone, rise with it: they are settled one by one, with a
-    count of the row for each. A CPU sorts rows of a thousand in ten times as long. NaN counts as
-    the highest. No gradient.
+    Floats are mapped to integers of the same order, whose bits are then determined one by one by
+    counting smaller entries. On a CPU this is ten times faster than sorting rows of a thousand. NaN
+    counts as the highest value. The result is constant to gradients.
 
     >>> nth_lowest(jnp.array([[3.0, -1.0, 2.0, 2.0]]), jnp.array([[0], [2], [3]])).ravel()
     Array([-1.,  2.,  3.], dtype=float32)
@@ -301,10 +301,10 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
     s_new = a s_i + (1 - a) s_j,  i and j two of the `num_hardest`, a uniform in (0, 1)
 
     (Kalantidis et al. 2020, MoCHi, eq. 4). Scores are linear in the keys, so a mixture of scores is
-    the score of the mixed key. Differs from the paper, which stretches the mixed key back to unit
-    length (`mix_keys` does), and also mixes keys with the query: neither is known from scores.
+    the score of the mixed key. Unlike the paper, mixed keys are not rescaled to unit length (see
+    `mix_keys`) and keys are not mixed with the query, because both need more than the scores.
 
-    A row with one allowed negative repeats it; a row with none has no mixtures.
+    A row with one allowed negative repeats it; a row without any gets no mixtures.
 
     >>> scores, where = mixed(2, 3)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.array([[1.0, 5.0, 6.0]]), jnp.ones((1, 3), bool)
@@ -323,7 +323,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
         mixtures = fraction * jnp.take_along_axis(scores, one, -1)
         mixtures += (1 - fraction) * jnp.take_along_axis(scores, other, -1)
         real = jnp.broadcast_to(exists[:, :1], mixtures.shape)
-        # The masked may be NaN and stay masked; the mixtures are made of real ones alone.
+        # Masked scores may be NaN and remain masked; mixtures use allowed scores only.
         scores = jnp.concatenate([negatives.astype(jnp.float32), mixtures], -1)
         return scores, jnp.concatenate([where, real], -1)
 
@@ -331,12 +331,12 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
 
 
 def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[Array, "m c d"]:
-    """Return mixtures of pairs of each anchor's s keys, stretched to unit length.
+    """Return mixtures of pairs of each anchor's s keys, rescaled to unit length.
 
         z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4)
 
-    for keys that were gathered, such as the hardest of a queue. Returns (m, num_mixed, d); opposite
-    keys that cancel give a mixture near zero, never NaN.
+    The keys must be gathered first, for example the hardest keys of a queue. The result has shape
+    (m, num_mixed, d); opposite keys that cancel give a mixture near zero, never NaN.
 
     >>> keys = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])
     >>> mixtures = mix_keys(jax.random.key(0), keys, 5)
@@ -346,7 +346,7 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
     check_num("mix_keys", num_mixed)
     m, s, _ = keys.shape
     if s == 0:
-        raise UserError("mix_keys got no keys to mix: give each anchor at least one")
+        raise UserError("mix_keys got no keys: pass at least one per anchor")
     one, other, fraction = _pairs(rng, jnp.full((m,), s, jnp.int32), num_mixed)
     wide = keys.astype(jnp.float32)
     y = fraction[..., None] * jnp.take_along_axis(wide, one[..., None], 1)
@@ -358,7 +358,7 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
 def _pairs(
     rng: Array, num_keys: Int[Array, " m"], num: int
 ) -> tuple[Int[Array, "m c"], Int[Array, "m c"], Float[Array, "m c"]]:
-    """Uniform pairs i != j below each row's number of keys, and a uniform fraction of the first."""
+    """Return uniform pairs i != j below each row's number of keys, and the share of i."""
     shape = (num_keys.shape[0], num)
     first, step, fractions = jax.random.split(rng, 3)
     most = jnp.maximum(num_keys, 1)[:, None]
@@ -368,20 +368,20 @@ def _pairs(
     return one, (one + 1 + further) % most, fraction
 
 
-#: What the gradient sees of the proposal.
+#: How gradients propagate into the proposal.
 GradientMode: TypeAlias = Literal["through", "stopped", "fixed"]
 
 
 class Proposal(NamedTuple):
-    """Draws from q, and log q of all classes; one distribution (v,) or one for each anchor."""
+    """Draws from q, and log q of all classes; one distribution (v,) or one per anchor (m, v)."""
 
     ids: Int[Array, "*m c"]
     log_q: Float[Array, "*m c"]
-    """Of the drawn; -inf, as all of the row, where nothing could be drawn."""
+    """Log q of the draws; -inf for rows without classes that can be drawn."""
     table: Float[Array, "*m v"]
 
     def log_q_of(self, ids: Int[Array, "..."]) -> Float[Array, "..."]:
-        """Of any classes, such as the positives (m,); the mode holds for them too.
+        """Return log q of any classes, such as the positives (m,), with the same gradient mode.
 
         >>> propose(jax.random.key(0), jnp.zeros(4), 2, "fixed").log_q_of(jnp.array([3, 1, 0]))
         Array([-1.3862944, -1.3862944, -1.3862944], dtype=float32)
@@ -399,23 +399,26 @@ def propose(
     mode: GradientMode,
     where: Bool[Array, "*m v"] | None = None,
 ) -> Proposal:
-    """Draw classes with replacement from q = softmax(logits), with log q.
+    """Draw classes with replacement from q = softmax(logits), and return their log q.
 
-    What becomes of noise-contrastive estimation with noise q = p_theta, the model itself:
+    The mode determines the gradient of noise-contrastive estimation if the noise q is the model:
 
-        fixed    q does not depend on what is trained, or it is an error: consistent
-        stopped  q follows the model, and the gradient does not see it: k / (k + 1) times the
-                 likelihood's gradient, consistent (self-contrastive estimation, Goodfellow 2015)
-        through  the gradient flows into log q too: the objective is constant, nothing is learned
+        fixed    q must not depend on trained parameters (differentiation raises): consistent
+        stopped  q follows the model without a gradient: k / (k + 1) times the gradient of the
+                 likelihood, consistent (self-contrastive estimation, Goodfellow 2015)
+        through  log q is differentiated: the objective is constant, and nothing is learned
 
-    A proposal with parameters of its own learns through its own loss, or, with "through", from
-    this one. The draws themselves have no gradient.
+    A proposal with separate parameters learns through a separate loss or, with "through", from the
+    loss that uses it. The draws themselves are constant to gradients.
 
-    Probabilities are drawn in steps of 2^-30: what is rarer than half a step is never drawn.
+    Probabilities are rounded to multiples of 2^-30, so classes below half of that are never drawn.
 
     Args:
-      logits: (v,) for all anchors, or (m, v); unnormalised log q.
-      where: classes that may be drawn. The others may be NaN, have log q = -inf, and no gradient.
+      logits: unnormalised log q, (v,) for all anchors or (m, v).
+      num: number of draws, per anchor if there is one distribution per anchor.
+      mode: "fixed", "stopped" or "through".
+      where: mask of the classes that may be drawn. Masked logits may be NaN, have log q = -inf and
+        zero gradient.
 
     >>> proposal = propose(jax.random.key(0), jnp.array([-jnp.inf, 0.0]), 3, "stopped")
     >>> proposal.ids, proposal.log_q
@@ -423,9 +426,9 @@ def propose(
     """
     check_num("propose", num)
     if mode not in ("through", "stopped", "fixed"):
-        raise UserError(f'the proposal\'s mode is {mode!r}: choose "through", "stopped" or "fixed"')
+        raise UserError(f'the proposal mode is {mode!r}: choose "through", "stopped" or "fixed"')
     if logits.shape[-1] == 0:
-        raise UserError("the proposal has no classes: give logits of one or more")
+        raise UserError("logits have no classes: pass logits of at least one class")
     if mode == "fixed":
         logits = _fixed(logits)
     elif mode == "stopped":
@@ -433,7 +436,7 @@ def propose(
     if where is not None:
         logits = jnp.where(where, logits, -jnp.inf)
     logits = logits.astype(jnp.float32)
-    some = (logits > -jnp.inf).any(-1, keepdims=True)  # else -inf throughout, not NaN
+    some = (logits > -jnp.inf).any(-1, keepdims=True)  # rows without any get -inf, not NaN
     log_p = jax.nn.log_softmax(jnp.where(some, logits, 0.0))
     table = jnp.where(some, log_p, -jnp.inf)
     rows = jnp.atleast_2d(jax.lax.stop_gradient(table))
@@ -451,23 +454,24 @@ def _fixed(logits):
 @_fixed.defjvp
 def _differentiated(primals, tangents):
     raise UserError(
-        'the logits of a "fixed" proposal depend on what is being trained: hold them apart from '
-        'the parameters, or choose "stopped"'
+        'the logits of a "fixed" proposal depend on trained parameters: compute them from '
+        'constants, or choose "stopped"'
     )
 
 
 def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> NegativeSampler:
-    """Return a sampler of `num` negatives drawn by their scores, corrected for it.
+    """Return a sampler of `num` negatives drawn by their scores, with importance correction.
 
-    q_j proportional to exp(sharpness s_j) over the r allowed negatives; what comes back is
-    s_j - log(r q_j), so that the sum of exponentials has the mean of `num` uniform draws, with a
-    variance that falls as q nears exp(s). With sharpness 1 every draw equals log mean_j exp(s_j):
-    InfoNCE over all allowed negatives, at N = num + 1. With sharpness 0 it is uniform_draws.
+    q_j is proportional to exp(sharpness s_j) over the r allowed negatives. The returned scores are
+    s_j - log(r q_j), so the sum of their exponentials has the same mean as with `num` uniform
+    draws, and its variance decreases as q approaches exp(s). With sharpness 1 every draw equals
+    log mean_j exp(s_j), which is InfoNCE over all allowed negatives at N = num + 1; sharpness 0 is
+    `uniform_draws`.
 
-    The positive, which is not drawn, is not corrected: a self-normalised importance estimate, whose
-    bias falls with num. The negatives depend on the anchor: log N - L is an estimate. N counts
-    draws, repeats included, and accuracies are of corrected scores: with sharpness 1, of whether
-    the positive is above log mean_j exp(s_j), and not of whether it beats negatives.
+    The positive is not drawn and not corrected, so this is a self-normalised importance estimate
+    whose bias decreases with num. The negatives depend on the anchor, so log N - L is an estimate.
+    N counts draws including repeats. Accuracies compare corrected scores: with sharpness 1, the
+    positive is compared with log mean_j exp(s_j) instead of with single negatives.
 
     >>> scores, where = jnp.log(jnp.array([[1.0, 5.0]])), jnp.ones((1, 2), bool)
     >>> scores, _ = proposed(2, "stopped")(jax.random.key(0), jnp.zeros(1), scores, where)
@@ -491,14 +495,14 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
 
 
 class SamplerEntry(NamedTuple):
-    """A sampler that configs may name."""
+    """A sampler that can be selected in a config."""
 
     make: Callable[..., NegativeSampler]
     options: tuple[str, ...]
-    """Options of a config's `negatives` that are the arguments of `make`, in order."""
+    """Keys of the config's `negatives` that give the arguments of `make`, in order."""
 
 
-#: Samplers by the word that configs have for them.
+#: Samplers by their name in configs.
 SAMPLERS = {
     "uniform": SamplerEntry(uniform_subset, ("num_sampled",)),
     "hardest": SamplerEntry(hardest, ("num_sampled",)),

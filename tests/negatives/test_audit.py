@@ -281,7 +281,7 @@ SAMPLER = {"draw": lambda rng: jnp.arange(3), "q": np.ones(3), "targets": np.arr
     ({"positions": [windows(2, 4)], "labels": [None, None]}, "labels has 2 batches"),
     ({"positions": windows(0, 4)}, "positions are empty"),
     ({"positions": Position(*(np.zeros(2, int),) * 4)}, "two latents at one place"),
-    ({"choose": hardest(9)}, "hardest needs 9 negatives, but there are 8"),
+    ({"choose": hardest(9)}, "hardest needs 9 negatives but got 8"),
     ({"q": np.array([0.5, -0.5])}, "finite, 0 or more"),
     ({"q": np.ones(2)}, "2 classes .* ids 0 to 1"),
     ({"targets": np.array([7])}, "targets .*got 7 to 7"),

@@ -75,10 +75,10 @@ def test_smallest_window_equals_counting(target, budget):
 
 def test_unattainable_budget_is_reported():
     same = np.exp(-np.arange(128) / 6)
-    with pytest.raises(UserError, match=r"0\.543 is attainable, with a window of 18"):
+    with pytest.raises(UserError, match=r"0\.543, .* window of 18"):
         negatives.exclusion_window(same, 64, 90, 0.01)
     assert negatives.exclusion_window(same, 64, 90, 0.544).width == 18
-    with pytest.raises(UserError, match="no 128 candidates besides the target"):
+    with pytest.raises(UserError, match="128 candidates"):
         negatives.exclusion_window(same, 64, 128, 0.01)
 
 
@@ -109,8 +109,8 @@ ONES = np.ones(4)
     (lambda: negatives.exclude_window(ONES, 0, -1, 1), "width is -1"),
     (lambda: negatives.exclude_window(1.5 * ONES, 0, 0, 1), "same must hold probabilities"),
     (lambda: negatives.exclude_window(np.nan * ONES, 0, 0, 1), "same must hold probabilities"),
-    (lambda: negatives.compare_pool(0, 8, 4, 0.1), "give 1 or more"),
-    (lambda: negatives.compare_pool(8, 8, 0, 0.1), "give 1 or more"),
+    (lambda: negatives.compare_pool(0, 8, 4, 0.1), "batch_size is 0"),
+    (lambda: negatives.compare_pool(8, 8, 0, 0.1), "width is 0"),
     (lambda: hit_rate(float("nan"), 3), "in one draw is"),
     (lambda: hit_rate(np.array([0.5, 2.0]), 3), "in one draw is"),
     (lambda: hit_rate(-0.1, 3), "in one draw is"),
@@ -167,7 +167,7 @@ def test_anchors_without_negatives_are_excluded():
     assert negatives.mean_hit_rate(fractions, 3) == negatives.mean_hit_rate(fractions[::2], 3)
     assert negatives.min_negatives_for(fractions, 0.6) == 18
     for ask in (negatives.mean_hit_rate, negatives.min_negatives_for):
-        with pytest.raises(UserError, match="of 1 anchors none has negatives"):
+        with pytest.raises(UserError, match="none of the 1 anchors"):
             ask(fractions[1:2], 1 if ask is negatives.mean_hit_rate else 0.5)
 
 
