@@ -1,11 +1,11 @@
-"""Who is contrasted with whom: rules over positions, samplers, noise, closed forms.
+"""Selection of negatives: rules over positions, samplers, noise distributions, closed forms.
 
-Shapes that do not match and impossible numbers, such as a probability of 2, raise `UserError`,
-which names the argument; traced numbers are not checked.
+Mismatched shapes and invalid numbers, such as a probability of 2, raise `UserError` with the name
+of the argument; traced values are not checked.
 
-Results are float32 and int32, whatever dtype comes in and whether `jax_enable_x64` is set or not.
-Two kinds of results have another dtype: scores and keys that are selected keep theirs, and closed
-forms and noise distributions, which are made on the host, are float64.
+Results are float32 and int32 for all input dtypes, with or without `jax_enable_x64`, with two
+exceptions: selected scores and keys keep their dtype, and closed forms and noise distributions,
+which are computed on the host, are float64.
 """
 
 from cpc.negatives.audit import Audit as Audit

@@ -1,10 +1,10 @@
-"""Noise distributions over classes, draws from them, and how often a class is in a sample.
+"""Noise distributions over classes, draws from them, and expected counts of classes in a sample.
 
-Probabilities are float64 on the host, one entry a class, and may hold zeros: such classes are never
-drawn. `alias_table` makes them ready to draw from, in a time that does not depend on their number.
+Probabilities are float64 on the host, with one entry per class; classes with probability 0 are
+never drawn. `alias_table` prepares a distribution for draws in constant time per draw.
 
-Removing accidental hits (`where & ~hits`) and drawing without replacement are two switches. NCE and
-its ranking form are derived with hits kept; sampled softmax and retrieval remove them.
+Removing accidental hits (`where & ~hits`) and drawing without replacement are independent choices.
+The derivations of NCE and ranking NCE keep hits; sampled softmax and retrieval remove them.
 """
 
 import math
@@ -21,29 +21,29 @@ from cpc.types import ArrayLike, UserError
 
 
 def probabilities(weights: Num[ArrayLike, "..."]) -> Float64[np.ndarray, " n"]:
-    """Any weights, normalised: q_i = w_i / sum_j w_j.
+    """Normalise weights to probabilities: q_i = w_i / sum_j w_j.
 
     >>> probabilities(np.array([1, 3]))
     array([0.25, 0.75])
     """
     w = np.asarray(weights, np.float64)
     if w.ndim != 1 or not w.size:
-        raise UserError(f"weights have shape {w.shape}: give one number a class")
+        raise UserError(f"weights have shape {w.shape}: give one number per class")
     wrong = ~(np.isfinite(w) & (w >= 0))
     if wrong.any():
-        place = int(wrong.argmax())
+        index = int(wrong.argmax())
         raise UserError(
-            f"the weight of class {place} is {w[place]}: weights must be finite, 0 or more"
+            f"the weight of class {index} is {w[index]}: weights must be finite, 0 or more"
         )
     highest = w.max()
     if highest == 0:
-        raise UserError("all weights are 0: at least one class must be possible")
-    w = w / highest  # their sum neither overflows nor underflows
+        raise UserError("all weights are 0: give at least one class a positive weight")
+    w = w / highest  # so that the sum neither overflows nor underflows
     return w / w.sum()
 
 
 def uniform(num_classes: int) -> Float64[np.ndarray, " n"]:
-    """Every class alike: q_i = 1 / n.
+    """Return the uniform distribution: q_i = 1 / n.
 
     >>> uniform(4)
     array([0.25, 0.25, 0.25, 0.25])
@@ -52,10 +52,10 @@ def uniform(num_classes: int) -> Float64[np.ndarray, " n"]:
 
 
 def unigram(counts: Num[ArrayLike, "..."], alpha: float | int = 0.75) -> Float64[np.ndarray, " n"]:
-    """Smoothed frequencies: q_i = f_i^alpha / sum_j f_j^alpha.
+    """Return smoothed frequencies: q_i = f_i^alpha / sum_j f_j^alpha.
 
-    alpha 1 is the corpus, 0 is uniform, 0.75 is word2vec's (Mikolov et al. 2013). A class that was
-    never seen is never drawn, at any alpha.
+    alpha 1 gives the corpus frequencies, 0 the uniform distribution, and 0.75 the noise of word2vec
+    (Mikolov et al. 2013). Classes with count 0 have probability 0 for every alpha.
 
     >>> unigram(np.array([16, 1, 1, 0]), 0.5)
     array([0.66666667, 0.16666667, 0.16666667, 0.        ])
@@ -71,7 +71,7 @@ def unigram(counts: Num[ArrayLike, "..."], alpha: float | int = 0.75) -> Float64
 
 
 def log_uniform(num_classes: int) -> Float64[np.ndarray, " n"]:
-    """Zipfian noise over classes sorted by falling frequency (TensorFlow's candidate sampler).
+    """Return Zipfian noise over classes sorted by descending frequency, as in TensorFlow.
 
     q_i = log((i + 2) / (i + 1)) / log(n + 1)
 
@@ -84,10 +84,10 @@ def log_uniform(num_classes: int) -> Float64[np.ndarray, " n"]:
 def expected_count(
     q: float | Float[np.ndarray, "..."], num_draws: int, *, unique: bool
 ) -> float | Float[np.ndarray, "..."]:
-    """Expected count Q of a class in a sample: what sampled losses subtract the log of.
+    """Return the expected count Q of a class in a sample, whose log sampled losses subtract.
 
-    With replacement Q = K q. Without it, drawing until enough distinct classes are there has taken
-    some number of tries (`draw_unique` says how many), and Q = 1 - (1 - q)^tries.
+    With replacement, Q = K q. Without replacement, Q = 1 - (1 - q)^tries, where `num_draws` is the
+    number of tries returned by `draw_unique`.
 
     >>> expected_count(np.array([0.5, 0.0]), 3, unique=True)
     array([0.875, 0.   ])
@@ -104,23 +104,24 @@ def solve_alpha(
     low: float | int = 0.0,
     high: float | int = 1.0,
 ) -> float:
-    """The alpha at which `unigram` gives the minority classes a wanted mass.
+    """Return the alpha at which `unigram` gives the minority classes a target mass.
 
     M(alpha) = sum of q over the minority,  dM/dalpha = M (E_minority ln f - E ln f) <= 0
 
-    for classes that are rarer than all others, so that bisection finds the one solution.
+    if the minority classes are rarer than all others, so bisection finds the unique solution.
 
     Args:
-      counts: f, of every class.
-      minority: their indices, or a mask.
-      target: M, the fraction of draws that they shall get.
+      counts: f, the count of each class.
+      minority: indices or mask of the minority classes.
+      target: M, the fraction of draws from the minority.
       low, high: the range of alpha.
 
     Raises:
-      UserError: no alpha of the range gives that mass (the sentence says which masses there are);
-        a minority that is empty, everything, or not the rarest; as `unigram`.
+      UserError: if no alpha in the range gives the target (the message contains the attainable
+        masses), if the minority is empty, contains all classes or is not the rarest, or for the
+        errors of `unigram`.
 
-    Counts 9 and 1: the rare class has 1 / (1 + 9^alpha), which is a quarter at alpha 0.5.
+    With counts 9 and 1, the rare class has mass 1 / (1 + 9^alpha), which is 1/4 at alpha 0.5:
 
     >>> round(solve_alpha(np.array([9, 1]), np.array([1]), 0.25), 9)
     0.5
@@ -129,21 +130,21 @@ def solve_alpha(
     rare = np.zeros(counts.shape, bool)
     rare[minority] = True
     if rare.all() or not rare.any():
-        raise UserError(f"the minority has {rare.sum()} of {rare.size} classes: name some, not all")
+        raise UserError(f"the minority has {rare.sum()} of {rare.size} classes: pass some, not all")
     if counts[rare].max() > counts[~rare].min():
         raise UserError(
             f"a minority class has count {counts[rare].max()} and another class only "
-            f"{counts[~rare].min()}: the minority must be the rarest classes"
+            f"{counts[~rare].min()}: pass the rarest classes as the minority"
         )
 
     def mass(alpha):
         return float(unigram(counts, alpha)[rare].sum())
 
     least, most = mass(high), mass(low)
-    slack = 1e-12 * target  # the ends themselves are attainable
+    slack = 1e-12 * target  # so that both ends of the range are attainable
     if not least - slack <= target <= most + slack:
         raise UserError(
-            f"a minority mass of {target} is out of reach: alpha from {low} to {high} gives "
+            f"a minority mass of {target} is out of reach: alpha from {low} to {high} allows "
             f"{least:.4g} to {most:.4g}"
         )
     for _ in range(60):
@@ -155,7 +156,9 @@ def solve_alpha(
 def accidental_hits(
     targets: Int[ArrayLike, "m ..."], candidates: Int[ArrayLike, "... n"]
 ) -> Bool[Array, "m n"]:
-    """Which candidates (n,) or (m, n) carry the id of a target, (m,) or (m, t), of the anchor.
+    """Return a mask of the candidates whose id equals a target of the anchor.
+
+    Candidates have shape (n,) or (m, n), and targets (m,) or (m, t).
 
     >>> accidental_hits(jnp.array([3, 5]), jnp.array([3, 5, 3, 2]))
     Array([[ True, False,  True, False],
@@ -165,7 +168,7 @@ def accidental_hits(
     if targets.ndim > 2 or not fits:
         raise UserError(
             f"targets of shape {targets.shape} and candidates of shape {candidates.shape} do not "
-            "fit: give (m,) or (m, t) targets and (n,) or (m, n) candidates"
+            "fit: pass (m,) or (m, t) targets and (n,) or (m, n) candidates"
         )
     targets = jnp.reshape(targets, (len(targets), -1, 1))
     return (targets == jnp.atleast_2d(candidates)[:, None]).any(1)
@@ -174,18 +177,21 @@ def accidental_hits(
 def hit_rate(
     density: float | int | Float[np.ndarray, "..."], num_draws: int
 ) -> float | Float[np.ndarray, "..."]:
-    """Chance that independent draws hold at least one item of a kind.
+    """Return the probability that K independent draws include at least one item of a kind.
 
     P = 1 - (1 - rho)^K
 
-    rho is the fraction of hard negatives in a pool, the probability of a class, or 1 / n for one
-    latent among n: drawing 128 of 8 x 127 latents finds the positive for an eighth of the anchors.
+    rho is the probability of the kind in one draw: the fraction of hard negatives in a pool, the
+    probability of a class, or 1 / n for one latent among n. For example, 128 draws from 8 x 127
+    latents include the positive for an eighth of the anchors.
 
     >>> round(float(hit_rate(1 / (8 * 127), 128)), 4)
     0.1184
     """
     if not np.all((np.asarray(density) >= 0) & (np.asarray(density) <= 1)):
-        raise UserError(f"the chance of a hit in one draw is {density}: it must be from 0 to 1")
+        raise UserError(
+            f"the probability of a hit in one draw is {density}: it must be from 0 to 1"
+        )
     if num_draws < 0:
         raise UserError(f"num_draws is {num_draws}: it must be 0 or more")
     with np.errstate(divide="ignore", invalid="ignore"):  # log 0, and 0 log 0
@@ -194,41 +200,42 @@ def hit_rate(
 
 
 class AliasTable(NamedTuple):
-    """Columns of equal mass, each shared by at most two classes (Walker 1977)."""
+    """An alias table: columns of equal mass, each shared by at most two classes (Walker 1977)."""
 
     threshold: Float[ArrayLike, " n"]
-    """The part of column i that is class i's own; float64 as built, so that the table is exact."""
+    """Share of column i that belongs to class i; float64 as built, so that the table is exact."""
     alias: Int[ArrayLike, " n"]
-    """The class that has the rest of column i."""
+    """Class that the rest of column i belongs to."""
 
 
 def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
-    """The table of q = weights / sum, made on the host: a tenth of a second a million classes.
+    """Build the alias table of q = weights / sum on the host, in 0.1 s per million classes.
 
-    Classes with n q >= 1 fill up the columns of the others, both in their given order. Sums of what
-    the light columns lack and of what the heavy ones can spare say who fills which, as in the sweep
-    of Huebschle-Schneider and Sanders (2022), so that no loop over classes is needed.
+    Heavy classes (n q >= 1) fill the columns of light ones, both in their given order. Cumulative
+    sums of the missing mass in light columns and of the excess mass in heavy ones determine the
+    assignment, as in the sweep of Huebschle-Schneider and Sanders (2022), without a loop over
+    classes.
 
-    Class 0 has half of its own column, a quarter of all; class 1 has the rest:
+    Class 0 has half of column 0, a quarter of the total mass; class 1 has the rest:
 
     >>> alias_table(np.array([1, 3]))
     AliasTable(threshold=array([0.5, 1. ]), alias=array([1, 1], dtype=int32))
     """
     mass = probabilities(weights)
     mass *= mass.size  # 1 on average
-    is_heavy = mass >= min(1.0, mass.max())  # below 1 by rounding alone, if all are equal
+    is_heavy = mass >= min(1.0, mass.max())  # equal masses may be rounded below 1
     light, heavy = np.flatnonzero(~is_heavy), np.flatnonzero(is_heavy)
-    # Sums of a million numbers, whose differences count: every further digit helps.
+    # Differences of long cumulative sums matter, so use the highest available precision.
     lacking, spare = (
         np.cumsum(part.clip(0.0), dtype=np.longdouble)
         for part in (1 - mass[light], mass[heavy] - 1)
     )
     threshold, alias = mass.copy(), np.arange(mass.size, dtype=np.int32)
-    # A light column is filled by the first heavy class that is not yet overdrawn ...
+    # A light column is filled by the first heavy class with remaining excess mass ...
     before = np.append(np.longdouble(0), lacking)[:-1]
     giver = np.searchsorted(spare, before, side="left")
     alias[light] = heavy[np.minimum(giver, heavy.size - 1)]
-    # ... which then may be: the next heavy class makes up for what it cannot spare.
+    # ... which may then be overdrawn: the next heavy class fills its column.
     last = np.searchsorted(lacking, spare, side="right")
     overdrawn = np.flatnonzero((last < light.size) & (np.arange(heavy.size) < heavy.size - 1))
     threshold[heavy] = 1.0
@@ -240,13 +247,12 @@ def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
 def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int32[Array, "..."]:
     """Return independent draws of classes, O(1) each; runs under jit with a fixed shape.
 
-    A column at random, then its own class with probability `threshold`, else its alias. Both come
-    from one number of 64 bits: times the number of columns, its whole part is the column, and the
-    next 32 bits are compared with the threshold.
+    Picks a random column, then its own class with probability `threshold` or else its alias. Both
+    come from one 64-bit number multiplied by the number of columns: the integer part is the column,
+    and the next 32 bits are compared with the threshold.
 
-    On the device thresholds are float32. That moves at most 1e-7 of the mass of a column to its
-    other class (of all draws, one in ten million), and a class with threshold 0 and no alias of its
-    own stays impossible.
+    Thresholds are float32 on the device, which moves at most 1e-7 of a column's mass to the other
+    class (one in ten million draws). Classes of probability 0 are still never drawn.
 
     >>> draw(jax.random.key(0), alias_table(np.array([0.0, 2.0, 0.0])), (2, 3))
     Array([[1, 1, 1],
@@ -258,14 +264,14 @@ def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int3
     fraction = high * jnp.uint32(num_columns) + carry
     column = (_high_product(high, num_columns) + (fraction < carry)).astype(jnp.int32)
     threshold = jnp.asarray(table.threshold, jnp.float32)[column]
-    # 2^32 - 2^8 is the greatest float32 that is a uint32. Where the threshold is 1 the alias is the
-    # class itself, so nothing is lost there.
+    # 2^32 - 2^8 is the largest float32 that fits uint32. This clipping is exact: if the threshold
+    # is 1, the alias is the class itself.
     bits = jnp.minimum(threshold * 2.0**32, 2.0**32 - 2.0**8).astype(jnp.uint32)
     return jnp.where(fraction < bits, column, jnp.asarray(table.alias)[column]).astype(jnp.int32)
 
 
 def _two_words(rng, shape) -> Any:
-    """Two arrays of 32 random bits: both halves of a Threefry block, where jax.random takes one."""
+    """Return two arrays of 32-bit words: both halves of a Threefry block."""
     if "threefry" not in str(jax.random.key_impl(rng)):
         return jax.random.bits(rng, (2, *shape), jnp.uint32)
     count = jnp.arange(2 * math.prod(shape), dtype=jnp.uint32)
@@ -273,7 +279,7 @@ def _two_words(rng, shape) -> Any:
 
 
 def _high_product(x, factor: int) -> Any:
-    """The upper 32 bits of the product of uint32 and a number below 2^32."""
+    """Return the upper 32 bits of the product of a uint32 array and a factor below 2^32."""
     high, low = jnp.uint32(factor >> 16), jnp.uint32(factor & 0xFFFF)
     x_high, x_low = x >> 16, x & 0xFFFF
     middle, other = x_low * high, x_high * low
@@ -284,14 +290,14 @@ def _high_product(x, factor: int) -> Any:
 def draw_unique(
     rng: Key[Array, ""], table: AliasTable, num: int
 ) -> tuple[Int32[Array, " num"], Int32[Array, ""]]:
-    """Return distinct classes, in the order drawn, and how many draws with repeats that took.
+    """Return `num` distinct classes in the order drawn, and the number of draws with repeats.
 
-    Classes are drawn until so many distinct ones are there, as by TensorFlow's unique candidate
-    samplers; `expected_count` of the number of draws is how often a class is in such a sample.
+    Classes are drawn until `num` distinct ones are found, as in TensorFlow's unique candidate
+    samplers. Pass the number of draws to `expected_count` to get a class's expected count.
 
     Raises:
-      UserError: fewer classes are possible than asked for; where the table is traced, ids of -1
-        stand for those that are missing.
+      UserError: if fewer than `num` classes have positive probability. If the table is traced, the
+        missing ids are -1 instead.
 
     >>> ids, num_draws = draw_unique(jax.random.key(0), alias_table(np.array([0.0, 2.0, 3.0])), 2)
     >>> sorted(ids.tolist()), int(num_draws) >= 2
@@ -301,14 +307,16 @@ def draw_unique(
     threshold, alias = (jnp.asarray(x) for x in table)
     possible = (threshold > 0).at[alias].max(threshold < 1).sum(dtype=jnp.int32)
     if num > n or (not isinstance(possible, Tracer) and num > possible):
-        raise UserError(f"{num} distinct classes are asked for, but only {possible} can be drawn")
-    size = max(num, 1)  # draws of a turn
+        raise UserError(
+            f"{num} distinct classes were requested, but only {possible} can be drawn: draw fewer"
+        )
+    size = max(num, 1)  # draws per iteration
 
     def turn(carry):
         ids, found, num_draws, first = carry
         classes = draw(jax.random.fold_in(rng, num_draws), table, (size,))
         when = num_draws + jnp.arange(size, dtype=jnp.int32)
-        first = first.at[classes].min(when)  # the draw that a class was first seen at
+        first = first.at[classes].min(when)  # index of each class's first draw
         place = found + jnp.cumsum(first[classes] == when, dtype=jnp.int32) - 1
         is_new = (first[classes] == when) & (place < num)
         ids = ids.at[jnp.where(is_new, place, num)].set(classes, mode="drop")
