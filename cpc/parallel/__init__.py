@@ -1,6 +1,6 @@
-"""The loss of a batch that many devices share: the same numbers as on one device.
+"""The loss of a batch that is sharded over devices, equal to the loss on one device.
 
-Impossible arguments raise `UserError`, which names them and a way out.
+Invalid arguments raise `UserError` with the name of the argument and a fix.
 """
 
 from cpc.parallel.reducer import gathered_losses as gathered_losses

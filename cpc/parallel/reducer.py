@@ -1,13 +1,14 @@
-"""The loss of a batch over devices: all keys on every device, or keys that travel in a ring.
+"""The loss of a batch sharded over devices, with keys gathered on each device or sent in a ring.
 
-Left to the compiler, the scan over blocks of anchors adds up the gradients of the keys over the
-devices once a block. Here each device scores its own anchors, and they are added up once.
+If the partitioning is left to the compiler, the scan over blocks of anchors sums the gradients of
+the keys over the devices once per block. Here each device scores its own anchors, and the gradients
+are summed once.
 
-In the ring, the shards of the keys go round: at each of p steps a device scores its anchors against
-the shard that it holds, while the next one is on its way. Of an anchor's row only what
-`cpc.losses.tiles` collects is kept; the backward pass sends the keys round again and computes the
-scores again, and the gradients of the keys travel with them until they are home. A device holds
-O(n d / p) of keys, one tile of scores, and one number for each of its anchors and each sequence.
+In the ring, each of p steps scores a device's anchors against the shard of keys that it holds while
+the next shard is being transferred. Only the statistics of `cpc.losses.tiles` are kept per anchor.
+The backward pass sends the keys around the ring again and recomputes the scores; the gradients of
+the keys travel with them until they are back on their own device. A device holds O(n d / p) keys,
+one tile of scores, and one number for each of its anchors and each sequence.
 """
 
 import functools
@@ -39,25 +40,24 @@ from cpc.losses.tiles import (
 )
 from cpc.types import UserError
 
-#: What the gradients of gathered keys may take of a device's memory.
+#: Maximum size on a device of gathered keys and their gradients.
 GATHERED_BYTES = 2**28
 
 
 def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
-    """A function like `summed_losses`, of a batch split over the axis of a mesh.
+    """Return a version of `summed_losses` for a batch that is split over a mesh axis.
 
-    Losses, scores and gradients are those of one device to float32 rounding, for any rule over
-    positions. Keys begin with the latents of the anchors, in their order; positives are among
-    these. Negatives that are drawn (`choose`) leave the work to the compiler, so that the draws do
-    not depend on the devices.
+    Losses, scores and gradients equal the results on one device up to float32 rounding, for any
+    rule over positions. The keys start with the latents of the anchors, in the same order, and
+    include all positives. If negatives are sampled (`choose`), the partitioning is left to the
+    compiler, so that the draws do not depend on the number of devices.
     """
     if axis not in mesh.shape:
-        raise UserError(f"the mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
+        raise UserError(f"mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
         raise UserError(
-            "the mesh has axes whose shardings are explicit, as jax.make_mesh makes them by "
-            "default: make it with axis_types=(AxisType.Auto,), one each axis, or by "
-            "cpc.train.make_mesh"
+            "mesh has explicit axes (the default of jax.make_mesh): pass "
+            "axis_types=(AxisType.Auto,) with one entry per axis, or use cpc.train.make_mesh"
         )
 
     def reducer(
@@ -71,7 +71,7 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
         num_devices, num_keys = mesh.shape[axis], anchors.exists.size
         num_shards = plan.num_shards(queries.shape[1])
         has_shards = num_shards % num_devices == 0 and len(keys) == num_keys
-        if num_devices == 1 or has_shards or plan.choose is not None:  # nothing has to travel
+        if num_devices == 1 or has_shards or plan.choose is not None:  # no keys need to be moved
             return sharded_losses(queries, keys, anchors, candidates, rng, plan)
         travels = plan.can_tile and takes_ring(len(plan.offsets), *keys.shape)
         across = ring_losses if travels else gathered_losses
@@ -81,13 +81,13 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
 
 
 def takes_ring(num_offsets: int, num_candidates: int, width: int) -> bool:
-    """Whether keys should travel: where all of them, and their gradients, are too much to hold.
+    """Return whether the gathered keys and their gradients would exceed `GATHERED_BYTES`.
 
-    A device that gathers holds n d floats of keys, and of gradients n d for each offset, because
-    the weights of the offsets come only with the backward pass; it does 3 products. The ring holds
-    its share, n d / p, but computes the scores again for the gradient: 4 products. Between the two
-    lies `GATHERED_BYTES`: at the paper's size, 8 windows of 128 latents a device, 8 devices gather
-    and 16 make a ring.
+    A device that gathers holds n d floats of keys and another n d floats of gradients for each
+    offset, because the weights of the offsets are known only in the backward pass; it computes 3
+    matrix products. In the ring it holds n d / p floats, but recomputes the scores for the
+    gradient: 4 matrix products. In the paper's configuration, 8 windows of 128 latents per device,
+    8 devices gather and 16 use the ring.
 
     >>> [takes_ring(12, devices * 8 * 128, 512) for devices in (8, 16)]
     [False, True]
@@ -104,10 +104,11 @@ def gathered_losses(
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """`summed_losses` of each device's own anchors against all keys, gathered once; no `choose`.
+    """Compute `summed_losses` of each device's anchors against all keys, gathered once.
 
-    What gathers the keys scatters the sum of their gradients, once, in the backward pass. The
-    losses are added up outside: a sum over devices inside would be differentiated into another.
+    Samplers (`plan.choose`) are not supported. In the backward pass, the gather becomes a single
+    reduce-scatter of the gradients. Losses are summed outside of shard_map, because differentiating
+    a sum over devices inside would add another sum.
     """
     check_divides(queries.shape[1], mesh.shape[axis])
     rows, shards = jax.P(None, axis), jax.P(axis)
@@ -119,7 +120,7 @@ def gathered_losses(
         )
         b = len(anchors.exists)
         own = jax.lax.axis_index(axis) * b + jnp.arange(b)
-        unused = jax.random.key(0)  # nothing is drawn
+        unused = jax.random.key(0)  # no negatives are sampled
         result: Any = summed_losses(queries, keys, anchors, candidates, unused, plan, own)
         losses, scores, received = result
         return losses[None], scores, received[None]
@@ -129,7 +130,7 @@ def gathered_losses(
         mesh=mesh,
         in_specs=(rows, shards, shards, shards),
         out_specs=(shards, rows, shards),
-        check_vma=False,  # loss and rule are free to begin a loop with what is no device's own
+        check_vma=False,  # a loss or rule may start a loop with device-invariant values
     )
     shared = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
     losses, scores, received = of_devices(queries, shared[0], anchors, shared[1])
@@ -141,9 +142,9 @@ def split_keys(
 ) -> tuple[Float[Array, "p m d"], Latents]:
     """Return keys (p, m, d) and their latents (p, m) for each of p devices.
 
-    The first `num_own` keys are the batch's latents in order: a device keeps those of its own
-    sequences. Further ones (of a queue) are spread evenly, with latents that do not exist as
-    padding.
+    The first `num_own` keys are the latents of the batch in order; each device keeps the keys of
+    its own sequences. Additional keys, from a queue, are split evenly and padded with masked
+    latents.
     """
 
     def cut(x, fill):
@@ -160,7 +161,7 @@ def split_keys(
 
 
 def join_keys(shards: Array, num_own: int) -> Array:
-    """Join the gathered shards (p, m, ...) into (n, ...): first the `num_own` of each, in order."""
+    """Join gathered shards (p, m, ...) to (n, ...), with the `num_own` batch rows first."""
     own, further = shards[:, :num_own], shards[:, num_own:]
     parts = [x.reshape(-1, *x.shape[2:]) for x in (own, further)]
     return jnp.concatenate(parts) if further.size else parts[0]
@@ -170,13 +171,13 @@ def check_divides(num_sequences: int, num_devices: int) -> None:
     """Raise UserError if the sequences of a batch cannot be split evenly over the devices."""
     if num_sequences % num_devices:
         raise UserError(
-            f"{num_sequences} sequences cannot be split over {num_devices} devices; make the batch "
-            f"a multiple of {num_devices}"
+            f"{num_sequences} sequences cannot be split over {num_devices} devices: use a batch "
+            f"size that is a multiple of {num_devices}"
         )
 
 
 class Collected(NamedTuple):
-    """Of anchors (..., m), after some of the shards."""
+    """Statistics of anchors (..., m), accumulated over shards."""
 
     positive: Float[Array, "..."]
     has_positive: Bool[Array, "..."]
@@ -192,12 +193,13 @@ def ring_losses(
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """`summed_losses` of InfoNCE over a batch that is split over the axis of a mesh.
+    """Compute `summed_losses` of InfoNCE for a batch that is split over a mesh axis, in a ring.
 
-    The plan's loss is taken to be InfoNCE of all negatives, and its columns are the shard's.
+    The loss of the plan is assumed to be InfoNCE with all allowed negatives, and its tile size is
+    replaced by the size of a shard.
 
-    Keys begin with the latents of the anchors, in their order; positives are among these, so that
-    each device knows its anchors' positives after its own shard, which is the first.
+    The keys start with the latents of the anchors, in the same order, and include all positives.
+    Each device scores its own shard first, after which the positives of its anchors are known.
     """
     check_divides(queries.shape[1], mesh.shape[axis])
     num_own = anchors.exists.size // mesh.shape[axis]
@@ -221,13 +223,14 @@ def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
         tasks, join = _cut_tasks(queries, anchors, plan.offsets, block)
         held: Any = jax.tree.map(lambda x: x[0], (keys, candidates))
         length = queries.shape[2]
-        of_sequences = plan.num_sequences, length
+        sequence_shape = plan.num_sequences, length
 
         def step(carry, _):
             collected, held = carry
-            arriving = _rotate(held, mesh, axis)  # nothing below waits for it
+            arriving = _rotate(held, mesh, axis)  # overlaps with the computation below
             collected, by_sequence = jax.lax.map(
-                lambda x: _add_shard(x[0], x[1], held, plan.rule, of_sequences), (collected, tasks)
+                lambda x: _add_shard(x[0], x[1], held, plan.rule, sequence_shape),
+                (collected, tasks),
             )
             return (collected, arriving), by_sequence
 
@@ -267,7 +270,7 @@ def _backward(plan, mesh, axis, kept, cotangents):
             def one_task(own, x):
                 dq, (highest, total, size), task = x
                 scores, where, is_positive = _compare(task, held, rule)
-                where = where & (total > 0)[:, None]  # without a positive, none was collected
+                where = where & (total > 0)[:, None]  # anchors without a positive have total 0
                 w = derivatives(scores, where, is_positive, highest, total, size)
                 w = w.astype(held[0].dtype)
                 dq = dq + jnp.matmul(w, held[0], preferred_element_type=jnp.float32)
@@ -292,7 +295,7 @@ _ring.defvjp(_forward, _backward)
 
 
 def _split(function, mesh, in_specs, out_specs) -> Any:
-    return jax.shard_map(  # the scans begin with zeros that are no device's own
+    return jax.shard_map(  # check_vma=False: the scans start with device-invariant zeros
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
 
@@ -306,7 +309,7 @@ def _rotate(tree, mesh, axis):
 
 
 def _cut_tasks(queries, anchors, offsets, block):
-    """Tasks (queries, their anchors, their offset) of `block` anchors each, and the way back."""
+    """Return tasks (queries, anchors, offset) of `block` anchors, and a function to undo this."""
     k, b, a, d = queries.shape
     rows = jax.tree.map(lambda x: _cut_rows(x.reshape(1, -1), block), anchors)
     tasks = (
@@ -323,7 +326,7 @@ def _cut_tasks(queries, anchors, offsets, block):
 
 
 def _cut_rows(x, block):
-    """(k, rows, ...) -> (k blocks, block, ...); the padding is zeros, and latents that are not."""
+    """Reshape (k, rows, ...) to (k blocks, block, ...), padded with zeros and False masks."""
     x = jnp.pad(x, [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2))
     return x.reshape(-1, block, *x.shape[2:])
 
@@ -333,20 +336,20 @@ def _compare(task, held, rule):
     return compare(q, keys, here, there, rule, k)
 
 
-def _add_shard(collected, task, held, rule, of_sequences):
-    """Collect one more shard; sums of e^(s - M) by its sequences, and their M."""
+def _add_shard(collected, task, held, rule, sequence_shape):
+    """Accumulate one shard; return also the sums of e^(s - M) by sequence, and M."""
     scores, where, is_positive = _compare(task, held, rule)
     positive = collected.positive + jnp.where(is_positive, scores, 0.0).sum(-1)
     has_positive = collected.has_positive | is_positive.any(-1)
     where &= has_positive[:, None]
     seen = add_tile(collected.seen, scores, positive, where)
     exp = jnp.exp(jnp.where(where, scores - seen.highest[:, None], -jnp.inf))
-    by_sequence = sum_by_sequence(exp, *of_sequences), seen.highest
+    by_sequence = sum_by_sequence(exp, *sequence_shape), seen.highest
     return Collected(positive, has_positive, seen), by_sequence
 
 
 def _in_order(x, axis):
-    """Join weights (p, tasks, block, s), by step of the ring, to (tasks, block, b), by sequence."""
+    """Reorder weights (p, tasks, block, s) by ring step to (tasks, block, b) by sequence."""
     p = len(x)
-    came = (jax.lax.axis_index(axis) - jnp.arange(p)) % p  # when each device's shard was here
-    return jnp.moveaxis(x[came], 0, 2).reshape(*x.shape[1:3], p * x.shape[-1])
+    steps = (jax.lax.axis_index(axis) - jnp.arange(p)) % p  # ring step of each device's shard
+    return jnp.moveaxis(x[steps], 0, 2).reshape(*x.shape[1:3], p * x.shape[-1])

@@ -219,5 +219,5 @@ def test_explicit_or_missing_axes_are_rejected():
     mesh = jax.make_mesh((4,), ("rows",), devices=tuple(jax.devices()[:4]))
     with pytest.raises(UserError, match=r"axis_types=\(AxisType.Auto,\)"):
         make_reducer(mesh, "rows")
-    with pytest.raises(UserError, match=f"no axis 'rows': choose one of {BATCH_AXIS}"):
+    with pytest.raises(UserError, match=f"no axis 'rows': .*{BATCH_AXIS}"):
         make_reducer(make_mesh(2), "rows")
