@@ -1,6 +1,6 @@
-"""Reinforcement learning: environments, rollouts, returns, and the losses of a policy.
+"""Reinforcement learning: environments, rollouts, returns and policy losses.
 
-Impossible arguments raise `UserError`, which names them and a way out.
+Invalid arguments raise `UserError` with the name of the argument and a fix.
 """
 
 from cpc.rl.environment import Environment as Environment

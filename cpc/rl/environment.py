@@ -1,4 +1,4 @@
-"""Environments, each two pure functions and two sizes, and rollouts of a policy in many of them."""
+"""Environments as pure functions, batches of them, and rollouts of a policy."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class Outcome(NamedTuple):
     observation: Array
     reward: Float[Array, ""]
     is_last: Bool[Array, ""]
-    """Whether the episode ends with this observation, after which there is no reward."""
+    """Whether the episode ends with this observation, so that no reward follows."""
 
 
 class Environment(NamedTuple):
@@ -30,15 +30,16 @@ class Environment(NamedTuple):
     num_actions: int
     observation_shape: tuple[int, ...]
     facts: Callable[[PyTree], dict[str, Array]] = lambda state: {}
-    """facts(state) -> hidden facts by name, for probes of a memory: whole numbers from 0 on, or -1
-    if the observation shows the fact or there is none. Agents do not see them."""
+    """facts(state) -> hidden facts by name, for probes of a memory: integers from 0, or -1 if the
+    observation shows the fact or the fact does not apply. Agents do not see them."""
 
 
 def auto_reset(environment: Environment) -> Environment:
-    """Return the environment that begins its next episode by itself.
+    """Return an environment that resets automatically at the end of each episode.
 
-    The outcome of an episode's last step has the first observation of the next, so that no
-    prediction, return or memory crosses it. A step and a reset are computed at every step.
+    The outcome of the last step in an episode contains the first observation of the next episode.
+    Predictions, returns and memory must not cross `is_last`. Both a step and a reset are computed
+    at every step.
     """
 
     def step(key, state, action):
@@ -56,19 +57,19 @@ def auto_reset(environment: Environment) -> Environment:
 
 
 def side_by_side(environment: Environment, num: int, num_resets: int | None = None) -> Environment:
-    """Return `num` environments as one: states, actions and outcomes have a leading axis b.
+    """Return `num` environments as one, with a leading axis b on states, actions and outcomes.
 
-    Episodes begin by themselves, as in `auto_reset`, which computes a reset per environment and
-    step, though few end. With `num_resets`, only that many are computed, and the environments that
-    end use them in turn. If more end at the same step, some begin with the same hidden state, and
-    differ by their actions and keys from there on. (Craftax calls this optimistic, and lets any two
-    share.)
+    Environments reset automatically as in `auto_reset`, which computes a reset per environment and
+    step although few episodes end. With `num_resets`, only that many resets are computed per step,
+    and the environments whose episodes end use them in turn. If more episodes end in one step, some
+    start from the same hidden state and then differ by their actions and keys. (Craftax calls this
+    optimistic resets and lets any two environments share one.)
     """
     few = num if num_resets is None else num_resets
     if not 1 <= few <= num:
         raise UserError(
-            f"{num} environments with {few} resets a step: give at least one of each, and "
-            "no more resets than environments"
+            f"num_resets is {few} for {num} environments: use at least one of each, and at most as "
+            "many resets as environments"
         )
     reset = jax.vmap(environment.reset)
 
@@ -96,17 +97,17 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
 
 
 class Worlds(NamedTuple):
-    """States of b environments and their agent between two rollouts."""
+    """The states of b environments and of their agent between two rollouts."""
 
     states: PyTree
     observation: Float[Array, "b ..."]
     previous: Int[Array, " b"]
-    """The action that led here."""
+    """The action that led to the observation."""
     is_first: Bool[Array, " b"]
     memory: PyTree
-    """The agent's memory of the episode."""
+    """The agent's memory of the current episode."""
     episode_return: Float[Array, " b"]
-    """Of the episode up to now."""
+    """Return of the current episode up to this step."""
     episode_length: Int[Array, " b"]
 
 
@@ -124,10 +125,10 @@ class Rollout(NamedTuple):
     log_prob: Float[Array, "t b"]
     value: Float[Array, "t b"]
     episode_return: Float[Array, "t b"]
-    """Of the episode that ends with this step; 0 elsewhere."""
+    """Return of the episode that ends with this step; 0 at other steps."""
     episode_length: Int[Array, "t b"]
     facts: dict[str, Int[Array, "t b"]]
-    """Facts of the environments, for probes of the memory."""
+    """Hidden facts of the environments, for probes of the memory."""
 
 
 #: act(observation (1, b, *o), previous (1, b), is_first (1, b), memory) -> logits (1, b, actions),
@@ -136,10 +137,10 @@ Act = Callable[[Array, Array, Array, PyTree], tuple[Array, Array, PyTree]]
 
 
 def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagger: int) -> Worlds:
-    """Return `num` environments that are at different steps of their first episodes.
+    """Start `num` environments at different steps of their first episodes.
 
-    Environment i has taken i * stagger // num random steps: otherwise episodes of one length would
-    begin and end together forever, and all observations of a step would be from one place in them.
+    Environment i takes i * stagger // num random steps. Without this, episodes of equal length
+    would always start and end together, and all observations of a step would have the same age.
     """
     of_reset, of_steps = jax.random.split(rng)
     states, observation = environment.reset(of_reset)
@@ -162,7 +163,7 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
     steps = jnp.arange(stagger), jax.random.split(of_steps, stagger)
     (states, observation, _), _ = lax.scan(step, start, steps)
     zeros = jnp.zeros(num, jnp.float32)
-    is_first = jnp.ones(num, bool)  # to the agent, all of them
+    is_first = jnp.ones(num, bool)  # for the agent, all episodes start here
     none = jnp.zeros(num, jnp.int32)
     return Worlds(states, observation, none, is_first, memory, zeros, none)
 
@@ -170,9 +171,9 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
 def roll_out(
     environment: Environment, act: Act, worlds: Worlds, rng: Array, num_steps: int
 ) -> tuple[Worlds, Rollout]:
-    """Let the policy act for `num_steps` in environments of `side_by_side`.
+    """Run a policy for `num_steps` steps in the environments of `side_by_side`.
 
-    Actions are drawn from the softmax of its logits.
+    Actions are sampled from the softmax of the policy's logits.
     """
 
     def step(worlds: Worlds, key: Array) -> tuple[Worlds, Any]:

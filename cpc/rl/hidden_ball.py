@@ -1,4 +1,4 @@
-"""A ball that falls, is seen, hides, and is to be caught: Catch with memory."""
+"""The game of Catch with a ball that is hidden during its fall, which requires memory."""
 
 import itertools
 import math
@@ -12,19 +12,19 @@ from jaxtyping import Array, Int
 from cpc.rl.environment import Environment, Outcome
 from cpc.types import UserError
 
-#: Rows of the picture, and steps of an episode.
+#: Number of rows of the picture, and of steps of an episode.
 ROWS = 10
-#: Columns of the picture, and positions of the paddle.
+#: Number of columns of the picture, and of positions of the paddle.
 COLUMNS = 9
-#: Rows from the top in which the ball is drawn, whatever the variant.
+#: Number of top rows in which every variant draws the ball.
 SEEN = 2
-#: Rows in which the ball is drawn, by variant.
+#: Rows in which each variant draws the ball.
 VARIANTS = {
     "seen_again": (*range(SEEN), ROWS - 1),
     "never_seen": tuple(range(SEEN)),
     "always_visible": tuple(range(ROWS)),
 }
-#: The actions: the paddle goes a column to the left, stays, or goes to the right.
+#: Actions: move the paddle one column to the left, keep it, or move it to the right.
 LEFT, STAY, RIGHT = range(3)
 
 
@@ -34,24 +34,24 @@ class Fall(NamedTuple):
     row: Int[Array, ""]
     column: Int[Array, ""]
     velocity: Int[Array, ""]
-    """Columns per step: -1, 0 or 1; reversed by a wall."""
+    """Columns per step: -1, 0 or 1; walls reverse it."""
     paddle: Int[Array, ""]
 
 
 def make_hidden_ball(variant: str = "seen_again") -> Environment:
-    """Return Catch with a ball that is drawn in its first two rows, and then by variant.
+    """Return Catch with a ball that is drawn in its first two rows, and later depending on variant.
 
-    A ball falls from a random column of 9 with a random velocity, one row per step, and bounces off
-    the walls. The step into the last row has reward 1 if the paddle is below it and -1 if not; the
-    next one ends the episode, so that the last row is seen. The paddle moves one column per step.
-    The return by chance is -7/9.
+    A ball falls from one of 9 columns with a random velocity, one row per step, and bounces off the
+    walls. The step into the last row has reward 1 if the paddle is below the ball and -1 otherwise;
+    the following step ends the episode, so that the last row is observed. The paddle moves at most
+    one column per step. The expected return of chance is -7/9.
 
-        seen_again      the last row is drawn: memory of the ball predicts a picture to come
-        never_seen      it is not: after the second row the ball predicts no picture
-        always_visible  all rows are: no memory is needed
+        seen_again      the last row is drawn, so memory of the ball predicts a later picture
+        never_seen      the last row is not drawn, so the hidden ball predicts no picture
+        always_visible  all rows are drawn, so memory is not needed
 
-    Observations are (10 x 9 + 9,): the picture of the ball by rows, and the position of the paddle.
-    Actions are `LEFT`, `STAY`, `RIGHT`.
+    Observations have shape (10 x 9 + 9,): the flattened picture of the ball, followed by the
+    one-hot position of the paddle. Actions are `LEFT`, `STAY` and `RIGHT`.
 
     >>> environment = make_hidden_ball()
     >>> _, picture = environment.reset(jax.random.key(0))
@@ -59,7 +59,7 @@ def make_hidden_ball(variant: str = "seen_again") -> Environment:
     ((99,), 2.0)
     """
     if variant not in VARIANTS:
-        raise UserError(f"there is no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
+        raise UserError(f"variant {variant!r} does not exist: choose one of {', '.join(VARIANTS)}")
     is_drawn = jnp.isin(jnp.arange(ROWS), jnp.array(VARIANTS[variant]))
 
     def reset(key):
@@ -102,7 +102,7 @@ def make_hidden_ball(variant: str = "seen_again") -> Environment:
 
 
 def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array]:
-    """Return column and velocity of the ball one row further down.
+    """Return the column and velocity of the ball one row lower.
 
     >>> [tuple(map(int, fall(jnp.int32(8), jnp.int32(v)))) for v in (-1, 0, 1)]
     [(7, -1), (8, 0), (7, -1)]
@@ -115,12 +115,12 @@ def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array
 def ball_information(variant: str, offset: int) -> float:
     """Return the information of the past about the ball's picture `offset` steps ahead, in nats.
 
-    I = H(T) - H(T | row, column, velocity), by enumeration over all rows from which `offset` steps
-    stay within the episode: T is the drawn position of the ball, if any. The velocity is unknown in
-    the first row. The paddle is not counted: a measurement of whole observations may exceed this by
-    what the agent knows of its own actions.
+    I = H(T) - H(T | row, column, velocity), where T is the drawn position of the ball, if any, by
+    enumeration over all rows from which `offset` steps stay within the episode. The velocity is
+    unknown in the first row. The paddle is ignored, so estimates from whole observations may exceed
+    this value by the agent's information about its own actions.
 
-    From the second row on the last picture is known, from the first one in part:
+    The last picture is predictable from the second row on, and in part from the first:
 
     >>> [round(ball_information("seen_again", offset), 2) for offset in (1, 7, 8, 9)]
     [1.06, 1.36, 1.78, 1.18]
@@ -128,24 +128,24 @@ def ball_information(variant: str, offset: int) -> float:
     0.0
     """
     if not 0 < offset < ROWS:
-        raise UserError(f"offset is {offset}: an episode has offsets from 1 to {ROWS - 1}")
+        raise UserError(f"offset is {offset}: it must be from 1 to {ROWS - 1}")
     pairs: Counter[tuple] = Counter()
     for start, column, velocity in itertools.product(
         range(ROWS - offset), range(COLUMNS), (-1, 0, 1)
     ):
-        place, speed, path = column, velocity, []
+        x, speed, path = column, velocity, []
         for _ in range(ROWS):
-            path.append((place, speed))
-            moved = place + speed
-            place, speed = (moved, speed) if 0 <= moved < COLUMNS else (place - speed, -speed)
+            path.append((x, speed))
+            moved = x + speed
+            x, speed = (moved, speed) if 0 <= moved < COLUMNS else (x - speed, -speed)
         known = (start, *path[start]) if start else (start, column)
         row = start + offset
         pairs[known, (row, path[row][0]) if row in VARIANTS[variant] else None] += 1
-    known_only, drawn_only = Counter(), Counter()
+    known_counts, drawn_counts = Counter(), Counter()
     for (known, drawn), count in pairs.items():
-        known_only[known] += count
-        drawn_only[drawn] += count
-    return _entropy(drawn_only) + _entropy(known_only) - _entropy(pairs)
+        known_counts[known] += count
+        drawn_counts[drawn] += count
+    return _entropy(drawn_counts) + _entropy(known_counts) - _entropy(pairs)
 
 
 def _entropy(counts):
