@@ -1,6 +1,6 @@
-"""Losses of a policy and its values, and advantages: float32 numbers per step, to be averaged.
+"""Policy losses, value losses and advantages, as float32 values per step for the caller to average.
 
-Steps outside of `where` have loss 0 and a gradient of exactly 0, and may hold NaN.
+Steps masked by `where` have loss 0 and zero gradient, and may hold NaN.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from cpc.types import UserError
 def log_prob(
     logits: Float[Array, "*shape actions"], taken: Int[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Return log pi(a) of the actions taken, for the softmax of the logits.
+    """Return the log probability of the taken actions under the softmax of the logits.
 
     >>> log_prob(jnp.zeros((1, 4)), jnp.array([2])) + jnp.log(4.0)
     Array([0.], dtype=float32)
@@ -30,12 +30,12 @@ def policy_gradient_loss(
     advantages: Float[Array, "*shape"],
     where: Bool[Array, "*shape"] | None = None,
 ) -> Float[Array, "*shape"]:
-    """Return the loss of an actor-critic, -log pi(a) A, without gradient into the advantages A.
+    """Return the actor-critic loss -log pi(a) A, with constant advantages A.
 
-    Its gradient by the logits is -(onehot(a) - pi) A (Mnih et al. 2016, section 4; A3C without its
-    threads is A2C).
+    Its gradient with respect to the logits is -(onehot(a) - pi) A (Mnih et al. 2016, section 4; A2C
+    is A3C without its threads).
     """
-    log_probs, advantages = _counted(where, log_probs, advantages)
+    log_probs, advantages = _mask(where, log_probs, advantages)
     return -log_probs * lax.stop_gradient(advantages)
 
 
@@ -50,17 +50,18 @@ def ppo_loss(
 
     L = -min(r A, clip(r, 1 - e, 1 + e) A),  r = pi(a) / pi_old(a)
 
-    (Schulman et al. 2017, eq. 7, negated). At r = 1 its gradient is that of `policy_gradient_loss`;
-    it is 0 only for good actions that are likelier by e already, and bad ones less likely by e.
+    (Schulman et al. 2017, eq. 7, negated). At r = 1 its gradient equals the gradient of
+    `policy_gradient_loss`. The gradient is 0 if A > 0 and r exceeds 1 + e, or A < 0 and r is below
+    1 - e.
 
-    Advantages are usually standardized. A good action whose chance has doubled counts as 1.2 times
-    as likely:
+    Advantages are usually standardized. If the probability of a good action has doubled, its ratio
+    is clipped to 1.2:
 
     >>> ppo_loss(jnp.log(jnp.array([0.8])), jnp.log(jnp.array([0.4])), jnp.ones(1), 0.2)
     Array([-1.2], dtype=float32)
     """
     _check_clip(clip)
-    log_probs, old_log_probs, advantages = _counted(where, log_probs, old_log_probs, advantages)
+    log_probs, old_log_probs, advantages = _mask(where, log_probs, old_log_probs, advantages)
     advantages = lax.stop_gradient(advantages)
     ratio = jnp.exp(log_probs - lax.stop_gradient(old_log_probs))
     return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip, 1 + clip) * advantages)
@@ -74,32 +75,33 @@ def value_loss(
     old_values: Float[Array, "*shape"] | None = None,
     clip: float | int | None = None,
 ) -> Float[Array, "*shape"]:
-    """Return half the squared error of the values; with a clip, the larger of two, as in PPO.
+    """Return half the squared error of the values, optionally clipped as in PPO.
 
     L = (V - R)^2 / 2, or max[(V - R)^2, (V_old + clip(V - V_old, -e, e) - R)^2] / 2
 
-    The second is of OpenAI's baselines (Engstrom et al. 2020, section 3): it is flat if V has moved
-    by e, in units of the return, towards its target R. No gradient goes into the targets.
+    The second form, with `clip`, is from OpenAI Baselines (Engstrom et al. 2020, section 3). It is
+    constant if V has moved by more than e, in units of the return, towards its target R. Targets
+    are constant to gradients.
 
     >>> one, zero = jnp.ones(1), jnp.zeros(1)
     >>> value_loss(one, one), value_loss(one, one, old_values=zero, clip=0.5)
     (Array([0.], dtype=float32), Array([0.125], dtype=float32))
     """
-    values, targets = _counted(where, values, targets)
+    values, targets = _mask(where, values, targets)
     targets = lax.stop_gradient(targets)
     loss = jnp.square(values - targets)
     if old_values is not None and clip is not None:
         _check_clip(clip)
-        old = lax.stop_gradient(_counted(where, old_values)[0])
+        old = lax.stop_gradient(_mask(where, old_values)[0])
         near = old + jnp.clip(values - old, -clip, clip)
         loss = jnp.maximum(loss, jnp.square(near - targets))
     elif old_values is not None or clip is not None:
-        raise UserError("value_loss has one of clip and old_values: give it both or neither")
+        raise UserError("value_loss got only one of clip and old_values: pass both or neither")
     return loss / 2
 
 
 def entropy(logits: Float[Array, "*shape actions"]) -> Float[Array, "*shape"]:
-    """Return the entropy of the softmax of the logits in nats; -inf is an impossible action.
+    """Return the entropy of softmax(logits) in nats; a logit of -inf excludes an action.
 
     >>> entropy(jnp.array([0.0, 0.0, -jnp.inf])) - jnp.log(2.0)
     Array(0., dtype=float32)
@@ -109,8 +111,8 @@ def entropy(logits: Float[Array, "*shape actions"]) -> Float[Array, "*shape"]:
     return -(probs * jnp.where(probs > 0, log_probs, 0.0)).sum(-1)
 
 
-def _counted(where: Any, *arrays: Any) -> Any:
-    """Return float32 arrays that are 0 outside of `where`."""
+def _mask(where: Any, *arrays: Any) -> Any:
+    """Return float32 arrays with masked entries set to 0."""
     if where is None:
         return [x.astype(jnp.float32) for x in arrays]
     return [jnp.where(where, x, 0).astype(jnp.float32) for x in arrays]
@@ -129,19 +131,22 @@ def gae(
     discount: float | int,
     lambda_: float | int,
 ) -> tuple[Float[Array, "t b"], Float[Array, "t b"]]:
-    """Return the generalised advantage estimates of b unrolls, and the targets of their values.
+    """Return generalised advantage estimates of b unrolls, and the targets of their values.
 
     A_t = sum_l (discount lambda)^l delta_(t + l),  delta_t = r_t + discount V_(t + 1) - V_t
 
-    (Schulman et al. 2016, eq. 16), summed to the end of the episode or of the unroll; the target is
-    A_t + V_t. With lambda 1 it is the discounted return minus the value, with lambda 0 the one-step
-    TD error. Both are constants to a gradient.
+    (Schulman et al. 2016, eq. 16), summed to the end of the episode or unroll; the target is
+    A_t + V_t. With lambda 1, A_t is the discounted return minus the value; with lambda 0, it is the
+    one-step TD error. Both results are constant to gradients.
 
     Args:
+      rewards: reward of each step.
       values: V of the observation before each step.
-      is_last: whether the episode ended with the step, as in `Outcome`: V of the next observation
-        is another episode's and counts as 0, also if a limit of time ended the episode.
+      is_last: whether the episode ended with the step, as in `Outcome`. The next observation then
+        belongs to another episode and its V counts as 0, also if a time limit ended the episode.
       last_value: V of the observation after the last step.
+      discount: discount factor per step.
+      lambda_: decay of the weights of longer returns, from 0 to 1.
 
     >>> one, zero = jnp.ones((2, 1)), jnp.zeros((2, 1))
     >>> advantages, _ = gae(one, zero, jnp.array([[False], [True]]), jnp.zeros(1), 0.5, 1.0)
@@ -165,7 +170,7 @@ def gae(
 
 
 def standardize(advantages: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return advantages with mean 0 and standard deviation 1, as PPO uses in each minibatch.
+    """Scale advantages to mean 0 and standard deviation 1, as PPO does per minibatch.
 
     >>> standardize(jnp.array([1.0, 3.0]))
     Array([-1.,  1.], dtype=float32)

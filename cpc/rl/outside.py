@@ -1,4 +1,4 @@
-"""Environments by name: our own, and those of optional libraries."""
+"""Construct environments by name, from this package or from optional libraries."""
 
 import contextlib
 import difflib
@@ -14,7 +14,7 @@ from cpc.rl.hidden_ball import VARIANTS, make_hidden_ball
 from cpc.rl.t_maze import make_t_maze
 from cpc.types import UserError
 
-#: Our environments by name.
+#: Environments of this package by name.
 OWN: Mapping[str, Callable[[], Environment]] = {
     **{f"hidden_ball:{variant}": partial(make_hidden_ball, variant) for variant in VARIANTS},
     "t_maze": make_t_maze,
@@ -29,10 +29,10 @@ CRAFTAX = (
 
 
 def make_environment(name: str) -> Environment:
-    """Return the environment of a name: one of `OWN`, or gymnax:ID, navix:ID or craftax:ID.
+    """Return the environment with a name from `OWN`, or gymnax:ID, navix:ID or craftax:ID.
 
-    Episodes end as in their libraries, also by limits of time; none begins by itself (see
-    `auto_reset`). Observations and rewards become float32.
+    Episodes end as in their libraries, including time limits, and do not reset automatically (see
+    `auto_reset`). Observations and rewards are converted to float32.
 
     >>> make_environment("t_maze").observation_shape
     (3, 7, 3)
@@ -44,11 +44,11 @@ def make_environment(name: str) -> Environment:
         return OUTSIDE[library](identifier)
     spellings = [f"{known}:{identifier}" for known in OUTSIDE if colon]
     hint = _hint(name, [*OWN, *spellings], [*OWN, *(f"{known}:ID" for known in OUTSIDE)])
-    raise UserError(f"there is no environment {name}; {hint}")
+    raise UserError(f"environment {name} does not exist: {hint}")
 
 
 def _gymnax(identifier):
-    """Lange 2022: classic control, MinAtar, and tests of single abilities."""
+    """Return a gymnax environment (Lange 2022): classic control, MinAtar and bsuite."""
     with _needs("gymnax"):
         import gymnax  # pyright: ignore[reportMissingImports]
     _find("gymnax", identifier, gymnax.registered_envs)
@@ -74,7 +74,7 @@ def _gymnax(identifier):
 
 
 def _navix(identifier):
-    """Pignatelli et al. 2024: MiniGrid in first person, seven by seven cells of symbols."""
+    """Return a navix environment (Pignatelli et al. 2024): MiniGrid in 7 x 7 first-person view."""
     with _needs("navix"):
         import navix  # pyright: ignore[reportMissingImports]
     _find("navix", identifier, navix.registry())
@@ -85,7 +85,7 @@ def _navix(identifier):
         return first, first.observation
 
     def step(key, state, action):
-        del key  # the state has its own
+        del key  # the state contains its own key
         after = environment.step(state, action)
         return after, after.observation, after.reward, after.is_done()
 
@@ -93,7 +93,7 @@ def _navix(identifier):
 
 
 def _craftax(identifier):
-    """Matthews et al. 2024. A reset makes a world, which is expensive in `auto_reset`."""
+    """Return a Craftax environment (Matthews et al. 2024); its resets are expensive."""
     with _needs("craftax"):
         import craftax.craftax_env  # pyright: ignore[reportMissingImports]
     _find("craftax", identifier, CRAFTAX)
@@ -111,7 +111,7 @@ def _craftax(identifier):
     return _adapt(reset, step, environment.action_space(params).n)
 
 
-#: Makers of the environments of other libraries, by prefix.
+#: Constructors of environments from other libraries, by prefix.
 OUTSIDE: Mapping[str, Callable[[str], Environment]] = {
     "gymnax": _gymnax,
     "navix": _navix,
@@ -136,12 +136,12 @@ def _adapt(reset: Callable[..., Any], step: Callable[..., Any], num_actions: int
 def _find(library: str, identifier: str, known: Iterable[str]) -> None:
     if identifier not in known:
         hint = _hint(identifier, known, known)
-        raise UserError(f"{library} has no environment {identifier}; {hint}")
+        raise UserError(f"environment {library}:{identifier} does not exist: {hint}")
 
 
 def _hint(name: str, candidates: Iterable[str], known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, candidates, 1)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    return f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}"
 
 
 @contextlib.contextmanager
@@ -149,6 +149,4 @@ def _needs(library: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"environments of {library} need the library: pip install 'cpc-jax[{library}]'"
-        ) from error
+        raise UserError(f"{library} is not installed: pip install 'cpc-jax[{library}]'") from error

@@ -1,4 +1,4 @@
-"""A T-maze in pixels: a cue at the start shows which way to turn at the end."""
+"""A T-maze in pixels, where a cue at the start shows the direction of the turn at the end."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ from jaxtyping import Array, Int
 from cpc.rl.environment import Environment, Outcome
 from cpc.types import UserError
 
-#: The actions.
+#: Actions.
 BACK, FORWARD, UP, DOWN = range(4)
-#: The channels of the picture.
+#: Channels of the picture.
 AGENT, CUE, FLOOR = range(3)
 
 
@@ -19,30 +19,31 @@ class Maze(NamedTuple):
     """The state of the maze."""
 
     x: Int[Array, ""]
-    """Cells from the start; the last one is the junction."""
+    """Number of cells from the start; the last cell is the junction."""
     arm: Int[Array, ""]
-    """-1 up, 0 not turned, 1 down."""
+    """-1 after a turn up, 0 in the corridor, 1 after a turn down."""
     cue: Int[Array, ""]
     """The arm with the reward, -1 or 1."""
     time: Int[Array, ""]
-    """Steps since the start."""
+    """Number of steps since the start."""
 
 
 def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = False) -> Environment:
-    r"""Return a T-maze (Bakker 2002) that is seen from above except for its cue.
+    r"""Return a T-maze (Bakker 2002), observed from above with a cue that is shown only once.
 
         |          #       a corridor of `length` steps, then a turn
         +  # # # # #
         |          #
 
-    The cue lights up next to the start, above or below, only in an episode's first picture. The
-    turn into the arm on its side has reward 1, the other none: a policy that remembers gets 1, one
-    without memory at most 0.5. From the arm any action ends the episode; after `max_steps` it ends
-    unrewarded. With `seen_again` the cue's arm is lit after the turn: the reward is the same, but
-    only memory predicts this picture.
+    The cue is lit above or below the start, in the first picture of an episode only. A turn into
+    the arm on its side has reward 1, and a turn into the other arm has reward 0: the expected
+    return is 1 with memory and at most 0.5 without. In an arm, any action ends the episode; after
+    `max_steps` the episode ends without reward. With `seen_again`, the cue's arm is lit after the
+    turn: rewards are unchanged, but only memory predicts this picture.
 
-    Actions are `BACK`, `FORWARD`, `UP`, `DOWN`; one that meets a wall waits. Observations are
-    (3, length + 1, 3): rows y, columns x, channels `AGENT`, `CUE`, `FLOOR`, in 0 and 1.
+    Actions are `BACK`, `FORWARD`, `UP` and `DOWN`; moving into a wall does nothing. Observations
+    have shape (3, length + 1, 3): rows y, columns x, and the channels `AGENT`, `CUE` and `FLOOR`,
+    with values 0 and 1.
 
     >>> environment = make_t_maze(length=2)
     >>> state, picture = environment.reset(jax.random.key(0))
@@ -53,8 +54,8 @@ def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = Fals
     """
     if length < 1 or max_steps < length + 2:
         raise UserError(
-            f"a T-maze of length {length} with {max_steps} steps cannot be solved: give a length "
-            "of 1 or more and at least length + 2 steps"
+            f"a T-maze of length {length} with max_steps {max_steps} cannot be solved: use length "
+            "1 or more and max_steps at least length + 2"
         )
 
     def reset(key):
