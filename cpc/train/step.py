@@ -60,7 +60,7 @@ def init_state(
     """
     clash = sorted(set(OWN_METRICS) & set(metrics_zeros))
     if clash:
-        raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
+        raise ValueError(f"metrics {clash} are reserved by the step: rename them in the loss")
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=_fresh(params),
@@ -149,7 +149,7 @@ def brake(
     """Return whether to apply the updates of a step, and the state with new sums and `failure`."""
     clash = sorted(set(OWN_METRICS) & set(metrics))
     if clash:
-        raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
+        raise ValueError(f"metrics {clash} are reserved by the step: rename them in the loss")
     leaves = jax.tree.leaves(gradients)
     squares = jnp.stack([jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves])
     bad = ~jnp.isfinite(jnp.append(squares, loss.astype(jnp.float32)))

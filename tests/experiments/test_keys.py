@@ -417,7 +417,7 @@ SUP_CON = {"loss.name": "sup_con", **COSINE}
      "optim.ema_decay is 0.9"),
     ({"optim.accumulate": 3}, "accumulate is 3 and data.batch_size is 8"),
     ({"optim.accumulate": 2, "model.norm": "batch"}, "model.norm is 'batch'"),
-    ({"steps_per_launch": 7}, "7 steps of a launch"),
+    ({"steps_per_launch": 7}, "steps_per_launch 7"),
     ({"kind": "smell"}, "kind is 'smell'"),
     ({"model.horizon": 11}, "model.horizon is 11 and model.num_offsets is 12"),
     ({"model.horizon": 12, "loss.align_to": 12}, "loss.align_to is 12"),
