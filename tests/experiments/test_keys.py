@@ -412,7 +412,7 @@ SUP_CON = {"loss.name": "sup_con", **COSINE}
     ({"negatives.temperature_rule": "learned", "negatives.temperature": 1000.0},
      r"temperature is 1000\.0"),
     ({"optim.name": "schedule_free"}, "schedule_free"),
-    ({"optim.name": "rmsprop", "optim.weight_decay": 0.1}, "decoupled weight decay"),
+    ({"optim.name": "rmsprop", "optim.weight_decay": 0.1}, "weight_decay"),
     ({"optim.name": "schedule_free", "optim.schedule": "constant", "optim.ema_decay": 0.9},
      "optim.ema_decay is 0.9"),
     ({"optim.accumulate": 3}, "accumulate is 3 and data.batch_size is 8"),
