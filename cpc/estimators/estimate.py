@@ -41,15 +41,15 @@ class Estimate:
     is_bound: bool = False
     """Whether the value bounds I in expectation for every critic, batch by batch."""
     ceiling: Any = math.inf
-    """Nats that no batch of this size can exceed, whatever the critic; inf if there is none."""
+    """Nats that no batch of this size can exceed with any critic; inf if unlimited."""
     side: str = ""
-    """The side of I on which the expected value lies, "lower" or "upper": with every critic if
-    `is_bound`, otherwise with the exact one. "" if it may lie on either."""
+    """Side of I of the expected value, "lower" or "upper": for every critic if `is_bound`, else for
+    the exact critic; "" if it may be either."""
 
 
 #: e^75 times a score of 1e4 is still a number in float32.
 LARGEST_EXPONENT = 75.0
-#: Replaces -inf, an impossible pair, if a difference or a sum of such would be NaN.
+#: Replaces the -inf of impossible pairs in differences and sums that would be NaN.
 LOWEST = -1e30
 
 
@@ -72,7 +72,7 @@ def known_number(name: str, value: Any) -> np.float32 | None:
 
 
 def off_diagonal(n):
-    """Return where the pairs of the product law are, (n, n)."""
+    """Return a mask (n, n) of the pairs of the product law."""
     return ~jnp.eye(n, dtype=bool)
 
 
@@ -316,15 +316,15 @@ def flo(scores: Float[Array, "n n"], u: Float[Array, " n"]) -> Estimate:
 
     1 - mean_i [ u_i + mean_(j != i) e^(f_ij - f_ii - u_i) ]; best f = log r + h(x), u = -log r.
 
-    A lower bound for every f and u, because -log z = max over u of 1 - u - z e^-u. `u` are those of
-    the joint pairs, learned together with f.
+    A lower bound for every f and u, because -log z = max over u of 1 - u - z e^-u. `u` has one
+    value per joint pair and is learned together with f.
 
     >>> flo(jnp.array([[2.0, 0.0], [0.0, 2.0]]), jnp.full(2, -2.0)).value
     Array(2., dtype=float32)
     """
     joint, product = split(scores)
     if u.shape != joint.shape:
-        raise UserError(f"u has the shape {u.shape}: one number a joint pair is {joint.shape}")
+        raise UserError(f"u has the shape {u.shape}: pass one number per joint pair, {joint.shape}")
     u = u.astype(jnp.float32)
     partition = mean_off(exp(product - joint[:, None] - u[:, None]))
     return Estimate(1.0 - u.mean() - partition, is_bound=True, side="lower")

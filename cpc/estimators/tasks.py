@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from cpc.types import UserError
 
-#: Beyond this the noise, e^(-I / d), drowns in the rounding of float32.
+#: Above this limit the noise, e^(-I / d), is below the rounding error of float32.
 MAX_NATS_PER_DIMENSION = 9.0
 
 
@@ -180,7 +180,7 @@ def one_hot_task(num_classes: int) -> Task:
 
 
 def binary_symmetric_task(p: float | int) -> Task:
-    """Return a fair bit and its copy, right with probability p.
+    """Return a fair bit and a copy that is right with probability p.
 
     I = ln 2 + p ln p + (1 - p) ln(1 - p).
 
@@ -188,7 +188,7 @@ def binary_symmetric_task(p: float | int) -> Task:
     0.192745
     """
     if not 0 <= p <= 1:
-        raise UserError(f"p is {p}: a probability lies between 0 and 1")
+        raise UserError(f"p is {p}: choose a probability from 0 to 1")
     return discrete_task(f"binary-{p:g}", np.array([[p, 1 - p], [1 - p, p]]) / 2)
 
 
@@ -207,7 +207,7 @@ def markov_task(
 
     Args:
       chain: transition probabilities, rows sum to 1.
-      emissions: rows are emission probabilities of a state, sum to 1; the state itself by default.
+      emissions: emission probabilities, one row per state; by default the state itself.
       num_speakers: S.
 
     A chain that forgets at once leaves the speaker:
@@ -219,7 +219,9 @@ def markov_task(
     emissions = np.eye(len(chain)) if emissions is None else emissions
     for what, table in (("chain", chain), ("emissions", emissions)):
         if (table < 0).any() or np.abs(table.sum(1) - 1).max() > 1e-6:
-            raise UserError(f"a row of {what} is no distribution: rows are 0 or more, sum to 1")
+            raise UserError(
+                f"a row of {what} is not a distribution: use rows of 0 or more that sum to 1"
+            )
     if min(k, num_speakers) < 1:
         raise UserError(f"k is {k} and num_speakers {num_speakers}: both must be 1 or more")
     later = np.linalg.matrix_power(chain, k)
@@ -232,7 +234,7 @@ def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
     """Return the stationary distribution of a chain: pi P = pi, float64."""
     equations = np.vstack([chain.T - np.eye(len(chain)), np.ones(len(chain))])
     found = np.linalg.lstsq(equations, np.r_[np.zeros(len(chain)), 1.0], rcond=None)[0]
-    found = np.where(found > 1e-12, found, 0.0)  # a state that nothing enters
+    found = np.where(found > 1e-12, found, 0.0)  # states that are never entered
     return found / found.sum()
 
 

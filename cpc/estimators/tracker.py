@@ -32,14 +32,14 @@ def bound_over_sequences(
 
     Independent sequences make the candidates independent draws from the marginal, so that this is a
     lower bound for any scores (van den Oord et al. 2018, section 2.3). It equals the CPC loss under
-    the rule `one_per_sequence`, at b / t of the work. A single sequence has no negatives: all its
+    the rule `one_per_sequence`, at b / t of the work. A single sequence lacks negatives: all its
     sums are 0.
 
     Args:
-      offsets: of the predictions; 1 to k by default.
-      where: which latents exist; the others are not candidates.
+      offsets: offsets of the predictions; 1 to k by default.
+      where: mask of latents that exist; other latents are not candidates.
       sound: the `window` and the `end` of a `SoundPosition`. A sequence whose sound overlaps that
-        of an earlier one is left out: copies raise log b and are not harder to distinguish.
+        of an earlier one is left out, because copies raise log b but are as easy to distinguish.
     """
     b, length, *lanes, _ = z.shape
     if b == 1:
@@ -60,10 +60,10 @@ def is_new(
     end: Int[Array, "#b #t *lanes"],
     exists: Bool[Array, "b t *lanes"],
 ) -> Bool[Array, " b"]:
-    """Return which sequences share no sound with an earlier one.
+    """Return a mask of the sequences that share no sound with an earlier one.
 
-    The sound of a sequence is from its `window` to the last `end` of its latents that exist. Both
-    count modulo 2^32, so only differences are compared.
+    The sound of a sequence extends from its `window` to the last `end` of its existing latents.
+    Both count modulo 2^32, so only differences are compared.
     """
     b = len(exists)
     start = jnp.broadcast_to(window, exists.shape).reshape(b, -1)[:, 0]
@@ -74,14 +74,14 @@ def is_new(
 
 
 class GroupSplit(NamedTuple):
-    """The strict bound, and its parts over the anchors with another candidate of their group."""
+    """The strict bound, and its parts for the anchors with another candidate of their group."""
 
     whole: OffsetSums
-    """Of all anchors: `bound_over_sequences`."""
+    """Sums of all anchors, as `bound_over_sequences`."""
     within: OffsetSums
-    """With candidates of the anchor's group alone."""
+    """Sums with candidates of the anchor's group alone."""
     between: OffsetSums
-    """All candidates' sums less those of `within`: log N / N_g is in the place of log N."""
+    """Sums with all candidates less the sums in `within`: log N / N_g replaces log N."""
 
 
 def split_by_group(
@@ -101,7 +101,7 @@ def split_by_group(
     difference of two bounds it is not a bound.
 
     Args:
-      group: the group of each sequence; those below 0 are unknown and have no other candidate.
+      group: the group of each sequence; below 0 it is unknown and shared with no other sequence.
       offsets, where, sound: as for `bound_over_sequences`.
     """
     b, length, *lanes, width = z.shape
@@ -142,7 +142,7 @@ def split_by_group(
 
 
 def _contrast(scores, where):
-    """Return scores of the anchors (a, b), and the weights of their negatives (a, b, n)."""
+    # Scores of the anchors are (a, b), weights of their negatives (a, b, n).
     positive, own = jnp.diagonal(scores, axis1=1, axis2=2), jnp.eye(scores.shape[-1], dtype=bool)
     total = jax.nn.logsumexp(jnp.where(where | own, scores, -jnp.inf), -1)
     found = jax.vmap(anchor_scores)(total - positive, positive, scores, where)
@@ -172,12 +172,12 @@ class Track(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tracker:
-    """A function of sums over anchors: the estimate log N - L, its interval, ceiling and state.
+    """A function of sums over anchors: the estimate log N - L with interval, ceiling and state.
 
     The value is a lower bound on mutual information only if negatives are independent draws from
     the marginal (`is_bound`, of the negative rule); otherwise it is an estimate, on either side. A
-    loss that is not log N at chance and 0 at best (`has_log_n`, of `cpc.losses.describe`) has no
-    value and state.
+    loss that is not log N at chance and 0 at best (`has_log_n`, of `cpc.losses.describe`) has NaN
+    values and empty states.
 
     The interval treats the sequences of a batch as independent draws. Each of them contributes to
     the mean R of log N - L by its own anchors and as a negative of the other sequences' anchors.

@@ -1,8 +1,8 @@
-"""ABX: is a token X closer to A, of the same phone, than to B, of another phone?
+"""ABX: whether a token X is closer to A, of the same phone, than to B, of another phone.
 
 The machine ABX of Libri-light and ZeroSpeech (Schatz et al. 2013; Kahn et al. 2020), with the
 triples, random draws and averages of zerospeech-libriabx2 0.9.8, whose numbers it reproduces.
-Recursion, ties and normalisation of the dynamic time warping are those of Libri-light.
+Dynamic time warping uses the recursion, tie-breaker and normalisation of Libri-light.
 """
 
 import itertools
@@ -22,23 +22,23 @@ from cpc.evaluate.accuracy import bootstrap_interval
 from cpc.results import Outcomes, Score, digest
 from cpc.types import ArrayLike, Item, UserError
 
-#: Frames by which a token may end after the features of its recording, which lack padding.
+#: Frames by which a token may end after the unpadded features of its recording.
 MAX_MISSING = 10
-#: Tokens are padded to a power of two of frames, at least so many: few programs are compiled.
+#: Tokens are padded to a power of two of frames, at least this many, to compile few programs.
 MIN_LENGTH = 8
-#: Distances between frames that are computed at a time, which caches hold.
+#: Number of frame distances computed at a time, which fit into caches.
 BLOCK_ENTRIES = 2**17
 
 
 class Cell(NamedTuple):
-    """Tokens of one phone against those of another, with one error."""
+    """A comparison of tokens of one phone with tokens of another phone, which has one error."""
 
     pair: tuple[str, str]
     """Phone of A and X, phone of B."""
     speaker: str
-    """Of A and B."""
+    """Speaker of A and B."""
     a: tuple[int, ...]
-    """Numbers of tokens."""
+    """Indices of tokens."""
     b: tuple[int, ...]
     x: tuple[int, ...]
     """The same as `a` within a speaker; no token is compared with itself."""
@@ -52,25 +52,25 @@ def cut_tokens(
     lose_last_frame: bool = False,
     source: str = "items",
 ) -> list[Float[np.ndarray, "_ _"]]:
-    """Return the frames of each item whose middles are in it, possibly none.
+    """Return the frames whose middles are within each item, possibly none.
 
     Frame i has its middle at (i + 1/2) `frame_seconds`. As in the reference, a time is multiplied
     by the frame rate and then rounded, which is not the same as a division. `lose_last_frame` drops
-    the last frame of each token, as the code of Libri-light and zerospeech-libriabx2 does, and so
-    published errors. `source` is that of the items, for errors.
+    the last frame of each token, as Libri-light and zerospeech-libriabx2 do, and therefore the
+    published errors. `source` names the origin of the items in errors.
     """
     tokens, rate_hz = [], 1 / frame_seconds
     for item in items:
         where = f"{source}: {item.file} from {item.onset:g} s"
         frames = features.get(item.file)
         if frames is None:
-            raise UserError(f"{where} has no features: embed that recording, or leave the item out")
+            raise UserError(f"{where} lacks features: embed that recording, or leave the item out")
         start = max(0, math.ceil(rate_hz * item.onset - 0.5))
         stop = math.floor(rate_hz * item.offset - 0.5) + (not lose_last_frame)
         if start >= len(frames) or stop > len(frames) + MAX_MISSING:
             raise UserError(
-                f"{where} to {item.offset:g} s lies outside of its {len(frames)} features of "
-                f"{1000 * frame_seconds:g} ms: are they of this recording, and at this rate?"
+                f"{where} to {item.offset:g} s exceeds its {len(frames)} features of "
+                f"{1000 * frame_seconds:g} ms: check the recording and the frame rate"
             )
         tokens.append(frames[start : max(start, stop)])
     return tokens
@@ -90,10 +90,10 @@ def make_cells(
 
     Args:
         exists: whether each of the tokens has frames.
-        across: X is of another speaker than A and B; otherwise it is another token of A's set.
-        in_context: A, B and X have the same phones before and after them.
-        max_tokens: of a phone in a cell; more are subsampled, again for each cell.
-        max_speakers: of X for each A.
+        across: take X from another speaker than A and B; otherwise it is another token of A's set.
+        in_context: require the same phones before and after A, B and X.
+        max_tokens: the most tokens of a phone in a cell; more are subsampled, again for each cell.
+        max_speakers: the most speakers of X for each A.
     """
     rng, sets = random.Random(seed), group_tokens(items, exists, in_context)
     others: dict[tuple, list[str]] = {}
@@ -161,7 +161,7 @@ def cell_errors(
 
 
 def _pairs(cell):
-    """Pairs of X with B, then of X with A; within a speaker each pair of A once."""
+    # Pairs of X with B, then pairs of X with A; within a speaker each pair of A once.
     to_b = np.stack(np.meshgrid(cell.x, cell.b, indexing="ij"), axis=-1).reshape(-1, 2)
     if cell.x == cell.a:
         to_a = np.array(list(itertools.combinations(cell.a, 2)), np.int64)
@@ -175,7 +175,7 @@ def _errors(cell, distances):
     to_b, to_a = np.split(distances, [num_x * num_b])
     to_b, num_others = to_b.reshape(num_x, 1, num_b), num_a * num_b
     if cell.x == cell.a:
-        square = np.full((num_a, num_a), np.inf, np.float32)  # itself: never the nearer one
+        square = np.full((num_a, num_a), np.inf, np.float32)  # never nearer to itself
         square[np.triu_indices(num_a, 1)] = to_a
         to_a, num_others = np.minimum(square, square.T), (num_a - 1) * num_b
     to_a = to_a.reshape(num_x, num_a, 1)
@@ -209,7 +209,7 @@ def abx_score(
     method: str,
     distance: str = "angular",
 ) -> Score:
-    """Return the ABX error, its interval, and what each utterance of an X contributes.
+    """Return the ABX error, its interval, and the contribution of each utterance with an X.
 
     `tokens` are from `cut_tokens`, `cells` from `make_cells`.
     """
@@ -250,12 +250,12 @@ def dtw_distances(
         stacks[length] = np.zeros((len(members), length, tokens[0].shape[1] + 1), np.float32)
         for number, i in enumerate(members):
             stacks[length][number, : lengths[i]] = unit_frames(tokens[i])
-    # The longer token comes first: half the shapes.
+    # With the longer token first, half as many shapes are compiled.
     swapped = size[pairs[:, 0]] < size[pairs[:, 1]]
     ordered = np.where(swapped[:, None], pairs[:, ::-1], pairs)
     found = np.zeros((len(pairs), 2), np.float32)
     shapes = size[ordered]
-    # On a CPU NumPy is many times as fast as XLA at small products and arc cosines.
+    # On a CPU, NumPy is many times faster than XLA at small products and arc cosines.
     is_cpu = jax.default_backend() == "cpu"
     xp = np if is_cpu else jnp
 
@@ -272,7 +272,7 @@ def dtw_distances(
             parts.append(np.asarray(dtw(frame_distances(x, y, distance), lengths[chosen])))
         found[members] = np.concatenate(parts)[: len(members)]
 
-    # NumPy takes one core: on a CPU two shapes at a time, those with most entries first.
+    # NumPy uses one core, so two shapes are computed at a time on a CPU, largest first.
     each, number = np.unique(shapes, axis=0, return_counts=True)
     by_size = np.argsort(-each.prod(axis=1) * number, kind="stable")
     with ThreadPoolExecutor(2 if is_cpu else 1) as pool:

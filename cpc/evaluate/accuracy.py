@@ -1,4 +1,4 @@
-"""Accuracies and their intervals, which resample utterances rather than frames."""
+"""Accuracies, and intervals that resample utterances rather than frames."""
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -45,7 +45,7 @@ def utterance_correct(
 
 
 def choose_class(scores: Float[np.ndarray, "n c"]) -> Int[np.ndarray, " n"]:
-    """Return the class of the highest score of each row; -1, which is no label, if one is NaN.
+    """Return the class of the highest score of each row; -1, an invalid label, if a score is NaN.
 
     >>> choose_class(np.array([[0.2, 0.8], [np.nan, np.nan]]))
     array([ 1, -1])
@@ -64,13 +64,15 @@ def labels_by_utterance(
 def in_best(
     scores: Float[np.ndarray, "n c"], labels: Int[np.ndarray, " n"], k: int
 ) -> Bool[np.ndarray, " n"]:
-    """Return whether each label is among the k classes of the highest scores; a tie is lost.
+    """Return whether each label is among the k classes with the highest scores.
+
+    Classes that tie with the label count as higher.
 
     >>> in_best(np.array([[3.0, 2.0, 1.0], [3.0, 1.0, 1.0]]), np.array([1, 1]), k=2)
     array([ True, False])
     """
     own = np.take_along_axis(scores, labels[:, None], axis=1)
-    return (~(scores < own)).sum(axis=1) <= k  # so a NaN is no hit
+    return (~(scores < own)).sum(axis=1) <= k  # NaN counts as a miss
 
 
 def majority_accuracy(
@@ -78,9 +80,10 @@ def majority_accuracy(
     test_labels: Int[np.ndarray, " m"],
     rivals: Bool[np.ndarray, "c c"] | None = None,
 ) -> float:
-    """Accuracy on the test labels of always answering the most frequent training label.
+    """Return the test accuracy of always answering the most frequent training label.
 
-    With rivals, it is the most frequent class in the row of the test label that has rivals itself.
+    With `rivals`, the answer is the most frequent class in the rivals row of the test label, among
+    classes that have rivals themselves.
 
     >>> majority_accuracy(np.array([0, 0, 1]), np.array([0, 1, 1, 1]))
     0.25
@@ -102,9 +105,9 @@ def bootstrap_interval(
     """Return the percentile interval of sum(correct) / sum(count), resampling whole utterances.
 
     Utterances are resampled because their frames are not independent (Efron, 1979, with clusters).
-    The interval is widened `as_student`. Both ends are NaN if fewer than two utterances count, or
-    if all are right in the same part. If all are wholly right, or wrong, no draw differs, and the
-    other end is exact for as many independent answers (Clopper and Pearson, 1934).
+    The interval is widened by `as_student`. Both ends are NaN if fewer than two utterances count,
+    or if all have the same accuracy between 0 and 1. If all are fully right or fully wrong, no draw
+    differs, and the other end is exact for as many independent answers (Clopper and Pearson, 1934).
 
     >>> low, high = bootstrap_interval(np.ones(16), np.ones(16))
     >>> f"{low:.3f}, {high:.3f}"
@@ -121,7 +124,7 @@ def bootstrap_interval(
     accuracies = []
     for drawn in draw_items(num_resamples, len(count), seed):
         sums, counts = (column[drawn].sum(axis=1) for column in (correct, count))
-        is_counted = counts > 0  # utterances of silence alone have no frame or phone
+        is_counted = counts > 0  # silent utterances lack frames and phones
         accuracies.append(sums[is_counted] / counts[is_counted])
     low, high = np.quantile(np.concatenate(accuracies), [TAIL, 1 - TAIL])
     if high - low < 1e-9:

@@ -1,7 +1,7 @@
-"""Boundaries of phones where neighbouring frames differ most, and scores of their places.
+"""Detection of phone boundaries where neighbouring frames differ most, and its scores.
 
 A detector without labels (Kreuk et al. 2020; Bhati et al. 2021): the peaks of 1 - cos between
-neighbouring frames. Boundaries are matched one to one within a tolerance.
+neighbouring frames. Each boundary has at most one match within a tolerance.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,16 +14,16 @@ from jaxtyping import Float, Int, Num
 from cpc.results.compare import LEVEL, as_student
 from cpc.types import UserError
 
-#: The prominences of peaks that a detector is fitted over.
+#: The grid of peak prominences over which a detector is fitted.
 PROMINENCES = np.linspace(0, 0.6, 61)
 NUM_RESAMPLES = 2000
 
 
 class Matches(NamedTuple):
-    """Counts of boundaries of an utterance or, as arrays, of many."""
+    """Counts of boundaries in an utterance or, as arrays, in many."""
 
     hits: Any
-    """Found boundaries that are true ones."""
+    """Number of found boundaries that match a true one."""
     found: Any
     true: Any
 

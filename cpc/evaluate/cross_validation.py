@@ -1,7 +1,7 @@
-"""Logistic regression by nested cross-validation, as sentence features are measured.
+"""Nested cross-validation of logistic regression, the standard probe of sentence features.
 
 Kiros et al. (2015, "Skip-Thought Vectors", section 3.4) and van den Oord et al. (2018, section 3.3)
-report the accuracy over ten folds, the weight of the L2 penalty chosen without the fold.
+report the accuracy over ten folds, with the weight of the L2 penalty chosen without the test fold.
 """
 
 import functools
@@ -29,16 +29,16 @@ L2S = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 
 
 class CrossValidated(NamedTuple):
-    """What a nested cross-validation answered."""
+    """The answers of a nested cross-validation."""
 
     items: Int[np.ndarray, " n"]
-    """The rows that were in a fold."""
+    """Indices of the rows that are in a fold."""
     correct: Bool[np.ndarray, " n"]
-    """Whether each was answered right by the fold that had not seen it."""
+    """Whether each of these rows is answered correctly by the fit that excludes its fold."""
     l2s: tuple[float, ...]
-    """What each fold chose."""
+    """The l2 chosen for each fold."""
     num_unconverged: int
-    """Folds whose last fit stopped before it had converged."""
+    """Number of folds whose last fit did not converge."""
 
 
 def cross_validate(
@@ -49,23 +49,24 @@ def cross_validate(
     l2s: Sequence[float] = L2S,
     num_folds: int = 10,
 ) -> CrossValidated:
-    """Return the answers of logistic regression to rows that its fit has not seen.
+    """Return the answers of logistic regression to held-out rows.
 
-    Each fold is answered by a fit on all others. Its l2 is chosen on the next fold, after fits on
-    what then remains, from the strongest down until the nats on that fold rise: the fold itself has
-    no part in the choice. Folds are equal and random; up to `num_folds` - 1 rows are in none.
+    Each fold is answered by a fit on all other folds. Its l2 is chosen on the next fold, after fits
+    on the remaining folds, from the strongest down until the nats on that next fold rise, so the
+    tested fold does not influence the choice. Folds are random and of equal size; up to
+    `num_folds` - 1 rows are left out.
 
     Args:
         fit: `fit_dense` or `fit_sparse`.
-        x: one row an item, an array or sparse matrix.
-        l2s: of the penalty `(l2 / 2) |W|^2` beside the mean nats.
+        x: one row per item, an array or sparse matrix.
+        l2s: weights of the penalty `(l2 / 2) |W|^2`, which is added to the mean nats.
     """
     check_grid(l2s)
     size, num_classes = len(labels) // num_folds, int(labels.max(initial=0)) + 1
     if num_folds < 3 or size < 1 or len(np.unique(labels)) < 2:
         raise UserError(
-            f"{len(labels)} rows of {len(np.unique(labels))} classes do not make {num_folds} "
-            "folds: it takes three folds, two classes, and a row in each fold"
+            f"cross-validation got {len(labels)} rows, {len(np.unique(labels))} classes and "
+            f"{num_folds} folds: it needs 3 folds or more, 2 classes, and a row per fold"
         )
     order = np.random.default_rng(0).permutation(len(labels))[: size * num_folds]
     folds, right, chosen, converged = order.reshape(num_folds, size), [], [], []
@@ -93,7 +94,7 @@ def fit_dense(
     num_classes: int,
     l2s: Sequence[float],
 ) -> Iterator[tuple[float, Answer, bool]]:
-    """Yield fits to standardised features, each from the one before (`cpc.evaluate.convex`)."""
+    """Yield fits to standardised features, each started from the last (`cpc.evaluate.convex`)."""
     rows, mean, std = put_rows(x, labels)
     for found in solve_path(rows, num_classes, l2s):
         answer = functools.partial(predict, as_probe(found, mean, std))
@@ -103,10 +104,10 @@ def fit_dense(
 def fit_sparse(
     x: Any, labels: Int[np.ndarray, " n"], num_classes: int, l2s: Sequence[float]
 ) -> Iterator[tuple[float, Answer, bool]]:
-    """Yield fits to counts of words by tf-idf, each from the one before, by L-BFGS.
+    """Yield fits to tf-idf weighted word counts by L-BFGS, each started from the one before.
 
-    A count n of a word becomes log(1 + n) log(rows / rows that have it), and a row has the length
-    1. What is rare is known of the rows that are fitted alone. x is a scipy.sparse.csr_array.
+    A count n of a word becomes log(1 + n) log(rows / rows with the word), and rows are scaled to
+    length 1. The frequencies come from the fitted rows alone. x is a scipy.sparse.csr_array.
     """
     num_rows, num_words = x.shape
     has = np.bincount(x.nonzero()[1], minlength=num_words)
@@ -144,7 +145,7 @@ def fit_sparse(
 def bag_of_words(
     sentences: Sequence[Int[np.ndarray, " _"]], num_words: int
 ) -> scipy.sparse.csr_array:
-    """Return how often each word is in each sentence, (sentences, num_words).
+    """Count each word in each sentence, (sentences, num_words).
 
     >>> bag_of_words([np.array([1, 2, 1]), np.array([], int)], 3).toarray()
     array([[0., 2., 1.],
@@ -163,7 +164,7 @@ def expand_vocabulary(
     embeddings: Float[np.ndarray, "n e"],
     others: Float[np.ndarray, "m v"],
 ) -> Float[np.ndarray, "m e"]:
-    """Return embeddings of words that the model has not seen, by a linear map of word vectors.
+    """Return embeddings of words new to the model, by a linear map of word vectors.
 
     With the shared words' vectors V and embeddings E, W minimises `|V W - E|^2` (Kiros et al. 2015,
     section 2.2, "Vocabulary expansion"); others W is returned.

@@ -1,7 +1,7 @@
 """CTC for phones of an utterance without their times: loss, decoding, and error rate.
 
 In connectionist temporal classification (Graves et al. 2006) each frame has a label or the blank,
-the last class; a path without repeats and then without blanks is a labelling.
+which is the last class. Removing repeats and then blanks from such a path gives its labelling.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ def ctc_nats(
 ) -> tuple[Float[Array, ""], Int[Array, ""]]:
     """Return the sum of -log p(labels | scores) in nats, and the number of these labels.
 
-    Utterances whose labels do not fit into their frames (one each, and a blank between equal ones)
-    have no path and are left out. Scores are unnormalised, the last class is the blank, and labels
-    are padded with -1.
+    Utterances whose labels do not fit into their frames (one frame per label, and a blank between
+    equal labels) lack a path and are left out. Scores are unnormalised, the last class is the
+    blank, and labels are padded with -1.
 
     With uniform scores, one label of two has 3 of the 9 paths of two frames:
 
@@ -87,7 +87,7 @@ def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
     ([], [0])
     """
     if width < 1:
-        raise UserError(f"the width of a beam must be 1 or more (got {width})")
+        raise UserError(f"the beam width is too small (got {width}): use 1 or more")
     blank = log_p.shape[1] - 1
     prefixes: list[tuple[int, ...]] = [()]
     # Log-probabilities of the paths of each prefix that end in a blank, and in its last label.
@@ -98,7 +98,7 @@ def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
         longer = both[:, None] + frame[:blank]
         stays = np.full(len(prefixes), -np.inf)
         for i, prefix in enumerate(prefixes):
-            if prefix:  # a label after itself stays, but for a blank between them
+            if prefix:  # a repeated label needs a blank between
                 longer[i, prefix[-1]] = in_blank[i] + frame[prefix[-1]]
                 stays[i] = in_label[i] + frame[prefix[-1]]
         for i, prefix in enumerate(prefixes):
@@ -131,7 +131,7 @@ def count_edits(wanted: Sequence[int], given: Sequence[int]) -> Edits:
     >>> count_edits([1, 2, 3, 4, 5, 6], [9, 2, 4, 5, 6, 7])
     Edits(substitutions=1, deletions=1, insertions=1)
     """
-    # Each cell: edits, then (the fewer the better) deletions and insertions.
+    # Each cell: edits, deletions, insertions, compared in this order.
     row = [(j, 0, j) for j in range(len(given) + 1)]
     for i, want in enumerate(wanted, start=1):
         new = [(i, i, 0)]

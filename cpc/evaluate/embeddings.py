@@ -1,4 +1,4 @@
-"""Features of whole utterances of any length, with a few compilations."""
+"""Embedding of whole utterances of any length, with few compilations."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +11,11 @@ from cpc.types import ArrayLike
 
 MAX_SHAPES = 16
 MAX_CANDIDATES = 512
-#: Frames that a CPU embeds, trained and untrained, while it compiles one more shape for both.
+#: Frames that a CPU embeds in the time of compiling one more shape for two networks.
 SHAPE_FRAMES = 25_000
-#: The same of a GPU: an H100 compiles a shape in 11 to 15 s, and embeds a million frames a second.
+#: The same for a GPU: an H100 compiles a shape in 11 to 15 s and embeds a million frames per s.
 SHAPE_FRAMES_OFF_CPU = 3_000_000
-#: Frames of a piece of a long utterance: 30 s of sound.
+#: Number of frames in a piece of a long utterance, 30 s of sound.
 PIECE_FRAMES = 3_000
 
 
@@ -30,20 +30,21 @@ def embed_utterances(
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the features of utterances of any length, in padded batches of a few shapes.
 
-    Utterances of similar length share a batch. Each is continued by its own mirror image up to the
-    batch's length and `ahead` frames more: causal features stay the same, and others see plausible
-    sound rather than sudden silence. Frames of the continuation are dropped.
+    Utterances of similar length share a batch. Each is continued by its own mirror image, up to the
+    batch's length plus `ahead` frames, so that causal features stay the same and others see
+    plausible sound rather than sudden silence. Frames of the continuation are dropped.
 
     Args:
-        embed: (b, s), or (b, s, channels), float32 to (b, at least s // stride, f); best jitted.
-        waveforms: float32, (s,) or (s, channels) of each utterance.
+        embed: maps (b, s) or (b, s, channels), float32, to (b, at least s // stride, f); best
+            jitted.
+        waveforms: an array (s,) or (s, channels), float32, for each utterance.
         stride: samples from frame to frame.
-        batch_frames: most frames in a batch.
+        batch_frames: maximum number of frames in a batch.
         shape_frames: frames of padding that one more shape must save, as many as are embedded while
             it compiles; at least 3,000,000 off the CPU.
-        ahead: frames after its own that a frame sees; then it is the same in any batch.
+        ahead: number of later frames that a frame depends on; a frame is the same in any batch.
         embed_long: embeds one utterance of more than `batch_frames` in less memory, such as in
-            pieces; without it such an utterance is a batch of its own.
+            pieces; by default such an utterance is a batch of its own.
 
     Features are float32 on the host, with max(1, s // stride) frames of each utterance.
     """
@@ -78,8 +79,8 @@ def embed_utterances(
                 num_frames = max(1, len(waveforms[index]) // stride)
                 features[index] = embedded[row, :num_frames].copy()
 
-    # One thread compiles and runs a shape; those with most frames come first. A recurrent context
-    # on a CPU, or the compiler elsewhere, leaves a core to another shape.
+    # Each thread compiles and runs one shape, largest first. A recurrent context on a CPU, or
+    # compilation elsewhere, leaves a core for another shape.
     by_size = np.argsort(-bounds * np.bincount(bucket + 1)[1:], kind="stable")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(embed_bucket, by_size.tolist()))
@@ -96,7 +97,7 @@ def embed_pieces(
 ) -> Float[np.ndarray, "_ _"]:
     """Return the features of one long utterance, embedded in overlapping pieces of one shape.
 
-    `before` and `ahead` are frames before and after its own that a frame sees.
+    `before` and `ahead` are the numbers of earlier and later frames that a frame depends on.
     """
     num_frames, parts = max(1, len(waveform) // stride), []
     length = (before + PIECE_FRAMES + ahead) * stride
@@ -113,8 +114,8 @@ def bucket_lengths(
 ) -> Int[np.ndarray, " buckets"]:
     """Return at most 16 padded lengths, ascending, with the least padding over all utterances.
 
-    Each saves at least `shape_frames` of padding. Exact by dynamic programming over the sorted
-    lengths, or over quantiles if there are many.
+    Each length saves at least `shape_frames` of padding. The search is exact, by dynamic
+    programming over the sorted lengths, or over quantiles for many lengths.
 
     >>> bucket_lengths(np.array([16, 16, 32, 160]), 100)
     array([ 32, 160])

@@ -1,4 +1,4 @@
-"""Softmax regression on frozen features: linear to convergence, or by a number of updates."""
+"""Softmax regression on frozen features, to convergence or by a number of updates."""
 
 import functools
 import itertools
@@ -41,21 +41,21 @@ from cpc.types import Array, ArrayLike, UserError
 #: make(learning rate, number of updates).
 MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransformation]
 
-#: Most updates of one call of compiled code.
+#: Maximum number of updates in one call of compiled code.
 CALL_UPDATES = 256
 
 
 class Updates(NamedTuple):
-    """The number of updates of a fit, their rows and their optimizer."""
+    """The number of updates of a fit, their batch size and their optimizer."""
 
     num_epochs: int = 10
-    """Passes over the data; the fit goes on until there are `min_updates` updates."""
+    """Passes over the data; the fit continues until it has done `min_updates` updates."""
     min_updates: int = 1000
     batch_size: int = 1024
     learning_rate: float = 5e-3
-    """0.1 for `paper_sgd`."""
+    """Use 0.1 for `paper_sgd`."""
     optimizer: MakeOptimizer | None = None
-    """`adam_cosine` or `paper_sgd`; None for the first, and for linear probes without updates."""
+    """`adam_cosine` (also for None) or `paper_sgd`; with None, linear probes use L-BFGS."""
 
 
 def adam_cosine(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
@@ -75,7 +75,7 @@ def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientT
 
 
 class Frames(NamedTuple):
-    """Standardised training frames: rows to fit on, then rows that choose the weight decay."""
+    """Standardised training frames: rows to fit on, then rows for choosing the weight decay."""
 
     x: Float[Array, "n d"]
     rows: Stacked
@@ -85,7 +85,7 @@ class Frames(NamedTuple):
     std: Float[Array, " d"]
 
     def count_correct(self, probe: Probe) -> int:
-        """Return the number of correct validation rows of a probe."""
+        """Return the number of validation rows that a probe answers correctly."""
         held = self.rows._replace(first=self.rows.first[self.num_train :])
         return int(np.sum(predict(probe, held).argmax(axis=1) == self.labels[self.num_train :]))
 
@@ -117,22 +117,22 @@ def fit_probes(
 
     Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2`. A linear probe is
     fitted by L-BFGS until the norm of its gradient is 5e-3 of that at zero weights, or for 200
-    iterations (`Probe.converged`). A probe with a hidden layer, which has no single optimum, is
+    iterations (`Probe.converged`). A probe with a hidden layer, which lacks a single optimum, is
     fitted by a number of updates of Adam with cosine decay.
 
     The weight decay is the one with the most correct frames in a tenth of the training utterances,
-    after fits on the others: linear ones on at most 65,536 of their frames, with weight decays
-    larger by the factor by which these are fewer; those with a hidden layer by a third of the
-    updates. The probe is then fitted with it on all training utterances.
+    after fits on the rest. Such fits of linear probes use at most 65,536 frames, with weight
+    decays scaled up by the factor by which frames are fewer; fits of hidden layers use a third of
+    the updates. The probe is then fitted with the chosen decay on all training utterances.
 
     Args:
-        features: of all training frames; put on the device once, also if they are `Stacked`.
+        features: features of all training frames; put on the device once, even if `Stacked`.
         labels: 0 .. num_classes - 1; frames with -1 are ignored.
         utterances: the utterance of each frame, which the validation split never divides;
             `np.arange(n)` for images with one row each.
         hidden_widths: 0 for a linear probe, else one hidden layer of ReLUs.
-        weight_decays: the grid; with one entry nothing is set aside for validation.
-        updates: of a hidden layer, and, with an optimizer, also of linear probes.
+        weight_decays: the grid; with one entry, no utterances are held out for validation.
+        updates: updates of a hidden layer and, if it has an optimizer, also of linear probes.
     """
     check_labels(labels, num_classes)
     rng = np.random.default_rng(seed)
@@ -141,7 +141,7 @@ def fit_probes(
     chosen = np.concatenate([train, validation])
     rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
     x = jnp.asarray(rows.frames, jnp.float32)
-    # Neighbours have the statistics of their frame, and some of them occur twice.
+    # Neighbours have the statistics of their own frame, and some of them occur twice.
     scale = standardisation(x if rows.num == 1 else x[rows.first + rows.num // 2])
     check_finite(*scale)
     mean, std = (jnp.tile(of_frame, rows.num) for of_frame in scale)
@@ -238,7 +238,7 @@ def split_utterances(
     validation_fraction: float,
     rng: np.random.Generator,
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " validation"]]:
-    """Return labelled rows of the training utterances, and of those for validation."""
+    """Split labelled rows by utterance into rows for training and rows for validation."""
     labelled = np.flatnonzero(labels >= 0)
     if validation_fraction == 0:
         return labelled, labelled[:0]

@@ -1,4 +1,4 @@
-"""Features of images, their scores, and accuracy by the number of labels."""
+"""Features of images, scores of their probes, and accuracy by the number of labels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ def embed_images(
     array([1., 1., 1.], dtype=float32)
     """
     if not len(images):
-        raise UserError("there are no images to embed: check the split and the folder")
+        raise UserError("no images to embed: check the split and the folder")
     batches = []
     for start in range(0, len(images), batch_size):
         numbers = range(start, min(start + batch_size, len(images)))
@@ -47,20 +47,21 @@ def image_scores(
     data: str,
     correct_5: Mapping[tuple[str, str], Bool[np.ndarray, " _"]] | None = None,
 ) -> list[Score]:
-    """Return the accuracy of each of the features under each probe, with outcomes of images.
+    """Return the accuracy of each pair of features and probe, with an outcome per image.
 
     Args:
-        correct: (features, method), such as ("z", "linear"), to whether each test image is right.
-        settings: chosen settings in words, such as "l2 0.001"; may lack entries.
-        train_labels: of the training images, for the majority class.
-        correct_5: like `correct`, whether the class is among the best five; may lack entries.
+        correct: maps (features, method), such as ("z", "linear"), to whether each test image is
+            answered correctly.
+        settings: chosen settings, such as "l2 0.001"; may lack entries.
+        train_labels: labels of the training images, for the majority class.
+        correct_5: like `correct`, for the class among the best five; may lack entries.
     """
     correct_5 = correct_5 or {}
     for name, one in (*correct.items(), *correct_5.items()):
         if len(one) != len(test_labels):
             raise UserError(
-                f"{' / '.join(name)} answers for {len(one)} of {len(test_labels)} test images: "
-                "give all, in the order of the labels"
+                f"{' / '.join(name)} has answers for {len(one)} of {len(test_labels)} test images: "
+                "pass all, in the order of the labels"
             )
     majority, items = majority_accuracy(train_labels, test_labels), digest("image", test_labels)
     scores = []
@@ -90,7 +91,7 @@ def label_subset(
 ) -> Int[np.ndarray, " kept"]:
     """Return the rows of a stratified subset: round(fraction n_c) of each class, at least one.
 
-    Subsets of one seed are nested. Rows with -1 are unlabelled. Indices ascend.
+    Subsets with the same seed are nested. Rows with -1 are unlabelled. Indices ascend.
 
     >>> labels = np.array([0, 1, 0, 1, 0, 1, 0, 1, -1])
     >>> kept = label_subset(labels, 0.5, seed=0)
@@ -101,7 +102,7 @@ def label_subset(
         raise UserError(f"the fraction of labels must be above 0 and at most 1 (got {fraction})")
     labelled = np.flatnonzero(labels >= 0)
     if not len(labelled):
-        raise UserError("no row has a label (all are -1): give labels to take a subset of")
+        raise UserError("no row has a label (all are -1): pass labels of 0 or more")
     order = np.random.default_rng(seed).permutation(labelled)
     kept = []
     for name in np.unique(labels[labelled]):
@@ -122,10 +123,10 @@ def few_label_score(
 ) -> Score:
     """Return one point of the curve of accuracy against labels.
 
-    Both the choice of the labels and that of the test images are random. So a single subset of a
-    part of the labels has no interval, and only scores of all labels are paired by image. `correct`
-    says whether each test image is right after training on the subset of each seed; `mode` is
-    "frozen" or "fine-tuned".
+    Both the labels and the test images are random draws. So the interval is None for one subset of
+    a part of the labels, and only scores with all labels are paired by image. `correct` marks the
+    test images answered correctly after training on the subset of each seed; `mode` is "frozen" or
+    "fine-tuned".
     """
     has_all = fraction == 1
     low, high = seeds_interval(correct) if has_all or len(correct) > 1 else (None, None)
@@ -141,10 +142,10 @@ def few_label_score(
 def seeds_interval(correct: Bool[np.ndarray, "seeds m"]) -> tuple[float, float]:
     """Return the interval of the mean accuracy over random subsets and random test images.
 
-    mean +- t sqrt(A + B): A the variance of the mean over seeds, B that of the mean over test
-    images, t of Satterthwaite's (1946) degrees of freedom (A + B)^2 / (A^2 / (seeds - 1) +
-    B^2 / (m - 1)). For one seed, A is unknown and left out. If A + B = 0, as when all answers are
-    right, it is the `bootstrap_interval` over images.
+    mean +- t sqrt(A + B), where A is the variance of the mean over seeds, B that over test images,
+    and t has Satterthwaite's (1946) degrees of freedom (A + B)^2 / (A^2 / (seeds - 1) +
+    B^2 / (m - 1)). With one seed, A is unknown and left out. If A + B = 0, such as when all answers
+    are right, the result is the `bootstrap_interval` over images.
 
     >>> low, high = seeds_interval(np.array([[True] * 50 + [False] * 50] * 2))
     >>> round(low, 2), round(high, 2)
@@ -157,7 +158,7 @@ def seeds_interval(correct: Bool[np.ndarray, "seeds m"]) -> tuple[float, float]:
     if a + b == 0:
         return bootstrap_interval(by_image, np.ones(num_images))
     freedom = (a + b) ** 2 / (a**2 / max(1, num_seeds - 1) + b**2 / max(1, num_images - 1))
-    from scipy import stats  # half a second, which a start of training need not wait
+    from scipy import stats  # takes half a second to import
 
     half = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(a + b))
     accuracy = float(correct.mean())

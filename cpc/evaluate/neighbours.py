@@ -1,4 +1,4 @@
-"""Nearest neighbours: their classes, and the patches that excite a unit most."""
+"""Nearest neighbours: kNN classification, and the patches that activate a unit most."""
 
 import functools
 from collections.abc import Iterable
@@ -33,12 +33,12 @@ def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"],
     """
     if not 1 <= k <= len(gallery):
         raise UserError(
-            f"k is {k}, but there are {len(gallery)} training rows: take 1 to that many"
+            f"k is {k}, but there are {len(gallery)} training rows: choose k from 1 to that number"
         )
     if gallery.shape[1] != features.shape[1]:
         raise UserError(
             f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}: "
-            "take both from the same network"
+            "compute both with the same network"
         )
     check_finite(gallery, features)
     gallery_block = max(k, min(GALLERY_BLOCK, len(gallery)))
@@ -75,12 +75,12 @@ def knn_predict(
     """
     if len(train_labels) != len(train_features):
         raise UserError(
-            f"{len(train_features)} training rows have {len(train_labels)} labels: give each one"
+            f"{len(train_features)} training rows have {len(train_labels)} labels: pass one per row"
         )
     if len(train_labels) and not 0 <= train_labels.min() <= train_labels.max() < num_classes:
         raise UserError(
-            f"labels of neighbours must lie in 0..{num_classes - 1}, but reach from "
-            f"{train_labels.min()} to {train_labels.max()}: leave unlabelled rows out"
+            f"training labels must be in 0..{num_classes - 1} (got {train_labels.min()} to "
+            f"{train_labels.max()}): leave unlabelled rows out"
         )
     top = nearest(train_features, features, k=k)
     weight = np.exp((top.score - top.score[:, :1]) / np.float32(temperature))
@@ -92,8 +92,8 @@ def knn_predict(
 def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top:
     """Return the k patches with the highest activation of each unit, over batches of patches.
 
-    Patches are numbered from the first of the first batch on. Both are (u, k), by descending
-    activation; ties go to the earlier patch.
+    Patches are numbered over all batches. Scores and rows are (u, k), by descending activation;
+    ties go to the earlier patch.
 
     >>> most_exciting([np.array([[1.0, 0.0], [3.0, 5.0]]), np.array([[2.0, 9.0]])], k=2).row
     array([[1, 2],
@@ -107,12 +107,12 @@ def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top
         top = merge(top, rows, jnp.int32(count))
         count += rows.shape[1]
     if top is None or not 1 <= k <= count:
-        raise UserError(f"k is {k}, but there are {count} patches: take 1 to that many")
+        raise UserError(f"k is {k}, but there are {count} patches: choose k from 1 to that number")
     return Top(*(np.asarray(one) for one in top))
 
 
 def no_rows(shape: tuple[int, int]) -> Top:
-    """Return scores below all others, for rows not yet found."""
+    """Return a `Top` of scores -inf, which any row replaces."""
     return Top(jnp.full(shape, -jnp.inf, jnp.float32), jnp.zeros(shape, jnp.int32))
 
 
@@ -120,7 +120,7 @@ def no_rows(shape: tuple[int, int]) -> Top:
 def search(
     blocks: Float[Array, "g n d"], queries: Float[Array, "r d"], num_rows: Int[Array, ""], *, k: int
 ) -> Top:
-    """Return the k nearest of all blocks; rows from `num_rows` on are padding."""
+    """Return the k nearest rows of all blocks; rows from `num_rows` on are padding."""
 
     def step(top: Top, numbered: tuple[Array, Array]) -> tuple[Top, None]:
         first, block = numbered
@@ -136,7 +136,7 @@ def search(
 
 @jax.jit
 def merge(top: Top, scores: Float[Array, "r n"], first: Int[Array, ""]) -> Top:
-    """Return the k highest of those so far and of new columns, which are numbered from `first`."""
+    """Merge the top k with the scores of new rows, which are numbered from `first`."""
     k = top.score.shape[1]
     new_score, new_row = jax.lax.top_k(scores, min(k, scores.shape[1]))
     score = jnp.concatenate([top.score, new_score], axis=1)
@@ -146,12 +146,12 @@ def merge(top: Top, scores: Float[Array, "r n"], first: Int[Array, ""]) -> Top:
 
 
 def normalise(rows: Float[ArrayLike, "n d"]) -> Float[Array, "n d"]:
-    """Return rows of length one in float32; rows of zeros stay."""
+    """Scale rows to length one in float32; rows of zeros stay zero."""
     rows = jnp.asarray(rows, jnp.float32)
     length = jnp.linalg.norm(rows, axis=1, keepdims=True)
     return rows / jnp.where(length > 0, length, 1.0)
 
 
 def pad_rows(rows: Float[Array, "n d"], multiple: int) -> Float[Array, "padded d"]:
-    """Pad rows with zeros to a multiple."""
+    """Append rows of zeros up to a multiple of `multiple`."""
     return jnp.pad(rows, ((0, -len(rows) % multiple), (0, 0)))

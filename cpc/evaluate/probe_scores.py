@@ -20,15 +20,15 @@ from cpc.types import UserError
 
 
 class Restricted(NamedTuple):
-    """A further accuracy of the same answers, over some of the classes."""
+    """A further accuracy of the same answers, restricted to some classes."""
 
     unit: str
-    """Of the items: "frame" or "utterance"."""
+    """Unit of the items: "frame" or "utterance"."""
     metric: str
-    """Its name, which ends in "accuracy"."""
+    """Name of the metric, which ends in "accuracy"."""
     rivals: Bool[np.ndarray, "c c"]
-    """Row l: the classes among which an item of class l is answered; an empty row does not count.
-    Rivals have the same row."""
+    """Row l marks the candidate classes of an item of class l, which have the same row; items with
+    an empty row are not counted."""
 
 
 def probe_scores(
@@ -49,10 +49,10 @@ def probe_scores(
     Args:
         train_features: name, such as "c", "z", "mfcc" or "random c", to an array or `Stacked`
             frames of each training utterance; test_features likewise, with the same names.
-        train_labels: of each utterance its class (speakers), or one label per frame (phones, -1 if
+        train_labels: the class of each utterance (speakers), or one label per frame (phones, -1 if
             unlabeled); test_labels likewise.
         units: "frame", and "utterance" if an utterance has one class; a `Restricted` adds a score.
-        fit_options: of `fit_probes`.
+        fit_options: options of `fit_probes`.
     """
     for name, features in train_features.items():
         train = join_labeled(features, train_labels, f"training features {name!r}")
@@ -75,10 +75,10 @@ def answer_scores(
     units: Sequence[str | Restricted] = ("frame",),
     setting: str = "",
 ) -> Iterator[Score]:
-    """Yield scores like those of `probe_scores` for a network that answers by itself.
+    """Yield the scores of `probe_scores` for a network that predicts the classes itself.
 
-    Log-probabilities are (frames, num_classes) of each test utterance; training labels are one per
-    frame. The method of the scores is "linear", the network's last layer.
+    Each test utterance has log-probabilities (frames, num_classes); training labels are one per
+    frame. The method of the scores is "linear", like the last layer of the network.
     """
     no_features = [np.zeros((len(labels), 0), np.float32) for labels in train_labels]
     train = join_labeled(no_features, train_labels, "training labels")
@@ -129,21 +129,21 @@ def join_labeled(
     """Return the labeled frames of all utterances with their labels and utterance numbers."""
     if len(features) != len(labels):
         raise UserError(
-            f"{what} hold {len(features)} utterances but there are labels for {len(labels)}; "
-            "give one entry of labels to each utterance"
+            f"{what} hold {len(features)} utterances but labels exist for {len(labels)}: "
+            "pass one entry of labels per utterance"
         )
     kept, known = [], []
     for index, (own, label) in enumerate(zip(features, labels, strict=True)):
         label, length = np.asarray(label, np.int32), own.shape[0]
         if label.ndim and len(label) != length:
             raise UserError(
-                f"utterance {index} of the {what} has {length} frames but {len(label)} labels; "
+                f"utterance {index} of the {what} has {length} frames but {len(label)} labels: "
                 "cut or pad its labels (-1 is unlabeled)"
             )
         label = np.broadcast_to(label, length)
         kept.append(keep(as_stacked(own), np.flatnonzero(label >= 0)))
         known.append(label[label >= 0])
     if not any(map(len, known)):
-        raise UserError(f"no frame of the {what} has a label; check the alignment and the split")
+        raise UserError(f"no frame of the {what} has a label: check the alignment and the split")
     utterances = np.repeat(np.arange(len(known), dtype=np.int32), [len(own) for own in known])
     return join(kept), np.concatenate(known), utterances

@@ -1,4 +1,4 @@
-"""What a representation says without labels: its spread, and the bitrate of its codes."""
+"""Measures of a representation without labels: its spread, and the bitrate of its codes."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def feature_spread(
     number = jnp.maximum(counted.sum(), 1)
     centred = jnp.where(counted[:, None], features - features.sum(axis=0) / number, 0.0)
     std = jnp.sqrt(jnp.square(centred).sum(axis=0) / number).mean()
-    # Rounding of the mean leaves small values in constant features, which have a rank.
+    # Rounding of the mean leaves small values in constant features, whose rank would not be 0.
     dust = 1e-6 * jnp.abs(features).max(initial=0.0)
     collapsed = std <= dust
     scaled = centred / jnp.where(collapsed, 1.0, std)

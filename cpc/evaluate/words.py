@@ -26,7 +26,7 @@ def similarity_scores(
     """Yield Spearman's correlation of cosines with human ratings, for each set of pairs.
 
     Pairs with an unknown word are left out; `setting` contains their share. The interval is the
-    percentile bootstrap over pairs. `sets` are those of `cpc.data.sources.similarity`.
+    percentile bootstrap over pairs. `sets` come from `cpc.data.sources.similarity`.
     """
     for name, (pairs, said) in sets.items():
         cosine, known = pair_cosines(vectors, index, pairs)

@@ -1,4 +1,4 @@
-"""The style of the figures of a page: colors, axes, legends."""
+"""The style of figures: colors, axes and legends."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def label(axes: Axes, x: str, y: str, title: str) -> None:
 
 
 def add_legend(axes: Axes, **options) -> None:
-    """Add a legend without a frame, if there is anything to name."""
+    """Add a frameless legend if the axes have labeled artists."""
     handles, _ = axes.get_legend_handles_labels()
     if handles:
         options = {"loc": "best", **options}

@@ -44,7 +44,7 @@ from cpc.results import (
     with_unit,
 )
 
-#: section(run) -> a part of the page; None if the run has nothing for it.
+#: section(run) -> a section of the page; None to leave it out.
 SectionMaker: TypeAlias = Callable[[Run], Section | None]
 #: Colors of the evaluations.
 LINES = (draw.INK, draw.GREEN, draw.ORANGE)
@@ -54,9 +54,9 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
     """Write report.html and figures/*.png into a run directory, and return the path of the page.
 
     Args:
-        workdir: of the run.
-        words: the nouns of its kind of data.
-        sections: those of its kind of data alone, which follow the scores.
+        workdir: the run directory.
+        words: the nouns for its kind of data.
+        sections: further sections for its kind of data, which follow the scores.
     """
     run = read_run(workdir)
     found = headlines(run.scores, words)
@@ -417,7 +417,7 @@ def spread_figure(run: Run, words: Words) -> list[Figure]:
 
 
 def speed_figure(run: Run) -> list[Figure]:
-    """Draw steps a second, learning rate and gradient norm over the steps."""
+    """Draw steps per second, learning rate and gradient norm over the steps."""
     if "steps_per_second" not in run.train:
         return []
     keys = ("steps_per_second", "learning_rate", "gradient_norm")

@@ -1,4 +1,4 @@
-"""The scores of a run: figures, a table for each task, and the last lines on the console."""
+"""Scores of a run as figures, a table for each task, and the last lines on the console."""
 
 import functools
 import math
@@ -198,7 +198,7 @@ def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words
 
 
 def file_name(*parts: str) -> str:
-    """Return the name of a file for texts with any characters.
+    """Make a file name from texts with any characters.
 
     >>> file_name("curve", "few_labels", "clothes"), file_name("curve", "../x")
     ('curve_few_labels_clothes', 'curve_.._x-2f2408c5')
@@ -258,7 +258,7 @@ def show_lead(lead: Any) -> str:
 
 
 def show_known(value: float | int | None, metric: str) -> str:
-    """Format a value; "" if there is none."""
+    """Format a value; return "" for None and NaN."""
     return "" if value is None or math.isnan(value) else show_value(value, metric)
 
 
@@ -268,7 +268,7 @@ def table_title(task: str, data: str, unit: str) -> str:
 
 
 def score_note(first: Row, rows: Frame, words: Words) -> str:
-    """Return how the scores of a table were measured."""
+    """Return a note on the measurement of the scores in a table."""
     parts = []
     if math.isfinite(first.num_train):
         parts.append(f"fitted on {first.num_train:,.0f} labeled items")

@@ -1,4 +1,4 @@
-"""Scores as pages show them: their groups, order, names and colors."""
+"""Groups, order, names and colors of scores on pages."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,7 +20,7 @@ METHODS = {
 
 
 class Headline(NamedTuple):
-    """The score by which a task is judged first, and the other scores of its task."""
+    """The main score of a task and the other scores of the task."""
 
     score: Row
     same_probe: dict[str, Row]
@@ -62,7 +62,7 @@ def split_curve(rows: Frame) -> tuple[Frame, Frame]:
 
 
 def is_curve(rows: Frame) -> bool:
-    """Return whether scores of one task are of several numbers of labels."""
+    """Return whether the scores of one task differ in their number of labels."""
     by_probe = rows.groupby(["features", "method", "metric", "step"])
     return bool(by_probe.num_train.nunique().max() > 1)
 
@@ -90,7 +90,7 @@ def feature_title(name: str, words: Words) -> str:
 
 
 def feature_order(name: str, words: Words) -> tuple[int, str]:
-    """Return the place of features in a table: untrained, baselines, learned, others."""
+    """Return the sort key of features in a table: untrained, baselines, learned, others."""
     learned = {feature: 2 + n for n, feature in enumerate(sorted(words.features, reverse=True))}
     place = 0 if name.startswith("random") else 1 if name in words.baselines else 9
     return learned.get(name, place), name
@@ -108,7 +108,7 @@ def task_phrase(score: Row) -> str:
 
 
 def capitalize(text: str) -> str:
-    """Return a text with a capital at its beginning; the others stay.
+    """Capitalize the first letter of a text and keep the others.
 
     >>> capitalize("few_labels"), capitalize("ABX")
     ('Few labels', 'ABX')
@@ -138,7 +138,7 @@ def color_of(features: str, words: Words) -> str:
 
 
 def value_axis(values: Any, metric: str) -> Any:
-    """Return values as an axis shows them, fractions in percent."""
+    """Return values for an axis, fractions in percent."""
     return 100 * values if in_percent(metric) else values
 
 

@@ -1,4 +1,4 @@
-"""The summary of a run: sentences that follow from its recorded numbers."""
+"""Sentences that summarise a run from its recorded numbers."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ MIN_HARM = 0.01
 
 
 def summary(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
-    """Return the sentences that open the page, the most important first."""
+    """Return the opening sentences of the page, most important first."""
     skipped = f"{len(run.skipped):,} files were skipped or cut short: see below."
     return [
         *harm_sentences(run, found, words),
@@ -59,12 +59,12 @@ def summary(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
 
 
 def was_given(run: Run) -> bool:
-    """Return whether a directory has scores of weights that came from elsewhere."""
+    """Return whether a directory has scores of weights that were trained elsewhere."""
     return not len(run.metrics) and len(run.scores) > 0 and not any(run.workdir.glob("checkpoints"))
 
 
 def progress_sentence(run: Run) -> str:
-    """Return how long the run was, and how fast."""
+    """Return sentences on the length and speed of the run."""
     if not len(run.train):
         given = "The weights were given; nothing was trained here."
         return given if was_given(run) else "No training step is recorded yet."
@@ -99,7 +99,7 @@ def rate_phrase(rate: float | int, unit: str) -> str:
 
 
 def bound_sentences(run: Run, words: Words) -> list[str]:
-    """Return the bound, the estimate under the training rule, and the offsets not to trust."""
+    """Return sentences on the bound, the estimate and the offsets that cannot be trusted."""
     trained, strict = last_evaluation(run), last_evaluation(run, strict=True)
     if not len(trained):
         return [f"No bound on test {words.examples} is recorded yet."]
@@ -183,7 +183,7 @@ def title_of(run: Run, rows: Frame) -> str:
     return next(title for title, found in evaluations(run).items() if rows.index[0] in found.index)
 
 
-#: What the state of an offset means, with places for the offsets and the rule.
+#: Sentence for each state of offsets, with fields for the offsets and the rule.
 STATE_SENTENCES = {
     "saturated": "Saturated at {} ({}): the number is the ceiling log N, not the information; "
     "only more negatives can show more.",
@@ -196,8 +196,8 @@ STATE_SENTENCES = {
 
 
 def state_sentences(rows: Frame, rule: str) -> list[str]:
-    """Return the offsets that cannot be trusted, and why."""
-    has_value = rows.bound.notna() | (rows.state == "diverged")  # an infinite loss has no number
+    """Return sentences on the offsets that cannot be trusted, with reasons."""
+    has_value = rows.bound.notna() | (rows.state == "diverged")  # an infinite loss is not recorded
     if not has_value.any():
         return []
     states, sentences = rows.state.where(has_value, ""), []
@@ -214,7 +214,7 @@ def state_sentences(rows: Frame, rule: str) -> list[str]:
 
 
 def offsets_phrase(rows: Frame) -> str:
-    """Return offsets in words, neighbors joined, by direction if there are several.
+    """Return offsets in words, with neighbors joined, grouped by direction.
 
     >>> import pandas as pd
     >>> offsets_phrase(pd.DataFrame({"offset": [1, 2, 3, 7], "direction": "up"}))
@@ -229,7 +229,7 @@ def offsets_phrase(rows: Frame) -> str:
 
 
 def truth_sentences(run: Run) -> list[str]:
-    """Return the bound next to the exact information, if that is known."""
+    """Return sentences that compare the bound with the exact information, if known."""
     if run.truth is None:
         return []
     found = last_evaluation(run, strict=True).merge(run.truth, on="offset").dropna(subset="bound")
@@ -245,7 +245,7 @@ def truth_sentences(run: Run) -> list[str]:
 
 
 def score_sentences(found: Sequence[Headline], words: Words) -> list[str]:
-    """Return whether the features beat the baselines, and what training them gained."""
+    """Return sentences on the features against baselines, and on the gain of training."""
     sentences = []
     for headline in found:
         ours, others = headline.score, headline.same_probe
@@ -291,7 +291,7 @@ def gain_sentences(found: Sequence[Headline]) -> list[str]:
 
 
 def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
-    """Return where training has made the features worse, and what to try; [] if nowhere."""
+    """Return warnings of tasks for which training made the features worse, with advice."""
     harmed = []
     for ours, gain in gains(found):
         before = ours.value - gain.value
@@ -322,7 +322,7 @@ def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[st
 
 
 def lost_sentences(found: Sequence[Headline], words: Words) -> list[str]:
-    """Return where a baseline beats the learned features, except for the headline's comparison."""
+    """Return sentences on baselines that beat the learned features, except in the headline."""
     sentences = []
     for ours, _, by_probe in found:
         for probe, scores in by_probe.items():
@@ -366,7 +366,7 @@ def has_interval(found: Difference) -> bool:
 
 
 def against_phrase(ours: Row, other: Row, words: Words) -> str:
-    """Return whether one score is better than another, and by how much, in words."""
+    """Return a phrase that compares two scores, with their difference."""
     found = difference(ours, other)
     name = f"{feature_title(other.features, words)} ({with_unit(other.value, other.metric)})"
     lead = f"{lead_phrase(found, ours.metric)}{points_of(ours.metric)}"
@@ -380,7 +380,7 @@ def against_phrase(ours: Row, other: Row, words: Words) -> str:
 
 
 def curve_sentences(run: Run, words: Words) -> list[str]:
-    """Return what the features reach with the fewest labels."""
+    """Return sentences on the scores of the features with the fewest labels."""
     sentences = []
     for rows in metric_groups(last_scores(run.scores), words, curves=True).values():
         fewest = rows[rows.num_train == rows.num_train.min()]
@@ -416,7 +416,7 @@ def collapse_sentences(run: Run) -> list[str]:
 
 
 def interval_phrase(low: float | int, high: float | int, metric: str) -> str:
-    """Return an interval in words; "" if there is none."""
+    """Return an interval in words; "" if it is NaN."""
     if math.isnan(low + high):
         return ""
     return f"{show_value(low, metric)} to {show_value(high, metric)}"
@@ -433,7 +433,7 @@ def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
 
 
 def points_of(metric: str) -> str:
-    """Return the unit that follows a difference, after a space; "" if it has none."""
+    """Return the unit of a difference with a leading space; "" without a unit."""
     return " points" if in_percent(metric) else f" {unit_of(metric)}".rstrip()
 
 

@@ -32,11 +32,11 @@ class Difference(NamedTuple):
     value: float
     low: float
     high: float
-    """95 % interval; NaN if there is none."""
+    """Upper end of the 95 % interval; both ends are NaN without an interval."""
     p_value: float = math.nan
     """McNemar's exact test of equal accuracy, for scores with one answer per item."""
     paired: str = ""
-    """What the scores are paired by: "items", "seeds", "seeds and items", or "" if independent."""
+    """Pairing of the scores: "items", "seeds", "seeds and items", or "" if independent."""
 
 
 UNKNOWN = Difference(math.nan, math.nan, math.nan)
@@ -47,11 +47,12 @@ def paired_difference(
 ) -> Difference:
     """Return the difference of two accuracies on the same test items, ours minus theirs.
 
-    Items on which both agree cancel, so the interval is narrower than those of the two accuracies
+    Items on which both agree cancel, so the interval is narrower than the two separate intervals
     suggest. It is the percentile bootstrap over items: an item gives -1, 0 or 1, so a resample is a
-    draw from a multinomial. The p-value is McNemar's (1947), exact: among items on which they
-    differ, either is right equally often. The interval contains zero unless that test rejects it;
-    if no draw differs, its end is exact (Clopper and Pearson, 1934). One item has no interval.
+    draw from a multinomial. The p-value is McNemar's exact test (1947), under which either side is
+    equally often right on items where they differ. The interval contains zero unless that test
+    rejects it; if no draw differs, its end is exact (Clopper and Pearson, 1934). For a single item
+    the interval is NaN.
 
     Args:
         ours, theirs: (m,) whether each item is right.
@@ -69,7 +70,7 @@ def paired_difference(
             f"a paired difference needs the same items, at least one, on both sides (got "
             f"{len(ours)} and {len(theirs)})"
         )
-    from scipy import stats  # half a second, which a start of training need not wait
+    from scipy import stats  # takes half a second to import, so training does not load it
 
     count = len(ours)
     wins, losses = int(np.sum(ours & ~theirs)), int(np.sum(theirs & ~ours))
@@ -91,7 +92,7 @@ def paired_difference(
 
 
 def draw_items(num_resamples: int, count: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """Yield resamples of item numbers, (some, count) at a time, which bounds the memory."""
+    """Yield resampled item indices in chunks of shape (rows, count), which bounds the memory."""
     rng, rows = np.random.default_rng(seed), max(1, 2_000_000 // count)
     for start in range(0, num_resamples, rows):
         yield rng.integers(count, size=(min(rows, num_resamples - start), count))
@@ -100,7 +101,7 @@ def draw_items(num_resamples: int, count: int, seed: int = 0) -> Iterator[np.nda
 def paired_sums(ours: Outcomes, theirs: Outcomes) -> Difference:
     """Return the difference of two scores on the same items, each with sums and counts.
 
-    The interval is the percentile bootstrap over items, widened `as_student`; there is none if
+    The interval is the percentile bootstrap over items, widened by `as_student`; it is NaN if
     fewer than two items count.
     """
     value = mean_outcome(ours) - mean_outcome(theirs)
@@ -120,7 +121,7 @@ def paired_sums(ours: Outcomes, theirs: Outcomes) -> Difference:
 def as_student(
     value: float | int, low: float | int, high: float | int, num_items: int
 ) -> tuple[float, float]:
-    """Return a bootstrap interval of `LEVEL`, widened for few items as Student's is.
+    """Widen a bootstrap interval of level `LEVEL` for few items, as Student's t-interval does.
 
     Draws of n items have (n - 1) / n of their variance, and the normal's tails: both make the
     percentile interval too narrow (Hesterberg 2015, "What teachers should know about the
@@ -228,7 +229,7 @@ def group_by_seed(runs: Sequence[tuple[str, Run]]) -> list[Cell]:
 
 
 def _are_one_cell(a: tuple[str, Run], b: tuple[str, Run]) -> bool:
-    """Whether two runs differ in the seed alone, also by name if both names end in a seed."""
+    """Return whether two runs differ in the seed alone, also by name if both end in a seed."""
     one, other = dict(a[1].config), dict(b[1].config)
     if one.pop("seed", None) == other.pop("seed", None) or one != other:
         return False
@@ -266,8 +267,8 @@ def settings(cells: Sequence[Cell]) -> Frame:
 def information(run: Run, among: Collection[int] | None = None) -> Score | None:
     """Return log N - L of the last evaluation as a score in nats, the mean of `headline_rows`.
 
-    It is the strict bound if there is one; the method is "bound" or "estimate", and the setting
-    lists the offsets: those in `among`, if some are.
+    The strict bound is preferred if it was recorded. The method is "bound" or "estimate", and the
+    setting lists the averaged offsets, which are restricted to `among` unless none is in it.
     """
     for strict in (True, False):
         rows = last_evaluation(run, strict)
@@ -285,13 +286,13 @@ def information(run: Run, among: Collection[int] | None = None) -> Score | None:
 
 
 def shared_headline(runs: Iterable[Run]) -> set[int] | None:
-    """Return the offsets that the `headline_rows` of all runs have; None if there are none."""
+    """Return the offsets common to the `headline_rows` of all runs; None without any."""
     found = [last_evaluation(run, strict=True) for run in runs]
     found = [{*headline_rows(rows).offset} for rows in found if rows.bound.notna().any()]
     return (set.intersection(*found) if found else set()) or None
 
 
-#: The two differences of `compare`, and the fields of `Difference` that it has of each.
+#: The two differences in the frame of `compare`, and the columns for each of them.
 BASELINES = ("over_untrained", "over_first")
 ENDS = {"": "value", "_low": "low", "_high": "high", "_paired": "paired"}
 COLUMNS = (
@@ -309,11 +310,11 @@ COLUMNS = (
 def compare(cells: Sequence[Cell]) -> Frame:
     """Return the scores of cells, one row per cell and question, compared with the first cell.
 
-    Only seeds that have reached their last step count. If none has, the row shows their latest
-    scores, and has no differences. Values and intervals are those of `mean_over_seeds`.
-    Differences, ours minus theirs, are the `lead` over the same network untrained and over the
-    first cell. log N - L is averaged over the offsets that the `headline_rows` of all runs have, if
-    there are any. `COLUMNS` are those of the frame; by_seed is a list.
+    Only seeds that have reached their last step count. If none has, the row contains their latest
+    scores without differences. Values and intervals come from `mean_over_seeds`. Differences, ours
+    minus theirs, are the `lead` over the same network untrained and over the first cell. log N - L
+    is averaged over the offsets common to the `headline_rows` of all runs, if any. The frame has
+    the columns `COLUMNS`; by_seed is a list.
     """
     import pandas as pd
 

@@ -116,7 +116,7 @@ def _missing_records(workdir: Path, config: Mapping[str, Any], records: Sequence
 
 
 def last_known(rows: Frame, key: str) -> float:
-    """Return the last value of a column; NaN if it has none."""
+    """Return the last known value of a column; NaN without one."""
     known = rows[key].dropna().tolist() if key in rows else []
     return float(known[-1]) if known else math.nan
 
@@ -136,7 +136,7 @@ def is_last(run: Run, steps: Any) -> Any:
 
 
 def at_end(run: Run, rows: Frame) -> Frame:
-    """Return the rows of a run's scores or offsets that are of its last step."""
+    """Return the rows of a run's scores or offsets at its last step."""
     return rows[is_last(run, rows.step)]
 
 
@@ -163,8 +163,8 @@ def headline_mask(
     """Return which offsets a mean of log N - L may include.
 
     At a saturated offset the number is the ceiling, and if the context has seen part of the
-    target's input (`shared` above 0), it is about that part. If all known offsets are such, only
-    the furthest of them is included: a mean would be of ceilings.
+    target's input (`shared` above 0), it measures that part. If this excludes all known offsets,
+    only the furthest of them is included, because a mean would average ceilings.
 
     >>> headline_mask([1, 2, 3], [4.0, 3.0, 2.0], ["saturated", "warn", "fine"], [0.5, 0.1, 0])
     array([False, False,  True])
@@ -274,7 +274,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _numbers(values: Sequence[Any]) -> Any:
-    """Return an array with NaN for missing numbers, or a list if there are only texts."""
+    """Return an array with NaN for missing numbers, or a list if all values are texts."""
     try:
         found = np.array(values, dtype=float)
     except (TypeError, ValueError):
@@ -303,7 +303,7 @@ def _read_truth(path: Path, problems: list[str]) -> Frame | None:
     try:
         columns = content["offsets"], content["mutual_information"]
         if not all(isinstance(column, list) for column in columns):
-            raise TypeError("no lists")
+            raise TypeError("not lists")
         frame = pd.DataFrame(dict(zip(("offset", "mutual_information"), columns, strict=True)))
         return frame.astype({"offset": int, "mutual_information": float})
     except (LookupError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""A score: what was measured, its identity and print, and the files of a run that hold it."""
+"""Scores: the record of one measured number, its formatting, and its files in a run directory."""
 
 import hashlib
 import math
@@ -19,7 +19,7 @@ from cpc.files import (
 )
 from cpc.types import UserError
 
-#: A pandas.DataFrame. Its own annotations call most of what one does with a frame a mistake.
+#: A pandas.DataFrame. Type checkers reject most uses of the annotations of pandas itself.
 Frame: TypeAlias = Any
 #: A row of a frame of scores, from `itertuples`: a `Score` with NaN for a missing number.
 Row: TypeAlias = Any
@@ -29,7 +29,7 @@ DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Outcomes:
-    """What each test item contributed to a score, by which scores are paired.
+    """The contribution of each test item to a score, which allows scores to be paired.
 
     The score is `sums.sum() / counts.sum()`. Items vary independently: an image, or an utterance
     with all of its frames.
@@ -40,7 +40,7 @@ class Outcomes:
 
         Args:
             sums: (items,) such as correct frames, wrong words, or booleans for one answer per item.
-            counts: (items,) such as frames; ones by default.
+            counts: (items,) such as numbers of frames; ones by default.
             items: identifies the items, such as a `digest` of their labels; scores are paired only
                 if these are equal.
         """
@@ -54,7 +54,7 @@ class Outcomes:
 
 
 class Score(NamedTuple):
-    """One measured number of a run. It is never NaN: leave such scores out."""
+    """One measured number of a run. The value is never NaN: leave such scores out."""
 
     task: str
     """Such as "phones"."""
@@ -71,10 +71,10 @@ class Score(NamedTuple):
     value: float
     """Accuracies and rates in 0..1, others in the unit of the metric."""
     low: float | None = None
-    """With `high` a 95 % interval."""
+    """Lower end of the 95 % interval, with `high` as its upper end."""
     high: float | None = None
     chance: float | None = None
-    """The value of guessing, such as always the most frequent class; None if there is none."""
+    """Value of guessing, such as always the most frequent class; None if undefined."""
     higher_is_better: bool = True
     seed: int = 0
     step: int = 0
@@ -93,22 +93,22 @@ STORED = Score._fields[:-1]
 
 
 def check_score(score: Score) -> Score:
-    """Return a score that was read from a file; ValueError if it is none."""
+    """Return a score that was read from a file; raise ValueError if a field is invalid."""
     texts = [getattr(score, name) for name in (*QUESTION, "setting")]
     numbers = [score.value, score.low, score.high, score.chance, score.num_train, score.num_test]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError("a word is no text")
+        raise ValueError("a text field is not a string")
     if not all(one is None or type(one) in (int, float) for one in numbers):
-        raise ValueError("a number is none")
+        raise ValueError("a numeric field is not a number")
     if not all(type(one) is int and abs(one) < 2**63 for one in (score.seed, score.step)):
-        raise ValueError("the seed or step is no whole number")
+        raise ValueError("the seed or step is not a 64-bit integer")
     if type(score.higher_is_better) is not bool or not math.isfinite(score.value):
         raise ValueError("the value is not finite")
     return score
 
 
 def identity(score: Score) -> tuple:
-    """Return what distinguishes a score within a run, including its share of the labels."""
+    """Return the key that distinguishes a score within a run, including its share of the labels."""
     return (*(getattr(score, name) for name in IDENTITY), share_of(score))
 
 
@@ -126,7 +126,7 @@ def share_of(score: Row) -> str:
 
 
 def answer(score: Score) -> tuple:
-    """Return what a later score replaces: the identity without the number of labels."""
+    """Return the key by which a later score replaces an earlier one: no number of labels."""
     names = [name for name in IDENTITY if name != "num_train"]
     return (*(getattr(score, name) for name in names), share_of(score))
 
@@ -162,7 +162,7 @@ def in_percent(metric: str) -> bool:
 
 
 def show_value(value: float | int | None, metric: str) -> str:
-    """Format a value without its unit; a dash if there is none.
+    """Format a value without its unit; None and non-finite values become a dash.
 
     >>> show_value(0.1234, "error rate"), show_value(1.234, "nats"), show_value(None, "nats")
     ('12.3', '1.23', '–')
@@ -237,7 +237,7 @@ def print_scores(scores: Iterable[Score]) -> None:
 
 
 def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
-    """Add scores to a run directory, replacing earlier answers to the same questions.
+    """Add scores to a run directory, replacing earlier scores with the same `answer`.
 
     Points of a curve over labels replace the whole earlier curve, unless their settings name their
     shares of the labels ("5 % of the labels", "10 min").
@@ -302,7 +302,7 @@ def _outcomes(score: Score, items: str | None, arrays: Mapping[str, np.ndarray])
     if items is None or key not in arrays:
         return None
     found = Outcomes(arrays[key], arrays.get(f"counts-{key}"), items)
-    # The two files are not replaced in one step: the outcomes may be of another fit.
+    # The two files are not replaced atomically: the outcomes may come from another fit.
     is_same = abs(mean_outcome(found) - score.value) < 1e-5 * max(1, abs(score.value))
     return found if is_same else None
 
@@ -313,7 +313,7 @@ def _key(score: Score) -> str:
 
 
 def read_records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Return the records of metrics.jsonl by step; of repeated records the later one."""
+    """Return the records of metrics.jsonl sorted by step; later records replace repeated ones."""
     path = workdir / "metrics.jsonl"
     try:
         lines = read_lines(path)

@@ -1,11 +1,11 @@
-"""The training loop. Its order is an invariant.
+"""The training loop, whose order is an invariant.
 
 For each step: evaluate if due, on the current state; save if due, before the next batch is taken;
-take a batch; step; write the metrics of the window before, while this step runs.
+take a batch; step; write the metrics of the previous window while this step runs.
 
-So a number belongs to the state that produced it, a checkpoint neither loses nor repeats a batch
-and never lacks an evaluation that was due (or says that it does, if a signal cut that short), and
-the device never waits for the host's writing.
+So every number belongs to the state that produced it, a checkpoint neither loses nor repeats a
+batch, and the device never waits for the host's writing. A checkpoint also includes the evaluation
+that was due, or is marked as pending one if a signal cut it short.
 """
 
 import contextlib
@@ -37,31 +37,31 @@ class Cadence(NamedTuple):
     """How often a run records, evaluates and saves, in steps."""
 
     log_every: int = 100
-    """Steps from one training record to the next; 0 for the last step alone, as for the others."""
+    """Steps between training records; 0 in any of the three intervals for the last step only."""
     eval_every: int = 0
     save_every: int = 0
     steps_per_launch: int = 1
-    """Steps that one call of the step function does, with one element of the batches."""
+    """Steps per call of the step function, which takes one element of the batches."""
 
     def check_multiples(self, numbers: Mapping[str, int]) -> None:
-        """Require whole launches in every interval and in other, named numbers of steps."""
+        """Check that intervals and other, named numbers of steps are multiples of a launch."""
         for name, number in {**numbers, **self._asdict()}.items():
             if number % self.steps_per_launch:
                 raise UserError(
-                    f"{name} is {number}, which is no multiple of the {self.steps_per_launch} "
-                    "steps of a launch: choose a multiple, or lower steps_per_launch"
+                    f"{name} is {number}, not a multiple of steps_per_launch "
+                    f"{self.steps_per_launch}: choose a multiple, or lower steps_per_launch"
                 )
 
 
 class Sinks(NamedTuple):
-    """Where a run's states and records go."""
+    """The checkpoints and writers of a run."""
 
     checkpoint: Checkpoints | None = None
-    """Saves the states; None for nowhere."""
+    """Saves the states; None to save none."""
     writers: Sequence[Writer] = ()
-    """Take each record."""
+    """Each of them receives every record."""
     metadata: Mapping[str, Any] | None = None
-    """Saved with each state, for `Checkpoints.restore` to return; values that JSON can hold."""
+    """JSON values that are saved with each state and returned by `Checkpoints.restore`."""
 
 
 class FitResult(NamedTuple):
@@ -88,24 +88,24 @@ def fit(
     """Train from `state.step` to `num_steps`.
 
     Args:
-        state: new or restored; it is donated. Where its leaves live, they stay.
+        state: new or restored; it is donated. Its leaves keep their shardings.
         step_fn: from `make_train_step`, jitted by `jit_step`.
-        batches: from the index of the first step to its batches and all later ones.
-        num_steps: the step to end at, whatever the step to start from.
+        batches: maps the index of the first step to its batch and all later ones.
+        num_steps: the step to end at, counted from the beginning of the run.
         summarize: makes the numbers of a training record; default `means_per_step`.
         evaluate: makes the records of an evaluation; an entry "loss" in one of them (lower is
             better) decides which checkpoint is the best, among those saved at a step evaluated. If
-            it raises `Stopped`, the state is saved, and evaluated when it is resumed.
+            it raises `Stopped`, the state is saved, and is evaluated when the run resumes.
         cadence: the intervals between records, evaluations and saves.
         sinks: the checkpoints and the writers.
-        stop: asked before each step; a non-empty answer saves and ends.
-        steps_in_flight: so many calls of `step_fn` at least are queued on the device, and twice
-            that at most.
+        stop: called before each step; a non-empty result saves the state and ends training.
+        steps_in_flight: the least number of queued calls of `step_fn`; at most twice as many are
+            queued.
 
     Raises:
-        UserError: a number of steps is no multiple of the cadence's launch, the loss, a gradient
-            or, where it would be saved, a parameter is not finite (nothing is saved from then on),
-            the batches end early, or a disk is full.
+        UserError: a number of steps is not a multiple of `steps_per_launch`, the batches end early,
+            a disk is full, or the loss, a gradient or (checked before saving) a parameter is not
+            finite; nothing is saved from then on.
     """
     step = start = int(state.step)
     cadence.check_multiples({"num_steps": num_steps, "the step to start from": start})
@@ -127,7 +127,7 @@ def fit(
                 windows.write()
                 failure = describe_failure(state.failure, state.params)
                 _check_finite(failure or _describe_overflow(state.params, step), checkpoint)
-                report_busy(step)  # not before: a device that hangs shows while it is waited for
+                report_busy(step)  # only now, so that a hang of the device is noticed above
                 records = evaluate if evaluates else None
                 cut_short = _evaluate_and_save(state, step, records, saves, windows, sinks, stop)
                 if cut_short is not None:
@@ -163,7 +163,7 @@ def _evaluate_and_save(
     sinks: Sinks,
     stop: Callable[[], str],
 ) -> str | None:
-    """Do what is due on a state that was found finite; return why the evaluation was cut short."""
+    """Evaluate and save a finite state if due; return why an evaluation was cut short."""
     checkpoint, metric, cut_short = sinks.checkpoint, None, None
     try:
         for record in evaluate(state) if evaluate else ():
@@ -177,12 +177,12 @@ def _evaluate_and_save(
     if checkpoint and (saves or is_cut_short):
         checkpoint.save(step, state, dict(sinks.metadata or {}), metric)
     if checkpoint and evaluate and not is_cut_short:
-        checkpoint.pending_evaluation = None  # not before its metric is kept
+        checkpoint.pending_evaluation = None  # only after its metric was saved
     return cut_short
 
 
 def means_per_step(sums: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return every sum over the steps of a window divided by their number: the default record.
+    """Return every sum over the steps of a window divided by the number of steps.
 
     >>> means_per_step({"steps": 4.0, "loss": 6.0, "nonfinite": 0.0}, 4)
     {'loss': 1.5, 'nonfinite': 0.0}
@@ -205,10 +205,10 @@ class _Window(NamedTuple):
 def _jit_zeros(
     tree: Any, leaves: tuple[tuple[tuple[int, ...], jax.sharding.Sharding], ...]
 ) -> Callable[[], PyTree]:
-    """Return a function that makes zeros in place of sums of these shapes and shardings.
+    """Return a function that makes zeros with the shapes and shardings of the sums.
 
-    It is compiled, so that the zeros live where the sums did and the step is not compiled again,
-    and the same for every `fit`, so that it is compiled once.
+    It is jitted to give the zeros the shardings of the sums, so that the step is not compiled
+    again, and cached over calls of `fit`, so that it is compiled once.
     """
     shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape, _ in leaves]
     shardings = tree.unflatten(sharding for _, sharding in leaves)
@@ -216,7 +216,7 @@ def _jit_zeros(
 
 
 class _Windows:
-    """The metrics between two logs, on their way from the device to the writers."""
+    """The writer of metrics that the device has summed between two logs."""
 
     def __init__(self, state: TrainState, summarize: Summarize, writers: Sequence[Writer]):
         self._summarize, self._writers = summarize, writers
@@ -226,12 +226,12 @@ class _Windows:
         self.restart_clock(int(state.step))
 
     def restart_clock(self, step: int, seconds: float | None = None) -> None:
-        """Count steps per second from here."""
+        """Measure steps per second from this step on."""
         self._clock_step = step
         self._clock_seconds = time.perf_counter() if seconds is None else seconds
 
     def cut(self, state: TrainState, step: int) -> TrainState:
-        """End a window: keep its sums for `write`, go on with fresh zeros, which may be donated."""
+        """End a window: keep its sums for `write`, and return the state with new zeros."""
         failure = jnp.copy(state.failure)
         self._cut = _Window(step, state.metrics, failure, time.perf_counter())
         return state._replace(metrics=self._zeros())
@@ -263,8 +263,8 @@ def _is_due(step: int, every: int) -> bool:
 
 
 def _preemption(checkpoint: Checkpoints | None, step: int, steps_per_launch: int) -> str:
-    # The processes agree on the step after the last that any of them asked about, so that all are
-    # asked about; the launch that holds it stops them.
+    # The processes agree on the step after the last one that any of them has queried, so every step
+    # is queried; the launch that contains the agreed step stops them.
     steps = range(max(step - steps_per_launch + 1, 0), step + 1)
     is_preempted = checkpoint and any(map(checkpoint.is_preempted, steps))
     return "preemption" if is_preempted else ""
@@ -274,13 +274,13 @@ def _next_batch(iterator: Iterator[Any], step: int, num_steps: int) -> Any:
     for batch in iterator:
         return batch
     raise UserError(
-        f"The data ended after {step} of {num_steps} steps; lower the number of steps, or let the "
-        "data repeat."
+        f"the data ended after {step} of {num_steps} steps: lower the number of steps, or repeat "
+        "the data"
     )
 
 
 def _describe_overflow(params: PyTree, step: int) -> str | None:
-    """Name what an update has made infinite, though the loss and the gradient were finite."""
+    # An update can overflow although the loss and the gradient were finite.
     leaves = named_leaves(params)
     finite = np.asarray(_all_finite([leaf for _, leaf in leaves]))
     return None if finite.all() else f"{leaves[int(finite.argmin())][0]} after step {step}"
@@ -306,7 +306,7 @@ def _check_finite(what: str | None, checkpoint: Checkpoints | None) -> None:
 
 
 def _make_throttle(steps_in_flight: int) -> Callable[[Array], int]:
-    """Make throttle(step), which bounds the device's queue and returns how often it has waited."""
+    """Make throttle(step), which bounds the device's queue and returns its number of waits."""
     mark: Array | None = None
     calls = 0
 
@@ -322,24 +322,24 @@ def _make_throttle(steps_in_flight: int) -> Callable[[Array], int]:
     return throttle
 
 
-#: A wish that the loop grants after the step.
+#: Signals that stop the loop after the current step.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: The `stop` of the outermost context that is open.
+#: The `stop` of the outermost open `stop_on_signals`, if any.
 _stops: list[Callable[[], str]] = []
 
 
 class Stopped(UserError):
-    """Work that ended before it was done, because a signal asked for it."""
+    """Raised when a signal ends work before it is complete."""
 
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[Callable[[], str]]:
-    """Yield `stop() -> str`: the name of the signal that came, or "".
+    """Yield `stop() -> str`, which returns the name of the received signal or "".
 
-    After the first signal the former handlers are back: a second Ctrl-C ends the process at once.
-    With several processes one of them must not stop alone, and JAX takes SIGTERM itself (see
-    `Checkpoints.is_preempted`); there, and outside of the main thread, nothing is caught. Within
-    another such context the wish is one and the same: both stop.
+    The first signal restores the former handlers, so a second Ctrl-C ends the process at once.
+    Signals are not caught outside of the main thread, nor with several processes: one of these
+    must not stop alone, and JAX handles SIGTERM itself (see `Checkpoints.is_preempted`). Nested
+    contexts share the `stop` of the outermost one.
     """
     if _stops:
         yield _stops[0]
@@ -367,9 +367,9 @@ def stop_on_signals() -> Iterator[Callable[[], str]]:
 
 
 def raise_if_stopped() -> None:
-    """Raise `Stopped` if a signal came to the `stop_on_signals` that is open.
+    """Raise `Stopped` if the open `stop_on_signals` has received a signal.
 
-    Called between the parts of work that takes minutes and can be made again, such as probes.
+    Call it between the parts of long work that can be repeated, such as probes.
     """
     if _stops and (name := _stops[0]()):
         raise Stopped(f"stopped by {name}")

@@ -1,7 +1,7 @@
-"""Where arrays live: the batch split over all devices, everything else a copy on each.
+"""Device meshes and placement: batches are split over all devices, all else is replicated.
 
-The only file that names a mesh axis. The axis is Auto: the loss is written on the global batch as
-on one device, and the compiler inserts the communication.
+This is the only file that names a mesh axis. The axis is Auto: the loss is written for the global
+batch as on one device, and the compiler inserts the communication.
 """
 
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ KINDS = ("auto", "cpu", "gpu", "tpu")
 
 
 def choose_devices(kind: str = "auto") -> list[Device]:
-    """Return all devices of a kind, or for "auto" those that JAX prefers here.
+    """Return all devices of a kind, or JAX's default devices for "auto".
 
     Raises:
-        UserError: the kind is unknown, or this machine has none. Which other kinds it has is not
-            said: where `JAX_PLATFORMS` names an absent one, every question to JAX raises.
+        UserError: the kind is unknown, or this machine has none. The error does not list the kinds
+            found, because every query raises if `JAX_PLATFORMS` names an absent one.
     """
     if kind not in KINDS:
-        raise UserError(f"Unknown device {kind!r}; choose one of {', '.join(KINDS)}.")
+        raise UserError(f"the device is unknown (got {kind!r}): choose one of {', '.join(KINDS)}")
     try:
         return jax.devices(None if kind == "auto" else kind)
-    except (RuntimeError, AssertionError) as error:  # jax asserts that a platform has its plug-in
+    except (RuntimeError, AssertionError) as error:  # JAX asserts on a missing plug-in
         advice = "" if kind == "auto" else "choose 'auto', or "
         extra = "tpu" if kind == "tpu" else "cuda"
         raise UserError(
@@ -41,12 +41,12 @@ def choose_devices(kind: str = "auto") -> list[Device]:
 
 
 def make_mesh(num_devices: int | None = None, devices: Sequence[Device] | None = None) -> Mesh:
-    """Return a line of the first `num_devices` devices (None: all of them)."""
+    """Return a one-dimensional mesh of the first `num_devices` devices (default: all)."""
     devices = choose_devices() if devices is None else devices
     count = len(devices) if num_devices is None else num_devices
     if not 0 < count <= len(devices):
         raise UserError(
-            f"{count} devices are asked for, but {len(devices)} are here; lower the number."
+            f"{count} devices were requested, but {len(devices)} are here: use 1 to {len(devices)}"
         )
     return jax.make_mesh(
         (count,), (BATCH_AXIS,), axis_types=(AxisType.Auto,), devices=tuple(devices[:count])
@@ -59,21 +59,21 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that puts a whole copy on every device."""
+    """Return the sharding that puts a full copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def check_batch_size(batch_size: int, mesh: Mesh) -> None:
-    """Refuse a global batch that cannot be split evenly over the devices (UserError)."""
+    """Raise UserError if a global batch cannot be split evenly over the devices."""
     if batch_size % mesh.size:
         raise UserError(
-            f"A batch of {batch_size} cannot be split over {mesh.size} devices; make it a "
-            f"multiple of {mesh.size}."
+            f"a batch of {batch_size} cannot be split over {mesh.size} devices: make it a "
+            f"multiple of {mesh.size}"
         )
 
 
 def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
-    """Copy a host batch to the devices, once; each process gives its own rows."""
+    """Copy a host batch to the devices, split over them; each process passes its own rows."""
     sharding = batch_sharding(mesh)
 
     def put(rows: np.ndarray) -> jax.Array:
@@ -84,7 +84,7 @@ def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Put a copy of every leaf on every device; all processes give the same values."""
+    """Copy every leaf to every device; all processes pass the same values."""
     if jax.process_count() == 1:
         return jax.device_put(tree, replicated(mesh))
 

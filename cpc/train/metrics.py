@@ -1,4 +1,4 @@
-"""Where records go: a jsonl file, TensorBoard, a progress line, a service.
+"""Writers of metrics: a jsonl file, TensorBoard, a progress line, a tracking service.
 
 A record is {"step": int, "split": "train" | "test" | ..., name: number or list of numbers, ...}. A
 writer has `write(record)` and `close()`. Lists are per offset: entry i belongs to offsets[i].
@@ -27,24 +27,24 @@ from cpc.files import RUN_SPLIT, advise, plain, read_lines, replacing, seal
 from cpc.types import UserError
 
 Record = Mapping[str, Any]
-proto: Any = event_pb2  # made when it is imported: no type checker knows what is in it
+proto: Any = event_pb2  # its classes are created on import and unknown to type checkers
 
 
 @runtime_checkable
 class Writer(Protocol):
-    """What the loop asks of a writer."""
+    """The interface of a writer that `fit` can use."""
 
     def write(self, record: Record) -> None:
-        """Take one record."""
+        """Write one record."""
         ...
 
     def close(self) -> None:
-        """Flush and release what is open."""
+        """Flush and close open files."""
         ...
 
 
 class JsonlWriter:
-    """One JSON object with its checksum per line, which is on disk when `write` returns.
+    """A writer of one JSON object with its checksum per line, flushed on each `write`.
 
     A run that resumes at `start_step` drops later records, so that the file equals that of a run
     that never stopped. NaN and infinity become null. The `identity` of the run, if given, is the
@@ -82,7 +82,7 @@ def _to_line(record: Record) -> str:
 
 
 def _read_until(path: pathlib.Path, step: int) -> list[str]:
-    """Return the lines of records up to a step, and of damaged ones among them, for readers."""
+    # Damaged lines between these records are kept, so that readers can report them.
     lines = read_lines(path) if path.exists() else []
     kept = [
         (line, record)
@@ -95,7 +95,7 @@ def _read_until(path: pathlib.Path, step: int) -> list[str]:
 
 
 def read_identity(path: pathlib.Path) -> dict[str, Any]:
-    """Return the identity of the run that wrote a file of records; empty if it is not known."""
+    """Return the identity of the run that wrote a file of records; empty if unknown."""
     try:
         first = read_lines(path)[0][1] or {}
     except (OSError, IndexError):
@@ -104,7 +104,7 @@ def read_identity(path: pathlib.Path) -> dict[str, Any]:
 
 
 class TensorBoardWriter:
-    """Scalars as "split/name"; a list as "split/name/k", k counted from 1.
+    """A writer of TensorBoard scalars "split/name"; a list becomes "split/name/k", k from 1.
 
     Records that share a step and a split have a "series", which comes after the split.
     """
@@ -113,20 +113,20 @@ class TensorBoardWriter:
         self._directory = pathlib.Path(directory).absolute()
         with _disk_errors(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
-            # Files are named by the second; a quick restart must not overwrite one. A thread of
-            # `SummaryWriter` would write them, and go on about a full disk after all is said.
+            # Files are named by the second, so a suffix keeps a quick restart from overwriting one.
+            # `SummaryWriter` writes in a thread, which would report a full disk again and again.
             self._writer = EventsWriter(str(self._directory / "events"), f".{start_step:09}")
             self._file: Any = self._writer._py_recordio_writer._writer
         with _disk_errors(self._directory, self._file):
             begin = proto.SessionLog(status=proto.SessionLog.START)
-            self._add(step=start_step + 1, session_log=begin)  # drops what another start wrote
+            self._add(step=start_step + 1, session_log=begin)  # drops records of an earlier start
             self._writer.flush()
 
     def _add(self, **fields: Any) -> None:
         self._writer.write_event(proto.Event(wall_time=time.time(), **fields))
 
     def write(self, record: Record) -> None:
-        """Add the numbers of one record; what is no number is left to the jsonl file."""
+        """Add the numbers of one record; other values are only in the jsonl file."""
         step, scalars = scalars_of(record)
         with _disk_errors(self._directory, self._file):
             for tag, value in scalars.items():
@@ -158,9 +158,10 @@ def scalars_of(record: Record) -> tuple[int, dict[str, float]]:
 
 
 class ServiceWriter:
-    """The same scalars to a module that has `init`, `log` and `finish`, as wandb and trackio do.
+    """A writer to a module with `init`, `log` and `finish`, such as wandb or trackio.
 
-    What fails there is said once, and no more is sent: no run ends by it.
+    It sends the scalars of `TensorBoardWriter`. If the service fails, it warns once and stops
+    sending; training continues.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class ServiceWriter:
         say: Callable[[str], None] = print,
         run_id: str = "",
     ):
-        """Begin a run of the service, or resume the one of this `run_id`, or name without ids."""
+        """Begin a run of the service, or resume the one with this `run_id` (by default, `name`)."""
         self._service, self._say, self._works = service, say, True
         options = {"project": project, "name": name, "config": plain(config), "resume": "allow"}
         if _takes(service.init, "id"):
@@ -202,7 +203,7 @@ class ServiceWriter:
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function has an option of this name, or takes any."""
+    """Return whether a function accepts `name` as a keyword argument."""
     try:
         options = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -211,9 +212,10 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 
 class ProgressWriter:
-    """A line on the console: step, the record in words, rate, time left.
+    """A writer of a progress line: step, description of the record, rate, time left.
 
-    On a terminal one line is rewritten; elsewhere a line comes at most every `seconds_between`.
+    On a terminal one line is rewritten; otherwise a line is written at most every
+    `seconds_between`.
     `describe` turns a record into words, `rate` is (amount per step, unit), such as (hours of audio
     in a batch, "h audio"). Evaluations get a line of their own.
     """
@@ -232,7 +234,7 @@ class ProgressWriter:
         self._stream: Any = stream or sys.stdout
         self._seconds_between, self._clock = seconds_between, clock
         self._written_at = -math.inf
-        self._width = 0  # of the line that stands on the terminal, to be rewritten
+        self._width = 0  # of the current progress line on the terminal
 
     def write(self, record: Record) -> None:
         """Show one record."""
@@ -241,7 +243,7 @@ class ProgressWriter:
             return
         line = progress_line(record, self._num_steps, self._describe(record), self._rate)
         if self._stream.isatty():
-            line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line stays
+            line = line[: shutil.get_terminal_size().columns - 1]  # no wrapping
             self._stream.write("\r" + line.ljust(self._width))
             self._stream.flush()
             self._width = len(line)
@@ -252,13 +254,13 @@ class ProgressWriter:
             self.say(line)
 
     def say(self, sentence: str) -> None:
-        """Write a line that stays, below the progress line if one stands there."""
+        """Write a permanent line, below the progress line if one is shown."""
         self.close()
         self._stream.write(f"{sentence}\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """End the line that stands on the terminal."""
+        """End the progress line on the terminal."""
         self._stream.write("\n" * bool(self._width))
         self._stream.flush()
         self._width = 0
@@ -267,7 +269,7 @@ class ProgressWriter:
 def progress_line(
     record: Record, num_steps: int, words: str, rate: tuple[int | float, str] | None = None
 ) -> str:
-    """Return one training record as a line for the console.
+    """Format one training record as a line for the console.
 
     >>> record = {"step": 1500, "steps_per_second": 8.0}
     >>> progress_line(record, 2000, "loss 4.250", (0.01, "h audio"))
@@ -288,7 +290,7 @@ def progress_line(
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as hours, minutes and seconds.
+    """Format seconds as hours, minutes and seconds.
 
     >>> duration(62.0), duration(3723.0)
     ('1:02', '1:02:03')
@@ -298,12 +300,12 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-#: What large units count: (how many, unit).
+#: Number of small units in each large unit, and the name of the small unit.
 COUNTED = {"h": (3600, "s "), "M": (1e6, ""), "k": (1e3, "")}
 
 
 def amount(value: float, unit: str) -> str:
-    """Return an amount per second, counted in small units.
+    """Format an amount in small units.
 
     >>> amount(0.03, "M steps"), amount(0.005, "h audio"), amount(2.5, "images")
     ('30,000 steps', '18 s audio', '2.5 images')
@@ -315,7 +317,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def describe_values(*names: str) -> Callable[[Record], str]:
-    """Return a description of records: these numbers of a training, all numbers of others.
+    """Make a function that describes records: the named numbers in training, otherwise all.
 
     >>> describe_values("loss")({"step": 5, "split": "train", "loss": 4.25, "seconds": 2.0})
     'loss 4.250'
@@ -340,7 +342,7 @@ def _disk_errors(path: pathlib.Path, *files: Any) -> Iterator[None]:
         yield
     except OSError as error:
         for file in files:
-            # What could not be written is dropped: Python would try again at its end, and complain.
+            # Drop the buffer: Python would try to flush it again at exit, and report an error.
             getattr(file, "buffer", file).raw.close()
         raise UserError(
             f"Writing to {path} failed ({error.strerror or error}); {advise(error)} and run the "

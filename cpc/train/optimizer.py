@@ -1,4 +1,4 @@
-"""Adam, Lion, Muon, RMSProp or schedule-free Adam with warm-up, a schedule, clipping and decay."""
+"""Optimizers with warm-up, schedule, clipping and decay: Adam, Lion, Muon, RMSProp and others."""
 
 import functools
 import inspect
@@ -29,8 +29,8 @@ def make_optimizer(
 ) -> tuple[optax.GradientTransformation, Schedule]:
     """Make the optimizer and its schedule, a function from the step to the learning rate.
 
-    Gradients are clipped to the global norm `clip_norm` (0: not at all). Weight decay is decoupled
-    (Loshchilov and Hutter 2019) and spares vectors and scalars, biases and scales of norms.
+    Gradients are clipped to the global norm `clip_norm`, unless it is 0. Weight decay is decoupled
+    (Loshchilov and Hutter 2019) and not applied to vectors, scalars, biases and scales of norms.
 
     Args:
         name: one of `OPTIMIZERS`.
@@ -40,8 +40,8 @@ def make_optimizer(
     rate = make_schedule(learning_rate, warmup_steps, num_steps, schedule)
     if clip_norm < 0 or weight_decay < 0:
         raise UserError(
-            f"clip_norm {clip_norm} and weight_decay {weight_decay} must not be negative; "
-            "0 switches them off."
+            f"clip_norm and weight_decay must not be negative (got {clip_norm} and "
+            f"{weight_decay}): use 0 to disable them"
         )
     if name not in OPTIMIZERS:
         names = ", ".join(map(repr, OPTIMIZERS))
@@ -52,8 +52,8 @@ def make_optimizer(
             raise UserError(f"{name} does not use {label} (got {value}): leave it out")
     if name == "schedule_free" and schedule != "constant":
         raise UserError(
-            f"schedule_free has no schedule but a warm-up, and schedule is {schedule!r}: set "
-            "it to 'constant', or choose another optimizer"
+            f"schedule_free supports only a constant schedule (got {schedule!r}): set schedule to "
+            "'constant', or choose another optimizer"
         )
     own = OPTIMIZERS[name](rate, weight_decay, **numbers)
     return (optax.chain(optax.clip_by_global_norm(clip_norm), own) if clip_norm else own), rate
@@ -80,7 +80,8 @@ def make_muon(
 ) -> optax.GradientTransformation:
     """Return Muon (Jordan et al. 2024), with updates of root mean square 0.2 (Liu et al. 2025).
 
-    Biases and embeddings move by Adam with Nesterov's momentum, which the numbers are of.
+    Biases and embeddings are updated by Adam with Nesterov momentum, which uses `b1`, `b2` and
+    `eps`.
     """
     muon = functools.partial(
         optax.contrib.muon,
@@ -92,7 +93,7 @@ def make_muon(
     )
     if not weight_decay:
         return muon(rate)
-    # Its own leaves out what it gives to Adam.
+    # The weight decay of optax's Muon excludes the parameters that Adam updates.
     falling = optax.add_decayed_weights(-weight_decay, _decayed)
     return optax.chain(muon(1.0), falling, optax.scale_by_schedule(rate))
 
@@ -102,16 +103,16 @@ def make_rmsprop(
 ) -> optax.GradientTransformation:
     """Return RMSProp (Tieleman and Hinton 2012)."""
     if weight_decay:
-        raise UserError("rmsprop has no decoupled weight decay here: set weight_decay to 0")
+        raise UserError(f"rmsprop does not support weight_decay (got {weight_decay}): set it to 0")
     return optax.rmsprop(rate, decay=b2, eps=eps)
 
 
 def make_schedule_free(
     rate: Schedule, weight_decay: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformation:
-    """Return Adam whose steps are averaged instead of shortened (Defazio et al. 2024).
+    """Return Adam with averaged parameters instead of a decaying rate (Defazio et al. 2024).
 
-    Evaluate the `schedule_free_average`.
+    Evaluate the model at `schedule_free_average`.
     """
     adam = optax.adamw(rate, 0.0, b2, eps, weight_decay=weight_decay, mask=_decayed)
     # Optax counts the steps of this average from 1.
@@ -129,7 +130,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 
 
 def _decayed(params: PyTree) -> PyTree:
-    """Whether each leaf is one of weights; biases and scales of each offset are stacked, too."""
+    # Biases and scales of the predictors are stacked over offsets, so ndim alone is not enough.
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: (
             jnp.ndim(leaf) > 1 and not any(word in str(path[-1:]) for word in ("bias", "scale"))
@@ -139,7 +140,7 @@ def _decayed(params: PyTree) -> PyTree:
 
 
 def _matrices(params: PyTree) -> PyTree:
-    """The axes of each leaf that Muon takes for rows and columns; None: it is no matrix.
+    """Return the axes of each leaf that Muon uses as rows and columns; None for a non-matrix.
 
     Stacked matrices are orthogonalized one by one: the W_k of a predictor, blocks of recurrent
     weights, and the networks of each offset.
@@ -162,8 +163,8 @@ def _matrices(params: PyTree) -> PyTree:
 def schedule_free_average(opt_state: PyTree, params: PyTree) -> PyTree | None:
     """Return the average of parameters that schedule-free Adam keeps; None for other optimizers.
 
-    With z what Adam steps, x the average of all z, weighted by the squared rate, and y, where
-    gradients are taken, b1 x + (1 - b1) z: x = (y - (1 - b1) z) / b1 (Defazio et al. 2024).
+    Adam updates z, x is the average of all z, weighted by the squared rate, and gradients are taken
+    at y = b1 x + (1 - b1) z. So x = (y - (1 - b1) z) / b1 (Defazio et al. 2024).
 
     Args:
         opt_state: after an update.
@@ -179,7 +180,7 @@ def schedule_free_average(opt_state: PyTree, params: PyTree) -> PyTree | None:
 def make_schedule(
     learning_rate: float, warmup_steps: int, num_steps: int, schedule: str
 ) -> Schedule:
-    """Learning rate by step: a linear warm-up that starts above zero, then one of three schedules.
+    """Make the learning rate by step: linear warm-up from above zero, then one of three schedules.
 
     learning_rate * min(1, (step + 1) / warmup_steps) * fall, where fall is 1 ("constant"),
     (1 + cos(pi * progress)) / 2 ("cosine") or 1 - progress ("linear"), and progress runs from 0 at
@@ -190,13 +191,15 @@ def make_schedule(
     [0.2, 0.8, 0.8, 0.4, 0.0]
     """
     if schedule not in ("constant", "cosine", "linear"):
-        raise UserError(f"Unknown schedule {schedule!r}; choose 'constant', 'cosine' or 'linear'.")
+        raise UserError(
+            f"the schedule is unknown (got {schedule!r}): choose 'constant', 'cosine' or 'linear'"
+        )
     if not learning_rate > 0:
-        raise UserError(f"The learning rate is {learning_rate}; it must be above zero.")
+        raise UserError(f"learning_rate must be above zero (got {learning_rate})")
     if not 0 <= warmup_steps <= num_steps:
         raise UserError(
-            f"warmup_steps is {warmup_steps}, but the run has {num_steps} steps; "
-            "choose a number from 0 to the number of steps."
+            f"warmup_steps is {warmup_steps}, but the run has {num_steps} steps: choose 0 to "
+            f"{num_steps}"
         )
 
     def rate(step: Any) -> Any:
@@ -211,16 +214,17 @@ def make_schedule(
 
 
 def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransformation:
-    """Return an update that is smaller by `decay` for each layer further below the head.
+    """Scale updates by a factor `decay` for each layer further below the head.
 
-    Layer-wise rates of fine-tuning (Clark et al. 2020, ELECTRA; Bao et al. 2021, BEiT): what lies
-    lowest is most general, and learns least. Chain it after an optimizer.
+    Layer-wise rates for fine-tuning (Clark et al. 2020, ELECTRA; Bao et al. 2021, BEiT): the lowest
+    layers are the most general and learn the least. Chain it after an optimizer.
 
     Args:
-        decay: of the learning rate from a layer to the one below it; 1: all learn alike.
-        parts: names of submodules from the head down; context_backward is another context. Their
-            layers go by the numbers in variables' names: stem and input lie below them, other
-            variables without a number in the highest. All others learn at the whole rate.
+        decay: the factor of the learning rate from a layer to the one below it; 1 for equal rates.
+        parts: names of submodules from the head down; context_backward counts as a context. Layers
+            are ordered by the numbers in variable names: stem and input are below all of these,
+            and variables without a number are in the highest layer. Other submodules learn at the
+            full rate.
 
     >>> params = {"encoder": {"conv0": 1.0, "conv1": 1.0}, "context": {"w": 1.0}, "head": 1.0}
     >>> update, _ = scale_by_layer(0.5, ("context", "encoder")).update(params, optax.EmptyState())
@@ -229,7 +233,7 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
     """
 
     def place(path: Any) -> tuple[str, tuple[int, ...]] | None:
-        """The part of a variable, and its layer's numbers, none without."""
+        """Return the part of a variable and the numbers of its layer."""
         names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
         found = (
             (i, part)

@@ -1,6 +1,6 @@
-"""What a training run carries from step to step, and one step of it, also of rows of tables.
+"""The state of a training run and its step functions, dense or by rows of embedding tables.
 
-Momentum and weight decay, which change every row at every step, have no place in the latter.
+The row step supports neither momentum nor weight decay, which change every row at every step.
 """
 
 import os
@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from cpc.train.optimizer import schedule_free_average
 from cpc.types import PyTree
 
-#: Sums that the step adds to whatever metrics the loss returns.
+#: Sums that the step adds to the metrics of the loss.
 OWN_METRICS = ("steps", "loss", "gradient_norm", "nonfinite")
 
 
@@ -26,19 +26,19 @@ class TrainState(NamedTuple):
     """Everything that the next step depends on, besides its batch."""
 
     step: Int[Array, ""]
-    """Steps done, int32: also the index of the next batch."""
+    """Number of steps done, int32; also the index of the next batch."""
     params: PyTree
     opt_state: PyTree
     extra: PyTree
-    """What the model carries besides its parameters, such as batch statistics; {} if nothing."""
+    """Model variables other than parameters, such as batch statistics; {} without any."""
     ema: PyTree
-    """Running average of the parameters; None if not wanted."""
+    """Running average of the parameters; None to keep none."""
     rng: Array
     """The root key, never split: step n uses `fold_in(rng, n)`."""
     metrics: dict[str, PyTree]
-    """Sums since the last log, float32. They live here so that a resumed run logs the same sums."""
+    """Sums since the last log, float32; saved, so that a resumed run logs the same sums."""
     failure: Int[Array, "2"]
-    """(step, leaf) of the first non-finite gradient or loss; (-1, -1) while all is well."""
+    """(step, leaf) of the first non-finite gradient or loss; (-1, -1) without one."""
 
 
 def init_state(
@@ -51,8 +51,8 @@ def init_state(
 ) -> TrainState:
     """Return the state before the first step; `metrics_zeros` is shaped like the loss's metrics.
 
-    Every leaf is a fresh buffer, because the step is jitted with a donated state: the caller's own
-    arrays survive. Weak types are removed, so that the step traces once.
+    Every leaf is copied to a new buffer, so that jitting the step with a donated state leaves the
+    caller's arrays valid. Weak types are removed, so that the step traces once.
 
     >>> state = init_state({"w": jnp.ones(3)}, {}, optax.sgd(0.1), jax.random.key(0), {})
     >>> sorted(state.metrics), state.failure.tolist()
@@ -60,7 +60,7 @@ def init_state(
     """
     clash = sorted(set(OWN_METRICS) & set(metrics_zeros))
     if clash:
-        raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
+        raise ValueError(f"metrics {clash} are reserved by the step: rename them in the loss")
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=_fresh(params),
@@ -90,7 +90,7 @@ def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
 
 @jax.jit
 def _fresh(tree: PyTree) -> PyTree:
-    """Copy a tree in one program: leaf by leaf, each shape would be compiled by itself."""
+    # One program for the whole tree: leaf by leaf, every shape would be compiled separately.
 
     def strong_copy(leaf: Array) -> Array:
         leaf = jnp.copy(leaf)
@@ -114,9 +114,9 @@ def make_train_step(
 
     From the first non-finite loss or gradient on, no update is applied: the state keeps the last
     good parameters, and `state.failure` holds the index of that step and of its first non-finite
-    leaf, so that nobody needs to look at the numbers of every step. A gradient whose square
-    overflows float32 counts as non-finite. In a state made with `ema=True`, ema <- ema_decay * ema
-    + (1 - ema_decay) * params, or what schedule-free Adam averages.
+    leaf, so that the host need not check every step. A gradient whose square overflows float32
+    counts as non-finite. In a state made with `ema=True`, ema <- ema_decay * ema +
+    (1 - ema_decay) * params, or the average of schedule-free Adam.
     """
 
     def step(state: TrainState, batch: Any) -> TrainState:
@@ -146,10 +146,10 @@ def make_train_step(
 def brake(
     state: TrainState, gradients: PyTree, loss: Float[Array, ""], metrics: dict[str, PyTree]
 ) -> tuple[Bool[Array, ""], TrainState]:
-    """Return whether a step may update anything, and the state with its sums and `failure`."""
+    """Return whether to apply the updates of a step, and the state with new sums and `failure`."""
     clash = sorted(set(OWN_METRICS) & set(metrics))
     if clash:
-        raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
+        raise ValueError(f"metrics {clash} are reserved by the step: rename them in the loss")
     leaves = jax.tree.leaves(gradients)
     squares = jnp.stack([jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves])
     bad = ~jnp.isfinite(jnp.append(squares, loss.astype(jnp.float32)))
@@ -188,20 +188,20 @@ def make_launch(
 def jit_step(
     step: Callable[[TrainState, Any], TrainState], state: TrainState
 ) -> Callable[[TrainState, Any], TrainState]:
-    """Jit a step for states like this one: donated, and every leaf kept where it lives."""
+    """Jit a step for states like this one, which it donates; every leaf keeps its sharding."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(step, donate_argnums=0, out_shardings=shardings)
 
 
 def enable_compilation_cache(path: str | os.PathLike[str]) -> None:
-    """Keep every compiled program under `path`; call it before the first compilation."""
+    """Cache every compiled program under `path`; call it before the first compilation."""
     jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(path).absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def describe_failure(failure: Any, params: PyTree) -> str | None:
-    """Name the step and leaf that `state.failure` holds; None while all is well.
+    """Name the step and leaf in `state.failure`; return None if no step has failed.
 
     >>> describe_failure([6, 1], {"bias": 0.0, "kernel": 0.0})
     'step 7 (batch 6): the gradient of kernel'
@@ -214,21 +214,21 @@ def describe_failure(failure: Any, params: PyTree) -> str | None:
 
 
 def _select(healthy: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
-    """The new leaves if healthy, else the old ones, in the old dtype: the step traces once."""
+    # The old dtype is kept, so that the step traces once.
     return jax.tree.map(
         lambda n, o: jnp.where(healthy, jnp.asarray(n).astype(o.dtype), o), new, old
     )
 
 
-#: What the sums of squares of Adagrad begin at.
+#: Initial value of Adagrad's sums of squares.
 FIRST_SUM = 0.1
 
 #: Ids of the rows that a step reads, by table; None for the whole table.
 RowIds: TypeAlias = dict[str, Array | None]
-#: choose(params, extra, batch, rng) -> (sample, ids): what was drawn, and the rows to be read.
+#: choose(params, extra, batch, rng) -> (sample, ids): the random draws, and the rows to read.
 Choose: TypeAlias = Callable[[PyTree, PyTree, Any, Array], tuple[Any, RowIds]]
-#: loss_fn(parts, extra, batch, sample) -> (loss, (extra, metrics)), as of `make_train_step`, with
-#: `parts` {"tables": the rows by table, "dense": all that is no table}.
+#: loss_fn(parts, extra, batch, sample) -> (loss, (extra, metrics)), as in `make_train_step`, with
+#: `parts` {"tables": the rows by table, "dense": all other parameters}.
 RowLoss: TypeAlias = Callable[[PyTree, PyTree, Any, Any], tuple[Array, tuple[PyTree, dict]]]
 
 
@@ -240,12 +240,12 @@ def make_row_step(
 ) -> Callable[[TrainState, Any], TrainState]:
     """Make `step(state, batch) -> state` for parameters {"tables": {name: (v, ...)}, "dense": ...}.
 
-    A row that is read twice is updated by the sum, as a dense gradient would be: with "sgd" the
+    A row that is read twice is updated by the sum, as with a dense gradient, so with "sgd" the
     step equals a dense one. "adagrad" (Duchi et al. 2011) adds the square of each reading, and so
-    equals dense Adagrad where no row is read twice; its state is that of `init_row_state`.
+    equals dense Adagrad if every row is read once; its state comes from `init_row_state`.
 
-    As in `make_train_step`, the key is `fold_in(state.rng, state.step)`, and nothing is updated
-    from the first number on that is not finite.
+    As in `make_train_step`, the key is `fold_in(state.rng, state.step)`, and no update is applied
+    from the first non-finite loss or gradient on.
     """
 
     def update(rate, table, squares, ids, gradient):
@@ -267,7 +267,7 @@ def make_row_step(
             {"tables": tables, "dense": params["dense"]}, state.extra, batch, sample
         )
         healthy, after = brake(state, gradients, loss, metrics)
-        # Of the rows, not of the tables: these are never copied.
+        # Select among the gradients of rows, so that the large tables are never copied.
         gradients = jax.tree.map(lambda g: jnp.where(healthy, g, 0.0), gradients)
         rate = learning_rate(state.step)
         new, kept = {}, {}
@@ -301,9 +301,9 @@ def init_row_state(
     rng: Array,
     metrics_zeros: dict[str, PyTree],
 ) -> TrainState:
-    """Return the state before the first step by rows, as `init_state` does.
+    """Return the state before the first step of `make_row_step`, as `init_state` does.
 
-    `opt_state` holds the sums of squares, which begin at `FIRST_SUM`; nothing of "sgd".
+    `opt_state` holds Adagrad's sums of squares, which begin at `FIRST_SUM`; it is empty for "sgd".
     """
     state = init_state(params, extra, optax.identity(), rng, metrics_zeros)
     squares: PyTree = {"tables": {}, "dense": {}}

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, TypeAlias
 HEARTBEAT_SECONDS = 1.0
 #: A process counts as hung after this many times the longest step seen.
 FACTOR = 10
-#: A busy process has this many times as long, while others wait for it.
+#: The limit of a busy process that others wait for is this many times as long.
 BUSY_FACTOR = 12
 #: At most this many differences are named, each value by at most this many characters.
 MAX_DIFFERENCES, MAX_VALUE = 3, 60
@@ -58,22 +58,22 @@ class Heartbeat(NamedTuple):
 
     step: int  # the last one that it has a batch for, and launches
     is_busy: bool  # starting, evaluating, saving, or done with training
-    longest: float  # seconds that it has stayed at a step so far
+    longest: float  # most seconds that it has stayed at a step
     changed: float  # when `step` or `is_busy` changed
     heard: float  # when it last reported
 
 
 class Ended(Exception):
-    """The watch is over, with what `watch` returns, or cannot begin, with the reason."""
+    """Raised when the watch ends, with the result of `watch`, or cannot begin, with the reason."""
 
 
 class Peer:
-    """Another watchdog, or the own program if there is no connection; a thread reads its lines."""
+    """Another watchdog, or the own program without a connection; a thread reads its lines."""
 
     def __init__(self, events: Events, connection: socket.socket | None = None, index: int = 0):
         self.connection, self.index = connection, index
         self.heard = time.monotonic()
-        self.identity = ""  # with which it waits, as JSON
+        self.identity = ""  # JSON, while it waits
         self.heartbeat = Heartbeat(0, True, 0.0, self.heard, self.heard)
         threading.Thread(target=self._read, args=(events,), daemon=True).start()
 
@@ -86,12 +86,12 @@ class Peer:
         events.put((self, GONE))
 
     def send(self, line: str) -> None:
-        """Send a line; a peer that has gone is noticed when it is read from."""
+        """Send a line; a lost connection is noticed by the reading thread."""
         with contextlib.suppress(OSError):
             os.write(self.connection.fileno() if self.connection else 1, f"{line}\n".encode())
 
     def close(self) -> None:
-        """End a connection, and with it the thread."""
+        """Close the connection, which ends the thread."""
         if self.connection:
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -102,10 +102,11 @@ def find_hung(
 ) -> str:
     """Return a sentence about the processes that hang, or "".
 
-    The limit is `min_seconds`, or `FACTOR` times the longest that any process has stayed at a step.
-    A program that is silent for longer is stopped. If all report and none has moved for longer,
-    they wait for the one that is furthest behind, as they have begun a step that needs it. A busy
-    one has `BUSY_FACTOR` times as long; if all are busy, no step needs any of them.
+    The limit is `min_seconds`, or `FACTOR` times the longest time of any process at a step if that
+    is more. A program that sends no heartbeat for longer counts as hung. If all send heartbeats and
+    none has moved for longer, they wait for the one that is furthest behind, because they have
+    begun a step that needs it. The limit of a busy process is `BUSY_FACTOR` times as long; if all
+    are busy, no step needs any of them.
     """
     beats = heartbeats.values()
     longest = max(beat.longest for beat in beats)
@@ -127,13 +128,13 @@ def find_hung(
         ahead = max(beat.step for beat in beats)
         return describe_end(behind, number, f"{how}, and others wait at step {ahead}")
     return (
-        f"all processes {how}, and which one hangs cannot be told: it may be a device or the "
+        f"all processes {how}, and the hung one is unknown: it may be a device or the "
         f"network; all end: look at the output of each, {RESTART}"
     )
 
 
 def describe_end(indices: list[int], number: int, how: str) -> str:
-    """Return a sentence that names the processes because of which all end."""
+    """Return a sentence that names the processes that made all others end."""
     names = name_processes(indices)
     return f"{names} of {number} {how}; all end: look at the output of {names}, {RESTART}"
 
@@ -144,7 +145,7 @@ def name_processes(indices: list[int]) -> str:
 
 
 def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
-    """Return a sentence that names the first process unlike process 0 and how it differs, or "".
+    """Describe how the first process that differs from process 0 does so; "" if none differs.
 
     >>> describe_difference({0: {"seed": 0}, 1: {"seed": 1}})[:66]
     'process 1 of 2 differs from process 0 (seed: 0 there, 1 here); all'
@@ -180,17 +181,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether all processes of a host's name are on this machine."""
+    """Return whether a host name refers to this machine alone."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def call_roll(
     events: Events, server: socket.socket, address: str, number: int, end: float
 ) -> dict[int, Peer]:
-    """Return the connections of processes 1, 2, ... by index, who may go on when all have come.
+    """Return the connections of processes 1, 2, ... by index, and let them start once all connect.
 
-    A connection that sends nothing, or anything else, delays nobody and takes nobody's place.
-    Ended if not all came before `end`.
+    A connection that sends nothing or an unknown line neither delays nor replaces a process.
+    Raise Ended if not all processes connect before `end`.
     """
     indices = {f"here {index} {number}": index for index in range(1, number)}
     present: dict[int, Peer] = {}
@@ -202,11 +203,11 @@ def call_roll(
             missing = name_processes([i for i in indices.values() if i not in present])
             others = f" ({len(refused)} connections of something else)" if refused else ""
             raise Ended(f"{missing} missing{others}: not all of {number} came to {address}")
-        with contextlib.suppress(OSError):  # none has come, or it has gone already
+        with contextlib.suppress(OSError):  # no connection, or already closed
             Peer(events, server.accept()[0])
         while not events.empty():
             peer, line = events.get()
-            # One that has gone, or says more than it should, has not come.
+            # A process that disconnects or sends another line does not count as present.
             present = {index: other for index, other in present.items() if other is not peer}
             index = indices.get(line)
             if index is None or index in present:
@@ -220,7 +221,7 @@ def call_roll(
 
 
 def connect_to_first(host: str, port: int, own: int, number: int, end: float) -> socket.socket:
-    """Return a connection to process 0; Ended if it does not answer before `end`."""
+    """Return a connection to process 0; raise Ended if it does not answer before `end`."""
     problem = f"no process 0 answers at {host}:{port}"
     while time.monotonic() < end:
         with (
@@ -232,10 +233,10 @@ def connect_to_first(host: str, port: int, own: int, number: int, end: float) ->
             with connection.makefile("rb", buffering=0) as lines:
                 if lines.readline(64) == f"go {own}\n".encode():
                     connection.settimeout(None)
-                    return connection.dup()  # which the end of `with` does not close
+                    return connection.dup()  # stays open after `with`
             problem = (
-                f"what answers at {host}:{port} does not take this process {own} (it is something "
-                f"else, is a launch of another size, or has a process {own})"
+                f"the server at {host}:{port} does not take this process {own} (it is another "
+                f"program, a launch of another size, or already has a process {own})"
             )
         time.sleep(0.2)
     raise Ended(problem)
@@ -244,9 +245,10 @@ def connect_to_first(host: str, port: int, own: int, number: int, end: float) ->
 def watch(
     events: Events, peers: dict[int, Peer], own: Peer, number: int, silence: float, hang: float
 ) -> str | None:
-    """Wait until the own program leaves (None) or dies (""), or another ends all (a sentence).
+    """Wait for the end; return None if the own program leaves, "" if it dies, else a sentence.
 
-    A process ends all if it dies, hangs, or waits with another identity than process 0.
+    The sentence names a process that ends all others: it dies, hangs, or waits with an identity
+    unlike that of process 0.
     """
     parent, interval = os.getppid(), silence / 4
     last_sent, now = 0.0, float("-inf")
@@ -261,8 +263,8 @@ def watch(
             if own.index == 0:
                 compare_identities(everyone)
             before, now = now, time.monotonic()
-            # Silence from before the roll was full, or while this program was stopped itself, as
-            # by a batch system that suspends a job, does not count.
+            # Silence before all processes were present, or while this program itself was stopped
+            # (such as by a batch system that suspends a job), does not count.
             if now - before > interval:
                 for peer in everyone:
                     peer.heard = now
@@ -276,7 +278,7 @@ def watch(
                     return sentence
             for peer in peers.values():
                 if now - peer.heard > silence:
-                    how = f"has not been heard of for {silence:g} s"
+                    how = f"has sent nothing for {silence:g} s"
                     return describe_end([peer.index], number, how)
     except Ended as ended:
         return ended.args[0]
@@ -284,7 +286,7 @@ def watch(
 
 
 def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: int) -> None:
-    """Do what a line from the own program or from a peer requires."""
+    """Handle a line from the own program or from a peer."""
     word, _, rest = line.partition(" ")
     if peer is own and line == GONE:  # the others see it
         raise Ended("")
@@ -292,7 +294,7 @@ def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: 
         for other in peers.values():
             other.send("bye")
         raise Ended(None)
-    if peer is not own and peers.get(peer.index) is not peer:  # it has said bye
+    if peer is not own and peers.get(peer.index) is not peer:  # it has left
         return
     if line == GONE:
         raise Ended(describe_end([peer.index], number, "has ended"))
@@ -309,12 +311,12 @@ def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: 
         state, now = (int(step), word == "busy"), time.monotonic()
         changed = peer.heartbeat.changed if state == peer.heartbeat[:2] else now
         peer.heartbeat = Heartbeat(*state, float(longest), changed, now)
-    if 0 in peers and word in ("at", "busy", "waits"):  # process 0 has to know
+    if 0 in peers and word in ("at", "busy", "waits"):  # process 0 compares them
         peers[0].send(line)
 
 
 def compare_identities(everyone: Sequence[Peer]) -> None:
-    """Let all go on if all wait with the same identity; Ended if one differs."""
+    """Let all continue if all wait with the same identity; raise Ended if one differs."""
     if not all(peer.identity for peer in everyone):
         return
     if sentence := describe_difference({one.index: json.loads(one.identity) for one in everyone}):
@@ -334,7 +336,7 @@ def main(
     silence: float,
     hang: float,
 ) -> None:
-    """Connect, watch, and end the own program with a sentence if a process is lost or hangs."""
+    """Connect and watch; end the own program with a sentence if a process is lost or hangs."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own program handles them
         signal.signal(ignored, signal.SIG_IGN)
     parent, events = os.getppid(), queue.SimpleQueue()

@@ -38,7 +38,7 @@ def test_mesh_sizes():
     assert train.make_mesh(3).size == 3
     assert train.make_mesh(devices=jax.devices()[4:]).devices.tolist() == jax.devices()[4:]
     for wrong in (0, 9):
-        with pytest.raises(UserError, match=f"{wrong} devices are asked for, but 8 are here"):
+        with pytest.raises(UserError, match=f"{wrong} devices .* 8 are here"):
             train.make_mesh(wrong)
 
 
