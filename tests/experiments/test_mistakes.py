@@ -241,7 +241,7 @@ def test_probes_without_labels_are_rejected_before_training(folder_config, tmp_p
 
     folder_config.probe.hidden_width = 0
     write_clips(tmp_path / "clips", (1.0,) * 8, speakers=1)
-    for task, words in (("speakers", "one speaker"), ("phones", "no phone labels")):
+    for task, words in (("speakers", "one speaker"), ("phones", "needs phone labels")):
         folder_config.probe.tasks = (task,)
         refused(folder_config, words)
     shutil.rmtree(tmp_path / "clips")
