@@ -182,8 +182,8 @@ def test_invalid_arguments_are_rejected(folder, released, tmp_path):
         ("labels in other", released, folder, {"phones": other}),
         ("must be an audio model .*image", tmp_path / "image", folder, {}),
         ("one speaker .* --phones or --items", released, tmp_path / "alone", {"tasks": []}),
-        ("nothing to tell apart", released, tmp_path / "alone", {"tasks": ["speakers"]}),
-        ("3 of the 6 recordings that toy.item", released, tmp_path / "alone", {"items": items}),
+        ("one speaker .*remove speakers", released, tmp_path / "alone", {"tasks": ["speakers"]}),
+        ("3 of the 6 recordings in toy.item", released, tmp_path / "alone", {"items": items}),
     ):
         with pytest.raises(UserError, match=words):
             run(weights, place, tmp_path / "run", **options)
