@@ -1,1 +1,1 @@
-"""The paper's tables and figures made again: `cpc reproduce`."""
+"""Reproduction of the paper's tables and figures: `cpc reproduce`."""

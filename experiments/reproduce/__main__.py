@@ -1,23 +1,23 @@
-r"""Reproduce the paper's tables and figures: sweeps of ordinary runs, and a page of both.
+r"""Reproduce the paper's tables and figures: sweeps of ordinary runs, and a page of results.
 
     cpc reproduce --table 2 --scale small --data voices
     cpc reproduce --figure 3 --scale smoke --workdir runs/smoke
     cpc reproduce --all --scale paper --workdir runs/paper \
         --audio data.path=LibriSpeech/train-clean-100 --audio data.phones=aligned_phones.txt
 
-Tables 1 to 5; figures 2, 3, 5 and 6; and what the paper lacks: --table open (a cell for each choice
-that the paper leaves open) and --table bound (log N - L by the number of negatives, and against the
-probes). The size and an estimate of the time are printed before the first cell.
+Covers tables 1 to 5, figures 2, 3, 5 and 6, and two tables that are not in the paper: --table open
+(a cell for each choice that the paper leaves open) and --table bound (log N - L by the number of
+negatives, and against the probes). The size and estimated time are printed before the first cell.
 
---scale smoke: whether everything runs, in minutes, on synthetic sound. small: sound by the recipe
-of configs/audio_voices_paper.py (5,500 steps), three seeds. Tables 1 and 2 are 27 cells, about 14
-hours on 2 cores, and each cell that has ended is kept. Table 5 is trained on books, at the paper's
-widths, for 300 steps. medium: the same sound; images wider, agents and text longer. paper: the
-paper's sizes, never run. With a GPU for a few minutes: cpc reproduce.train.
+--scale smoke checks in minutes that everything runs, on synthetic sound. small trains sound by the
+recipe of configs/audio_voices_paper.py (5,500 steps) with three seeds; Tables 1 and 2 are 27 cells,
+about 14 hours on 2 cores, and finished cells are kept. Table 5 is trained on books, at the paper's
+widths, for 300 steps. medium uses the same sound, wider images, and longer agents and text. paper
+has the paper's sizes and was never run. For a few minutes of a GPU, use cpc reproduce.train.
 
-Writes all cells, and reproduction.html, .md and .json, into --workdir: runs/reproduced-SCALE-DATA,
-unless another is named. Tables share cells: another --table into the same --workdir adds the
-missing ones. The same command again resumes. While it runs: cpc status WORKDIR.
+Writes all cells, and reproduction.html, .md and .json, into --workdir (default:
+runs/reproduced-SCALE-DATA). Tables share cells: another --table with the same --workdir adds the
+missing ones. Repeat the command to resume. For progress, run cpc status WORKDIR.
 """
 
 import functools
@@ -47,7 +47,7 @@ from experiments.sweep.jobs import (
 )
 from experiments.training.plan import Geometry
 
-#: Exponents of the N of the table of the bound, as powers of 2.
+#: Values of log2 N in the table of bounds.
 BOUND_SIZES, SMOKE_BOUND_SIZES = range(5, 17), range(5, 11)
 
 
@@ -62,14 +62,14 @@ def reproduce(
     device: str = "auto",
     dry_run: bool = False,
 ) -> None:
-    """Plan the cells, print their size, run the missing ones, and write the page."""
+    """Plan the cells, print their size, run the missing cells, and write the page."""
     data = data or cells.DEFAULT_DATA[scale]
     seeds = seeds or cells.SCALES[scale].seeds
     user = cells.read_user(settings or {}, scale, data)
     planned = cells.plan_cells(cells.cells_of(parts, scale), scale, data, user, seeds)
     for cell in planned:
         checked = check_cell(cell.config, Cell(cell.name, {}))
-        if "data" in cell.config:  # an agent makes its own
+        if "data" in cell.config:  # agents generate their data
             check_prepared(cell)
             check_length(cell.name, checked.geometry)
     folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
@@ -98,40 +98,40 @@ def reproduce(
 
 
 def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> list[str]:
-    """Return the parts that flags name, as keys of `PARTS`."""
+    """Return the keys of `PARTS` that the flags select."""
     if is_all:
         return list(cells.PARTS)
     named = [t if t in cells.PARTS else f"table {t}" for t in tables] + [
         f"figure {f}" for f in figures
     ]
     if not named:
-        raise UserError("nothing is asked for: give --table 2, --figure 3 or --all")
+        raise UserError("no part is selected: pass --table 2, --figure 3 or --all")
     return [part for part in cells.PARTS if part in named]
 
 
 def check_prepared(cell: Planned) -> None:
-    """Check that the folder of a cell's data is given; the cell itself downloads packages."""
+    """Check that the data folder of a cell exists; cells download packages themselves."""
     source, path = cell.config.data.source, cell.config.data.path
     if source not in ("files", "folder", "librispeech_tfds", "tfds"):
         return
     if not (path and pathlib.Path(path).expanduser().exists()):
         raise UserError(
-            f"the data of {cell.kind} are not prepared (data.path is {path or 'empty'}): give "
-            f"--{cell.kind} data.path=..., as the config {cells.KINDS[cell.kind].card} describes"
+            f"the {cell.kind} data do not exist (data.path is {path!r}): pass --{cell.kind} "
+            f"data.path=... as in the card of config {cells.KINDS[cell.kind].card}"
         )
 
 
 def check_length(name: str, geometry: Geometry) -> None:
-    """Check that sequences hold a positive for the furthest offset."""
+    """Check that sequences contain a positive for the furthest offset."""
     if geometry.num_offsets >= geometry.num_latents:
         raise UserError(
-            f"the cell {name} predicts {geometry.num_offsets} latents ahead in sequences of "
-            f"{geometry.num_latents}: lower model.num_offsets, or make them longer"
+            f"cell {name} predicts {geometry.num_offsets} latents ahead in sequences of "
+            f"{geometry.num_latents}: lower model.num_offsets, or use longer sequences"
         )
 
 
 def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None:
-    """Measure the bound by N of the first seed of the base, unless that is done."""
+    """Measure the bound by N for the first seed of the base cell, unless already measured."""
     path = folder / "bound.json"
     job = next(job for job in jobs if job.name.startswith(f"{cells.MIXED},"))
     if read_object(path, []) or not status.is_done(job.folder):
@@ -139,43 +139,43 @@ def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None
     try:
         write_sealed(path, measure_bound(job.folder, sizes))
     except UserError as error:
-        print(f"no bound by the number of negatives: {error}")
+        print(f"the bound by number of negatives was not measured: {error}")
 
 
 def write_page(folder: pathlib.Path) -> None:
-    """Write the page of the cells, as far as they are."""
+    """Write the page of the cells recorded so far."""
     try:
         from experiments.reproduce.page import write_reproduction  # matplotlib takes seconds
 
         write_reproduction(folder)
     except (UserError, OSError) as error:
-        print(f"no page: {error}")
+        print(f"the page was not written: {error}")
 
 
 if __name__ == "__main__":
     TABLE = flags.DEFINE_multi_enum(
-        "table", [], ["1", "2", "3", "4", "5", "open", "bound"], "A table."
+        "table", [], ["1", "2", "3", "4", "5", "open", "bound"], "Table to reproduce."
     )
-    FIGURE = flags.DEFINE_multi_enum("figure", [], ["2", "3", "5", "6"], "A figure.")
-    ALL = flags.DEFINE_bool("all", False, "Every table and figure.")
+    FIGURE = flags.DEFINE_multi_enum("figure", [], ["2", "3", "5", "6"], "Figure to reproduce.")
+    ALL = flags.DEFINE_bool("all", False, "Reproduce every table and figure.")
     SCALE = flags.DEFINE_enum(
         "scale", "small", list(cells.SCALES), "Size of the cells; Tables 1 and 2 at small or "
         "medium take about 14 hours on 2 cores, with three seeds.",
     )  # fmt: skip
     DATASET = flags.DEFINE_enum(
-        "data", None, list(cells.DATA), "Of audio; each scale has a default."
+        "data", None, list(cells.DATA), "Audio data; the default depends on the scale."
     )
     SEEDS = flags.DEFINE_integer(
-        "seeds", None, "Number of seeds of each cell: 3 at small and medium, else 1.", lower_bound=1
+        "seeds", None, "Seeds per cell; default: 3 at small and medium, else 1.", lower_bound=1
     )
     JOBS = flags.DEFINE_integer(
-        "jobs", 1, "Cells at a time, sharing cores and GPUs.", lower_bound=1
+        "jobs", 1, "Cells to run at a time, sharing cores and GPUs.", lower_bound=1
     )
     SETTINGS = {
-        kind: flags.DEFINE_multi_string(kind, [], f"key=value of all {kind} cells: data.path=...")
+        kind: flags.DEFINE_multi_string(kind, [], f"key=value for {kind} cells: data.path=...")
         for kind in cells.KINDS
     }
-    DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print every command and end.")
+    DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print every command and exit.")
     cli.run(
         lambda: reproduce(
             find_parts(TABLE.value, FIGURE.value, ALL.value), SCALE.value, DATASET.value,

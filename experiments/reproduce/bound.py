@@ -1,4 +1,4 @@
-"""Log N - L of a finished run against the number of negatives, on held-out windows."""
+"""Measurement of log N - L against the number of negatives, on held-out windows of a run."""
 
 import itertools
 import pathlib
@@ -20,22 +20,21 @@ from experiments.training.contrastive import interpret
 from experiments.training.objective import scored, temperature
 from experiments.training.problem import model_variables
 
-#: Windows whose latents are the anchors; the interval is over them.
+#: Number of windows whose latents are anchors; intervals are over these windows.
 NUM_ANCHOR_WINDOWS = 16
-#: Batches of windows that are drawn at most.
+#: Maximum number of batches drawn.
 MAX_BATCHES = 512
-#: Recordings that are drawn, if there are this many: up to this N it is a bound.
+#: Maximum number of recordings with one independent negative each.
 WANTED_RECORDINGS = 1023
-#: The sequence of candidates, none of the anchors'.
+#: Sequence number of the candidates, which no anchor has.
 POOL = -1
 
 
 def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
-    """Return estimates by offset and N, for powers of 2, as far as there are latents.
+    """Estimate log N - L by offset, for each N = 2**p that the held-out latents suffice for.
 
-    The candidates of every anchor are its positive and N - 1 latents of other recordings: one of
-    each recording first (as long as these suffice log N - L is a bound), then more of them. The
-    intervals are over windows.
+    The candidates of an anchor are its positive and N - 1 latents of other recordings: first one
+    per recording, for which log N - L is a bound, then further latents. Intervals are over windows.
     """
     kind, config = read_contrastive(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
@@ -46,10 +45,10 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     names = [branch.name for branch in plan.geometry.branches]
     if len(names) > 1:
         raise UserError(
-            f"{folder} predicts in {len(names)} branches ({', '.join(names)}): the bound by N is "
-            "of a network with one"
+            f"the bound by N needs a network with one branch (got {', '.join(names)} in {folder}): "
+            "use a config with one direction and module"
         )
-    # A checkpoint has no entry for what is empty.
+    # Checkpoints omit empty entries.
     params, state = (arrays[part].get("objective", {}) for part in ("params", "extra"))
     tau, window_samples = temperature(plan, params, state), config.data.window_samples
     sizes = subset(config.data, "window_samples", "batch_size")
@@ -62,7 +61,7 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
 
     drawn = different_windows(draw, forward, encoder.num_existing, window_samples)
     whole = encoder.num_latents(window_samples)
-    # A clip shorter than a window is not an anchor.
+    # Clips shorter than a window are not anchors.
     wholes = ((one, outputs) for one, outputs in drawn if len(outputs.z) == whole)
     anchors = list(itertools.islice(wholes, NUM_ANCHOR_WINDOWS))
     known = {utterance for utterance, _ in anchors}
@@ -71,8 +70,8 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     sizes = [2**p for p in log2_sizes if 2**p - 1 <= len(latents)]
     if not sizes or not anchors:
         raise UserError(
-            f"{folder} has {len(latents)} held-out latents besides the anchors', too few for "
-            f"N = {2 ** log2_sizes[0]}: add test recordings"
+            f"{folder} has too few held-out latents for N = {2 ** log2_sizes[0]} "
+            f"(got {len(latents)} negatives): add test recordings"
         )
     z, predictions = (
         np.stack([getattr(outputs, name) for _, outputs in anchors])
@@ -93,7 +92,7 @@ def different_windows(
     num_existing: Callable[[np.ndarray], np.ndarray],
     window_samples: int,
 ) -> Iterator[tuple[int, CPCOutputs]]:
-    """Yield the utterance and the existing latents of each different window that is drawn."""
+    """Yield each distinct window that is drawn, as its utterance and unmasked outputs."""
     seen = set()
     for number in range(MAX_BATCHES):
         batch = draw(number)
@@ -111,7 +110,7 @@ def different_windows(
 
 
 def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, int]:
-    """Return latents (number, d), one of each utterance of (utterance, z) first, and how many."""
+    """Return up to `number` latents, one per utterance first, and the number of utterances."""
     rng, first, others = np.random.default_rng(0), {}, []
     for utterance, z in pool:
         order = rng.permutation(len(z))
@@ -132,7 +131,7 @@ def estimates(
     latents: np.ndarray,
     is_bound: bool,
 ) -> list[dict[str, Any]]:
-    """Return log N - L by offset for z (b, t, d) and predictions (b, t, k, d) of the anchors."""
+    """Return log N - L by offset for anchors with z (b, t, d) and predictions (b, t, k, d)."""
     b, t, d = z.shape
     n = len(latents) + 1
     sequence, time = np.repeat(np.arange(b), t), np.tile(np.arange(t), b)
@@ -141,10 +140,10 @@ def estimates(
     of_keys = np.concatenate([sequence, pool]), np.concatenate([time, order])
     candidates = Position(*of_keys, *np.zeros((2, len(keys)), int))
 
-    def is_candidate(anchor, candidate, offset):  # the positive is among the anchors' own
+    def is_candidate(anchor, candidate, offset):  # the positive is added separately
         return candidate.sequence == POOL
 
-    @jax.jit  # the offset moves the anchors, so that one program serves them all
+    @jax.jit  # offsets only move the anchors, so all of them share one program
     def losses(queries, moved):
         anchors = Position(sequence, moved, *np.zeros((2, b * t), int))
         return streaming_info_nce(queries, keys, anchors, candidates, is_candidate, 0)

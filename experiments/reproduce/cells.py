@@ -1,7 +1,7 @@
 """The cells of each table and figure, their sizes, and the choices that the paper leaves open.
 
-A cell is an ordinary run of `experiments.train`; its settings are those of the scale, from a check
-that all of it runs to the paper's own size, then the user's, then its own.
+A cell is an ordinary run of `experiments.train`. It combines the settings of a scale, from a smoke
+test to the paper's own size, with the user's settings and its own, in this order.
 """
 
 import pathlib
@@ -31,59 +31,59 @@ class Scale(NamedTuple):
     """The size of every cell."""
 
     settings: dict[str, dict[str, Any]]
-    """By kind."""
+    """Settings by kind."""
     hours: dict[str, float]
-    """Time of one cell on two CPU cores by kind, as estimated from single steps; {} if unknown."""
+    """Hours per cell on two CPU cores by kind, estimated from single steps; {} if unknown."""
     seeds: int = 1
-    """Number of seeds of each cell, unless the user asks for another."""
+    """Default number of seeds per cell."""
 
 
 def length(num_steps: int, log_every: int, save_every: int) -> dict[str, int]:
-    """Return the settings of a training that is evaluated at its end."""
+    """Return the settings of a training run that is evaluated only at its end."""
     every = {"log_every": log_every, "eval_every": num_steps, "save_every": save_every}
     return {"num_steps": num_steps, **every}
 
 
 def widths(width: int, context_width: int) -> dict[str, int]:
-    """Return the settings of a network's size."""
+    """Return the settings for the widths of a network."""
     return {"model.width": width, "model.context_width": context_width}
 
 
 def recipe_of(module: Any) -> dict[str, Any]:
-    """Return the settings of sound by which a config trains, for any data."""
+    """Return the audio training settings of a config that apply to any data."""
     known = flatten(module.get_config())
     return {key: known[key] for key in RECIPE}
 
 
-#: Keys of sound that scales above the smoke test take from one config, whatever the data.
+#: Audio keys that scales above the smoke test copy from one config for any data.
 RECIPE = (
     "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
     "model.context_width", "model.padding", "loss.cosine", "negatives.temperature",
     "negatives.shards", "optim.learning_rate", "optim.schedule", "optim.warmup_steps",
     "evaluate.num_windows",
 )  # fmt: skip
-#: Probes of sound at every scale.
+#: Audio probes at every scale.
 AUDIO_PROBES = {
     "probe.tasks": ("phones", "speakers"), "probe.hidden_width": 64,
     "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
 }  # fmt: skip
-#: Images at every scale except the paper's: Adam and ridge, where the card has Muon and a softmax.
+#: Image settings below the paper's scale: Adam and ridge instead of the card's Muon and softmax.
 IMAGE_SETTINGS = {
     "optim.name": "adam", "optim.learning_rate": 1e-3, "evaluate.num_images": 512,
     "probe.solver": "ridge", "probe.tasks": ("linear", "units"),
     "probe.features": ("z", "c", "random z", "pixels"), "probe.num_images": 10_000,
 }  # fmt: skip
-#: Text at every scale: sentences rated like those of Table 5, and the next sentence.
+#: Text probes at every scale: sentence ratings as in Table 5, and the next sentence.
 TEXT_PROBES = {
     "probe.tasks": ("movies", "products", "next"),
     "probe.features": ("z", "c", "random z", "random c", "bag"),
 }  # fmt: skip
-#: Text at small and medium: the paper's widths. Fits of so many features take minutes each.
+#: Text settings at small and medium: the paper's widths. Fits of this width take minutes each.
 TEXT_SETTINGS = TEXT_PROBES | widths(2400, 2400) | {
     "model.embedding_width": 620, "probe.max_sentences": 2000, "probe.num_folds": 5,
 }  # fmt: skip
 ALL_IMAGE_TASKS = {"probe.tasks": ("linear", "supervised", "units")}
-#: Smoke: as little as runs everything, with the paper's dot products.
+#: Smoke test: the smallest sizes that run everything, with the paper's dot products.
 SMALLEST = length(20, log_every=10, save_every=20) | widths(16, 16) | {"optim.warmup_steps": 2}
 SMALLEST_AUDIO = {
     "data.batch_size": 8, "model.padding": "causal", "loss.cosine": False,
@@ -104,7 +104,7 @@ SMALLEST_AGENT = {
     "num_env_steps": 2560, "log_rollouts": 2, "save_rollouts": 0, "model.widths": (16, 16),
     "model.memory_width": 16, "cpc.num_offsets": 4, "evaluate.num_steps": 0,
 }  # fmt: skip
-#: Sound at scales small and medium: a recipe by which phones are learned in half an hour.
+#: Audio at small and medium: a recipe that learns phones in half an hour.
 LEARNED = AUDIO_PROBES | recipe_of(audio_voices_paper)
 SCALES = {
     "smoke": Scale(
@@ -148,26 +148,25 @@ SCALES = {
 }
 
 
-#: Settings of all cells by kind, as the user gives them.
+#: The user's settings for all cells, by kind.
 UserSettings: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class Open(NamedTuple):
-    """Something that the paper leaves open."""
+    """A choice that the paper leaves open."""
 
     what: str
     here: str
-    """The choice in words; "" if the keys say it."""
+    """The choice made here, in words; "" if the keys suffice."""
     cell: str = ""
     """The cell that varies it."""
     settings: Mapping[str, Any] = {}
     kind: str = "audio"
     why_not: str = "no key varies it"
-    """Reported if there is no cell."""
+    """The reported reason if no cell varies it."""
 
 
-#: Names of the cells in tables and figures. They are directories of recorded reproductions, and are
-#: written here and nowhere else.
+#: Names of the cells in tables and figures, which are also directories of recorded reproductions.
 MIXED, SAME, CURRENT = "mixed", "same", "current"
 MIXED_EXCL, SAME_EXCL = "mixed-excl", "same-excl"
 STEPS = {2: "steps-2", 4: "steps-4", 8: "steps-8", 12: MIXED, 16: "steps-16"}
@@ -175,14 +174,14 @@ FAR_OFFSETS = "steps-20"
 IMAGE, IMAGE_GRU = "image", "image-gru"
 OTHER_SHARDS = "open-groups"
 TEXT = "text"
-#: By variant of the hidden ball: the cell of an agent alone, and of one with CPC.
+#: The cells of agents without and with CPC, by variant of the hidden ball.
 AGENTS = {
     "seen_again": ("ball-seen-alone", "ball-seen"),
     "always_visible": ("ball-visible-alone", "ball-visible"),
     "never_seen": ("ball-gone-alone", "ball-gone"),
 }
 
-#: Settings of Table 2's cells. The probes of Table 1 are fitted on the first.
+#: Settings of the cells of Table 2. The first cell also has the probes of Table 1.
 TABLE_2: dict[str, dict[str, Any]] = {
     MIXED: {},
     **{name: {"model.num_offsets": k} for k, name in STEPS.items() if name != MIXED},
@@ -191,7 +190,7 @@ TABLE_2: dict[str, dict[str, Any]] = {
     SAME_EXCL: {"data.one_speaker": True, "negatives.rule": "excluding_sequence"},
     CURRENT: {"negatives.rule": "own_sequence"},
 }
-#: The probes of Table 2's cells except the first.
+#: Probes of the other cells of Table 2.
 PHONES = {"probe.tasks": ("phones",), "probe.features": ("c",), "probe.hidden_width": 0}
 FIGURE_3 = {FAR_OFFSETS: {"model.num_offsets": 20, "probe.tasks": ()}}
 IMAGES: dict[str, dict[str, Any]] = {IMAGE: {}, IMAGE_GRU: {"model.context": "gru"}}
@@ -201,7 +200,7 @@ FIGURE_6: dict[str, dict[str, Any]] = {
     for name, own in zip(names, ({"cpc.weight": 0.0}, {}), strict=True)
 }
 
-#: The choices that the paper leaves open, with a cell for each one that a key makes.
+#: The choices that the paper leaves open, with a cell if a key varies the choice.
 OPEN = (
     Open("number of negatives, and whether all latents are candidates",
          "all latents of a device's windows", "open-sampled", {"negatives.num_sampled": 128}),
@@ -234,9 +233,9 @@ DATA = {
     "voices": audio_voices_paper,
     "librispeech": audio_librispeech,
 }
-#: The data of a scale, if none are named.
+#: Default data of each scale.
 DEFAULT_DATA = {"smoke": "synthetic", "small": "voices", "medium": "voices", "paper": "librispeech"}
-#: The parts of a reproduction, and the cells that each needs.
+#: Parts of a reproduction and the cells that each needs.
 PARTS = {
     "table 1": (MIXED,),
     "table 2": tuple(TABLE_2),
@@ -256,17 +255,17 @@ class Kind(NamedTuple):
     """The base config of a kind of data, and its description."""
 
     base: Callable[[str, str], Any]
-    """base(scale, data) -> the module of the config that cells start from."""
+    """base(scale, data) -> the config module that cells start from."""
     describe: Callable[[Config], str]
-    """A step and the network, in words."""
+    """Describes a step and the network."""
     paper: str
-    """The same of the paper."""
+    """The same description for the paper."""
     card: str
-    """The config whose docstring says where the paper's data come from."""
+    """The config whose docstring gives the source of the paper's data."""
     length: str = "num_steps"
-    """The key that says how long it trains."""
+    """The key of the training length."""
     probes: Mapping[str, Any] = {}
-    """Settings of all cells but those of Table 1 and Figure 3."""
+    """Probe settings of all cells except in Table 1 and Figure 3."""
 
 
 KINDS = {
@@ -310,8 +309,8 @@ KINDS = {
     ),
 }
 
-#: The other value of a key, if the base has that of a cell of `OPEN`; of other keys the default.
-OTHERWISE = {"negatives.shards": 4, "optim.schedule": "constant"}
+#: Values for a cell of `OPEN` if the base already has its settings; other keys use their default.
+FALLBACK = {"negatives.shards": 4, "optim.schedule": "constant"}
 
 
 class Planned(NamedTuple):
@@ -320,20 +319,20 @@ class Planned(NamedTuple):
     name: str
     kind: str
     file: pathlib.Path
-    """The file of its config."""
+    """The config file."""
     settings: dict[str, Any]
     config: Config
-    """The whole config."""
+    """The complete config."""
 
 
 def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]:
-    """Return the config that cells of a kind start from, and its file."""
+    """Return the base config of a kind and its file."""
     module = KINDS[kind].base(scale, data)
     return module.get_config(), pathlib.Path(module.__file__)
 
 
 def read_user(settings: Mapping[str, Sequence[str]], scale: str, data: str) -> UserSettings:
-    """Return the user's settings of each kind, from "key=value" texts."""
+    """Parse the user's "key=value" settings of each kind."""
     return {
         kind: read_settings(base_config(kind, scale, data)[0], settings.get(kind, ()))
         for kind in KINDS
@@ -341,48 +340,48 @@ def read_user(settings: Mapping[str, Sequence[str]], scale: str, data: str) -> U
 
 
 def read_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the user's settings of all cells, "key=value" each."""
+    """Parse "key=value" settings for all cells of a kind."""
     differing = (*TABLE_2.values(), *IMAGES.values(), *FIGURE_6.values())
     own = {"seed", *(key for cell in differing for key in cell)}
     for text in texts:
         if "=" not in text:
             raise UserError(
-                f"{text!r} sets nothing: write key=value, such as data.path=LibriSpeech"
+                f"a setting has no value (got {text!r}): pass key=value, e.g. data.path=wav"
             )
     names = (text.removeprefix("--").removeprefix("config.") for text in texts)
     settings = parse_settings(config, [f"--config.{name}" for name in names])
     for key, value in settings.items():
         if key in own:
-            raise UserError(f"{key} is what the cells differ in: leave it out")
+            raise UserError(f"{key} differs between the cells (got {value!r}): omit it")
         if key in ("model.horizon", "loss.align_to") and value:
-            raise UserError(f"{key} changes what a cell's steps ahead are: leave it out")
+            raise UserError(f"{key} changes the offsets of the cells (got {value!r}): omit it")
     return settings
 
 
 def cells_of(parts: Sequence[str], scale: str) -> list[str]:
-    """Return the cells that some parts need, each once; the smoke test varies nothing open."""
+    """Return the distinct cells that the parts need; the smoke test omits open choices."""
     names = [name for part in parts if (part, scale) != ("open", "smoke") for name in PARTS[part]]
     return list(dict.fromkeys(names))
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of data of a cell; "audio" of a choice that has none."""
+    """Return the kind of data of a cell, by default "audio"."""
     if name in (TEXT, *FIGURE_6):
         return "text" if name == TEXT else "rl"
     return "image" if name in IMAGES else next((o.kind for o in OPEN if o.cell == name), "audio")
 
 
 def with_shared(kind: str, scale: str, data: str, user: UserSettings) -> Config:
-    """Return the config that all cells of a kind share: that of the scale, then the user's."""
+    """Return the base config of a kind with the settings of the scale and the user."""
     settings = {**SCALES[scale].settings[kind], **user.get(kind, {})}
     return with_settings(base_config(kind, scale, data)[0], settings)
 
 
 def open_settings(one: Open, base: Config) -> dict[str, Any]:
-    """Return the settings of a cell of `OPEN`, other ones if the base has them already."""
+    """Return the settings of a cell of `OPEN`, or fallbacks if the base already has them."""
     settings, known = dict(one.settings), flatten(base)
     if all(known.get(key) == value for key, value in settings.items()):
-        others = {**flatten(make_config(KEYS)), **OTHERWISE}
+        others = {**flatten(make_config(KEYS)), **FALLBACK}
         settings = {key: others[key] for key in settings}
     if "data.window_samples" in settings:
         settings["data.window_samples"] = min(10240, known["data.window_samples"] // 2)
@@ -392,7 +391,7 @@ def open_settings(one: Open, base: Config) -> dict[str, Any]:
 def plan_cells(
     names: Sequence[str], scale: str, data: str, user: UserSettings, num_seeds: int
 ) -> list[Planned]:
-    """Return each cell with each seed.
+    """Plan a run for each cell and seed.
 
     >>> planned = plan_cells(["mixed", "steps-2"], "smoke", "synthetic", {}, 2)
     >>> [cell.name for cell in planned]
@@ -416,7 +415,7 @@ def plan_cells(
 
 
 def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, str]]:
-    """Return each open choice, its value here, and how a cell varies it; for the page."""
+    """Return each open choice, its value here, and how a cell varies it, for the page."""
     rows = []
     for one in OPEN:
         base = with_shared(one.kind, scale, data, user)
@@ -430,7 +429,7 @@ def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, s
 
 
 def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dict[str, str]:
-    """Return the size of the cells, and the hardware and time of all, a sentence each."""
+    """Describe the size of the cells, and their hardware and total time, in a sentence each."""
     parts, hours = [], SCALES[scale].hours
     for kind, known in KINDS.items():
         cells = [cell for cell in planned if cell.kind == kind]
@@ -451,7 +450,7 @@ def describe_plan(
     planned: Sequence[Planned], parts: Sequence[str], scale: str, data: str, user: UserSettings,
     seeds: int, jobs: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the plan of a reproduction as its folder records it."""
+    """Return the plan of a reproduction as recorded in its folder."""
     return {
         "scale": scale, "data": data, "user": user, "parts": parts, "seeds": seeds, "jobs": jobs,
         **describe_cells(planned, scale, jobs), "open": describe_open(scale, data, user),
@@ -461,32 +460,32 @@ def describe_plan(
 def merge_plans(
     plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path, recorded: Any
 ) -> dict[str, Any]:
-    """Return the plan together with a recorded one, of which it is a part or a continuation."""
+    """Merge a plan with the plan recorded in a folder; raise a UserError if they differ."""
     own = {cell.name: cell.settings for cell in planned}
     wanted = {"reproduction": plan, "cells": own, "command": command_line()}
     if recorded is None:
         return wanted
-    there = recorded.get("reproduction") if isinstance(recorded, dict) else None
-    if there is None:
-        raise UserError(f"{folder} holds a sweep, no reproduction: choose another --workdir")
+    previous = recorded.get("reproduction") if isinstance(recorded, dict) else None
+    if previous is None:
+        raise UserError(f"{folder} contains a sweep: choose another --workdir")
     found = [
-        f"{key} is {there.get(key)!r} there and {plan[key]!r} here"
+        f"{key} was {previous.get(key)!r} and is {plan[key]!r}"
         for key in ("scale", "data", "user")
-        if there.get(key) != plain(plan[key])
+        if previous.get(key) != plain(plan[key])
     ]
     scale, data = plan["scale"], plan["data"]
     for cell in planned if not found else ():
         base, _ = base_config(cell.kind, scale, data)
         theirs = recorded["cells"].get(cell.name, cell.settings)
         if training_keys(base, theirs) != training_keys(base, cell.settings):
-            found.append(f"other settings: {cell.name}")
+            found.append(f"{cell.name} has other settings")
     if found:
         raise UserError(
-            f"{folder} holds another reproduction ({'; '.join(found)}): choose another --workdir, "
-            "or give that one's options"
+            f"{folder} contains another reproduction ({'; '.join(found)}): choose another "
+            "--workdir, or pass the recorded options"
         )
-    parts = [part for part in PARTS if part in {*there["parts"], *plan["parts"]}]
-    seeds = max(there["seeds"], plan["seeds"])
+    parts = [part for part in PARTS if part in {*previous["parts"], *plan["parts"]}]
+    seeds = max(previous["seeds"], plan["seeds"])
     whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
     all_cells = {**recorded["cells"], **own}
     asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
@@ -495,6 +494,6 @@ def merge_plans(
 
 
 def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that a training depends on: probes may change between two starts."""
+    """Return the keys that training depends on; probes may change between two starts."""
     whole = flatten(with_settings(base, settings))
     return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}

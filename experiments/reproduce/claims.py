@@ -1,7 +1,7 @@
-"""The paper's tables: where each of their rows is found here, and the orders that it reports.
+"""The paper's tables: the run for each row, and the claimed orders of rows.
 
-If a network, a training and a data set are far smaller than the paper's, absolute accuracies mean
-nothing, and orders are what is left to test.
+With networks, training and data sets far smaller than the paper's, absolute accuracies are not
+comparable, so only the orders of rows are tested.
 """
 
 import math
@@ -12,19 +12,19 @@ from typing import NamedTuple
 from experiments.kinds import paper
 from experiments.reproduce import cells
 
-#: Features of a row that no probe has: always the most frequent class of the training.
+#: Features of a row without a probe, which always predicts the most frequent training class.
 CHANCE = "chance"
 
 
 class PaperRow(NamedTuple):
-    """A row of a table of the paper, and where ours is found."""
+    """A row of a table in the paper, with the cell and probe of our row."""
 
     label: str
     cell: str
     features: str
     method: str = "linear"
     paper: float | None = None
-    """Percent; None if the paper has no such row."""
+    """Percent; None if the row is not in the paper."""
 
 
 class Claim(NamedTuple):
@@ -32,11 +32,11 @@ class Claim(NamedTuple):
 
     sentence: str
     order: str
-    """Labels of rows, such as "2 steps < 4 steps < 8 steps; MFCC = CPC"."""
+    """Order of row labels, such as "2 steps < 4 steps < 8 steps; MFCC = CPC"."""
 
     @property
     def pairs(self) -> list[tuple[str, str, str]]:
-        """The neighbors in the order: lower, relation, higher.
+        """Neighboring rows in the order, as (lower, relation, higher).
 
         >>> Claim("", "2 < 4 < 8; 2 = 3").pairs
         [('2', '<', '4'), ('4', '<', '8'), ('2', '=', '3')]
@@ -61,22 +61,22 @@ class PaperTable(NamedTuple):
     metric: str = "accuracy"
 
     def effect(self, low: str, high: str) -> float | None:
-        """Return by how many points the paper has one row above another; None if it lacks one."""
+        """Return the paper's difference of two rows in points; None if it lacks one of them."""
         a, b = (next(row.paper for row in self.rows if row.label == one) for one in (low, high))
         return None if a is None or b is None else round(b - a, 6)
 
 
 class Task(NamedTuple):
-    """A task of an agent, and the claim of the paper on tasks of its kind."""
+    """A task for agents, with the paper's claim about tasks of its kind."""
 
     variant: str
     relation: str
-    """Of the area under the learning curve without CPC to that with it: "<" or "no gain"."""
+    """Expected relation of areas under learning curves, without to with CPC: "<" or "no gain"."""
     claim: str
 
 
 def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
-    """Return a half of Table 1: the paper's rows and ours, the shared claims and its own."""
+    """Return half of Table 1: the paper's rows and ours, with shared and given claims."""
     rows = [
         PaperRow("chance (the largest class)", cells.MIXED, CHANCE, ""),
         *(PaperRow(e.label, cells.MIXED, e.features, e.probe, e.accuracy)
@@ -105,7 +105,7 @@ def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
 def table_2(
     by: str, names: Sequence[str], entries: Mapping[str, float], *claims: Claim
 ) -> PaperTable:
-    """Return a half of Table 2: the paper's accuracies by label, with the cells of ours."""
+    """Return half of Table 2: the paper's accuracies by label, with our cells."""
     rows = [
         PaperRow(label, cell, "c", paper=accuracy)
         for cell, (label, accuracy) in zip(names, entries.items(), strict=True)
@@ -132,7 +132,7 @@ def table_of_images(
 def table_of_text(
     title: str, task: str, unit: str, method: str, features: str, accuracy: float | None = None
 ) -> PaperTable:
-    """Return a task of sentences with the paper's accuracy of Table 5, if it has one, and ours."""
+    """Return a sentence task of Table 5, with the paper's accuracy if it has one."""
     other = "z" if features == "c" else "c"
     rows = [
         PaperRow("CPC", cells.TEXT, features, method, accuracy),
@@ -145,7 +145,7 @@ def table_of_text(
     return PaperTable("5", f"Table 5: {title}", task, unit, rows, [claim])
 
 
-#: The cells of the paper's Table 2 by whose latents are negatives, in its order.
+#: The cells of Table 2 that vary the negatives, in the paper's order.
 NEGATIVE_CELLS = (cells.MIXED, cells.SAME, cells.MIXED_EXCL, cells.SAME_EXCL, cells.CURRENT)
 TABLES = (
     table_1(
@@ -203,14 +203,14 @@ TABLES = (
     table_of_text("which of two sentences of a document is next (no row of the paper)", "next",
                   "sentence within document", "score", "c"),
 )  # fmt: skip
-#: The smallest effect that the paper claims and prints both rows of, in points: 16 steps over 8.
+#: The smallest claimed effect with both rows in the paper, in points: 16 steps over 8.
 SMALLEST_EFFECT = min(
     table.effect(low, high) or math.inf for table in TABLES for claim in table.claims
     for low, relation, high in claim.pairs if relation == "<"
 )  # fmt: skip
 PHONES_TABLE, IMAGES_TABLE = (next(one for one in TABLES if one.number == n) for n in "23")
 
-#: Figure 6 as tasks that say beforehand where CPC can help.
+#: The tasks of Figure 6, each with an advance prediction of whether CPC helps.
 TASKS = (
     Task("seen_again", "<",
          "agents: CPC makes learning faster where memory tells what is seen later (4 of 5 levels)"),

@@ -1,13 +1,13 @@
-r"""Probe the weights that `cpc reproduce.train` exported, and write the page of their verdicts.
+r"""Probe the weights that `cpc reproduce.train` exported, and write a page of verdicts.
 
     cpc reproduce.judge
     cpc reproduce.judge --workdir runs/long --audio "probe.features=('c',)"
 
-Needs no GPU. Each cell gets the probes of `cpc reproduce` and ABX, at each step that has weights;
-the supervised network, which does not depend on them, is left out. --audio sets keys of the data
-and the probes, for weights that were trained on a copy of the recordings: their names and split
-must be the same. The page is that of `cpc reproduce`; exports.csv has every score of c by step.
-The same command again continues.
+Runs without a GPU. Each cell gets the probes of `cpc reproduce` and ABX at each exported step,
+except the supervised network, which does not depend on the weights. --audio sets keys of data and
+probes, for weights trained on another copy of the recordings, whose names and split must be equal.
+Writes the page of `cpc reproduce`, and exports.csv with every score of c by step. Repeat the
+command to resume.
 """
 
 import functools
@@ -31,18 +31,18 @@ from experiments.reproduce.page import write_reproduction
 from experiments.reproduce.statistics import Reproduction, read_reproduction
 from experiments.training.contrastive import CARD, interpret, make_probe
 
-#: In the folder of an export: the options of the probes that have been fitted on it.
+#: File in an export folder with the options of its fitted probes.
 PROBED = "probed.json"
 
 
 def judge(workdir: str | None, settings: Sequence[str], device: str) -> None:
-    """Probe every export that is not probed yet, and write the page and the table of scores."""
+    """Probe each export that was not probed before, and write the page and the score table."""
     folder = pathlib.Path(workdir or "runs/cells").expanduser()
     read_reproduction(folder)  # raises if the folder has no plan
     cards = folder.glob(f"*/exported-*/{CARD}")
     exports = sorted((int(card.parent.name.split("-")[-1]), card.parent) for card in cards)
     if not exports:
-        raise UserError(f"{folder} has no exports: train cells with cpc reproduce.train first")
+        raise UserError(f"{folder} does not contain exports: run cpc reproduce.train first")
     cluster.start(device)
     configs = {export: judged_config(export.parent, settings) for _, export in exports}
     by_seed = {config.seed: config for config in configs.values()}
@@ -65,11 +65,11 @@ def judge(workdir: str | None, settings: Sequence[str], device: str) -> None:
 
 
 def judged_config(path: pathlib.Path, settings: Sequence[str]) -> Config:
-    """Return the config of a cell with the user's keys of data and probes, and ABX."""
+    """Return the config of a cell with the user's data and probe keys, and ABX added."""
     names = [text.removeprefix("config.") for text in settings]
     if wrong := [name for name in names if not name.startswith(("data.", "probe."))]:
         raise UserError(
-            f"--audio sets a key of the training (got {wrong[0]}): set keys of data and probe alone"
+            f"--audio sets a key of the training (got {wrong[0]}): only set data and probe keys"
         )
     own = load_config(read_json(path / "config.json"), audio.KEYS)
     config = evaluation_config(own, audio.KEYS, [f"--config.{name}" for name in names])
@@ -89,5 +89,5 @@ def scores_by_step(reproduction: Reproduction) -> Frame:
 
 
 if __name__ == "__main__":
-    SETTINGS = flags.DEFINE_multi_string("audio", [], "key=value of data or probe.")
+    SETTINGS = flags.DEFINE_multi_string("audio", [], "key=value for data or probes.")
     cli.run(lambda: judge(cli.WORKDIR.value, SETTINGS.value, cli.DEVICE.value))

@@ -10,10 +10,10 @@ r"""Train cells of Table 2 in one process and export their weights, in a few min
         --audio model.width=512 --audio model.dtype=bfloat16 --audio data.batch_size=64 \
         --audio negatives.shards=8
 
-Cells with equal programs share one compilation. There are no probes and no checkpoints: held-out
-data are evaluated for the loss alone, and weights are written as soon as a cell reaches an
---export-step or its end. The same command again skips finished cells and starts a cut one from
-the beginning. Exports in half precision have 2 MB at the default width, 5 at 256 and 12 at 512.
+Cells with equal programs share one compilation. Cells are neither probed nor checkpointed: held-out
+data are only evaluated for the loss, and weights are written when a cell reaches an --export-step
+or its end. Repeating the command skips finished cells and restarts interrupted ones from the
+beginning. Exports in half precision have 2 MB at the default width, 5 at 256 and 12 at 512.
 """
 
 import functools
@@ -40,27 +40,27 @@ from experiments.training.contrastive import CARD, describe, interpret, share
 from experiments.training.problem import Problem, model_variables
 from experiments.training.step import make_batches, make_loss, make_step
 
-#: Keys that change neither the program of a training step nor that of an evaluation.
+#: Keys that change neither the training program nor the evaluation program.
 DATA_KEYS = ("seed", "data.one_speaker")
 
 
 def record_cells(
     folder: pathlib.Path, names: Sequence[str], settings: Sequence[str], scale: str, seeds: Any
 ) -> list[cells.Planned]:
-    """Plan cells of Table 2, all if none is named, and record the plan in their folder."""
+    """Plan cells of Table 2, by default all, and record the plan in their folder."""
     data, seeds = cells.DEFAULT_DATA[scale], seeds or cells.SCALES[scale].seeds
     user = cells.read_user({"audio": settings}, scale, data)
     planned = cells.plan_cells(names or [*cells.TABLE_2], scale, data, user, seeds)
     plan = cells.describe_plan(planned, ["table 1", "table 2"], scale, data, user, seeds, 1)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "plan.lock"):  # parts may start at the same moment
+    with locked(folder / "plan.lock"):  # parts may start at the same time
         path = folder / "sweep.json"
         write_sealed(path, cells.merge_plans(plan, planned, folder, read_object(path, [])))
     return planned
 
 
 def take_part(planned: Sequence[Any], part: str) -> Sequence[Any]:
-    """Return part "i/n" of the cells; neighbors, which share programs, stay together."""
+    """Return part "i/n" of the cells, keeping neighbors together because they share programs."""
     i, n = map(int, part.split("/")) if re.fullmatch(r"\d+/\d+", part) else (0, 0)
     if not 0 < i <= n:
         raise UserError(f"--part is not i/n with 1 <= i <= n (got {part}): pass 1/1 for all cells")
@@ -71,7 +71,7 @@ def take_part(planned: Sequence[Any], part: str) -> Sequence[Any]:
 def train_cells(
     planned: Sequence[cells.Planned], folder: pathlib.Path, export_steps: Sequence[int], device: str
 ) -> None:
-    """Train the cells that are not finished, one after the other, and export each."""
+    """Train and export each unfinished cell in turn."""
     mesh, programs = cluster.start(device), {}
     configs = {cell.config.seed: cell.config for cell in planned}
     load = functools.cache(lambda seed: audio.load_data(configs[seed], print))
@@ -94,7 +94,7 @@ def train_cells(
 def train_cell(
     problem: Problem, programs: dict[str, Any], path: pathlib.Path, ends: Sequence[int], mesh: Any
 ) -> None:
-    """Train one cell with the step and loss of its `program_key`; export at ascending steps."""
+    """Train one cell with the programs of its `program_key`, exporting at the ascending `ends`."""
     config = problem.plan.config
     state, step, schedule = make_step(problem, mesh)
     loss = make_loss(problem, mesh)
@@ -116,7 +116,7 @@ def train_cell(
                 stop=stop,
             )
             if reason:
-                raise UserError(f"{path.name} was stopped by {reason}: start again to train it")
+                raise UserError(f"{path.name} was stopped by {reason}: repeat the command to train")
             variables = jax.device_get(model_variables(state.params, state.ema, state.extra))
             variables = jax.tree.map(lambda leaf: leaf.astype(jnp.float16), variables)
             made = describe(audio, path, config, problem.model, variables, end)
@@ -126,7 +126,7 @@ def train_cell(
 
 
 def program_key(config: Config) -> str:
-    """Return a text that is equal for two configs if their programs are."""
+    """Return a string that is equal for configs with equal programs."""
     known = flatten(config).items()
     return repr([(k, v) for k, v in known if k not in DATA_KEYS and not k.startswith("probe.")])
 
@@ -156,12 +156,12 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    CELL = flags.DEFINE_multi_enum("cell", [], [*cells.TABLE_2], "A cell; default: all.")
+    CELL = flags.DEFINE_multi_enum("cell", [], [*cells.TABLE_2], "Cell to train; default: all.")
     PART = flags.DEFINE_string("part", "1/1", "i/n: train the i-th of n parts of the cells.")
     SCALE = flags.DEFINE_enum("scale", "small", list(cells.SCALES), "Size of the cells.")
-    SETTINGS = flags.DEFINE_multi_string("audio", [], "key=value of all cells: model.width=256.")
+    SETTINGS = flags.DEFINE_multi_string("audio", [], "key=value for all cells: model.width=256.")
     SEEDS = flags.DEFINE_integer(
-        "seeds", None, "Number of seeds; default: 3 at small and medium.", 1
+        "seeds", None, "Seeds per cell; default: 3 at small and medium.", 1
     )
-    EXPORT = flags.DEFINE_multi_integer("export-step", [], "A further step to export at.", 1)
+    EXPORT = flags.DEFINE_multi_integer("export-step", [], "Additional step to export at.", 1)
     cli.run(main)

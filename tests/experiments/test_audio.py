@@ -135,19 +135,19 @@ def test_labels_of_damaged_recordings_are_omitted(tmp_path, monkeypatch):
     read = audio_data.load_data(config, said.append)
     assert sorted(read.phones["phones"].labels) == sorted({*names} - {"a3", "a4"})
     assert [item.onset for item in read.items["x.item"] if item.file in ("a3", "a4")] == [0]
-    assert "phones: the labels of 2 damaged recordings are left out" in said
-    assert "x.item: 3 items of damaged recordings are left out" in said
+    assert "phones: dropped the labels of 2 damaged recordings" in said
+    assert "x.item: dropped 3 items of damaged recordings" in said
     audio_probes.probe_tasks(config, read)
     (root / "a3.wav").write_bytes(whole)
-    assert not [line for line in said if "none of these recordings" in line]
+    assert not [line for line in said if "have no recording" in line]
     labels.write_text(labels.read_text().replace("a5 ", "a5.wav ").replace("a6 ", "ann/a6 "))
     audio_data.load_data(config, said.append)
     assert (
-        "phones: 2 of 11 labelled utterances are none of these recordings (a5.wav, ann/a6); 9 of "
+        "phones: 2 of 11 labelled utterances have no recording (a5.wav, ann/a6); 9 of "
         "11 recordings have labels; "
     ) in "\n".join(said)
     config.data.item_file = str(items.rename(tmp_path / "phones.item"))
-    with pytest.raises(UserError, match=r"would both be probes/phones\.item"):
+    with pytest.raises(UserError, match=r"would both write probes/phones\.item"):
         audio_data.load_data(config, said.append)
     config.data.item_file = str((tmp_path / "phones.item").rename(items))
     labels.write_text(labels.read_text().replace("a3 ", "a3 " + "0 " * 50))

@@ -94,10 +94,10 @@ def test_what_cannot_be_asked_is_said_before_the_training(data):
     cut = Phones({name: x[:-40] for name, x in labels.items()}, tuple("abcd"))
     absent = Phones({"x": np.zeros(3, np.int32)}, ("a",))
     for task, phones, words in (
-        ("abx", None, "take abx out"), ("boundaries", None, "take boundaries out"),
+        ("abx", None, "remove abx"), ("boundaries", None, "remove boundaries"),
         ("abx", same, "no speaker of synthetic"), ("abx", absent, "no test utterance .* synthetic"),
         ("abx", cut, "labels but"), ("boundaries", same, "no training utterance of synthetic"),
-        ("units", None, "take units out"), ("units", same, "fewer than two phones"),
+        ("units", None, "remove units"), ("units", same, "fewer than two phones"),
     ):  # fmt: skip
         config.probe.tasks = (task,)
         given = data._replace(phones={"synthetic": phones} if phones else {})

@@ -146,7 +146,7 @@ def test_page_has_augmented_examples(tmp_path):
     (folder / names[1]).write_bytes(b"RIFF")
     section = heard.augmentation_section(read_run(tmp_path))
     assert len(section.sounds) == 3
-    assert "1_dropout.wav is left out" in " ".join(section.sentences)
+    assert "1_dropout.wav" in " ".join(section.sentences)
     shutil.rmtree(folder)
     assert heard.augmentation_section(read_run(tmp_path)) is None
     assert heard.augmentation_section in audio.PAGE.sections

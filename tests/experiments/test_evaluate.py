@@ -177,13 +177,13 @@ def test_invalid_arguments_are_rejected(folder, released, tmp_path):
         (r"'c9': choose one of z1.*c1, c2, c", released, folder, {"layer": "c9"}),
         ("--layer must .*'z1'", released, folder, {"layer": "z1"}),
         ("no recordings", released, tmp_path / "silent", {}),
-        ("no phone labels for a probe of phones", released, folder, {"tasks": ["phones"]}),
+        ("a probe of phones needs phone labels", released, folder, {"tasks": ["phones"]}),
         ("labels in other", released, folder, {"tasks": ["phones"], "phones": other}),
         ("labels in other", released, folder, {"phones": other}),
         ("must be an audio model .*image", tmp_path / "image", folder, {}),
         ("one speaker .* --phones or --items", released, tmp_path / "alone", {"tasks": []}),
-        ("nothing to tell apart", released, tmp_path / "alone", {"tasks": ["speakers"]}),
-        ("3 of the 6 recordings that toy.item", released, tmp_path / "alone", {"items": items}),
+        ("one speaker .*remove speakers", released, tmp_path / "alone", {"tasks": ["speakers"]}),
+        ("3 of the 6 recordings in toy.item", released, tmp_path / "alone", {"items": items}),
     ):
         with pytest.raises(UserError, match=words):
             run(weights, place, tmp_path / "run", **options)

@@ -421,7 +421,8 @@ SUP_CON = {"loss.name": "sup_con", **COSINE}
     ({"kind": "smell"}, "kind is 'smell'"),
     ({"model.horizon": 11}, "model.horizon is 11 and model.num_offsets is 12"),
     ({"model.horizon": 12, "loss.align_to": 12}, "loss.align_to is 12"),
-    ({"model.horizon": 2, "model.num_offsets": 1, "model.segment_threshold": 0.3}, "of frames"),
+    ({"model.horizon": 2, "model.num_offsets": 1, "model.segment_threshold": 0.3},
+     "model.segment_threshold is 0.3"),
     ({"model.context_blocks": 3}, "3 blocks"),
     ({"model.context_blocks": 2, "model.context": "lstm"}, "gru"),
     *(({f"model.{key}": value}, str(value if isinstance(value, str | int) else value[0]))

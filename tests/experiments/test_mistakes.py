@@ -214,7 +214,7 @@ def test_unusable_folders_are_rejected(folder_config, tmp_path):
     (tmp_path / "clips").mkdir()
     refused(folder_config, "no recordings")
     write_clips(tmp_path / "clips", (0.03, 0.03, 0.03, 0.03))
-    words = r"recordings has 480 samples \(0.03 s\), of which 3 latents .* lower model.num_offsets"
+    words = r"recordings has 480 samples \(0.03 s\) and 3 latents.* lower model.num_offsets"
     refused(folder_config, words)
     settings = {"model.num_offsets": 1, "model.horizon": 4}
     refused(with_settings(folder_config, settings), "lower model.horizon")
@@ -241,7 +241,7 @@ def test_probes_without_labels_are_rejected_before_training(folder_config, tmp_p
 
     folder_config.probe.hidden_width = 0
     write_clips(tmp_path / "clips", (1.0,) * 8, speakers=1)
-    for task, words in (("speakers", "one speaker"), ("phones", "no phone labels")):
+    for task, words in (("speakers", "one speaker"), ("phones", "needs phone labels")):
         folder_config.probe.tasks = (task,)
         refused(folder_config, words)
     shutil.rmtree(tmp_path / "clips")

@@ -1,4 +1,4 @@
-"""From the data section of an audio config to recordings, their split and their labels."""
+"""Loading, splitting and labelling the recordings of an audio config."""
 
 import hashlib
 import pathlib
@@ -20,22 +20,22 @@ from experiments.command.run_dir import Fingerprint
 from experiments.training import checks
 from experiments.training.checks import data_root, name_of
 
-#: The synthetic source: small enough for tests that take seconds.
+#: Size of the synthetic source, small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
-#: Labels have 10 ms each.
+#: Samples per label: 10 ms.
 LABEL_SAMPLES = data.SAMPLE_RATE_HZ // 100
 
 
 class Phones(NamedTuple):
-    """Phone labels of some of the utterances."""
+    """A set of phone labels, which may cover only some utterances."""
 
     labels: dict[str, np.ndarray]
-    """Utterance id -> int32, one label each 10 ms, -1 where unlabelled."""
+    """Utterance id -> int32, one label every 10 ms; -1 marks unlabelled frames."""
     names: tuple[str, ...]
 
 
 class AudioData(NamedTuple):
-    """What an audio experiment is run on."""
+    """The recordings and labels of an audio experiment."""
 
     train: data.Recordings
     test: data.Recordings
@@ -47,11 +47,11 @@ class AudioData(NamedTuple):
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """What was left out, and why."""
+        """Recordings that were skipped or shortened, each with the reason."""
         return (*self.train.skipped, *self.train.shortened)
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return what tells the parts of these data from those of others."""
+        """Return fingerprints that identify the training and test recordings."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
@@ -79,15 +79,15 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         train, test = data.split_by_utterance(recordings, options.test_fraction, config.seed)
     if not len(test):
         raise UserError(
-            f"no utterance of {root} is left to test on: a speaker with a single file trains only; "
-            "cut the files up, or name test utterances in data.test_list (and data.train_list)"
+            f"{root} has no test utterances, because speakers with one file only train: split the "
+            "files, or set data.train_list and data.test_list"
         )
     _describe(train, test, options.window_samples, log)
     return AudioData(train, test, phones, items, name_of(config))
 
 
 def _read_labels(options, root):
-    """Return the phones by the name of their set, and the tokens by the name of their file."""
+    """Return phones by set name and items by file name."""
     phones, items = {}, {}
     if options.source == "voices":
         for name in ("festvox_ru", "asterisk_en"):
@@ -100,14 +100,14 @@ def _read_labels(options, root):
         items[file.name] = data.read_items(file)
         if file.stem in phones:
             raise UserError(
-                f"the tokens of the labels {file.stem} and of data.item_file would both be probes/"
-                f"{file.stem}.item: rename one of the two files"
+                f"data.phones and data.item_file would both write probes/{file.stem}.item: rename "
+                "one of the two files"
             )
     return phones, items
 
 
 def _pack(options, root, speaker_level, log):
-    """Return the recordings of a folder, packed in the cache."""
+    """Pack the recordings of a folder into the cache and return them."""
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     path = data.cache_dir() / "packs" / f"{root.name}-{key}"
@@ -123,13 +123,13 @@ def _pack(options, root, speaker_level, log):
 def describe_labels(
     name: str, labels: Collection[str], recordings: Sequence[str], log: Callable[[str], object]
 ) -> None:
-    """Log which labels are of no recording: a space or an ending in an id loses all of them."""
+    """Log labels without a recording; a space or file suffix in ids is a common cause."""
     if lost := sorted(set(labels) - set(recordings)):
         some = ", ".join(lost[:3]) + ", ..." * (len(lost) > 3)
         log(
-            f"{name}: {len(lost):,} of {len(labels):,} labelled utterances are none of these "
-            f"recordings ({some}); {len(labels) - len(lost):,} of {len(recordings):,} recordings "
-            f"have labels; {explain_ids(lost, recordings)}"
+            f"{name}: {len(lost):,} of {len(labels):,} labelled utterances have no recording "
+            f"({some}); {len(labels) - len(lost):,} of {len(recordings):,} recordings have "
+            f"labels; {explain_ids(lost, recordings)}"
         )
 
 
@@ -139,27 +139,27 @@ def without_lost(
     recordings: data.Recordings,
     log: Callable[[str], object],
 ) -> tuple[dict[str, Phones], dict[str, list[Item]]]:
-    """Leave out labels and items of sound that a damaged recording lost, and say so."""
+    """Drop and log labels and items in lost parts of damaged recordings."""
     damages = (*recordings.skipped, *recordings.shortened)
     damaged = {one for path, _ in damages for one in ids_of(path)}
     lengths = dict(zip(recordings.names, recordings.lengths.tolist(), strict=True))
 
-    def exists(name: str, num_samples: float) -> bool:
-        # A few labels too many are no loss, as in `align`.
-        most = lengths.get(name, 0) + MOST_EXTRA * LABEL_SAMPLES
-        return name not in damaged or num_samples <= most
+    def has_sound(name: str, num_samples: float) -> bool:
+        # `align` also accepts a few extra labels.
+        max_samples = lengths.get(name, 0) + MOST_EXTRA * LABEL_SAMPLES
+        return name not in damaged or num_samples <= max_samples
 
     kept_phones, kept_items = {}, {}
     for name, (all_labels, names) in phones.items():
-        labels = {u: own for u, own in all_labels.items() if exists(u, len(own) * LABEL_SAMPLES)}
+        labels = {u: own for u, own in all_labels.items() if has_sound(u, len(own) * LABEL_SAMPLES)}
         kept_phones[name] = Phones(labels, names)
         if number := len(all_labels) - len(labels):
-            log(f"{name}: the labels of {number:,} damaged recordings are left out")
+            log(f"{name}: dropped the labels of {number:,} damaged recordings")
     for name, listed in items.items():
-        own = [one for one in listed if exists(one.file, one.offset * data.SAMPLE_RATE_HZ)]
+        own = [one for one in listed if has_sound(one.file, one.offset * data.SAMPLE_RATE_HZ)]
         kept_items[name] = own
         if number := len(listed) - len(own):
-            log(f"{name}: {number:,} items of damaged recordings are left out")
+            log(f"{name}: dropped {number:,} items of damaged recordings")
     return kept_phones, kept_items
 
 
@@ -167,7 +167,8 @@ def _synthetic(config: Config) -> AudioData:
     made = data.make_synthetic(
         num_speakers=SYNTHETIC_SPEAKERS,
         utterances_per_speaker=SYNTHETIC_UTTERANCES,
-        # One window an utterance, or where frames begin in a window would be information, too.
+        # One window per utterance; otherwise the position of frames in a window would also carry
+        # information.
         seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
         chain=data.phone_chain(SYNTHETIC_PHONES),
         seed=config.seed,
@@ -178,10 +179,11 @@ def _synthetic(config: Config) -> AudioData:
 
 
 def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int, float]:
-    """Return the most that c_t can tell of z_(t+k) on the synthetic source, in nats, by offset k.
+    """Return the exact information between past and z_(t+k) on the synthetic source, by offset k.
 
-    Past and latent share the speaker, and phones k - before frames apart, if a latent sees `before`
-    frames before its own. Smaller offsets see the same samples and have no limit.
+    In nats. Past and latent share the speaker, and their nearest phones are k - before frames
+    apart if a latent sees `before` frames before its own. Smaller offsets are omitted: their
+    latents share samples with the past, which sets no finite limit.
     """
     chain = data.phone_chain(SYNTHETIC_PHONES)
     before = -(-receptive_field // stride) - 1
@@ -192,9 +194,9 @@ def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int,
 
 
 def labels_at(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
-    """Return the label at the middle of each of an encoder's frames; -1 after the last label.
+    """Return the label at the middle of each frame of an encoder; -1 after the last label.
 
-    Labels have 10 ms each, frames `stride` samples, the first of them from sample `start` on.
+    There is one label every 10 ms; frames are `stride` samples apart, the first at sample `start`.
 
     >>> labels = np.array([5, 6, 7], np.int32)
     >>> labels_at(labels, 90, 3, 160), labels_at(labels, 0, 2, 240), labels_at(labels, 0, 6, 80)
@@ -206,19 +208,19 @@ def labels_at(labels: np.ndarray, start: int, num_frames: int, stride: int) -> n
 
 
 def num_labels(num_samples: int) -> int:
-    """Return the number of labels, each of 10 ms, of so many samples."""
+    """Return the number of 10 ms labels in `num_samples` samples, at least 1."""
     return max(1, int(num_samples) // LABEL_SAMPLES)
 
 
 def frame_samples(feature: str, model: Model) -> int:
-    """Return the samples from frame to frame of a feature: 10 ms of MFCC, else the encoder's."""
+    """Return the frame distance of a feature in samples: 10 ms for MFCC, else the encoder's."""
     return data.SAMPLE_RATE_HZ // 100 if "mfcc" in feature else model.module.encoder.stride
 
 
 def labels_of_frames(
     recordings: data.Recordings, labels: Sequence[np.ndarray], stride: int
 ) -> list[np.ndarray]:
-    """Return the label of each of a feature's frames, of recordings with a label every 10 ms."""
+    """Return a label per frame of a feature, given one label every 10 ms of each recording."""
     return [
         labels_at(own, 0, max(1, int(length) // stride), stride)
         for own, length in zip(labels, recordings.lengths, strict=True)
@@ -228,7 +230,7 @@ def labels_of_frames(
 def label_frames(
     audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int, stride: int
 ) -> np.ndarray:
-    """Return phones (b, frames) of windows of training utterances, -1 without a label."""
+    """Return phones (b, frames) of training windows; -1 marks unlabelled frames."""
     labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
     for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):
         first = 0
@@ -244,7 +246,7 @@ def label_frames(
 def first_minutes(
     recordings: data.Recordings, minutes: float, by_speaker: bool = True
 ) -> data.Recordings:
-    """Utterances, drawn at random, up to so many minutes of each speaker, or of all; 0: all."""
+    """Draw utterances up to `minutes` per speaker, or in total; 0 keeps all."""
     if not minutes:
         return recordings
     kept, used = [], dict.fromkeys((*recordings.speakers, ""), 0.0)
@@ -257,7 +259,7 @@ def first_minutes(
 
 
 def places_of(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return what scores call recordings, labels and items, and where each is, and of what."""
+    """Return the locations of recordings, labels and items by their name in scores."""
     options, ((name, root),) = config.data, checks.places_of(config).items()
     files = {
         pathlib.Path(options.phones).stem: options.phones,
@@ -282,33 +284,33 @@ def _describe(train, test, window_samples, log):
 
 
 def fingerprint(part: data.Recordings) -> Fingerprint:
-    """Return names, lengths and loudness, which another version may decode otherwise."""
+    """Return a fingerprint of names, lengths and loudness, which may differ between decoders."""
     loudness = np.round(np.zeros(0) if part.rms is None else part.rms, 5)  # sums differ by CPU
     lengths = part.lengths.tobytes()
     return Fingerprint(len(part), repr(part.names).encode(), exact=lengths + loudness.tobytes())
 
 
-#: Features that are networks trained on the labels, which answer by themselves.
+#: Features that are networks trained on the labels and predict them without a probe.
 TRAINED = {"supervised": "trained on", "tuned": "fine-tuned to"}
 
 
 class Frames(NamedTuple):
-    """A feature of utterances: the `values` of audio's feature sets."""
+    """A feature of all utterances: the `values` of an audio `FeatureSet`."""
 
     by_utterance: Mapping[str, Any]
-    """Utterance -> (frames, width); empty for features that are made of a task's labels."""
+    """Utterance -> (frames, width); empty for features fitted to the labels of a task."""
     stride: int
-    """Samples from frame to frame."""
+    """Distance between frames in samples."""
 
 
 def labelled_sets(
     data: AudioData, task: str, which: tuple[str, ...] = ("training", "test")
 ) -> Iterator[tuple[str, Phones, tuple[Recordings, ...]]]:
-    """Yield each labelled set: its name, phones, and the utterances that these are of."""
+    """Yield the name, phones and labelled utterances of each labelled set."""
     if not data.phones:
         raise UserError(
-            f"there are no phone labels for a probe of {task}: set data.phones to an alignment "
-            f"file, or take {task} out of probe.tasks"
+            f"a probe of {task} needs phone labels: set data.phones to an alignment file, or "
+            f"remove {task} from probe.tasks"
         )
     recordings = {"training": data.train, "test": data.test}
     for name, phones in data.phones.items():
@@ -320,14 +322,14 @@ def labelled_sets(
         for kind, part in zip(which, parts, strict=True):
             if not len(part):
                 raise UserError(
-                    f"no {kind} utterance has labels in {name}: do its utterance ids belong to "
-                    "these recordings?"
+                    f"no {kind} utterance has labels in {name}: check that its utterance ids are "
+                    "names of these recordings"
                 )
         yield name, phones, parts
 
 
 def aligned(part: Recordings, phones: Phones) -> list[np.ndarray]:
-    """Return the labels of utterances, one every 10 ms."""
+    """Return one label every 10 ms of each utterance."""
     return [
         align(phones.labels[utterance], num_labels(length), utterance)
         for utterance, length in zip(part.names, part.lengths, strict=True)
@@ -335,10 +337,10 @@ def aligned(part: Recordings, phones: Phones) -> list[np.ndarray]:
 
 
 def check_trained(config: Config, part: Recordings, name: str) -> None:
-    """Check that the networks trained on labels have an utterance more to stop by."""
+    """Check that networks trained on labels have a second utterance for early stopping."""
     for feature in TRAINED:
         if feature in config.probe.features and len(part) < 2:
             raise UserError(
-                f"{name} has one labelled training utterance, but the {feature} network needs "
-                f"another to stop by: take {feature} out of probe.features, or label more"
+                f"{name} has one labelled training utterance, but early stopping of the {feature} "
+                f"network needs two: remove {feature} from probe.features, or label more"
             )

@@ -1,4 +1,4 @@
-"""Features of recordings of any length, rate and number of channels."""
+"""Embedding of recordings of any length, sample rate and number of channels."""
 
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,22 +16,22 @@ from experiments.training.sequences import list_files, skip
 
 
 class Recording(NamedTuple):
-    """A file and the name that its features get."""
+    """An audio file and the name of its features."""
 
     name: str
     file: audio_file.AudioFile
 
     def note(self, sentence: str) -> None:
-        """Print a sentence on the recording."""
+        """Print a message about the recording."""
         print(f"{self.name}: {sentence}")
 
 
 def embed_files(
     pretrained: models.Pretrained, path: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
-    """Return the features of a recording, or of all below a folder: max(1, s // stride) frames.
+    """Return the features of a recording, or of all recordings below a folder.
 
-    Past its end a recording is continued by its mirror image.
+    Each has max(1, s // stride) frames. Past its end, a recording is padded with its mirror image.
     """
     layers = models.Layers(pretrained.module, pretrained.variables, names)
     files = list_files(path, audio_file.AUDIO_SUFFIXES, skipped, audio_file.COMPANION_SUFFIXES)
@@ -43,7 +43,7 @@ def embed_files(
         groups, long = models.group_signals(lengths, layers.stride, layers.can_stream)
 
         def read_group(number: int):
-            """Decode in threads while the device works."""
+            # Runs in threads, so that decoding overlaps with the device.
             kept, failed = [], []
             for recording in (recordings[index] for index in groups[number][1]):
                 with skip(recording.name, failed):
@@ -68,7 +68,7 @@ def embed_files(
 
 
 def open_recordings(files: dict[str, pathlib.Path], skipped: list[Skipped]) -> list[Recording]:
-    """The headers of the files, without those that are no audio."""
+    """Open the headers of audio files, skipping unreadable files."""
     recordings = []
     for name, path in files.items():
         with skip(name, skipped):
@@ -79,14 +79,14 @@ def open_recordings(files: dict[str, pathlib.Path], skipped: list[Skipped]) -> l
 
 
 def hours(recording: Recording) -> float:
-    """Length of a recording."""
+    """Return the length of a recording in hours."""
     return recording.file.num_samples / SAMPLE_RATE_HZ / 3600
 
 
 def embed_long(
     layers: models.Layers, recording: Recording, rms: float | None
 ) -> dict[str, np.ndarray]:
-    """Return the features of a recording that is read a chunk at a time."""
+    """Return the features of a long recording, reading it in chunks."""
     file = audio_file.choose_channel(recording.file)
     levels = measure_levels(audio_file.stream_mono(file, recording.note))
     report_levels(recording, levels)
@@ -99,7 +99,7 @@ def embed_long(
 
 
 def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, int], np.ndarray]:
-    """Return read(start, stop) for a stream of parts, which starts again to go back.
+    """Return read(start, stop) for a stream of parts; reading backwards restarts the stream.
 
     >>> read = read_in_order(lambda: iter([np.arange(3.0), np.arange(3.0, 5.0)]))
     >>> [read(*span).tolist() for span in ((0, 2), (1, 4), (0, 9))]
@@ -122,12 +122,12 @@ def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, 
 
 
 def report_levels(recording: Recording, levels: Levels) -> None:
-    """Print how a recording is altered, and whether fewer samples decode than its header says."""
+    """Print how a recording is altered, and whether fewer samples decode than declared."""
     note, promised = recording.note, recording.file.num_samples
     if not levels.rms:
-        note("kept, but it is silent: all its samples are equal")
+        note("kept, but silent: all samples are equal")
     for sentence in levels.describe():
         note(sentence)
     if levels.num_samples < promised:
-        there = f"{levels.num_samples:,} of {promised:,}"
-        note(f"kept, but {there} samples decode: it is damaged or cut short")
+        decoded = f"{levels.num_samples:,} of {promised:,}"
+        note(f"kept, but {decoded} samples decode: the file is damaged or truncated")

@@ -1,7 +1,7 @@
-"""From windows of the pack to what a model takes, augmented in training; and how that sounds.
+"""Preparation and augmentation of training windows, with audible and visual examples.
 
-A run with augmentation has augmentation/*.wav: a window of its training before and after each
-effect, and after all of them.
+A run with augmentation writes augmentation/*.wav: a training window before and after each effect,
+and after all of them.
 """
 
 import io
@@ -23,21 +23,21 @@ from experiments.command.config import Config
 
 
 def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
-    """Return a batch of waveforms; in training, augmented on the sides that the config names.
+    """Unpack a batch of waveforms and, in training, augment the sides named by `augment.side`.
 
-    Contexts are made of "x", latents of "target". Past and future have draws of their own.
+    Contexts are computed from "x", latents from "target"; the two are augmented independently.
     """
     batch, side = unpack(batch), config.augment.side
     if not train or side == "none":
         return batch
-    of_past, of_future = jax.random.split(rng)
-    past = batch["x"] if side == "future" else augment(config, batch, of_past)
-    future = batch["x"] if side == "past" else augment(config, batch, of_future)
+    past_rng, future_rng = jax.random.split(rng)
+    past = batch["x"] if side == "future" else augment(config, batch, past_rng)
+    future = batch["x"] if side == "past" else augment(config, batch, future_rng)
     return {**batch, "x": past, "target": future}
 
 
 def augment(config: Config, batch: Batch, rng: Any, effects: Sequence[str] = ()) -> Any:
-    """Return waveforms after the effects of a config, or after these."""
+    """Apply `effects`, by default the effects of the config, to the waveforms of a batch."""
     return augment_sound(
         rng,
         batch["x"],
@@ -49,12 +49,12 @@ def augment(config: Config, batch: Batch, rng: Any, effects: Sequence[str] = ())
 
 
 def ranges_of(config: Config) -> Ranges:
-    """Return what a config says of the draws of each effect."""
+    """Return the parameter ranges of the effects in a config."""
     return Ranges(**{name: config.augment[name] for name in Ranges._fields})
 
 
 def check_augmentation(config: Config) -> None:
-    """Check that windows can be augmented as a config says, if it asks for it."""
+    """Validate the augmentation keys of a config that uses augmentation."""
     if config.augment.side == "none":
         return
     sizes = config.data.window_samples, config.data.batch_size
@@ -78,12 +78,12 @@ SIDES = {
     "future": "Contexts of the original sound predict latents of augmented sound.",
     "both": "Contexts of augmented sound predict latents of the same sound, augmented differently.",
 }
-#: Of a spectrogram: samples of a frame and between frames, and dB shown below the loudest.
+#: Spectrogram settings: frame length and hop in samples, and dynamic range in dB.
 FRAME, HOP, RANGE_DB = 400, 80, 70
 
 
 def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
-    """Return the first window of a packed batch by name: clean, after each effect, after all."""
+    """Return the first window of a packed batch clean, after each effect and after all effects."""
     batch, effects = unpack(batch), tuple(config.augment.effects)
     wanted: dict[str, Sequence[str]] = {name: (name,) for name in effects}
     if len(effects) > 1:
@@ -100,7 +100,7 @@ def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
 def record_augmentation(
     config: Config, workdir: pathlib.Path, draw: Callable[[int], Batch]
 ) -> None:
-    """Write a window of the training before and after each effect, once, if there is any."""
+    """Write a training window before and after each effect, unless it was written before."""
     folder = workdir / FOLDER
     if config.augment.side == "none" or any(folder.glob("*")):
         return
@@ -113,15 +113,15 @@ def record_augmentation(
 
 
 def from_wav(content: bytes) -> np.ndarray:
-    """Return the waveform of a file of `record_augmentation`; an error if it is another's."""
+    """Decode a file of `record_augmentation`; raise a ValueError for any other sound."""
     samples, _ = soundfile.read(io.BytesIO(content), dtype="int16")
     if samples.ndim != 1 or len(samples) < FRAME:
-        raise ValueError("no sound of ours")
+        raise ValueError("sound was not written by record_augmentation")
     return samples.astype(np.float32) / 32767
 
 
 def augmentation_section(run: Run) -> Section | None:
-    """Return the sound of a training window before and after each effect, heard and drawn."""
+    """Return a section with the sound of a training window before and after each effect."""
     heard, sounds, lost = {}, [], []
     for path in sorted((run.workdir / FOLDER).glob("*.wav")):
         name = path.stem.partition("_")[2]
@@ -131,22 +131,22 @@ def augmentation_section(run: Run) -> Section | None:
             heard[title] = from_wav(content)
             sounds.append(Sound(title, f"{FOLDER}/{path.name}", content))
         except (OSError, ValueError, soundfile.LibsndfileError):
-            lost.append(f"{path.name} is left out: it is damaged.")
+            lost.append(f"{path.name} was left out because it is damaged.")
     if not heard:
         return None
     side = run.config.get("augment", {}).get("side", "")
-    told = f"{SIDES.get(side, '')} Only in training: evaluation and probes use the original."
+    note = f"{SIDES.get(side, '')} Only in training: evaluation and probes use the original."
     caption = (
         "Waveforms (gray: the window as recorded) and spectrograms, in which dark is loud, over a "
         f"range of {RANGE_DB} dB."
     )
     title = "A training window, before and after each effect"
     figure = Figure("augmentation", draw_sounds(heard), title, caption)
-    return Section("Augmentation, heard and drawn", [told.strip(), *lost], [figure], sounds=sounds)
+    return Section("Augmentation, heard and drawn", [note.strip(), *lost], [figure], sounds=sounds)
 
 
 def spectrogram(x: np.ndarray) -> np.ndarray:
-    """Return levels in dB (t, bins) of frames of a waveform.
+    """Return the spectrogram of a waveform in dB, (t, bins).
 
     >>> spectrogram(np.zeros(400)).shape
     (1, 201)
@@ -156,7 +156,7 @@ def spectrogram(x: np.ndarray) -> np.ndarray:
 
 
 def draw_sounds(heard: dict[str, np.ndarray]) -> Any:
-    """Return a figure of waveforms beside their spectrograms, a row a sound."""
+    """Draw each sound in a row, its waveform next to its spectrogram."""
     from cpc.report.draw import BLUE, GRAY, label, make_figure
 
     figure, panels = make_figure(2 * len(heard), num_columns=2, row_height=1.9)

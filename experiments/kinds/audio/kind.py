@@ -25,15 +25,15 @@ from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import write_truth
 
-#: The bitrate of codes is best if all collapse into one.
+#: Code bitrates are unranked: the lowest is that of a collapsed codebook.
 PROBES = Probes(probe_tasks, feature_sets, places_of, unranked=("codes",))
 
-#: Samples of a synthetic recording: a minute, of which thousands are made in about one.
+#: Samples per synthetic recording, about a minute; thousands take about a minute to generate.
 MAX_SYNTHETIC = 2**20
 
 
 def make_problem(plan: Plan, data: AudioData) -> Problem:
-    """Return model and batches of a plan."""
+    """Build the problem of a plan: its model, batches and held-out data."""
     config, held_out = plan.config, None
     if config.evaluate.num_windows > 0:
         draw = draw_mixed = draw_windows(config, data.test, config.seed + 1)
@@ -58,9 +58,9 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
 
 
 def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
-    """Return step -> this process's rows of the batch of windows.
+    """Return draw(step), which gives this process's rows of a batch of windows.
 
-    However short the clips are, some anchor has a latent at each offset ahead.
+    Raises a UserError if no recording has a latent at the furthest offset.
     """
     longest, furthest = int(recordings.lengths.max(initial=0)), choose_offsets(config)[-1]
     number = int(model.build_encoder(config).num_existing(np.array([longest]))[0])
@@ -69,8 +69,8 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
     if longest < config.data.window_samples and number <= furthest:
         raise UserError(
             f"the longest of {len(recordings):,} recordings has {longest:,} samples "
-            f"({longest / SAMPLE_RATE_HZ:.2f} s), of which {number} latents are made: nothing lies "
-            f"{furthest} ahead, so lower {key}, or give longer recordings"
+            f"({longest / SAMPLE_RATE_HZ:.2f} s) and {number} latents, too few for an offset of "
+            f"{furthest}: lower {key}, or use longer recordings"
         )
     return make_packed_batches(
         recordings,
@@ -84,7 +84,7 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the latents and predictions of a window, if the values of a config go together."""
+    """Validate a config and return the geometry of its latents and predictions."""
     check_shared(config)
     check_signals(config)
     check_options(config)
@@ -93,17 +93,17 @@ def geometry(config: Config) -> Geometry:
     is_synthetic = config.data.source == "synthetic"
     reject(config,
         (config.loss.name == "sup_con" and config.data.one_speaker, "loss.name data.one_speaker",
-         "all candidates are of the positive's group; set data.one_speaker=False"),
+         "all candidates would be in the positive's group; set data.one_speaker=False"),
         (is_synthetic and config.data.window_samples > MAX_SYNTHETIC,
          "data.source data.window_samples",
-         "synthetic recordings are as long as a window, and thousands; choose at most "
+         "thousands of synthetic recordings are made, each as long as a window; choose at most "
          f"{MAX_SYNTHETIC:,}"),
     )  # fmt: skip
     return model.geometry(config)
 
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
-    """Return phones, where they are known, and speakers of a training batch's latents (b, t)."""
+    """Return the speakers and any known phones of a training batch's latents (b, t)."""
     stride = model.build_encoder(config).stride
     phones = label_frames(data, batch["utterance"], batch["start"], num_latents(config), stride)
     known = {"phone": phones} if (phones >= 0).any() else {}
@@ -111,7 +111,7 @@ def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np
 
 
 def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
-    """Write for the page what the synthetic source knows, and what augmentation sounds like."""
+    """Write augmentation examples and, for synthetic data, the exact information for the page."""
     draw = draw_windows(config, data.train, config.seed)
     record_augmentation(config, workdir, draw)
     if config.data.source == "synthetic":
@@ -122,7 +122,7 @@ def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """Return the shape of a window, its rate, and the loudness to which recordings are brought."""
+    """Return the window shape, sample rate and normalized loudness of the model input."""
     return {
         "kind": "audio",
         "shape": [config.data.window_samples],

@@ -1,4 +1,4 @@
-"""The feature "layers": layers at the rate of z, summed with weights that a linear probe learns."""
+"""The feature "layers": a sum of the layers at the rate of z, with weights learned by a probe."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from experiments.training.probes import ProbeContext
 
 #: The name of the feature, whose weights need a label per frame.
 LAYERS = "layers"
-#: Utterances whose layers are in memory together, and training frames that weights are fitted to.
+#: Utterances embedded at a time, and the maximum number of frames the weights are fitted to.
 NUM_TOGETHER, MAX_FRAMES = 256, 2**15
 
 
 def delayed(frames: np.ndarray, by: int) -> np.ndarray:
-    """Return frames shifted `by` frames to earlier places, with the last frame repeated.
+    """Shift frames `by` steps earlier, repeating the last frame at the end.
 
     >>> delayed(np.array([[1], [2], [3]]), 2).ravel()
     array([3, 3, 3])
@@ -27,7 +27,7 @@ def delayed(frames: np.ndarray, by: int) -> np.ndarray:
 
 
 def open_layers(model: Model, variables: dict) -> Layers:
-    """Return the layers at the rate of z; the last layer of z or c has one name."""
+    """Return all layers at the rate of z, each under one name."""
     depths = layer_depths(model.module)
     names = [name for name in depths if name in ("z", "c") or depths[name] < depths[name[0]]]
     strides = Layers(model.module, variables, names).strides
@@ -36,9 +36,9 @@ def open_layers(model: Model, variables: dict) -> Layers:
 
 
 def embed_layers(layers: Layers, recordings: Recordings, delay: int) -> Iterator[np.ndarray]:
-    """Yield the layers (t, l, d) of each utterance, narrow ones padded with zeros.
+    """Yield the layers (t, l, d) of each utterance, with narrow layers padded with zeros.
 
-    Layers of c are read `delay` frames later.
+    Layers of the context network are shifted `delay` frames earlier.
     """
     numbers = range(len(recordings))
     for start in numbers[::NUM_TOGETHER]:
@@ -56,7 +56,7 @@ def sum_layers(
     labels: Sequence[np.ndarray],
     num_classes: int,
 ) -> tuple[list[list[np.ndarray]], str]:
-    """Return the weighted sums of training and test utterances, and the weights as text."""
+    """Return the weighted layer sums of training and test utterances, and the weights as text."""
     config = context.config
     layers = open_layers(context.model, jax.device_get(context.variables))
     embed = functools.partial(embed_layers, layers, delay=config.probe.delay)

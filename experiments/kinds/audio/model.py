@@ -1,4 +1,4 @@
-"""The network that an audio config asks for, and where its latents come from."""
+"""The network of an audio config, its geometry, and the positions of its latents."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from experiments.training.sequences import CONTEXTS, positions, shared_input
 
 
 def build_model(config: Config) -> models.Model:
-    """Return encoder, context and predictor by the config's words."""
+    """Build the model of a config: encoder, context network and predictor."""
     options, encoder = config.model, build_encoder(config)
     dtype, width = encoder.dtype, latent_width(config)
     context = CONTEXTS[options.context](options.context_width, options.context_layers, dtype=dtype)
@@ -23,11 +23,17 @@ def build_model(config: Config) -> models.Model:
         context = context.clone(blocks=options.context_blocks)
     predictor = models.PREDICTORS[options.predictor](options.num_offsets, width, dtype=dtype)
     if options.segment_threshold:
-        of_segments = predictor.clone(num_offsets=options.segment_offsets or 1)
-        of_frames = (context.clone(), predictor) if options.segment_offsets else (None, None)
+        segment_predictor = predictor.clone(num_offsets=options.segment_offsets or 1)
+        frame_parts = (context.clone(), predictor) if options.segment_offsets else (None, None)
         return models.make_model(
             models.SegmentalCPC(
-                encoder, context, of_segments, width, options.segment_threshold, *of_frames, dtype
+                encoder,
+                context,
+                segment_predictor,
+                width,
+                options.segment_threshold,
+                *frame_parts,
+                dtype,
             )
         )
     cuts = models.module_ends(encoder.num_layers, options.modules)
@@ -37,7 +43,7 @@ def build_model(config: Config) -> models.Model:
 
 
 def build_encoder(config: Config) -> Any:
-    """Return the encoder by the config's words, with its geometry."""
+    """Build the encoder of a config, with a quantizer if `model.num_codes` is set."""
     options = config.model
     own = {"num_cepstra": options.num_cepstra} if options.encoder == "cepstra" else {}
     encoder = models.AUDIO_ENCODERS[options.encoder](
@@ -62,7 +68,7 @@ def build_encoder(config: Config) -> Any:
 
 
 def latent_width(config: Config) -> int:
-    """Return the width of z: of the encoder, or of its codes."""
+    """Return the width of z: that of the codes if there are any, else of the encoder."""
     return config.model.code_width if config.model.num_codes else config.model.width
 
 
@@ -75,8 +81,8 @@ def geometry(config: Config) -> Geometry:
     """Return the latents and predictions of a window."""
     module, offsets = build_model(config).module, choose_offsets(config)
     if isinstance(module, models.SegmentalCPC):
-        of_frames = module.frame_predictor
-        counts = {"frames": 1 if of_frames is None else of_frames.num_offsets}
+        predictor = module.frame_predictor
+        counts = {"frames": 1 if predictor is None else predictor.num_offsets}
         counts["segments"] = module.predictor.num_offsets
     elif module.cuts:
         both = module.is_bidirectional
@@ -84,7 +90,7 @@ def geometry(config: Config) -> Geometry:
         counts = dict.fromkeys(names, len(offsets))
     else:
         counts = dict.fromkeys(module.directions, len(offsets))
-    encoders = [module.encoder, None]  # segments have no fixed length
+    encoders = [module.encoder, None]  # the length of segments varies
     if isinstance(module, models.CPC):
         encoders = [encoder_of(module, number) for number, _ in module.branches]
     branches = tuple(
@@ -104,13 +110,13 @@ def geometry(config: Config) -> Geometry:
 
 
 def encoder_of(module: models.CPC, number: int) -> Any:
-    """Return the encoder up to the end of a module, by the module's number."""
+    """Return the encoder up to the end of module `number`."""
     is_part = number <= len(module.cuts)
     return module.encoder.upto(module.cuts[number - 1], {})[0] if is_part else module.encoder
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
-    """Return the offset of each prediction; of K aligned to F latents, the end of an even share.
+    """Return the offset of each prediction, evenly spaced up to `model.horizon` or `loss.align_to`.
 
     >>> from configs import audio
     >>> config = audio.get_config()
@@ -129,7 +135,7 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
 
 def check_model(config: Config) -> None:
-    """Check that the keys of the model go together, and with those of the loss."""
+    """Validate the keys of the model together with the loss, negatives and augmentation keys."""
     options, align_to = config.model, config.loss.align_to
     threshold = options.segment_threshold
     is_augmented, has_codes = config.augment.side != "none", options.num_codes > 0
@@ -137,32 +143,32 @@ def check_model(config: Config) -> None:
     reject(config,
         (options.context_blocks > 1 and options.context != "gru",
          "model.context_blocks model.context",
-         "only a gru has blocks; set model.context_blocks to 1"),
+         "only a GRU can have blocks; set model.context=gru or model.context_blocks=1"),
         (0 < options.horizon < options.num_offsets, "model.horizon model.num_offsets",
          "the horizon is below the number of predictions; raise model.horizon, or lower "
          "model.num_offsets"),
         (options.horizon and align_to, "model.horizon loss.align_to",
-         "both say what the predictions are of; set one of them to 0"),
+         "both determine the offsets of predictions; set one of them to 0"),
         (options.horizon and threshold, "model.horizon model.segment_threshold",
-         "the horizon spreads predictions of frames, and segments predict the next ones; set one "
-         "of them to 0"),
+         "the horizon spreads predictions over frames, but segments predict their successors; set "
+         "one of them to 0"),
         (0 < align_to < options.num_offsets, "loss.align_to model.num_offsets",
-         "each prediction takes a latent; raise loss.align_to, or lower model.num_offsets"),
+         "each prediction needs its own latent; raise loss.align_to, or lower model.num_offsets"),
         (align_to and config.loss.name != "info_nce", "loss.align_to loss.name",
-         "an alignment adds up log-probabilities; choose info_nce, or set loss.align_to to 0"),
+         "alignments sum log-probabilities; set loss.name=info_nce or loss.align_to=0"),
         (align_to and config.negatives.queue, "loss.align_to negatives.queue",
-         "an alignment takes its negatives from the batch alone; set negatives.queue=0"),
+         "alignments only use negatives from the batch; set negatives.queue=0"),
         (options.segment_offsets and not threshold, "model.segment_offsets model.segment_threshold",
          "there are no segments to predict; set model.segment_threshold above 0, or "
          "model.segment_offsets to 0"),
         (options.segment_offsets > options.num_offsets, "model.segment_offsets model.num_offsets",
-         "segments are longer than frames, so predict as many or fewer"),
+         "segments are longer than frames; set model.segment_offsets to at most model.num_offsets"),
         (threshold and options.num_offsets != 1 and not options.segment_offsets,
          "model.segment_threshold model.num_offsets",
-         "frames and segments predict the next one; set model.num_offsets to 1, or give frames "
-         "contexts and predictions of their own with model.segment_offsets"),
+         "frames and segments share a predictor of one offset; set model.num_offsets to 1, or set "
+         "model.segment_offsets to give frames a context and predictor of their own"),
         (threshold and not is_plain, "model.segment_threshold model.modules model.directions",
-         "segments make two levels of their own; set model.segment_threshold to 0, or "
+         "segments already have two levels; set model.segment_threshold to 0, or "
          "model.modules to 1 and model.directions to forward"),
         (threshold and config.negatives.momentum, "model.segment_threshold negatives.momentum",
          "the slow encoder would have other segments than the trained one; set "
@@ -171,22 +177,23 @@ def check_model(config: Config) -> None:
          "an augmented copy would have other segments than the clean one; set augment.side to "
          "none"),
         (has_codes and options.modules > 1, "model.num_codes model.modules",
-         "codes are of the latents of the whole encoder; set one of them to its default"),
+         "codes quantize the latents of the whole encoder; set one of them to its default"),
         (has_codes and is_augmented, "model.num_codes augment.side",
-         "contexts and latents are of two copies of the sound, and the codes would follow the "
-         "second alone; set model.num_codes to 0, or augment.side to none"),
+         "contexts and latents come from different copies of the sound, and codes would follow "
+         "only the second; set model.num_codes to 0, or augment.side to none"),
         (has_codes and config.optim.accumulate > 1, "model.num_codes optim.accumulate",
-         "parts of a batch would leave the codes where they are and add no penalty; set one of "
-         "them to its default"),
+         "accumulated parts of a batch neither update the codes nor add a penalty; set one of them "
+         "to its default"),
     )  # fmt: skip
 
 
 def split_branches(
     module: models.CPC | models.SegmentalCPC, outputs: Any, batch: Batch
 ) -> list[BranchOutputs]:
-    """Return outputs of each branch, where their latents come from, and which of them exist.
+    """Return the outputs of each branch with the positions and mask of its latents.
 
-    A backward one counts from the ends. A module of a shorter stride sees the line stretched.
+    Backward branches count positions from the end of a window. Positions of a module with a shorter
+    stride are scaled up to the stride of the whole encoder.
     """
     if isinstance(module, models.SegmentalCPC):
         return split_levels(module, outputs, batch)
@@ -208,7 +215,7 @@ def split_branches(
 
 
 def split_levels(module: models.SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return frames and segments; the sound of a segment is that of its frames."""
+    """Return the outputs of frames and segments; a segment covers the sound of its frames."""
     frames, segments = outputs
     exists = module.existing(batch.get("num_samples"), frames.z.shape[1])
     begins = models.boundaries(frames.z, module.threshold, exists)

@@ -1,6 +1,6 @@
-"""Probes of audio features: z, c, MFCC, an untrained network's, and networks trained on labels.
+"""Audio features for probes: z, c, MFCC, untrained networks, and networks trained on labels.
 
-Tasks are in files of their own; here every utterance is embedded once for all of them.
+Tasks are defined in other modules; each utterance is embedded once for all of them.
 """
 
 import functools
@@ -30,7 +30,7 @@ from experiments.training.sequences import make_embed_long
 
 
 def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task "codes": how many bits per second quantized latents take."""
+    """Return the task "codes", the bitrate of quantized latents."""
 
     def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
         if features.name not in ("z", "random z"):
@@ -43,7 +43,7 @@ def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     return [ProbeTask("codes", answer, parts=(data.test,))]
 
 
-#: Probe tasks by name; each raises a UserError if the data lack what it needs.
+#: Probe tasks by name; each raises a UserError if the data lack the labels it needs.
 TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {
     "phones": phone_tasks,
     "speakers": speaker_tasks,
@@ -54,61 +54,62 @@ TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {
     "units": unit_tasks,
     "verification": verification_tasks,
 }
-#: Points of the map of speakers: means of c over pieces of this many latents.
+#: Each point of the speaker map is the mean of c over this many latents.
 PIECE_LATENTS = 128
 MAX_POINTS = 1500
-#: Frames on either side of one of "mfcc context": 170 ms.
+#: Neighbouring frames on either side in "mfcc context": 170 ms in all.
 NEIGHBOURS = 8
-#: MFCC of about so many frames take as long as the compilation for one more length.
+#: Number of frames whose MFCC take about as long as compiling for another length.
 MFCC_SHAPE_FRAMES = 400_000
-#: Frames after its own that one of MFCC sees into: four of differences, and the window's end.
+#: Later frames that an MFCC frame depends on: four for differences and one for the window's end.
 MFCC_AHEAD = 5
-#: Frames before: four of differences, the window's beginning, and the sample before that.
+#: Earlier frames: four for differences, one for the window's start and one for pre-emphasis.
 MFCC_BEFORE = 6
 
 
 def check_options(config: Config) -> None:
-    """Check that the keys of the probes go together, and with the model's."""
+    """Validate the keys of the probes together with the keys of the model."""
     options = config.probe
     check_probes(config)
     reject(config,
         ("ctc" in options.tasks and not options.ctc_minutes, "probe.ctc_minutes",
-         "name minutes of labels, or 0 for all"),
+         "ctc needs minutes of labels; list some, or 0 for all"),
         ("codes" in options.tasks and not config.model.num_codes, "probe.tasks model.num_codes",
-         "the latents are not quantised; set model.num_codes, or take codes out of probe.tasks"),
+         "the latents are not quantized; set model.num_codes, or remove codes from probe.tasks"),
         ("codes" in options.tasks and not {"z", "random z"} & {*options.features},
          "probe.tasks probe.features",
-         "codes are of z; add z to probe.features, or take codes out of probe.tasks"),
+         "codes need the feature z; add z to probe.features, or remove codes from probe.tasks"),
         ("W_1 c" in options.features and not has_linear_maps(config),
          "probe.features model.predictor",
-         "W_1 c takes one linear predictor; choose linear, one direction and one module, or take "
-         "it out of probe.features"),
+         "W_1 c needs a linear predictor in one direction and module; set them, or remove it from "
+         "probe.features"),
     )  # fmt: skip
 
 
 def has_linear_maps(config: Config) -> bool:
-    """Return whether predictions are W_k c, of one branch."""
+    """Return whether the model has one branch with linear predictions W_k c."""
     options = config.model
     is_single = options.modules == 1 and len(options.directions) == 1
     return is_single and options.predictor == "linear" and not options.segment_threshold
 
 
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return what `probe.tasks` asks of features."""
+    """Return the tasks in `probe.tasks`, and the speaker map with the task "speakers"."""
     tasks = [one for task in config.probe.tasks for one in TASKS[task](config, data)]
     return [*tasks, *([speaker_map(data)] if "speakers" in config.probe.tasks else [])]
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield the frames of all utterances that tasks need, for each feature that they use.
+    """Yield each feature that the tasks use, with its frames for all their utterances.
 
-    Networks trained on labels, which take longest and are kept, come first: a stop loses little.
+    Networks trained on labels come first: they take longest and are checkpointed, so little work
+    is lost if the run is stopped.
     """
     config, model = context.config, context.model
     embed = make_embed(config, model, context.variables)
     parts = [part for task in tasks for part in task.parts]
     for names in passes(feature_names(config, tasks)):
-        # The same utterances in each pass: then batches have the same shapes, compiled once.
+        # Each pass embeds the same utterances, so batch shapes repeat and are compiled once.
         raise_if_stopped()
         made = {} if names[0] in (*TRAINED, LAYERS) else embed(names, parts)
         for name in names:
@@ -117,7 +118,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
-    """Features by the pass over the sound that makes them: those of one network come together.
+    """Group features by the network that computes them, so that one pass embeds each group.
 
     >>> passes(("c", "mfcc", "random c", "z", "supervised", "W_1 c"))
     [('supervised',), ('c', 'z', 'W_1 c'), ('mfcc',), ('random c',)]
@@ -134,11 +135,11 @@ def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
 def make_embed(
     config: Config, model: Model, variables: Any
 ) -> Callable[[Sequence[str], Sequence[Recordings]], dict[str, dict[str, Any]]]:
-    """Return embed(names, parts): features of one of the `passes`, by name and utterance."""
+    """Return embed(names, parts), which computes one of the `passes` by feature and utterance."""
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
 
-    # The weights are an argument: compiled once for both networks.
+    # The weights are an argument so that both networks share one compilation.
     @functools.partial(jax.jit, static_argnums=0)
     def side_by_side(kinds, variables, x):
         made = dict(zip("zc", model.embed(variables, x), strict=True))
@@ -169,7 +170,7 @@ def make_embed(
         is_random = names[0].startswith("random")
         own = model.init(jax.random.key(config.seed + 1), {"x": window}) if is_random else variables
         kinds = "".join(kind for kind in "zc" if any(name[-1] == kind for name in names))
-        weights = jax.device_put(jax.device_get(own))  # once, and both networks' alike
+        weights = jax.device_put(jax.device_get(own))  # once, in one layout for both
         function = functools.partial(side_by_side, kinds, weights)
         _, ahead = model.module.encoder.frames_around
         long = make_embed_long(model, weights, kinds)
@@ -193,7 +194,7 @@ def make_embed(
 
 
 def speaker_map(data: AudioData) -> ProbeTask:
-    """Return the task that writes c over pieces of utterances, for a map like Figure 2."""
+    """Return a task that writes means of c over pieces of utterances, for Figure 2."""
     part = first_minutes(data.test, 5.0)
     names = sorted(set(part.speakers))
 

@@ -1,7 +1,7 @@
-"""The task "ctc": phones of whole utterances in their order, by a head trained without times.
+"""The task "ctc": recognition of phone sequences with a head trained by CTC.
 
-The head is that of CPC_audio and Libri-light: a convolution over 8 frames every 4, by itself or
-above an LSTM layer.
+As in CPC_audio and Libri-light, the head is a convolution over 8 frames with stride 4, optionally
+after an LSTM layer.
 """
 
 import functools
@@ -28,37 +28,37 @@ from experiments.kinds.audio.supervised import contexts_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 from experiments.training.supervised import Features, Recipe, hold_out, train_on_labels
 
-#: Frames that the head sees, and from one of its answers to the next.
+#: Kernel size and stride of the head in frames.
 KERNEL, STRIDE = 8, 4
-#: Utterances of a batch, and units of the LSTM.
+#: Utterances per batch, and units of the LSTM.
 BATCH, LSTM_WIDTH = 8, 256
 LEARNING_RATE = 1e-3
-#: A head that has learned nothing says the same phone always, and is right so often.
+#: Accuracy up to which a head is considered untrained: it can be reached with a constant output.
 LUCK = 0.05
 
 
 class Labelled(NamedTuple):
-    """Inputs of utterances, (frames, features) or samples, and the phones of each in order."""
+    """Inputs of utterances, (frames, features) or samples, with their phone sequences."""
 
     inputs: Sequence[np.ndarray]
     phones: Sequence[list[int]]
 
 
 class Network(NamedTuple):
-    """What lies under the head."""
+    """The network below the head."""
 
     features: Features
     variables: Any
     stride: int
-    """Entries of an input from frame to frame."""
+    """Input entries per frame."""
     layer_decay: float = 1.0
-    """Of the learning rate, from a layer to the one below."""
+    """Factor of the learning rate from a layer to the layer below."""
     ahead: int = 0
-    """Frames after its own that one sees."""
+    """Number of later frames that a frame depends on."""
 
 
 def frozen(inputs: Sequence[np.ndarray]) -> Network:
-    """Return the network without parameters that standardises features by those of utterances."""
+    """Return a network without parameters that standardizes features."""
     rows = np.concatenate(inputs)
     mean, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-6
     return Network(
@@ -71,29 +71,29 @@ def frozen(inputs: Sequence[np.ndarray]) -> Network:
 def fit_head(
     config: Config, network: Network, train: Labelled, num_phones: int, folder: pathlib.Path
 ) -> tuple[Callable[[Sequence[np.ndarray]], list[np.ndarray]], str]:
-    """Train a head, and the network if it has parameters, by CTC on utterances.
+    """Train a head, and the network if it has parameters, by CTC.
 
-    Returns a function from inputs to log-probabilities (t, num_phones + 1), the blank last, and in
-    words how long training took, which ends when a held-out tenth improves no more.
+    Training stops early on a held-out tenth of the utterances. Returns a function from inputs to
+    log-probabilities (t, num_phones + 1), blank last, and a description of the training length.
     """
     rng = jax.random.key(config.seed + 3)
     held = hold_out(range(len(train.inputs)), config.seed).tolist()
     kept = np.setdiff1d(np.arange(len(train.inputs)), held).tolist()
-    ahead = -(-((KERNEL - STRIDE) // 2 + network.ahead) // STRIDE)  # answers that one sees into
-    draw = draw_utterances(pick(train, kept), network.stride, config.seed)
-    features, variables = under_head(config, network, draw(0), rng)
+    ahead = -(-((KERNEL - STRIDE) // 2 + network.ahead) // STRIDE)  # in outputs of the head
+    draw = draw_utterances(subset(train, kept), network.stride, config.seed)
+    features, variables = head_inputs(config, network, draw(0), rng)
 
     def answer_with(answer, inputs):
         return evaluate.embed_utterances(answer, inputs, network.stride * STRIDE, ahead=ahead)
 
-    wanted = pick(train, held)
+    wanted = subset(train, held)
     console = ProgressWriter(config.probe.ctc_steps)
     by_layer = scale_by_layer(network.layer_decay, ("context", "encoder"))
     recipe = Recipe(
         optax.chain(optax.clip_by_global_norm(1.0), optax.adam(LEARNING_RATE), by_layer),
         config.probe.ctc_steps,
         evaluate_every=max(10, config.probe.ctc_steps // 40),
-        accuracy=lambda answer: quality(answer_with(answer, wanted.inputs), wanted.phones),
+        accuracy=lambda answer: validation_score(answer_with(answer, wanted.inputs), wanted.phones),
         loss=ctc_loss,
     )
     answer, words = train_on_labels(
@@ -116,21 +116,22 @@ def fit_head(
 
 
 def ctc_loss(scores: Array, batch: Batch) -> Array:
-    """Return the mean nats per utterance of the phones of a batch."""
+    """Return the mean CTC loss in nats per utterance."""
     nats, count = evaluate.ctc_nats(scores, batch["num_frames"], batch["phones"])
     return nats / jnp.maximum(count, 1)
 
 
-def pick(utterances: Labelled, numbers: Sequence[int]) -> Labelled:
-    """Return those with some numbers."""
+def subset(utterances: Labelled, numbers: Sequence[int]) -> Labelled:
+    """Return the utterances with the given numbers."""
     inputs, phones = utterances
     return Labelled([inputs[i] for i in numbers], [phones[i] for i in numbers])
 
 
 def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], Batch]:
-    """Return draw(step) of whole utterances, `stride` entries a frame.
+    """Return draw(step), which gives a batch of whole utterances with `stride` entries per frame.
 
-    They go on to the longest as they do where the head answers: the last answer sees 2 frames more.
+    Utterances are padded to the longest as `embed_utterances` pads them, because the last output
+    of the head sees 2 frames beyond the end.
     """
     longest = max(map(len, train.inputs))
     length = -(-longest // (stride * STRIDE)) * stride * STRIDE
@@ -145,16 +146,16 @@ def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], 
             "x": np.stack([continue_mirrored(x, length) for x in inputs]),
             "num_samples": sizes,
             "num_frames": sizes // (stride * STRIDE),
-            "phones": fill_up([train.phones[i] for i in drawn], -1, most),
+            "phones": pad([train.phones[i] for i in drawn], -1, most),
         }
 
     return draw
 
 
-def under_head(
+def head_inputs(
     config: Config, network: Network, batch: Batch, rng: Array
 ) -> tuple[Features, dict[str, Any]]:
-    """Return what the head reads, and its variables: of the network, and of an LSTM if asked."""
+    """Return the inputs of the head as features, with the variables of network and LSTM."""
     variables = dict(network.variables)
     params = {"network": variables.pop("params")}
     lstm = LSTM(LSTM_WIDTH) if config.probe.ctc_head == "lstm" else None
@@ -173,25 +174,25 @@ def under_head(
     return features, {"params": params, **variables}
 
 
-def quality(given: Sequence[np.ndarray], wanted: Sequence[Sequence[int]]) -> float:
-    """What is right of the likeliest paths, and, where they tell nothing, of the likelihood."""
+def validation_score(given: Sequence[np.ndarray], wanted: Sequence[Sequence[int]]) -> float:
+    """Return the accuracy of greedy decoding, plus the likelihood as a tie-breaker."""
     edits = [
         evaluate.count_edits(own, evaluate.greedy_decode(one))
         for own, one in zip(wanted, given, strict=True)
     ]
     nats, count = jax.jit(evaluate.ctc_nats)(
-        fill_up(given, 0.0), np.array([len(one) for one in given]), fill_up(wanted, -1)
+        pad(given, 0.0), np.array([len(one) for one in given]), pad(wanted, -1)
     )
     likelihood = float(jnp.exp(-nats / count)) if count else 0.0
     right = 1 - np.sum(edits) / max(1, sum(map(len, wanted)))
-    # Answers are empty at first, and for long: without the likelihood that would be the end.
+    # Outputs stay empty for long at first; only the likelihood prevents early stopping then.
     return float((right if right > LUCK else 0.0) + 1e-3 * likelihood)
 
 
-def fill_up(rows: Sequence[Any], value: float | int, length: int = 0) -> np.ndarray:
-    """Return rows of unequal lengths as one array, the shorter ones filled up with a value.
+def pad(rows: Sequence[Any], value: float | int, length: int = 0) -> np.ndarray:
+    """Pad rows of unequal length with a value and return them as one array.
 
-    >>> fill_up([[1, 2], [3]], -1)
+    >>> pad([[1, 2], [3]], -1)
     array([[ 1,  2],
            [ 3, -1]], dtype=int32)
     """
@@ -205,10 +206,10 @@ def fill_up(rows: Sequence[Any], value: float | int, length: int = 0) -> np.ndar
 
 
 def windows_of(frames: Array) -> Array:
-    """Return the frames that each answer of the head sees side by side, (b, t // 4, 8 d).
+    """Return the concatenated frames that each output of the head sees, (b, t // 4, 8 d).
 
-    A linear map of them is a convolution over 8 frames every 4, which sees 2 before its own four
-    and 2 after; beyond an end are zeros.
+    A linear map of these is a convolution with kernel 8 and stride 4, which also sees the 2 frames
+    before and after its own four. Frames beyond either end are zero.
     """
     t = frames.shape[1]
     before = (KERNEL - STRIDE) // 2
@@ -220,11 +221,11 @@ def windows_of(frames: Array) -> Array:
 
 
 def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of phones in their order, for every labelled set."""
+    """Return a CTC task for each labelled set."""
     minutes, tasks = config.probe.ctc_minutes, []
     for name, phones, (train, test) in labelled_sets(data, "ctc"):
         for part in (train, test):
-            aligned(part, phones)  # which checks them
+            aligned(part, phones)  # raises if labels do not fit
         train = first_minutes(train, 0 if 0 in minutes else max(minutes), by_speaker=False)
         parts, subsets = (train, test), subsets_of(train, minutes)
         in_order = [
@@ -238,7 +239,7 @@ def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
 
 def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
-    """Return the frames of utterances, or their samples for networks that take these."""
+    """Return the frames of utterances, or samples for networks trained on labels."""
     if features.name in TRAINED:
         return [read_all(part, i) for i in range(len(part))]
     return [evaluate.read_rows(features.values.by_utterance[name]) for name in part.names]
@@ -253,9 +254,9 @@ def recognise(
     context: ProbeContext,
     features: FeatureSet,
 ) -> Iterator[Score]:
-    """Yield phone error rates on test utterances after training on each of the subsets."""
+    """Yield test phone error rates after training on each subset."""
     config, feature = context.config, features.name
-    if feature not in TRAINED and not features.values.by_utterance:  # layers
+    if feature not in TRAINED and not features.values.by_utterance:  # the feature "layers"
         return
     train, test = (
         Labelled(inputs_of(part, features), own) for part, own in zip(parts, in_order, strict=True)
@@ -266,10 +267,10 @@ def recognise(
     decoders = {head: evaluate.greedy_decode}
     if width > 1:
         decoders[f"{head}, beam {width}"] = functools.partial(evaluate.beam_decode, width=width)
-    for length, subset in subsets.items():
-        part = pick(train, subset)
-        print(f"CTC on {feature} of {data}, {length} in {len(subset)} utterances:")
-        folder = context.folder_of(f"ctc-{feature}-{data}-{len(subset)}")
+    for length, numbers in subsets.items():
+        part = subset(train, numbers)
+        print(f"CTC on {feature} of {data}, {length} in {len(numbers)} utterances:")
+        folder = context.folder_of(f"ctc-{feature}-{data}-{len(numbers)}")
         network = network_of(context, feature, part.inputs)
         answer, words = fit_head(config, network, part, num_phones, folder)
         given = answer(test.inputs)
@@ -292,7 +293,7 @@ def recognise(
 
 
 def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]) -> Network:
-    """Return what lies under the head: nothing but a scale, or the network that is trained on."""
+    """Return the network below the head: standardization alone, or one to train further."""
     config, model, variables, layer_decay = context.config, context.model, context.variables, 1.0
     if feature not in TRAINED:
         return frozen(inputs)
@@ -307,9 +308,9 @@ def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]
 
 
 def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
-    """Return the phones of an alignment of one label each 10 ms, without silences.
+    """Return the phone sequence of an alignment with one label every 10 ms, without silences.
 
-    A phone that follows itself is one phone: an alignment does not tell. A silence between is told.
+    Equal neighbouring labels count as one phone, unless a silence separates them.
 
     >>> phones_in_order(np.array([2, 2, 0, 0, 1, -1, 1, 2, 2]), ["a", "b", "pau"])
     [0, 1, 1]
@@ -321,10 +322,10 @@ def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
 
 
 def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, list[int]]:
-    """Return the numbers of utterances drawn up to each of so many minutes, by these.
+    """Return utterance numbers for each amount of training minutes, by its name such as "10 min".
 
-    By the length that there is where it is less: the last utterance drawn, which goes beyond what
-    was asked for, differs by seed.
+    If the recordings are shorter than an amount, the name contains their length. The requested
+    amount is preferred because the length of the last utterance, which exceeds it, differs by seed.
     """
     numbers = {name: i for i, name in enumerate(recordings.names)}
     found: dict[str, list[int]] = {}
@@ -342,12 +343,14 @@ def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, li
 def check_phones(
     parts: Sequence[Sequence[Sequence[int]]], subsets: Mapping[str, Sequence[int]], name: str
 ) -> None:
-    """Check that there is something to recognise, and to learn it from."""
+    """Check that training and test utterances have phones, and each subset two utterances."""
     for which, phones in zip(("training", "test"), parts, strict=True):
         if not sum(len(own) for own in phones):
-            raise UserError(f"the {which} utterances of {name} have no phones but silence")
+            raise UserError(
+                f"the {which} utterances of {name} contain only silence: label phones in them"
+            )
     if min(map(len, subsets.values())) < 2:
         raise UserError(
-            f"the fewest of probe.ctc_minutes hold one labelled training utterance of {name}, but "
-            "a CTC head needs another to stop by: give more minutes, or label more"
+            f"the smallest value of probe.ctc_minutes gives one labelled training utterance of "
+            f"{name}, but early stopping needs two: raise it, or label more utterances"
         )

@@ -1,4 +1,4 @@
-"""What only runs on recordings show on their page: the map of speakers, the paper's Table 1."""
+"""Page sections for audio runs: the speaker map and a comparison with the paper's Table 1."""
 
 import functools
 from typing import Any
@@ -32,11 +32,11 @@ WORDS = Words(
     titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},
 )
 MAX_POINTS = 1500
-#: Points of a map that differ by more than rounding.
+#: Minimum number of map points that differ by more than rounding.
 MIN_DISTINCT_POINTS = 10
-#: Relative variation of a float32 column that is constant but for rounding.
+#: Largest relative variation that rounding causes in a constant float32 column.
 ROUNDING = 1e-6
-#: Replaces a map whose points are too few, equal or not finite.
+#: Shown instead of a map with too few distinct or finite points.
 NO_MAP = (
     f"The map was left out: fewer than {MIN_DISTINCT_POINTS} of its {{}} points differ, as if the "
     "network had collapsed or its recordings were silent."
@@ -49,7 +49,7 @@ SPEAKERS = (
 
 
 def paper_section(run: Run) -> Section | None:
-    """Return the paper's Table 1 beside the run's frame-wise probes of the same tasks."""
+    """Compare the run's frame-wise probes with the paper's Table 1."""
     import pandas as pd
 
     scores, tables = last_scores(run.scores), []
@@ -80,7 +80,7 @@ def paper_section(run: Run) -> Section | None:
 
 
 def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
-    """Return features (n, h), speakers (n,) and their names; None where they are not recorded."""
+    """Return features (n, h), speakers (n,) and speaker names; None if they are not recorded."""
     path = run.workdir / "probes" / "speaker_map.npz"
     if not path.exists():
         return None
@@ -90,7 +90,7 @@ def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | Non
 
 
 def speakers_section(run: Run) -> Section | None:
-    """Return the paper's Figure 2: contexts of test utterances, by speaker."""
+    """Return a section like the paper's Figure 2: contexts of test utterances by speaker."""
     try:
         found = read_speaker_map(run)
     except UserError as error:
@@ -105,8 +105,8 @@ def speakers_section(run: Run) -> Section | None:
 
 
 def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -> Any:
-    """Return a figure of t-SNE of features, colored by speaker, or None as `flat_points` does."""
-    from matplotlib import colormaps  # seconds, which a start of training need not wait
+    """Draw t-SNE of features, colored by speaker; None if `flat_points` returns None."""
+    from matplotlib import colormaps  # takes seconds, which would delay training
 
     from cpc.report.draw import add_legend, make_figure
 
@@ -134,10 +134,10 @@ def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -
 
 
 def flat_points(x: np.ndarray) -> np.ndarray | None:
-    """Return t-SNE of the standardized features (n, d): (n, 2), the same each time.
+    """Return t-SNE coordinates (n, 2) of features (n, d), which are standardized first.
 
-    None if a value is not finite or too few rows differ by more than rounding, which can end the
-    process. The last answer is kept for the pages of a reproduction.
+    Deterministic; the last result is cached for reproduction pages. Returns None if a value is not
+    finite or too few rows differ by more than rounding, because t-SNE could crash the process.
     """
     return _flat_points(x.tobytes(), x.dtype.str, x.shape)
 
@@ -150,7 +150,7 @@ def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray 
     x = standardize(x)
     if len(np.unique(x.round(4), axis=0)) < MIN_DISTINCT_POINTS:
         return None
-    from sklearn.manifold import TSNE  # over a second, which other figures need not wait
+    from sklearn.manifold import TSNE  # takes over a second, which only this figure needs
     from threadpoolctl import threadpool_limits
 
     x = np.pad(x, ((0, 0), (0, max(0, 2 - shape[1])))).astype(np.float32)
@@ -160,13 +160,13 @@ def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray 
 
 
 def standardize(x: np.ndarray) -> np.ndarray:
-    """Return float64 columns of mean 0 and standard deviation 1; of 0 where they vary by rounding.
+    """Scale columns to mean 0 and standard deviation 1 in float64; constant columns become 0.
 
     >>> standardize(np.array([[1e-30, 7.0], [3e-30, 7.0]])).round(6).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     """
     largest = np.maximum(np.abs(x).max(axis=0, initial=0), np.finfo(np.float32).tiny)
-    scaled = x / largest.astype(np.float64)  # no overflow, whatever the scale
+    scaled = x / largest.astype(np.float64)  # avoids overflow at any scale
     mean, std = scaled.mean(axis=0), scaled.std(axis=0)
     varies = std > ROUNDING
     return np.where(varies, scaled - mean, 0) / np.where(varies, std, 1)

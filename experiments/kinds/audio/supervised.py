@@ -1,4 +1,4 @@
-"""The network of an audio run, trained whole on labels of frames (the paper's Table 1)."""
+"""Supervised training of an audio run's network on frame labels (the paper's Table 1)."""
 
 import functools
 import pathlib
@@ -25,12 +25,12 @@ from experiments.training.supervised import (
     train_on_labels,
 )
 
-#: The network is trained on labels for so many times the run's own steps at most.
+#: Maximum number of supervised steps, as a multiple of the run's own steps.
 MOST_RUNS = 40
 
 
 def contexts_of(model: Model) -> Features:
-    """Return the contexts of a batch, as a network that is trained whole has them."""
+    """Return a feature function that computes contexts and trains the whole network."""
 
     def contexts(params, extra, batch, rng, train):
         variables = {"params": params, **extra}
@@ -60,14 +60,15 @@ def train_supervised(
     num_classes: int,
     start: Any = None,
 ) -> tuple[Callable[[Recordings], list[np.ndarray]], str]:
-    """Train the run's network with a softmax on c on labels, one every 10 ms of each recording.
+    """Train the run's network with a softmax layer on c, on one label every 10 ms.
 
-    It begins at `start`, if that is given. Returns a function from recordings to log-probabilities
-    (frames, num_classes), and the setting in words. The folder is for checkpoints.
+    Training starts from the variables `start` if given, else from an initialization, and writes
+    checkpoints to `folder`. Returns a function from recordings to log-probabilities (frames,
+    num_classes), and a description of the setting.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
     numbers, encoder = np.arange(len(recordings)), model.module.encoder
-    # The longest is trained on: there is always something to draw.
+    # The longest recording is never held out, so that windows can always be drawn.
     held = hold_out(np.delete(numbers, np.argmax(recordings.lengths)), config.seed).tolist()
     kept = np.setdiff1d(numbers, held).tolist()
     num_steps = MOST_RUNS * config.num_steps
@@ -108,7 +109,7 @@ def train_supervised(
 def draw_labelled(
     config: Config, encoder: Any, recordings: Recordings, labels: Sequence[np.ndarray]
 ) -> Callable[[int], Batch]:
-    """Return the windows that a step draws, as the run's own do, with a label of each latent."""
+    """Return draw(step), which gives windows as the run draws them, with a label per latent."""
     options = config.data
     sizes = subset(options, "window_samples", "batch_size")
     draw = make_batches(recordings, **sizes, seed=config.seed)
@@ -137,8 +138,8 @@ def accuracy_on(
     expected = np.concatenate(labels_of_frames(recordings, labels, encoder.stride))
     if not (expected >= 0).any():
         raise UserError(
-            f"of the labelled utterances, the {len(recordings)} held out to stop by have no labels "
-            "at all: give more, or leave the supervised network out of probe.features"
+            f"early stopping has no labels in its held-out utterances (got {len(recordings)}): "
+            "label more, or remove supervised from probe.features"
         )
 
     def accuracy(answer):

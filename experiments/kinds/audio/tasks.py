@@ -1,4 +1,4 @@
-"""Probe tasks of audio features: labels of frames, ABX, and boundaries of phones."""
+"""Probe tasks for audio features: frame labels, ABX and phone boundaries."""
 
 import functools
 import pathlib
@@ -44,26 +44,26 @@ from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 
 class Labels(NamedTuple):
-    """What is to be read off the frames of training and test utterances."""
+    """The labels of training and test utterances for a frame-wise probe."""
 
     num_classes: int
     each_10_ms: tuple[list[np.ndarray], list[np.ndarray]]
     units: tuple[str | Restricted, ...] = ("frame",)
 
 
-#: Metrics that leave out silence, and that compare the two voices of a game alone.
+#: Metrics that exclude silence, or only compare the two voices of a game.
 NO_SILENCE, IN_GAME = "non-silence accuracy", "within-game accuracy"
 
 
 def without_silence(names: Sequence[str]) -> tuple[Restricted, ...]:
-    """Return the accuracy over frames that are not silence, if a set labels silence."""
+    """Return the restriction to non-silent frames, if any label is silence."""
     is_phone = np.array([name not in SILENCES for name in names])
     rivals = np.broadcast_to(is_phone[:, None], (len(names), len(names)))
     return () if is_phone.all() else (Restricted("frame", NO_SILENCE, rivals),)
 
 
 def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
-    """Return the accuracies between the two voices of each game, if both speak.
+    """Return restrictions to the two voices of each game, if both are among the speakers.
 
     >>> [one.rivals.sum(1).tolist() for one in within_games(["a", "fillets-cs-m", "fillets-cs-v"])]
     [[0, 2, 2], [0, 2, 2]]
@@ -76,7 +76,7 @@ def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
 
 
 def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of frame-wise phones, for every labelled set."""
+    """Return a task of frame-wise phones for each labelled set."""
     tasks = []
     for name, phones, (train, test) in labelled_sets(data, "phones"):
         labels = dict(zip(train.names, aligned(train, phones), strict=True))
@@ -88,8 +88,8 @@ def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         if number < 2 or num_phones < 2 or not num_tests:
             raise UserError(
                 f"{name} labels {number:,} training utterances with {num_phones:,} different "
-                f"phones and {num_tests:,} test utterances, and a probe takes at least 2, 2 and 1: "
-                "label more, raise probe.hours, or take phones out of probe.tasks"
+                f"phones and {num_tests:,} test utterances, but a probe needs 2, 2 and 1: label "
+                "more, raise probe.hours, or remove phones from probe.tasks"
             )
         units = ("frame", *without_silence(phones.names))
         parts, own = (first, test), Labels(len(phones.names), each_10_ms, units)
@@ -99,23 +99,22 @@ def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
 
 def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of speakers, by frame and by utterance."""
+    """Return the task of identifying speakers, by frame and by utterance."""
     names = sorted(set(data.train.speakers))
     if len(names) < 2:
         raise UserError(
-            f"these recordings have one speaker ({', '.join(names)}), which leaves a probe of "
-            "speakers nothing to tell apart: take speakers out of probe.tasks, or set "
-            "data.speaker_level"
+            f"the recordings have one speaker ({', '.join(names)}), but a probe of speakers needs "
+            "two: remove speakers from probe.tasks, or set data.speaker_level"
         )
     known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
     if not known:
         raise UserError(
             f"none of the {len(data.test):,} test utterances is by one of the {len(names):,} "
-            "speakers that train, so nothing tells whether a probe knows them: take speakers out "
-            "of probe.tasks, or split each speaker's utterances"
+            "training speakers: remove speakers from probe.tasks, or split each speaker's "
+            "utterances"
         )
-    most = config.probe.minutes_per_speaker
-    parts = first_minutes(data.train, most), first_minutes(select(data.test, known), most)
+    limit = config.probe.minutes_per_speaker
+    parts = first_minutes(data.train, limit), first_minutes(select(data.test, known), limit)
     check_trained(config, parts[0], data.name)
     train, test = (
         [
@@ -137,7 +136,7 @@ def frame_scores(
     context: ProbeContext,
     features: FeatureSet,
 ) -> Iterable[Score]:
-    """Return the accuracies of probes of one feature, or of a network trained on the labels."""
+    """Score probes of one feature, or a network trained on the labels."""
     config, (by_utterance, stride) = context.config, features.values
     expected = [
         labels_of_frames(part, own, stride)
@@ -179,18 +178,17 @@ METHODS = {False: "within speaker", True: "across speakers"}
 
 
 def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the tasks of every labelled set's test utterances, and those of item files."""
+    """Return ABX tasks for the test utterances of each labelled set and for item files."""
     lose = config.probe.lose_last_frame
     labelled = [] if data.items and not data.phones else labelled_sets(data, "abx", ("test",))
     tasks = [abx_task(name, test, phones, lose) for name, phones, (test,) in labelled]
-    for name, items in data.items.items():  # on all recordings named, for nothing is fitted
+    for name, items in data.items.items():  # on training recordings also, because nothing is fitted
         wanted, parts = {item.file for item in items}, (data.train, data.test)
         absent = sorted(wanted.difference(*(part.names for part in parts)))
         if absent:
             raise UserError(
-                f"{len(absent):,} of the {len(wanted):,} recordings that {name} names are not "
-                f"among these, such as {', '.join(absent[:3])}: give the folder that they lie in, "
-                "or leave their items out"
+                f"{len(absent):,} of the {len(wanted):,} recordings in {name} are missing "
+                f"(got {', '.join(absent[:3])}): pass their folder, or remove their items"
             )
         named = [
             select(part, [i for i, own in enumerate(part.names) if own in wanted]) for part in parts
@@ -202,7 +200,7 @@ def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 def abx_task(
     name: str, test: Recordings, phones: Phones, lose_last_frame: bool = False
 ) -> ProbeTask:
-    """Return the task of one labelled set, whose test utterances are given."""
+    """Return the ABX task for the test utterances of a labelled set."""
     labels = dict(zip(test.names, aligned(test, phones), strict=True))
     speakers = dict(zip(test.names, test.speakers, strict=True))
     items = list(make_items(labels, phones.names, speakers))
@@ -212,38 +210,38 @@ def abx_task(
 def ask(
     name: str, parts: tuple[Recordings, ...], items: list[Item], lose_last_frame: bool
 ) -> ProbeTask:
-    """Return the task of items; also across speakers, if there are two of a phone."""
+    """Return the ABX task for items, also across speakers if a phone has two speakers."""
     is_across = comparisons(items)
     if False not in is_across:
         raise UserError(
-            f"no speaker of {name} has two phones between the same two others, one of them twice: "
-            "label more test utterances, or list more items, or take abx out of probe.tasks"
+            f"no speaker of {name} has two phones in one context, one of them twice: add test "
+            "labels or items, or remove abx from probe.tasks"
         )
 
     def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
         return abx_scores(name, items, features, is_across, lose_last_frame)
 
-    def record(folder: pathlib.Path) -> None:  # the item file is for ZeroSpeech's own tools
+    def record(folder: pathlib.Path) -> None:  # ZeroSpeech's tools read the item file
         write_items(folder / file_of(name), items)
         if True not in is_across:
             speakers = ", ".join(sorted({item.speaker for item in items}))
             print(
-                f"{name} has no ABX across speakers: no phone in its context is of two of its "
-                f"speakers ({speakers})"
+                f"{name} has no ABX across speakers: no two of its speakers ({speakers}) share a "
+                "phone in context"
             )
 
     return ProbeTask("abx", answer, parts=parts, record=record)
 
 
 def comparisons(items: list[Item]) -> tuple[bool, ...]:
-    """Return False if tokens can be compared within speakers, and True if across speakers."""
+    """Return the possible comparisons: False for within speakers, True for across speakers."""
     exists = [True] * len(items)
     ways = (False, True)
     return tuple(way for way in ways if any(True for _ in make_cells(items, exists, across=way)))
 
 
 def file_of(name: str) -> str:
-    """Return the name of the item file with the tokens of a set.
+    """Return the item file name of a labelled set.
 
     >>> file_of("festvox_ru"), file_of("dev-clean.item")
     ('festvox_ru.item', 'dev-clean.item')
@@ -258,7 +256,7 @@ def abx_scores(
     is_across: tuple[bool, ...],
     lose_last_frame: bool,
 ) -> list[Score]:
-    """Return the ABX errors of a feature; none of a network that was trained on labels."""
+    """Return the ABX errors of a feature; empty for networks trained on labels."""
     by_utterance, stride = features.values
     if not by_utterance:
         return []
@@ -282,14 +280,14 @@ def abx_scores(
     return [score._replace(setting=f"{score.setting}{lost}") for score in scores]
 
 
-#: What counts as the same place, as in all published figures.
+#: Tolerance between found and labelled boundaries, as in published results.
 TOLERANCE_SECONDS = 0.02
-#: Of labelled training utterances, to choose the threshold by.
+#: Minutes of labelled training utterances that the prominence threshold is fitted to.
 FIT_MINUTES = 10.0
 
 
 def boundary_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of where phones begin, for every labelled set."""
+    """Return a task of finding phone boundaries for each labelled set."""
     tasks = []
     for name, phones, (train, test) in labelled_sets(data, "boundaries"):
         parts = first_minutes(train, FIT_MINUTES, by_speaker=False), test
@@ -297,8 +295,8 @@ def boundary_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         for which, of_part in zip(("training", "test"), true, strict=True):
             if not sum(map(len, of_part)):
                 raise UserError(
-                    f"no {which} utterance of {name} has two phones, and so no boundary to find: "
-                    "take boundaries out of probe.tasks, or label more"
+                    f"no {which} utterance of {name} has two phones and thus a boundary: remove "
+                    "boundaries from probe.tasks, or label more"
                 )
         answer = functools.partial(boundary_scores, name, parts, true)
         tasks.append(ProbeTask("boundaries", answer, parts=parts))
@@ -306,7 +304,7 @@ def boundary_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
 
 def boundaries_of(labels: np.ndarray) -> np.ndarray:
-    """Return the samples at which one phone ends and another begins, of labels each 10 ms.
+    """Return the boundaries between phones in samples, given one label every 10 ms.
 
     >>> boundaries_of(np.array([3, 3, 5, 5, -1, 5, 2]))
     array([320, 960])
@@ -322,11 +320,11 @@ def boundary_scores(
     context: ProbeContext,
     features: FeatureSet,
 ) -> Iterator[Score]:
-    """Yield F1 and R-value of the peaks of a feature's change, on test utterances.
+    """Yield F1 and R-value of boundaries at peaks of a feature's change, on test utterances.
 
-    Chance are boundaries at equal distances, as many as the peaks.
+    The chance level is that of equally many boundaries at equal distances.
     """
-    if not features.values.by_utterance:  # networks trained on the labels have none
+    if not features.values.by_utterance:  # networks trained on labels have no frames
         return
     (frames, stride), tolerance = features.values, TOLERANCE_SECONDS * SAMPLE_RATE_HZ
     train, test = (

@@ -1,4 +1,4 @@
-"""The task "units": k-means of a feature, its agreement with phones, bit rate and ABX error."""
+"""The task "units": k-means units of a feature, with phone agreement, bitrate and ABX error."""
 
 import functools
 import re
@@ -28,14 +28,14 @@ FIT_MINUTES = 20.0
 
 
 def unit_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of units for every labelled set; units are fitted to all speech."""
+    """Return a task of units for each labelled set; units are fitted to all training speech."""
     train, tasks = first_minutes(data.train, FIT_MINUTES, by_speaker=False), []
     for name, phones, (test,) in labelled_sets(data, "units", ("test",)):
         labels = aligned(test, phones)
         if len(np.setdiff1d(np.concatenate(labels), [-1])) < 2:
             raise UserError(
-                f"the test utterances of {name} have fewer than two phones: label more, or take "
-                "units out of probe.tasks"
+                f"the test utterances of {name} have fewer than two phones: label more, or remove "
+                "units from probe.tasks"
             )
         speakers = dict(zip(test.names, test.speakers, strict=True))
         items = list(make_items(dict(zip(test.names, labels, strict=True)), phones.names, speakers))
@@ -54,7 +54,7 @@ def score_units(
 ) -> Iterator[Score]:
     """Yield the scores of a feature's units and the ABX errors of their posteriors."""
     by_utterance, stride = features.values
-    if not by_utterance:  # features that are made of a task's labels
+    if not by_utterance:  # features fitted to the labels of a task
         return
     options, (train, test) = context.config.probe, parts
     frames = np.concatenate([read_rows(by_utterance[name]) for name in train.names])

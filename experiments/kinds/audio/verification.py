@@ -1,4 +1,4 @@
-"""The task "verification": whether distances between test utterances tell speakers apart."""
+"""The task "verification": speaker verification from distances between test utterances."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from experiments.command.config import Config
 from experiments.kinds.audio.data import AudioData
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
-#: Test utterances that are compared at most, all with all.
+#: Maximum number of test utterances, which are compared pairwise.
 MAX_UTTERANCES = 1000
 
 
 def verification_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of all pairs of test utterances, by the mean of a feature over time."""
+    """Return the task of verifying speakers of utterance pairs by the mean feature over time."""
     drawn = np.random.default_rng(0).permutation(len(data.test))[:MAX_UTTERANCES]
     test = select(data.test, sorted(drawn.tolist()))
     if not 1 < len({*test.speakers}) < len(test):
@@ -27,7 +27,7 @@ def verification_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
     def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
         by_utterance = features.values.by_utterance
-        if not by_utterance:  # features that are made of a task's labels
+        if not by_utterance:  # features fitted to the labels of a task
             return []
         means = np.stack([read_rows(by_utterance[name]).mean(axis=0) for name in test.names])
         return [verification_score(means, test.speakers, data=data.name, features=features.name)]
