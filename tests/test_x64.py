@@ -301,6 +301,9 @@ EVALUATE = {
         lambda batch: jnp.asarray(batch).reshape(len(batch), -1, 2), np.asarray(x(8)), 2
     ),
     "feature_spread": lambda x: evaluate.feature_spread(x(9, 3)),
+    "fit_layer_weights": lambda x: evaluate.fit_layer_weights(
+        np.asarray(x(24, 2, 3)), LABELS, num_classes=3
+    ),
     "fit_lbfgs_probe": fitted(evaluate.fit_lbfgs_probe, l2s=(0.1,)),
     "fit_probe": fitted(evaluate.fit_probe, ONE_EACH, **SLOW_FIT),
     "fit_probes": lambda x: [

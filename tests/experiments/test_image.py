@@ -109,7 +109,7 @@ def make_config(**options):
 
 
 @pytest.mark.parametrize(("options", "sentence"), [
-    ({"model__patch": 30}, "patch of 30 pixels"),
+    ({"model__patch": 30}, "patch is larger"),
     ({"model__patch": 28}, "offset 9"),
     ({"model__num_offsets": 5}, "offset 6"),
     ({"model__encoder": "vit"}, "(got 'vit')"),
