@@ -71,6 +71,7 @@ def learn_weights(
         return (jax.tree.map(jnp.add, params, changes), state), None
 
     _, num_layers, width = x.shape
-    params = jnp.zeros(num_layers), jnp.zeros((width, num_classes)), jnp.zeros(num_classes)
+    shapes = num_layers, (width, num_classes), num_classes
+    params = tuple(jnp.zeros(shape, jnp.float32) for shape in shapes)
     (params, _), _ = jax.lax.scan(update, (params, transform.init(params)), batches)
     return jax.nn.softmax(params[0])
