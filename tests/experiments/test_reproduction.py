@@ -664,10 +664,10 @@ def test_the_whole_page(tmp_path):
 
 
 def test_what_is_absent_failed_or_damaged_is_said_once(tmp_path):
-    with pytest.raises(UserError, match="holds no reproduction"):
+    with pytest.raises(UserError, match="not contain a reproduction"):
         write_reproduction(tmp_path)
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
-    with pytest.raises(UserError, match="holds no reproduction"):
+    with pytest.raises(UserError, match="not contain a reproduction"):
         write_reproduction(tmp_path)
     write_plan(tmp_path, ["mixed", "steps-20", "image"])
     write_reproduction(tmp_path)
