@@ -286,8 +286,8 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
         FIGURE_6,
         [
             "Catch with a ball that hides after two of ten steps and reappears as it lands, never "
-            "reappears, or is always visible. The tasks are of the same kinds as the paper's levels "
-            "of DeepMind Lab, and it is known in advance where CPC can help. "
+            "reappears, or is always visible. The tasks are of the same kinds as the paper's "
+            "levels of DeepMind Lab, and it is known in advance where CPC can help. "
             "notebooks/studies/hidden_ball has ten seeds and controls."
         ],
         [Figure("agents", figures.curves_figure(learned), "Learning", caption)],
