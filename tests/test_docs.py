@@ -1,4 +1,4 @@
-"""What README and the site show: commands that parse, Python that runs, pictures that say what."""
+"""Tests that documented commands parse, Python blocks run and images have descriptions."""
 
 import io
 import pathlib
@@ -87,7 +87,7 @@ PYTHON = [page for page in PAGES if "```python" in page.read_text()]
 
 @pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.stem)
 def test_python_that_is_shown_runs(page, tmp_path, monkeypatch, capsys):
-    """The blocks of a page one after the other, but for those of torch, which is not installed."""
+    """Run the blocks of a page in order, except torch blocks, which need a missing package."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "60k_epoch4.pt").touch()
     fake_torch.install(monkeypatch, {"weights": fake_torch.released_weights()})

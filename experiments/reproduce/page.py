@@ -40,43 +40,43 @@ from experiments.reproduce.cells import (
 from experiments.reproduce.claims import IMAGES_TABLE, PHONES_TABLE, SMALLEST_EFFECT, TASKS
 from experiments.reproduce.statistics import Finding, Reproduction, lead, mean_percent
 
-#: The largest number of speakers (the paper's Figure 2 shows ten of 251) and of points.
+#: Maximum numbers of speakers (the paper's Figure 2 shows ten of 251) and of points.
 MAX_SPEAKERS, MAX_POINTS = 10, 1000
 FIGURE_6 = "Figure 6: agents with and without CPC"
 NOTE = (
-    "Intervals are of 95 %. Over seeds and test items: Student's over seeds and the bootstrap"
-    " over test utterances or images, joined as the root of the sum of their squares; of one "
-    "seed, over test items alone, which says nothing about other seeds. The difference of two"
-    " rows is paired: it is taken seed by seed, on the same test items where both recorded "
-    "them (“paired by seeds and items”, of one seed “items”), and has an interval made in the"
-    " same way; of what has none over items it is over seeds alone, and where the rows share "
-    "fewer than two seeds, the two are taken as independent. Two rows are told apart if it "
-    "leaves out 0, and then so do the interval over seeds and that over items, each for "
-    f"itself; they are equal if it lies within {statistics.EQUAL_POINTS:g} points, half of the "
-    f"smallest effect that the paper claims ({SMALLEST_EFFECT:g}). One seed is not judged. Holm's "
-    "correction keeps the probability of any false verdict on the page at 5 %; it counts each "
-    "judged claim once per labelled set, its p by Student's t over seeds the largest of its pairs' "
-    "if all hold, and their number times the smallest if one refutes it. Power, before this "
-    "correction, is the probability that an effect in points (the paper's, or "
-    f"{statistics.EFFECT_POINTS:g} if it lacks a row) is found with as many seeds that scatter as "
-    "these do (noncentral Student's t), or for “=” that rows without a difference are called "
-    "equal; a claim's is that of its weakest pair. Verdicts at the head of the page count Holm's "
-    "correction, those next to tables and figures do not. Kendall's τ compares the order of our "
-    "rows with the paper's; its interval is a parametric bootstrap (each row drawn anew from a "
-    "normal distribution as wide as its interval), its p is exact: the fraction of all orders that "
-    "agree as well."
+    "All intervals cover 95 %. An interval over seeds and test items combines Student's interval "
+    "over seeds with the bootstrap over test utterances or images, as the root of the sum of their "
+    "squares. With one seed it is over test items only, and does not include the scatter of seeds. "
+    "The difference of two rows is paired by seed, and by test item if both rows recorded them "
+    "(“paired by seeds and items”, with one seed “items”); its interval is computed in the same "
+    "way. Without outcomes per item, the interval is over seeds alone; if the rows share fewer "
+    "than two seeds, they are treated as independent. Two rows differ if the interval excludes 0; "
+    "then the interval over seeds and the interval over items each also exclude 0. Two rows are "
+    f"equal if the interval is within {statistics.EQUAL_POINTS:g} points, half of the smallest "
+    f"effect that the paper claims ({SMALLEST_EFFECT:g}). One seed is not judged. Holm's "
+    "correction keeps the probability of any false verdict on the page at 5 %. It counts each "
+    "judged claim once per labelled set; the p of a claim, by Student's t over seeds, is the "
+    "largest p of its pairs if all hold, and the smallest times their number if one refutes it. "
+    "Power, before this correction, is the probability of finding an effect in points (the "
+    f"paper's, or {statistics.EFFECT_POINTS:g} if it lacks a row) with as many seeds of the same "
+    "scatter (noncentral Student's t), or for “=” of calling rows without a difference equal; the "
+    "power of a claim is that of its weakest pair. Verdicts at the head of the page include Holm's "
+    "correction; verdicts next to tables and figures do not. Kendall's τ compares the order of our "
+    "rows with the paper's; its interval is a parametric bootstrap (each row is drawn from a "
+    "normal distribution as wide as its interval), and its p is exact: the fraction of all orders "
+    "that agree at least as well."
 )
 ABSENT = (
-    "Tables 3 and 4, other rows: they are other methods, which are not run here.",
+    "Tables 3 and 4, other rows: they belong to other methods, which are not run here.",
     "Table 5, sets Subj, MPQA and TREC: they are not available. Figures 1 and 4 are drawings of "
     "the method.",
-    "Figure 6: the paper's levels of DeepMind Lab; there are small tasks in their place.",
-    "Figure 3: the paper prints no numbers; what is tested is that the curve falls.",
+    "Figure 6: the paper's levels of DeepMind Lab, which small tasks replace.",
+    "Figure 3: the paper does not print numbers; only the fall of the curve is tested.",
 )
 
 
 def write_reproduction(folder: str | Path) -> Path:
-    """Write reproduction.html, .md and .json from the cells of a folder, as far as they are."""
+    """Write reproduction.html, .md and .json from the recorded cells of a folder."""
     reproduction = statistics.read_reproduction(folder)
     plan, results = reproduction.plan, statistics.read_results(reproduction)
     parts, learned = plan["parts"], []
@@ -103,7 +103,7 @@ def write_reproduction(folder: str | Path) -> Path:
 
 
 def show_estimate(estimate: Any, style: str = ".1f", missing: str = "–") -> str:
-    """Return a number and, in brackets, its interval if it has one.
+    """Format a number, followed by its interval in brackets if it has one.
 
     >>> show_estimate((50.0, 40.0, 60.0)), show_estimate((-1.0, math.nan, math.nan), "+.1f")
     ('50.0 (40.0 to 60.0)', '−1.0')
@@ -123,7 +123,7 @@ show_return = functools.partial(show_estimate, style="+.2f", missing=statistics.
 
 
 def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section:
-    """Return a table with the paper's numbers, its order, and its claims pair by pair."""
+    """Return a section with a table, its order against the paper's, and its claims by pair."""
     measured, pairs = result.rows.reset_index(), result.pairs
     rows = measured[["row"]].assign(**{"paper %": measured.paper})
     rows["ours %"] = [*zip(measured.value, measured.low, measured.high, strict=True)]
@@ -131,7 +131,7 @@ def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section
     if plan["scale"] == "paper":
         rows["ours − paper"] = measured.value - measured.paper
     else:
-        note += " At this size only the order of the rows compares."
+        note += " At this size only the order of the rows is comparable."
     if measured.at_limit.any():
         names = ", ".join(measured.row[measured.at_limit])
         note += f" Ended by its number of steps, and might have improved further: {names}."
@@ -146,7 +146,7 @@ def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section
         "p": pairs.p_value,
         "verdict": pairs.verdict,
     }
-    note_of_pairs = "Points. The verdicts are of pairs, each by its own interval."
+    note_of_pairs = "Points. Each verdict is on one pair, by its own interval."
     formats_of_pairs = {"lead": show_lead, "effect": "+.1f", "power %": ".0f", "p": ".2g"}
     formats = {"paper %": "g", "ours %": show_measured, "ours − paper": "+.1f"}
     tables = [
@@ -158,12 +158,12 @@ def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section
 
 
 def order_sentence(order: Difference | None) -> str:
-    """Return Kendall's tau in words."""
+    """Describe the order of rows by Kendall's tau."""
     if order is None:
         return "Order against the paper's: fewer than three of its rows are measured."
     p = f"p {show(order.p_value, '.3f')}" + " (exact)" * math.isfinite(order.p_value)
-    untold = "" if math.isfinite(order.value) else f": {statistics.UNTOLD}, as our rows are equal"
-    return f"Order against the paper's: Kendall's τ {show_estimate(order, '.2f')}, {p}{untold}."
+    suffix = "" if math.isfinite(order.value) else f": {statistics.UNTOLD}, as our rows are equal"
+    return f"Order against the paper's: Kendall's τ {show_estimate(order, '.2f')}, {p}{suffix}."
 
 
 def first_run(reproduction: Reproduction, cell: str) -> Run | None:
@@ -172,7 +172,7 @@ def first_run(reproduction: Reproduction, cell: str) -> Run | None:
 
 
 def speakers_section(reproduction: Reproduction) -> Section:
-    """Return the paper's Figure 2: a point is a piece of speech, its color the speaker."""
+    """Return a section like the paper's Figure 2: pieces of speech as points colored by speaker."""
     title, run = "Figure 2: what c knows of speakers", first_run(reproduction, MIXED)
     try:
         found = read_speaker_map(run) if run else None
@@ -186,15 +186,15 @@ def speakers_section(reproduction: Reproduction) -> Section:
         return Section(title, [NO_MAP.format(len(features))])
     same, chance = same_speaker_fraction(features, speaker)
     caption = (
-        f"t-SNE of means of c over pieces of test utterances. The nearest other point, in the "
-        f"features themselves, is of the same speaker for {100 * same:.1f} % of the points "
-        f"(by chance {100 * chance:.1f} %)."
+        "t-SNE of means of c over pieces of test utterances. The nearest neighbor in feature space "
+        f"has the same speaker for {100 * same:.1f} % of the points ({100 * chance:.1f} % by "
+        "chance)."
     )
     return Section(title, figures=[Figure("speakers", drawn, "Speech by speaker", caption)])
 
 
 def choose_speakers(features: np.ndarray, speaker: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points of the speakers who have most of them, at most `MAX_POINTS`."""
+    """Select at most `MAX_POINTS` points of the speakers with the most points."""
     counts = np.bincount(speaker)
     speakers = np.argsort(-counts, kind="stable")[:MAX_SPEAKERS]
     rows = np.flatnonzero(np.isin(speaker, speakers))[:MAX_POINTS]
@@ -202,7 +202,7 @@ def choose_speakers(features: np.ndarray, speaker: np.ndarray) -> tuple[np.ndarr
 
 
 def same_speaker_fraction(features: np.ndarray, speaker: np.ndarray) -> tuple[float, float]:
-    """Return how often the nearest point is of the same speaker, and how often any other is.
+    """Return the fraction of nearest neighbors with the same speaker, and its chance level.
 
     >>> x = np.array([[0.0, 0], [0, 1], [9, 9], [9, 8]], np.float32)
     >>> same_speaker_fraction(x, np.array([0, 0, 1, 1]))
@@ -218,7 +218,7 @@ def same_speaker_fraction(features: np.ndarray, speaker: np.ndarray) -> tuple[fl
 
 
 def offsets_section(reproduction: Reproduction) -> Section:
-    """Return the paper's Figure 3 in both readings, as curves and as a table."""
+    """Return a section like the paper's Figure 3 in both readings, as curves and a table."""
     title = "Figure 3: how often the positive wins, by offset"
     runs = reproduction.runs.get(FAR_OFFSETS, [])
     offsets = statistics.read_offsets(runs)
@@ -237,7 +237,7 @@ def offsets_section(reproduction: Reproduction) -> Section:
 
 
 def offsets_sentence(offsets: statistics.Offsets) -> str:
-    """Return whether the curve falls."""
+    """Describe whether accuracy falls with the offset."""
     tau, p = show(offsets.tau, ".2f"), show(offsets.p, ".2g")
     return (
         f"Held-out windows, N about {offsets.frame.N.mean():,.0f}. The paper's curve starts high "
@@ -248,7 +248,7 @@ def offsets_sentence(offsets: statistics.Offsets) -> str:
 
 
 def units_section(reproduction: Reproduction) -> Section:
-    """Return the paper's Figure 5: patches that excite single units."""
+    """Return a section like the paper's Figure 5: patches that excite single units."""
     title, run = "Figure 5: patches that excite a unit", first_run(reproduction, IMAGE)
     path = run.workdir / "probes" / "units.npz" if run else None
     if path is None or not path.exists():
@@ -257,12 +257,12 @@ def units_section(reproduction: Reproduction) -> Section:
         figure = units_figure(read_arrays(path))
     except UserError as error:
         return Section(title, [f"Left out: {error}."])
-    caption = "A row per unit of z, the patch that excites it most first."
+    caption = "One row per unit of z, starting with the patch that excites it most."
     return Section(title, figures=[Figure("units", figure, "Units", caption)])
 
 
 def agents_section(learned: list[statistics.Learned]) -> Section:
-    """Return the paper's Figure 6 as tasks of our own: curves, areas and verdicts."""
+    """Return a section like the paper's Figure 6 for our tasks: curves, areas and verdicts."""
     if not any(curves for one in learned for curves in one.curves):
         return Section(FIGURE_6, ["Not measured."])
     areas = [f"area {arm}" for arm in figures.ARMS]
@@ -275,20 +275,20 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
     names = ["task", *areas, "with − without", "expected", "seeds", "power %", "verdict"]
     frame = pd.DataFrame(rows, columns=pd.Index(names))
     note = (
-        "Mean return over all of training. Intervals of 95 % are Student's over seeds, of the "
-        "difference paired by seed. The paper prints no areas: power is for a difference of "
-        f"{statistics.EFFECT_RETURN:g}, and areas that surely differ by less than half of it are "
-        "equal. A sure loss where none was expected is a harm."
+        "Mean return over the whole training. Intervals of 95 % are Student's over seeds; the "
+        "difference is paired by seed. The paper does not print areas: power is for a difference "
+        f"of {statistics.EFFECT_RETURN:g}, and areas are equal if their difference is surely less "
+        "than half of it. A sure loss is a harm if no gain was expected."
     )
-    caption = "Thin: each seed; thick: their mean. By chance the return is −0.78; 1 is the most."
+    caption = "Thin: seeds; thick: their mean. The return is −0.78 by chance and at most 1."
     formats = dict.fromkeys((*areas, "with − without"), show_return) | {"power %": ".0f"}
     return Section(
         FIGURE_6,
         [
-            "Catch whose ball hides after two of ten steps, and shows again as it lands or does "
-            "not, or is always visible. The paper's levels of DeepMind Lab are not here; these "
-            "tasks are of their kinds, and say beforehand where CPC can help. "
-            "notebooks/studies/hidden_ball has ten seeds, and controls."
+            "Catch with a ball that hides after two of ten steps and reappears as it lands, never "
+            "reappears, or is always visible. The tasks are of the same kinds as the paper's "
+            "levels of DeepMind Lab, and it is known in advance where CPC can help. "
+            "notebooks/studies/hidden_ball has ten seeds and controls."
         ],
         [Figure("agents", figures.curves_figure(learned), "Learning", caption)],
         [Table("Area under the curve", frame, note, formats)],
@@ -296,7 +296,7 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
 
 
 def open_section(reproduction: Reproduction) -> Section:
-    """Return each choice that the paper leaves open, ours, and the effect of another."""
+    """Return a section with each choice that the paper leaves open, and the effect of another."""
     heads = {"open": "what", "here": "choice", "varied as": "change"}
     tables = []
     for base, table, features in ((MIXED, PHONES_TABLE, "c"), (IMAGE, IMAGES_TABLE, "z")):
@@ -321,23 +321,23 @@ def open_section(reproduction: Reproduction) -> Section:
 
 
 def bound_section(reproduction: Reproduction) -> Section:
-    """Return log N - L against N, on one device or many, and against the probes."""
+    """Return a section with log N - L against N, with sharded negatives, and against probes."""
     first, sentences, drawings, tables = first_run(reproduction, MIXED), [], [], []
     known = first.truth if first else None
     truth = {} if known is None else dict(zip(known.offset, known.mutual_information, strict=True))
     if rows := (read_object(reproduction.folder / "bound.json", []) or {}).get("rows"):
         frame = pd.DataFrame(rows).astype({"value": float, "low": float, "high": float})
         caption = (
-            "Candidates are latents of other recordings, one of each while there are enough, which "
-            "makes log N − L a bound; more latents of the same recordings are not independent, and "
-            "it is an estimate that is no bound."
+            "Candidates are latents of other recordings. While there is one per recording, "
+            "log N − L is a bound; more latents of the same recordings are not independent, so "
+            "that it is only an estimate."
             + (" Dotted: the exact information of the source." if truth else "")
         )
         drawn = figures.bound_figure(frame, truth)
         drawings.append(Figure("bound", drawn, "Against the number of negatives", caption))
         table = bound_frame(frame, truth)
         formats = dict.fromkeys(table.columns[1:], show_nats)
-        note = "±: half of the 95 % interval over windows. *: an estimate, no bound."
+        note = "±: half of the 95 % interval over windows. *: an estimate, not a bound."
         tables.append(Table("log N − L, nats", table, note, formats))
     else:
         sentences.append("log N − L by number of negatives: not measured.")
@@ -363,7 +363,7 @@ def bound_section(reproduction: Reproduction) -> Section:
 
 
 def bound_frame(rows: Frame, truth: Mapping[int, float]) -> Frame:
-    """Return a row for each offset and a column for each number of candidates, last the ceilings.
+    """Return a row per offset and a column per number of candidates, with the ceilings last.
 
     An entry is (nats, half of the interval, whether it is a bound).
     """
@@ -383,7 +383,7 @@ def bound_frame(rows: Frame, truth: Mapping[int, float]) -> Frame:
 
 
 def show_nats(entry: tuple[float, float | None, bool] | None) -> str:
-    """Return nats with half the width of their interval, and a star if they are no bound.
+    """Format nats with half of their interval, and a star if they are not a bound.
 
     >>> show_nats((-0.014, 0.03, False)), show_nats((4.1589, None, True))
     ('−0.01 ±0.03*', '4.16')
@@ -396,7 +396,7 @@ def show_nats(entry: tuple[float, float | None, bool] | None) -> str:
 
 
 def shards_frame(reproduction: Reproduction) -> Frame:
-    """Return the runs that differ in negatives.shards alone: N, estimate, bound, and the phones."""
+    """Compare runs that differ only in negatives.shards: N, estimate, bound and phone accuracy."""
     rows = []
     cells = [
         (cell, run) for cell in (MIXED, OTHER_SHARDS) for run in reproduction.runs.get(cell, [])
@@ -426,20 +426,20 @@ def shards_frame(reproduction: Reproduction) -> Frame:
 def predict_sentence(
     taus: Mapping[str, Difference | None], compared: statistics.BoundAndProbe
 ) -> str:
-    """Return the rank correlation on each labelled set, and what it compares."""
+    """Describe the rank correlation on each labelled set, and the runs that it compares."""
     parts = []
     for data, tau in taus.items():
         if tau is None:
-            parts.append(f"{data}: too few to compare, fewer than four runs that differ")
+            parts.append(f"{data}: fewer than four distinct runs, not enough to compare")
             continue
-        says = "it does" if tau.low > 0 else "it misleads" if tau.high < 0 else statistics.UNTOLD
+        effect = "it does" if tau.low > 0 else "it misleads" if tau.high < 0 else statistics.UNTOLD
         text = f"Kendall's τ {show_estimate(tau, '.2f')}, p {tau.p_value:.2g}"
-        parts.append(f"{data}: {text}: {says}")
+        parts.append(f"{data}: {text}: {effect}")
     first, offsets = statistics.MIN_FAR_OFFSET, ", ".join(map(str, compared.offsets)) or "none"
     return (
-        f"{'; '.join(parts) or 'not measured'}. A point per run; interval: bootstrap over runs. "
-        f"The strict bound is the mean over the offsets of {first} and more that these runs have "
-        f"in common ({offsets}): nearer latents share sound with the context, and their bounds are "
-        f"near the ceiling log N. Runs left out: {compared.num_near} without such an offset, "
+        f"{'; '.join(parts) or 'not measured'}. One point per run; interval: bootstrap over runs. "
+        f"The strict bound is the mean over the common offsets of these runs from {first} on "
+        f"({offsets}): nearer latents share sound with the context, and their bounds are near the "
+        f"ceiling log N. Excluded runs: {compared.num_near} without such an offset, "
         f"{compared.num_other} with another N."
     )

@@ -1,4 +1,4 @@
-"""Statistics of a reproduction: rows over seeds, verdicts on claims, orders, trends, curves."""
+"""Statistics of a reproduction: rows over seeds, verdicts on claims, orders, trends and curves."""
 
 import itertools
 import math
@@ -24,10 +24,10 @@ from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import CHANCE, SMALLEST_EFFECT, TABLES, PaperTable, Task
 from experiments.training.supervised import AT_LIMIT
 
-#: Effects that power is computed for where the paper prints none: points, and areas under a curve
-#: of returns between -1 and 1.
+#: Effects assumed for power if the paper prints none: in points, and in area under a curve of
+#: returns between -1 and 1.
 EFFECT_POINTS, EFFECT_RETURN = 1.0, 0.2
-#: Margins for equality, half of the smallest effect that is claimed or assumed.
+#: Margins for equality: half of the smallest claimed or assumed effect.
 EQUAL_POINTS, EQUAL_RETURN = SMALLEST_EFFECT / 2, EFFECT_RETURN / 2
 HELD, REFUTED, UNTOLD, MISSING = "held", "did not hold", "cannot be told", "not measured"
 HARMS, UNDECIDED, ONE_SEED = "harms", "undecided", "one seed: not judged"
@@ -41,39 +41,39 @@ VERDICTS = {
     MISSING: "Not measured",
 }
 NUM_DRAWS = 4000
-#: Largest number of rows whose orders are enumerated for an exact p.
+#: Maximum number of rows whose orders are enumerated for an exact p.
 MAX_PERMUTED = 8
-#: A curve over offsets needs this p, small because neighbors share windows, and this many offsets
-#: above chance.
+#: Largest p and smallest number of offsets above chance for a verdict on a curve over offsets. The
+#: limit on p is strict because neighboring offsets share windows.
 MAX_P, MIN_OFFSETS = 0.01, 3
-#: Bounds of runs are compared at these offsets and later: nearer latents share sound with the
+#: Smallest offset at which bounds of runs are compared: nearer latents share sound with the
 #: context, and their bounds are near the ceiling log N.
 MIN_FAR_OFFSET = 5
 
 
 class Reproduction(NamedTuple):
-    """The cells of a folder, read as far as they are recorded."""
+    """The recorded cells of a folder."""
 
     folder: Path
     plan: dict[str, Any]
     runs: dict[str, list[Run]]
-    """By cell, one for each seed that has recorded something."""
+    """Runs by cell, one for each seed with records."""
     scores: Frame
-    """The scores of all runs that ended: their fields, and the cell."""
+    """The scores of all finished runs, with a column for the cell."""
     problems: list[str]
-    """A sentence for each cell that failed and each file that is damaged."""
+    """A sentence for each failed cell and each damaged file."""
     waiting: list[str]
-    """Cells that have not begun."""
+    """Cells that were not started."""
 
 
 def read_reproduction(folder: str | Path) -> Reproduction:
-    """Return the plan of a folder and what its cells recorded."""
+    """Read the plan of a folder and the records of its cells."""
     folder = Path(folder)
     path = folder / "sweep.json"
     recorded = read_json(path) if path.exists() else {}
     plan = recorded.get("reproduction") if isinstance(recorded, dict) else None
     if not isinstance(plan, dict):
-        raise UserError(f"{folder} holds no reproduction: give the --workdir of cpc reproduce")
+        raise UserError(f"{folder} does not contain a reproduction: pass its --workdir")
     runs: dict[str, list[Run]] = {results.stem(name): [] for name in recorded.get("cells", {})}
     problems, begun, scores = [], set(), [results.score_frame([]).assign(cell="")]
     for name in recorded.get("cells", {}):
@@ -83,7 +83,7 @@ def read_reproduction(folder: str | Path) -> Reproduction:
             begun.add(cell)
         try:
             run = results.read_run(folder / name)
-        except UserError:  # it has recorded nothing
+        except UserError:  # without records
             continue
         problems += run.problems
         runs[cell].append(run)
@@ -94,18 +94,18 @@ def read_reproduction(folder: str | Path) -> Reproduction:
 
 
 def final_scores(run: Run) -> Frame:
-    """Return the scores of the last step of a run that has ended."""
+    """Return the scores at the last step of a finished run."""
     return results.at_end(run, results.last_scores(run.scores))
 
 
 def in_percent(estimate: Difference) -> Difference:
-    """Return a fraction and its interval in percent."""
+    """Convert a fraction and its interval to percent."""
     value, low, high = (round(100 * one, 10) for one in estimate[:3])
     return estimate._replace(value=value, low=low, high=high)
 
 
 def mean_percent(scores: Frame) -> Difference:
-    """Return `mean_over_seeds` in percent; UNKNOWN without scores."""
+    """Return `mean_over_seeds` in percent, or UNKNOWN without scores."""
     return in_percent(mean_over_seeds([*scores.itertuples()])) if len(scores) else UNKNOWN
 
 
@@ -119,7 +119,7 @@ def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
 
 
 def select(frame: Frame, **wanted: Any) -> Frame:
-    """Return the rows that have these values in these columns."""
+    """Return the rows with the given values in the given columns."""
     return frame[(frame[list(wanted)] == pd.Series(wanted)).all(axis=1)]
 
 
@@ -130,7 +130,7 @@ def linear_scores(scores: Frame, table: PaperTable, features: str) -> Frame:
 
 
 def reach(over: Difference, relation: str, equal: float) -> dict[str, float]:
-    """Return how far a difference lies within each verdict, in half-widths of its interval."""
+    """Return the distance of a difference beyond the limit of each verdict, in half-intervals."""
     value, low, high = np.asarray(over[:3], float)
     down, up, margin = value - low, high - value, 0.0 if relation == "<" else equal
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -144,10 +144,10 @@ def reach(over: Difference, relation: str, equal: float) -> dict[str, float]:
 
 
 def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINTS) -> str:
-    """Return whether one row lies above another, by the interval of their difference.
+    """Return the verdict on the order of two rows, from the interval of their difference.
 
-    Rows are equal ("=") if they surely differ by less than `equal`. If no gain is expected ("no
-    gain"), a sure loss is a harm, however small.
+    Rows are equal ("=") if the interval is within `equal` of 0. If no gain is expected ("no gain"),
+    an interval below 0 is a harm, however small the loss.
 
     >>> judge_pair(Difference(3.0, 1.5, 4.5)), judge_pair(Difference(3.0, -1.5, 7.5))
     ('held', 'cannot be told')
@@ -162,10 +162,10 @@ def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINT
 def decide(
     over: Difference, seeds: int, relation: str = "<", equal: float = EQUAL_POINTS
 ) -> tuple[str, float]:
-    """Return the verdict on a difference over this many seeds, and its p; NaN if not judged.
+    """Return the verdict on a difference over several seeds, and its p; NaN if not judged.
 
-    p is the two-sided level at which the interval just decides, by Student's t over seeds: below
-    0.05 if `judge_pair` decides, and conservative for the interval's part over test items.
+    p is the two-sided level at which the interval would just decide, by Student's t over seeds. It
+    is below 0.05 if `judge_pair` decides, and conservative for the variance over test items.
     """
     if seeds < 2:
         return (ONE_SEED if seeds else MISSING), math.nan
@@ -175,11 +175,11 @@ def decide(
 
 
 def power(over: Difference, seeds: int, effect: float, equal: float = 0.0) -> float:
-    """Return the probability that seeds that scatter as these do show an effect; NaN if unknown.
+    """Return the power to find an effect with seeds of the same scatter; NaN if unknown.
 
-    It is that of an interval above 0: P(T > t) of a noncentral Student's T, as an expectation over
-    the standard deviation of the seeds. With `equal`, it is that of an interval within this margin
-    if there is no difference.
+    This is the probability of an interval above 0, P(T > t) for a noncentral Student's T, as an
+    expectation over the standard deviation of the seeds. With `equal`, it is the probability of an
+    interval within this margin if the true difference is 0.
     """
     if seeds < 2 or not math.isfinite(over.low + over.high):
         return math.nan
@@ -192,7 +192,7 @@ def power(over: Difference, seeds: int, effect: float, equal: float = 0.0) -> fl
 
 
 class Finding(NamedTuple):
-    """A claim and its verdict; `data` is the labelled set if there are several."""
+    """A claim and its verdict; `data` names the labelled set if the task has several."""
 
     claim: str
     verdict: str
@@ -203,9 +203,9 @@ class Finding(NamedTuple):
 
 
 def correct(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the claims of a page, undecided where Holm's correction (1979) takes the verdict back.
+    """Apply Holm's correction (1979) to the claims of a page; rejected verdicts become undecided.
 
-    The probability of any false verdict is at most 5 %. Claims that are not judged do not count.
+    The probability of any false verdict is then at most 5 %. Claims without a verdict do not count.
     """
     p = np.array([one.p_value for one in findings])
     order = np.argsort(p)[: np.isfinite(p).sum()]  # NaN comes last
@@ -218,24 +218,24 @@ def correct(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def join(verdicts: Sequence[str]) -> str:
-    """Return the verdict on a claim: it holds if all its pairs do, and is refuted if one is."""
+    """Return the verdict on a claim, which holds if all pairs hold and is refuted if one is."""
     return next((one for one in (REFUTED, MISSING, ONE_SEED, UNTOLD) if one in verdicts), HELD)
 
 
 class Result(NamedTuple):
-    """A table of the paper on one labelled set."""
+    """The measured rows of a table in the paper, on one labelled set."""
 
     table: PaperTable
     data: str
     rows: Frame
-    """By label: cell, paper, value, low, high (percent; NaN if not measured), seeds, and at_limit:
-    whether a training on labels was ended by its number of steps."""
+    """By label: cell, paper, value, low, high (percent; NaN if not measured), seeds, and at_limit,
+    whether supervised training ended at its maximum number of steps."""
     pairs: Frame
-    """A row for each pair of each claim: claim, lower, relation, higher, of the higher minus the
-    lower in points value, low, high, paired and seeds, as `lead` has them, verdict and p_value as
-    `decide` has them, and its power for an effect in points."""
+    """One row per pair of each claim: claim, lower, relation, higher; value, low, high, paired and
+    seeds of the higher minus the lower in points, as in `lead`; verdict and p_value as in `decide`;
+    and the power for an effect in points."""
     order: Difference | None
-    """Kendall's tau of the order against the paper's, and its p."""
+    """Kendall's tau between our order and the paper's, with p."""
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -247,7 +247,7 @@ class Result(NamedTuple):
 
 
 def read_results(reproduction: Reproduction) -> list[Result]:
-    """Return each table of the plan, once for each set that its task was probed on."""
+    """Return each table of the plan for each labelled set that its task was probed on."""
     scores, found = reproduction.scores, []
     for table in TABLES:
         if f"table {table.number}" in reproduction.plan["parts"]:
@@ -259,11 +259,11 @@ def read_results(reproduction: Reproduction) -> list[Result]:
 
 
 def read_result(scores: Frame, table: PaperTable, data: str) -> Result:
-    """Return a table as far as it is measured."""
+    """Read the measured rows of a table."""
     found, rows = {}, []
     for row in table.rows:
         mine = select(scores, task=table.task, data=data, unit=table.unit, cell=row.cell)
-        if row.features == CHANCE:  # of any probe, without an interval
+        if row.features == CHANCE:  # the same for any probe, without an interval
             mine = mine[(mine.metric == "accuracy") & mine.chance.notna()].drop_duplicates("seed")
             mine = mine.assign(value=mine.chance, low=math.nan, high=math.nan, outcomes=None)
         else:
@@ -277,10 +277,10 @@ def read_result(scores: Frame, table: PaperTable, data: str) -> Result:
 
 
 def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
-    """Return each pair of each claim of a table, with its verdict; see `Result.pairs`.
+    """Judge each pair of each claim of a table; see `Result.pairs`.
 
-    The interval of `lead` decides, so a pair differs only beyond the scatter of seeds, beyond that
-    of test items, and beyond both together.
+    The interval of `lead` decides, so a difference must exceed the scatter over seeds, the scatter
+    over test items, and both together.
     """
     rows = []
     for claim in table.claims:
@@ -297,12 +297,12 @@ def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
 def read_findings(
     reproduction: Reproduction, tables: Sequence[Result], more: Sequence[Finding] = ()
 ) -> list[Finding]:
-    """Return all claims of the page after Holm's correction; `more` are claims of no table."""
+    """Return all claims of the page after Holm's correction; `more` are claims without a table."""
     sets, found = Counter(one.table.title for one in tables), []
     for one in tables:
         for claim, rows in one.pairs.groupby("claim", sort=False):
             word, p = join(rows.verdict.tolist()), rows.p_value
-            # All pairs must hold, but any one refutes, and each of them may by chance.
+            # All pairs must hold, but any pair can refute by chance, so its p is multiplied.
             refuted = len(rows) * p[rows.verdict == REFUTED].min()
             joined = {HELD: p.max(), REFUTED: min(1.0, refuted), UNTOLD: 1.0}.get(word, math.nan)
             data, weakest = one.data * (sets[one.table.title] > 1), rows.power.min(skipna=False)
@@ -318,7 +318,7 @@ def read_findings(
 def verdict(
     reproduction: Reproduction, tables: Sequence[Result], more: Sequence[Finding] = ()
 ) -> list[str]:
-    """Return which claims held, which did not, which are undecided, and which are not measured."""
+    """Return sentences that list the claims by verdict, the cells not started and problems."""
     sentences, findings = [], read_findings(reproduction, tables, more)
     for word, words in VERDICTS.items():
         details_of: dict[str, list[str]] = {}
@@ -335,7 +335,7 @@ def verdict(
 
 
 def kendall_tau(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return Kendall's tau-b along the last axis; NaN where all are equal.
+    """Return Kendall's tau-b along the last axis; NaN if all values are equal.
 
     tau = sum sign(x_i - x_j) sign(y_i - y_j) / sqrt(pairs untied in x . pairs untied in y)
 
@@ -351,9 +351,9 @@ def kendall_tau(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def order_agreement(rows: Frame) -> Difference | None:
     """Return Kendall's tau between paper and value with a 95 % interval, and an exact p.
 
-    The interval is a parametric bootstrap: every row is drawn from a normal distribution as wide
-    as its interval over seeds and test items. p: the fraction of all orders of our rows whose tau
-    is as high or higher. None for less than three rows; NaN where all are equal.
+    The interval is a parametric bootstrap: each row is drawn from a normal distribution as wide as
+    its interval over seeds and test items. p is the fraction of all orders of our rows with a tau
+    at least as high. Returns None for fewer than three rows, and NaN if all values are equal.
     """
     both = rows[rows.paper.notna() & rows.value.notna()]
     if len(both) < 3:
@@ -373,9 +373,9 @@ def order_agreement(rows: Frame) -> Difference | None:
 
 
 def rank_correlation(x: Any, y: Any) -> Difference | None:
-    """Return Kendall's tau of two columns with a bootstrap interval over their pairs, and p.
+    """Return Kendall's tau of two columns with a bootstrap interval over pairs, and p.
 
-    None for less than four pairs, or if all of a column are equal.
+    Returns None for fewer than four pairs, or if a column is constant.
     """
     a, b = np.asarray(x, float), np.asarray(y, float)
     if len(a) < 4:
@@ -390,25 +390,25 @@ def rank_correlation(x: Any, y: Any) -> Difference | None:
 
 
 class Offsets(NamedTuple):
-    """Figure 3: how often the positive wins, by offset."""
+    """The accuracy by offset, as in Figure 3."""
 
     frame: Frame
-    """offset, N, log N, and in percent chance and, each with its interval over seeds, acc_top1 and
-    acc_pairwise."""
+    """Columns offset, N and log N; chance in percent; acc_top1 and acc_pairwise in percent, each
+    with its interval over seeds."""
     tau: float
     """Kendall's tau of acc_top1 with the offset."""
     p: float
-    """Exact, if offsets were independent."""
+    """p of tau, exact if offsets were independent."""
     verdict: str
-    """Beyond chance and beyond the scatter of the seeds' own taus."""
+    """Whether the curve falls, beyond chance and the scatter of the taus of seeds."""
     seeds: int
     p_value: float
     power: float
-    """p also counts the seeds' taus; the power is for curves that fall at every offset."""
+    """p_value includes the taus of seeds; the power is for curves that fall at every offset."""
 
 
 def read_offsets(runs: Sequence[Run]) -> Offsets | None:
-    """Return the mean over seeds of the last evaluation under the training rule."""
+    """Average the last evaluation under the training rule over seeds."""
     accuracies = ["acc_top1", "acc_pairwise"]
     found = [results.at_end(run, results.last_evaluation(run)) for run in runs]
     found = [one for one in found if len(one) and np.isfinite(one[accuracies]).all(axis=None)]
@@ -434,19 +434,19 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
 
 
 class BoundAndProbe(NamedTuple):
-    """Strict bounds of runs and their linear probes on c, to compare their orders."""
+    """Strict bounds and linear probes on c of the same runs, to compare their orders."""
 
     points: Frame
-    """data, cell, nats (the mean over `offsets`) and percent."""
+    """Columns data, cell, nats (the mean over `offsets`) and percent."""
     offsets: list[int]
-    """The offsets of `MIN_FAR_OFFSET` and more that these runs have in common."""
+    """The common offsets of these runs from `MIN_FAR_OFFSET` on."""
     num_near: int
     num_other: int
-    """Numbers of runs left out: without such an offset; with another N, beyond seeds' scatter."""
+    """Numbers of excluded runs: without such an offset, and with a clearly different N."""
 
 
 def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> BoundAndProbe:
-    """Return strict bound and probe of the runs that ended."""
+    """Return the strict bounds and probes of finished runs."""
     found, num_near = [], 0
     for cell, run in ((cell, run) for cell, of_cell in runs.items() for run in of_cell):
         strict = results.at_end(run, results.last_evaluation(run, strict=True))
@@ -472,24 +472,24 @@ def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Bou
 
 
 class Learned(NamedTuple):
-    """Figure 6: a task as it was learned without CPC and with it."""
+    """Learning curves of a task without and with CPC, as in Figure 6."""
 
     task: Task
     curves: tuple[dict[int, np.ndarray], ...]
-    """Of each arm, by seed: frames and returns (2, points)."""
+    """For each arm, frames and returns (2, points) by seed."""
     areas: tuple[Difference, ...]
-    """Under the curves of each arm, over seeds."""
+    """Area under the curves of each arm, over seeds."""
     over: Difference
-    """By how much the area with CPC is larger: paired by seed, Student's over seeds."""
+    """Area with CPC minus area without, paired by seed, with Student's interval over seeds."""
     seeds: int
-    """The number of seeds that both arms have."""
+    """Number of seeds in both arms."""
     verdict: str
     p_value: float = math.nan
     power: float = math.nan
 
 
 def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
-    """Return the areas under the curves of a task without CPC and with it, and the verdict."""
+    """Compare the areas under learning curves without and with CPC, and judge the task."""
     arms = [
         {seed: float(area_under_curve(*curve)) for seed, curve in arm.items()} for arm in curves
     ]
@@ -505,7 +505,7 @@ def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
 
 
 def read_curves(runs: Sequence[Run]) -> dict[int, np.ndarray]:
-    """Return by seed the frames and returns (2, points) of the runs that have ended."""
+    """Return frames and returns (2, points) of finished runs by seed."""
     curves = {}
     for run in runs:
         if run.step == run.num_steps and "return" in run.train:

@@ -1,4 +1,4 @@
-"""Effects on waveforms, each by what it is to do to them."""
+"""Tests of each augmentation effect on waveforms."""
 
 from functools import partial
 
@@ -37,7 +37,7 @@ def peak_hz(x):
 def test_pitch_moves_by_the_cents_asked_and_length_and_tempo_stay():
     given = [(hz, cents) for hz in (220, 1000, 3100) for cents in (-300, 0, 75, 1200)]
     tones = np.stack([sine(hz) for hz, _ in given])
-    tones[:, : SIZE // 2] = 0  # where the sound begins is where it began
+    tones[:, : SIZE // 2] = 0  # the onset does not move
     moved = np.asarray(shift_each(tones, jnp.float32([cents for _, cents in given])))
     assert moved.shape == tones.shape
     later = slice(SIZE // 2 + sound.FRAME, -sound.FRAME)
@@ -52,7 +52,7 @@ def test_pitch_moves_by_the_cents_asked_and_length_and_tempo_stay():
 
 
 def test_pitch_looks_no_further_ahead_than_it_says():
-    """A sample is made of what is within 32 ms of it: c_t learns no more of the future."""
+    """A sample depends on input within 32 ms, so c_t sees no further into the future."""
     x, at = windows(1)[0], 5000
     changed = x.at[at:].add(windows(1, seed=1)[0, at:])
     for cents in (-300.0, 300.0):
@@ -158,7 +158,7 @@ def test_dropout_is_one_silence_no_longer_than_asked_in_what_is_real():
     assert max(lengths) <= 800
     assert max(lengths) > 760
     assert min(lengths) < 40
-    for half in (lengths[::2], lengths[1::2]):  # wholly within what is real
+    for half in (lengths[::2], lengths[1::2]):  # within the unpadded samples
         assert np.mean(half) == pytest.approx(400, rel=0.15)
 
 
@@ -200,7 +200,7 @@ def test_an_effect_draws_the_same_beside_others_in_one_trace():
     assert len(traces) == 4
 
 
-def test_what_is_not_finite_is_given_back_clean():
+def test_nonfinite_results_fall_back_to_the_clean_sound():
     x = windows() * jnp.array([1, 1e25, 1, 1])[:, None]  # its energy is infinite
     y = np.asarray(augment(jax.random.key(0), x, ("reverb",), RANGES))
     np.testing.assert_array_equal(y[1], x[1])
@@ -221,7 +221,7 @@ CHECK = partial(sound.check_effects, ranges=RANGES, window_samples=20480, batch_
     ({"ranges": RANGES._replace(dropout_ms=2000)}, "dropout_ms is 2000.*at most 1280"),
     ({"ranges": RANGES._replace(reverb_seconds=0)}, "reverb_seconds is 0"),
 ])  # fmt: skip
-def test_what_cannot_be_applied_is_refused_in_a_sentence(given, sentence):
+def test_invalid_effects_are_rejected(given, sentence):
     CHECK(["pitch", "noise"])
     with pytest.raises(UserError, match=sentence):
         CHECK(**{"effects": ["pitch", "noise"], **given})

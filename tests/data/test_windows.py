@@ -10,7 +10,7 @@ from cpc.types import UserError
 
 
 def numbered(lengths, speakers, rms=None):
-    """Sample j of utterance i holds 100 i + j, so that a window tells where it was taken."""
+    """Sample j of utterance i holds 100 i + j, so that a window identifies its position."""
     return data.Recordings(
         names=tuple(f"u{i}" for i in range(len(lengths))),
         speakers=tuple(speakers),
@@ -37,7 +37,7 @@ def place(batch):
     return list(zip((first // 100).tolist(), (first % 100).tolist(), strict=True))
 
 
-def test_batch_is_what_it_says(five):
+def test_batch_fields_match_its_samples(five):
     batch = data.make_batches(five, window_samples=10, batch_size=6, seed=0)(3)
     assert batch["x"].shape == (6, 10)
     assert batch["x"].dtype == np.float32
@@ -153,7 +153,7 @@ def test_the_line_tells_what_overlaps(with_short):
     apart = np.subtract.outer(sample, sample)
     np.testing.assert_array_equal(apart[same], np.subtract.outer(start, start)[same])
     assert (np.abs(apart[~same]) >= 10).all()
-    # Counted from its end, too, a window of the anchor's holds nothing of another recording.
+    # Positions counted from the end also never overlap another recording.
     end = sample + batch["num_samples"]
     overlaps = (end[:, None] - 10 < end) & (sample < end[:, None])
     assert not overlaps[~same].any()

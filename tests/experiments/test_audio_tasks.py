@@ -1,4 +1,4 @@
-"""The tasks "abx", "boundaries" and "codes" of audio: their scores, and what they cannot take."""
+"""Tests of the audio tasks "abx", "boundaries" and "codes": scores and errors."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ from experiments.kinds.audio.tasks import abx_scores, abx_task, boundaries_of, b
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
 
-#: Of a run, of which these tasks ask nothing but features.
+#: A context without a run, because these tasks only need features.
 NOTHING: Any = ProbeContext(*[None] * 7)  # pyright: ignore[reportArgumentType]
 
 
@@ -74,7 +74,7 @@ def test_one_speaker_has_no_abx_across(data, tmp_path, capsys):
     features = {name: np.ones((300, 2), np.float32) for name in question.parts[0].names}
     (score,) = question.answer(NOTHING, FeatureSet("c", Frames(features, 160)))
     assert score.method == "within speaker"
-    assert abs(score.value - 0.5) < 0.05  # ties, but for the rounding of path lengths
+    assert abs(score.value - 0.5) < 0.05  # ties, up to rounding of path lengths
 
 
 def test_tokens_too_short_for_these_features_leave_no_score(capsys):
@@ -120,7 +120,7 @@ def config():
 
 
 def test_tasks_join_the_scores_of_a_run(config, data, tmp_path):
-    """Codes, which are bits a second of all test utterances, are of z alone."""
+    """Bitrates of codes, over all test utterances, only exist for z."""
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     config.probe.tasks += ("units", "verification", "phones")
     config.probe.features += ("layers", "mfcc context")
@@ -186,7 +186,7 @@ def test_codes_need_quantized_latents_and_z(config, change, match):
 
 
 def test_a_folder_of_features_is_judged_by_an_item_file(tmp_path, capsys):
-    """Two speakers who say a and b alike, but for one token of the second one, which is a b."""
+    """Two speakers say a and b alike, except for one b of the second speaker."""
     told = {"a": [1.0, 0.0], "b": [0.0, 1.0]}
     said = [("one", "s1", "aabb"), ("two", "s2", "aabb")]
     lines = ["#file onset offset #phone prev-phone next-phone speaker"]
@@ -234,7 +234,7 @@ def test_features_of_one_name_or_not_finite_are_refused(tmp_path):
 
 
 def boundary_labels(names):
-    """Phones of 50 to 120 ms, none after itself: what is heard is of no matter here."""
+    """Random phones of 50 to 120 ms, none after itself; the sound is irrelevant."""
     rng, labels = np.random.default_rng(0), {}
     for name in names:
         phones = np.cumsum(rng.integers(1, 4, 60)) % 4

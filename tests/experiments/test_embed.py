@@ -1,4 +1,4 @@
-"""Features of files, in every form, and of arrays: what the model gives on each by itself."""
+"""Features of files and arrays in every form equal the model's output on each alone."""
 
 import dataclasses
 import json
@@ -95,7 +95,7 @@ def test_samples_that_are_no_whole_frame_fit_the_batch(tmp_path, small_chunks):
 
 @pytest.mark.parametrize("stride", [1, 5, 160, 800, 5000, 10**6])
 def test_batches_of_any_frame_distance(stride):
-    """Each recording fits its batch and fills most of it; those of one frame, too."""
+    """Each recording fits its batch and fills most of it, also with a single frame."""
     samples = [1, 2000, 30_000, 400_000, 480_000, 2_000_000]
     groups, long = models.group_signals(samples, stride)
     assert sorted([*long, *(index for _, own in groups for index in own)]) == [*range(6)]
@@ -228,7 +228,7 @@ def test_a_folder_of_nothing_leaves_no_file(tmp_path):
 
 
 def test_images_get_their_grids(tmp_path, monkeypatch):
-    """Of files, whatever is bad among them, and of arrays."""
+    """Files and arrays are embedded; bad files are skipped."""
     monkeypatch.setattr(images_embed, "BATCH_IMAGES", 2)
     config = image_fashion_mnist.get_config()
     config.model.update(width=8, context_width=8, context_layers=1)
@@ -308,7 +308,7 @@ def test_a_model_that_does_not_say_what_it_takes_is_one_sentence(given, missing)
 
 @pytest.mark.parametrize("recorded", [3, {"data": 3}, {"data": {"size": 10**12}}, {}])
 def test_a_model_of_images_with_another_config_is_one_sentence(recorded):
-    """{}: all defaults, whose patches are not those of the model."""
+    """{} has all defaults, whose patches differ from the model's."""
     given = {"kind": "image", "shape": [3, 3, 8, 8, 1]}
     pretrained = audio_model()._replace(input=given, about={"config": recorded})
     with pytest.raises(UserError):
@@ -343,7 +343,7 @@ ALL = tuple(f"z{number}" for number in range(1, 6)), ("c1", "c2")
     [(None, ("forward",), 50 * 160, "abcd"), (0.05, ("forward", "backward"), 480_000, "d")],
 )
 def test_sound(tmp_path, monkeypatch, rms, directions, chunk, names):
-    """Of several formats and rates, to the last frame, whole or in chunks."""
+    """Several formats and rates match to the last frame, whole or in chunks."""
     monkeypatch.setattr(features, "CHUNK_SAMPLES", chunk)
     pretrained = audio_model("same", rms, models.GRU(6, 2), directions=directions)
     rng, files = np.random.default_rng(1), [

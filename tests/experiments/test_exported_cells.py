@@ -87,7 +87,7 @@ def test_exported_cells_are_those_of_their_own_training_and_are_judged(tmp_path,
 @pytest.mark.parametrize(("call", "words"), [
     (lambda: train.take_part([], "4/3"), r"--part is not i/n .*got 4/3"),
     (lambda: train.take_part([], "x"), r"--part is not i/n"),
-    (lambda: judge.judge("/no/where", (), "cpu"), "/no/where holds no reproduction"),
+    (lambda: judge.judge("/no/where", (), "cpu"), "/no/where does not contain"),
 ])  # fmt: skip
 def test_mistakes_about_cells(call, words):
     with pytest.raises(UserError, match=words):

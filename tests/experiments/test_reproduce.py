@@ -1,4 +1,4 @@
-"""The command that makes the paper's tables again: what it runs, refuses and records."""
+"""Tests of `cpc reproduce`: its cells, errors and records."""
 
 import functools
 import json
@@ -65,7 +65,7 @@ def test_a_cell_is_the_first_but_for_its_row():
 
 @pytest.mark.parametrize("scale", ["small", "medium"])
 def test_tables_of_sound_are_trained_by_a_recipe_that_learns(scale):
-    """Every row is audio_voices_paper except for what the row is about, and for its probes."""
+    """Each row is audio_voices_paper except for the varied keys and the probes."""
     recipe = flatten(audio_voices_paper.get_config())
     assert (recipe["num_steps"], recipe["loss.cosine"]) == (5500, True)
     for name, own in cells_.TABLE_2.items():
@@ -183,7 +183,7 @@ def test_runs_that_nobody_asked_for_are_not_counted(tmp_path):
     assert recorded["reproduction"]["parts"] == ["table 2", "figure 3"]
     assert "Runs of audio (voices_paper): 4" in recorded["reproduction"]["size"]
     assert "shared by 4 cells at a time" in recorded["reproduction"]["hardware"]
-    # Probes may change, as those of a run may, and as when untrained z was added to all cells.
+    # Probes may change, as in a run, for example to add untrained z to all cells.
     (cell,) = planned("mixed")
     former = cell._replace(settings={**cell.settings, "probe.features": ("c", "mfcc")})
     record(tmp_path / "b", plan(), [former])

@@ -1,4 +1,4 @@
-"""Claims against cells: the verdicts, the statistics on frames, and the page of a folder."""
+"""Tests of a reproduction's verdicts, statistics and page."""
 
 import itertools
 import json
@@ -91,7 +91,7 @@ def frame_of(cells):
 
 
 def paper_like(half=0.005, shift=0.0, seeds=3, **changed):
-    """Scores of cells with the paper's own accuracies, except those that are changed."""
+    """Scores of cells with the paper's own accuracies, except for the given changes."""
     of_steps = {f"steps-{k}": a for k, a in TABLE_2_STEPS.items() if k != 12}
     percents = dict(zip(NEGATIVE_CELLS, TABLE_2_NEGATIVES.values(), strict=True))
     percents = {**percents, **of_steps, **changed}
@@ -127,7 +127,7 @@ def test_the_papers_own_numbers_bear_out_all_its_claims():
 def test_orders_that_do_not_hold_or_cannot_be_told():
     found = verdicts(paper_like(**{"mixed-excl": 70.0}))
     assert found[OWN] == REFUTED
-    assert found[SAME] == REFUTED  # 70.0 is above the same speaker's 64.6, too
+    assert found[SAME] == REFUTED  # 70.0 also exceeds 64.6 of the same speaker
     wide = paper_like(half=0.02)
     assert verdicts(wide)[SAME] == UNTOLD  # 64.6 and 65.5, each +- 2
     assert verdicts(wide)[EQUAL] == UNTOLD  # too wide to be called equal
@@ -146,14 +146,14 @@ def test_orders_that_do_not_hold_or_cannot_be_told():
 
 
 def answers(right, seed=0):
-    """A score of one answer an item, each right or wrong."""
+    """A score with one binary outcome per item."""
     low, high = bootstrap_interval(right, np.ones(len(right), int))
     score = probe("c", float(right.mean()), 0.0)._replace(low=low, high=high, seed=seed)
     return score._replace(outcomes=Outcomes(right, items="test"))
 
 
 def pair(wins, level=600, count=1000):
-    """Rows that are right on the first items; the one on so many more than the other, by seed."""
+    """Two rows that are right on the first items, one of them on more items, by seed."""
     number, wins = np.arange(count), [*enumerate(wins)]
     return (
         score_frame([answers(number < level + n, seed) for seed, n in wins]),
@@ -365,7 +365,7 @@ def test_offsets_fall_rise_waver_or_are_flat():
     assert value == pytest.approx(82.5)
     half = 12.7062 * np.std([0.775, 0.875], ddof=1) / 2**0.5  # Student's, one degree of freedom
     assert value - low == pytest.approx(100 * half, rel=1e-5)
-    assert high == 100.0  # an accuracy is no more
+    assert high == 100.0  # accuracies are at most 100 %
     found = offsets_of(falling, 0.01 * np.arange(20))  # one rises, where the mean falls
     assert (found.tau, found.verdict, found.p_value) == (-1.0, UNTOLD, 1.0)
 
@@ -418,7 +418,7 @@ def test_table_4_is_of_the_five_best_and_table_3_of_the_best():
     third, fourth = read_results(reproduction_of(scores, parts=["table 3", "table 4"]))
     measured = {name: fourth.rows.value[name] for name in ("CPC", "random initialization")}
     assert measured == {"CPC": 75.0, "random initialization": 50.0}
-    assert fourth.rows.seeds["CPC, c"] == 0  # few classes have no five best
+    assert fourth.rows.seeds["CPC, c"] == 0  # too few classes for the five best
     assert third.rows.value["CPC"] == 40.0
     assert {*fourth.verdicts.values()} == {HELD}
 
@@ -477,7 +477,7 @@ def test_what_is_open_is_compared_with_its_own_base():
     assert [[*row.values()][2:] for row in lines(image)] == [
         ["gru", "70.0 (69.0 to 71.0)", "−10.0 (−11.4 to −8.6)"]
     ]
-    # Choices that were not varied have no columns of numbers.
+    # Choices without a varying run lack number columns.
     alone = frame_of({"mixed": scores["mixed"]})
     (audio,) = page.open_section(reproduction_of(alone, open=choices[:1])).tables
     assert [*audio.frame] == ["open", "here", "varied as"]
@@ -526,7 +526,7 @@ def learned_of(gain, seeds=3, last=POINTS):
     (0.3, HELD, REFUTED), (0.0, UNTOLD, HELD), (-0.3, REFUTED, HARMS), (0.09, HELD, UNTOLD),
 ])  # fmt: skip
 def test_claims_on_agents(gain, seen, visible):
-    """Helps is higher by an interval above 0, does not matter by one that lies within 0.1."""
+    """Helps is higher by an interval above 0, does not matter by one within 0.1."""
     found = learned_of(gain)
     assert [one.verdict for one in found] == [seen, visible, visible]
     one = found[0]
@@ -538,7 +538,7 @@ def test_claims_on_agents(gain, seen, visible):
     assert [row["verdict"] for row in lines(section.tables[0])] == [seen, visible, visible]
     if gain == 0.3:
         assert lines(section.tables[0])[0]["with − without"] == "+0.30 (+0.24 to +0.37)"
-        # Of one seed, or of a training that goes on.
+        # With one seed, or with unfinished training.
         assert [(one.verdict, one.seeds) for one in learned_of(gain, seeds=1)] == [
             (ONE_SEED, 1)
         ] * 3
@@ -628,7 +628,7 @@ def test_the_whole_page(tmp_path):
     text = first.decode()
     assert not any(tag in text for tag in ("<i>", "<u>", "<b>&", "\"'ana"))
     assert "<script" not in text
-    assert 'src="' not in text.replace('src="data:', "")  # it needs nothing beside itself
+    assert 'src="' not in text.replace('src="data:', "")  # the page is self-contained
     found = json.loads((whole / "reproduction.json").read_text())["sections"]
     found = {section["title"]: section for section in found}
     rows = {title: {row["row"]: row for row in section["tables"][0]["rows"]}
@@ -664,10 +664,10 @@ def test_the_whole_page(tmp_path):
 
 
 def test_what_is_absent_failed_or_damaged_is_said_once(tmp_path):
-    with pytest.raises(UserError, match="holds no reproduction"):
+    with pytest.raises(UserError, match="not contain a reproduction"):
         write_reproduction(tmp_path)
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
-    with pytest.raises(UserError, match="holds no reproduction"):
+    with pytest.raises(UserError, match="not contain a reproduction"):
         write_reproduction(tmp_path)
     write_plan(tmp_path, ["mixed", "steps-20", "image"])
     write_reproduction(tmp_path)

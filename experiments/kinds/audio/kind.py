@@ -69,7 +69,7 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
     if longest < config.data.window_samples and number <= furthest:
         raise UserError(
             f"the longest of {len(recordings):,} recordings has {longest:,} samples "
-            f"({longest / SAMPLE_RATE_HZ:.2f} s) and {number} latents, too few for an offset of "
+            f"({longest / SAMPLE_RATE_HZ:.2f} s) and {number} latents, not enough for an offset of "
             f"{furthest}: lower {key}, or use longer recordings"
         )
     return make_packed_batches(

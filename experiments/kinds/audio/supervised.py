@@ -138,7 +138,7 @@ def accuracy_on(
     expected = np.concatenate(labels_of_frames(recordings, labels, encoder.stride))
     if not (expected >= 0).any():
         raise UserError(
-            f"early stopping has no labels in its held-out utterances (got {len(recordings)}): "
+            f"the held-out utterances lack labels for early stopping (got {len(recordings)}): "
             "label more, or remove supervised from probe.features"
         )
 
