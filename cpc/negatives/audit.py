@@ -61,7 +61,7 @@ WORDS = {
     "effective_classes": ("classes", "exp of the entropy"),
     "most_probable": ("of draws", "are of the most probable class"),
     "impossible_draws": ("draws", "of classes with q = 0"),
-    "chi_square": ("per degree", "of freedom: about 1 if the draws follow q"),
+    "chi_square": ("a degree", "of freedom: about 1 if the draws follow q"),
     "queue_size": ("latents", "fit into the queue"),
     "queue_filled": ("of slots", "hold a latent"),
     "age_min": ("steps", "since the newest latent was added"),
@@ -180,11 +180,11 @@ def audit_rule(
     rng = jax.random.key(0) if rng is None else rng
     tally = _make_tally(rule, choose)
     blocks = []
-    for i, batch in enumerate(_flatten_batches(positions, labels, utterances)):
+    for i, batch in enumerate(_batches(positions, labels, utterances)):
         n = len(batch[0].time)
         for k in offsets:
             key = jax.random.fold_in(jax.random.fold_in(rng, i), k)
-            for j, (rows, real) in enumerate(_split_blocks(key, n, num_anchors)):
+            for j, (rows, real) in enumerate(_blocks(key, n, num_anchors)):
                 drawing, scoring = jax.random.split(jax.random.fold_in(key, j))
                 score = None
                 if scores is not None:
@@ -200,10 +200,10 @@ def audit_rule(
             f"no sequence has a latent {min(offsets)} steps after another: use longer windows "
             "(data.window_samples or data.window_steps)"
         )
-    return _make_rule_rows(sums, choose is not None, labels is not None)
+    return _rule_rows(sums, choose is not None, labels is not None)
 
 
-def _flatten_batches(positions, labels, utterances):
+def _batches(positions, labels, utterances):
     """Return flattened positions, labels and utterances of each batch."""
     if isinstance(positions, AnyPosition):
         positions, labels, utterances = [positions], [labels], [utterances]
@@ -222,15 +222,15 @@ def _flatten_batches(positions, labels, utterances):
     for batch, label, utterance in zip(
         positions, labels or nothing, utterances or nothing, strict=True
     ):
-        flat = _flatten(batch)
+        flat = _flat(batch)
         unknown = np.full(len(flat.time), -1, np.int32)
-        label = unknown if label is None else _broadcast_to("labels", label, batch)
-        own = flat.sequence if utterance is None else _broadcast_to("utterances", utterance, batch)
+        label = unknown if label is None else _like("labels", label, batch)
+        own = flat.sequence if utterance is None else _like("utterances", utterance, batch)
         batches.append((flat, label, own))
     return batches
 
 
-def _split_blocks(key, n, num_anchors):
+def _blocks(key, n, num_anchors):
     """Yield blocks of anchor rows of equal length, with a mask for padding in the last."""
     anchors = np.arange(n)
     if n > num_anchors:
@@ -241,7 +241,7 @@ def _split_blocks(key, n, num_anchors):
         yield np.pad(rows, (0, size - len(rows))), np.arange(size) < len(rows)
 
 
-def _flatten(positions: AnyPosition) -> AnyPosition:
+def _flat(positions: AnyPosition) -> AnyPosition:
     columns = np.broadcast_arrays(*(np.asarray(p) for p in positions))
     flat = positions._make(column.reshape(-1).astype(np.int32) for column in columns)
     where = np.stack([flat.sequence, flat.time, flat.lane])
@@ -253,7 +253,7 @@ def _flatten(positions: AnyPosition) -> AnyPosition:
     return flat
 
 
-def _broadcast_to(name, values, positions):
+def _like(name, values, positions):
     shape = np.broadcast_shapes(*(np.shape(p) for p in positions))
     try:
         return np.broadcast_to(np.asarray(values), shape).reshape(-1).astype(np.int32)
@@ -275,7 +275,7 @@ def _make_tally(rule, choose):
         target = jnp.argmax(positive, -1)
         real = real & positive.any(-1)
         allowed = jnp.broadcast_to(rule(anchor, candidate, k), positive.shape) & real[:, None]
-        weights, used = _count_uses(choose, rng, scores, target, allowed)
+        weights, used = _use(choose, rng, scores, target, allowed)
         weights = jnp.where(real[:, None], jnp.maximum(weights, 0.0), 0.0)
         used = jnp.where(real, used, 0)
 
@@ -311,7 +311,7 @@ def _make_tally(rule, choose):
     return tally
 
 
-def _count_uses(choose, rng, scores, target, allowed):
+def _use(choose, rng, scores, target, allowed):
     """Return the weight of each candidate (m, n) and the number of negatives (m,)."""
     if choose is None:
         return allowed.astype(jnp.float32), allowed.sum(-1)
@@ -324,32 +324,32 @@ def _count_uses(choose, rng, scores, target, allowed):
     return jax.grad(total, has_aux=True)(scores)
 
 
-def _make_rule_rows(sums, chosen, labelled):
+def _rule_rows(sums, chosen, labelled):
     anchors, weight = sums["anchors"], sums["weight"]
     counted = anchors - sums["without"]  # anchors in the loss
     predicted = {"accidental_hits_predicted": sums["expected_hits"] / anchors} if chosen else {}
     false = {
-        "false_negatives": _divide(sums["same_label"], sums["known"]),
-        "false_negatives_predicted": _divide(sums["same_pairs"], sums["known_pairs"]),
-        "anchors_with_false_negatives": _divide(sums["with_same"], sums["labelled"]),
+        "false_negatives": _fraction(sums["same_label"], sums["known"]),
+        "false_negatives_predicted": _fraction(sums["same_pairs"], sums["known_pairs"]),
+        "anchors_with_false_negatives": _fraction(sums["with_same"], sums["labelled"]),
     }
     return make_rows(
         anchors=int(anchors),
         anchors_without_negative=sums["without"] / anchors,
         negatives_min=int(sums["fewest"]) if counted else None,
-        negatives_mean=_divide(sums["used"], counted),
-        log_n=_divide(sums["log_n"], counted),
+        negatives_mean=_fraction(sums["used"], counted),
+        log_n=_fraction(sums["log_n"], counted),
         accidental_hits=sums["hits"] / anchors,
         **predicted,
         **(false if labelled else {}),
-        same_utterance=_divide(sums["same_utterance"], weight),
-        effective_negatives=_divide(sums["effective"], counted),
-        weight_entropy=_divide(sums["entropy"], counted),
-        duplicates=_divide(sums["repeats"], sums["used"]),
+        same_utterance=_fraction(sums["same_utterance"], weight),
+        effective_negatives=_fraction(sums["effective"], counted),
+        weight_entropy=_fraction(sums["entropy"], counted),
+        duplicates=_fraction(sums["repeats"], sums["used"]),
     )
 
 
-def _divide(part, whole):
+def _fraction(part, whole):
     return part / whole if whole else None
 
 
@@ -425,7 +425,7 @@ def audit_sampler(
         ids = np.asarray(draw(key))
         _check_ids("drawn ids", ids, q)
         counts += np.bincount(ids.ravel(), minlength=len(q))
-        rounds.append(_summarize_round(ids, q, targets, labels))
+        rounds.append(_one_round(ids, q, targets, labels))
     num, hits, false, effective, entropy, repeats = map(float, np.mean(rounds, 0))
     false_negatives = {}
     if labels is not None:
@@ -451,7 +451,7 @@ def audit_sampler(
     )
 
 
-def _summarize_round(ids, q, targets, labels):
+def _one_round(ids, q, targets, labels):
     """Return means over anchors in the order that `audit_sampler` unpacks them."""
     hit = np.asarray(accidental_hits(targets, ids))
     same = np.zeros(1, bool)

@@ -258,7 +258,7 @@ def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int3
     Array([[1, 1, 1],
            [1, 1, 1]], dtype=int32)
     """
-    high, low = _draw_words(rng, shape)
+    high, low = _two_words(rng, shape)
     num_columns = len(table.threshold)
     carry = _high_product(low, num_columns)
     fraction = high * jnp.uint32(num_columns) + carry
@@ -270,7 +270,7 @@ def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int3
     return jnp.where(fraction < bits, column, jnp.asarray(table.alias)[column]).astype(jnp.int32)
 
 
-def _draw_words(rng, shape) -> Any:
+def _two_words(rng, shape) -> Any:
     """Return two arrays of 32-bit words: both halves of a Threefry block."""
     if "threefry" not in str(jax.random.key_impl(rng)):
         return jax.random.bits(rng, (2, *shape), jnp.uint32)

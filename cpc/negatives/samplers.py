@@ -189,12 +189,12 @@ def hardest(num: int) -> NegativeSampler:
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("hardest", num, negatives)
-        return _select_hardest(negatives, where, num)
+        return _hardest(negatives, where, num)
 
     return choose
 
 
-def _select_hardest(negatives, where, num):
+def _hardest(negatives, where, num):
     """Return the highest scores in descending order and a mask of the allowed ones."""
     scores = jnp.where(where, negatives, -jnp.inf)
     _, ids = jax.lax.top_k(jax.lax.stop_gradient(scores), num)
@@ -226,15 +226,15 @@ def semi_hard(margin: float | int) -> NegativeSampler:
         check_enough("semi_hard", 1, negatives)
         below = where & (negatives < positive[:, None])
         band = below & (negatives > positive[:, None] - margin)
-        nearest = _mask_first_highest(jnp.where(below, negatives, -jnp.inf)) & below
-        easiest = _mask_first_highest(jnp.where(where, -negatives, -jnp.inf)) & where
+        nearest = _first_highest(jnp.where(below, negatives, -jnp.inf)) & below
+        easiest = _first_highest(jnp.where(where, -negatives, -jnp.inf)) & where
         fallback = jnp.where(below.any(-1, keepdims=True), nearest, easiest)
         return negatives, jnp.where(band.any(-1, keepdims=True), band, fallback)
 
     return choose
 
 
-def _mask_first_highest(scores):
+def _first_highest(scores):
     """Return a mask of the first maximum in each row."""
     return jnp.arange(scores.shape[-1]) == jnp.argmax(scores, -1, keepdims=True)
 
@@ -317,8 +317,8 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("mixed", num_hardest, negatives)
-        scores, exists = _select_hardest(negatives, where, num_hardest)
-        one, other, fraction = _draw_pairs(rng, exists.sum(-1, dtype=jnp.int32), num_mixed)
+        scores, exists = _hardest(negatives, where, num_hardest)
+        one, other, fraction = _pairs(rng, exists.sum(-1, dtype=jnp.int32), num_mixed)
         scores = scores.astype(jnp.float32)
         mixtures = fraction * jnp.take_along_axis(scores, one, -1)
         mixtures += (1 - fraction) * jnp.take_along_axis(scores, other, -1)
@@ -347,7 +347,7 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
     m, s, _ = keys.shape
     if s == 0:
         raise UserError("mix_keys got no keys: pass at least one per anchor")
-    one, other, fraction = _draw_pairs(rng, jnp.full((m,), s, jnp.int32), num_mixed)
+    one, other, fraction = _pairs(rng, jnp.full((m,), s, jnp.int32), num_mixed)
     wide = keys.astype(jnp.float32)
     y = fraction[..., None] * jnp.take_along_axis(wide, one[..., None], 1)
     y += (1 - fraction)[..., None] * jnp.take_along_axis(wide, other[..., None], 1)
@@ -355,7 +355,7 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
     return (y * jax.lax.rsqrt(squared)).astype(keys.dtype)
 
 
-def _draw_pairs(
+def _pairs(
     rng: Array, num_keys: Int[Array, " m"], num: int
 ) -> tuple[Int[Array, "m c"], Int[Array, "m c"], Float[Array, "m c"]]:
     """Return uniform pairs i != j below each row's number of keys, and the share of i."""
@@ -430,7 +430,7 @@ def propose(
     if logits.shape[-1] == 0:
         raise UserError("logits have no classes: pass logits of at least one class")
     if mode == "fixed":
-        logits = _reject_gradient(logits)
+        logits = _fixed(logits)
     elif mode == "stopped":
         logits = jax.lax.stop_gradient(logits)
     if where is not None:
@@ -447,12 +447,12 @@ def propose(
 
 
 @jax.custom_jvp
-def _reject_gradient(logits):
+def _fixed(logits):
     return logits
 
 
-@_reject_gradient.defjvp
-def _raise_on_tangent(primals, tangents):
+@_fixed.defjvp
+def _differentiated(primals, tangents):
     raise UserError(
         'the logits of a "fixed" proposal depend on trained parameters: compute them from '
         'constants, or choose "stopped"'

@@ -73,9 +73,9 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
         has_shards = num_shards % num_devices == 0 and len(keys) == num_keys
         if num_devices == 1 or has_shards or plan.choose is not None:  # no keys need to be moved
             return sharded_losses(queries, keys, anchors, candidates, rng, plan)
-        use_ring = plan.can_tile and takes_ring(len(plan.offsets), *keys.shape)
-        compute_losses = ring_losses if use_ring else gathered_losses
-        return compute_losses(queries, keys, anchors, candidates, plan, mesh, axis)
+        travels = plan.can_tile and takes_ring(len(plan.offsets), *keys.shape)
+        across = ring_losses if travels else gathered_losses
+        return across(queries, keys, anchors, candidates, plan, mesh, axis)
 
     return reducer
 
@@ -113,7 +113,7 @@ def gathered_losses(
     check_divides(queries.shape[1], mesh.shape[axis])
     rows, shards = jax.P(None, axis), jax.P(axis)
 
-    def local_losses(queries, keys, anchors, candidates):
+    def of_device(queries, keys, anchors, candidates):
         keys, candidates = jax.tree.map(
             lambda x: join_keys(jax.lax.all_gather(x[0], axis), anchors.exists.size),
             (keys, candidates),
@@ -125,15 +125,15 @@ def gathered_losses(
         losses, scores, received = result
         return losses[None], scores, received[None]
 
-    map_losses: Any = jax.shard_map(
-        local_losses,
+    of_devices: Any = jax.shard_map(
+        of_device,
         mesh=mesh,
         in_specs=(rows, shards, shards, shards),
         out_specs=(shards, rows, shards),
         check_vma=False,  # a loss or rule may start a loop with device-invariant values
     )
     shared = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
-    losses, scores, received = map_losses(queries, shared[0], anchors, shared[1])
+    losses, scores, received = of_devices(queries, shared[0], anchors, shared[1])
     return jnp.sum(losses, 0), scores, jnp.sum(received, 0)
 
 
@@ -219,7 +219,7 @@ def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
     rows, shards = jax.P(None, axis), jax.P(axis)
     block = plan.block
 
-    def local_losses(queries, keys, anchors, candidates):
+    def of_device(queries, keys, anchors, candidates):
         tasks, join = _cut_tasks(queries, anchors, plan.offsets, block)
         held: Any = jax.tree.map(lambda x: x[0], (keys, candidates))
         length = queries.shape[2]
@@ -249,7 +249,7 @@ def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
         return *jax.tree.map(join, (scores, (seen.highest, seen.total, size))), received[None]
 
     specs = (rows, shards, shards, shards), (rows, rows, shards)
-    scores, kept, received = _split(local_losses, mesh, *specs)(queries, keys, anchors, candidates)
+    scores, kept, received = _split(of_device, mesh, *specs)(queries, keys, anchors, candidates)
     result = scores.loss.sum((1, 2)), scores, jnp.sum(received, 0)
     return result, (queries, keys, anchors, candidates, *kept)
 
@@ -258,7 +258,7 @@ def _backward(plan, mesh, axis, kept, cotangents):
     rows, shards = jax.P(None, axis), jax.P(axis)
     rule, block = plan.rule, plan.block
 
-    def local_gradients(queries, keys, anchors, candidates, highest, total, size, g):
+    def of_device(queries, keys, anchors, candidates, highest, total, size, g):
         tasks, join = _cut_tasks(queries, anchors, plan.offsets, block)
         size = g[:, None, None] * size
         kept = [_cut_rows(x.reshape(len(g), -1), block) for x in (highest, total, size)]
@@ -288,7 +288,7 @@ def _backward(plan, mesh, axis, kept, cotangents):
         return join(dqueries).astype(queries.dtype), home[None].astype(keys.dtype)
 
     specs = (rows, shards, shards, shards, rows, rows, rows, jax.P()), (rows, shards)
-    return *_split(local_gradients, mesh, *specs)(*kept, cotangents[0]), None, None
+    return *_split(of_device, mesh, *specs)(*kept, cotangents[0]), None, None
 
 
 _ring.defvjp(_forward, _backward)

@@ -43,9 +43,9 @@ def auto_reset(environment: Environment) -> Environment:
     """
 
     def step(key, state, action):
-        step_key, reset_key = jax.random.split(key)
-        state, outcome = environment.step(step_key, state, action)
-        begun = environment.reset(reset_key)
+        of_step, of_reset = jax.random.split(key)
+        state, outcome = environment.step(of_step, state, action)
+        begun = environment.reset(of_reset)
         state, observation = jax.tree.map(
             lambda new, old: jnp.where(outcome.is_last, new, old),
             begun,
@@ -80,10 +80,10 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
         return jax.vmap(auto_reset(environment).step)(jax.random.split(key, num), states, actions)
 
     def step_few(key, states, actions):
-        step_key, reset_key = jax.random.split(key)
-        keys = jax.random.split(step_key, num)
+        of_step, of_reset = jax.random.split(key)
+        keys = jax.random.split(of_step, num)
         states, outcome = jax.vmap(environment.step)(keys, states, actions)
-        begun = reset(jax.random.split(reset_key, few))
+        begun = reset(jax.random.split(of_reset, few))
         turn = (jnp.cumsum(outcome.is_last) - 1) % few
 
         def begin_again(new, old):
@@ -142,16 +142,16 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
     Environment i takes i * stagger // num random steps. Without this, episodes of equal length
     would always start and end together, and all observations of a step would have the same age.
     """
-    reset_key, steps_key = jax.random.split(rng)
-    states, observation = environment.reset(reset_key)
+    of_reset, of_steps = jax.random.split(rng)
+    states, observation = environment.reset(of_reset)
     wanted = jnp.arange(num) * stagger // num
 
     def step(carry, now):
         states, observation, is_first = carry
         i, key = now
-        action_key, step_key = jax.random.split(key)
-        action = jax.random.randint(action_key, (num,), 0, environment.num_actions, jnp.int32)
-        after, outcome = environment.step(step_key, states, action)
+        of_action, of_step = jax.random.split(key)
+        action = jax.random.randint(of_action, (num,), 0, environment.num_actions, jnp.int32)
+        after, outcome = environment.step(of_step, states, action)
         moves = i < wanted
         pick = lambda new, old: jnp.where(  # noqa: E731
             moves.reshape(-1, *(1,) * (old.ndim - 1)), new, old
@@ -160,7 +160,7 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
         return jax.tree.map(pick, found, (states, observation, is_first)), None
 
     start = states, observation, jnp.ones(num, bool)
-    steps = jnp.arange(stagger), jax.random.split(steps_key, stagger)
+    steps = jnp.arange(stagger), jax.random.split(of_steps, stagger)
     (states, observation, _), _ = lax.scan(step, start, steps)
     zeros = jnp.zeros(num, jnp.float32)
     is_first = jnp.ones(num, bool)  # for the agent, all episodes start here
@@ -177,13 +177,13 @@ def roll_out(
     """
 
     def step(worlds: Worlds, key: Array) -> tuple[Worlds, Any]:
-        action_key, step_key = jax.random.split(key)
+        of_action, of_step = jax.random.split(key)
         logits, value, memory = act(
             worlds.observation[None], worlds.previous[None], worlds.is_first[None], worlds.memory
         )
         log_probs = jax.nn.log_softmax(logits[0].astype(jnp.float32))
-        action = jax.random.categorical(action_key, log_probs).astype(jnp.int32)
-        states, outcome = environment.step(step_key, worlds.states, action)
+        action = jax.random.categorical(of_action, log_probs).astype(jnp.int32)
+        states, outcome = environment.step(of_step, worlds.states, action)
         total, length = worlds.episode_return + outcome.reward, worlds.episode_length + 1
         done = Rollout(
             worlds.observation,
