@@ -111,5 +111,5 @@ def test_invalid_pushes_are_rejected():
     keys, positions, _ = batch(3, 0)
     with pytest.raises(UserError, match="keys of width 2 do not fit a queue of width 4"):
         push(make_queue(3, 4), keys, positions, 0)
-    with pytest.raises(UserError, match=r"give \(3,\)"):
+    with pytest.raises(UserError, match=r"\(3,\)"):
         push(make_queue(3, 2), keys, positions._replace(lane=jnp.zeros((1, 1), jnp.int32)), 0)
