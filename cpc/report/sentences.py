@@ -278,8 +278,8 @@ def gain_sentences(found: Sequence[Headline]) -> list[str]:
     """Return a sentence with the gain of training for each task; [] if unknown."""
     tasks: dict[tuple[str, str], list[str]] = {}
     for ours, gain in gains(found):
-        metric = "" if ours.metric == "accuracy" else f" {ours.metric}"
-        key = f"{ours.task.replace('_', ' ')}{metric}", ours.metric
+        task, metric = ours.task.replace("_", " "), ours.metric.removeprefix("accuracy")
+        key = (metric if metric.startswith(task) else f"{task} {metric}".strip()), ours.metric
         tasks.setdefault(key, []).append(signed(gain.value, ours.metric))
     said = {key: f"{key[0]} {' and '.join(each)}" for key, each in tasks.items()}
     points = [text for (_, metric), text in said.items() if in_percent(metric)]

@@ -463,7 +463,7 @@ def test_summary_starts_with_gains_and_names_losses(tmp_path):
     ]  # fmt: skip
     run = add_run(tmp_path, *scores)
     first, *others = summary(run, AUDIO)
-    assert first == "CPC over untrained: phones +4.8 and +5.0 points, nats nats +1.50 nats."
+    assert first == "CPC over untrained: phones +4.8 and +5.0 points, nats +1.50 nats."
     (lost,) = [one for one in others if "hidden" in one]
     assert all(word in lost for word in ("MFCC", "78.8 % to 74.5 %"))
     lines = closing_lines(tmp_path, AUDIO)
