@@ -213,7 +213,7 @@ def test_a_folder_of_features_is_judged_by_an_item_file(tmp_path, capsys):
     assert found == {"within, in context": 0, "within, any context": 0}
     assert "across, in context" in capsys.readouterr().out
     (tmp_path / "times.json").write_text(json.dumps({"frame_seconds": 0.005}))
-    with pytest.raises(UserError, match="outside"):
+    with pytest.raises(UserError, match="40 features of 5 ms"):
         abx.run(str(tmp_path), str(tmp_path / "toy.item"))
     with pytest.raises(UserError, match="--features and --items are required"):
         abx.run(None, None)
