@@ -49,7 +49,7 @@ def fit_units(frames: Float[np.ndarray, "n d"], num_units: int, seed: int = 0) -
 
 
 def unit_posteriors(frames: Float[np.ndarray, "n d"], units: Units) -> Float[np.ndarray, "n k"]:
-    """Return the probability of each unit: the softmax of -|x - center|^2 / temperature.
+    """Return the probability of each unit: the softmax of `-|x - center|^2 / temperature`.
 
     This is the posterior under equal Gaussians at the centers with half the temperature as variance
     per dimension. The most probable unit is the one with the nearest center.
