@@ -4,7 +4,7 @@ from configs import defaults
 from configs.defaults import MAX_LAYERS, MAX_OFFSETS, MAX_STEPS, MAX_WIDTH
 from configs.keys import Key, make_config, with_defaults
 
-#: Values of `data.source` that are no synthetic sound, but recordings with names.
+#: Values of `data.source` that name recordings, as opposed to synthetic sound.
 RECORDED = ("voices", "folder", "librispeech_tfds")
 
 KEYS = {

@@ -3,8 +3,9 @@
 cpc train --config audio_voices_bidirectional --workdir runs/both
 
 The paper trains on some 8,000 hours of many languages (from memory) and evaluates recognition in
-others; it has no results on these recordings. Network and data differ: this is `every_offset` with
-a second context over the same latents in reverse. For a first look, see docs/results/family.md.
+others; it has no results on these recordings. Network and data differ: these are the settings of
+`every_offset` in audio_voices.py, with a second context over the same latents in reverse. For a
+first look, see docs/results/family.md.
 """
 
 from configs import audio_voices
