@@ -100,6 +100,36 @@ def test_errors_equal_zerospeech(tmp_path, which, how):
     assert average(cells, errors) == pytest.approx(CASES[which][0][how], abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("lose_last_frame", "errors"),
+    [
+        (False, (17.091397, 17.275213, 17.254118, 16.597411)),
+        (True, (16.851675, 17.896267, 18.489600, 18.347824)),  # FASTABX_WITH_LIBRILIGHT_BUG=1
+    ],
+)
+def test_errors_equal_fastabx(tmp_path, lose_last_frame, errors):
+    """Values in % of zerospeech_abx of fastabx 0.9.0 without subsampling.
+
+    Within and across speakers, each in the same context and in any.
+    """
+    items, features = read_case(tmp_path, "real")
+    tokens = cut_tokens(items, features, 0.01, lose_last_frame=lose_last_frame)
+    for (across, in_context), error in zip(
+        itertools.product((False, True), (True, False)), errors, strict=True
+    ):
+        cells = list(
+            make_cells(
+                items,
+                [True] * len(items),
+                across=across,
+                in_context=in_context,
+                max_tokens=10**6,
+                max_speakers=10**6,
+            )
+        )
+        assert 100 * average(cells, cell_errors(tokens, cells)) == pytest.approx(error, abs=1e-4)
+
+
 def test_last_frame_may_be_dropped(tmp_path):
     items, features = read_case(tmp_path, "real")
     whole = cut_tokens(items, features, 0.01)
