@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.stats
 from absl import app, flags
 
 from cpc import __main__ as program
@@ -82,7 +83,12 @@ def test_commands_that_are_shown_parse(monkeypatch, capsys):
     assert not wrong
 
 
-PYTHON = [page for page in PAGES if "```python" in page.read_text()]
+def python_blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+LOOPS = ROOT / "docs" / "only_the_loss.md"
+PYTHON = [page for page in PAGES if page != LOOPS and python_blocks(page)]
 
 
 @pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.stem)
@@ -92,11 +98,26 @@ def test_python_that_is_shown_runs(page, tmp_path, monkeypatch, capsys):
     (tmp_path / "60k_epoch4.pt").touch()
     fake_torch.install(monkeypatch, {"weights": fake_torch.released_weights()})
     names = {"__name__": "shown", "x": np.zeros((1, 3200), np.float32)}
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S):
+    for block in python_blocks(page):
         if "import torch\n" not in block:
             exec(compile(block, str(page), "exec"), names)
     if page.stem == "README":
         check_training(capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("block", python_blocks(LOOPS), ids=["jax", "nnx", "equinox"])
+def test_loop_is_complete_and_finds_known_information(block, capsys):
+    """From 0, log N - L comes close to the information of the walks, and a bound stays below."""
+    assert sum(bool(line) for line in block.splitlines()) <= 30
+    exec(compile(block, str(LOOPS), "exec"), {"__name__": "shown"})
+    first, *_, last = (
+        np.array(re.findall(r"-?\d+\.\d*(?:e-\d+)?", line), float)
+        for line in capsys.readouterr().out.splitlines()
+    )
+    known = np.log(16) - scipy.stats.binom([1, 2], 0.9).entropy()[: len(last)]
+    np.testing.assert_allclose(first, 0, atol=0.05)
+    np.testing.assert_allclose(last, known, atol=0.2)
+    assert "one_per_sequence" not in block or (last < known).all()
 
 
 def check_training(lines):
