@@ -21,20 +21,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import Plan, anchor_scores
+from cpc.losses.blocks import Plan, anchor_scores, cut_blocks, join_blocks
 from cpc.losses.cpc_loss import OffsetSums, sum_sequences
 from cpc.losses.inputs import check_arguments, check_batch, check_layout, mark_misfit, read_batch
-from cpc.losses.masking import Number, check, divide
+from cpc.losses.masking import Number, divide
 from cpc.losses.noise_contrastive import info_nce
-from cpc.losses.tiles import (
-    AnchorScores,
-    Latents,
-    block_size,
-    find_negatives,
-    find_positives,
-    vary_alike,
-)
-from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
+from cpc.losses.tiles import AnchorScores, block_size, find_negatives, find_positives, vary_alike
+from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, check_number
 
 #: Cost of a state that no path reaches; finite, so that differences are never NaN.
 MAX_COST = 1e30
@@ -95,14 +88,10 @@ def acpc_loss(
     """
     check_arguments(outputs, positions, rule, info_nce, choose)
     shape, (num, width) = outputs.z.shape[:-1], outputs.predictions.shape[-2:]
-    if not num <= num_frames < shape[1]:
-        raise UserError(
-            f"num_frames does not fit {num} predictions and sequences of {shape[1]} latents "
-            f"(got {num_frames}): choose at least {num} and at most {shape[1] - 1} frames"
-        )
-    check("temperature", temperature, above=0)
+    check_number("num_frames", num_frames, least=num, below=shape[1])
+    check_number("temperature", temperature, above=0)
     if block is not None:
-        check("block", block, least=1)
+        check_number("block", block, least=1)
     (z, _, predictions), anchors = read_batch(outputs, positions, where)
     plan = Plan(rule, None, choose, tuple(range(1, num_frames + 1)), block, None, rule.shard_size)
     fits = check_layout(positions, where, shape, plan, False)
@@ -153,15 +142,15 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
     Array(0., dtype=float32)
     """
 
+    is_first = jnp.arange(costs.shape[-1]) == 0
+
     def one_frame(total, cost):
-        before = jnp.pad(
-            total[..., :-1], [(0, 0)] * (total.ndim - 1) + [(1, 0)], constant_values=MAX_COST
-        )
+        before = jnp.where(is_first, MAX_COST, jnp.roll(total, 1, -1))
         reached = jnp.minimum(total, before) if best else -jnp.logaddexp(-total, -before)
         return cost + reached, None
 
     frames = jnp.moveaxis(costs.astype(jnp.float32), -2, 0)
-    first = jnp.where(jnp.arange(costs.shape[-1]) == 0, frames[0], MAX_COST)
+    first = jnp.where(is_first, frames[0], MAX_COST)
     return jax.lax.scan(one_frame, first, frames[1:])[0][..., -1]
 
 
@@ -205,15 +194,6 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
     _, b, a, _ = queries.shape
     # Blocks split the latents of a sequence, not b, which is sharded over devices.
     size = min(a, max(1, plan.block // b))
-    num_blocks = -(-a // size)
-
-    def cut(x, axis, fill=0):  # (..., a, ...) -> (blocks, ..., size, ...)
-        pads = [(0, 0)] * x.ndim
-        pads[axis] = (0, num_blocks * size - a)
-        x = jnp.pad(x, pads, constant_values=fill)
-        return jnp.moveaxis(
-            x.reshape(*x.shape[:axis], num_blocks, size, *x.shape[axis + 1 :]), axis, 0
-        )
 
     def one_block(dkeys, inputs):
         index, q, here = inputs
@@ -229,18 +209,13 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
         (cost, found), (dq, more) = cost_and_gradients(q, keys)
         return dkeys + more.astype(jnp.float32), (cost, found, dq)
 
-    positions = jax.tree.map(lambda p: cut(p, 1, -1), anchors.positions)
-    blocks = Latents(positions, cut(anchors.exists, 1, False))
+    blocks = jax.tree.map(lambda x: cut_blocks(x, size), anchors)
     zero = jnp.zeros(keys.shape, jnp.float32) if gradients else None
     zero, _ = vary_alike((zero, keys))
-    inputs = (jnp.arange(num_blocks), cut(queries, 2), blocks)
+    inputs = (jnp.arange(-(-a // size)), cut_blocks(queries, size, 2), blocks)
     dkeys, (costs, found, dqueries) = jax.lax.scan(one_block, zero, inputs)
 
-    def join(x):  # (blocks, k, b, size, ...) -> (k, b, a, ...)
-        x = jnp.moveaxis(x, 0, 2)
-        return x.reshape(*x.shape[:2], -1, *x.shape[4:])[:, :, :a]
-
-    found, dqueries = jax.tree.map(join, (found, dqueries))
+    found, dqueries = jax.tree.map(lambda x: join_blocks(x, a, 2), (found, dqueries))
     return costs.sum(), found, dqueries, None if dkeys is None else dkeys.astype(keys.dtype)
 
 

@@ -27,11 +27,11 @@ from cpc.losses.tiles import (
     Latents,
     block_size,
     compare,
-    cut_latents,
     find_alike,
     gradient_of_keys,
     num_columns,
     score_tiles,
+    split_axis,
     vary_alike,
 )
 from cpc.types import NegativeRule, NegativeSampler
@@ -219,26 +219,25 @@ def score_blocks(
     size = min(a, max(1, plan.choose_block(n) // b))
     width = num_columns(b * size, n, plan.columns) if plan.can_tile else n
     own_keys = keys if keys.ndim == 3 else None
-    positions = jax.tree.map(lambda p: _cut(p, size, -1), anchors.positions)
-    anchors = Latents(positions, _cut(anchors.exists, size, False))
+    anchors = jax.tree.map(lambda x: cut_blocks(x, size), anchors)
 
     def one_offset(_, inputs):
         k, queries, weights, own = inputs
         z, latents = keys if own is None else own, candidates
         if width < n:
-            z, latents = cut_latents(width, z, latents)
+            z, latents = jax.tree.map(lambda x: split_axis(x, width), (z, latents))
         zero = (None, None, jnp.zeros(plan.num_sequences, jnp.float32))
         if gradients:
             zeros = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32)
             doptions = {name: jnp.zeros(x.shape, jnp.float32) for name, x in options.items()}
             zero = (zeros, doptions, zero[-1])
         zero, _ = vary_alike((zero, z))
-        cut_weights = None if weights is None else _cut(weights, size, 0)
-        blocks = (jnp.arange(-(-a // size)), _cut(queries, size, 0), anchors, cut_weights)
+        cut_weights = None if weights is None else cut_blocks(weights, size)
+        blocks = (jnp.arange(-(-a // size)), cut_blocks(queries, size), anchors, cut_weights)
         shared = _Shared(k, z, latents, rng, options, own_index, a)
         add_block = functools.partial(_add_block, plan, shared)
         (dkeys, doptions, received), found = jax.lax.scan(add_block, zero, blocks)
-        scores, dqueries = jax.tree.map(lambda x: _join(x, a), found)
+        scores, dqueries = jax.tree.map(lambda x: join_blocks(x, a), found)
         if width < n and dkeys is not None:
             dkeys = jnp.moveaxis(dkeys, 0, 1).reshape(d, -1)[:, :n]
         return None, (scores, received, dqueries, dkeys, doptions)
@@ -290,17 +289,16 @@ def _add_block(plan, shared, sums, block) -> Any:
     return (dkeys, doptions, received), (scores, dq)
 
 
-def _cut(x, size, fill):
-    """Reshape (b, a, ...) to (blocks, b, size, ...), with padding."""
-    b, a, *rest = x.shape
-    x = jnp.pad(x, [(0, 0), (0, -a % size)] + [(0, 0)] * len(rest), constant_values=fill)
-    return jnp.moveaxis(x.reshape(b, -1, size, *rest), 1, 0)
+def cut_blocks(x: Array, size: int, axis: int = 1) -> Array:
+    """Reshape (b, a, ...) to (blocks, b, size, ...), with masked padding; `axis` is that of a."""
+    return jnp.moveaxis(split_axis(x, size, axis), axis, 0)
 
 
-def _join(x, a):
+def join_blocks(x: Array, a: int, axis: int = 1) -> Array:
     """Reshape (blocks, b, size, ...) to (b, a, ...), without the padding."""
-    x = jnp.moveaxis(x, 0, 1)
-    return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :a]
+    x = jnp.moveaxis(x, 0, axis)
+    x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+    return jax.lax.slice_in_dim(x, 0, a, axis=axis)
 
 
 def _score_block(q, keys, anchors, candidates, rng, plan, options, k):

@@ -23,7 +23,7 @@ from cpc.negatives.noise import (
     unigram,
 )
 from cpc.negatives.samplers import draw_by_units
-from cpc.types import ArrayLike, UserError
+from cpc.types import ArrayLike, UserError, check_number
 
 
 class Sampled(NamedTuple):
@@ -114,10 +114,8 @@ def expect(q: Array, tries: Array | int, unique: bool) -> Array:
 def check_distinct(num: int, possible: int) -> None:
     """Raise UserError if more distinct classes are requested than can be drawn."""
     if num > possible:
-        raise UserError(
-            f"{num} distinct classes were requested, but only {possible} can be drawn: draw fewer, "
-            "or draw with repeats"
-        )
+        problem = f"{num} distinct classes were requested, but only {possible} can be drawn"
+        raise UserError(f"{problem}: draw fewer, or draw with repeats")
 
 
 class Bigrams(NamedTuple):
@@ -154,10 +152,7 @@ def bigrams(
     >>> bigram_log_q(noise, jnp.array([0]), jnp.array([[1]])) - jnp.log(0.5 * 2 / 3 + 0.5 / 3)
     Array([[0.]], dtype=float32)
     """
-    if not 0 < backoff <= 1:
-        raise UserError(
-            f"the backoff of the bigram noise is {backoff}: it must be above 0 and at most 1"
-        )
+    check_number("backoff", backoff, above=0, most=1)
     u = probabilities(weights)
     num = len(u)
     first, second = words[:-1].astype(np.int64), words[1:].astype(np.int64)

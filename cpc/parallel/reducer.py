@@ -37,6 +37,7 @@ from cpc.losses.tiles import (
     finish,
     init_negatives,
     rescale_sums,
+    split_axis,
 )
 from cpc.types import UserError
 
@@ -106,9 +107,9 @@ def gathered_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Compute `summed_losses` of each device's anchors against all keys, gathered once.
 
-    Samplers (`plan.choose`) are not supported. In the backward pass, the gather becomes a single
-    reduce-scatter of the gradients. Losses are summed outside of shard_map, because differentiating
-    a sum over devices inside would add another sum.
+    Samplers (`plan.choose`) are not supported. The backward pass of the gather is a single
+    reduce-scatter. Losses are summed outside of shard_map: differentiated inside, their sum would
+    add another one.
     """
     check_divides(queries.shape[1], mesh.shape[axis])
     rows, shards = jax.P(None, axis), jax.P(axis)
@@ -147,17 +148,14 @@ def split_keys(
     latents.
     """
 
-    def cut(x, fill):
+    def cut(x):
         own, further = x[:num_own], x[num_own:]
         pad = -len(further) % num_devices
-        further = jnp.pad(further, [(0, pad)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
+        further = jnp.pad(further, [(0, pad)] + [(0, 0)] * (x.ndim - 1))
         parts = [part.reshape(num_devices, -1, *x.shape[1:]) for part in (own, further)]
         return jnp.concatenate(parts, 1) if len(further) else parts[0]
 
-    latents = Latents(
-        jax.tree.map(lambda x: cut(x, -1), candidates.positions), cut(candidates.exists, False)
-    )
-    return cut(keys, 0), latents
+    return jax.tree.map(cut, (keys, candidates))
 
 
 def join_keys(shards: Array, num_own: int) -> Array:
@@ -170,10 +168,8 @@ def join_keys(shards: Array, num_own: int) -> Array:
 def check_divides(num_sequences: int, num_devices: int) -> None:
     """Raise UserError if the sequences of a batch cannot be split evenly over the devices."""
     if num_sequences % num_devices:
-        raise UserError(
-            f"{num_sequences} sequences cannot be split over {num_devices} devices: use a batch "
-            f"size that is a multiple of {num_devices}"
-        )
+        problem = f"{num_sequences} sequences cannot be split over {num_devices} devices"
+        raise UserError(f"{problem}: use a batch size that is a multiple of {num_devices}")
 
 
 class Collected(NamedTuple):
@@ -193,13 +189,9 @@ def ring_losses(
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Compute `summed_losses` of InfoNCE for a batch that is split over a mesh axis, in a ring.
+    """Compute `summed_losses` of InfoNCE with all allowed negatives in a ring over a mesh axis.
 
-    The loss of the plan is assumed to be InfoNCE with all allowed negatives, and its tile size is
-    replaced by the size of a shard.
-
-    The keys start with the latents of the anchors, in the same order, and include all positives.
-    Each device scores its own shard first, after which the positives of its anchors are known.
+    A tile is the shard of a device, which scores its own first: the positives of its anchors.
     """
     check_divides(queries.shape[1], mesh.shape[axis])
     num_own = anchors.exists.size // mesh.shape[axis]
@@ -327,8 +319,7 @@ def _cut_tasks(queries, anchors, offsets, block):
 
 def _cut_rows(x, block):
     """Reshape (k, rows, ...) to (k blocks, block, ...), padded with zeros and False masks."""
-    x = jnp.pad(x, [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2))
-    return x.reshape(-1, block, *x.shape[2:])
+    return split_axis(x, block, 1).reshape(-1, block, *x.shape[2:])
 
 
 def _compare(task, held, rule):

@@ -252,17 +252,17 @@ def test_scores_must_be_square(unchecked):
 
 
 @pytest.mark.parametrize(("call", "words"), [
-    (lambda s: smile(s, 0), "clip is 0"),
-    (lambda s: smile(s, math.nan), "clip is nan"),
-    (lambda s: smile(s, jnp.float32(0)), "clip is 0.0"),
-    (lambda s: smile(s, jnp.ones(4)), r"clip has the shape \(4,\): it must be"),
-    (lambda s: interpolated(s, 0.0, jnp.ones(4)), "alpha has the shape"),
-    (lambda s: ml_cpc(s, jnp.ones(4)), "alpha has the shape"),
-    (lambda s: interpolated(s, 0.0, 1.5), "alpha is 1.5"),
-    (lambda s: interpolated(s, 0.0, jnp.float32(2)), "alpha is 2.0"),
-    (lambda s: ml_cpc(s, 0.2), "alpha is 0.2: with 4 pairs it must be from 0.3077 to 1"),
-    (lambda s: ml_cpc(s, 1.1), "alpha is 1.1"),
-    (lambda s: flo(s, jnp.zeros(3)), "u has the shape"),
+    (lambda s: smile(s, 0), "clip .*got 0"),
+    (lambda s: smile(s, math.nan), "clip .*got nan"),
+    (lambda s: smile(s, jnp.float32(0)), "clip .*got 0.0"),
+    (lambda s: smile(s, jnp.ones(4)), r"clip .*got shape \(4,\)"),
+    (lambda s: interpolated(s, 0.0, jnp.ones(4)), "alpha .*got shape"),
+    (lambda s: ml_cpc(s, jnp.ones(4)), "alpha .*got shape"),
+    (lambda s: interpolated(s, 0.0, 1.5), "alpha .*got 1.5"),
+    (lambda s: interpolated(s, 0.0, jnp.float32(2)), "alpha .*got 2.0"),
+    (lambda s: ml_cpc(s, 0.2), "alpha .*got 0.2.* 0.3076"),
+    (lambda s: ml_cpc(s, 1.1), "alpha .*got 1.1"),
+    (lambda s: flo(s, jnp.zeros(3)), "u .*got shape"),
 ])  # fmt: skip
 def test_invalid_arguments_are_rejected(call, words, unchecked):
     with pytest.raises(UserError, match=words):

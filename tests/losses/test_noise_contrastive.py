@@ -172,7 +172,7 @@ def test_invalid_options_are_named(unchecked):
     two, rows = jnp.zeros(2), jnp.zeros((2, 3))
     with pytest.raises(UserError, match=r"correction of negatives .*got shape \(4,\)"):
         losses.ranking_nce(two, rows, log_noise_negatives=jnp.zeros(4))
-    with pytest.raises(UserError, match=r"extra_positives .*got shape \(3, 2\)\): pass \(2, p\)"):
+    with pytest.raises(UserError, match=r"extra_positives .*got shape \(3, 2\)\): .*\(2, p\)"):
         debiased(two, rows, prior=0.1, temperature=1.0, extra_positives=jnp.zeros((3, 2)))
 
 
@@ -265,7 +265,7 @@ def test_drawing_all_classes_equals_full_softmax():
 
 def test_invalid_calls_are_named(unchecked):
     w, b, x, labels = jnp.ones((3, 2)), jnp.ones(3), jnp.ones((1, 2)), jnp.array([0])
-    with pytest.raises(UserError, match="do not fit"):
+    with pytest.raises(UserError, match=r"biases .*got shape \(2,\)"):
         candidate_sampling(w, b[:2], labels, x, 2)
     with pytest.raises(UserError, match="pass sampler and rng"):
         candidate_sampling(w, b, labels, x, 2)

@@ -98,21 +98,21 @@ def test_invalid_numbers_are_rejected():
     nothing = jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool)
     of_num = (uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num))
     for call, match in (
-        *((lambda make=make: make(0), "cannot draw 0 negatives") for make in of_num),
+        *((lambda make=make: make(0), "num.* out of range .*got 0") for make in of_num),
         *((lambda choose=choose: choose(RNG, *rows()), "needs 10 negatives but got 9")
           for choose in (uniform_subset(10), hardest(10), mixed(10, 1))),
         *((lambda choose=choose: choose(RNG, *nothing), "got 0 candidates")
           for choose in SAMPLERS.values()),
-        (lambda: semi_hard(0), "margin of semi_hard"),
-        (lambda: semi_hard(float("nan")), "margin of semi_hard"),
-        *((lambda ends=ends: percentile_ring(*ends), "percentiles of the ring are")
+        (lambda: semi_hard(0), "margin .*got 0"),
+        (lambda: semi_hard(float("nan")), "margin .*got nan"),
+        *((lambda ends=ends: percentile_ring(*ends), "percentiles are")
           for ends in ((-1, 50), (50, 50), (0, 101))),
         (lambda: mix_keys(RNG, jnp.zeros((2, 0, 3)), 1), "mix_keys got no keys"),
-        (lambda: mix_keys(RNG, jnp.zeros((2, 1, 3)), 0), "mix_keys cannot draw 0"),
-        (lambda: propose(RNG, jnp.zeros(3), 0, "stopped"), "propose cannot draw 0"),
+        (lambda: mix_keys(RNG, jnp.zeros((2, 1, 3)), 0), "num_mixed .*got 0"),
+        (lambda: propose(RNG, jnp.zeros(3), 0, "stopped"), "num .*got 0"),
         (lambda: propose(RNG, jnp.zeros(0), 1, "stopped"), "no classes"),
         (lambda: proposed(3, "fixed"), 'cannot be "fixed"'),
-        (lambda: proposed(0, "stopped"), "proposed cannot draw 0"),
+        (lambda: proposed(0, "stopped"), "num .*got 0"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=match):
             call()
