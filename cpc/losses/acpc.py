@@ -15,7 +15,7 @@ once per frame, because the rule can admit other negatives at each frame:
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,24 +31,6 @@ from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, check_numb
 
 #: Cost of a state that no path reaches; finite, so that differences are never NaN.
 MAX_COST = 1e30
-
-
-class Aligned(NamedTuple):
-    """Statistics per anchor and prediction, (k, b, a); zero if the anchor is not counted.
-
-    The statistics of candidates are means over the frames that are aligned to the prediction.
-    """
-
-    counted: Float[Array, "..."]
-    """1 if all F frames exist and each has a negative."""
-    frames: Float[Array, "..."]
-    """Number of frames aligned to the prediction; over the predictions the numbers add up to F."""
-    loss: Float[Array, "..."]
-    n: Float[Array, "..."]
-    log_n: Float[Array, "..."]
-    chance: Float[Array, "..."]
-    top1: Float[Array, "..."]
-    pairwise: Float[Array, "..."]
 
 
 def acpc_loss(
@@ -116,14 +98,14 @@ def acpc_loss(
         keys = keys.reshape(-1, width)
         return _summed_costs(queries, keys, anchors, candidates, rng, plan, best)
 
-    costs, found = jax.vmap(align_shard)(
+    costs, found = jax.vmap(align_shard, out_axes=(0, 1))(
         queries, split(z.reshape(b, -1, width)), jax.tree.map(split, anchors)
     )
-    found = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(num, b, -1), found)
-    sums = sum_sequences(found.counted, *found[2:])
+    counted, frames, *numbers = (x.reshape(num, b, -1) for x in found)
+    sums = sum_sequences(counted, *numbers)
     scale = num / num_frames / jnp.maximum(sums.anchors[0], 1.0)
     total = scale * costs.sum()
-    frames = found.frames.sum((1, 2)) / jnp.maximum(sums.anchors, 1.0)
+    frames = frames.sum((1, 2)) / jnp.maximum(sums.anchors, 1.0)
     return mark_misfit(total, sums.anchors, fits, b == 1 and where is None), sums, frames
 
 
@@ -190,7 +172,7 @@ _summed_costs.defvjp(_forward, _backward)
 
 
 def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
-    """Return the summed cost, `Aligned` of each anchor and the derivatives of the summed cost."""
+    """Return the summed cost, `_describe_anchors` (k, b, a) and the cost's derivatives."""
     _, b, a, _ = queries.shape
     # Blocks split the latents of a sequence, not b, which is sharded over devices.
     size = min(a, max(1, plan.block // b))
@@ -220,7 +202,7 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
 
 
 def _align_block(q, keys, anchors, candidates, rng, plan, best):
-    """Return the summed cost of anchors (b, a) with queries (k, b, a, d), and `Aligned` of each."""
+    """Return the summed cost of anchors (b, a) with queries (k, b, a, d), and statistics."""
     k, b, a, d = q.shape
     num_frames, rows = len(plan.offsets), jax.tree.map(jnp.ravel, anchors)
     scores = jnp.matmul(q.reshape(-1, d), keys.T, preferred_element_type=jnp.float32)
@@ -246,8 +228,13 @@ def _align_block(q, keys, anchors, candidates, rng, plan, best):
     return cost.sum(), jax.tree.map(lambda x: x.T.reshape(k, b, a), found)
 
 
-def _describe_anchors(given: Any, counted: Any, best: bool) -> Aligned:
-    """Return `Aligned` of anchors (m, k) from the scores per frame and prediction (m, f, k)."""
+def _describe_anchors(given: Any, counted: Any, best: bool) -> tuple[Any, ...]:
+    """Return statistics of anchors (m, k) from scores per frame and prediction (m, f, k).
+
+    They are 1 if all frames exist and have negatives, else 0; the number of frames aligned to the
+    prediction; then the fields of `OffsetSums` from loss to pairwise, as means over these frames.
+    All are 0 for anchors that are not counted.
+    """
     (frames, cost), (_, num_frames, k) = given, given[0].loss.shape
     weights = path_weights(frames.loss, best) * counted[:, None, None]
     number = weights.sum(1)
@@ -259,13 +246,6 @@ def _describe_anchors(given: Any, counted: Any, best: bool) -> Aligned:
         return (weights * x).sum(1) / jnp.maximum(number, 1.0)
 
     n = 1 + frames.num_negatives
-    return Aligned(
-        counted=jnp.broadcast_to(counted[:, None], number.shape).astype(jnp.float32),
-        frames=number,
-        loss=loss,
-        n=mean(n),
-        log_n=mean(jnp.log(n)),
-        chance=mean(1 / n),
-        top1=mean(frames.rank == 0),
-        pairwise=mean(frames.wins / jnp.maximum(frames.num_negatives, 1.0)),
-    )
+    wins = frames.wins / jnp.maximum(frames.num_negatives, 1.0)
+    counted = jnp.broadcast_to(counted[:, None], number.shape).astype(jnp.float32)
+    return counted, number, loss, *map(mean, (n, jnp.log(n), 1 / n, frames.rank == 0, wins))

@@ -303,7 +303,7 @@ def join_blocks(x: Array, a: int, axis: int = 1) -> Array:
 
 def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
     """Return scores of anchors (m,) and derivatives of their summed loss by scores and options."""
-    loss = plan.loss
+    loss: Any = plan.loss
     scores, allowed, is_positive = compare(q, keys, anchors, candidates, plan.rule, k)  # (m, n)
     allowed &= is_positive.any(-1, keepdims=True)
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
@@ -314,11 +314,21 @@ def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
             lambda s, o: loss(s, s, where, where_positive=positives, **o), scores, options
         )
         return anchor_scores(value, positive, scores, where), *back(jnp.ones_like(value))
-    negatives, where, pull_back = _choose_negatives(rng, positive, scores, allowed, plan.choose)
-    value, back = _differentiate(loss, options, positive, negatives, where)
-    recorded = anchor_scores(value, positive, negatives, where)
-    dpositive, dnegatives, doptions = back(recorded.counted.astype(value.dtype))
-    dpositive, dscores = pull_back(dpositive, dnegatives)
+    negatives, where, pull_back = scores, allowed, None
+    if plan.choose is not None:
+        negatives, pull_back, where = jax.vjp(
+            lambda *given: plan.choose(rng, *given, allowed), positive, scores, has_aux=True
+        )
+    if loss is None:
+        value, dpositive, dscores = _differentiate(positive, negatives, where)
+        recorded, doptions = anchor_scores(value, positive, negatives, where), options
+    else:
+        value, back = jax.vjp(lambda p, n, o: loss(p, n, where, **o), positive, negatives, options)
+        recorded = anchor_scores(value, positive, negatives, where)
+        dpositive, dscores, doptions = back(recorded.counted.astype(value.dtype))
+    if pull_back is not None:
+        more, dscores = pull_back(dscores)
+        dpositive += more
     weights = dscores + jnp.where(is_positive, dpositive[:, None], 0.0)
     return recorded, jnp.where(recorded.counted[:, None] > 0, weights, 0.0), doptions
 
@@ -345,35 +355,8 @@ def anchor_scores(
     )
 
 
-def _choose_negatives(rng, positive, scores, allowed, choose):
-    """Return sampled negatives, their mask, and the map from their derivatives to all scores'."""
-    if choose is None:
-        return scores, allowed, lambda dpositive, dnegatives: (dpositive, dnegatives)
-    negatives, back, where = jax.vjp(
-        lambda positive, scores: choose(rng, positive, scores, allowed),
-        positive,
-        scores,
-        has_aux=True,
-    )
-
-    def pull_back(dpositive, dnegatives):
-        more, dscores = back(dnegatives)
-        return dpositive + more, dscores
-
-    return negatives, where, pull_back
-
-
-def _differentiate(loss, options, positive, negatives, where):
-    """Return losses, and a function for the derivatives of their sum by the arguments of the loss.
-
-    The function takes 1 for each anchor that counts and 0 for the others.
-    """
-    if loss is not None:
-
-        def compute_loss(positive, negatives, options):
-            return loss(positive, negatives, where, **options)
-
-        return jax.vjp(compute_loss, positive, negatives, options)
+def _differentiate(positive, negatives, where):
+    """Return InfoNCE and its derivatives by the scores, zero for anchors without a negative."""
     masked: Any = jnp.where(where, negatives, -jnp.inf)
     highest = jnp.maximum(positive, masked.max(-1))
     exp_negatives = jnp.exp(masked - highest[:, None])
@@ -381,8 +364,7 @@ def _differentiate(loss, options, positive, negatives, where):
     total = exp_positive + exp_negatives.sum(-1)
     value = jnp.log(total) + (highest - positive)
     # 1 - p_positive is a sum over negatives, which does not cancel when the positive wins.
-    derivatives = -(total - exp_positive) / total, exp_negatives / total[:, None], options
-    return value, lambda _: derivatives  # already zero for anchors that do not count
+    return value, -(total - exp_positive) / total, exp_negatives / total[:, None]
 
 
 def sum_by_sequence(x: Float[Array, "m n"], num_sequences: int, length: int) -> Float[Array, "m b"]:

@@ -346,8 +346,7 @@ def _losses_of(scores, loss, positives, allowed, alike, rng, choose):
 def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = None) -> OffsetSums:
     """Return the sums over the anchors (..., b, a) of each offset, without a gradient.
 
-    `received` holds the weights that sequences receive as negatives of each other
-    (`received_weights`), None if they are not each other's negatives.
+    `received` are the `received_weights`, None if sequences are not each other's negatives.
     """
     return sum_sequences(scores.counted, *anchor_numbers(scores), received=received)
 

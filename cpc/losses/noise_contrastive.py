@@ -42,11 +42,9 @@ def info_nce(
     negatives. With N = 1 + negatives, log N - L is a lower bound on the mutual information if the
     negatives are independent draws from the marginal; otherwise it is an estimate.
 
-    The loss of an anchor with several positives is the mean of the losses of its positives. Each
-    positive is contrasted with the negatives alone, not with the other positives.
-
-    Negatives masked by `where` and positives masked by `where_positive` may be NaN and receive a
-    gradient of exactly zero. The temperature divides all scores.
+    The loss of an anchor with several positives is the mean of the losses of its positives, each
+    contrasted with the negatives alone, not with the other positives. The temperature divides all
+    scores.
 
     Equal scores give exactly log N:
 

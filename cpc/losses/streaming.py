@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from cpc.losses.blocks import Plan, score_blocks
 from cpc.losses.inputs import check_negatives
 from cpc.losses.masking import Number, divide, read_mask
-from cpc.losses.tiles import AnchorScores, Latents, block_size, num_columns, vary_alike
+from cpc.losses.tiles import AnchorScores, Latents, vary_alike
 from cpc.types import (
     AnyPosition,
     NegativeRule,
@@ -91,8 +91,7 @@ def streaming_info_nce(
     check_shape("keys", keys, "n", queries.shape[1])
     check_negatives(anchors, candidates, rule, (offset,))
     inputs = vary_alike((divide(queries, temperature, keys.dtype), keys, here, there))
-    sizes = _choose_sizes(len(queries), len(keys), **options)
-    scores: Any = _losses(*inputs, rule, offset, *sizes)
+    scores: Any = _losses(*inputs, _make_plan(rule, offset, **options))
     return scores.loss, jax.lax.stop_gradient(scores)
 
 
@@ -122,11 +121,11 @@ def streaming_symmetric_info_nce(
     )
 
 
-def _choose_sizes(m, n, block=None, columns=None):
-    """Return the number of anchors per block and of candidates per tile."""
-    block = block_size(n, columns) if block is None else block
-    check_number("block", block, least=1)
-    return block, num_columns(min(block, m), n, columns)
+def _make_plan(rule, offset, block=None, columns=None):
+    for name, value in (("block", block), ("columns", columns)):
+        if value is not None:
+            check_number(name, value, least=1)
+    return Plan(rule, None, None, (offset,), block, columns)
 
 
 def _read(latents, vectors, positions, x, where):
@@ -142,19 +141,18 @@ def _read(latents, vectors, positions, x, where):
     return x, Latents(jax.tree.map(lambda p: jnp.asarray(p, jnp.int32), positions), exists)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
-def _losses(queries, keys, anchors, candidates, rule, offset, block, columns):
-    inputs = (queries, keys, anchors, candidates)
-    return _score(inputs, None, rule, offset, block, columns)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _losses(queries, keys, anchors, candidates, plan):
+    return _score((queries, keys, anchors, candidates), None, plan)[0]
 
 
-def _forward(queries, keys, anchors, candidates, *plan):
-    inputs = (queries, keys, anchors, candidates)
-    scores, dqueries, dkeys = _score(inputs, jnp.ones(len(queries), jnp.float32), *plan)
+def _forward(*inputs_and_plan):
+    *inputs, plan = inputs_and_plan
+    scores, dqueries, dkeys = _score(inputs, jnp.ones(len(inputs[0]), jnp.float32), plan)
     return scores, (inputs, scores.counted, dqueries, dkeys)
 
 
-def _backward(rule, offset, block, columns, saved, cotangents):
+def _backward(plan, saved, cotangents):
     inputs, counted, dqueries, dkeys = saved
     dtype = dqueries.dtype
     g = jnp.where(counted > 0, cotangents.loss, 0.0)
@@ -162,7 +160,7 @@ def _backward(rule, offset, block, columns, saved, cotangents):
     dkeys = jax.lax.cond(
         jnp.all((g == common) | (counted == 0)),
         lambda: common * dkeys,
-        lambda: _score(inputs, g, rule, offset, block, columns)[2],
+        lambda: _score(inputs, g, plan)[2],
     )
     return (g[:, None] * dqueries).astype(dtype), dkeys.astype(dtype), None, None
 
@@ -170,7 +168,7 @@ def _backward(rule, offset, block, columns, saved, cotangents):
 _losses.defvjp(_forward, _backward)
 
 
-def _score(inputs, weights, rule, offset, block, columns):
+def _score(inputs, weights, plan):
     """Return the scores of the anchors and, given weights, the derivatives by queries and keys."""
     queries, keys, anchors, candidates = inputs
     scores, _, dqueries, dkeys, _ = score_blocks(
@@ -179,7 +177,7 @@ def _score(inputs, weights, rule, offset, block, columns):
         jax.tree.map(lambda x: x[None], anchors),
         candidates,
         jax.random.key(0),
-        Plan(rule, None, None, (offset,), block, columns),
+        plan,
         gradients=weights is not None,
         weights=None if weights is None else weights[None, None],
     )

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.types import AnyPosition, NegativeRule, check_number, is_positive
+from cpc.types import AnyPosition, NegativeRule, is_positive
 
 #: Maximum of an empty set of scores; finite, so that differences are never NaN.
 MIN_SCORE = float(jnp.finfo(jnp.float32).min)
@@ -103,7 +103,6 @@ def num_columns(rows: int, n: int, columns: int | None) -> int:
     if columns is None:
         whole_rows, tile_size = limits()
         columns = n if rows * n <= whole_rows else tile_size
-    check_number("columns", columns, least=1)
     return min(columns, n)
 
 

@@ -1,10 +1,8 @@
 """Losses for views, pairs and several positives, and the alignment and uniformity of embeddings.
 
-`logistic_pairs` and `softmax_pairs` treat each positive of an anchor as a separate datum, and the
-positives share the anchor's negatives, as with the words of a skip-gram window. Pair by pair they
-equal losses of `cpc.losses` (`negative_sampling`, `nce`, `sampled_softmax`, ...) whose corrections
-were already subtracted from the scores, but the negatives are scored once per anchor and not once
-per pair.
+`logistic_pairs` and `softmax_pairs` treat each positive of an anchor as a separate datum. The
+positives share the anchor's negatives, scored once, as with the words of a skip-gram window. Pair
+by pair they equal losses such as `nce`, of scores less their corrections.
 """
 
 from typing import Any
@@ -181,8 +179,7 @@ def logistic_pairs(
     separate draws for any n, which lets many anchors share a large sample. Any other w sets the
     ratio of negatives to positives.
 
-    Scores include the corrections of the objective. `where` selects the negatives of each positive,
-    by default all; masked entries may hold NaN.
+    `where` selects the negatives of each positive, by default all; masked entries may hold NaN.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)

@@ -146,7 +146,6 @@ def audit_rule(
     from the batch has the positive's label.
 
     Args:
-      rule: the rule that admits candidates as negatives.
       positions: positions of the unmasked latents in a batch, as arrays that broadcast, or a list
         of positions for several batches.
       offsets: prediction offsets k; the numbers are computed over all of them.
@@ -156,7 +155,6 @@ def audit_rule(
       choose: the sampler applied after the rule; without one, all allowed negatives are used.
       scores: scores(batch, anchors (m,), offset) -> (m, n), for samplers that mine; defaults to
         independent normal scores.
-      rng: key for sampling; defaults to seed 0.
       num_anchors: maximum number of anchors per batch and offset; larger batches are subsampled.
         Memory use is limited to a few million entries for any batch size.
 
@@ -394,7 +392,6 @@ def audit_sampler(
       q: probability of each class in one draw, or weights, (v,).
       targets: class ids of the positives.
       labels: a label for each id; a different id with the target's label is a false negative.
-      rng: key for the draws; defaults to seed 0.
       num_rounds: number of calls of `draw`.
 
     >>> uniform = lambda rng: jax.random.randint(rng, (3, 5), 0, 10)

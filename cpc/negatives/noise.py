@@ -201,10 +201,8 @@ class AliasTable(NamedTuple):
 def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
     """Build the alias table of q = weights / sum on the host, in 0.1 s per million classes.
 
-    Heavy classes (n q >= 1) fill the columns of light ones, both in their given order. Cumulative
-    sums of the missing mass in light columns and of the excess mass in heavy ones determine the
-    assignment, as in the sweep of Huebschle-Schneider and Sanders (2022), without a loop over
-    classes.
+    Heavy classes (n q >= 1) fill the columns of light ones in order, by cumulative sums of excess
+    and missing mass, as in the sweep of Huebschle-Schneider and Sanders (2022), without a loop.
 
     Class 0 has half of column 0, a quarter of the total mass; class 1 has the rest:
 
@@ -239,10 +237,8 @@ def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int3
 
     Picks a random column, then its own class with probability `threshold` or else its alias. Both
     come from one 64-bit number multiplied by the number of columns: the integer part is the column,
-    and the next 32 bits are compared with the threshold.
-
-    Thresholds are float32 on the device, which moves at most 1e-7 of a column's mass to the other
-    class (one in ten million draws). Classes of probability 0 are still never drawn.
+    and the next 32 bits are compared with the threshold, which as float32 moves at most 1e-7 of a
+    column's mass to the other class. Classes of probability 0 are still never drawn.
 
     >>> draw(jax.random.key(0), alias_table(np.array([0.0, 2.0, 0.0])), (2, 3))
     Array([[1, 1, 1],

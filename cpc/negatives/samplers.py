@@ -78,7 +78,7 @@ def _murmur(h):
 
 
 def uniform_subset(num: int) -> NegativeSampler:
-    """Return a sampler of `num` negatives without replacement; see `sample_uniform`.
+    """Return a sampler of `num` negatives without replacement, a mask of `sample_uniform`.
 
     A subset of independent negatives is independent, so log N - L remains a bound if it was one.
 
@@ -398,9 +398,7 @@ def propose(
     Probabilities are rounded to multiples of 2^-30, so classes below half of that are never drawn.
 
     Args:
-      logits: unnormalised log q, (v,) for all anchors or (m, v).
-      num: number of draws, per anchor if there is one distribution per anchor.
-      mode: "fixed", "stopped" or "through".
+      logits: unnormalised log q, (v,) for all anchors or (m, v), each with draws of its own.
       where: mask of the classes that may be drawn. Masked logits may be NaN, have log q = -inf and
         zero gradient.
 
