@@ -72,12 +72,13 @@ class Position(NamedTuple):
         for size in shape:
             check_type("a size of Position.grid", size, int | np.integer, "pass whole numbers")
             check_number("a size of Position.grid", size, least=1)
-        if group is not None:
-            group = np.asarray(group, np.int32)
-            check_shape("group", group, num_sequences)
+        if group is not None and np.shape(group) != (num_sequences,):
+            problem = f"group does not fit {num_sequences} sequences (got {np.shape(group)})"
+            raise UserError(f"{problem}: pass one entry per sequence")
         sequence, time, *lane = np.indices(shape, np.int32)
         if group is not None:
-            group = group.reshape(-1, *(1,) * (len(shape) - 1)) + 0 * sequence
+            group = np.reshape(group, (-1, *(1,) * (len(shape) - 1))).astype(np.int32)
+            group = group + 0 * sequence
         lanes = lane[0] if lane else np.zeros_like(sequence)
         return cls(sequence, time, lanes, sequence if group is None else group)
 

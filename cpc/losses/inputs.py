@@ -64,12 +64,8 @@ def read_batch(
     """Return outputs with zeros for padding, and the latents of each sequence as a row, (b, a)."""
     exists = read_mask("where", where, outputs.z.shape[:-1])
     if where is not None:  # padding may hold NaN, and 0 * NaN is NaN
-        z, c, predictions = outputs
-        outputs = CPCOutputs(
-            jnp.where(where[..., None], z, 0.0),
-            jnp.where(where[..., None], c, 0.0),
-            jnp.where(where[..., None, None], predictions, 0.0),
-        )
+        masks = CPCOutputs(where[..., None], where[..., None], where[..., None, None])
+        outputs = jax.tree.map(lambda mask, x: jnp.where(mask, x, 0.0), masks, outputs)
 
     def flatten(x):
         return jnp.broadcast_to(x, exists.shape).reshape(len(exists), -1)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Num
 from cpc.negatives.noise import (
     AliasTable,
     alias_table,
+    check_distinct,
     draw,
     draw_unique,
     log_uniform,
@@ -23,7 +24,7 @@ from cpc.negatives.noise import (
     unigram,
 )
 from cpc.negatives.samplers import draw_by_units
-from cpc.types import ArrayLike, UserError, check_number
+from cpc.types import ArrayLike, check_number
 
 
 class Sampled(NamedTuple):
@@ -109,13 +110,6 @@ def expect(q: Array, tries: Array | int, unique: bool) -> Array:
     """Return the expected count Q of a class from its probability q in one draw."""
     tries = jnp.asarray(tries, jnp.float32)
     return -jnp.expm1(tries * jnp.log1p(-q)) if unique else tries * q
-
-
-def check_distinct(num: int, possible: int) -> None:
-    """Raise UserError if more distinct classes are requested than can be drawn."""
-    if num > possible:
-        problem = f"{num} distinct classes were requested, but only {possible} can be drawn"
-        raise UserError(f"{problem}: draw fewer, or draw with repeats")
 
 
 class Bigrams(NamedTuple):

@@ -273,6 +273,13 @@ def _high_product(x, factor: int) -> Any:
     return x_high * high + (middle >> 16) + (other >> 16) + (carry >> 16)
 
 
+def check_distinct(num: int, possible: int) -> None:
+    """Raise UserError if more distinct classes are requested than can be drawn."""
+    if num > possible:
+        problem = f"{num} distinct classes were requested, but only {possible} can be drawn"
+        raise UserError(f"{problem}: draw fewer, or draw with repeats")
+
+
 def draw_unique(
     rng: Key[Array, ""], table: AliasTable, num: int
 ) -> tuple[Int32[Array, " num"], Int32[Array, ""]]:
@@ -292,9 +299,7 @@ def draw_unique(
     n = len(table.threshold)
     threshold, alias = (jnp.asarray(x) for x in table)
     possible = (threshold > 0).at[alias].max(threshold < 1).sum(dtype=jnp.int32)
-    if num > n or (not isinstance(possible, Tracer) and num > possible):
-        problem = f"{num} distinct classes were requested, but only {possible} can be drawn"
-        raise UserError(f"{problem}: draw fewer")
+    check_distinct(num, n if isinstance(possible, Tracer) else int(possible))
     size = max(num, 1)  # draws per iteration
 
     def turn(carry):

@@ -11,7 +11,6 @@ import pytest
 from cpc.losses import info_nce
 from cpc.negatives.samplers import (
     distinct_bits,
-    draw_by_units,
     hardest,
     mix_keys,
     mixed,
@@ -187,17 +186,6 @@ def test_gradient_counts_draws():
     counts = counts_of(negatives)
     np.testing.assert_array_equal(counts.sum(-1), [0, 7, 7, 7, 7, 7])
     assert (np.asarray(counts) == np.round(counts)).all()
-
-
-def test_draws_by_units_follow_the_weights():
-    """Chi-square with 2 degrees of freedom."""
-    units = jnp.array([[0, 1, 0, 2, 7, 0], [0, 0, 0, 0, 0, 0]], jnp.int32)
-    ids, drawn = jax.jit(draw_by_units, static_argnums=2)(jax.random.key(2), units, 10_000)
-    np.testing.assert_array_equal(drawn.all(-1), [True, False])
-    counts = np.bincount(np.asarray(ids[0]), minlength=6)
-    np.testing.assert_array_equal(counts[[0, 2, 5]], 0)
-    want = 1000 * np.array([1, 2, 7])
-    assert ((counts[[1, 3, 4]] - want) ** 2 / want).sum() < 13.8
 
 
 M, N = 150, 12
