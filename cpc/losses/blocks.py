@@ -234,7 +234,7 @@ def score_blocks(
         zero, _ = vary_alike((zero, z))
         cut_weights = None if weights is None else cut_blocks(weights, size)
         blocks = (jnp.arange(-(-a // size)), cut_blocks(queries, size), anchors, cut_weights)
-        shared = _Shared(k, z, latents, rng, options, own_index, a)
+        shared = k, z, latents, rng, options, own_index, a
         add_block = functools.partial(_add_block, plan, shared)
         (dkeys, doptions, received), found = jax.lax.scan(add_block, zero, blocks)
         scores, dqueries = jax.tree.map(lambda x: join_blocks(x, a), found)
@@ -246,22 +246,11 @@ def score_blocks(
     return jax.lax.scan(one_offset, None, inputs)[1]
 
 
-class _Shared(NamedTuple):
-    """Inputs shared by all blocks of an offset."""
-
-    k: Array
-    keys: Float[Array, "*tiles n d"]
-    """Tiled if rows of scores are split."""
-    candidates: Latents
-    rng: Array
-    options: dict[str, Array]
-    own_index: Int[Array, " b"] | None
-    length: int
-    """Number of latents per sequence."""
-
-
 def _add_block(plan, shared, sums, block) -> Any:
-    """Add a block of anchors (b, size) to the sums; return its scores and query derivatives."""
+    """Add a block of anchors (b, size) to the sums; return its scores and query derivatives.
+
+    The blocks share keys, tiled if rows of scores are split, and the length of the sequences.
+    """
     (dkeys, doptions, received), (index, queries, anchors, g) = sums, block
     k, keys, candidates, rng, options, own_index, length = shared
     q = queries.reshape(-1, queries.shape[-1])

@@ -298,7 +298,8 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
     attainable = float(np.mean(fractions > 0))
     if required_rate >= attainable:
         problem = f"{1 - attainable:.1%} of the anchors have no hard negative"
-        raise UserError(f"{problem} (got required_rate {required_rate}): use < {attainable:.3f}")
+        got = f"got required_rate {required_rate}"
+        raise UserError(f"{problem} ({got}): use less than {attainable:.3f}")
     rate_of = functools.partial(mean_hit_rate, fractions)
     return bisect.bisect_left(range(2**62), required_rate * (1 - SLACK), lo=1, key=rate_of)
 
