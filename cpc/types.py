@@ -11,12 +11,14 @@ Symbols follow the paper: x the input, z the latents, c the contexts, W_k the pr
 
 import dataclasses
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 Array: TypeAlias = jax.Array
 ArrayLike: TypeAlias = jax.Array | np.ndarray
@@ -69,15 +71,10 @@ class Position(NamedTuple):
         shape = (num_sequences, num_times, *(() if num_lanes is None else (num_lanes,)))
         for size in shape:
             check_type("a size of Position.grid", size, int | np.integer, "pass whole numbers")
-        if min(shape) < 1:
-            raise UserError(
-                f"Position.grid has an empty axis (got {shape}): pass sizes of 1 or more"
-            )
+            check_number("a size of Position.grid", size, least=1)
         if group is not None and np.shape(group) != (num_sequences,):
-            raise UserError(
-                f"group does not match {num_sequences} sequences (got shape {np.shape(group)}): "
-                "pass one entry per sequence"
-            )
+            problem = f"group does not fit {num_sequences} sequences (got {np.shape(group)})"
+            raise UserError(f"{problem}: pass one entry per sequence")
         sequence, time, *lane = np.indices(shape, np.int32)
         if group is not None:
             group = np.reshape(group, (-1, *(1,) * (len(shape) - 1))).astype(np.int32)
@@ -218,6 +215,42 @@ def check_array(name: str, value: Any, kind: Any = np.number) -> None:
     if not jnp.issubdtype(dtype, kind) or jnp.issubdtype(dtype, np.complexfloating):
         numbers = "integers" if kind is np.integer else "real numbers"
         raise UserError(f"{name} does not hold {numbers} (got {dtype}): pass an array of {numbers}")
+
+
+_BOUNDS = {
+    "above": ("above", operator.gt),
+    "least": ("at least", operator.ge),
+    "most": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
+
+
+def check_number(name: str, value: Any, **bounds: Any) -> None:
+    """Raise UserError unless an argument is one number and, if it is known, within the bounds.
+
+    >>> check_number("rate", 0.5, above=0, most=1)  # also: least, below
+    """
+    if not isinstance(value, int | float):
+        check_array(name, value)
+    if jnp.ndim(value):
+        raise UserError(f"{name} is not one number (got shape {jnp.shape(value)}): pass a scalar")
+    # Under jit, comparing even a known JAX array gives a tracer; a NumPy array does not.
+    known = None if isinstance(value, Tracer) else np.asarray(value)
+    if known is not None and not all(_BOUNDS[k][1](known, limit) for k, limit in bounds.items()):
+        limits = " and ".join(f"{_BOUNDS[k][0]} {limit}" for k, limit in bounds.items())
+        raise UserError(f"{name} is out of range (got {value}): make it {limits}")
+
+
+def check_shape(name: str, value: Any, *axes: int | str) -> None:
+    """Raise UserError unless an argument is an array with these axes; letters fit any size.
+
+    >>> check_shape("scores", np.zeros((2, 3)), 2, "n")
+    """
+    check_array(name, value)
+    pairs = zip(axes, value.shape, strict=False)
+    if len(axes) != value.ndim or any(a != size for a, size in pairs if not isinstance(a, str)):
+        wanted = str(axes).replace("'", "")
+        raise UserError(f"{name} does not fit (got shape {value.shape}): pass shape {wanted}")
 
 
 def check_function(name: str, value: Any, num_arguments: int, fix: str) -> None:

@@ -13,7 +13,7 @@ from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
 
 from cpc.estimators.tasks import Task, gaussian_information
-from cpc.types import UserError
+from cpc.types import check_number
 
 
 def beyond_normal() -> tuple[Task, ...]:
@@ -131,8 +131,8 @@ def student_information(dim_x: int, dim_y: int, df: int) -> float:
     >>> round(student_information(1, 1, 1), 4)
     0.2242
     """
-    if min(dim_x, dim_y, df) < 1:
-        raise UserError(f"dim_x {dim_x}, dim_y {dim_y} and df {df} must be 1 or more")
+    for name, value in (("dim_x", dim_x), ("dim_y", dim_y), ("df", df)):
+        check_number(name, value, least=1)
     from scipy.special import digamma  # a third of a second, which no start of training needs
 
     def g(a):
@@ -146,8 +146,7 @@ def additive_uniform_task(epsilon: float | int) -> Task:
 
     I = epsilon - ln(2 epsilon) for epsilon up to 1/2, else 1 / (4 epsilon).
     """
-    if not epsilon > 0:
-        raise UserError(f"epsilon is {epsilon}: the noise's width must be above 0")
+    check_number("epsilon", epsilon, above=0)
     small = epsilon <= 0.5
     information = epsilon - math.log(2 * epsilon) if small else 1 / (4 * epsilon)
 

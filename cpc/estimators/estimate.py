@@ -16,11 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from cpc import losses
-from cpc.types import UserError
+from cpc.types import UserError, check_number, check_shape
 
 
 @functools.partial(
@@ -56,19 +55,10 @@ LOWEST = -1e30
 def split(scores):
     """Return float32 scores of the joint pairs (n,), and the matrix with -inf in their place."""
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or scores.shape[0] < 2:
-        raise UserError(
-            f"scores has the shape {scores.shape}: it must be (n, n) with 2 pairs or more, rows x, "
-            "columns y, joint pairs on the diagonal"
-        )
+        problem = f"scores has the shape {scores.shape}, not (n, n) with 2 pairs or more"
+        raise UserError(f"{problem}: pass rows x, columns y, joint pairs on the diagonal")
     scores = scores.astype(jnp.float32)
     return jnp.diagonal(scores), jnp.where(off_diagonal(scores.shape[0]), scores, -jnp.inf)
-
-
-def known_number(name: str, value: Any) -> np.float32 | None:
-    """Return an option as one float32 number, or None while it is traced."""
-    if jnp.ndim(value):
-        raise UserError(f"{name} has the shape {jnp.shape(value)}: it must be one number")
-    return None if isinstance(value, Tracer) else np.float32(value)
 
 
 def off_diagonal(n):
@@ -135,9 +125,7 @@ def interpolated(
     >>> round(float(estimate.value), 3), round(float(estimate.ceiling), 3)
     (3.639, 3.639)
     """
-    known = known_number("alpha", alpha)
-    if known is not None and not 0 <= known <= 1:
-        raise UserError(f"alpha is {alpha}: it must be from 0, TUBA, to 1, InfoNCE")
+    check_number("alpha", alpha, least=0, most=1)
     scores = jnp.maximum(scores.astype(jnp.float32), LOWEST)
     joint, product = split(scores)
     n = len(joint)
@@ -182,9 +170,7 @@ def ml_cpc(
     n = len(joint)
     smallest = n / (n * (n - 1) + 1)
     alpha = smallest if alpha is None else alpha
-    known = known_number("alpha", alpha)
-    if known is not None and not np.float32(smallest) <= known <= 1:
-        raise UserError(f"alpha is {alpha}: with {n} pairs it must be from {smallest:.4g} to 1")
+    check_number("alpha", alpha, least=min(smallest, np.float32(smallest)), most=1)
     alpha = jnp.asarray(alpha, jnp.float32)
     log_sum = jnp.logaddexp(
         jnp.log(alpha) + jax.nn.logsumexp(joint),
@@ -302,9 +288,7 @@ def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> 
     >>> smile(jnp.array([[3.0, -9.0], [-9.0, 3.0]]), clip=1.0).value
     Array(4., dtype=float32)
     """
-    known = known_number("clip", clip)
-    if known is not None and not known > 0:
-        raise UserError(f"clip is {clip}: it must be above 0, in nats; inf clips nothing")
+    check_number("clip", clip, above=0)
     joint, _ = split(scores)
     clip = jnp.asarray(clip, jnp.float32)
     _, clipped = split(jnp.clip(scores.astype(jnp.float32), -clip, clip))
@@ -323,8 +307,7 @@ def flo(scores: Float[Array, "n n"], u: Float[Array, " n"]) -> Estimate:
     Array(2., dtype=float32)
     """
     joint, product = split(scores)
-    if u.shape != joint.shape:
-        raise UserError(f"u has the shape {u.shape}: pass one number per joint pair, {joint.shape}")
+    check_shape("u", u, len(joint))
     u = u.astype(jnp.float32)
     partition = mean_off(exp(product - joint[:, None] - u[:, None]))
     return Estimate(1.0 - u.mean() - partition, is_bound=True, side="lower")
@@ -365,18 +348,15 @@ def ksg(
     """
     x, y = _pairs(x, y)
     n = len(x)
-    if not 1 <= k < n:
-        raise UserError(f"k is {k}: with {n} pairs it must be from 1 to {n - 1} neighbours")
+    check_number("k", k, least=1, below=n)
     pairs = np.concatenate([x, y], axis=1)
     from scipy.spatial import KDTree  # half a second, which no start of training needs
     from scipy.special import digamma
 
     radius = KDTree(pairs).query(pairs, k=k + 1, p=np.inf)[0][:, -1]  # the first is the pair
     if not radius.all():
-        raise UserError(
-            f"more than k = {k} pairs are equal: nearest neighbours need continuous data, or a "
-            "little noise added"
-        )
+        problem = f"more than k = {k} pairs are equal"
+        raise UserError(f"{problem}: nearest neighbours need continuous data, or a little noise")
     inside = np.nextafter(radius, 0)  # strictly nearer
     nearer = [KDTree(z).query_ball_point(z, inside, p=np.inf, return_length=True) for z in (x, y)]
     value = digamma(k) + digamma(n) - sum(digamma(count).mean() for count in nearer)
@@ -399,10 +379,8 @@ def cca(
     """
     x, y = _pairs(x, y)
     if len(x) <= x.shape[1] + y.shape[1]:
-        raise UserError(
-            f"there are {len(x)} pairs in {x.shape[1]} + {y.shape[1]} dimensions: canonical "
-            "correlations need more pairs than that"
-        )
+        problem = f"there are {len(x)} pairs in {x.shape[1]} + {y.shape[1]} dimensions"
+        raise UserError(f"{problem}: canonical correlations need more pairs than that")
     rho = np.linalg.svd(_directions(x).T @ _directions(y), compute_uv=False)
     if (rho > 1 - 1e-12).any():
         return Estimate(math.inf)

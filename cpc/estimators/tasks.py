@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from cpc.types import UserError
+from cpc.types import UserError, check_number
 
 #: Above this limit the noise, e^(-I / d), is below the rounding error of float32.
 MAX_NATS_PER_DIMENSION = 9.0
@@ -39,13 +39,9 @@ def gaussian_task(dim: int, mutual_information: float | int, cubic: bool = False
     >>> x.shape, y.shape, task.log_ratio(x, y).shape
     ((64, 20), (64, 20), (64, 64))
     """
-    if dim < 1:
-        raise UserError(f"dim is {dim}: a task needs 1 dimension or more")
-    if not 0 <= mutual_information <= MAX_NATS_PER_DIMENSION * dim:
-        raise UserError(
-            f"mutual_information is {mutual_information} nats in {dim} dimensions: it must be from "
-            f"0 to {MAX_NATS_PER_DIMENSION:g} nats a dimension, beyond which float32 loses it"
-        )
+    check_number("dim", dim, least=1)
+    most = MAX_NATS_PER_DIMENSION * dim
+    check_number("mutual_information", mutual_information, least=0, most=most)
 
     def sample(rng, n):
         x, y = correlated_gaussians(rng, n, dim, mutual_information)
@@ -101,8 +97,7 @@ def correlation_information(rho: float | int) -> float:
     >>> round(correlation_information(0.75), 4)
     0.4133
     """
-    if not -1 < rho < 1:
-        raise UserError(f"a correlation must be strictly between -1 and 1 (got {rho})")
+    check_number("rho", rho, above=-1, below=1)
     return -0.5 * (math.log1p(-rho) + math.log1p(rho))
 
 
@@ -127,10 +122,8 @@ def ar1_information(phi: float | int, k: int) -> float:
     >>> round(ar1_information(0.9, 1), 4)
     0.8304
     """
-    if not -1 < phi < 1:
-        raise UserError(f"phi is {phi}: the process is stationary only between -1 and 1")
-    if k < 1:
-        raise UserError(f"k is {k}: offsets are 1 or more")
+    check_number("phi", phi, above=-1, below=1)
+    check_number("k", k, least=1)
     return correlation_information(phi**k)
 
 
@@ -143,10 +136,8 @@ def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
     (1.3863, True)
     """
     if (joint < 0).any() or abs(joint.sum() - 1) > 1e-6:
-        raise UserError(
-            f"joint sums to {joint.sum():g} with least entry {joint.min():g}: probabilities are 0 "
-            "or more and sum to 1"
-        )
+        problem = f"joint sums to {joint.sum():g} with least entry {joint.min():g}"
+        raise UserError(f"{problem}: probabilities are 0 or more and sum to 1")
     table = jnp.asarray(_log_ratio(joint), jnp.float32)
     log_joint = jnp.asarray(_log(joint), jnp.float32).ravel()
     p, q = joint.shape
@@ -174,8 +165,7 @@ def discrete_information(joint: Float[np.ndarray, "p q"]) -> float:
 
 def one_hot_task(num_classes: int) -> Task:
     """Return a class and its copy: I = ln(num_classes)."""
-    if num_classes < 1:
-        raise UserError(f"num_classes is {num_classes}: a copy needs 1 class or more")
+    check_number("num_classes", num_classes, least=1)
     return discrete_task(f"copy-{num_classes}", np.eye(num_classes) / num_classes)
 
 
@@ -187,8 +177,7 @@ def binary_symmetric_task(p: float | int) -> Task:
     >>> round(binary_symmetric_task(0.8).mutual_information, 6)
     0.192745
     """
-    if not 0 <= p <= 1:
-        raise UserError(f"p is {p}: choose a probability from 0 to 1")
+    check_number("p", p, least=0, most=1)
     return discrete_task(f"binary-{p:g}", np.array([[p, 1 - p], [1 - p, p]]) / 2)
 
 
@@ -219,11 +208,10 @@ def markov_task(
     emissions = np.eye(len(chain)) if emissions is None else emissions
     for what, table in (("chain", chain), ("emissions", emissions)):
         if (table < 0).any() or np.abs(table.sum(1) - 1).max() > 1e-6:
-            raise UserError(
-                f"a row of {what} is not a distribution: use rows of 0 or more that sum to 1"
-            )
-    if min(k, num_speakers) < 1:
-        raise UserError(f"k is {k} and num_speakers {num_speakers}: both must be 1 or more")
+            problem = f"a row of {what} is not a distribution"
+            raise UserError(f"{problem}: use rows of 0 or more that sum to 1")
+    check_number("k", k, least=1)
+    check_number("num_speakers", num_speakers, least=1)
     later = np.linalg.matrix_power(chain, k)
     shown = emissions.T @ (stationary(chain)[:, None] * later) @ emissions
     name = f"markov-{len(chain)}-{num_speakers}-{k}"

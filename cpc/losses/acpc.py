@@ -15,47 +15,22 @@ once per frame, because the rule can admit other negatives at each frame:
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import Plan, anchor_scores
+from cpc.losses.blocks import Plan, anchor_scores, cut_blocks, join_blocks
 from cpc.losses.cpc_loss import OffsetSums, sum_sequences
 from cpc.losses.inputs import check_arguments, check_batch, check_layout, mark_misfit, read_batch
-from cpc.losses.masking import Number, check, divide
+from cpc.losses.masking import Number, divide
 from cpc.losses.noise_contrastive import info_nce
-from cpc.losses.tiles import (
-    AnchorScores,
-    Latents,
-    block_size,
-    find_negatives,
-    find_positives,
-    vary_alike,
-)
-from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
+from cpc.losses.tiles import AnchorScores, block_size, find_negatives, find_positives, vary_alike
+from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, check_number
 
 #: Cost of a state that no path reaches; finite, so that differences are never NaN.
 MAX_COST = 1e30
-
-
-class Aligned(NamedTuple):
-    """Statistics per anchor and prediction, (k, b, a); zero if the anchor is not counted.
-
-    The statistics of candidates are means over the frames that are aligned to the prediction.
-    """
-
-    counted: Float[Array, "..."]
-    """1 if all F frames exist and each has a negative."""
-    frames: Float[Array, "..."]
-    """Number of frames aligned to the prediction; over the predictions the numbers add up to F."""
-    loss: Float[Array, "..."]
-    n: Float[Array, "..."]
-    log_n: Float[Array, "..."]
-    chance: Float[Array, "..."]
-    top1: Float[Array, "..."]
-    pairwise: Float[Array, "..."]
 
 
 def acpc_loss(
@@ -95,14 +70,10 @@ def acpc_loss(
     """
     check_arguments(outputs, positions, rule, info_nce, choose)
     shape, (num, width) = outputs.z.shape[:-1], outputs.predictions.shape[-2:]
-    if not num <= num_frames < shape[1]:
-        raise UserError(
-            f"num_frames does not fit {num} predictions and sequences of {shape[1]} latents "
-            f"(got {num_frames}): choose at least {num} and at most {shape[1] - 1} frames"
-        )
-    check("temperature", temperature, above=0)
+    check_number("num_frames", num_frames, least=num, below=shape[1])
+    check_number("temperature", temperature, above=0)
     if block is not None:
-        check("block", block, least=1)
+        check_number("block", block, least=1)
     (z, _, predictions), anchors = read_batch(outputs, positions, where)
     plan = Plan(rule, None, choose, tuple(range(1, num_frames + 1)), block, None, rule.shard_size)
     fits = check_layout(positions, where, shape, plan, False)
@@ -127,14 +98,14 @@ def acpc_loss(
         keys = keys.reshape(-1, width)
         return _summed_costs(queries, keys, anchors, candidates, rng, plan, best)
 
-    costs, found = jax.vmap(align_shard)(
+    costs, found = jax.vmap(align_shard, out_axes=(0, 1))(
         queries, split(z.reshape(b, -1, width)), jax.tree.map(split, anchors)
     )
-    found = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(num, b, -1), found)
-    sums = sum_sequences(found.counted, *found[2:])
+    counted, frames, *numbers = (x.reshape(num, b, -1) for x in found)
+    sums = sum_sequences(counted, *numbers)
     scale = num / num_frames / jnp.maximum(sums.anchors[0], 1.0)
     total = scale * costs.sum()
-    frames = found.frames.sum((1, 2)) / jnp.maximum(sums.anchors, 1.0)
+    frames = frames.sum((1, 2)) / jnp.maximum(sums.anchors, 1.0)
     return mark_misfit(total, sums.anchors, fits, b == 1 and where is None), sums, frames
 
 
@@ -153,15 +124,15 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
     Array(0., dtype=float32)
     """
 
+    is_first = jnp.arange(costs.shape[-1]) == 0
+
     def one_frame(total, cost):
-        before = jnp.pad(
-            total[..., :-1], [(0, 0)] * (total.ndim - 1) + [(1, 0)], constant_values=MAX_COST
-        )
+        before = jnp.where(is_first, MAX_COST, jnp.roll(total, 1, -1))
         reached = jnp.minimum(total, before) if best else -jnp.logaddexp(-total, -before)
         return cost + reached, None
 
     frames = jnp.moveaxis(costs.astype(jnp.float32), -2, 0)
-    first = jnp.where(jnp.arange(costs.shape[-1]) == 0, frames[0], MAX_COST)
+    first = jnp.where(is_first, frames[0], MAX_COST)
     return jax.lax.scan(one_frame, first, frames[1:])[0][..., -1]
 
 
@@ -201,19 +172,10 @@ _summed_costs.defvjp(_forward, _backward)
 
 
 def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
-    """Return the summed cost, `Aligned` of each anchor and the derivatives of the summed cost."""
+    """Return the summed cost, `_describe_anchors` (k, b, a) and the cost's derivatives."""
     _, b, a, _ = queries.shape
     # Blocks split the latents of a sequence, not b, which is sharded over devices.
     size = min(a, max(1, plan.block // b))
-    num_blocks = -(-a // size)
-
-    def cut(x, axis, fill=0):  # (..., a, ...) -> (blocks, ..., size, ...)
-        pads = [(0, 0)] * x.ndim
-        pads[axis] = (0, num_blocks * size - a)
-        x = jnp.pad(x, pads, constant_values=fill)
-        return jnp.moveaxis(
-            x.reshape(*x.shape[:axis], num_blocks, size, *x.shape[axis + 1 :]), axis, 0
-        )
 
     def one_block(dkeys, inputs):
         index, q, here = inputs
@@ -229,23 +191,18 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
         (cost, found), (dq, more) = cost_and_gradients(q, keys)
         return dkeys + more.astype(jnp.float32), (cost, found, dq)
 
-    positions = jax.tree.map(lambda p: cut(p, 1, -1), anchors.positions)
-    blocks = Latents(positions, cut(anchors.exists, 1, False))
+    blocks = jax.tree.map(lambda x: cut_blocks(x, size), anchors)
     zero = jnp.zeros(keys.shape, jnp.float32) if gradients else None
     zero, _ = vary_alike((zero, keys))
-    inputs = (jnp.arange(num_blocks), cut(queries, 2), blocks)
+    inputs = (jnp.arange(-(-a // size)), cut_blocks(queries, size, 2), blocks)
     dkeys, (costs, found, dqueries) = jax.lax.scan(one_block, zero, inputs)
 
-    def join(x):  # (blocks, k, b, size, ...) -> (k, b, a, ...)
-        x = jnp.moveaxis(x, 0, 2)
-        return x.reshape(*x.shape[:2], -1, *x.shape[4:])[:, :, :a]
-
-    found, dqueries = jax.tree.map(join, (found, dqueries))
+    found, dqueries = jax.tree.map(lambda x: join_blocks(x, a, 2), (found, dqueries))
     return costs.sum(), found, dqueries, None if dkeys is None else dkeys.astype(keys.dtype)
 
 
 def _align_block(q, keys, anchors, candidates, rng, plan, best):
-    """Return the summed cost of anchors (b, a) with queries (k, b, a, d), and `Aligned` of each."""
+    """Return the summed cost of anchors (b, a) with queries (k, b, a, d), and statistics."""
     k, b, a, d = q.shape
     num_frames, rows = len(plan.offsets), jax.tree.map(jnp.ravel, anchors)
     scores = jnp.matmul(q.reshape(-1, d), keys.T, preferred_element_type=jnp.float32)
@@ -271,8 +228,13 @@ def _align_block(q, keys, anchors, candidates, rng, plan, best):
     return cost.sum(), jax.tree.map(lambda x: x.T.reshape(k, b, a), found)
 
 
-def _describe_anchors(given: Any, counted: Any, best: bool) -> Aligned:
-    """Return `Aligned` of anchors (m, k) from the scores per frame and prediction (m, f, k)."""
+def _describe_anchors(given: Any, counted: Any, best: bool) -> tuple[Any, ...]:
+    """Return statistics of anchors (m, k) from scores per frame and prediction (m, f, k).
+
+    They are 1 if all frames exist and have negatives, else 0; the number of frames aligned to the
+    prediction; then the fields of `OffsetSums` from loss to pairwise, as means over these frames.
+    All are 0 for anchors that are not counted.
+    """
     (frames, cost), (_, num_frames, k) = given, given[0].loss.shape
     weights = path_weights(frames.loss, best) * counted[:, None, None]
     number = weights.sum(1)
@@ -284,13 +246,6 @@ def _describe_anchors(given: Any, counted: Any, best: bool) -> Aligned:
         return (weights * x).sum(1) / jnp.maximum(number, 1.0)
 
     n = 1 + frames.num_negatives
-    return Aligned(
-        counted=jnp.broadcast_to(counted[:, None], number.shape).astype(jnp.float32),
-        frames=number,
-        loss=loss,
-        n=mean(n),
-        log_n=mean(jnp.log(n)),
-        chance=mean(1 / n),
-        top1=mean(frames.rank == 0),
-        pairwise=mean(frames.wins / jnp.maximum(frames.num_negatives, 1.0)),
-    )
+    wins = frames.wins / jnp.maximum(frames.num_negatives, 1.0)
+    counted = jnp.broadcast_to(counted[:, None], number.shape).astype(jnp.float32)
+    return counted, number, loss, *map(mean, (n, jnp.log(n), 1 / n, frames.rank == 0, wins))

@@ -27,11 +27,11 @@ from cpc.losses.tiles import (
     Latents,
     block_size,
     compare,
-    cut_latents,
     find_alike,
     gradient_of_keys,
     num_columns,
     score_tiles,
+    split_axis,
     vary_alike,
 )
 from cpc.types import NegativeRule, NegativeSampler
@@ -219,26 +219,25 @@ def score_blocks(
     size = min(a, max(1, plan.choose_block(n) // b))
     width = num_columns(b * size, n, plan.columns) if plan.can_tile else n
     own_keys = keys if keys.ndim == 3 else None
-    positions = jax.tree.map(lambda p: _cut(p, size, -1), anchors.positions)
-    anchors = Latents(positions, _cut(anchors.exists, size, False))
+    anchors = jax.tree.map(lambda x: cut_blocks(x, size), anchors)
 
     def one_offset(_, inputs):
         k, queries, weights, own = inputs
         z, latents = keys if own is None else own, candidates
         if width < n:
-            z, latents = cut_latents(width, z, latents)
+            z, latents = jax.tree.map(lambda x: split_axis(x, width), (z, latents))
         zero = (None, None, jnp.zeros(plan.num_sequences, jnp.float32))
         if gradients:
             zeros = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32)
             doptions = {name: jnp.zeros(x.shape, jnp.float32) for name, x in options.items()}
             zero = (zeros, doptions, zero[-1])
         zero, _ = vary_alike((zero, z))
-        cut_weights = None if weights is None else _cut(weights, size, 0)
-        blocks = (jnp.arange(-(-a // size)), _cut(queries, size, 0), anchors, cut_weights)
-        shared = _Shared(k, z, latents, rng, options, own_index, a)
+        cut_weights = None if weights is None else cut_blocks(weights, size)
+        blocks = (jnp.arange(-(-a // size)), cut_blocks(queries, size), anchors, cut_weights)
+        shared = k, z, latents, rng, options, own_index, a
         add_block = functools.partial(_add_block, plan, shared)
         (dkeys, doptions, received), found = jax.lax.scan(add_block, zero, blocks)
-        scores, dqueries = jax.tree.map(lambda x: _join(x, a), found)
+        scores, dqueries = jax.tree.map(lambda x: join_blocks(x, a), found)
         if width < n and dkeys is not None:
             dkeys = jnp.moveaxis(dkeys, 0, 1).reshape(d, -1)[:, :n]
         return None, (scores, received, dqueries, dkeys, doptions)
@@ -247,22 +246,11 @@ def score_blocks(
     return jax.lax.scan(one_offset, None, inputs)[1]
 
 
-class _Shared(NamedTuple):
-    """Inputs shared by all blocks of an offset."""
-
-    k: Array
-    keys: Float[Array, "*tiles n d"]
-    """Tiled if rows of scores are split."""
-    candidates: Latents
-    rng: Array
-    options: dict[str, Array]
-    own_index: Int[Array, " b"] | None
-    length: int
-    """Number of latents per sequence."""
-
-
 def _add_block(plan, shared, sums, block) -> Any:
-    """Add a block of anchors (b, size) to the sums; return its scores and query derivatives."""
+    """Add a block of anchors (b, size) to the sums; return its scores and query derivatives.
+
+    The blocks share keys, tiled if rows of scores are split, and the length of the sequences.
+    """
     (dkeys, doptions, received), (index, queries, anchors, g) = sums, block
     k, keys, candidates, rng, options, own_index, length = shared
     q = queries.reshape(-1, queries.shape[-1])
@@ -290,22 +278,21 @@ def _add_block(plan, shared, sums, block) -> Any:
     return (dkeys, doptions, received), (scores, dq)
 
 
-def _cut(x, size, fill):
-    """Reshape (b, a, ...) to (blocks, b, size, ...), with padding."""
-    b, a, *rest = x.shape
-    x = jnp.pad(x, [(0, 0), (0, -a % size)] + [(0, 0)] * len(rest), constant_values=fill)
-    return jnp.moveaxis(x.reshape(b, -1, size, *rest), 1, 0)
+def cut_blocks(x: Array, size: int, axis: int = 1) -> Array:
+    """Reshape (b, a, ...) to (blocks, b, size, ...), with masked padding; `axis` is that of a."""
+    return jnp.moveaxis(split_axis(x, size, axis), axis, 0)
 
 
-def _join(x, a):
+def join_blocks(x: Array, a: int, axis: int = 1) -> Array:
     """Reshape (blocks, b, size, ...) to (b, a, ...), without the padding."""
-    x = jnp.moveaxis(x, 0, 1)
-    return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :a]
+    x = jnp.moveaxis(x, 0, axis)
+    x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+    return jax.lax.slice_in_dim(x, 0, a, axis=axis)
 
 
 def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
     """Return scores of anchors (m,) and derivatives of their summed loss by scores and options."""
-    loss = plan.loss
+    loss: Any = plan.loss
     scores, allowed, is_positive = compare(q, keys, anchors, candidates, plan.rule, k)  # (m, n)
     allowed &= is_positive.any(-1, keepdims=True)
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
@@ -316,11 +303,21 @@ def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
             lambda s, o: loss(s, s, where, where_positive=positives, **o), scores, options
         )
         return anchor_scores(value, positive, scores, where), *back(jnp.ones_like(value))
-    negatives, where, pull_back = _choose_negatives(rng, positive, scores, allowed, plan.choose)
-    value, back = _differentiate(loss, options, positive, negatives, where)
-    recorded = anchor_scores(value, positive, negatives, where)
-    dpositive, dnegatives, doptions = back(recorded.counted.astype(value.dtype))
-    dpositive, dscores = pull_back(dpositive, dnegatives)
+    negatives, where, pull_back = scores, allowed, None
+    if plan.choose is not None:
+        negatives, pull_back, where = jax.vjp(
+            lambda *given: plan.choose(rng, *given, allowed), positive, scores, has_aux=True
+        )
+    if loss is None:
+        value, dpositive, dscores = _differentiate(positive, negatives, where)
+        recorded, doptions = anchor_scores(value, positive, negatives, where), options
+    else:
+        value, back = jax.vjp(lambda p, n, o: loss(p, n, where, **o), positive, negatives, options)
+        recorded = anchor_scores(value, positive, negatives, where)
+        dpositive, dscores, doptions = back(recorded.counted.astype(value.dtype))
+    if pull_back is not None:
+        more, dscores = pull_back(dscores)
+        dpositive += more
     weights = dscores + jnp.where(is_positive, dpositive[:, None], 0.0)
     return recorded, jnp.where(recorded.counted[:, None] > 0, weights, 0.0), doptions
 
@@ -347,35 +344,8 @@ def anchor_scores(
     )
 
 
-def _choose_negatives(rng, positive, scores, allowed, choose):
-    """Return sampled negatives, their mask, and the map from their derivatives to all scores'."""
-    if choose is None:
-        return scores, allowed, lambda dpositive, dnegatives: (dpositive, dnegatives)
-    negatives, back, where = jax.vjp(
-        lambda positive, scores: choose(rng, positive, scores, allowed),
-        positive,
-        scores,
-        has_aux=True,
-    )
-
-    def pull_back(dpositive, dnegatives):
-        more, dscores = back(dnegatives)
-        return dpositive + more, dscores
-
-    return negatives, where, pull_back
-
-
-def _differentiate(loss, options, positive, negatives, where):
-    """Return losses, and a function for the derivatives of their sum by the arguments of the loss.
-
-    The function takes 1 for each anchor that counts and 0 for the others.
-    """
-    if loss is not None:
-
-        def compute_loss(positive, negatives, options):
-            return loss(positive, negatives, where, **options)
-
-        return jax.vjp(compute_loss, positive, negatives, options)
+def _differentiate(positive, negatives, where):
+    """Return InfoNCE and its derivatives by the scores, zero for anchors without a negative."""
     masked: Any = jnp.where(where, negatives, -jnp.inf)
     highest = jnp.maximum(positive, masked.max(-1))
     exp_negatives = jnp.exp(masked - highest[:, None])
@@ -383,8 +353,7 @@ def _differentiate(loss, options, positive, negatives, where):
     total = exp_positive + exp_negatives.sum(-1)
     value = jnp.log(total) + (highest - positive)
     # 1 - p_positive is a sum over negatives, which does not cancel when the positive wins.
-    derivatives = -(total - exp_positive) / total, exp_negatives / total[:, None], options
-    return value, lambda _: derivatives  # already zero for anchors that do not count
+    return value, -(total - exp_positive) / total, exp_negatives / total[:, None]
 
 
 def sum_by_sequence(x: Float[Array, "m n"], num_sequences: int, length: int) -> Float[Array, "m b"]:

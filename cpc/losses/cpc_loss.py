@@ -17,11 +17,20 @@ from cpc.losses.blocks import (
     take_traced,
 )
 from cpc.losses.inputs import check_arguments, check_batch, check_layout, mark_misfit, read_batch
-from cpc.losses.masking import Number, check, divide
+from cpc.losses.masking import Number, divide
 from cpc.losses.noise_contrastive import info_nce
 from cpc.losses.table import AnchorLoss, describe
 from cpc.losses.tiles import AnchorScores, Latents, compare, find_alike, vary_alike
-from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError, check_type
+from cpc.types import (
+    AnyPosition,
+    CPCOutputs,
+    NegativeSampler,
+    Rule,
+    UserError,
+    check_number,
+    check_shape,
+    check_type,
+)
 
 
 class OffsetSums(NamedTuple):
@@ -132,9 +141,8 @@ def cpc_loss(
       this.
 
     Raises:
-      UserError: an argument is invalid, or known positions do not have the structure that the rule
-        assumes (traced positions give a loss of NaN) or leave every anchor without a positive or a
-        negative.
+      UserError: an argument is invalid, or known positions leave every anchor without a positive or
+        do not have the structure that the rule assumes (traced positions give a loss of NaN).
     """
     check_arguments(outputs, positions, rule, loss, choose)
     maps, memory, block, columns, reducer = _read_options(outputs, **options)
@@ -175,35 +183,31 @@ def _read_options(
     """Validate the options against the outputs and return them in this order."""
     z, c, predictions = outputs
     if maps is not None:
-        _check_maps(maps, c, predictions)
+        *latents, num_offsets, width = predictions.shape
+        check_shape("c", c, *latents, "h")
+        check_shape("maps", maps, num_offsets, c.shape[-1], width)
     if memory is not None:
         check_type("memory", memory, MemoryBank, "pass MemoryBank(keys, positions, exists)")
-    if memory is not None and memory.keys.shape != (*memory.exists.shape, z.shape[-1]):
-        raise UserError(
-            f"the memory's keys do not fit (got shape {memory.keys.shape}): pass as many as its "
-            f"exists, {memory.exists.shape}, and as wide as z, {z.shape[-1]}"
-        )
+        check_shape("memory.keys", memory.keys, *memory.exists.shape, z.shape[-1])
     for name, value in (("block", block), ("columns", columns)):
         if value is not None:
-            check(name, value, least=1)
+            check_number(name, value, least=1)
     return maps, memory, block, columns, reducer
 
 
 def _read_loss(loss, temperature, bias) -> tuple[AnchorLoss | None, Any]:
     """Return the loss with its floor, or None for InfoNCE, and the product of the temperatures."""
-    check("temperature", temperature, above=0)
+    check_number("temperature", temperature, above=0)
     about, bound = describe(loss), functools.partial(loss)
     if about.can_tile and not bound.args and bound.keywords.keys() <= {"temperature"}:
         own_temperature = bound.keywords.get("temperature", 1.0)
-        check("temperature", own_temperature, above=0)
+        check_number("temperature", own_temperature, above=0)
         return None, temperature * own_temperature
     if not about.has_floor:
         return loss, temperature
     if _has_bias(bias):
-        raise UserError(
-            "bias shifts the scores, but the floor of debiased and hard-weighted losses assumes "
-            "cosines: leave bias=0, or choose a loss such as sigmoid"
-        )
+        problem = "bias shifts the scores, but the floor of the loss assumes cosines"
+        raise UserError(f"{problem}: leave bias=0, or choose a loss such as sigmoid")
     # The floor is the lowest cosine divided by tau, so it follows a learned tau.
     return functools.partial(loss, least=-1.0 / temperature), temperature
 
@@ -240,17 +244,6 @@ def add_memory(
     return keys, jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
 
 
-def _check_maps(maps, c, predictions):
-    """Check that `maps` holds one matrix per offset, from context width to latent width."""
-    *latents, num_offsets, width = predictions.shape
-    wanted = (num_offsets, c.shape[-1], width)
-    if maps.shape != wanted or c.shape[:-1] != tuple(latents):
-        raise UserError(
-            f"maps, c and predictions do not fit (got {maps.shape}, {c.shape} and "
-            f"{predictions.shape}): pass (k, h, d), (b, t, ..., h) and (b, t, ..., k, d)"
-        )
-
-
 def _check_offsets(offsets, num_offsets, length):
     """Check that offsets ascend, match the predictions and fit the length of the sequences."""
     fix = f"pass {num_offsets} ascending whole numbers, one per prediction"
@@ -259,10 +252,8 @@ def _check_offsets(offsets, num_offsets, length):
     if len(offsets) != num_offsets or not ascend or any(int(k) != k for k in offsets):
         raise UserError(f"offsets do not fit the predictions (got {tuple(offsets)}): {fix}")
     if max(offsets) >= length:
-        raise UserError(
-            f"offset {max(offsets)} exceeds the sequences (got {length} latents): predict fewer "
-            "latents ahead, or lengthen the window"
-        )
+        problem = f"offset {max(offsets)} exceeds the sequences (got {length} latents)"
+        raise UserError(f"{problem}: predict fewer latents ahead, or lengthen the window")
 
 
 def projection_pays(m: int, n: int, h: int, d: int) -> bool:
@@ -355,8 +346,7 @@ def _losses_of(scores, loss, positives, allowed, alike, rng, choose):
 def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = None) -> OffsetSums:
     """Return the sums over the anchors (..., b, a) of each offset, without a gradient.
 
-    `received` holds the weights that sequences receive as negatives of each other
-    (`received_weights`), None if they are not each other's negatives.
+    `received` are the `received_weights`, None if sequences are not each other's negatives.
     """
     return sum_sequences(scores.counted, *anchor_numbers(scores), received=received)
 

@@ -48,18 +48,14 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: 
     *latents, width = z.shape
     num_offsets = predictions.shape[-2] if predictions.ndim > 1 else 0
     if z.ndim < 3 or not num_offsets or predictions.shape != (*latents, num_offsets, width):
-        raise UserError(
-            f"z and predictions do not fit (got shapes {z.shape} and {predictions.shape}): pass "
-            "(b, t, ..., d) and (b, t, ..., k, d), with k at least 1"
-        )
+        problem = f"z and predictions do not fit (got shapes {z.shape} and {predictions.shape})"
+        raise UserError(f"{problem}: pass (b, t, ..., d) and (b, t, ..., k, d), with k at least 1")
     for name, each in positions._asdict().items():
         if not isinstance(each, int):
             check_array(f"the positions' {name}", each, np.integer)
         if not broadcasts_to(jnp.shape(each), tuple(latents)):
-            raise UserError(
-                f"the positions' {name} does not fit latents {tuple(latents)} "
-                f"(got shape {jnp.shape(each)}): pass an array that broadcasts to them"
-            )
+            problem = f"the positions' {name} does not fit (got shape {jnp.shape(each)})"
+            raise UserError(f"{problem}: pass an array that broadcasts to {tuple(latents)}")
 
 
 def read_batch(
@@ -68,12 +64,8 @@ def read_batch(
     """Return outputs with zeros for padding, and the latents of each sequence as a row, (b, a)."""
     exists = read_mask("where", where, outputs.z.shape[:-1])
     if where is not None:  # padding may hold NaN, and 0 * NaN is NaN
-        z, c, predictions = outputs
-        outputs = CPCOutputs(
-            jnp.where(where[..., None], z, 0.0),
-            jnp.where(where[..., None], c, 0.0),
-            jnp.where(where[..., None, None], predictions, 0.0),
-        )
+        masks = CPCOutputs(where[..., None], where[..., None], where[..., None, None])
+        outputs = jax.tree.map(lambda mask, x: jnp.where(mask, x, 0.0), masks, outputs)
 
     def flatten(x):
         return jnp.broadcast_to(x, exists.shape).reshape(len(exists), -1)
@@ -99,14 +91,12 @@ def check_layout(
     else:
         return True
     if fits is False:
-        name = getattr(plan.rule, "name", "given")
-        raise UserError(
-            f"positions are not aligned under the rule {name}: give all sequences the same lanes "
-            "and consecutive times, or set Rule.aligned=False"
-            if is_aligned
-            else f"positions are not in shards of {plan.shard_size} sequences under the rule "
-            f"{name}: sort the batch by sequence, or set Rule.shard_size=None"
-        )
+        problem = f"positions are not in shards of {plan.shard_size} sequences under the rule"
+        fix = "sort the batch by sequence, or set Rule.shard_size=None"
+        if is_aligned:
+            problem = "positions are not aligned under the rule"
+            fix = "give sequences the same lanes and consecutive times, or set Rule.aligned=False"
+        raise UserError(f"{problem} {getattr(plan.rule, 'name', 'given')}: {fix}")
     return fits
 
 
@@ -192,16 +182,12 @@ def check_negatives(
             if (np.asarray(negative) & ~positive)[with_positive].any():
                 return
     if not some_positive:
-        times = np.min(there.time), np.max(there.time)
-        raise UserError(
-            f"no anchor has a positive {offsets} steps ahead (got times {times[0]} to {times[1]}): "
-            "pass times that count latents, as Position.grid does"
-        )
+        times = f"{np.min(there.time)} to {np.max(there.time)}"
+        problem = f"no anchor has a positive {offsets} steps ahead (got times {times})"
+        raise UserError(f"{problem}: pass times that count latents, as Position.grid does")
     name, num = getattr(rule, "name", "given"), len(np.unique(there.sequence))
-    raise UserError(
-        f"no anchor has a negative under the rule {name} (got {num} sequences): pass a larger "
-        "batch or another rule"
-    )
+    problem = f"no anchor has a negative under the rule {name} (got {num} sequences)"
+    raise UserError(f"{problem}: pass a larger batch or another rule")
 
 
 def _choose_library(positions, where, shape) -> tuple[Any, Any]:

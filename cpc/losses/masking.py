@@ -4,12 +4,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-from cpc.types import UserError, check_array
+from cpc.types import UserError, check_array, check_number, check_shape
 
 #: One value for all rows; an array can be learned.
 Number: TypeAlias = float | int | Float[Array, ""]
@@ -38,25 +36,17 @@ class Rows(NamedTuple):
 def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = None) -> Rows:
     """Validate shapes and masks, and zero masked entries before they enter any arithmetic."""
     check_array("positive", positive)
-    check_array("negatives", negatives)
     if positive.ndim not in (1, 2):
         raise UserError(f"positive is not scores (got shape {positive.shape}): pass (m,) or (m, p)")
     m = positive.shape[0]
-    if negatives.ndim != 2 or negatives.shape[0] != m:
-        raise UserError(
-            f"negatives do not fit {m} anchors (got shape {negatives.shape}): pass scores ({m}, n)"
-        )
+    check_shape("negatives", negatives, m, "n")
     if where is None and where_positive is None and positive.shape == negatives.shape != (m, 1):
-        raise UserError(
-            f"positive and negatives look like embeddings (got {positive.shape} twice): pass "
-            "scores, such as *view_scores(z_a, z_b), or a mask if they are scores"
-        )
+        problem = f"positive and negatives look like embeddings (got {positive.shape} twice)"
+        raise UserError(f"{problem}: pass scores, as of view_scores, or a mask if they are scores")
     if positive.ndim == 1:
         if where_positive is not None:
-            raise UserError(
-                f"where_positive needs several positives (got positive of shape {positive.shape}): "
-                "pass positive of shape (m, p)"
-            )
+            problem = f"where_positive needs several positives (got shape {positive.shape})"
+            raise UserError(f"{problem}: pass positive of shape (m, p)")
         positive = positive[:, None]
     where = read_mask("where", where, negatives.shape)
     where_positive = read_mask("where_positive", where_positive, positive.shape)
@@ -71,20 +61,8 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
 
 def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
     """Apply `read_rows` to anchors with one positive each, for losses without several positives."""
-    check_array("positive", positive)
-    if positive.ndim != 1:
-        raise UserError(
-            f"positive is not one score per anchor (got shape {positive.shape}): pass scores (m,), "
-            "not embeddings, with one row per positive"
-        )
+    check_shape("positive", positive, "m")
     return read_rows(positive, negatives, where)
-
-
-def check_matrix(name: str, value: Any) -> None:
-    """Check that an argument is a matrix of real numbers."""
-    check_array(name, value)
-    if value.ndim != 2:
-        raise UserError(f"{name} is not a matrix (got shape {value.shape}): pass a row per latent")
 
 
 def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
@@ -95,16 +73,14 @@ def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
         fix = f"pass an array of booleans of the shape {shape}"
         raise UserError(f"{name} is not an array (got {type(mask).__name__}): {fix}")
     if mask.shape != shape or mask.dtype != bool:
-        raise UserError(
-            f"{name} is not a matching mask (got {mask.dtype} of shape {mask.shape}): "
-            f"pass booleans of shape {shape}"
-        )
+        problem = f"{name} is not a matching mask (got {mask.dtype} of shape {mask.shape})"
+        raise UserError(f"{problem}: pass booleans of shape {shape}")
     return mask
 
 
 def scale(rows: Rows, temperature: Any) -> Rows:
     """Divide all scores by a temperature."""
-    check("temperature", temperature, above=0)
+    check_number("temperature", temperature, above=0)
     tau = jnp.asarray(temperature, jnp.float32)
     return rows._replace(positive=rows.positive / tau, negatives=rows.negatives / tau)
 
@@ -131,10 +107,8 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
         ("negatives", from_negatives, rows.negatives),
     ):
         if not broadcasts_to(correction.shape, scores.shape):
-            raise UserError(
-                f"the correction of {name} does not fit scores {scores.shape} (got shape "
-                f"{correction.shape}): pass one number or an array that broadcasts to them"
-            )
+            problem = f"the correction of {name} does not fit (got shape {correction.shape})"
+            raise UserError(f"{problem}: pass an array that broadcasts to {scores.shape}")
     return rows._replace(
         positive=rows.positive - jnp.where(rows.where_positive, from_positive, 0.0),
         negatives=rows.negatives - jnp.where(rows.where, from_negatives, 0.0),
@@ -185,19 +159,3 @@ def logistic_loss(rows: Rows) -> Float[Array, " m"]:
     loss = jnp.where(rows.where_positive, as_positive + as_negative, 0.0).sum(-1)
     loss += jnp.where(rows.where, jax.nn.softplus(rows.negatives), 0.0).sum(-1)
     return jnp.where(rows.counted, loss, 0.0)
-
-
-def check(
-    name: str, value: Any, *, above: float | int = -jnp.inf, least: float | int = -jnp.inf
-) -> None:
-    """Check that a value is a single number and, unless it is traced, within the bound."""
-    if not isinstance(value, int | float):
-        check_array(name, value)
-    if jnp.ndim(value):
-        raise UserError(f"{name} is not one number (got shape {jnp.shape(value)}): pass a scalar")
-    if isinstance(value, Tracer):
-        return
-    # Under jit, comparing even a known JAX array gives a tracer; a NumPy array does not.
-    if not above < np.asarray(value) >= least:
-        limit = f"above {above}" if above > -jnp.inf else f"of {least} or more"
-        raise UserError(f"{name} is out of range (got {value}): pass a number {limit}")

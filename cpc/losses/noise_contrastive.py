@@ -15,7 +15,6 @@ from cpc.losses.masking import (
     Number,
     OfNegatives,
     OfPositive,
-    check,
     log_sum_exp,
     logistic_loss,
     mean_where,
@@ -24,7 +23,7 @@ from cpc.losses.masking import (
     scale,
     subtract,
 )
-from cpc.types import UserError
+from cpc.types import check_number, check_shape
 
 
 def info_nce(
@@ -43,11 +42,9 @@ def info_nce(
     negatives. With N = 1 + negatives, log N - L is a lower bound on the mutual information if the
     negatives are independent draws from the marginal; otherwise it is an estimate.
 
-    The loss of an anchor with several positives is the mean of the losses of its positives. Each
-    positive is contrasted with the negatives alone, not with the other positives.
-
-    Negatives masked by `where` and positives masked by `where_positive` may be NaN and receive a
-    gradient of exactly zero. The temperature divides all scores.
+    The loss of an anchor with several positives is the mean of the losses of its positives, each
+    contrasted with the negatives alone, not with the other positives. The temperature divides all
+    scores.
 
     Equal scores give exactly log N:
 
@@ -193,7 +190,7 @@ def decoupled_weights(
     >>> decoupled_weights(jnp.array([0.7, 0.7]))
     Array([1., 1.], dtype=float32)
     """
-    check("sigma", sigma, above=0)
+    check_number("sigma", sigma, above=0)
     weight = jax.nn.softmax(lax.stop_gradient(positive.astype(jnp.float32)) / sigma)
     return 2.0 - positive.shape[0] * weight
 
@@ -269,20 +266,15 @@ def hard_weighted(
     ... ) - jnp.log(1 + 2 * 2.5)
     Array([0.], dtype=float32)
     """
-    if not 0 <= prior < 1:
-        raise UserError(f"prior is out of range (got {prior}): pass a probability below 1")
-    check("concentration", concentration, least=0)
+    check_number("prior", prior, least=0, below=1)
+    check_number("concentration", concentration, least=0)
     rows = scale(read_single(positive, negatives, where), temperature)
     concentration, tau, least = (
         jnp.asarray(x, jnp.float32) for x in (concentration, temperature, least)
     )
     own = rows.positive
     if extra_positives is not None:
-        if extra_positives.ndim != 2 or extra_positives.shape[0] != positive.shape[0]:
-            raise UserError(
-                f"extra_positives do not fit (got shape {extra_positives.shape}): pass "
-                f"({positive.shape[0]}, p)"
-            )
+        check_shape("extra_positives", extra_positives, len(positive), "p")
         own = extra_positives.astype(jnp.float32) / tau
     # log mean_j w_j e^s_j = log sum_j e^((1 + beta) s_j) - log sum_j e^(beta s_j)
     tilted = log_sum_exp((1.0 + concentration) * rows.negatives, rows.where)

@@ -17,7 +17,7 @@ from cpc.losses.masking import (
     softmax_loss,
     subtract,
 )
-from cpc.types import UserError, check_function
+from cpc.types import UserError, check_function, check_shape
 
 
 def sampled_softmax(
@@ -117,19 +117,14 @@ def full_logistic(
         labels = _one_hot(scores, labels)
         scores = jnp.where(labels.any(-1, keepdims=True), scores, jnp.nan)
     elif labels.shape != scores.shape:
-        raise UserError(
-            f"labels do not fit scores {scores.shape} (got shape {labels.shape}): pass classes "
-            f"({scores.shape[0]},) or a mask of the scores' shape"
-        )
+        problem = f"labels do not fit scores {scores.shape} (got shape {labels.shape})"
+        raise UserError(f"{problem}: pass classes ({len(scores)},) or a mask of the scores' shape")
     return jax.nn.softplus(jnp.where(labels, -scores, scores)).sum(-1)
 
 
 def _one_hot(scores: Any, labels: Any) -> Any:
     m, v = scores.shape
-    if labels.shape != (m,):
-        raise UserError(
-            f"labels do not fit {m} rows of scores (got shape {labels.shape}): pass ({m},)"
-        )
+    check_shape("labels", labels, m)
     check_labels(labels, v)
     return labels[:, None] == jnp.arange(v)
 
@@ -140,10 +135,8 @@ def check_labels(labels: Any, num_classes: int) -> None:
         known = np.asarray(labels)  # NumPy also works in a traced function that closes over labels
         outside = known[(known < 0) | (known >= num_classes)]
         if outside.size:
-            raise UserError(
-                f"labels are not classes (got {outside[0]}): pass integers from 0 to "
-                f"{num_classes - 1}"
-            )
+            fix = f"pass integers from 0 to {num_classes - 1}"
+            raise UserError(f"labels are not classes (got {outside[0]}): {fix}")
 
 
 #: sample(rng, labels (m, p), num) -> ids (n,), expected count of the labels (m, p) and ids (n,).
@@ -195,23 +188,15 @@ def candidate_sampling(
     check_function("loss", loss, 3, "pass a function such as cpc.losses.sampled_softmax")
     if sampler is not None:
         check_function("sampler", sampler, 3, "pass one such as cpc.negatives.uniform_sampler(v)")
-    m, d = inputs.shape
-    if weights.shape[1] != d or biases.shape != weights.shape[:1] or len(labels) != m:
-        raise UserError(
-            f"weights, biases, labels and inputs do not fit (got {weights.shape}, {biases.shape}, "
-            f"{labels.shape}, {inputs.shape}): pass (v, d), (v,), (m,) or (m, p), and (m, d)"
-        )
+    check_shape("biases", biases, len(weights))
+    check_shape("inputs", inputs, len(labels), weights.shape[1])
     check_labels(labels, len(weights))
-    labels = labels.reshape(m, -1)
+    labels = labels.reshape(len(labels), -1)
     if sampled_values is None:
         if sampler is None or rng is None:
             raise UserError("the sample is missing: pass sampler and rng, or sampled_values")
         sampled_values = sampler(rng, labels, num_sampled)
-    if len(sampled_values[0]) != num_sampled:
-        raise UserError(
-            f"num_sampled does not fit a sample of {len(sampled_values[0])} classes "
-            f"(got {num_sampled}): pass the size of the sample"
-        )
+    check_shape("the sample", sampled_values[0], num_sampled)
     scores, corrections = _score_sample(weights, biases, labels, inputs, sampled_values, **options)
     return loss(*scores, **corrections)
 
@@ -223,10 +208,8 @@ def _score_sample(
     ids, label_counts, id_counts = sample
     is_known = not isinstance(label_counts, Tracer)
     if subtract_log_q and is_known and not (np.asarray(label_counts) > 0).all():
-        raise UserError(
-            "the sampler never draws the class of a label (got log q = -inf): give every class a "
-            "positive count, or remove the classes without one"
-        )
+        problem = "the sampler never draws the class of a label (got log q = -inf)"
+        raise UserError(f"{problem}: give every class a count, or remove the classes without one")
     positive = jnp.einsum("mpd,md->mp", weights[labels], inputs) + biases[labels]
     negatives = inputs @ weights[ids].T + biases[ids]
     where = jnp.ones(negatives.shape, bool)

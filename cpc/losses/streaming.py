@@ -10,9 +10,17 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, score_blocks
 from cpc.losses.inputs import check_negatives
-from cpc.losses.masking import Number, check, divide, read_mask
-from cpc.losses.tiles import AnchorScores, Latents, block_size, num_columns, vary_alike
-from cpc.types import AnyPosition, NegativeRule, UserError, check_array, check_function, check_type
+from cpc.losses.masking import Number, divide, read_mask
+from cpc.losses.tiles import AnchorScores, Latents, vary_alike
+from cpc.types import (
+    AnyPosition,
+    NegativeRule,
+    check_array,
+    check_function,
+    check_number,
+    check_shape,
+    check_type,
+)
 
 
 class StreamingOptions(TypedDict, total=False):
@@ -53,10 +61,8 @@ def streaming_info_nce(
       temperature: tau. It divides the queries, which are then cast to the dtype of the keys.
       where_anchors: mask of the anchors. Masked anchors may hold NaN, have loss 0 and no gradient.
       where_candidates: mask of the candidates, likewise.
-      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere. Each
-        score of a block takes 12 bytes; whether they fit in memory is not checked.
-      columns: candidates scored at a time; by default all of them while the scores of a block fit
-        in 256 MB on a CPU or 1 GB elsewhere. Both sizes change only memory and speed.
+      block, columns: anchors and candidates scored at a time, as in `cpc_loss`. Each score of a
+        block takes 12 bytes.
 
     Returns:
       The losses, 0 for an anchor without a positive or a negative, and the `AnchorScores`, which
@@ -77,20 +83,15 @@ def streaming_info_nce(
     >>> scores.rank, scores.wins
     (Array([3., 3., 3., 0.], dtype=float32), Array([1.5, 1.5, 1.5, 0. ], dtype=float32))
     """
-    check("temperature", temperature, above=0)
+    check_number("temperature", temperature, above=0)
     check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
     check_type("offset", offset, int | np.integer, "pass one whole number of steps")
     queries, here = _read("anchors", "queries", anchors, queries, where_anchors)
     keys, there = _read("candidates", "keys", candidates, keys, where_candidates)
-    if queries.shape[1] != keys.shape[1]:
-        raise UserError(
-            f"keys and queries differ in width (got {keys.shape[1]} and {queries.shape[1]}): pass "
-            "vectors of the same width"
-        )
+    check_shape("keys", keys, "n", queries.shape[1])
     check_negatives(anchors, candidates, rule, (offset,))
     inputs = vary_alike((divide(queries, temperature, keys.dtype), keys, here, there))
-    sizes = _choose_sizes(len(queries), len(keys), **options)
-    scores: Any = _losses(*inputs, rule, offset, *sizes)
+    scores: Any = _losses(*inputs, _make_plan(rule, offset, **options))
     return scores.loss, jax.lax.stop_gradient(scores)
 
 
@@ -120,42 +121,38 @@ def streaming_symmetric_info_nce(
     )
 
 
-def _choose_sizes(m, n, block=None, columns=None):
-    """Return the number of anchors per block and of candidates per tile."""
-    block = block_size(n, columns) if block is None else block
-    check("block", block, least=1)
-    return block, num_columns(min(block, m), n, columns)
+def _make_plan(rule, offset, block=None, columns=None):
+    for name, value in (("block", block), ("columns", columns)):
+        if value is not None:
+            check_number(name, value, least=1)
+    return Plan(rule, None, None, (offset,), block, columns)
 
 
 def _read(latents, vectors, positions, x, where):
     """Return validated vectors, zero where masked, and their positions."""
     check_type(f"the positions of {latents}", positions, AnyPosition, "pass a Position of (m,)")
-    check_array(vectors, x)
+    check_shape(vectors, x, "m", "d")
+    check_number(f"the number of {vectors}", len(x), least=1)
     for name, each in positions._asdict().items():
         check_array(f"{name} of {latents}", each, np.integer)
-    if x.ndim != 2 or not x.shape[0] or {jnp.shape(p) for p in positions} != {x.shape[:1]}:
-        raise UserError(
-            f"{vectors} and the positions of {latents} do not fit (got {x.shape} and "
-            f"{[jnp.shape(p) for p in positions]}): pass (m, d) and four times (m,), with m >= 1"
-        )
+        check_shape(f"{name} of {latents}", each, len(x))
     exists = read_mask(f"where_{latents}", where, x.shape[:1])
     x = x if where is None else jnp.where(exists[:, None], x, 0)
     return x, Latents(jax.tree.map(lambda p: jnp.asarray(p, jnp.int32), positions), exists)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
-def _losses(queries, keys, anchors, candidates, rule, offset, block, columns):
-    inputs = (queries, keys, anchors, candidates)
-    return _score(inputs, None, rule, offset, block, columns)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _losses(queries, keys, anchors, candidates, plan):
+    return _score((queries, keys, anchors, candidates), None, plan)[0]
 
 
-def _forward(queries, keys, anchors, candidates, *plan):
-    inputs = (queries, keys, anchors, candidates)
-    scores, dqueries, dkeys = _score(inputs, jnp.ones(len(queries), jnp.float32), *plan)
+def _forward(*inputs_and_plan):
+    *inputs, plan = inputs_and_plan
+    scores, dqueries, dkeys = _score(inputs, jnp.ones(len(inputs[0]), jnp.float32), plan)
     return scores, (inputs, scores.counted, dqueries, dkeys)
 
 
-def _backward(rule, offset, block, columns, saved, cotangents):
+def _backward(plan, saved, cotangents):
     inputs, counted, dqueries, dkeys = saved
     dtype = dqueries.dtype
     g = jnp.where(counted > 0, cotangents.loss, 0.0)
@@ -163,7 +160,7 @@ def _backward(rule, offset, block, columns, saved, cotangents):
     dkeys = jax.lax.cond(
         jnp.all((g == common) | (counted == 0)),
         lambda: common * dkeys,
-        lambda: _score(inputs, g, rule, offset, block, columns)[2],
+        lambda: _score(inputs, g, plan)[2],
     )
     return (g[:, None] * dqueries).astype(dtype), dkeys.astype(dtype), None, None
 
@@ -171,7 +168,7 @@ def _backward(rule, offset, block, columns, saved, cotangents):
 _losses.defvjp(_forward, _backward)
 
 
-def _score(inputs, weights, rule, offset, block, columns):
+def _score(inputs, weights, plan):
     """Return the scores of the anchors and, given weights, the derivatives by queries and keys."""
     queries, keys, anchors, candidates = inputs
     scores, _, dqueries, dkeys, _ = score_blocks(
@@ -180,7 +177,7 @@ def _score(inputs, weights, rule, offset, block, columns):
         jax.tree.map(lambda x: x[None], anchors),
         candidates,
         jax.random.key(0),
-        Plan(rule, None, None, (offset,), block, columns),
+        plan,
         gradients=weights is not None,
         weights=None if weights is None else weights[None, None],
     )

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.types import AnyPosition, NegativeRule, UserError, is_positive
+from cpc.types import AnyPosition, NegativeRule, is_positive
 
 #: Maximum of an empty set of scores; finite, so that differences are never NaN.
 MIN_SCORE = float(jnp.finfo(jnp.float32).min)
@@ -100,8 +100,6 @@ def num_columns(rows: int, n: int, columns: int | None) -> int:
     >>> num_columns(512, 131_072, None), num_columns(512, 1_000_000, None), num_columns(9, 70, 32)
     (131072, 4096, 32)
     """
-    if columns is not None and columns < 1:
-        raise UserError(f"columns is out of range (got {columns}): pass 1 or more, or None")
     if columns is None:
         whole_rows, tile_size = limits()
         columns = n if rows * n <= whole_rows else tile_size
@@ -248,8 +246,7 @@ def score_positives(
     A sum along rows, or a product of another size, would round differently, and a positive would
     not tie with an equal negative.
     """
-    m, d = targets.shape
-    parts = jnp.pad(targets, ((0, -m % columns), (0, 0))).reshape(-1, columns, d)
+    m, parts = len(targets), split_axis(targets, columns)
 
     def one_part(_, part):
         start, targets = part
@@ -261,16 +258,11 @@ def score_positives(
     return jax.lax.scan(one_part, None, (starts, parts))[1].ravel()[:m]
 
 
-def cut_latents(size: int, x: Array, latents: Latents) -> tuple[Array, Latents]:
-    """Split vectors and latents (n, ...) into parts (parts, size, ...); the padding is masked."""
-    pad = -len(x) % size
-
-    def fill(x, value):
-        x = jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1), constant_values=value)
-        return x.reshape(-1, size, *x.shape[1:])
-
-    positions = jax.tree.map(lambda p: fill(p, -1), latents.positions)
-    return fill(x, 0), Latents(positions, fill(latents.exists, False))
+def split_axis(x: Array, size: int, axis: int = 0) -> Array:
+    """Split an axis into (parts, size), padded with 0, or with False in a mask."""
+    pads = [(0, 0)] * x.ndim
+    pads[axis] = (0, -x.shape[axis] % size)
+    return jnp.pad(x, pads).reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
 
 
 def gradient_of_keys(queries: Float[Array, "m d"], weights: Float[Array, "m n"]) -> Array:

@@ -1,10 +1,8 @@
 """Losses for views, pairs and several positives, and the alignment and uniformity of embeddings.
 
-`logistic_pairs` and `softmax_pairs` treat each positive of an anchor as a separate datum, and the
-positives share the anchor's negatives, as with the words of a skip-gram window. Pair by pair they
-equal losses of `cpc.losses` (`negative_sampling`, `nce`, `sampled_softmax`, ...) whose corrections
-were already subtracted from the scores, but the negatives are scored once per anchor and not once
-per pair.
+`logistic_pairs` and `softmax_pairs` treat each positive of an anchor as a separate datum. The
+positives share the anchor's negatives, scored once, as with the words of a skip-gram window. Pair
+by pair they equal losses such as `nce`, of scores less their corrections.
 """
 
 from typing import Any
@@ -16,8 +14,6 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.masking import (
     Number,
-    check,
-    check_matrix,
     log_sum_exp,
     logistic_loss,
     mean_where,
@@ -29,7 +25,7 @@ from cpc.losses.masking import (
     subtract,
 )
 from cpc.losses.noise_contrastive import info_nce
-from cpc.types import ArrayLike, UserError, check_type
+from cpc.types import ArrayLike, UserError, check_number, check_shape, check_type
 
 MINING = ("hard", "semi_hard", "all")
 
@@ -49,12 +45,8 @@ def view_scores(
     >>> negatives.shape, float(abs(negatives).max())
     ((4, 2), 0.0)
     """
-    check_matrix("first", first)
-    check_matrix("second", second)
-    if first.shape != second.shape:
-        raise UserError(
-            f"second does not fit first (got {second.shape} and {first.shape}): pass equal shapes"
-        )
+    check_shape("first", first, "b", "d")
+    check_shape("second", second, *first.shape)
     b = first.shape[0]
     z = jnp.concatenate([first, second]).astype(jnp.float32)
     squared = jnp.square(z).sum(-1, keepdims=True)
@@ -140,13 +132,9 @@ def alignment(
     >>> alignment(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]]))
     Array(2., dtype=float32)
     """
-    check("power", power, above=0)
-    check_matrix("z", z)
-    check_matrix("z_positive", z_positive)
-    if z.shape != z_positive.shape:
-        raise UserError(
-            f"z_positive does not fit z (got {z_positive.shape} and {z.shape}): pass equal shapes"
-        )
+    check_number("power", power, above=0)
+    check_shape("z", z, "m", "d")
+    check_shape("z_positive", z_positive, *z.shape)
     squared = jnp.square(z.astype(jnp.float32) - z_positive.astype(jnp.float32)).sum(-1)
     differs = squared > 0  # the gradient of a root is infinite at 0
     return jnp.where(differs, jnp.where(differs, squared, 1.0) ** (power / 2), 0.0).mean()
@@ -163,11 +151,10 @@ def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array,
     >>> uniformity(jnp.array([[1.0, 0.0], [-1.0, 0.0]]))
     Array(-8., dtype=float32)
     """
-    check("scale", scale, above=0)
-    check_matrix("z", z)
-    m = z.shape[0]
-    if m < 2:
-        raise UserError(f"z is too small for pairs (got {m} latents): pass at least 2")
+    check_number("scale", scale, above=0)
+    check_shape("z", z, "m", "d")
+    m = len(z)
+    check_number("the number of latents", m, least=2)
     z = z.astype(jnp.float32)
     norms = jnp.square(z).sum(-1)
     products = jnp.matmul(z, z.T, preferred_element_type=jnp.float32)
@@ -192,8 +179,7 @@ def logistic_pairs(
     separate draws for any n, which lets many anchors share a large sample. Any other w sets the
     ratio of negatives to positives.
 
-    Scores include the corrections of the objective. `where` selects the negatives of each positive,
-    by default all; masked entries may hold NaN.
+    `where` selects the negatives of each positive, by default all; masked entries may hold NaN.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -241,18 +227,13 @@ def softmax_pairs(
 
 def check_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) -> None:
     """Check that scores of pairs and their masks fit each other."""
-    check_matrix("positive", positive)
-    check_matrix("negatives", negatives)
-    m, p = positive.shape
-    if len(negatives) != m:
-        raise UserError(
-            f"negatives do not fit {m} anchors (got shape {negatives.shape}): pass scores ({m}, n)"
-        )
-    fix = f"pass booleans ({m}, {p})"
+    check_shape("positive", positive, "m", "p")
+    check_shape("negatives", negatives, len(positive), "n")
+    fix = f"pass booleans of shape {positive.shape}"
     check_type("where_positive", where_positive, ArrayLike, fix)
-    read_mask("where_positive", where_positive, (m, p))
+    read_mask("where_positive", where_positive, positive.shape)
     if where is not None:
-        read_mask("where", where, (m, p, negatives.shape[1]))
+        read_mask("where", where, (*positive.shape, negatives.shape[1]))
 
 
 def sigmoid(
@@ -310,7 +291,7 @@ def triplet(
     """
     if mining not in MINING:
         raise UserError(f"mining is unknown (got {mining!r}): choose one of {', '.join(MINING)}")
-    check("margin", margin, least=0)
+    check_number("margin", margin, least=0)
     margin = jnp.asarray(margin, jnp.float32)
     rows = read_single(positive, negatives, where)
     scores, own = rows.negatives, rows.positive

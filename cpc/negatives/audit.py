@@ -22,6 +22,7 @@ from cpc.types import (
     NegativeSampler,
     UserError,
     check_function,
+    check_number,
     check_type,
     is_positive,
 )
@@ -84,10 +85,8 @@ def format_audit(rows: Audit) -> str:
     anchors  1,024       with a positive
     """
     values = [_format(row.value) for row in rows]
-    names, numbers, units = (
-        max((len(text) for text in column), default=0)
-        for column in ([row.name for row in rows], values, [row.unit for row in rows])
-    )
+    columns = [row.name for row in rows], values, [row.unit for row in rows]
+    names, numbers, units = (max(map(len, column), default=0) for column in columns)
     return "\n".join(
         f"{row.name:<{names}}  {value:>{numbers}} {row.unit:<{units}}  {row.meaning}"
         for row, value in zip(rows, values, strict=True)
@@ -119,9 +118,7 @@ def audit(subject: Any, *data: Any, **options: Any) -> Audit:
     if not callable(subject):
         return audit_table(subject, *data, **options)
     if not data:
-        raise UserError(
-            "an audit of a function needs the positions or the probabilities: pass them after it"
-        )
+        raise UserError("a function is audited with positions or probabilities: pass them after it")
     several = isinstance(data[0], list | tuple) and all(isinstance(p, AnyPosition) for p in data[0])
     if several or isinstance(data[0], AnyPosition):
         return audit_rule(subject, *data, **options)
@@ -149,7 +146,6 @@ def audit_rule(
     from the batch has the positive's label.
 
     Args:
-      rule: the rule that admits candidates as negatives.
       positions: positions of the unmasked latents in a batch, as arrays that broadcast, or a list
         of positions for several batches.
       offsets: prediction offsets k; the numbers are computed over all of them.
@@ -159,7 +155,6 @@ def audit_rule(
       choose: the sampler applied after the rule; without one, all allowed negatives are used.
       scores: scores(batch, anchors (m,), offset) -> (m, n), for samplers that mine; defaults to
         independent normal scores.
-      rng: key for sampling; defaults to seed 0.
       num_anchors: maximum number of anchors per batch and offset; larger batches are subsampled.
         Memory use is limited to a few million entries for any batch size.
 
@@ -175,8 +170,7 @@ def audit_rule(
     offsets = [int(k) for k in offsets]
     if not offsets or min(offsets) < 1:
         raise UserError(f"offsets is {offsets}: pass one or more, each 1 or more")
-    if num_anchors < 1:
-        raise UserError(f"num_anchors is {num_anchors}: it must be 1 or more")
+    check_number("num_anchors", num_anchors, least=1)
     rng = jax.random.key(0) if rng is None else rng
     tally = _make_tally(rule, choose)
     blocks = []
@@ -196,10 +190,8 @@ def audit_rule(
     sums = {name: sum(block[name] for block in blocks) for name in blocks[0]}
     sums["fewest"] = min(block["fewest"] for block in blocks)
     if not sums["anchors"]:
-        raise UserError(
-            f"no sequence has a latent {min(offsets)} steps after another: use longer windows "
-            "(data.window_samples or data.window_steps)"
-        )
+        problem = f"no sequence has a latent {min(offsets)} steps after another"
+        raise UserError(f"{problem}: lengthen data.window_samples or data.window_steps")
     return _rule_rows(sums, choose is not None, labels is not None)
 
 
@@ -213,15 +205,11 @@ def _batches(positions, labels, utterances):
         check_type("positions of a batch", batch, AnyPosition, fix)
     for name, values in (("labels", labels), ("utterances", utterances)):
         if values is not None and len(values) != len(positions):
-            raise UserError(
-                f"{name} has {len(values)} batches but positions has {len(positions)}: pass one "
-                "array per batch"
-            )
-    nothing = [None] * len(positions)
-    batches = []
-    for batch, label, utterance in zip(
-        positions, labels or nothing, utterances or nothing, strict=True
-    ):
+            problem = f"{name} has {len(values)} batches but positions has {len(positions)}"
+            raise UserError(f"{problem}: pass one array per batch")
+    nothing, batches = [None] * len(positions), []
+    columns = positions, labels or nothing, utterances or nothing
+    for batch, label, utterance in zip(*columns, strict=True):
         flat = _flat(batch)
         unknown = np.full(len(flat.time), -1, np.int32)
         label = unknown if label is None else _like("labels", label, batch)
@@ -246,10 +234,8 @@ def _flat(positions: AnyPosition) -> AnyPosition:
     flat = positions._make(column.reshape(-1).astype(np.int32) for column in columns)
     where = np.stack([flat.sequence, flat.time, flat.lane])
     if not flat.time.size or len(np.unique(where, axis=1).T) < flat.time.size:
-        raise UserError(
-            "positions are empty or contain two latents at one place: pass several batches as "
-            "a list"
-        )
+        problem = "positions are empty or contain two latents at one place"
+        raise UserError(f"{problem}: pass several batches as a list")
     return flat
 
 
@@ -258,10 +244,8 @@ def _like(name, values, positions):
     try:
         return np.broadcast_to(np.asarray(values), shape).reshape(-1).astype(np.int32)
     except ValueError:
-        raise UserError(
-            f"{name} of shape {np.shape(values)} cannot be broadcast to the positions: pass shape "
-            f"{shape}"
-        ) from None
+        problem = f"{name} do not broadcast to the positions (got shape {np.shape(values)})"
+        raise UserError(f"{problem}: pass shape {shape}") from None
 
 
 def _make_tally(rule, choose):
@@ -408,7 +392,6 @@ def audit_sampler(
       q: probability of each class in one draw, or weights, (v,).
       targets: class ids of the positives.
       labels: a label for each id; a different id with the target's label is a false negative.
-      rng: key for the draws; defaults to seed 0.
       num_rounds: number of calls of `draw`.
 
     >>> uniform = lambda rng: jax.random.randint(rng, (3, 5), 0, 10)
@@ -416,8 +399,7 @@ def audit_sampler(
     >>> round({row.name: row.value for row in rows}["accidental_hits_predicted"], 5)  # 1 - .9^5
     0.40951
     """
-    if num_rounds < 1:
-        raise UserError(f"num_rounds is {num_rounds}: it must be 1 or more")
+    check_number("num_rounds", num_rounds, least=1)
     q, targets = probabilities(q), np.asarray(targets)
     _check_ids("targets", targets, q)
     counts, rounds = np.zeros(len(q), np.int64), []
@@ -474,10 +456,8 @@ def _check_ids(name, ids, q):
     if not ids.size or not np.issubdtype(ids.dtype, np.integer):
         raise UserError(f"{name} have shape {ids.shape} and type {ids.dtype}: pass integers")
     if ids.min() < 0 or ids.max() >= len(q):
-        raise UserError(
-            f"{name} are outside the table of {len(q)} classes (got {ids.min()} to {ids.max()}): "
-            f"use ids 0 to {len(q) - 1}"
-        )
+        problem = f"{name} do not fit {len(q)} classes (got {ids.min()} to {ids.max()})"
+        raise UserError(f"{problem}: use ids 0 to {len(q) - 1}")
 
 
 def _chi_square(counts, q):

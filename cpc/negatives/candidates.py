@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Num
 from cpc.negatives.noise import (
     AliasTable,
     alias_table,
+    check_distinct,
     draw,
     draw_unique,
     log_uniform,
@@ -23,7 +24,7 @@ from cpc.negatives.noise import (
     unigram,
 )
 from cpc.negatives.samplers import draw_by_units
-from cpc.types import ArrayLike, UserError
+from cpc.types import ArrayLike, check_number
 
 
 class Sampled(NamedTuple):
@@ -111,15 +112,6 @@ def expect(q: Array, tries: Array | int, unique: bool) -> Array:
     return -jnp.expm1(tries * jnp.log1p(-q)) if unique else tries * q
 
 
-def check_distinct(num: int, possible: int) -> None:
-    """Raise UserError if more distinct classes are requested than can be drawn."""
-    if num > possible:
-        raise UserError(
-            f"{num} distinct classes were requested, but only {possible} can be drawn: draw fewer, "
-            "or draw with repeats"
-        )
-
-
 class Bigrams(NamedTuple):
     """Noise conditioned on the previous word: q(w|c) = (1 - b) n(c, w) / n(c) + b u(w)."""
 
@@ -154,10 +146,7 @@ def bigrams(
     >>> bigram_log_q(noise, jnp.array([0]), jnp.array([[1]])) - jnp.log(0.5 * 2 / 3 + 0.5 / 3)
     Array([[0.]], dtype=float32)
     """
-    if not 0 < backoff <= 1:
-        raise UserError(
-            f"the backoff of the bigram noise is {backoff}: it must be above 0 and at most 1"
-        )
+    check_number("backoff", backoff, above=0, most=1)
     u = probabilities(weights)
     num = len(u)
     first, second = words[:-1].astype(np.int64), words[1:].astype(np.int64)

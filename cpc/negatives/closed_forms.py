@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from cpc.negatives.noise import hit_rate
-from cpc.types import UserError
+from cpc.types import UserError, check_number
 
 #: Relative tolerance, for rounding, in comparisons with a required probability.
 SLACK = 1e-12
@@ -27,17 +27,15 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
     >>> min_negatives(0.05, 0.95)
     59
     """
-    _check_share("density", density)
-    _check_share("required_rate", required_rate)
+    check_number("density", density, least=0, most=1)
+    check_number("required_rate", required_rate, least=0, most=1)
     if required_rate == 0:
         return 0
     if density == 1:
         return 1
     if density == 0 or required_rate == 1:
-        raise UserError(
-            f"no number of negatives reaches required_rate {required_rate} at density {density}: "
-            "use a rate below 1 and a density above 0"
-        )
+        problem = f"no number of negatives reaches {required_rate} at density {density}"
+        raise UserError(f"{problem}: use a required_rate below 1 and a density above 0")
     return math.ceil(math.log1p(-required_rate) / math.log1p(-density) * (1 - SLACK))
 
 
@@ -55,16 +53,12 @@ def min_negatives_without_replacement(
     >>> min_negatives_without_replacement(3, 10, 1.0)
     8
     """
-    _check_share("required_rate", required_rate)
-    if not 0 <= num_hard <= pool_size:
-        raise UserError(f"num_hard is {num_hard}: it must be from 0 to the pool's {pool_size}")
+    check_number("required_rate", required_rate, least=0, most=1)
+    check_number("num_hard", num_hard, least=0, most=pool_size)
     if required_rate == 0:
         return 0
     if num_hard == 0:
-        raise UserError(
-            "num_hard is 0, so no number of negatives includes a hard one: use a pool with at "
-            "least one"
-        )
+        raise UserError("no number of negatives includes a hard one (got num_hard 0): pass more")
     remaining = pool_size - np.arange(pool_size - num_hard)  # pool size before each draw
     log_miss = np.cumsum(np.log1p(-num_hard / remaining))
     log_allowed = math.log1p(-required_rate) * (1 - SLACK) if required_rate < 1 else -math.inf
@@ -93,10 +87,8 @@ def effective_margin(
     >>> round(effective_margin(0.2, 0.1, 2048), 4)
     0.9625
     """
-    if not temperature > 0:
-        raise UserError(f"temperature is {temperature}: it must be above 0")
-    if num_negatives < 1:
-        raise UserError(f"num_negatives is {num_negatives}: it must be 1 or more")
+    check_number("temperature", temperature, above=0)
+    check_number("num_negatives", num_negatives, least=1)
     margin = beta + temperature * math.log(num_negatives)
     if margin > highest:
         most = math.floor(math.exp((highest - beta) / temperature))
@@ -142,16 +134,12 @@ def exclude_window(
     >>> exclude_window(np.array([1.0, 0.5, 0.0]), target=0, width=0, num_negatives=2).expected
     0.5
     """
-    if not 0 <= target < len(same):
-        raise UserError(f"target is {target}: it must be from 0 to {len(same) - 1}")
-    if width < 0 or num_negatives < 0:
-        raise UserError(
-            f"width is {width} and num_negatives is {num_negatives}: both must be 0 or more"
-        )
+    check_number("target", target, least=0, below=len(same))
+    check_number("width", width, least=0)
+    check_number("num_negatives", num_negatives, least=0)
     if not ((same >= 0) & (same <= 1)).all():
-        raise UserError(
-            f"same must hold probabilities (got {same.min()} to {same.max()}): use 0 to 1"
-        )
+        got = f"{same.min()} to {same.max()}"
+        raise UserError(f"same does not hold probabilities (got {got}): use 0 to 1")
     lag = np.abs(np.arange(len(same)) - target)
     kept = lag[lag > width]
     if not kept.size:
@@ -181,20 +169,17 @@ def exclusion_window(
     12
     """
     windows = [exclude_window(same, target, d, num_negatives) for d in range(len(same))]
-    enough = [w for w in windows if w.candidates >= max(num_negatives, 1)]
+    num = max(num_negatives, 1)
+    enough = [w for w in windows if w.candidates >= num]
     if not enough:
-        raise UserError(
-            f"a sequence of {len(same)} latents has fewer than {max(num_negatives, 1)} candidates: "
-            "use fewer negatives or longer sequences"
-        )
+        problem = f"a sequence of {len(same)} latents has fewer than {num} candidates"
+        raise UserError(f"{problem}: use fewer negatives or longer sequences")
     for window in enough:
         if window.expected <= max_expected:
             return window
     best = min(enough, key=lambda window: window.expected)
-    raise UserError(
-        f"no window leaves {num_negatives} candidates and at most {max_expected} false negatives: "
-        f"allow {best.expected:.3g}, which is attainable with a window of {best.width}"
-    )
+    problem = f"no window leaves {num} candidates and at most {max_expected} false negatives"
+    raise UserError(f"{problem}: allow {best.expected:.3g}, as with a window of {best.width}")
 
 
 class Pool(NamedTuple):
@@ -228,11 +213,9 @@ def compare_pool(
     >>> queue.negatives, queue.multiply_adds, queue.oldest_steps
     (64, 2048, 8)
     """
-    if min(batch_size, pool_size, width) < 1:
-        raise UserError(
-            f"batch_size is {batch_size}, pool_size is {pool_size} and width is {width}: all must "
-            "be 1 or more"
-        )
+    sizes = {"batch_size": batch_size, "pool_size": pool_size, "width": width}
+    for name, size in sizes.items():
+        check_number(name, size, least=1)
 
     def pool(negatives, kept, age, has_gradient):
         rate = float(hit_rate(density, negatives))
@@ -242,11 +225,6 @@ def compare_pool(
         pool(batch_size - 1, batch_size, 0, True),
         pool(pool_size, pool_size, math.ceil(pool_size / batch_size), False),
     )
-
-
-def _check_share(name, value):
-    if not 0 <= value <= 1:
-        raise UserError(f"{name} is {value}: it must be from 0 to 1")
 
 
 class LagCounts(NamedTuple):
@@ -315,15 +293,13 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
     >>> [min_negatives_for(np.array(each), 0.95) for each in ([0.05, 0.05], [0.9, 0.01])]
     [59, 230]
     """
-    if not 0 < required_rate < 1:
-        raise UserError(f"required_rate is {required_rate}: it must be between 0 and 1")
+    check_number("required_rate", required_rate, above=0, below=1)
     fractions = _with_negatives(fractions)
     attainable = float(np.mean(fractions > 0))
     if required_rate >= attainable:
-        raise UserError(
-            f"{1 - attainable:.1%} of the anchors have no hard negative, so required_rate "
-            f"{required_rate} cannot be reached: use less than {attainable:.3f}"
-        )
+        problem = f"{1 - attainable:.1%} of the anchors have no hard negative"
+        got = f"got required_rate {required_rate}"
+        raise UserError(f"{problem} ({got}): use less than {attainable:.3f}")
     rate_of = functools.partial(mean_hit_rate, fractions)
     return bisect.bisect_left(range(2**62), required_rate * (1 - SLACK), lo=1, key=rate_of)
 
@@ -331,7 +307,6 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
 def _with_negatives(fractions):
     known = fractions[~np.isnan(fractions)]
     if not known.size:
-        raise UserError(
-            f"none of the {fractions.size} anchors has negatives: pass a fraction that is not NaN"
-        )
+        problem = f"none of the {fractions.size} anchors has negatives"
+        raise UserError(f"{problem}: pass a fraction that is not NaN")
     return known

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Bool, Float, Float64, Int, Int32, Key, Num
 
-from cpc.types import ArrayLike, UserError
+from cpc.types import ArrayLike, UserError, check_number
 
 
 def probabilities(weights: Num[ArrayLike, "..."]) -> Float64[np.ndarray, " n"]:
@@ -32,9 +32,8 @@ def probabilities(weights: Num[ArrayLike, "..."]) -> Float64[np.ndarray, " n"]:
     wrong = ~(np.isfinite(w) & (w >= 0))
     if wrong.any():
         index = int(wrong.argmax())
-        raise UserError(
-            f"the weight of class {index} is {w[index]}: weights must be finite, 0 or more"
-        )
+        problem = f"the weight of class {index} is {w[index]}"
+        raise UserError(f"{problem}: weights must be finite, 0 or more")
     highest = w.max()
     if highest == 0:
         raise UserError("all weights are 0: give at least one class a positive weight")
@@ -118,8 +117,7 @@ def solve_alpha(
 
     Raises:
       UserError: if no alpha in the range gives the target (the message contains the attainable
-        masses), if the minority is empty, contains all classes or is not the rarest, or for the
-        errors of `unigram`.
+        masses), or if the minority is empty, contains all classes or is not the rarest.
 
     With counts 9 and 1, the rare class has mass 1 / (1 + 9^alpha), which is 1/4 at alpha 0.5:
 
@@ -132,10 +130,8 @@ def solve_alpha(
     if rare.all() or not rare.any():
         raise UserError(f"the minority has {rare.sum()} of {rare.size} classes: pass some, not all")
     if counts[rare].max() > counts[~rare].min():
-        raise UserError(
-            f"a minority class has count {counts[rare].max()} and another class only "
-            f"{counts[~rare].min()}: pass the rarest classes as the minority"
-        )
+        got = f"count {counts[rare].max()} and another class only {counts[~rare].min()}"
+        raise UserError(f"a minority class has {got}: pass the rarest classes as the minority")
 
     def mass(alpha):
         return float(unigram(counts, alpha)[rare].sum())
@@ -143,10 +139,9 @@ def solve_alpha(
     least, most = mass(high), mass(low)
     slack = 1e-12 * target  # so that both ends of the range are attainable
     if not least - slack <= target <= most + slack:
-        raise UserError(
-            f"a minority mass of {target} is out of reach: alpha from {low} to {high} allows "
-            f"{least:.4g} to {most:.4g}"
-        )
+        problem = f"a minority mass of {target} is out of reach"
+        reach = f"alpha from {low} to {high} allows {least:.4g} to {most:.4g}"
+        raise UserError(f"{problem}: {reach}")
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if mass(middle) > target else (low, middle)
@@ -166,10 +161,8 @@ def accidental_hits(
     """
     fits = candidates.ndim == 1 or (candidates.ndim == 2 and len(candidates) == len(targets))
     if targets.ndim > 2 or not fits:
-        raise UserError(
-            f"targets of shape {targets.shape} and candidates of shape {candidates.shape} do not "
-            "fit: pass (m,) or (m, t) targets and (n,) or (m, n) candidates"
-        )
+        problem = f"targets and candidates do not fit (got {targets.shape}, {candidates.shape})"
+        raise UserError(f"{problem}: pass (m,) or (m, t) and (n,) or (m, n)")
     targets = jnp.reshape(targets, (len(targets), -1, 1))
     return (targets == jnp.atleast_2d(candidates)[:, None]).any(1)
 
@@ -189,11 +182,8 @@ def hit_rate(
     0.1184
     """
     if not np.all((np.asarray(density) >= 0) & (np.asarray(density) <= 1)):
-        raise UserError(
-            f"the probability of a hit in one draw is {density}: it must be from 0 to 1"
-        )
-    if num_draws < 0:
-        raise UserError(f"num_draws is {num_draws}: it must be 0 or more")
+        raise UserError(f"the chance of a hit in one draw is {density}: it must be from 0 to 1")
+    check_number("num_draws", num_draws, least=0)
     with np.errstate(divide="ignore", invalid="ignore"):  # log 0, and 0 log 0
         rate = -np.expm1(num_draws * np.log1p(-np.asarray(density, np.float64)))
     return np.where(np.equal(density, 1), float(num_draws > 0), rate)[()]
@@ -211,10 +201,8 @@ class AliasTable(NamedTuple):
 def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
     """Build the alias table of q = weights / sum on the host, in 0.1 s per million classes.
 
-    Heavy classes (n q >= 1) fill the columns of light ones, both in their given order. Cumulative
-    sums of the missing mass in light columns and of the excess mass in heavy ones determine the
-    assignment, as in the sweep of Huebschle-Schneider and Sanders (2022), without a loop over
-    classes.
+    Heavy classes (n q >= 1) fill the columns of light ones in order, by cumulative sums of excess
+    and missing mass, as in the sweep of Huebschle-Schneider and Sanders (2022), without a loop.
 
     Class 0 has half of column 0, a quarter of the total mass; class 1 has the rest:
 
@@ -249,10 +237,8 @@ def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int3
 
     Picks a random column, then its own class with probability `threshold` or else its alias. Both
     come from one 64-bit number multiplied by the number of columns: the integer part is the column,
-    and the next 32 bits are compared with the threshold.
-
-    Thresholds are float32 on the device, which moves at most 1e-7 of a column's mass to the other
-    class (one in ten million draws). Classes of probability 0 are still never drawn.
+    and the next 32 bits are compared with the threshold, which as float32 moves at most 1e-7 of a
+    column's mass to the other class. Classes of probability 0 are still never drawn.
 
     >>> draw(jax.random.key(0), alias_table(np.array([0.0, 2.0, 0.0])), (2, 3))
     Array([[1, 1, 1],
@@ -287,6 +273,13 @@ def _high_product(x, factor: int) -> Any:
     return x_high * high + (middle >> 16) + (other >> 16) + (carry >> 16)
 
 
+def check_distinct(num: int, possible: int) -> None:
+    """Raise UserError if more distinct classes are requested than can be drawn."""
+    if num > possible:
+        problem = f"{num} distinct classes were requested, but only {possible} can be drawn"
+        raise UserError(f"{problem}: draw fewer, or draw with repeats")
+
+
 def draw_unique(
     rng: Key[Array, ""], table: AliasTable, num: int
 ) -> tuple[Int32[Array, " num"], Int32[Array, ""]]:
@@ -306,10 +299,7 @@ def draw_unique(
     n = len(table.threshold)
     threshold, alias = (jnp.asarray(x) for x in table)
     possible = (threshold > 0).at[alias].max(threshold < 1).sum(dtype=jnp.int32)
-    if num > n or (not isinstance(possible, Tracer) and num > possible):
-        raise UserError(
-            f"{num} distinct classes were requested, but only {possible} can be drawn: draw fewer"
-        )
+    check_distinct(num, n if isinstance(possible, Tracer) else int(possible))
     size = max(num, 1)  # draws per iteration
 
     def turn(carry):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.types import AnyPosition, Position, UserError
+from cpc.types import AnyPosition, Position, check_number, check_shape
 
 
 class Queue(NamedTuple):
@@ -35,8 +35,8 @@ def make_queue(size: int, width: int, dtype: DTypeLike = jnp.float32) -> Queue:
     >>> queue.keys.shape, int(queue.exists.sum())
     ((4, 2), 0)
     """
-    if size < 1 or width < 1:
-        raise UserError(f"size is {size} and width is {width}: both must be 1 or more")
+    check_number("size", size, least=1)
+    check_number("width", width, least=1)
     return Queue(
         keys=jnp.zeros((size, width), dtype),
         # One array each: a donated state may not hold the same buffer twice.
@@ -68,14 +68,10 @@ def push(
     >>> queue.keys[:, 0], queue.positions.sequence
     (Array([3., 2.], dtype=float32), Array([-3, -2], dtype=int32))
     """
-    size, width = queue.keys.shape
-    m = keys.shape[0]
-    if keys.shape[1] != width:
-        raise UserError(
-            f"keys of width {keys.shape[1]} do not fit a queue of width {width}: make them equal"
-        )
-    if any(jnp.shape(p) != (m,) for p in positions):
-        raise UserError(f"positions have shapes {[jnp.shape(p) for p in positions]}: pass ({m},)")
+    size, m = len(queue.keys), len(keys)
+    check_shape("keys", keys, m, queue.keys.shape[1])
+    for name, each in positions._asdict().items():
+        check_shape(name, each, m)
     exists = jnp.ones(m, bool) if where is None else where
     sequence = jnp.asarray(positions.sequence)
     sequence = jnp.minimum(sequence, -1 - sequence)  # negative sequences are unchanged

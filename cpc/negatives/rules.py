@@ -11,7 +11,7 @@ Each row of Table 2 in van den Oord et al. (2018) is a rule and a way to draw ba
 from collections.abc import Callable
 from typing import Any
 
-from cpc.types import Rule, UserError, is_aligned
+from cpc.types import Rule, UserError, check_number, is_aligned
 
 
 def _same_sequence(anchor, candidate, offset):
@@ -70,8 +70,7 @@ def outside_window(width: int) -> Rule:
     Latents at most `width` steps from the target t + k (not from the anchor t) are excluded; with
     `width=0`, only the positive is.
     """
-    if width < 0:
-        raise UserError(f"width is {width} latents: it must be 0 or more")
+    check_number("width", width, least=0)
 
     def allows(anchor, candidate, offset):
         lag = candidate.time - (anchor.time + offset)
@@ -106,8 +105,7 @@ def outside_overlap(window_samples: int) -> Rule:
     The remaining candidates depend on the anchor, and other sounds may still occur twice, so
     log N - L is an estimate. (`cpc.estimators.bound_over_sequences` counts each sound once.)
     """
-    if window_samples < 1:
-        raise UserError(f"window_samples is {window_samples}: it must be 1 or more")
+    check_number("window_samples", window_samples, least=1)
 
     def allows(anchor, candidate, offset):
         before = candidate.end - anchor.window <= 0
@@ -124,10 +122,8 @@ def within_shards(num_shards: int, batch_size: int) -> Rule:
     used 8 devices with 8 windows each, which is within_shards(8, 64) on any number of devices.
     """
     if num_shards < 1 or batch_size % num_shards:
-        raise UserError(
-            f"a batch of {batch_size} does not divide into {num_shards} shards of negatives: "
-            "choose negatives.shards that divides data.batch_size"
-        )
+        problem = f"a batch of {batch_size} does not divide into {num_shards} shards of negatives"
+        raise UserError(f"{problem}: choose negatives.shards that divides data.batch_size")
     size = batch_size // num_shards
     return Rule(
         f"within_shards({num_shards})",

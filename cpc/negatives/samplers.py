@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from cpc.types import NegativeSampler, UserError
+from cpc.types import NegativeSampler, UserError, check_number
 
 #: The arguments and the result of a `cpc.types.NegativeSampler`.
 Positives: TypeAlias = Float[Array, " m"]
@@ -78,7 +78,7 @@ def _murmur(h):
 
 
 def uniform_subset(num: int) -> NegativeSampler:
-    """Return a sampler of `num` negatives without replacement; see `sample_uniform`.
+    """Return a sampler of `num` negatives without replacement, a mask of `sample_uniform`.
 
     A subset of independent negatives is independent, so log N - L remains a bound if it was one.
 
@@ -88,7 +88,7 @@ def uniform_subset(num: int) -> NegativeSampler:
     >>> where.shape, int(where.sum())
     ((1, 9), 3)
     """
-    check_num("uniform_subset", num)
+    check_number("num", num, least=1)
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("uniform_subset", num, negatives)
@@ -133,7 +133,7 @@ def uniform_draws(num: int) -> NegativeSampler:
     ... )
     (Array([[7., 7., 7.]], dtype=float32), Array([[ True,  True,  True]], dtype=bool))
     """
-    check_num("uniform_draws", num)
+    check_number("num", num, least=1)
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("uniform_draws", 1, negatives)
@@ -159,19 +159,11 @@ def draw_by_units(
     return jnp.minimum(ids, n - 1), jnp.broadcast_to(total > 0, (m, num))
 
 
-def check_num(name: str, num: int) -> None:
-    """Raise UserError if a sampler is requested for fewer than 1 negative."""
-    if num < 1:
-        raise UserError(f"{name} cannot draw {num} negatives: request 1 or more")
-
-
 def check_enough(name: str, num: int, negatives: Scores) -> None:
     """Raise UserError if a sampler needs more negatives than the number of candidates."""
     if num > negatives.shape[-1]:
-        raise UserError(
-            f"{name} needs {num} negatives but got {negatives.shape[-1]} candidates: request fewer "
-            "negatives or use a larger batch"
-        )
+        problem = f"{name} needs {num} negatives but got {negatives.shape[-1]} candidates"
+        raise UserError(f"{problem}: request fewer negatives or use a larger batch")
 
 
 def hardest(num: int) -> NegativeSampler:
@@ -185,7 +177,7 @@ def hardest(num: int) -> NegativeSampler:
     ... )
     (Array([[3., 2.]], dtype=float32), Array([[ True,  True]], dtype=bool))
     """
-    check_num("hardest", num)
+    check_number("num", num, least=1)
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("hardest", num, negatives)
@@ -219,8 +211,7 @@ def semi_hard(margin: float | int) -> NegativeSampler:
            [False,  True, False],
            [False, False,  True]], dtype=bool)
     """
-    if not margin > 0:
-        raise UserError(f"the margin of semi_hard is {margin}: it must be above 0")
+    check_number("margin", margin, above=0)
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("semi_hard", 1, negatives)
@@ -253,9 +244,7 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
     Array([[False, False,  True,  True]], dtype=bool)
     """
     if not 0 <= low < high <= 100:
-        raise UserError(
-            f"percentiles of the ring are {low} and {high}: give 0 <= low < high <= 100"
-        )
+        raise UserError(f"percentiles are {low} and {high}: give 0 <= low < high <= 100")
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("percentile_ring", 1, negatives)
@@ -312,16 +301,13 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
     >>> scores.shape, bool(((scores[0, 3:] > 5) & (scores[0, 3:] < 6)).all())
     ((1, 6), True)
     """
-    check_num("mixed", num_hardest)
-    check_num("mixed", num_mixed)
+    check_number("num_hardest", num_hardest, least=1)
+    check_number("num_mixed", num_mixed, least=1)
 
     def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("mixed", num_hardest, negatives)
         scores, exists = _hardest(negatives, where, num_hardest)
-        one, other, fraction = _pairs(rng, exists.sum(-1, dtype=jnp.int32), num_mixed)
-        scores = scores.astype(jnp.float32)
-        mixtures = fraction * jnp.take_along_axis(scores, one, -1)
-        mixtures += (1 - fraction) * jnp.take_along_axis(scores, other, -1)
+        mixtures = _mix(rng, scores, exists.sum(-1, dtype=jnp.int32), num_mixed)
         real = jnp.broadcast_to(exists[:, :1], mixtures.shape)
         # Masked scores may be NaN and remain masked; mixtures use allowed scores only.
         scores = jnp.concatenate([negatives.astype(jnp.float32), mixtures], -1)
@@ -343,29 +329,27 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
     >>> mixtures.shape, bool(jnp.allclose(jnp.linalg.norm(mixtures, axis=-1), 1.0))
     ((1, 5, 2), True)
     """
-    check_num("mix_keys", num_mixed)
+    check_number("num_mixed", num_mixed, least=1)
     m, s, _ = keys.shape
     if s == 0:
         raise UserError("mix_keys got no keys: pass at least one per anchor")
-    one, other, fraction = _pairs(rng, jnp.full((m,), s, jnp.int32), num_mixed)
-    wide = keys.astype(jnp.float32)
-    y = fraction[..., None] * jnp.take_along_axis(wide, one[..., None], 1)
-    y += (1 - fraction)[..., None] * jnp.take_along_axis(wide, other[..., None], 1)
+    y = _mix(rng, keys, jnp.full((m,), s, jnp.int32), num_mixed)
     squared = jnp.maximum(jnp.square(y).sum(-1, keepdims=True), 1e-12)
     return (y * jax.lax.rsqrt(squared)).astype(keys.dtype)
 
 
-def _pairs(
-    rng: Array, num_keys: Int[Array, " m"], num: int
-) -> tuple[Int[Array, "m c"], Int[Array, "m c"], Float[Array, "m c"]]:
-    """Return uniform pairs i != j below each row's number of keys, and the share of i."""
-    shape = (num_keys.shape[0], num)
+def _mix(rng, x, num_keys, num):
+    """Mix uniform pairs i != j of each row's first keys, x (m, s, ...), with uniform shares."""
+    shape, further_axes = (len(x), num), (1,) * (x.ndim - 2)
     first, step, fractions = jax.random.split(rng, 3)
     most = jnp.maximum(num_keys, 1)[:, None]
     one = jax.random.randint(first, shape, 0, most, jnp.int32)
     further = jax.random.randint(step, shape, 0, jnp.maximum(most - 1, 1), jnp.int32)
     fraction = jax.random.uniform(fractions, shape, jnp.float32)
-    return one, (one + 1 + further) % most, fraction
+    x, pairs = x.astype(jnp.float32), (one, (one + 1 + further) % most)
+    one, other, fraction = (each.reshape(*shape, *further_axes) for each in (*pairs, fraction))
+    mixture = fraction * jnp.take_along_axis(x, one, 1)
+    return mixture + (1 - fraction) * jnp.take_along_axis(x, other, 1)
 
 
 #: How gradients propagate into the proposal.
@@ -414,9 +398,7 @@ def propose(
     Probabilities are rounded to multiples of 2^-30, so classes below half of that are never drawn.
 
     Args:
-      logits: unnormalised log q, (v,) for all anchors or (m, v).
-      num: number of draws, per anchor if there is one distribution per anchor.
-      mode: "fixed", "stopped" or "through".
+      logits: unnormalised log q, (v,) for all anchors or (m, v), each with draws of its own.
       where: mask of the classes that may be drawn. Masked logits may be NaN, have log q = -inf and
         zero gradient.
 
@@ -424,7 +406,7 @@ def propose(
     >>> proposal.ids, proposal.log_q
     (Array([1, 1, 1], dtype=int32), Array([0., 0., 0.], dtype=float32))
     """
-    check_num("propose", num)
+    check_number("num", num, least=1)
     if mode not in ("through", "stopped", "fixed"):
         raise UserError(f'the proposal mode is {mode!r}: choose "through", "stopped" or "fixed"')
     if logits.shape[-1] == 0:
@@ -453,10 +435,8 @@ def _fixed(logits):
 
 @_fixed.defjvp
 def _differentiated(primals, tangents):
-    raise UserError(
-        'the logits of a "fixed" proposal depend on trained parameters: compute them from '
-        'constants, or choose "stopped"'
-    )
+    problem = 'the logits of a "fixed" proposal depend on trained parameters'
+    raise UserError(f'{problem}: compute them from constants, or choose "stopped"')
 
 
 def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> NegativeSampler:
@@ -478,7 +458,7 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
     >>> bool(jnp.allclose(scores, jnp.log(3.0)))
     True
     """
-    check_num("proposed", num)
+    check_number("num", num, least=1)
     if mode == "fixed":
         raise UserError('a proposal by scores cannot be "fixed": choose "through" or "stopped"')
 

@@ -14,7 +14,7 @@ from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-from cpc.types import UserError
+from cpc.types import UserError, check_number
 
 Number = float | int | Float[Array, ""]
 
@@ -89,11 +89,9 @@ def solve_temperature(
     if not any(isinstance(x, Tracer) for x in (scores, target_entropy, where)):
         least, most = (float(_mean_entropy(scores, tau, where)[0]) for tau in (low, high))
         if not least < target_entropy < most:
-            raise UserError(
-                f"no temperature from {low:g} to {high:g} gives a mean entropy of "
-                f"{float(target_entropy):.6g} nats: choose one above {least:.6g} and below "
-                f"{most:.6g}"
-            )
+            problem = f"no temperature from {low:g} to {high:g} gives a mean entropy of"
+            fix = f"choose one above {least:.6g} and below {most:.6g}"
+            raise UserError(f"{problem} {float(target_entropy):.6g} nats: {fix}")
     middle = jnp.sqrt(jnp.float32(low)) * jnp.sqrt(jnp.float32(high))
     return _solve(scores, target_entropy, where, middle, low, high, num_steps=60, longest=math.inf)
 
@@ -126,8 +124,7 @@ def hold_entropy(
     Array([0.5], dtype=float32)
     """
     _check_bounds(low, high)
-    if not isinstance(target_fraction, Tracer) and not 0 < np.asarray(target_fraction) < 1:
-        raise UserError(f"target_fraction is {target_fraction}: it must be between 0 and 1")
+    check_number("target_fraction", target_fraction, above=0, below=1)
     greatest = _mean_entropy(jnp.zeros_like(scores), 1.0, where)[0]
     target = target_fraction * greatest
     start = jnp.clip(jnp.asarray(temperature, jnp.float32), low, high)
@@ -154,8 +151,7 @@ def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[A
     Array(0., dtype=float32)
     """
     _check_bounds(low, high)
-    if not isinstance(tau, Tracer) and not low < np.asarray(tau) < high:
-        raise UserError(f"temperature is {tau}: it must be between its bounds {low} and {high}")
+    check_number("tau", tau, above=low, below=high)
     fraction = jnp.log(jnp.asarray(tau, jnp.float32) / jnp.float32(low)) / math.log(high / low)
     return jnp.log(fraction) - jnp.log1p(-fraction)
 

@@ -37,6 +37,7 @@ from cpc.losses.tiles import (
     finish,
     init_negatives,
     rescale_sums,
+    split_axis,
 )
 from cpc.types import UserError
 
@@ -106,11 +107,10 @@ def gathered_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Compute `summed_losses` of each device's anchors against all keys, gathered once.
 
-    Samplers (`plan.choose`) are not supported. In the backward pass, the gather becomes a single
-    reduce-scatter of the gradients. Losses are summed outside of shard_map, because differentiating
-    a sum over devices inside would add another sum.
+    Samplers (`plan.choose`) are not supported. The backward pass of the gather is a single
+    reduce-scatter. Losses are summed outside of shard_map: differentiated inside, their sum would
+    add another one.
     """
-    check_divides(queries.shape[1], mesh.shape[axis])
     rows, shards = jax.P(None, axis), jax.P(axis)
 
     def of_device(queries, keys, anchors, candidates):
@@ -125,39 +125,37 @@ def gathered_losses(
         losses, scores, received = result
         return losses[None], scores, received[None]
 
-    of_devices: Any = jax.shard_map(
-        of_device,
-        mesh=mesh,
-        in_specs=(rows, shards, shards, shards),
-        out_specs=(shards, rows, shards),
-        check_vma=False,  # a loss or rule may start a loop with device-invariant values
-    )
-    shared = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
-    losses, scores, received = of_devices(queries, shared[0], anchors, shared[1])
+    specs = (rows, shards, shards, shards), (shards, rows, shards)
+    keys, candidates = split_keys(keys, candidates, anchors, mesh.shape[axis])
+    of_devices = _split(of_device, mesh, *specs)
+    losses, scores, received = of_devices(queries, keys, anchors, candidates)
     return jnp.sum(losses, 0), scores, jnp.sum(received, 0)
 
 
 def split_keys(
-    keys: Float[Array, "n d"], candidates: Latents, num_own: int, num_devices: int
+    keys: Float[Array, "n d"], candidates: Latents, anchors: Latents, num_devices: int
 ) -> tuple[Float[Array, "p m d"], Latents]:
     """Return keys (p, m, d) and their latents (p, m) for each of p devices.
 
-    The first `num_own` keys are the latents of the batch in order; each device keeps the keys of
-    its own sequences. Additional keys, from a queue, are split evenly and padded with masked
-    latents.
-    """
+    The first keys are the anchors (b, a) in order; each device keeps those of its own sequences.
+    Additional keys, from a queue, are split evenly and padded with masked latents.
 
-    def cut(x, fill):
+    Raises:
+      UserError: the sequences cannot be split evenly over the devices.
+    """
+    num_sequences, num_own = len(anchors.exists), anchors.exists.size
+    if num_sequences % num_devices:
+        problem = f"{num_sequences} sequences cannot be split over {num_devices} devices"
+        raise UserError(f"{problem}: use a batch size that is a multiple of {num_devices}")
+
+    def cut(x):
         own, further = x[:num_own], x[num_own:]
         pad = -len(further) % num_devices
-        further = jnp.pad(further, [(0, pad)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
+        further = jnp.pad(further, [(0, pad)] + [(0, 0)] * (x.ndim - 1))
         parts = [part.reshape(num_devices, -1, *x.shape[1:]) for part in (own, further)]
         return jnp.concatenate(parts, 1) if len(further) else parts[0]
 
-    latents = Latents(
-        jax.tree.map(lambda x: cut(x, -1), candidates.positions), cut(candidates.exists, False)
-    )
-    return cut(keys, 0), latents
+    return jax.tree.map(cut, (keys, candidates))
 
 
 def join_keys(shards: Array, num_own: int) -> Array:
@@ -165,15 +163,6 @@ def join_keys(shards: Array, num_own: int) -> Array:
     own, further = shards[:, :num_own], shards[:, num_own:]
     parts = [x.reshape(-1, *x.shape[2:]) for x in (own, further)]
     return jnp.concatenate(parts) if further.size else parts[0]
-
-
-def check_divides(num_sequences: int, num_devices: int) -> None:
-    """Raise UserError if the sequences of a batch cannot be split evenly over the devices."""
-    if num_sequences % num_devices:
-        raise UserError(
-            f"{num_sequences} sequences cannot be split over {num_devices} devices: use a batch "
-            f"size that is a multiple of {num_devices}"
-        )
 
 
 class Collected(NamedTuple):
@@ -193,17 +182,12 @@ def ring_losses(
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Compute `summed_losses` of InfoNCE for a batch that is split over a mesh axis, in a ring.
+    """Compute `summed_losses` of InfoNCE with all allowed negatives in a ring over a mesh axis.
 
-    The loss of the plan is assumed to be InfoNCE with all allowed negatives, and its tile size is
-    replaced by the size of a shard.
-
-    The keys start with the latents of the anchors, in the same order, and include all positives.
-    Each device scores its own shard first, after which the positives of its anchors are known.
+    A tile is the shard of a device, which scores its own first: the positives of its anchors.
     """
-    check_divides(queries.shape[1], mesh.shape[axis])
     num_own = anchors.exists.size // mesh.shape[axis]
-    keys, candidates = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
+    keys, candidates = split_keys(keys, candidates, anchors, mesh.shape[axis])
     held = keys.shape[1]
     block = min(num_own, plan._replace(columns=held).choose_block(held))
     plan = plan._replace(block=block, num_sequences=plan.num_sequences // mesh.shape[axis])
@@ -268,14 +252,13 @@ def _backward(plan, mesh, axis, kept, cotangents):
             arriving, dkeys = _rotate(held, mesh, axis), _rotate(dkeys, mesh, axis)
 
             def one_task(own, x):
-                dq, (highest, total, size), task = x
-                scores, where, is_positive = _compare(task, held, rule)
+                (keys, there), (dq, (highest, total, size), (q, here, k)) = held, x
+                scores, where, is_positive = compare(q, keys, here, there, rule, k)
                 where = where & (total > 0)[:, None]  # anchors without a positive have total 0
                 w = derivatives(scores, where, is_positive, highest, total, size)
-                w = w.astype(held[0].dtype)
-                dq = dq + jnp.matmul(w, held[0], preferred_element_type=jnp.float32)
-                dk = jnp.matmul(w.T, task[0], preferred_element_type=jnp.float32)
-                return own + dk, dq
+                w = w.astype(keys.dtype)
+                dq = dq + jnp.matmul(w, keys, preferred_element_type=jnp.float32)
+                return own + jnp.matmul(w.T, q, preferred_element_type=jnp.float32), dq
 
             own = jnp.zeros(dkeys.shape, jnp.float32)
             own, dqueries = jax.lax.scan(one_task, own, (dqueries, kept, tasks))
@@ -295,7 +278,7 @@ _ring.defvjp(_forward, _backward)
 
 
 def _split(function, mesh, in_specs, out_specs) -> Any:
-    return jax.shard_map(  # check_vma=False: the scans start with device-invariant zeros
+    return jax.shard_map(  # check_vma=False: loops may start with device-invariant values
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
 
@@ -327,18 +310,13 @@ def _cut_tasks(queries, anchors, offsets, block):
 
 def _cut_rows(x, block):
     """Reshape (k, rows, ...) to (k blocks, block, ...), padded with zeros and False masks."""
-    x = jnp.pad(x, [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2))
-    return x.reshape(-1, block, *x.shape[2:])
-
-
-def _compare(task, held, rule):
-    (q, here, k), (keys, there) = task, held
-    return compare(q, keys, here, there, rule, k)
+    return split_axis(x, block, 1).reshape(-1, block, *x.shape[2:])
 
 
 def _add_shard(collected, task, held, rule, sequence_shape):
     """Accumulate one shard; return also the sums of e^(s - M) by sequence, and M."""
-    scores, where, is_positive = _compare(task, held, rule)
+    (q, here, k), (keys, there) = task, held
+    scores, where, is_positive = compare(q, keys, here, there, rule, k)
     positive = collected.positive + jnp.where(is_positive, scores, 0.0).sum(-1)
     has_positive = collected.has_positive | is_positive.any(-1)
     where &= has_positive[:, None]

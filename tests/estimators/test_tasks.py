@@ -183,20 +183,20 @@ def test_distant_offsets_share_only_the_speaker():
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda: gaussian_task(0, 1.0), "dim is 0"),
-    (lambda: gaussian_task(2, -1.0), "mutual_information is -1.0"),
-    (lambda: gaussian_task(2, 20), "9 nats a dimension"),
-    (lambda: tasks.correlation_information(1.0), "got 1.0"),
-    (lambda: tasks.ar1_information(1.0, 1), "phi is 1.0"),
-    (lambda: additive_uniform_task(0.0), "epsilon is 0.0"),
-    (lambda: student_task(1, 1, 0), "df 0"),
-    (lambda: tasks.one_hot_task(0), "num_classes is 0"),
-    (lambda: tasks.binary_symmetric_task(1.2), "p is 1.2"),
+    (lambda: gaussian_task(0, 1.0), "dim .*got 0"),
+    (lambda: gaussian_task(2, -1.0), "mutual_information .*got -1.0"),
+    (lambda: gaussian_task(2, 20), "got 20.* 18"),
+    (lambda: tasks.correlation_information(1.0), "rho .*got 1.0"),
+    (lambda: tasks.ar1_information(1.0, 1), "phi .*got 1.0"),
+    (lambda: additive_uniform_task(0.0), "epsilon .*got 0.0"),
+    (lambda: student_task(1, 1, 0), "df .*got 0"),
+    (lambda: tasks.one_hot_task(0), "num_classes .*got 0"),
+    (lambda: tasks.binary_symmetric_task(1.2), "p .*got 1.2"),
     (lambda: tasks.discrete_task("d", np.ones((2, 2))), "joint sums to 4"),
     (lambda: tasks.discrete_task("d", np.array([[1.5, -0.5]])), "least entry -0.5"),
     (lambda: markov_task(np.ones((2, 2)), 1), "a row of chain"),
-    (lambda: markov_task(CHAIN, 0), "k is 0"),
-    (lambda: markov_task(CHAIN, 1, num_speakers=0), "num_speakers 0"),
+    (lambda: markov_task(CHAIN, 0), "k .*got 0"),
+    (lambda: markov_task(CHAIN, 1, num_speakers=0), "num_speakers .*got 0"),
     (lambda: markov_task(CHAIN, 1, emissions=np.ones((3, 2))), "a row of emissions"),
 ])  # fmt: skip
 def test_invalid_input_is_rejected(make, words):

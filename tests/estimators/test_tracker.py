@@ -12,8 +12,9 @@ from cpc.data.sources.synthetic import stationary
 from cpc.estimators import Tracker, bound_over_sequences, split_by_group
 from cpc.estimators.tracker import is_new
 from cpc.losses import OffsetSums
-from cpc.types import UserError
+from cpc.types import Position, UserError
 from tests.estimators.coverage import SETTINGS, coverage, draw_sums
+from tests.losses.any_rule import contrasts
 
 
 def sums_of(values, anchors, log_n):
@@ -172,37 +173,24 @@ def test_repeated_sequences_do_not_affect_the_bound():
 
 
 def naive_split(z, predictions, group, exists):
-    """Return anchors, sums of log N - L and of u_b^2 (within, between), and left-out anchors.
-
-    Loops over anchors at offsets 1 and 2.
-    """
-    b, t, _ = z.shape
-    found = np.zeros((6, 2))
-    for i, k in enumerate((1, 2)):
-        own = np.zeros((2, b))  # values minus received weights, by sequence
-        for row in range(b):
-            for time in range(t - k):
-                if not (exists[row, time] and exists[row, time + k]):
-                    continue
-                others = [j for j in range(b) if j != row and exists[j, time + k]]
-                alike = [j for j in others if group[j] == group[row] >= 0]
-                if not others:
-                    continue
-                if not alike:
-                    found[5, i] += 1
-                    continue
-                found[0, i] += 1
-                values = []
-                for candidates, signs in ((alike, (1, -1)), (others, (0, 1))):
-                    scores = z[[row, *candidates], time + k] @ predictions[row, time, i]
-                    weights = np.exp(scores - np.logaddexp.reduce(scores))
-                    values.append(np.log(len(scores)) + np.log(weights[0]))
-                    own[:, candidates] -= np.outer(signs, weights[1:])
-                own[0, row] += values[0]
-                own[1, row] += values[1] - values[0]
-                found[1, i] += values[0]
-                found[2, i] += values[1] - values[0]
-        found[3:5, i] = np.square(own).sum(-1)
+    """Return anchors, sums of log N - L and of u_b^2 (within, between), and left-out anchors."""
+    (b, t, _), rule = z.shape, negatives.one_per_sequence
+    found, own = np.zeros((6, 2)), np.zeros((2, 2, b))  # values minus received weights
+    grid = Position.grid(b, t)
+    for row, i, target, others, scores in contrasts(z, predictions, grid, rule, (1, 2), exists):
+        alike = [j for j in others if group[j // t] == group[i // t] >= 0]
+        found[0 if alike else 5, row] += 1
+        values = []
+        for candidates, signs in ((alike, (1, -1)), (others, (0, 1))) if alike else ():
+            weights = np.exp(scores[[target, *candidates], row])
+            weights = weights / weights.sum()
+            values.append(np.log(len(weights)) + np.log(weights[0]))
+            own[row][:, np.array(candidates) // t] -= np.outer(signs, weights[1:])
+        if alike:
+            parts = values[0], values[1] - values[0]
+            own[row, :, i // t] += parts
+            found[1:3, row] += parts
+    found[3:5] = np.square(own).sum(-1).T
     return found
 
 

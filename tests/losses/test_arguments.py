@@ -1,6 +1,7 @@
 """Invalid arguments, and batches without negatives."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 from cpc import losses, negatives
 from cpc.estimators import bound_over_sequences
-from cpc.types import CPCOutputs, Position, Rule, UserError
+from cpc.types import CPCOutputs, Position, Rule, UserError, check_number, check_shape
 
 
 def outputs_of(b, t=5, k=2):
@@ -127,10 +128,10 @@ MALFORMED = [
     ("where .*got float32", {"where": jnp.ones((2, 5))}),
     (r"booleans of shape \(2, 5\)", {"where": jnp.ones((2, 1), bool)}),
     ("memory", {"memory": (1, 2, 3)}),
-    *(("the memory's keys do not fit",
+    *((r"memory.keys .*got shape",
        {"memory": losses.MemoryBank(jnp.zeros(shape), FAR, jnp.ones(6, bool))})
       for shape in ((6, 3), (5, 4))),
-    *((r"^maps.*, \(2, 5, 3\) and", {"maps": jnp.zeros(shape)})
+    *((r"^maps .*\(2, 3, 4\)", {"maps": jnp.zeros(shape)})
       for shape in ((2, 2, 4), (1, 3, 4), (3, 4))),
     ("offsets", {"offsets": 2}),
     ("offsets ", {"offsets": (2, 1)}),
@@ -139,7 +140,7 @@ MALFORMED = [
     ("offsets do not fit", {"offsets": (0, 1)}),
     ("offset 5 exceeds", {"offsets": (1, 5)}),
     ("temperature", {"temperature": "0.1"}),
-    (r"temperature .*got 0\.0\): pass a number above 0", {"temperature": 0.0}),
+    (r"temperature .*got 0\.0\): make it above 0", {"temperature": 0.0}),
     ("temperature .*got nan", {"temperature": float("nan")}),
     (r"temperature .*got shape \(3,\)", {"temperature": jnp.ones(3)}),
     ("block .*got 0", {"block": 0}),
@@ -152,8 +153,8 @@ def test_invalid_arguments_are_named(unchecked):
         with pytest.raises(UserError, match=match):
             losses.cpc_loss(**{**RIGHT, **options})
     for match, options in (
-        ("num_frames .*2 predictions .*got 1", {"num_frames": 1}),
-        ("sequences of 5 latents", {"num_frames": 5}),
+        ("num_frames .*got 1.* least 2", {"num_frames": 1}),
+        ("num_frames .*got 5.* below 5", {"num_frames": 5}),
         ("temperature .*got 0.0", {"temperature": 0.0}),
         ("block .*got 0", {"block": 0}),
         *MALFORMED[2:7],
@@ -201,3 +202,21 @@ def test_grid_positions():
     for args, options in (((0, 3), {}), ((2, 3), {"group": np.zeros(3, int)}), ((2, 3, 0), {})):
         with pytest.raises(UserError, match=r"Position.grid|group"):
             Position.grid(*args, **options)
+
+
+def test_numbers_and_shapes_are_compared_with_their_limits():
+    for bounds, right, wrong in (
+        ({"above": 0}, (1e-9, math.inf), (0, -1.0, math.nan, jnp.float32(0), np.float64(-1))),
+        ({"least": 0, "most": 1}, (0, 1, jnp.float32(1)), (-1e-9, 1.5, math.nan, jnp.int32(2))),
+        ({"least": 1, "below": 3}, (1, np.int64(2)), (0, 3, jnp.ones(1))),
+    ):
+        for value in right:
+            check_number("x", value, **bounds)
+        for value in wrong:
+            with pytest.raises(UserError, match=r"^x is (out of range|not one number) \(got"):
+                check_number("x", value, **bounds)
+    jax.eval_shape(lambda x: check_number("x", x, above=0), -1.0)  # a traced value is not compared
+    check_shape("x", jnp.zeros((2, 3)), 2, "n")
+    for shape in ((3, 3), (2,), (2, 3, 1), ()):
+        with pytest.raises(UserError, match=r"^x does not fit \(got shape .* \(2, n\)"):
+            check_shape("x", jnp.zeros(shape), 2, "n")

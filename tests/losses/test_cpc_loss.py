@@ -193,11 +193,16 @@ def random_outputs(batch=3, length=7, width=4, num_offsets=2, seed=0, lanes=()):
     return CPCOutputs(z, z, predictions)
 
 
-def naive(outputs, positions, rule, offsets, **options):
-    losses, args = [[] for _ in offsets], (outputs.z, outputs.predictions, positions, rule, offsets)
-    for row, _, target, allowed, scores in contrasts(*args, **options):
-        s = scores[[target, *allowed], row]
-        losses[row].append(np.logaddexp.reduce(s) - s[0])
+def naive(z, predictions, positions, rule, offsets, group=(-1,), inside=False, **options):
+    """Return the losses of anchors by offset; allowed latents of a known group are positives."""
+    losses, length, args = [[] for _ in offsets], z[0, ..., 0].size, (positions, rule, offsets)
+    for row, i, target, allowed, scores in contrasts(z, predictions, *args, **options):
+        own = np.take(group, i // length, mode="clip")
+        is_alike = (np.take(group, allowed // length, mode="clip") == own) & (own >= 0)
+        alike = scores[[target, *allowed[is_alike]], row]
+        if not is_alike.all():
+            total = np.logaddexp.reduce([*alike, *scores[allowed[~is_alike], row]])
+            losses[row].append(total - (np.log(np.exp(alike).mean()) if inside else alike.mean()))
     return losses
 
 
@@ -215,7 +220,7 @@ def loss_of_lanes(outputs, positions, rule):
 @pytest.mark.parametrize("name", LANE_RULES)
 def test_lanes_equal_the_naive_twin(name):
     outputs, rule = random_outputs(4, 4, 3, 2, lanes=(3,)), LANE_RULES[name]
-    want = sum(map(np.mean, naive(outputs, LANES, rule, (1, 3))))
+    want = sum(map(np.mean, naive(outputs.z, outputs.predictions, LANES, rule, (1, 3))))
     for one in (ANY_LANE, *[SHARDS] * (rule is SHARDS)):
         loss, _ = loss_of_lanes(outputs, with_index(LANES, list(LANE_RULES).index(name)), one)
         assert float(loss) == pytest.approx(want, rel=1e-5)
@@ -466,7 +471,8 @@ def test_memory_adds_candidates_without_gradient():
     assert np.any(np.asarray(new.z))
     assert not np.any(np.asarray(dold))
     memory = MemoryBank(both.z[2:].reshape(-1, 5), other, np.arange(12) < 9)
-    want = naive(half, positions_of(2, 6), negatives.excluding_sequence, (1, 2), memory=memory)
+    args = half.z, half.predictions, positions_of(2, 6), negatives.excluding_sequence, (1, 2)
+    want = naive(*args, memory=memory)
     np.testing.assert_allclose(sums.loss, [np.sum(losses) for losses in want], rtol=1e-5)
     assert np.isfinite(float(value))
 
@@ -542,17 +548,11 @@ def run_groups(name, arrays, tau=0.7, positions=GROUPED, lengths=LENGTHS, **opti
     return group_loss(*arrays, with_index(positions, index), where, tau, rule=rule, **options)
 
 
-def naive_groups(z, predictions, rule, inside, tau=0.7):
+def naive_groups(z, predictions, rule, inside):
     """Return the sum over offsets of the mean over anchors, in float64."""
-    losses, where = [[] for _ in range(K)], np.arange(T) < LENGTHS[:, None]
-    args = z, predictions, GROUPED, rule, range(1, K + 1), where
-    for row, i, target, allowed, scores in contrasts(*args, tau=tau):
-        is_alike = (GROUP[allowed // T] == GROUP[i // T]) & (GROUP[i // T] >= 0)
-        own = scores[[target, *allowed[is_alike]], row]
-        if not is_alike.all():
-            total = np.logaddexp.reduce([*own, *scores[allowed[~is_alike], row]])
-            losses[row].append(total - (np.log(np.exp(own).mean()) if inside else own.mean()))
-    return sum(map(np.mean, losses))
+    options = {"where": np.arange(T) < LENGTHS[:, None], "tau": 0.7}
+    args = z, predictions, GROUPED, rule, range(1, K + 1), GROUP, inside
+    return sum(map(np.mean, naive(*args, **options)))
 
 
 @pytest.mark.parametrize(

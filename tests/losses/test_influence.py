@@ -34,11 +34,6 @@ def make_problem():
     return CPCOutputs(z, z, predictions), positions, where, memory
 
 
-def hardest(rng, positive, scores, where):
-    kept, index = jax.lax.top_k(jnp.where(where, scores, -jnp.inf), 4)
-    return jnp.take_along_axis(scores, index, -1), jnp.isfinite(kept)
-
-
 def naive_value(positive, scores, loss, choose):
     """Return log N - L of an anchor and the derivatives of L by the negative scores."""
     kept = scores >= (np.sort(scores)[-4] if choose and len(scores) > 4 else -np.inf)
@@ -77,8 +72,8 @@ PATHS = {
     "columns across sequences": ("batch", {"columns": 7, "memory": True, "where": True}),
     "columns within a sequence": ("group", {"columns": 4}),
     "shards": ("shards", {}),
-    "a choice": ("other", {"choose": hardest}),
-    "aligned with a choice": ("aligned", {"choose": hardest}),
+    "a choice": ("other", {"choose": negatives.hardest(4)}),
+    "aligned with a choice": ("aligned", {"choose": negatives.hardest(4)}),
     "another loss": ("batch", {"loss": True}),
     "aligned with another loss": ("aligned", {"loss": True, "where": True}),
     "a mesh of the compiler": ("other", {"where": True, "devices": 8}),

@@ -168,14 +168,6 @@ def test_decoupled_weights_have_mean_one_and_no_gradient():
         decoupled_weights(positive, sigma=0)
 
 
-def test_invalid_options_are_named(unchecked):
-    two, rows = jnp.zeros(2), jnp.zeros((2, 3))
-    with pytest.raises(UserError, match=r"correction of negatives .*got shape \(4,\)"):
-        losses.ranking_nce(two, rows, log_noise_negatives=jnp.zeros(4))
-    with pytest.raises(UserError, match=r"extra_positives .*got shape \(3, 2\)\): pass \(2, p\)"):
-        debiased(two, rows, prior=0.1, temperature=1.0, extra_positives=jnp.zeros((3, 2)))
-
-
 NAMES = {"nce": losses.sampled_logistic, "ssm": losses.sampled_softmax}
 KEYS = [(of, hits, q) for q in ("logq", "raw") for of in NAMES for hits in ("keep", "rm")]
 VALUES = [*map("_".join, KEYS), "nce_keep_raw", "nce_rm_raw", "nce_keep_logq"]
@@ -265,16 +257,22 @@ def test_drawing_all_classes_equals_full_softmax():
 
 def test_invalid_calls_are_named(unchecked):
     w, b, x, labels = jnp.ones((3, 2)), jnp.ones(3), jnp.ones((1, 2)), jnp.array([0])
-    with pytest.raises(UserError, match="do not fit"):
-        candidate_sampling(w, b[:2], labels, x, 2)
-    with pytest.raises(UserError, match="pass sampler and rng"):
-        candidate_sampling(w, b, labels, x, 2)
-    with pytest.raises(UserError, match="4 distinct classes"):
-        candidate_sampling(w, b, labels, x, 4, negatives.uniform_sampler(3), rng=jax.random.key(0))
     drawn = jnp.array([1, 2]), jnp.ones((1, 1)), jnp.ones(2)
-    for label in (-1, 3):  # gathered, it would be another class
-        with pytest.raises(UserError, match=f"labels .*got {label}.*0 to 2"):
-            candidate_sampling(w, b, jnp.array([label]), x, 2, sampled_values=drawn)
+    sample = functools.partial(candidate_sampling, w, b)
+    sampler, two, rows = negatives.uniform_sampler(3), jnp.zeros(2), jnp.zeros((2, 3))
+    for call, match in (
+        (lambda: candidate_sampling(w, b[:2], labels, x, 2), r"biases .*got shape \(2,\)"),
+        (lambda: sample(labels, x, 2), "pass sampler and rng"),
+        (lambda: sample(labels, x, 4, sampler, rng=jax.random.key(0)), "4 distinct classes"),
+        *((lambda i=i: sample(jnp.array([i]), x, 2, sampled_values=drawn), f"labels .*got {i}.*2")
+          for i in (-1, 3)),  # gathered, it would be another class
+        (lambda: losses.ranking_nce(two, rows, log_noise_negatives=jnp.zeros(4)),
+         r"correction of negatives .*got shape \(4,\)"),
+        (lambda: debiased(two, rows, prior=0.1, extra_positives=jnp.zeros((3, 2))),
+         r"extra_positives .*got shape \(3, 2\)\): .*\(2, p\)"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=match):
+            call()
 
 
 def test_labels_that_are_never_drawn_are_rejected():

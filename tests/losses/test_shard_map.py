@@ -7,14 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc import negatives
-from cpc.losses import (
-    acpc_loss,
-    cpc_loss,
-    decoupled,
-    streaming_info_nce,
-    streaming_symmetric_info_nce,
-)
+from cpc import losses, negatives
 from cpc.train import BATCH_AXIS, make_mesh
 from cpc.types import CPCOutputs, Position
 
@@ -22,29 +15,30 @@ T, D = 5, 4
 
 
 def tiles(*args):
-    return streaming_info_nce(*args, negatives.batch, 1, block=7, columns=5)[0].sum()
+    return losses.streaming_info_nce(*args, negatives.batch, 1, block=7, columns=5)[0].sum()
 
 
 def symmetric(q, k, here, there):
-    losses = streaming_symmetric_info_nce(q, k, here, there, negatives.batch, 1, block=7)
-    return losses[0][0].sum() + (losses[1][0] ** 2).sum()
+    args = q, k, here, there, negatives.batch, 1
+    one, other = losses.streaming_symmetric_info_nce(*args, block=7)
+    return one[0].sum() + (other[0] ** 2).sum()
 
 
-def several_offsets(q, k, here, _, loss=cpc_loss):
+def several_offsets(q, k, here, _, loss=losses.cpc_loss):
     z, positions = jax.tree.map(lambda x: x.reshape(-1, T, *x.shape[1:]), (q, here))
     predictions = jnp.einsum("bth,khd->btkd", z, k[: 2 * D].reshape(2, D, D))
     return loss(CPCOutputs(z, z, predictions), positions, negatives.batch)[0]
 
 
 def aligned(*args):
-    return several_offsets(*args, loss=functools.partial(acpc_loss, num_frames=3))
+    return several_offsets(*args, loss=functools.partial(losses.acpc_loss, num_frames=3))
 
 
 def learned(*args):
     q, k, *_ = args
     options = {"temperature": 1 + jnp.square(k[0, 0]), "positive_weight": q[0, 0]}
-    loss = functools.partial(decoupled, **options)
-    return several_offsets(*args, loss=functools.partial(cpc_loss, loss=loss))
+    loss = functools.partial(losses.decoupled, **options)
+    return several_offsets(*args, loss=functools.partial(losses.cpc_loss, loss=loss))
 
 
 @pytest.mark.parametrize("loss", [tiles, symmetric, aligned, learned])

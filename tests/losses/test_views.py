@@ -159,22 +159,18 @@ def test_huge_scores_of_several_positives_are_finite():
 
 
 def test_invalid_input_is_rejected(unchecked):
-    with pytest.raises(UserError, match=r"second .*first .*got \(3, 2\)"):
-        view_scores(jnp.zeros((2, 2)), jnp.zeros((3, 2)))
-    mask = jnp.ones((2, 2), bool)
-    with pytest.raises(UserError, match=r"where_positive .*got bool of shape \(2, 2\)"):
-        sup_con(jnp.zeros((2, 3)), jnp.zeros((2, 4)), where_positive=mask, temperature=1.0)
-    with pytest.raises(UserError, match="where_positive needs several positives"):
-        info_nce(jnp.zeros(2), jnp.zeros((2, 4)), where_positive=jnp.ones((2, 1), bool))
-    z = jnp.ones((2, 3))
-    with pytest.raises(UserError, match=r"z_positive .*got \(3, 3\)"):
-        alignment(z, jnp.ones((3, 3)))
-    with pytest.raises(UserError, match=r"power .*got 0"):
-        alignment(z, z, 0)
-    with pytest.raises(UserError, match=r"z .*got 1 latents"):
-        uniformity(z[:1])
-    with pytest.raises(UserError, match=r"scale .*got -1"):
-        uniformity(z, -1)
+    two, z, mask = jnp.zeros(2), jnp.ones((2, 3)), jnp.ones((2, 2), bool)
+    for call, match in (
+        (lambda: view_scores(z, jnp.zeros((3, 2))), r"second .*got shape \(3, 2\)"),
+        (lambda: sup_con(z, z, where_positive=mask), r"where_positive .*bool of shape \(2, 2\)"),
+        (lambda: info_nce(two, z, where_positive=mask), "where_positive needs several positives"),
+        (lambda: alignment(z, jnp.ones((3, 3))), r"z_positive .*got shape \(3, 3\)"),
+        (lambda: alignment(z, z, 0), "power .*got 0"),
+        (lambda: uniformity(z[:1]), "latents .*got 1"),
+        (lambda: uniformity(z, -1), "scale .*got -1"),
+    ):
+        with pytest.raises(UserError, match=match):
+            call()
 
 
 def sphere(seed, m, d=3):

@@ -253,7 +253,7 @@ def test_audit_dispatches_on_its_arguments():
     assert audit(counts) == audit_table(counts)
     assert audit(queue, 5) == audit_queue(queue, 5)
     assert audit(draw, np.ones(3), np.arange(2)) == audit_sampler(draw, np.ones(3), np.arange(2))
-    with pytest.raises(UserError, match="needs the positions or the probabilities"):
+    with pytest.raises(UserError, match="positions or probabilities"):
         audit(draw)
 
 
@@ -276,8 +276,8 @@ SAMPLER = {"draw": lambda rng: jnp.arange(3), "q": np.ones(3), "targets": np.arr
     ({"offsets": []}, r"offsets is \[\]"),
     ({"offsets": [0, 1]}, r"offsets is \[0, 1\]"),
     ({"offsets": [9]}, "a latent 9 steps after another"),
-    ({"num_anchors": 0}, "num_anchors is 0"),
-    ({"labels": np.zeros((2, 5), int)}, "labels of shape"),
+    ({"num_anchors": 0}, "num_anchors .*got 0"),
+    ({"labels": np.zeros((2, 5), int)}, r"labels .*got shape \(2, 5\)"),
     ({"positions": [windows(2, 4)], "labels": [None, None]}, "labels has 2 batches"),
     ({"positions": windows(0, 4)}, "positions are empty"),
     ({"positions": Position(*(np.zeros(2, int),) * 4)}, "two latents at one place"),
@@ -288,7 +288,7 @@ SAMPLER = {"draw": lambda rng: jnp.arange(3), "q": np.ones(3), "targets": np.arr
     ({"targets": np.array([], int)}, "targets have shape"),
     ({"draw": lambda rng: jnp.zeros(3)}, "drawn ids have shape"),
     ({"draw": lambda rng: jnp.zeros((5, 3), int)}, "do not fit"),
-    ({"num_rounds": 0}, "num_rounds is 0"),
+    ({"num_rounds": 0}, "num_rounds .*got 0"),
 ])  # fmt: skip
 def test_invalid_arguments_are_rejected(change, message):
     of_sampler = change.keys() & {*SAMPLER, "num_rounds"}

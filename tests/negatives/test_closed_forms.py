@@ -96,25 +96,22 @@ ONES = np.ones(4)
 
 
 @pytest.mark.parametrize(("call", "match"), [
-    (lambda: negatives.min_negatives(-0.1, 0.5), "density is -0.1"),
-    (lambda: negatives.min_negatives(0.1, 1.5), "required_rate is 1.5"),
-    (lambda: negatives.min_negatives(float("nan"), 0.5), "density is nan"),
-    (lambda: negatives.min_negatives_without_replacement(11, 10, 0.5), "must be from 0 to"),
-    (lambda: negatives.min_negatives_without_replacement(-1, 10, 0.5), "must be from 0 to"),
-    (lambda: negatives.min_negatives_without_replacement(3, 10, -0.5), "must be from 0 to"),
-    (lambda: negatives.effective_margin(0.2, 0, 10), "temperature is 0"),
-    (lambda: negatives.effective_margin(0.2, 0.1, 0), "num_negatives is 0"),
-    (lambda: negatives.exclude_window(ONES, 4, 0, 1), "target is 4"),
-    (lambda: negatives.exclude_window(ONES, -1, 0, 1), "target is -1"),
-    (lambda: negatives.exclude_window(ONES, 0, -1, 1), "width is -1"),
-    (lambda: negatives.exclude_window(1.5 * ONES, 0, 0, 1), "same must hold probabilities"),
-    (lambda: negatives.exclude_window(np.nan * ONES, 0, 0, 1), "same must hold probabilities"),
-    (lambda: negatives.compare_pool(0, 8, 4, 0.1), "batch_size is 0"),
-    (lambda: negatives.compare_pool(8, 8, 0, 0.1), "width is 0"),
+    (lambda: negatives.min_negatives(-0.1, 0.5), "density .*got -0.1"),
+    (lambda: negatives.min_negatives(0.1, 1.5), "required_rate .*got 1.5"),
+    (lambda: negatives.min_negatives_without_replacement(11, 10, 0.5), "num_hard .*got 11"),
+    (lambda: negatives.min_negatives_without_replacement(3, 10, -0.5), "required_rate .*got -0.5"),
+    (lambda: negatives.effective_margin(0.2, 0, 10), "temperature .*got 0"),
+    (lambda: negatives.effective_margin(0.2, 0.1, 0), "num_negatives .*got 0"),
+    (lambda: negatives.exclude_window(ONES, 4, 0, 1), "target .*got 4"),
+    (lambda: negatives.exclude_window(ONES, 0, -1, 1), "width .*got -1"),
+    (lambda: negatives.exclude_window(1.5 * ONES, 0, 0, 1), "same does not hold"),
+    (lambda: negatives.exclude_window(np.nan * ONES, 0, 0, 1), "same does not hold"),
+    (lambda: negatives.compare_pool(0, 8, 4, 0.1), "batch_size .*got 0"),
+    (lambda: negatives.compare_pool(8, 8, 0, 0.1), "width .*got 0"),
     (lambda: hit_rate(float("nan"), 3), "in one draw is"),
     (lambda: hit_rate(np.array([0.5, 2.0]), 3), "in one draw is"),
     (lambda: hit_rate(-0.1, 3), "in one draw is"),
-    (lambda: hit_rate(0.1, -1), "num_draws is -1"),
+    (lambda: hit_rate(0.1, -1), "num_draws .*got -1"),
 ])  # fmt: skip
 def test_numbers_out_of_range_are_rejected(call, match):
     with pytest.raises(UserError, match=match):
@@ -157,7 +154,7 @@ def test_min_negatives_is_minimal(rate):
 def test_anchors_without_hard_negatives_limit_the_rate():
     with pytest.raises(UserError, match=r"50\.0% of the anchors have no hard negative"):
         negatives.min_negatives_for(np.array([0.5, 0.0]), 0.6)
-    with pytest.raises(UserError, match="must be between 0 and 1"):
+    with pytest.raises(UserError, match=r"required_rate .*got 1.0"):
         negatives.min_negatives_for(np.array([0.5, 0.5]), 1.0)
 
 

@@ -106,10 +106,10 @@ def test_sequence_numbers_stay_negative():
 
 def test_invalid_pushes_are_rejected():
     for size, width in ((0, 4), (4, 0)):
-        with pytest.raises(UserError, match="both must be 1 or more"):
+        with pytest.raises(UserError, match=r"(size|width) .*got 0"):
             make_queue(size, width)
     keys, positions, _ = batch(3, 0)
-    with pytest.raises(UserError, match="keys of width 2 do not fit a queue of width 4"):
+    with pytest.raises(UserError, match=r"keys .*got shape \(3, 2\).*\(3, 4\)"):
         push(make_queue(3, 4), keys, positions, 0)
     with pytest.raises(UserError, match=r"\(3,\)"):
         push(make_queue(3, 2), keys, positions._replace(lane=jnp.zeros((1, 1), jnp.int32)), 0)

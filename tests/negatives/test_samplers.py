@@ -11,7 +11,6 @@ import pytest
 from cpc.losses import info_nce
 from cpc.negatives.samplers import (
     distinct_bits,
-    draw_by_units,
     hardest,
     mix_keys,
     mixed,
@@ -98,21 +97,20 @@ def test_invalid_numbers_are_rejected():
     nothing = jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool)
     of_num = (uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num))
     for call, match in (
-        *((lambda make=make: make(0), "cannot draw 0 negatives") for make in of_num),
+        *((lambda make=make: make(0), "num.* out of range .*got 0") for make in of_num),
         *((lambda choose=choose: choose(RNG, *rows()), "needs 10 negatives but got 9")
           for choose in (uniform_subset(10), hardest(10), mixed(10, 1))),
         *((lambda choose=choose: choose(RNG, *nothing), "got 0 candidates")
           for choose in SAMPLERS.values()),
-        (lambda: semi_hard(0), "margin of semi_hard"),
-        (lambda: semi_hard(float("nan")), "margin of semi_hard"),
-        *((lambda ends=ends: percentile_ring(*ends), "percentiles of the ring are")
+        (lambda: semi_hard(0), "margin .*got 0"),
+        *((lambda ends=ends: percentile_ring(*ends), "percentiles are")
           for ends in ((-1, 50), (50, 50), (0, 101))),
         (lambda: mix_keys(RNG, jnp.zeros((2, 0, 3)), 1), "mix_keys got no keys"),
-        (lambda: mix_keys(RNG, jnp.zeros((2, 1, 3)), 0), "mix_keys cannot draw 0"),
-        (lambda: propose(RNG, jnp.zeros(3), 0, "stopped"), "propose cannot draw 0"),
+        (lambda: mix_keys(RNG, jnp.zeros((2, 1, 3)), 0), "num_mixed .*got 0"),
+        (lambda: propose(RNG, jnp.zeros(3), 0, "stopped"), "num .*got 0"),
         (lambda: propose(RNG, jnp.zeros(0), 1, "stopped"), "no classes"),
         (lambda: proposed(3, "fixed"), 'cannot be "fixed"'),
-        (lambda: proposed(0, "stopped"), "proposed cannot draw 0"),
+        (lambda: proposed(0, "stopped"), "num .*got 0"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=match):
             call()
@@ -187,17 +185,6 @@ def test_gradient_counts_draws():
     counts = counts_of(negatives)
     np.testing.assert_array_equal(counts.sum(-1), [0, 7, 7, 7, 7, 7])
     assert (np.asarray(counts) == np.round(counts)).all()
-
-
-def test_draws_by_units_follow_the_weights():
-    """Chi-square with 2 degrees of freedom."""
-    units = jnp.array([[0, 1, 0, 2, 7, 0], [0, 0, 0, 0, 0, 0]], jnp.int32)
-    ids, drawn = jax.jit(draw_by_units, static_argnums=2)(jax.random.key(2), units, 10_000)
-    np.testing.assert_array_equal(drawn.all(-1), [True, False])
-    counts = np.bincount(np.asarray(ids[0]), minlength=6)
-    np.testing.assert_array_equal(counts[[0, 2, 5]], 0)
-    want = 1000 * np.array([1, 2, 7])
-    assert ((counts[[1, 3, 4]] - want) ** 2 / want).sum() < 13.8
 
 
 M, N = 150, 12

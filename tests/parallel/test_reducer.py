@@ -115,8 +115,7 @@ def outputs_and_positions():
     rng = np.random.default_rng(1)
     z = jnp.asarray(rng.normal(size=(B, A, D)), jnp.float32)
     predictions = jnp.asarray(rng.normal(size=(B, A, 2, D)), jnp.float32)
-    place = [np.arange(B)[:, None], np.arange(A)[None], *np.zeros((2, 1, 1), int)]
-    return CPCOutputs(z, z, predictions), Position(*(jnp.asarray(p, jnp.int32) for p in place))
+    return CPCOutputs(z, z, predictions), jax.tree.map(jnp.asarray, Position.grid(B, A))
 
 
 def test_draws_do_not_depend_on_the_number_of_devices():
@@ -193,8 +192,7 @@ def test_indivisible_sequences_are_rejected(form):
 def test_shards_stay_on_their_devices():
     """With at least as many shards as devices no latents are exchanged."""
     mesh = make_mesh(4)
-    (z, _, predictions), _ = outputs_and_positions()
-    positions = Position.grid(B, A)
+    (z, _, predictions), positions = outputs_and_positions()
 
     def compute(reducer):
         def loss(z, predictions):

@@ -19,10 +19,8 @@ SIZE = {"b": 8, "length": 4, "width": 16, "offsets": 2}
 
 def compile_criterion(criterion, p, b, length, width, offsets):
     mesh = make_mesh(p)
-    place = [jnp.arange(b)[:, None], jnp.arange(length)[None], *jnp.zeros((2, 1, 1), jnp.int32)]
-    anchors = Latents(
-        Position(*(jnp.broadcast_to(x, (b, length)) for x in place)), jnp.ones((b, length), bool)
-    )
+    positions = jax.tree.map(jnp.asarray, Position.grid(b, length))
+    anchors = Latents(positions, jnp.ones((b, length), bool))
     steps = tuple(range(1, offsets + 1))
     plan = Plan(negatives.batch, None, None, steps, b * length, None)
 

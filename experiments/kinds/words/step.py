@@ -15,7 +15,7 @@ import numpy as np
 from cpc import negatives
 from cpc.losses import logistic_pairs, softmax_pairs
 from cpc.models.words import WordModel, band, block_size, look, spans
-from cpc.negatives.candidates import check_distinct
+from cpc.negatives.noise import check_distinct
 from experiments.command.config import Config
 from experiments.training.checks import reject
 
