@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from cpc.models.contexts import lstm_step
 from cpc.models.predictors import LinearPredictor
 from cpc.types import UserError
 
@@ -94,10 +95,9 @@ class Agent(nn.Module):
     """A recurrent actor-critic whose memory resets at each episode, with CPC predictors on it.
 
     With `given_actions`, predictions depend on the actions up to their target (CPC|Action, Guo et
-    al. 2018): h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k).
-
-    With `critic_widths`, the critic has its own layers on the observation and does not use the
-    memory: if returns are large, the values dominate the gradients of shared layers.
+    al. 2018): h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k). With
+    `critic_widths`, the critic has its own layers on the observation instead of the memory: large
+    returns would dominate the gradients of shared layers.
     """
 
     num_actions: int
@@ -194,11 +194,7 @@ class LSTMCell(nn.Module):
 
         def step(state, now):
             x, is_first = now
-            cell, hidden = (jnp.where(is_first[:, None], 0.0, part) for part in state)
-            i, f, g, o = jnp.split(x + hidden @ w, 4, -1)
-            cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-            hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
-            return (cell, hidden), hidden
+            return lstm_step(tuple(jnp.where(is_first[:, None], 0.0, part) for part in state), x, w)
 
         return jax.lax.scan(step, state, (gates, is_first))
 
