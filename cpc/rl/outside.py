@@ -55,10 +55,7 @@ def _gymnax(identifier):
     environment, params = gymnax.make(identifier)
     actions = environment.action_space(params)
     if not hasattr(actions, "n"):
-        raise UserError(
-            f"gymnax:{identifier} has continuous actions: use an environment with discrete ones, "
-            "such as gymnax:CartPole-v1"
-        )
+        raise UserError(f"gymnax:{identifier} has continuous actions: use one with discrete ones")
 
     def reset(key):
         observation, state = environment.reset_env(key, params)

@@ -68,9 +68,8 @@ def test_masked_steps_may_be_nan(name):
 
 def test_targets_have_no_gradient():
     def total(old, advantages, targets):
-        loss = ppo_loss(LOGITS[..., 0], old, advantages, 0.2) + policy_gradient_loss(
-            old, advantages
-        )
+        loss = ppo_loss(LOGITS[..., 0], old, advantages, 0.2)
+        loss += policy_gradient_loss(old, advantages)
         loss += value_loss(LOGITS[..., 0], targets, old_values=old, clip=0.2)
         return (loss + jax.lax.stop_gradient(advantages) * old).sum()
 
