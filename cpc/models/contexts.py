@@ -150,8 +150,7 @@ class GRU(RecurrentContext):
         super().__post_init__()
         if self.width % self.blocks:
             raise UserError(
-                f"GRU width {self.width} is not divisible by its {self.blocks} blocks: change "
-                "model.context_width or model.context_blocks"
+                f"GRU width {self.width} is not divisible by its {self.blocks} blocks: change one"
             )
 
     @nn.compact
@@ -229,7 +228,7 @@ class CausalConv(FeedForwardContext):
     """Residual causal convolutions; layer i looks back another (kernel - 1) * 2^i latents.
 
     If not `dilated`, each layer looks back another kernel - 1, as in wav2vec (Schneider et al.
-    2019), whose norm however is also over time, which leaks later latents into the contexts.
+    2019). The norm of wav2vec is also over time, which leaks later latents into the contexts.
     """
 
     width: int = 256
@@ -277,8 +276,7 @@ class CausalTransformer(FeedForwardContext):
         super().__post_init__()
         if self.width % (2 * self.num_heads):
             raise UserError(
-                f"Transformer width {self.width} is not a multiple of {2 * self.num_heads}, twice "
-                f"its {self.num_heads} heads: change model.context_width"
+                f"context width {self.width} is not a multiple of {2 * self.num_heads}: change it"
             )
 
     @property

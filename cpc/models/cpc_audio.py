@@ -95,10 +95,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         return _unwrap(read_weights(path), path)
     arrays, config = read_checkpoint(path)
     if config.get("cpc_mode") not in (None, "none"):
-        raise UserError(
-            f"{path} was trained with cpc_mode {config['cpc_mode']!r}, whose contexts are not "
-            "causal: use a checkpoint trained without cpc_mode"
-        )
+        raise UserError(f"{path} has non-causal cpc_mode {config['cpc_mode']!r}: use another file")
     return {n: array for n, array in _unwrap(arrays, path).items() if n.startswith(PARTS)}
 
 
@@ -134,9 +131,8 @@ def _find_norm(weights: Mapping[str, np.ndarray], path: Path) -> str:
         return "channel"
     if "gEncoder.batchNorm0.running_mean" in weights:
         return "batch"
-    raise UserError(
-        f"encoder in {path} has an instance norm, which depends on the whole recording: use a "
-        "checkpoint with channel norm, batch norm or no norm"
+    raise UserError(  # it depends on the whole recording
+        f"encoder in {path} has an instance norm: use one with channel norm, batch norm or none"
     )
 
 

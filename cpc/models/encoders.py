@@ -139,8 +139,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
         check_norm(self.norm, NORMS, [self.width])
         if len(self.kernels) != len(self.strides):
             raise UserError(
-                f"encoder has {len(self.kernels)} kernels but {len(self.strides)} strides: "
-                "give one of each per layer"
+                f"{len(self.kernels)} kernels but {len(self.strides)} strides are given: match them"
             )
         if not self.kernels or any(stride < 1 or kernel < stride for kernel, stride in self.layers):
             raise UserError(
@@ -177,8 +176,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
         x = x[..., None] if x.ndim == 2 else x
         if x.shape[2] != self.channels:
             raise UserError(
-                f"encoder is made for {self.channels} channels (got {x.shape[2]}): set "
-                f"channels={x.shape[2]}, or pass other signals"
+                f"encoder is made for {self.channels} channels (got {x.shape[2]}): change channels"
             )
         encode = ConvEncoder._encode
         if self.remat:

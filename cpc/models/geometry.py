@@ -126,8 +126,7 @@ def check_norm(norm: str, norms: Sequence[str], widths: Sequence[int]) -> None:
     uneven = [width for width in widths if width > 32 and width % 32]
     if norm == "group" and uneven:
         raise UserError(
-            f"group norm needs groups of 32 channels (got {uneven[0]} channels): make model.width "
-            "a multiple of 32, or choose another norm"
+            f"group norm needs a multiple of 32 channels (got {uneven[0]} channels): change width"
         )
 
 

@@ -29,7 +29,7 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
     if patch < 1 or stride < 1:
         raise UserError(f"patch and stride must be 1 pixel or more (got {patch} and {stride})")
     if patch > min(size):
-        raise UserError(f"patch exceeds the image of {size} pixels (got {patch}): lower it")
+        raise UserError(f"patch is larger than the image of {size} pixels (got {patch}): lower it")
     rows, columns = ((side - patch) // stride + 1 for side in size)
     return rows, columns
 
@@ -77,11 +77,7 @@ def to_frame(grid: Any, direction: str) -> Any:
 
 
 def from_frame(frame: Any, direction: str) -> Any:
-    """Convert a direction's frame (b, t, lane, ...) back to the image's grid, (b, i, j, ...).
-
-    >>> from_frame(jnp.array([[[2, 4], [1, 3]]]), "left").tolist()
-    [[[1, 2], [3, 4]]]
-    """
+    """Convert a direction's frame (b, t, lane, ...) back to the image's grid, (b, i, j, ...)."""
     grid = frame[:, ::-1] if direction in ("up", "left") else frame
     return grid.swapaxes(1, 2) if direction in ("right", "left") else grid
 
