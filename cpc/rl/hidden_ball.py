@@ -126,7 +126,7 @@ def ball_information(variant: str, offset: int) -> float:
     """
     if not 0 < offset < ROWS:
         raise UserError(f"offset is {offset}: it must be from 1 to {ROWS - 1}")
-    pairs: Counter[tuple] = Counter()
+    pairs = []
     for start, column, velocity in itertools.product(
         range(ROWS - offset), range(COLUMNS), (-1, 0, 1)
     ):
@@ -137,14 +137,11 @@ def ball_information(variant: str, offset: int) -> float:
             x, speed = (moved, speed) if 0 <= moved < COLUMNS else (x - speed, -speed)
         known = (start, *path[start]) if start else (start, column)
         row = start + offset
-        pairs[known, (row, path[row][0]) if row in VARIANTS[variant] else None] += 1
-    known_counts, drawn_counts = Counter(), Counter()
-    for (known, drawn), count in pairs.items():
-        known_counts[known] += count
-        drawn_counts[drawn] += count
-    return _entropy(drawn_counts) + _entropy(known_counts) - _entropy(pairs)
+        pairs.append((known, (row, path[row][0]) if row in VARIANTS[variant] else None))
+    all_known, all_drawn = zip(*pairs, strict=True)
+    return _entropy(all_drawn) + _entropy(all_known) - _entropy(pairs)
 
 
-def _entropy(counts):
-    total = sum(counts.values())
-    return -sum(count / total * math.log(count / total) for count in counts.values())
+def _entropy(items):
+    shares = [count / len(items) for count in Counter(items).values()]
+    return -sum(share * math.log(share) for share in shares)
