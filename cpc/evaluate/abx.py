@@ -54,10 +54,9 @@ def cut_tokens(
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the frames whose middles are within each item, possibly none.
 
-    Frame i has its middle at (i + 1/2) `frame_seconds`. As in the reference, a time is multiplied
-    by the frame rate and then rounded, which is not the same as a division. `lose_last_frame` drops
-    the last frame of each token, as Libri-light and zerospeech-libriabx2 do, and therefore the
-    published errors. `source` names the origin of the items in errors.
+    Frame i has its middle at (i + 1/2) `frame_seconds`; a time is multiplied by the frame rate and
+    then rounded, as in the reference. `lose_last_frame` drops the last frame of each token, as
+    Libri-light and zerospeech-libriabx2 do. `source` names the origin of the items in errors.
     """
     tokens, rate_hz = [], 1 / frame_seconds
     for item in items:
@@ -130,9 +129,9 @@ def make_cells(
 def group_tokens(
     items: Sequence[Item], exists: Sequence[bool], in_context: bool
 ) -> dict[tuple[tuple[str, ...], str, str], list[int]]:
-    """Return the tokens of each context, speaker and phone.
+    """Return the tokens of each context, speaker and phone, in order of first appearance.
 
-    They are in the order of first appearance, as in the reference, which determines its draws.
+    The order determines the draws of the reference.
     """
     names = [
         ((item.before, item.after) if in_context else (), item.speaker, item.phone)
@@ -162,12 +161,9 @@ def cell_errors(
 
 def _pairs(cell):
     # Pairs of X with B, then pairs of X with A; within a speaker each pair of A once.
-    to_b = np.stack(np.meshgrid(cell.x, cell.b, indexing="ij"), axis=-1).reshape(-1, 2)
-    if cell.x == cell.a:
-        to_a = np.array(list(itertools.combinations(cell.a, 2)), np.int64)
-    else:
-        to_a = np.stack(np.meshgrid(cell.x, cell.a, indexing="ij"), axis=-1).reshape(-1, 2)
-    return np.concatenate([to_b, to_a])
+    same, product = cell.x == cell.a, itertools.product
+    to_a = itertools.combinations(cell.a, 2) if same else product(cell.x, cell.a)
+    return np.array([*product(cell.x, cell.b), *to_a], np.int64)
 
 
 def _errors(cell, distances):
@@ -191,12 +187,8 @@ def cell_weights(cells: Sequence[Cell]) -> Float[np.ndarray, " cells"]:
     """
     cells_of = Counter((cell.pair, cell.speaker) for cell in cells)
     speakers_of = Counter(pair for pair, _ in cells_of)
-    return np.array(
-        [
-            1 / (len(speakers_of) * speakers_of[cell.pair] * cells_of[cell.pair, cell.speaker])
-            for cell in cells
-        ]
-    )
+    counts = [speakers_of[cell.pair] * cells_of[cell.pair, cell.speaker] for cell in cells]
+    return 1 / (len(speakers_of) * np.array(counts))
 
 
 def abx_score(
@@ -237,8 +229,7 @@ def dtw_distances(
 ) -> Float[np.ndarray, "p 2"]:
     """Return the warped distances of pairs of tokens, first to second and second to first.
 
-    The two differ only if paths of different length tie. Float32. For the distance between frames
-    see `frame_distances`.
+    The two differ only if paths of different length tie. See `frame_distances` for the distance.
     """
     lengths = np.array([len(token) for token in tokens])
     size = filled_length(lengths)

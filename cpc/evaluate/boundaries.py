@@ -11,7 +11,7 @@ import numpy as np
 import scipy.signal
 from jaxtyping import Float, Int, Num
 
-from cpc.results.compare import LEVEL, as_student
+from cpc.results.compare import TAIL, as_student
 from cpc.types import UserError
 
 #: The grid of peak prominences over which a detector is fitted.
@@ -108,11 +108,10 @@ def r_value_interval(matches: Sequence[Matches]) -> tuple[float, float]:
     counts = np.array([one for one in matches if one.found or one.true])  # (utterances, 3)
     if len(counts) < 2:
         return float("nan"), float("nan")
-    drawn = np.random.default_rng(0).multinomial(
-        len(counts), np.full(len(counts), 1 / len(counts)), NUM_RESAMPLES
-    )
+    rng, shares = np.random.default_rng(0), np.full(len(counts), 1 / len(counts))
+    drawn = rng.multinomial(len(counts), shares, NUM_RESAMPLES)
     values = r_value(Matches(*(drawn @ counts).T))
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(values, [TAIL, 1 - TAIL])
     low, high = as_student(float(r_value(total(matches))), low, high, len(counts))
     return low, min(high, 1.0)
 

@@ -53,13 +53,12 @@ def fit_lbfgs_probe(
 
     Minimises the mean of -log p(label | features) + `(l2 / 2) |W|^2` over standardised features,
     the bias free. A stratified tenth of the rows is set aside; l2s are fitted from the strongest
-    down until the nats on that tenth rise, and the best one is refitted on all rows. l2s are
-    compared on at most 65,536 rows, and are larger by the factor by which these are fewer.
+    down until the nats on that tenth rise, and the best one is refitted on all rows. `compare_l2s`
+    limits the rows that l2s are compared on.
 
     A fit ends if the norm of the gradient along the scaled principal axes (see `solve`) is
-    `tolerance` times its norm at zero weights, or after 200 iterations (`Probe.converged`). By
-    default the loss is then about 0.002 nats above its optimum, and the accuracy within about 0.1
-    points.
+    `tolerance` times its norm at zero weights, or after 200 iterations (`Probe.converged`): by
+    default about 0.002 nats above the optimum, with the accuracy within about 0.1 points.
 
     Args:
         features: one row per image; all are put on the device.
@@ -83,8 +82,7 @@ def fit_lbfgs_probe(
     held = held[np.bincount(y)[y[held]] > 1]  # a class of one row stays with the training
     if not len(held):
         raise UserError(
-            "a probe cannot set rows aside to choose its l2, because each class has a single row: "
-            "give it more labels or a single l2"
+            "a probe cannot choose its l2, as each class has one row: give more labels or one l2"
         )
     kept = np.setdiff1d(np.arange(len(y)), held)
     loose = max(tolerance, SELECTION_TOLERANCE) if len(kept) > SELECTION_ROWS else tolerance
@@ -119,11 +117,9 @@ def fit_ridge_probe(
     check_labels(labels, num_classes)
     check_grid(l2s)
     labelled = np.flatnonzero(labels >= 0)
-    x = jnp.asarray(np.asarray(features)[labelled], jnp.float32)
-    mean, std = standardisation(x)
-    check_finite(mean, std)
-    y = jax.nn.one_hot(labels[labelled], num_classes, dtype=jnp.float32)
-    errors, weights = ridge_path((x - mean) / std, y, jnp.array(l2s, jnp.float32))
+    rows, mean, std = put_rows(np.asarray(features)[labelled], labels[labelled])
+    y = jax.nn.one_hot(rows.labels, num_classes, dtype=jnp.float32)
+    errors, weights = ridge_path(rows.frames, y, jnp.array(l2s, jnp.float32))
     best = int(np.argmin(errors))
     return Probe(((weights[best], y.mean(axis=0)),), mean, std, float(l2s[best]))
 
@@ -378,9 +374,6 @@ def add_gradient(
 
 
 def check_grid(l2s: Sequence[float | int]) -> None:
-    """Raise a UserError for a grid that leaves an optimum undefined."""
+    """Raise a UserError for a grid that leaves the optimum of separable classes undefined."""
     if not len(l2s) or not all(0 < l2 < np.inf for l2 in l2s):
-        raise UserError(
-            f"l2s must be finite and above zero, at least one (got {list(l2s)}): separable classes "
-            "have no optimum without a penalty"
-        )
+        raise UserError(f"l2s must be finite and above zero, at least one (got {list(l2s)})")

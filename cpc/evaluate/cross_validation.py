@@ -1,7 +1,7 @@
 """Nested cross-validation of logistic regression, the standard probe of sentence features.
 
-Kiros et al. (2015, "Skip-Thought Vectors", section 3.4) and van den Oord et al. (2018, section 3.3)
-report the accuracy over ten folds, with the weight of the L2 penalty chosen without the test fold.
+See Kiros et al. (2015, "Skip-Thought Vectors", section 3.4) and van den Oord et al. (2018, section
+3.3).
 """
 
 import functools
@@ -153,10 +153,8 @@ def bag_of_words(
     """
     rows = np.repeat(np.arange(len(sentences)), [len(one) for one in sentences])
     columns = np.concatenate([np.zeros(0, int), *sentences])
-    made = scipy.sparse.coo_array(
-        (np.ones(len(rows)), (rows, columns)), shape=(len(sentences), num_words)
-    )
-    return made.tocsr()
+    shape = len(sentences), num_words
+    return scipy.sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=shape).tocsr()
 
 
 def expand_vocabulary(

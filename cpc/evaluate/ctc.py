@@ -4,6 +4,7 @@ In connectionist temporal classification (Graves et al. 2006) each frame has a l
 which is the last class. Removing repeats and then blanks from such a path gives its labelling.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,9 +29,8 @@ def ctc_nats(
 ) -> tuple[Float[Array, ""], Int[Array, ""]]:
     """Return the sum of -log p(labels | scores) in nats, and the number of these labels.
 
-    Utterances whose labels do not fit into their frames (one frame per label, and a blank between
-    equal labels) lack a path and are left out. Scores are unnormalised, the last class is the
-    blank, and labels are padded with -1.
+    Utterances whose labels, with a blank between equal ones, exceed their frames are left out.
+    Scores are unnormalised, the last class is the blank, and labels are padded with -1.
 
     With uniform scores, one label of two has 3 of the 9 paths of two frames:
 
@@ -60,9 +60,7 @@ def collapse(path: Sequence[int] | np.ndarray, blank: int) -> list[int]:
     >>> collapse([9, 1, 1, 9, 1, 2, 2], blank=9)
     [1, 1, 2]
     """
-    path = np.asarray(path, int)
-    first = np.append(True, path[1:] != path[:-1])[: len(path)]
-    return path[first & (path != blank)].tolist()
+    return [int(one) for one, _ in itertools.groupby(path) if one != blank]
 
 
 def greedy_decode(log_p: Float[np.ndarray, "t classes"]) -> list[int]:
@@ -77,8 +75,8 @@ def greedy_decode(log_p: Float[np.ndarray, "t classes"]) -> list[int]:
 def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
     """Return the likeliest labelling that a beam of prefixes finds, summed over its paths.
 
-    Prefix search (Graves et al. 2006, section 3.2) with `width` prefixes kept after each frame
-    (Hannun et al. 2014, Algorithm 1, without a language model).
+    `width` prefixes are kept after each frame (Hannun et al. 2014, Algorithm 1, without a language
+    model).
 
     The empty labelling has the likeliest path (0.36), but the label is likelier (0.64):
 

@@ -30,9 +30,8 @@ def embed_utterances(
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the features of utterances of any length, in padded batches of a few shapes.
 
-    Utterances of similar length share a batch. Each is continued by its own mirror image, up to the
-    batch's length plus `ahead` frames, so that causal features stay the same and others see
-    plausible sound rather than sudden silence. Frames of the continuation are dropped.
+    Utterances of similar length share a batch. Each is continued by its own mirror image, so that
+    features which look ahead see plausible sound; frames of the continuation are dropped.
 
     Args:
         embed: maps (b, s) or (b, s, channels), float32, to (b, at least s // stride, f); best
@@ -156,8 +155,7 @@ def continue_mirrored(
     >>> continue_mirrored(np.array([1.0, 2.0]), 5)
     array([1., 2., 2., 1., 1.], dtype=float32)
     """
-    channels = waveform.shape[1:]
     if len(waveform) == 0:
-        return np.zeros((length, *channels), np.float32)
-    ends = [(0, max(0, length - len(waveform))), *((0, 0) for _ in channels)]
+        return np.zeros((length, *waveform.shape[1:]), np.float32)
+    ends = [(0, max(0, length - len(waveform))), *((0, 0) for _ in waveform.shape[1:])]
     return np.pad(np.asarray(waveform, np.float32), ends, mode="symmetric")

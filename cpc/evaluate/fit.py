@@ -116,14 +116,12 @@ def fit_probes(
     """Fit probes to training frames, one per hidden width.
 
     Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2`. A linear probe is
-    fitted by L-BFGS until the norm of its gradient is 5e-3 of that at zero weights, or for 200
-    iterations (`Probe.converged`). A probe with a hidden layer, which lacks a single optimum, is
-    fitted by a number of updates of Adam with cosine decay.
+    fitted by L-BFGS until it converges (`fit_lbfgs_probe`), and a probe with a hidden layer, which
+    lacks a single optimum, by a number of updates of Adam with cosine decay.
 
     The weight decay is the one with the most correct frames in a tenth of the training utterances,
-    after fits on the rest. Such fits of linear probes use at most 65,536 frames, with weight
-    decays scaled up by the factor by which frames are fewer; fits of hidden layers use a third of
-    the updates. The probe is then fitted with the chosen decay on all training utterances.
+    after fits on the rest: of linear probes on at most 65,536 frames (`compare_l2s`), of hidden
+    layers with a third of the updates. The probe is then fitted on all training utterances.
 
     Args:
         features: features of all training frames; put on the device once, even if `Stacked`.
@@ -187,29 +185,28 @@ def choose_by_updates(
     updates: Updates,
 ) -> Probe:
     """Return the probe with the weight decay best on the validation rows, fitted by updates."""
-
-    def fit(num_rows: int, weight_decays: Sequence[float | int], share: float | int) -> list[Probe]:
-        draw = np.random.default_rng([seed, num_rows])
-        layers = initial_layers(draw, len(frames.mean), hidden_width, num_classes)
-        return fit_by_updates(frames, num_rows, layers, weight_decays, draw, share, updates)
-
-    best = 0
+    sizes, best = (len(frames.mean), hidden_width, num_classes), 0
     if frames.num_train < len(frames.labels):
-        fitted = fit(frames.num_train, weight_decays, 1 / 3)
+        fitted = fit_by_updates(
+            frames, frames.num_train, sizes, weight_decays, seed, 1 / 3, updates
+        )
         best = int(np.argmax([frames.count_correct(probe) for probe in fitted]))
-    return fit(len(frames.labels), weight_decays[best : best + 1], 1)[0]
+    chosen = weight_decays[best : best + 1]
+    return fit_by_updates(frames, len(frames.labels), sizes, chosen, seed, 1, updates)[0]
 
 
 def fit_by_updates(
     frames: Frames,
     num_rows: int,
-    layers: Layers,
+    sizes: tuple[int, int, int],
     weight_decays: Sequence[float | int],
-    draw: np.random.Generator,
+    seed: int,
     share: float | int,
     updates: Updates,
 ) -> list[Probe]:
     """Return a probe of the first `num_rows` for each weight decay, by a `share` of the updates."""
+    draw = np.random.default_rng([seed, num_rows])
+    layers = initial_layers(draw, *sizes)
     size, optimizer = min(updates.batch_size, num_rows), updates.optimizer or adam_cosine
     in_epochs = updates.num_epochs * (num_rows // size)
     num_updates = math.ceil(share * max(in_epochs, updates.min_updates))
@@ -217,11 +214,10 @@ def fit_by_updates(
     per_call = -(-num_updates // num_calls)
     num_updates = num_calls * per_call
     of_each = jax.tree.map(lambda w: np.stack([w] * len(weight_decays)), layers)
-    params, state = begin_fit(
-        of_each, updates.learning_rate, num_updates=num_updates, optimizer=optimizer
-    )
+    static = {"num_updates": num_updates, "optimizer": optimizer}
+    params, state = begin_fit(of_each, updates.learning_rate, **static)
     decays = np.array(weight_decays, np.float32)
-    step = functools.partial(fit_layers, num_updates=num_updates, optimizer=optimizer)
+    step = functools.partial(fit_layers, **static)
     for drawn in itertools.islice(draw_rows(num_rows, per_call, size, draw), num_calls):
         first, y = frames.rows.first[drawn], frames.labels[drawn]
         params, state = step(params, state, frames.x, first, y, decays, updates.learning_rate)
@@ -245,8 +241,7 @@ def split_utterances(
     names = np.unique(utterances[labelled])
     if len(names) < 2:
         raise UserError(
-            "a probe needs at least two labelled training utterances to choose its weight decay: "
-            "give it more data or a single weight decay"
+            "a probe needs two labelled training utterances: add data, or give one weight decay"
         )
     num_held = min(len(names) - 1, max(1, round(validation_fraction * len(names))))
     held = rng.choice(names, num_held, replace=False)
@@ -291,14 +286,27 @@ def fit_layers(
     transform = optimizer(learning_rate, num_updates)
     num = params[0][0].shape[1] // x.shape[1]
 
+    def gradient(params, batch):
+        first, y = batch
+        return gradients(params, weight_decays, read_rows_at(x, first, num), y)
+
+    return run_updates(transform, gradient, (params, state), (first, y))
+
+
+def run_updates(
+    transform: optax.GradientTransformation,
+    gradient: Callable[[Any, Any], Any],
+    start: tuple[Any, Any],
+    batches: Any,
+) -> tuple[Any, Any]:
+    """Return parameters and the optimizer's state after an update for each batch."""
+
     def step(carry, batch):
         params, state = carry
-        first, y = batch
-        rows = read_rows_at(x, first, num)
-        updates, state = transform.update(gradients(params, weight_decays, rows, y), state)
+        updates, state = transform.update(gradient(params, batch), state)
         return (jax.tree.map(jnp.add, params, updates), state), None
 
-    return jax.lax.scan(step, (params, state), (first, y))[0]
+    return jax.lax.scan(step, start, batches)[0]
 
 
 def draw_rows(

@@ -56,20 +56,16 @@ def image_scores(
         train_labels: labels of the training images, for the majority class.
         correct_5: like `correct`, for the class among the best five; may lack entries.
     """
-    correct_5 = correct_5 or {}
-    for name, one in (*correct.items(), *correct_5.items()):
-        if len(one) != len(test_labels):
-            raise UserError(
-                f"{' / '.join(name)} has answers for {len(one)} of {len(test_labels)} test images: "
-                "pass all, in the order of the labels"
-            )
     majority, items = majority_accuracy(train_labels, test_labels), digest("image", test_labels)
+    metrics = ("accuracy", correct, majority), ("top-5 accuracy", correct_5 or {}, None)
     scores = []
-    for answers, metric, chance in (
-        (correct, "accuracy", majority),
-        (correct_5, "top-5 accuracy", None),
-    ):
+    for metric, answers, chance in metrics:
         for (features, method), right in answers.items():
+            if len(right) != len(test_labels):
+                raise UserError(
+                    f"{features} / {method} has answers for {len(right)} of {len(test_labels)} "
+                    "test images: pass all, in the order of the labels"
+                )
             low, high = bootstrap_interval(right, np.ones(len(right), np.int64))
             scores.append(
                 Score(
@@ -123,10 +119,9 @@ def few_label_score(
 ) -> Score:
     """Return one point of the curve of accuracy against labels.
 
-    Both the labels and the test images are random draws. So the interval is None for one subset of
-    a part of the labels, and only scores with all labels are paired by image. `correct` marks the
-    test images answered correctly after training on the subset of each seed; `mode` is "frozen" or
-    "fine-tuned".
+    `correct` marks the test images answered correctly after training on the subset of each seed;
+    `mode` is "frozen" or "fine-tuned". As labels are also drawn, the interval is None for one
+    subset of a part of the labels, and only scores with all labels are paired by image.
     """
     has_all = fraction == 1
     low, high = seeds_interval(correct) if has_all or len(correct) > 1 else (None, None)

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int
 
-from cpc.evaluate.fit import adam_cosine
+from cpc.evaluate.fit import adam_cosine, run_updates
 from cpc.evaluate.probe import check_finite, check_labels, standardisation, standardised
 from cpc.types import Array, ArrayLike
 
@@ -65,13 +65,9 @@ def learn_weights(
         nats = optax.softmax_cross_entropy_with_integer_labels(scores, y[batch]).mean()
         return nats + L2 / 2 * jnp.square(weight).sum()
 
-    def update(carry, batch):
-        params, state = carry
-        changes, state = transform.update(jax.grad(loss)(params, batch), state)
-        return (jax.tree.map(jnp.add, params, changes), state), None
-
     _, num_layers, width = x.shape
     shapes = num_layers, (width, num_classes), num_classes
     params = tuple(jnp.zeros(shape, jnp.float32) for shape in shapes)
-    (params, _), _ = jax.lax.scan(update, (params, transform.init(params)), batches)
-    return jax.nn.softmax(params[0])
+    start = params, transform.init(params)
+    (logits, _, _), _ = run_updates(transform, jax.grad(loss), start, batches)
+    return jax.nn.softmax(logits)

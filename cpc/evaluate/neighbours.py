@@ -32,19 +32,15 @@ def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"],
     array([[1, 2]], dtype=int32)
     """
     if not 1 <= k <= len(gallery):
-        raise UserError(
-            f"k is {k}, but there are {len(gallery)} training rows: choose k from 1 to that number"
-        )
+        raise UserError(f"k is out of range (got {k}): choose 1 to {len(gallery)} training rows")
     if gallery.shape[1] != features.shape[1]:
         raise UserError(
-            f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}: "
-            "compute both with the same network"
+            f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}"
         )
     check_finite(gallery, features)
     gallery_block = max(k, min(GALLERY_BLOCK, len(gallery)))
-    blocks = pad_rows(normalise(gallery), gallery_block).reshape(
-        -1, gallery_block, gallery.shape[1]
-    )
+    blocks = pad_rows(normalise(gallery), gallery_block)
+    blocks = blocks.reshape(-1, gallery_block, gallery.shape[1])
     query_block = min(QUERY_BLOCK, max(1, len(features)))
     parts = []
     for start in range(0, len(features), query_block):

@@ -166,8 +166,7 @@ def check_finite(*features: Float[ArrayLike, "..."]) -> None:
         if bad.any():
             at = np.argwhere(bad)[0][-1]
             raise UserError(
-                f"feature {at} of {bad.shape[-1]} is not finite: the network diverged, or its "
-                "input has such values"
+                f"feature {at} of {bad.shape[-1]} is not finite: check the network and its input"
             )
 
 
@@ -187,7 +186,4 @@ def check_labels(labels: Int[np.ndarray, " n"], num_classes: int) -> None:
             f"(got {labels.min()} to {labels.max()})"
         )
     if len(np.unique(labels[labels >= 0])) < 2:
-        raise UserError(
-            "a probe needs at least two classes among its training labels: choose another task or "
-            "more data"
-        )
+        raise UserError("a probe needs at least two classes among its training labels: add data")

@@ -77,8 +77,8 @@ def answer_scores(
 ) -> Iterator[Score]:
     """Yield the scores of `probe_scores` for a network that predicts the classes itself.
 
-    Each test utterance has log-probabilities (frames, num_classes); training labels are one per
-    frame. The method of the scores is "linear", like the last layer of the network.
+    Each test utterance has log-probabilities (frames, num_classes). The method of the scores is
+    "linear", like the last layer of the network.
     """
     no_features = [np.zeros((len(labels), 0), np.float32) for labels in train_labels]
     train = join_labeled(no_features, train_labels, "training labels")
@@ -129,8 +129,7 @@ def join_labeled(
     """Return the labeled frames of all utterances with their labels and utterance numbers."""
     if len(features) != len(labels):
         raise UserError(
-            f"{what} hold {len(features)} utterances but labels exist for {len(labels)}: "
-            "pass one entry of labels per utterance"
+            f"{what} have {len(features)} utterances but {len(labels)} labels: pass one entry each"
         )
     kept, known = [], []
     for index, (own, label) in enumerate(zip(features, labels, strict=True)):
@@ -138,7 +137,7 @@ def join_labeled(
         if label.ndim and len(label) != length:
             raise UserError(
                 f"utterance {index} of the {what} has {length} frames but {len(label)} labels: "
-                "cut or pad its labels (-1 is unlabeled)"
+                "pad them with -1"
             )
         label = np.broadcast_to(label, length)
         kept.append(keep(as_stacked(own), np.flatnonzero(label >= 0)))

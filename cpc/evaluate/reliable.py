@@ -116,9 +116,7 @@ def stratified_interval(
     """
     for sample in samples:
         if sample.ndim < 2 or not sample.size:
-            raise UserError(
-                f"scores have shape {sample.shape}: they must be (..., runs, tasks), some of each"
-            )
+            raise UserError(f"scores have shape {sample.shape}: pass non-empty (..., runs, tasks)")
     rng = np.random.default_rng(0)
     rows = max(1, 2_000_000 // max(sample.size for sample in samples))  # bounds the memory
     found = []

@@ -31,8 +31,7 @@ def fit_units(frames: Float[np.ndarray, "n d"], num_units: int, seed: int = 0) -
     """Cluster frames by mini-batch k-means (Sculley 2010), from scikit-learn."""
     if len(frames) < num_units:
         raise UserError(
-            f"k-means has too few frames (got {len(frames):,} for {num_units:,} units): lower the "
-            "number of units or give more frames"
+            f"k-means has too few frames (got {len(frames):,} for {num_units:,} units): add frames"
         )
     check_finite(frames)
     from sklearn.cluster import MiniBatchKMeans  # over a second to import

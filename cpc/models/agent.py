@@ -5,6 +5,7 @@ all latents and actions of the episode up to t, are those of van den Oord et al.
 section 3.4: CPC only adds the W_k.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from cpc.models.contexts import lstm_step
 from cpc.models.predictors import LinearPredictor
 from cpc.types import UserError
 
@@ -94,10 +96,9 @@ class Agent(nn.Module):
     """A recurrent actor-critic whose memory resets at each episode, with CPC predictors on it.
 
     With `given_actions`, predictions depend on the actions up to their target (CPC|Action, Guo et
-    al. 2018): h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k).
-
-    With `critic_widths`, the critic has its own layers on the observation and does not use the
-    memory: if returns are large, the values dominate the gradients of shared layers.
+    al. 2018): h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k). With
+    `critic_widths`, the critic has its own layers on the observation instead of the memory: large
+    returns would dominate the gradients of shared layers.
     """
 
     num_actions: int
@@ -112,11 +113,11 @@ class Agent(nn.Module):
         """Create the submodules."""
         if self.memory not in MEMORIES:
             raise UserError(f"memory {self.memory!r} is unknown: choose {', '.join(MEMORIES)}")
-        self.cell = {"gru": GRUCell, "lstm": LSTMCell, "none": NoMemory}[self.memory](self.width)
+        self.cell = Memory(self.memory, self.width)
         self.actor = nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(0.01))
         self.critic = Critic(self.critic_widths)
         if self.given_actions:
-            self.open_loop = GRUCell(self.width)
+            self.open_loop = Memory("gru", self.width)
             self.predictor = nn.Dense(self.encoder.width, use_bias=False)
         else:
             self.predictor = LinearPredictor(self.num_offsets, self.encoder.width)
@@ -154,61 +155,42 @@ class Agent(nn.Module):
         return jnp.moveaxis(h, 0, 1).reshape(t, b, k, width)
 
 
-class GRUCell(nn.Module):
-    """Gated recurrent units over (t, b, d) whose state resets where an episode begins."""
+class Memory(nn.Module):
+    """A recurrent layer over (t, b, d), "gru" or "lstm", whose state resets at each episode.
 
-    width: int
+    "none" is a dense layer on each step alone, for tasks whose observations contain the whole
+    state.
+    """
 
-    @nn.compact
-    def __call__(self, x, is_first, h):
-        """Return the last state and the states of all steps."""
-        gates = nn.Dense(3 * self.width, name="input")(x)
-        make = nn.initializers.orthogonal(column_axis=-1)
-        w = self.param("recurrent", make, (self.width, 3 * self.width))
-        bias = self.param("bias", nn.initializers.zeros, (self.width,))
-
-        def step(h, now):
-            x, is_first = now
-            h = jnp.where(is_first[:, None], 0.0, h)
-            r, u, n = jnp.split(h @ w, 3, -1)
-            xr, xu, xn = jnp.split(x, 3, -1)
-            u = jax.nn.sigmoid(xu + u)
-            n = jnp.tanh(xn + jax.nn.sigmoid(xr + r) * (n + bias))
-            h = (1 - u) * n + u * h
-            return h, h
-
-        return jax.lax.scan(step, h, (gates, is_first))
-
-
-class LSTMCell(nn.Module):
-    """Long short-term memory over (t, b, d) whose state resets where an episode begins."""
-
+    kind: str
     width: int
 
     @nn.compact
     def __call__(self, x, is_first, state):
         """Return the last state and the outputs of all steps."""
-        gates = nn.Dense(4 * self.width, name="input")(x)
+        num_gates = {"gru": 3, "lstm": 4, "none": 1}[self.kind]
+        gates = nn.Dense(num_gates * self.width, name="input")(x)
+        if self.kind == "none":
+            return state, nn.tanh(gates)
         make = nn.initializers.orthogonal(column_axis=-1)
-        w = self.param("recurrent", make, (self.width, 4 * self.width))
+        w = self.param("recurrent", make, (self.width, num_gates * self.width))
+        advance = functools.partial(lstm_step, w=w)
+        if self.kind == "gru":
+            bias = self.param("bias", nn.initializers.zeros, (self.width,))
+            advance = functools.partial(_gru_step, w=w, bias=bias)
 
         def step(state, now):
             x, is_first = now
-            cell, hidden = (jnp.where(is_first[:, None], 0.0, part) for part in state)
-            i, f, g, o = jnp.split(x + hidden @ w, 4, -1)
-            cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-            hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
-            return (cell, hidden), hidden
+            state = jax.tree.map(lambda part: jnp.where(is_first[:, None], 0.0, part), state)
+            return advance(state, x)
 
         return jax.lax.scan(step, state, (gates, is_first))
 
 
-class NoMemory(nn.Module):
-    """A dense layer on each step alone, for tasks whose observations contain the whole state."""
-
-    width: int
-
-    @nn.compact
-    def __call__(self, x, is_first, state):
-        """Return the unchanged state and the outputs of all steps."""
-        return state, nn.tanh(nn.Dense(self.width, name="input")(x))
+def _gru_step(h, x, w, bias):
+    r, u, n = jnp.split(h @ w, 3, -1)
+    xr, xu, xn = jnp.split(x, 3, -1)
+    u = jax.nn.sigmoid(xu + u)
+    n = jnp.tanh(xn + jax.nn.sigmoid(xr + r) * (n + bias))
+    h = (1 - u) * n + u * h
+    return h, h

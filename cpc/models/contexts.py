@@ -6,6 +6,8 @@ returns the contexts of z and the next state. On images (b, i, j, d), c_ij depen
 the grid, and within these on all columns that the network reaches.
 """
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -20,8 +22,7 @@ from cpc.types import UserError
 def choose_unroll() -> int:
     """Return the number of steps per iteration of the recurrent loops.
 
-    Unrolling lets an accelerator write the residuals of several steps with one kernel and halves
-    the number of kernels it launches. On a CPU, which launches none, it is slower.
+    Unrolling halves the number of kernels that an accelerator launches; on a CPU it is slower.
     """
     return 1 if jax.default_backend() == "cpu" else 8
 
@@ -39,18 +40,16 @@ def gru_scan(
         h' = n + u (h - n)
 
     This is the GRU of Cho et al. (2014) with the reset gate after the recurrent product, as in
-    cuDNN and torch. The caller computes the input projections x for all steps at once. The backward
-    scan only computes terms that depend on the following step; the gradient of W is one product.
-    With a blocks axis, W is block diagonal: the gates of each block of the state read only that
-    block.
+    cuDNN and torch; x are the input projections. The backward scan only computes terms that depend
+    on the following step; the gradient of W is one product. With a blocks axis, W is block
+    diagonal.
     """
     return _gru_forward(x, w, bias, start)[0]
 
 
 def _gru_forward(x, w, bias, start):
-    # On an accelerator, the backward pass recomputes the gates of all steps at once: one more
-    # product, but each step writes only its state. On an H200 this takes 0.9 of the time; on a CPU
-    # the product would dominate.
+    # On an accelerator, the backward pass recomputes the gates of all steps with one more product,
+    # so each step writes only its state: 0.9 of the time on an H200. On a CPU it would dominate.
     recompute = jax.default_backend() != "cpu"
 
     def step(h, x):
@@ -66,8 +65,7 @@ def _gru_forward(x, w, bias, start):
 
 def _gates(x, p, bias):
     """Return the gates r, u, n and the recurrent part of n's argument."""
-    # r and u are separate arrays: a CPU would compute a joint array once for each of them, and
-    # gates that are not kept would then take as long as the product.
+    # r and u are separate arrays: a CPU would compute a joint array once for each of them.
     (x_r, x_u, x_n), (p_r, p_u, p_n) = x, jnp.split(p, 3, axis=-1)
     r, u = jax.nn.sigmoid(x_r + p_r), jax.nn.sigmoid(x_u + p_u)
     recurrent = p_n + bias[..., None, :]
@@ -152,8 +150,7 @@ class GRU(RecurrentContext):
         super().__post_init__()
         if self.width % self.blocks:
             raise UserError(
-                f"GRU width {self.width} is not divisible by its {self.blocks} blocks: change "
-                "model.context_width or model.context_blocks"
+                f"GRU width {self.width} is not divisible by its {self.blocks} blocks: change one"
             )
 
     @nn.compact
@@ -193,6 +190,15 @@ def _orthogonal_gates(rng, shape, dtype=jnp.float32):
     return jnp.concatenate([orthogonal(key, (width, width), dtype) for key in keys], axis=-1)
 
 
+def lstm_step(state: tuple[Array, Array], x: Array, w: Array) -> tuple[tuple[Array, Array], Array]:
+    """Return the next (cell, hidden) and the output, from the input projections x (b, 4 h)."""
+    cell, hidden = state
+    i, f, g, o = jnp.split(x + hidden @ w, 4, axis=-1)
+    cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+    hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+    return (cell, hidden), hidden
+
+
 class LSTM(RecurrentContext):
     """Long short-term memory; gates are stacked i, f, g, o as in torch; c_t is the hidden state."""
 
@@ -209,17 +215,9 @@ class LSTM(RecurrentContext):
         for i in range(self.num_layers):
             x = Dense(4 * self.width, dtype=self.dtype, name=f"input{i}")(h)
             w = self.param(f"recurrent{i}", _orthogonal_gates, (self.width, 4 * self.width))
-            w = w.astype(self.dtype)
             zero = jnp.zeros((z.shape[0], self.width), self.dtype)
-
-            def step(state, x, w=w):
-                cell, hidden = state
-                i, f, g, o = jnp.split(x + hidden @ w, 4, axis=-1)
-                cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-                hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
-                return (cell, hidden), hidden
-
             start = (zero, zero) if state is None else state[i]
+            step = functools.partial(lstm_step, w=w.astype(self.dtype))
             end, h = jax.lax.scan(step, start, x.swapaxes(0, 1))
             h = h.swapaxes(0, 1)
             ends.append(end)
@@ -230,8 +228,7 @@ class CausalConv(FeedForwardContext):
     """Residual causal convolutions; layer i looks back another (kernel - 1) * 2^i latents.
 
     If not `dilated`, each layer looks back another kernel - 1, as in wav2vec (Schneider et al.
-    2019). Normalization is over the channels of one latent; that of wav2vec is also over time,
-    which leaks later latents into the contexts.
+    2019). The norm of wav2vec is also over time, which leaks later latents into the contexts.
     """
 
     width: int = 256
@@ -256,15 +253,9 @@ class CausalConv(FeedForwardContext):
         h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for i in range(self.num_layers):
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm{i}")(h)
-            y = Conv(
-                self.width,
-                (self.kernel,),
-                kernel_dilation=2**i if self.dilated else 1,
-                padding="CAUSAL",
-                dtype=self.dtype,
-                name=f"conv{i}",
-            )(y)
-            h = h + nn.relu(y)
+            options = {"kernel_dilation": 2**i if self.dilated else 1, "dtype": self.dtype}
+            conv = Conv(self.width, (self.kernel,), padding="CAUSAL", name=f"conv{i}", **options)
+            h = h + nn.relu(conv(y))
         return h
 
 
@@ -285,8 +276,7 @@ class CausalTransformer(FeedForwardContext):
         super().__post_init__()
         if self.width % (2 * self.num_heads):
             raise UserError(
-                f"Transformer width {self.width} is not a multiple of {2 * self.num_heads}, twice "
-                f"its {self.num_heads} heads: change model.context_width"
+                f"context width {self.width} is not a multiple of {2 * self.num_heads}: change it"
             )
 
     @property
@@ -380,15 +370,10 @@ class MaskedRowConv(LayerStack):
     def _convolve(self, y, kernel, name):
         """Convolve with zeros above but not below, so that no row depends on the next one."""
         rows, columns = kernel
-        padding = ((rows - 1, 0), (columns // 2, columns // 2))
-        return Conv(
-            self.width,
-            kernel,
-            padding=padding,
-            dtype=self.dtype,
-            conv_general_dilated=convolve_images,
-            name=name,
-        )(y)
+        options = {"padding": ((rows - 1, 0), (columns // 2, columns // 2)), "dtype": self.dtype}
+        return Conv(self.width, kernel, conv_general_dilated=convolve_images, name=name, **options)(
+            y
+        )
 
 
 class RowGRU(LayerStack):

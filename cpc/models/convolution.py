@@ -1,9 +1,8 @@
 """Strided convolution over time, computed with fewer or larger matrix products than in XLA.
 
-On an accelerator, this only concerns the first layer, whose input is narrow: the input of each
-output becomes a row of a matrix, with a column of ones for the bias, and one product computes the
-layer. On an H200, the forward pass and the gradient of the paper's encoder then take 0.62 and 0.82
-of the time.
+On an accelerator, this only concerns the first layer, whose input is narrow: one product computes
+it, in which the input of each output is a row, with a one for the bias. On an H200, the forward
+pass and the gradient of the paper's encoder then take 0.62 and 0.82 of the time.
 
 On a CPU, it concerns kernels of two strides, as in every layer of the paper's encoder. The padded
 signal is then a row of frames F_j of one stride each, and

@@ -24,9 +24,8 @@ class CPC(nn.Module):
     encoder. The backward context receives the latents reversed in time, with padding still last.
 
     `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"):
-    no gradient passes a cut, and each module that ends at one predicts its own latents, at its own
-    stride, from these latents instead of contexts. It uses as many latents as the last module has,
-    from the start of the sequence.
+    no gradient passes a cut, and each module that ends at one predicts its own latents from these
+    instead of contexts, at its own stride. It uses the first ones, as many as the last module has.
     """
 
     encoder: nn.Module
@@ -40,8 +39,7 @@ class CPC(nn.Module):
         super().__post_init__()
         if tuple(self.directions) not in (TIME_DIRECTIONS[:1], TIME_DIRECTIONS):
             raise UserError(
-                f"directions are not supported (got {list(self.directions)}): choose forward, or "
-                "forward,backward"
+                f"directions are {list(self.directions)}: choose forward or forward,backward"
             )
         if self.cuts:
             check_cuts(self.cuts, self.encoder)
@@ -78,13 +76,10 @@ class CPC(nn.Module):
     ) -> CPCOutputs | tuple[CPCOutputs, ...]:
         """Return the latents, contexts and predictions of a batch.
 
-        With several `branches`, return one output per branch, in their order. Outputs of backward
-        branches are reversed in time.
-
-        With another copy of the input as `target`, latents are computed from the target, and
-        contexts and predictions from x (Kharitonov et al. 2020). The copies pass the encoder
-        separately: batch norm uses the statistics of each, and its running averages are updated
-        with the target last.
+        With several `branches`, return one output per branch; those of backward branches are
+        reversed in time. With another copy of the input as `target`, latents are computed from it,
+        and contexts and predictions from x (Kharitonov et al. 2020). The copies pass the encoder
+        separately, so batch norm uses the statistics of each, and updates its averages with both.
         """
         context_latents = self._encode_modules(x, train, num_samples)
         latents = context_latents
@@ -192,9 +187,8 @@ class Model(NamedTuple):
     init: Callable[[Array, Batch], PyTree]
     """init(rng, batch) -> variables: {"params": ..., and further collections of the module}."""
     apply: Callable[..., tuple[Any, PyTree]]
-    """apply(variables, batch, train, rng) -> (outputs, new_state), new_state without params.
-
-    The outputs are CPCOutputs, or a tuple of them for images and for several branches."""
+    """apply(variables, batch, train, rng) -> (outputs, new_state), new_state without params; for
+    images and several branches, outputs are a tuple of CPCOutputs."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
     """embed(variables, x) -> (z, c), in evaluation mode."""
     linear_maps: Callable[[PyTree], Array | None]
@@ -207,9 +201,7 @@ class Model(NamedTuple):
 def make_model(module: Any) -> Model:
     """Return the pure functions of a CPC or ImageCPC.
 
-    Batches are dictionaries with the input under "x". An optional "num_samples" contains the number
-    of real samples of each padded signal, and an optional "target" a second copy of the signals,
-    whose latents are predicted.
+    A batch contains the input "x" and, optionally, "num_samples" and "target" of `CPC`.
     """
 
     def init(rng, batch):

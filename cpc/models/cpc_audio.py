@@ -2,8 +2,9 @@
 
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,8 @@ NORMS = {
     "batch": ("weight", "bias", "running_mean", "running_var"),
     "none": (),
 }
+#: take(name, *shape) -> an entry of a checkpoint.
+Take: TypeAlias = Callable[..., np.ndarray]
 
 
 def load_cpc_audio(path: str | Path) -> Pretrained:
@@ -46,12 +49,10 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     A .pt file of the hub (60k_epoch4.pt of Libri-light) or of a training run is read with torch; a
     state dict in a safetensors or npz file does not need torch. No code in the file is executed.
 
-    Entry names are those of CPC_audio: gEncoder.conv0.weight, gEncoder.batchNorm0.weight,
-    gAR.baseNet.weight_ih_l0 and so on. The words `module`, `model` and `_orig_mod`, which wrappers
-    insert, are removed. The encoder's norm (channel, batch or none), the context (GRU or LSTM) and
-    all widths are inferred from the shapes. The predictor is stored elsewhere in CPC_audio's
-    checkpoints and is not read, so the model has z and c but no predictions. Recordings are used
-    unscaled, at 16 kHz.
+    Entry names are those of CPC_audio, such as gEncoder.conv0.weight or gAR.baseNet.weight_ih_l0,
+    without the words that wrappers insert: `module`, `model` and `_orig_mod`. Norm (channel, batch
+    or none), context (GRU or LSTM) and widths are inferred from the shapes. The predictor, which
+    CPC_audio stores elsewhere, is not read. Recordings are used unscaled, at 16 kHz.
     """
     path = Path(path).expanduser()
     weights = {
@@ -66,23 +67,25 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     if gates not in CONTEXTS:
         raise UserError(f"{path} has an unknown context (got {gates} gates): use a GRU or LSTM")
     layers = len({end[1] for name in weights if (end := re.search(r"^gAR\..*_l(\d+)$", name))})
-    shapes = {
-        **_encoder_shapes(width, norm),
-        **_context_shapes(gates, layers, context_width, width),
-    }
-    expected = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
-    check_entries(weights, expected, str(path))
+    expected: dict[str, jax.ShapeDtypeStruct] = {}
+
+    def take(name: str, *shape: int) -> np.ndarray:
+        """Return an entry, or zeros if it does not fit, which is reported at the end."""
+        expected[name] = jax.ShapeDtypeStruct(shape, np.float32)
+        array = weights.get(name)
+        return array if array is not None and array.shape == shape else np.zeros(shape, np.float32)
 
     encoder = ConvEncoder(width, norm=norm, padding="same")
-    params, stats = _encoder_variables(weights, encoder)
-    recurrent = _recurrent_params(weights, gates, layers, context_width)
+    params, stats = _encoder_variables(take, encoder)
+    recurrent = _recurrent_params(take, gates, layers, context_width, width)
+    check_entries(weights, expected, str(path))
     variables = {"params": {"encoder": params, "context": recurrent}}
     if stats:
         variables["batch_stats"] = {"encoder": stats}
     context = CONTEXTS[gates](context_width, layers)
     module = CPC(encoder, context, LinearPredictor(12, width))
     about = {"format_read": "facebookresearch/CPC_audio"}
-    return Pretrained(module, variables, dict(INPUT), about)
+    return Pretrained(module, jax.tree.map(jnp.asarray, variables), dict(INPUT), about)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -92,10 +95,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         return _unwrap(read_weights(path), path)
     arrays, config = read_checkpoint(path)
     if config.get("cpc_mode") not in (None, "none"):
-        raise UserError(
-            f"{path} was trained with cpc_mode {config['cpc_mode']!r}, whose contexts are not "
-            "causal: use a checkpoint trained without cpc_mode"
-        )
+        raise UserError(f"{path} has non-causal cpc_mode {config['cpc_mode']!r}: use another file")
     return {n: array for n, array in _unwrap(arrays, path).items() if n.startswith(PARTS)}
 
 
@@ -131,71 +131,43 @@ def _find_norm(weights: Mapping[str, np.ndarray], path: Path) -> str:
         return "channel"
     if "gEncoder.batchNorm0.running_mean" in weights:
         return "batch"
-    raise UserError(
-        f"encoder in {path} has an instance norm, which depends on the whole recording: use a "
-        "checkpoint with channel norm, batch norm or no norm"
+    raise UserError(  # it depends on the whole recording
+        f"encoder in {path} has an instance norm: use one with channel norm, batch norm or none"
     )
 
 
-def _encoder_shapes(width: int, norm: str) -> dict[str, tuple[int, ...]]:
-    shapes = {}
-    scale = (1, width, 1) if norm == "channel" else (width,)
-    for i, kernel in enumerate(ConvEncoder.kernels):
-        shapes[f"gEncoder.conv{i}.weight"] = (width, width if i else 1, kernel)
-        shapes[f"gEncoder.conv{i}.bias"] = (width,)
-        shapes |= {f"gEncoder.batchNorm{i}.{kind}": scale for kind in NORMS[norm]}
-    return shapes
-
-
-def _context_shapes(
-    gates: int, layers: int, context_width: int, width: int
-) -> dict[str, tuple[int, ...]]:
-    shapes, stacked = {}, gates * context_width
-    for i in range(layers):
-        shapes |= {
-            f"gAR.baseNet.weight_ih_l{i}": (stacked, context_width if i else width),
-            f"gAR.baseNet.weight_hh_l{i}": (stacked, context_width),
-            f"gAR.baseNet.bias_ih_l{i}": (stacked,),
-            f"gAR.baseNet.bias_hh_l{i}": (stacked,),
-        }
-    return shapes
-
-
-def _encoder_variables(
-    weights: Mapping[str, np.ndarray], encoder: ConvEncoder
-) -> tuple[PyTree, PyTree]:
-    params, stats = {}, {}
-    for i in range(len(encoder.kernels)):
-        bias = weights[f"gEncoder.conv{i}.bias"]
-        # torch: (out, in, width); here (width, in, out)
-        params[f"kernel{i}"] = jnp.asarray(weights[f"gEncoder.conv{i}.weight"].transpose(2, 1, 0))
+def _encoder_variables(take: Take, encoder: ConvEncoder) -> tuple[PyTree, PyTree]:
+    params, stats, width = {}, {}, encoder.width
+    scale = (1, width, 1) if encoder.norm == "channel" else (width,)
+    for i, kernel in enumerate(encoder.kernels):
+        weight = take(f"gEncoder.conv{i}.weight", width, width if i else 1, kernel)
+        params[f"kernel{i}"] = weight.transpose(2, 1, 0)  # from torch's (out, in, width)
+        bias = take(f"gEncoder.conv{i}.bias", width)
         if encoder.norm != "batch":
-            params[f"bias{i}"] = jnp.asarray(bias)
-        if encoder.norm == "none":
-            continue
-        scale, shift, *running = (
-            weights[f"gEncoder.batchNorm{i}.{kind}"].reshape(-1) for kind in NORMS[encoder.norm]
-        )
-        params[f"norm{i}"] = {"scale": jnp.asarray(scale), "bias": jnp.asarray(shift)}
-        if running:  # a bias before batch norm shifts its mean
-            mean, var = running
-            stats[f"norm{i}"] = {"mean": jnp.asarray(mean - bias), "var": jnp.asarray(var)}
+            params[f"bias{i}"] = bias
+        of_norm = [
+            take(f"gEncoder.batchNorm{i}.{kind}", *scale).reshape(-1)
+            for kind in NORMS[encoder.norm]
+        ]
+        if of_norm:
+            params[f"norm{i}"] = {"scale": of_norm[0], "bias": of_norm[1]}
+        if encoder.norm == "batch":  # a bias before batch norm shifts its mean
+            stats[f"norm{i}"] = {"mean": of_norm[2] - bias, "var": of_norm[3]}
     return params, stats
 
 
 def _recurrent_params(
-    weights: Mapping[str, np.ndarray], gates: int, layers: int, context_width: int
+    take: Take, gates: int, layers: int, context_width: int, width: int
 ) -> PyTree:
-    params = {}
+    params, stacked = {}, gates * context_width
     for i in range(layers):
-        w_in, w_h, b_in, b_h = (
-            weights[f"gAR.baseNet.{kind}_l{i}"]
-            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
+        w_in = take(f"gAR.baseNet.weight_ih_l{i}", stacked, context_width if i else width)
+        w_h = take(f"gAR.baseNet.weight_hh_l{i}", stacked, context_width)
+        b_in, b_h = (take(f"gAR.baseNet.bias_{kind}_l{i}", stacked) for kind in ("ih", "hh"))
         bias = b_h.copy()
         if gates == 3:  # the reset gate multiplies the last gate's recurrent bias: keep it separate
-            params[f"bias{i}"] = jnp.asarray(b_h[2 * context_width :])
+            params[f"bias{i}"] = b_h[2 * context_width :]
             bias[2 * context_width :] = 0
-        params[f"input{i}"] = {"kernel": jnp.asarray(w_in.T), "bias": jnp.asarray(b_in + bias)}
-        params[f"recurrent{i}"] = jnp.asarray(w_h.T)
+        params[f"input{i}"] = {"kernel": w_in.T, "bias": b_in + bias}
+        params[f"recurrent{i}"] = w_h.T
     return params

@@ -63,23 +63,18 @@ def describe(value: Any) -> Any:
     {'type': 'GRU', 'width': 8, 'num_layers': 1, 'dtype': 'float32', 'blocks': 1}
     """
     if isinstance(value, nn.Module | Stage):
-        fields = (
-            value._asdict()
-            if isinstance(value, Stage)
-            else {
-                field.name: getattr(value, field.name)
-                for field in dataclasses.fields(value)
-                if field.init and field.name not in ("parent", "name")
-            }
-        )
-        described = {
-            name: jnp.dtype(one).name if name == "dtype" else describe(one)
-            for name, one in fields.items()
-        }
+        names = value._fields if isinstance(value, Stage) else _field_names(value)
+        fields = [(name, getattr(value, name)) for name in names]
+        described = {n: jnp.dtype(x).name if n == "dtype" else describe(x) for n, x in fields}
         return {"type": type(value).__name__, **described}
     if callable(value):  # ImageCPC creates a context and a predictor for each direction
         return {"made": describe(value())}
     return [describe(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def _field_names(module: nn.Module) -> list[str]:
+    fields = [field.name for field in dataclasses.fields(module) if field.init]
+    return [name for name in fields if name not in ("parent", "name")]
 
 
 def build(description: Any, max_number: int = MAX_NUMBER) -> Any:
@@ -93,23 +88,16 @@ def build(description: Any, max_number: int = MAX_NUMBER) -> Any:
     if isinstance(description, list) and len(description) <= MAX_LAYERS:
         return tuple(map(build, description))
     if isinstance(description, list):
-        raise UserError(
-            f"list in the description has too many entries (got {len(description):,}): pass at "
-            f"most {MAX_LAYERS}"
-        )
+        raise UserError(f"list has more than {MAX_LAYERS} entries (got {len(description):,})")
     if isinstance(description, int | float) and not 0 <= description <= max_number:
-        raise UserError(
-            f"number in the description is out of range (got {description}): pass one from 0 to "
-            f"{max_number:,}"
-        )
+        raise UserError(f"number is out of range (got {description}): use 0 to {max_number:,}")
     if not isinstance(description, dict):
         return description
     if set(description) == {"made"}:
         return functools.partial(build, description["made"])
     name = description.get("type")
     if not isinstance(name, str) or name not in TYPES:
-        known = ", ".join(TYPES)
-        raise UserError(f"model type {reprlib.repr(name)} is unknown: choose one of {known}")
+        raise UserError(f"type {reprlib.repr(name)} is unknown: choose one of {', '.join(TYPES)}")
     if (dtype := description.get("dtype", DTYPES[0])) not in DTYPES:
         raise UserError(f"dtype {reprlib.repr(dtype)} is unknown: choose from {', '.join(DTYPES)}")
     fields: dict[str, Any] = {

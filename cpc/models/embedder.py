@@ -33,9 +33,8 @@ class Embedder:
         text     word ids (b, sentences, words), -1 for padding.
 
     A single array gives features without a batch axis, and a list gives lists. The end of a signal
-    is padded with its mirror image, which affects frames only if the encoder looks ahead.
-    Pass `normalize=False` if x already has the model's rate and loudness, or scale. The network
-    alone is `make_model(pretrained.module).embed(pretrained.variables, x)`.
+    is padded with its mirror image, which affects frames only if the encoder looks ahead. The
+    network alone is `make_model(pretrained.module).embed(pretrained.variables, x)`.
     """
 
     def __init__(self, module: Any, variables: PyTree, take: Callable[..., tuple[Any, Any, Any]]):
@@ -57,8 +56,8 @@ class Embedder:
     ) -> tuple[Any, Any]:
         """Return latents z and contexts c, as float32 NumPy arrays or lists of these.
 
-        `sample_rate_hz` defaults to the model's rate. With `normalize=False`, the rate, loudness
-        and scale of x do not change.
+        `sample_rate_hz` defaults to the model's rate. `normalize=False` keeps rate, loudness and
+        scale of x.
         """
         found = self._embed(("z", "c"), x, sample_rate_hz, normalize)
         return found["z"], found["c"]
@@ -66,11 +65,7 @@ class Embedder:
     def layers(
         self, x: Any, *, sample_rate_hz: int | float | None = None, normalize: bool = True
     ) -> dict[str, Any]:
-        """Return the outputs of all layers by name: z1, z2, ... (encoder), c1, ... (context).
-
-        "z" is the last layer of the encoder and "c" that of the context. Arguments are the same as
-        for `__call__`.
-        """
+        """Return the outputs of all layers by name: z1, ..., c1, ..., and the last ones z, c."""
         depths = layer_depths(self._module)
         names = tuple(name for name in depths if name not in ("z", "c"))
         found = self._embed(names, x, sample_rate_hz, normalize)

@@ -56,18 +56,15 @@ def channel_norm(
 
 def _statistics(x, num_groups, unbiased):
     """Return mean and 1 / sqrt(v + 1e-5) of each group, (b, t, groups, 1)."""
-    groups = _split_groups(x, num_groups)
+    groups = x.astype(jnp.float32).reshape(*x.shape[:2], num_groups, -1)
     mean = groups.mean(-1, keepdims=True)
     squares = jnp.square(groups - mean).sum(-1, keepdims=True)
     return mean, jax.lax.rsqrt(squares / (groups.shape[-1] - unbiased) + EPSILON)
 
 
 def _apply_statistics(x, mean, shrink):
-    return (_split_groups(x, mean.shape[-2]) - mean) * shrink
-
-
-def _split_groups(x, num_groups):
-    return x.astype(jnp.float32).reshape(*x.shape[:2], num_groups, -1)
+    groups = x.astype(jnp.float32).reshape(*mean.shape[:-1], -1)
+    return (groups - mean) * shrink
 
 
 def _norm_forward(x, scale, bias, num_groups, unbiased):
@@ -90,11 +87,7 @@ channel_norm.defvjp(_norm_forward, _norm_backward)
 
 
 class ChannelNorm(nn.Module):
-    """Normalization over the channels of each frame, so no frame depends on another.
-
-    `unbiased` divides the variance by the number of channels minus 1, as in
-    facebookresearch/CPC_audio.
-    """
+    """Normalization over the channels of each frame; `unbiased` as in CPC_audio."""
 
     num_groups: int = 1
     unbiased: bool = False
@@ -125,9 +118,9 @@ class ConvEncoder(ConvGeometry, nn.Module):
     before the ReLU. "layer", "channel" (unbiased variance) and "group" (32 channels each) use one
     frame only; "batch" uses the batch in training, which leaks a little of it into every frame.
 
-    For a row with `num_samples` real samples followed by zeros, the valid latents are those whose
-    frame is within the real samples, and batch norm ignores all others. With "same" padding, the
-    last of them look ahead at zeros in every layer, as at the end of any signal.
+    For a row with `num_samples` real samples followed by zeros, batch norm ignores the latents
+    whose frame is not within the real samples. With "same" padding, the last valid latents look
+    ahead at zeros in every layer, as at the end of any signal.
     """
 
     width: int = 512
@@ -146,14 +139,12 @@ class ConvEncoder(ConvGeometry, nn.Module):
         check_norm(self.norm, NORMS, [self.width])
         if len(self.kernels) != len(self.strides):
             raise UserError(
-                f"encoder has {len(self.kernels)} kernels but {len(self.strides)} strides: "
-                "give one of each per layer"
+                f"{len(self.kernels)} kernels but {len(self.strides)} strides are given: match them"
             )
         if not self.kernels or any(stride < 1 or kernel < stride for kernel, stride in self.layers):
             raise UserError(
-                f"encoder has no layer or skips samples (got kernels {list(self.kernels)}, strides "
-                f"{list(self.strides)}): give at least one layer, and kernels no shorter than "
-                "their strides"
+                f"encoder has no layer or skips samples (got (kernel, stride) {self.layers}): give "
+                "at least one layer, and kernels no shorter than their strides"
             )
         if self.norm in ("channel", "layer", "group") and self.width < 2:
             raise UserError(f"{self.norm} norm needs 2 channels (got {self.width}): increase width")
@@ -164,11 +155,6 @@ class ConvEncoder(ConvGeometry, nn.Module):
         """Kernel and stride of each layer, from the input upwards."""
         return list(zip(self.kernels, self.strides, strict=True))
 
-    @property
-    def num_layers(self) -> int:
-        """Number of convolutions."""
-        return len(self.kernels)
-
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["ConvEncoder", PyTree]:
         """Return the encoder of the first `number` layers and its variables."""
@@ -178,12 +164,6 @@ class ConvEncoder(ConvGeometry, nn.Module):
             padding=self.padding if isinstance(self.padding, str) else self.padding[:number],
         )
         return shorter, first_layers(variables, number)
-
-    def __call__(
-        self, x: Signals, train: bool = False, num_samples: NumSamples = None
-    ) -> Float[Array, "b t d"]:
-        """Return the latents of signals."""
-        return self.through(x, train, num_samples)[-1]
 
     def through(
         self,
@@ -196,8 +176,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
         x = x[..., None] if x.ndim == 2 else x
         if x.shape[2] != self.channels:
             raise UserError(
-                f"encoder is made for {self.channels} channels (got {x.shape[2]}): set "
-                f"channels={x.shape[2]}, or pass other signals"
+                f"encoder is made for {self.channels} channels (got {x.shape[2]}): change channels"
             )
         encode = ConvEncoder._encode
         if self.remat:
@@ -251,12 +230,11 @@ class LogMelEncoder(ConvGeometry, nn.Module):
     four of one.
 
     With `num_cepstra`, the input of the convolutions is the lowest coefficients of the energies'
-    cosine transform, scaled to the same mean square. These describe the spectral envelope without
-    the harmonics of the pitch, which 80 filters resolve and a loss that rewards all predictable
-    features preserves.
+    cosine transform, scaled to the same mean square: the spectral envelope without the harmonics of
+    the pitch, which 80 filters resolve.
 
     Differs from the paper: a latent every 10 ms instead of 20 ms; causal by default; no
-    pre-emphasis, which adds nearly a constant to each log energy, as the first bias can.
+    pre-emphasis, which the first bias can replace.
     """
 
     width: int = 512
@@ -277,13 +255,11 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         super().__post_init__()
         if self.num_cepstra > self.num_mels:
             raise UserError(
-                f"num_cepstra exceeds the {self.num_mels} energies (got {self.num_cepstra}): "
-                "lower it"
+                f"num_cepstra exceeds num_mels {self.num_mels} (got {self.num_cepstra})"
             )
         if self.window_samples > FFT_LENGTH:
             raise UserError(
-                f"window_samples exceeds the Fourier transform's {FFT_LENGTH} samples (got "
-                f"{self.window_samples}): choose a shorter window"
+                f"window_samples exceeds {FFT_LENGTH} (got {self.window_samples}): lower it"
             )
         self.make_convolutions()
 
@@ -307,21 +283,10 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         """Window and hop of the energies, followed by kernel and stride of each convolution."""
         return [(self.window_samples, self.hop_samples), *((kernel, 1) for kernel in self.kernels)]
 
-    @property
-    def num_layers(self) -> int:
-        """Number of convolutions."""
-        return len(self.kernels)
-
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["LogMelEncoder", PyTree]:
         """Return the encoder of the first `number` layers and its variables."""
         return self.clone(kernels=self.kernels[:number]), first_layers(variables, number)
-
-    def __call__(
-        self, x: Signals, train: bool = False, num_samples: NumSamples = None
-    ) -> Float[Array, "b t d"]:
-        """Return the latents of waveforms."""
-        return self.through(x, train, num_samples)[-1]
 
     @nn.compact
     def through(

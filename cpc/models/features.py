@@ -31,8 +31,7 @@ Features = dict[str, np.ndarray]
 class Layers:
     """Selected layers of a CPC, ImageCPC or sentence model, computed together.
 
-    Names are those of `layer_depths`. `prepare` is applied to each batch inside the compiled
-    function.
+    Names are those of `layer_depths`; `prepare` is compiled into the function of a batch.
     """
 
     def __init__(
@@ -80,8 +79,8 @@ class Layers:
     ) -> list[Features]:
         """Return the layers of each signal, max(1, s // stride) frames, from one padded batch.
 
-        Signals have at most `num_frames` frames of `stride` samples. They are padded to this length
-        with their mirror image, plus the samples that the last frames look ahead at.
+        Signals are padded with their mirror image to `num_frames` frames of `stride` samples, plus
+        the samples that the last frames look ahead at.
         """
         ahead = max(e.frames_around[1] * e.stride for e in self._encoders.values())
         length = num_frames * self.stride + ahead
@@ -132,10 +131,9 @@ def _apply(module: Any, names: Sequence[str], prepare: Any, variables: PyTree, x
     outputs = {}
     for name in names:  # XLA computes shared layers once
         end, own = end_at(module, variables, name)
-        if name.startswith("c"):
-            outputs[name] = end.apply(own, x, method="embed")[1]
-        else:
-            outputs[name] = end.apply(own, x, method="encode")
+        is_context = name.startswith("c")
+        found = end.apply(own, x, method="embed" if is_context else "encode")
+        outputs[name] = found[1] if is_context else found
     return outputs
 
 
@@ -220,8 +218,7 @@ def stream_contexts(
     """Yield the contexts of latents that are given in chunks."""
     if not isinstance(module, CPC) or module.is_bidirectional:
         raise UserError(
-            "contexts of both directions and of segments cannot be streamed, as they depend on the "
-            "end of a recording: cut it, or embed z"
+            "contexts of both directions and of segments need the whole recording: embed z"
         )
     own, state = part_of(variables, "context"), None
     for z in latents:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Num
+from jaxtyping import Array, Float, Int, Num
 
 from cpc.types import ArrayLike, UserError
 
@@ -46,9 +46,22 @@ class StridedLayers:
 
 
 class ConvGeometry(StridedLayers):
-    """The geometry of a signal encoder with `layers` and the `padding` of `zeros_around`."""
+    """A signal encoder with `layers` and the `padding` of `zeros_around`: its geometry and call."""
 
+    kernels: Any
     padding: Any
+    through: Any
+
+    def __call__(
+        self, x: Signals, train: bool = False, num_samples: NumSamples = None
+    ) -> Float[Array, "b t d"]:
+        """Return the latents of signals."""
+        return self.through(x, train, num_samples)[-1]
+
+    @property
+    def num_layers(self) -> int:
+        """Number of convolutions."""
+        return len(self.kernels)
 
     @property
     def pads(self) -> list[tuple[int, int]]:
@@ -96,8 +109,7 @@ class ConvGeometry(StridedLayers):
     def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
         """Return the number of valid latents in each row of `num_samples` real samples.
 
-        A latent is valid if its frame is within the real samples, as if the signal ended there; the
-        first always is. Without padding, valid latents also do not depend on later samples.
+        A latent is valid if its frame is within the real samples; the first always is.
 
         >>> from cpc.models import ConvEncoder
         >>> ConvEncoder().num_existing(jnp.array([100, 320, 479])).tolist()
@@ -114,8 +126,7 @@ def check_norm(norm: str, norms: Sequence[str], widths: Sequence[int]) -> None:
     uneven = [width for width in widths if width > 32 and width % 32]
     if norm == "group" and uneven:
         raise UserError(
-            f"group norm needs groups of 32 channels (got {uneven[0]} channels): make model.width "
-            "a multiple of 32, or choose another norm"
+            f"group norm needs a multiple of 32 channels (got {uneven[0]} channels): change width"
         )
 
 

@@ -29,10 +29,7 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
     if patch < 1 or stride < 1:
         raise UserError(f"patch and stride must be 1 pixel or more (got {patch} and {stride})")
     if patch > min(size):
-        raise UserError(
-            f"patch is larger than the image of {size[0]} by {size[1]} (got {patch}): choose "
-            "smaller patches or larger images"
-        )
+        raise UserError(f"patch is larger than the image of {size} pixels (got {patch}): lower it")
     rows, columns = ((side - patch) // stride + 1 for side in size)
     return rows, columns
 
@@ -61,7 +58,7 @@ def check_offsets(offsets: Sequence[int], grid: tuple[int, int], directions: Seq
         if max(offsets) >= length:
             raise UserError(
                 f"offset {max(offsets)} exceeds the grid going {direction}, which has {length} "
-                "patches: lower the offsets, or use smaller patches or strides"
+                "patches: lower it, or use smaller patches"
             )
 
 
@@ -80,11 +77,7 @@ def to_frame(grid: Any, direction: str) -> Any:
 
 
 def from_frame(frame: Any, direction: str) -> Any:
-    """Convert a direction's frame (b, t, lane, ...) back to the image's grid, (b, i, j, ...).
-
-    >>> from_frame(jnp.array([[[2, 4], [1, 3]]]), "left").tolist()
-    [[[1, 2], [3, 4]]]
-    """
+    """Convert a direction's frame (b, t, lane, ...) back to the image's grid, (b, i, j, ...)."""
     grid = frame[:, ::-1] if direction in ("up", "left") else frame
     return grid.swapaxes(1, 2) if direction in ("right", "left") else grid
 
@@ -122,9 +115,8 @@ class ImageCPC(nn.Module):
     `encoder` maps (n, y, x, ch) to (n, d). `make_context()` returns a module from (b, t, lane, d)
     to (b, t, lane, h), and `make_predictor()` one to (b, t, lane, k, d), as wide as the targets.
 
-    `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"):
-    no gradient passes a cut, and each module that ends at one predicts its own latents, of its own
-    width, from these latents instead of contexts.
+    `cuts` split the encoder into gradient-isolated modules, as in `CPC`; the targets of each have
+    its own width.
     """
 
     encoder: nn.Module
@@ -151,20 +143,15 @@ class ImageCPC(nn.Module):
     def setup(self):
         """Create the modules of each direction, named after it."""
         self.contexts = {direction: self.make_context() for direction in self.directions}
-        self.predictors = {direction: self.make_predictor() for direction in self.directions}
-        for module, direction in self.branches[len(self.directions) :]:
-            name = f"{module}_{direction}"
-            width = self.target_width or self.encoder.widths[self.cuts[module - 1] - 1]
-            predictor = self.make_predictor().clone(width=width, parent=None)
-            setattr(self, f"predictor_of_{name}", predictor)
+        for module, direction in self.branches:
+            predictor, is_last = self.make_predictor(), module > len(self.cuts)
+            if not is_last:
+                width = self.target_width or self.encoder.widths[self.cuts[module - 1] - 1]
+                predictor = predictor.clone(width=width, parent=None)
+            end = f"s_{direction}" if is_last else f"_of_{module}_{direction}"
+            setattr(self, f"predictor{end}", predictor)
             if self.target_width is not None:
-                target = Dense(self.target_width, dtype=self.dtype)
-                setattr(self, f"target_of_{name}", target)
-        if self.target_width is not None:
-            self.targets = {
-                direction: Dense(self.target_width, dtype=self.dtype)
-                for direction in self.directions
-            }
+                setattr(self, f"target{end}", Dense(self.target_width, dtype=self.dtype))
 
     def __call__(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
@@ -185,15 +172,9 @@ class ImageCPC(nn.Module):
     def embed(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[Float[Array, "b i j d"], Float[Array, "b i j h"]]:
-        """Return latents and contexts as features in the image's grid.
-
-        The contexts of several directions are concatenated, in the order of `directions`.
-        """
+        """Return latents and concatenated contexts, as features in the image's grid."""
         z = self.encode(x, train)
-        contexts = [
-            from_frame(self.contexts[direction](to_frame(z, direction)), direction)
-            for direction in self.directions
-        ]
+        contexts = [from_frame(self.contexts[d](to_frame(z, d)), d) for d in self.directions]
         return z, jnp.concatenate(contexts, axis=-1)
 
     def encode(
@@ -206,10 +187,7 @@ class ImageCPC(nn.Module):
         """Return the latents (b, i, j, width) of each module; the last are the encoder's."""
         b, i, j, *patch = x.shape
         if patch[2] != self.channels:
-            raise UserError(
-                f"images have {patch[2]} channels, but the model is made for {self.channels}: "
-                "convert the images or change the model"
-            )
+            raise UserError(f"images have {patch[2]} channels, not {self.channels}: convert them")
         if patch[0] != patch[1]:
             raise UserError(f"patches are {patch[0]} by {patch[1]} pixels: pass square patches")
         x = x.reshape(-1, *patch)
@@ -238,18 +216,12 @@ class ImageCPC(nn.Module):
     def _predict(self, z, direction, module):
         z = to_frame(z, direction)
         if z.shape[1] < 2:
-            raise UserError(
-                f"grid has only one patch going {direction}, so there is nothing to predict: use "
-                "smaller patches, or remove the direction"
-            )
-        if module > len(self.cuts):
-            c, predictor = self.contexts[direction](z), self.predictors[direction]
-            project = self.targets[direction] if self.target_width is not None else None
-        else:
-            c, predictor = z, getattr(self, f"predictor_of_{module}_{direction}")
-            project = getattr(self, f"target_of_{module}_{direction}", None)
-        targets = z if project is None else project(z)
-        predictions = predictor(c)
+            raise UserError(f"grid has only one patch going {direction}: use smaller patches")
+        is_last = module > len(self.cuts)
+        end = f"s_{direction}" if is_last else f"_of_{module}_{direction}"
+        c = self.contexts[direction](z) if is_last else z
+        targets = z if self.target_width is None else getattr(self, f"target{end}")(z)
+        predictions = getattr(self, f"predictor{end}")(c)
         if predictions.shape[-1] != targets.shape[-1]:
             raise UserError(
                 f"predictions are {predictions.shape[-1]} wide, but targets are "

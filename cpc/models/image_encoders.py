@@ -44,9 +44,7 @@ def convolve_images(
 ) -> Float[Array, "n p q d"]:
     """Convolve as jax.lax.conv_general_dilated, but for small images on a CPU by matrix product.
 
-    For images of at most 16 pixels per side, or few channels, XLA's convolution and especially its
-    gradients reach a fraction of the speed of a matrix product on a CPU; copying the columns costs
-    less.
+    There, XLA's convolution and especially its gradients reach a fraction of the product's speed.
     """
     small = max(x.shape[1:3]) <= 16 or x.shape[-1] <= 4
     if not small:
@@ -84,9 +82,8 @@ def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
 class SmallConvEncoder(StridedLayers, nn.Module):
     """3x3 convolutions with ReLU, for patches of 8 to 24 pixels (of images of 28 to 96 pixels).
 
-    The input is images (n, y, x, ch), the output latents (n, widths[-1]), the mean over all
-    positions. The first convolution keeps the resolution and each later one halves it. Norms come
-    before the ReLU.
+    Latents (n, widths[-1]) are means over all positions. The first convolution keeps the resolution
+    and each later one halves it. Norms come before the ReLU.
     """
 
     widths: Sequence[int] = (64, 128, 256)
@@ -122,23 +119,10 @@ class SmallConvEncoder(StridedLayers, nn.Module):
     def through(
         self, x: Float[Array, "n y x ch"], train: bool = False, cuts: Sequence[int] = ()
     ) -> list[Float[Array, "n _"]]:
-        """Return the latents after each of `cuts` layers and the last; no gradient passes cuts.
-
-        Latents are means over all positions, as wide as their layer.
-        """
+        """Return the latents after each of `cuts` layers and the last; no gradient passes cuts."""
         y, ends = x.astype(self.dtype), []
         for n, (width, (kernel, stride)) in enumerate(zip(self.widths, self.layers, strict=True)):
-            y = Conv(
-                width,
-                (kernel, kernel),
-                strides=stride,
-                padding=1,
-                use_bias=self.norm == "none",
-                kernel_init=nn.initializers.he_normal(),
-                dtype=self.dtype,
-                conv_general_dilated=convolve_images,
-                name=f"conv{n}",
-            )(y)
+            y = _convolution(self, width, kernel, stride, 1.0, f"conv{n}")(y)
             y = jax.nn.relu(normalise(y, self.norm, train, self.dtype, f"norm{n}"))
             if n + 1 in cuts:
                 ends.append(mean_pool(y))
@@ -147,7 +131,7 @@ class SmallConvEncoder(StridedLayers, nn.Module):
 
 
 class Stage(NamedTuple):
-    """Residual blocks of one resolution, which the first one halves except in the first stage."""
+    """Residual blocks of one resolution, which the first block halves except in the first stage."""
 
     num_blocks: int
     width: int
@@ -174,9 +158,8 @@ DEPTHS = {
 def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...]:
     """Return the stages of the ResNet of a depth: 18, 34, 50, 101, 152 or 161.
 
-    The first version of CPC is resnet_stages(101, 3) without norm, with 1024 channels (van den Oord
-    et al. 2018, section 3.2); the second is resnet_stages(161) with layer norm, with 4096 (Henaff
-    et al. 2019).
+    CPC uses resnet_stages(101, 3) without norm (van den Oord et al. 2018, section 3.2), and its
+    second version resnet_stages(161) with layer norm (Henaff et al. 2019).
     >>> resnet_stages(101, 3)[-1]
     Stage(num_blocks=23, width=1024, inner=256)
     """
@@ -197,13 +180,11 @@ class ResNet(StridedLayers, nn.Module):
     Latents are means over all positions. A block computes x + f(x), where f is two 3x3 convolutions
     or a bottleneck of 1x1, 3x3 and 1x1, each after norm and ReLU (He et al. 2016b). Without norm,
     the last convolution of each block starts at zero and the others at num_blocks^(-1 / (2 m - 2))
-    of He's scale, for m convolutions per block (Zhang et al. 2019, Fixup), which preserves the
-    scale of the signal.
+    of He's scale, for m convolutions per block (Zhang et al. 2019, Fixup).
 
     With `pooled_stem`, the network starts with a 7x7 convolution and a 3x3 maximum, which each
     halve the resolution (ImageNet), otherwise with a 3x3 convolution at full resolution (patches
-    under 32 pixels). `remat` only keeps the input of each block and recomputes the rest for the
-    gradient.
+    under 32 pixels). `remat` recomputes all but the input of each block for the gradient.
     """
 
     stages: Sequence[Stage]
@@ -270,7 +251,7 @@ class ResNet(StridedLayers, nn.Module):
     ) -> list[Float[Array, "n _"]]:
         """Return the latents after each of `cuts` stages and the last; no gradient passes cuts.
 
-        Latents are means over all positions after a separate norm, as wide as their stage.
+        Each has a separate norm before the mean.
         """
         ends = []
         kernel, stride = self.layers[0]
@@ -284,16 +265,8 @@ class ResNet(StridedLayers, nn.Module):
         make_block = nn.remat(Block, static_argnums=(2,)) if self.remat else Block
         for n, stage in enumerate(self.stages):
             for i in range(stage.num_blocks):
-                block = make_block(
-                    stage.width,
-                    stage.inner,
-                    _stride(n, i),
-                    num_blocks,
-                    self.norm,
-                    self.dtype,
-                    name=f"stage{n}_block{i}",
-                )
-                y = block(y, train)
+                sizes = stage.width, stage.inner, _stride(n, i), num_blocks
+                y = make_block(*sizes, self.norm, self.dtype, name=f"stage{n}_block{i}")(y, train)
             if n + 1 in cuts:
                 ends.append(_pool(y, self.norm, train, self.dtype, f"norm_end{n}"))
                 y = jax.lax.stop_gradient(y)
@@ -338,17 +311,16 @@ class Block(nn.Module):
 
 def _convolution(module, width, kernel, stride, scale, name):
     """Return a convolution initialized at `scale` times He's values, with a bias if no norm."""
+    make = nn.initializers.zeros
+    if scale:
+        make = nn.initializers.variance_scaling(2.0 * scale**2, "fan_in", "truncated_normal")
     return Conv(
         width,
         (kernel, kernel),
         strides=stride,
         padding=kernel // 2,
         use_bias=module.norm == "none",
-        kernel_init=(
-            nn.initializers.variance_scaling(2.0 * scale**2, "fan_in", "truncated_normal")
-            if scale
-            else nn.initializers.zeros
-        ),
+        kernel_init=make,
         dtype=module.dtype,
         conv_general_dilated=convolve_images,
         name=name,

@@ -60,9 +60,8 @@ def layer_depths(module: Any) -> dict[str, int]:
 def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
     """Return the model whose encoder or contexts end at a layer, so z or c is that layer.
 
-    The final operation of a part comes after its new last layer: the mean over a patch's positions,
-    or a Transformer's norm. The last norm of a ResNet, which was learned for another width, is
-    reset to scale 1 and shift 0.
+    The final operation of a part, the mean over a patch's positions or a Transformer's norm, comes
+    after its new last layer. See `ResNet.upto` for the last norm of a ResNet.
     """
     depths = layer_depths(module)
     if layer not in depths:
@@ -143,10 +142,7 @@ def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
     ((), (3,), (1, 2, 3, 4), (1, 2, 3, 4, 5))
     """
     if not 1 <= num_modules <= num_layers + 1:
-        raise UserError(
-            f"model.modules is {num_modules}, but the encoder has {num_layers} layers: set it to "
-            f"1 to {num_layers + 1}"
-        )
+        raise UserError(f"model.modules is {num_modules}: set it to 1 to {num_layers + 1}")
     size, rest = divmod(num_layers + 1, num_modules)
     sizes = [size + (number >= num_modules - rest) for number in range(num_modules)]
     return tuple(sum(sizes[: number + 1]) for number in range(num_modules - 1))

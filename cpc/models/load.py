@@ -29,7 +29,7 @@ FORMAT = "cpc 1"
 BATCH_COLLECTIONS = ("penalties", "measures")
 #: File name extensions of weights.
 SUFFIXES = ".safetensors", ".npz"
-#: Entries of checkpoints that may contain a model's arrays.
+#: Entries of checkpoints that may contain a model's arrays; the first two are CPC_audio's.
 STATE_DICTS = "weights", "gEncoder", "state_dict", "model_state_dict", "model"
 #: File name extensions of torch checkpoints.
 TORCH_SUFFIXES = ".pt", ".pth"
@@ -56,17 +56,8 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
     module, variables, given, about = pretrained
     flat: Any = flatten_dict(_without_batch(variables), sep="/")
     write_weights(folder / WEIGHTS, flat)
-    write_sealed(
-        path,
-        {
-            "format": FORMAT,
-            "model": describe(module),
-            "input": given,
-            "about": about,
-            "sha256": file_sha256(folder / WEIGHTS),
-        },
-        is_durable=True,
-    )
+    config = {"format": FORMAT, "model": describe(module), "input": given, "about": about}
+    write_sealed(path, {**config, "sha256": file_sha256(folder / WEIGHTS)}, is_durable=True)
     return folder
 
 
@@ -106,12 +97,10 @@ def load_pretrained(folder: str | Path) -> Pretrained:
         raise UserError(f"{folder / CONFIG} has an invalid model: {reason}") from error
     check_entries(flat, expected, str(folder / WEIGHTS))
     for name, array in flat.items():
-        if jnp.issubdtype(array.dtype, jnp.floating) != jnp.issubdtype(
-            expected[name].dtype, jnp.floating
-        ):
+        is_float, wanted = (jnp.issubdtype(x.dtype, jnp.floating) for x in (array, expected[name]))
+        if is_float != wanted:
             raise UserError(
-                f"{name} in {folder / WEIGHTS} has the wrong dtype (got {array.dtype}): export it "
-                "again"
+                f"{name} in {folder / WEIGHTS} has dtype {array.dtype}: export it again"
             )
     variables = jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/"))
     return Pretrained(module, variables, given, about)
@@ -121,10 +110,7 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     """Return the descriptions of the model and its input, and the further information."""
     config = config if isinstance(config, dict) else {}
     if config.get("format") != FORMAT:
-        raise UserError(
-            f"{path} has an unknown format (got {config.get('format')!r}): pass a model in format "
-            f"{FORMAT!r}"
-        )
+        raise UserError(f"{path} has format {config.get('format')!r}: pass a model of {FORMAT!r}")
     given, about = (
         value if isinstance(value := config.get(name), dict) else {} for name in ("input", "about")
     )
@@ -171,9 +157,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
         try:
             return safetensors.numpy.load_file(path)
         except Exception as error:  # the library's own class, and NumPy's errors for odd types
-            raise UserError(
-                f"{path} is damaged or not a file of weights ({error}): download or export it again"
-            ) from error
+            raise UserError(f"{path} is damaged ({error}): download or export it again") from error
     arrays = read_arrays(path)  # checks sizes against a limit first
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
@@ -195,15 +179,12 @@ def check_entries(found: Mapping[str, Any], expected: Mapping[str, Any], source:
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
     shapes = [
-        f"{name} is {tuple(found[name].shape)} and must be {tuple(expected[name].shape)}"
-        for name in expected
-        if name in found and tuple(found[name].shape) != tuple(expected[name].shape)
+        f"{name} is {found[name].shape} and must be {wanted.shape}"
+        for name, wanted in expected.items()
+        if name in found and found[name].shape != wanted.shape
     ]
-    problems = [
-        f"{problem} {', '.join(names)}"
-        for problem, names in (("missing", missing), ("unknown", unknown), ("misshapen", shapes))
-        if names
-    ]
+    found_all = {"missing": missing, "unknown": unknown, "misshapen": shapes}
+    problems = [f"{problem} {', '.join(names)}" for problem, names in found_all.items() if names]
     if problems:
         raise UserError(f"the weights in {source} do not fit the model: {'; '.join(problems)}")
 
@@ -211,8 +192,7 @@ def check_entries(found: Mapping[str, Any], expected: Mapping[str, Any], source:
 def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays of a torch checkpoint as float32, and its "config" or an empty one.
 
-    The arrays are the content itself or one of its entries: "weights" and "gEncoder" as in
-    CPC_audio's hub and training, or "state_dict" and similar names.
+    The arrays are the content itself or one of its entries in `STATE_DICTS`.
     """
     content = _load(path)
     content = content if isinstance(content, dict) else {}
@@ -225,8 +205,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             config = content.get("config")
             return arrays, config if isinstance(config, dict) else {}
     raise UserError(
-        f"{path} has no named arrays, directly or under {', '.join(STATE_DICTS)}: pass a "
-        "checkpoint with a model's state dict"
+        f"{path} has no named arrays, directly or under {', '.join(STATE_DICTS)}: pass a state dict"
     )
 
 
@@ -234,9 +213,7 @@ def _load(path: Path) -> Any:
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UserError(
-            f"{path} needs torch, which is not installed: pip install 'cpc-jax[torch]'"
-        ) from error
+        raise UserError(f"{path} needs torch: pip install 'cpc-jax[torch]'") from error
     try:
         # CPC_audio's training may save its options next to the arrays.
         with torch.serialization.safe_globals([argparse.Namespace]):
@@ -245,6 +222,5 @@ def _load(path: Path) -> Any:
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         reason = f"it refers to {code[1]}" if code else type(error).__name__
         raise UserError(
-            f"torch cannot read {path} as data ({reason}): download it again, or save only the "
-            "state dict of tensors"
+            f"torch cannot read {path} as data ({reason}): save only a state dict of tensors"
         ) from error

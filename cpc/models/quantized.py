@@ -46,24 +46,6 @@ def nearest_codes(vectors: Float[Array, "n d"], z: Float[Array, "... d"]) -> Int
     return distances.argmin(-1).astype(jnp.int32)
 
 
-def move_codebook(
-    codebook: Codebook,
-    z: Float[Array, "m d"],
-    codes: Int[Array, " m"],
-    exists: Bool[Array, " m"],
-    decay: float,
-) -> Codebook:
-    """Update the codebook with a batch by k-means, averaged exponentially over batches.
-
-    For the n latents z of each code, N <- decay N + (1 - decay) n and
-    M <- decay M + (1 - decay) sum z.
-    """
-    given = given_to_codes(z, codes, exists, len(codebook.counts))
-    return Codebook(
-        *(decay * old + (1 - decay) * new for old, new in zip(codebook, given, strict=True))
-    )
-
-
 def given_to_codes(
     z: Float[Array, "m d"], codes: Int[Array, " m"], exists: Bool[Array, " m"], num_codes: int
 ) -> Codebook:
@@ -101,11 +83,11 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
     """An encoder whose latents are projected and replaced by the nearest code vectors.
 
     The replacement uses the straight-through gradient, and the penalty beta mean (z - sg[e])^2
-    pulls projections towards their codes. Training updates the codes by `move_codebook`; they are
-    fixed in evaluation.
+    pulls projections towards their codes. Training updates the codes by k-means, averaged over
+    batches with `decay`: for the n latents z of a code, its count becomes decay count +
+    (1 - decay) n, and its sum likewise. Codes are fixed in evaluation.
 
-    Variable collections are "codebook" and, for the last training batch, "penalties" and
-    "measures".
+    Variables are "codebook" and, for the last training batch, "penalties" and "measures".
     """
 
     encoder: Any
@@ -174,9 +156,11 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
             self._record("penalties", "commitment", penalty)
             flat = jax.lax.stop_gradient(latents).reshape(-1, self.width)
             codes, exists = codes.ravel(), exists.ravel()
-            used = given_to_codes(flat, codes, exists, self.num_codes).counts
-            self._record("measures", "perplexity", perplexity(used))
-            codebook = move_codebook(codebook, flat, codes, exists, self.decay)
+            given = given_to_codes(flat, codes, exists, self.num_codes)
+            self._record("measures", "perplexity", perplexity(given.counts))
+            codebook = jax.tree.map(
+                lambda old, new: self.decay * old + (1 - self.decay) * new, codebook, given
+            )
             if self.restart:
                 codebook = restart_codes(codebook, flat, exists)
             if not self.is_initializing():

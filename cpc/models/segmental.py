@@ -1,9 +1,8 @@
 """Segmental CPC: segment boundaries from the similarity of frames, and CPC between segments.
 
-References:
-    Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised word
-    segmentation"; with frame contexts, Cuervo et al. (2022), "Contrastive prediction strategies
-    for unsupervised segmentation and categorization of phonemes and words".
+Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised word segmentation";
+with frame contexts, Cuervo et al. (2022), "Contrastive prediction strategies for unsupervised
+segmentation and categorization of phonemes and words".
 """
 
 import flax.linen as nn
@@ -28,8 +27,8 @@ def boundaries(
         p_t = min(max(p1_t, p2_t) - threshold, p1_t) > 0,
         pn_t = min(max(d_t - d_(t+n), 0), max(d_t - d_(t-n), 0))
 
-    (Bhati et al., section 2.2). The gradient is stopped: with the paper's, that of tanh(10 p), the
-    number of segments kept falling in training.
+    (Bhati et al., section 2.2). The gradient is stopped: with the paper's, that of tanh(10 p),
+    training left ever fewer segments.
     """
     z = jax.lax.stop_gradient(z).astype(jnp.float32)
     unit = z / jnp.sqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-12))

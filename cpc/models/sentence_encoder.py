@@ -54,8 +54,8 @@ class SentenceEncoder(nn.Module):
 class QuickThoughts(nn.Module):
     """An encoder of sentences and one of their neighbours (Logeswaran and Lee 2018).
 
-    c = f(x) of a sentence predicts z = g(x) of the next sentence and, in the backward direction, of
-    the previous one. Scores are the products f g, without W_k or a context network.
+    c = f(x) of a sentence predicts z = g(x) of the next and, backward, of the previous sentence.
+    Scores are the products f g, without W_k or a context network.
     """
 
     encoder: nn.Module

@@ -113,14 +113,9 @@ def look(
     t = len(words) - 2 * reach
     here = sentence[reach : reach + t]
     offsets = range(-reach, reach + 1)
-    sees = jnp.stack(
-        [
-            (sentence[reach + i : reach + i + t] == here) & (words[reach + i : reach + i + t] >= 0)
-            for i in offsets
-        ],
-        1,
-    )
-    sees &= (words[reach : reach + t] >= 0)[:, None]
+    is_same = [sentence[reach + i : reach + i + t] == here for i in offsets]
+    is_word = [words[reach + i : reach + i + t] >= 0 for i in offsets]
+    sees = jnp.stack(is_same, 1) & jnp.stack(is_word, 1) & is_word[reach][:, None]
     if near is not None:
         sees &= jnp.abs(jnp.arange(-reach, reach + 1)) <= near[:, None]
     return sees

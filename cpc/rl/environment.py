@@ -1,6 +1,7 @@
 """Environments as pure functions, batches of them, and rollouts of a policy."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -60,16 +61,14 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
     """Return `num` environments as one, with a leading axis b on states, actions and outcomes.
 
     Environments reset automatically as in `auto_reset`, which computes a reset per environment and
-    step although few episodes end. With `num_resets`, only that many resets are computed per step,
-    and the environments whose episodes end use them in turn. If more episodes end in one step, some
-    start from the same hidden state and then differ by their actions and keys. (Craftax calls this
-    optimistic resets and lets any two environments share one.)
+    step although few episodes end. With `num_resets`, only that many are computed per step, which
+    environments whose episodes end use in turn (Craftax's optimistic resets). If more end, some
+    start from the same hidden state.
     """
     few = num if num_resets is None else num_resets
     if not 1 <= few <= num:
         raise UserError(
-            f"num_resets is {few} for {num} environments: use at least one of each, and at most as "
-            "many resets as environments"
+            f"num_resets is {few} for {num} environments: use at least one, and no more resets"
         )
     reset = jax.vmap(environment.reset)
 
@@ -86,14 +85,19 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
         begun = reset(jax.random.split(of_reset, few))
         turn = (jnp.cumsum(outcome.is_last) - 1) % few
 
-        def begin_again(new, old):
-            is_last = outcome.is_last.reshape(num, *(1,) * (old.ndim - 1))
-            return jnp.where(is_last, new[turn], old)
-
-        states, observation = jax.tree.map(begin_again, begun, (states, outcome.observation))
+        states, observation = jax.tree.map(
+            lambda new, old: _select(outcome.is_last, new[turn], old),
+            begun,
+            (states, outcome.observation),
+        )
         return states, outcome._replace(observation=observation)
 
     return environment._replace(reset=reset_all, step=step_each if num_resets is None else step_few)
+
+
+def _select(mask, new, old):
+    """Return entries (b, ...) of new where the mask (b,) is set, otherwise of old."""
+    return jnp.where(mask.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
 
 
 class Worlds(NamedTuple):
@@ -152,11 +156,8 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
         of_action, of_step = jax.random.split(key)
         action = jax.random.randint(of_action, (num,), 0, environment.num_actions, jnp.int32)
         after, outcome = environment.step(of_step, states, action)
-        moves = i < wanted
-        pick = lambda new, old: jnp.where(  # noqa: E731
-            moves.reshape(-1, *(1,) * (old.ndim - 1)), new, old
-        )
         found = (after, outcome.observation, outcome.is_last)
+        pick = partial(_select, i < wanted)
         return jax.tree.map(pick, found, (states, observation, is_first)), None
 
     start = states, observation, jnp.ones(num, bool)
@@ -199,11 +200,9 @@ def roll_out(
             jnp.where(outcome.is_last, length, 0),
             jax.vmap(environment.facts)(worlds.states),
         )
-        total, length = (
-            jnp.where(outcome.is_last, 0.0, total),
-            jnp.where(outcome.is_last, 0, length),
-        )
         seen = outcome.observation, action, outcome.is_last
+        total = jnp.where(outcome.is_last, 0.0, total)
+        length = jnp.where(outcome.is_last, 0, length)
         return Worlds(states, *seen, memory, total, length), done
 
     return lax.scan(step, worlds, jax.random.split(rng, num_steps))

@@ -79,16 +79,14 @@ def make_hidden_ball(variant: str = "seen_again") -> Environment:
         is_last = state.row == ROWS - 1
         after = Fall(jnp.minimum(state.row + 1, ROWS - 1), column, velocity, paddle)
         lands = (after.row == ROWS - 1) & ~is_last
-        reward = jnp.where(lands, jnp.where(paddle == column, 1.0, -1.0), 0.0)
-        reward = reward.astype(jnp.float32)
+        reward = jnp.where(lands, jnp.where(paddle == column, 1.0, -1.0), 0.0).astype(jnp.float32)
         return after, Outcome(draw(after), reward, is_last)
 
     def draw(state):
         ball = jnp.zeros((ROWS, COLUMNS), jnp.float32)
         ball = ball.at[state.row, state.column].set(is_drawn[state.row].astype(jnp.float32))
-        return jnp.concatenate(
-            [ball.ravel(), jax.nn.one_hot(state.paddle, COLUMNS, dtype=jnp.float32)]
-        )
+        paddle = jax.nn.one_hot(state.paddle, COLUMNS, dtype=jnp.float32)
+        return jnp.concatenate([ball.ravel(), paddle])
 
     def facts(state):
         hides = ~is_drawn[state.row]
@@ -115,10 +113,9 @@ def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array
 def ball_information(variant: str, offset: int) -> float:
     """Return the information of the past about the ball's picture `offset` steps ahead, in nats.
 
-    I = H(T) - H(T | row, column, velocity), where T is the drawn position of the ball, if any, by
-    enumeration over all rows from which `offset` steps stay within the episode. The velocity is
-    unknown in the first row. The paddle is ignored, so estimates from whole observations may exceed
-    this value by the agent's information about its own actions.
+    I = H(T) - H(T | row, column, velocity), where T is the drawn position of the ball, if any, over
+    all rows from which `offset` steps stay within the episode. The velocity is unknown in the first
+    row. Estimates from whole observations, with the paddle, may exceed this value.
 
     The last picture is predictable from the second row on, and in part from the first:
 
@@ -129,7 +126,7 @@ def ball_information(variant: str, offset: int) -> float:
     """
     if not 0 < offset < ROWS:
         raise UserError(f"offset is {offset}: it must be from 1 to {ROWS - 1}")
-    pairs: Counter[tuple] = Counter()
+    pairs = []
     for start, column, velocity in itertools.product(
         range(ROWS - offset), range(COLUMNS), (-1, 0, 1)
     ):
@@ -140,14 +137,11 @@ def ball_information(variant: str, offset: int) -> float:
             x, speed = (moved, speed) if 0 <= moved < COLUMNS else (x - speed, -speed)
         known = (start, *path[start]) if start else (start, column)
         row = start + offset
-        pairs[known, (row, path[row][0]) if row in VARIANTS[variant] else None] += 1
-    known_counts, drawn_counts = Counter(), Counter()
-    for (known, drawn), count in pairs.items():
-        known_counts[known] += count
-        drawn_counts[drawn] += count
-    return _entropy(drawn_counts) + _entropy(known_counts) - _entropy(pairs)
+        pairs.append((known, (row, path[row][0]) if row in VARIANTS[variant] else None))
+    all_known, all_drawn = zip(*pairs, strict=True)
+    return _entropy(all_drawn) + _entropy(all_known) - _entropy(pairs)
 
 
-def _entropy(counts):
-    total = sum(counts.values())
-    return -sum(count / total * math.log(count / total) for count in counts.values())
+def _entropy(items):
+    shares = [count / len(items) for count in Counter(items).values()]
+    return -sum(share * math.log(share) for share in shares)

@@ -50,12 +50,9 @@ def ppo_loss(
 
     L = -min(r A, clip(r, 1 - e, 1 + e) A),  r = pi(a) / pi_old(a)
 
-    (Schulman et al. 2017, eq. 7, negated). At r = 1 its gradient equals the gradient of
-    `policy_gradient_loss`. The gradient is 0 if A > 0 and r exceeds 1 + e, or A < 0 and r is below
-    1 - e.
-
-    Advantages are usually standardized. If the probability of a good action has doubled, its ratio
-    is clipped to 1.2:
+    (Schulman et al. 2017, eq. 7, negated). At r = 1 its gradient is that of `policy_gradient_loss`;
+    it is 0 if A > 0 and r exceeds 1 + e, or A < 0 and r is below 1 - e. Advantages are usually
+    standardized. If the probability of a good action has doubled, its ratio is clipped to 1.2:
 
     >>> ppo_loss(jnp.log(jnp.array([0.8])), jnp.log(jnp.array([0.4])), jnp.ones(1), 0.2)
     Array([-1.2], dtype=float32)
@@ -79,9 +76,8 @@ def value_loss(
 
     L = (V - R)^2 / 2, or max[(V - R)^2, (V_old + clip(V - V_old, -e, e) - R)^2] / 2
 
-    The second form, with `clip`, is from OpenAI Baselines (Engstrom et al. 2020, section 3). It is
-    constant if V has moved by more than e, in units of the return, towards its target R. Targets
-    are constant to gradients.
+    The second form, with `clip`, is from OpenAI Baselines (Engstrom et al. 2020, section 3): it is
+    constant if V has moved by more than e towards its target R. Targets are constant to gradients.
 
     >>> one, zero = jnp.ones(1), jnp.zeros(1)
     >>> value_loss(one, one), value_loss(one, one, old_values=zero, clip=0.5)

@@ -55,14 +55,7 @@ def _gymnax(identifier):
     environment, params = gymnax.make(identifier)
     actions = environment.action_space(params)
     if not hasattr(actions, "n"):
-        raise UserError(
-            f"gymnax:{identifier} has continuous actions: use an environment with discrete ones, "
-            "such as gymnax:CartPole-v1"
-        )
-
-    def reset(key):
-        observation, state = environment.reset_env(key, params)
-        return state, observation
+        raise UserError(f"gymnax:{identifier} has continuous actions: use one with discrete ones")
 
     def step(key, state, action):
         observation, state, reward, is_terminated, _ = environment.step_env(
@@ -70,7 +63,7 @@ def _gymnax(identifier):
         )
         return state, observation, reward, is_terminated | environment.is_truncated(state, params)
 
-    return _adapt(reset, step, actions.n)
+    return _adapt(lambda key: environment.reset_env(key, params)[::-1], step, actions.n)
 
 
 def _navix(identifier):
@@ -100,15 +93,12 @@ def _craftax(identifier):
     environment = craftax.craftax_env.make_craftax_env_from_name(identifier, auto_reset=False)
     params = environment.default_params
 
-    def reset(key):
-        observation, state = environment.reset(key, params)
-        return state, observation
-
     def step(key, state, action):
         observation, state, reward, is_last, _ = environment.step(key, state, action, params)
         return state, observation, reward, is_last
 
-    return _adapt(reset, step, environment.action_space(params).n)
+    num_actions = environment.action_space(params).n
+    return _adapt(lambda key: environment.reset(key, params)[::-1], step, num_actions)
 
 
 #: Constructors of environments from other libraries, by prefix.

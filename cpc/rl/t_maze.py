@@ -36,10 +36,9 @@ def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = Fals
         |          #
 
     The cue is lit above or below the start, in the first picture of an episode only. A turn into
-    the arm on its side has reward 1, and a turn into the other arm has reward 0: the expected
-    return is 1 with memory and at most 0.5 without. In an arm, any action ends the episode; after
-    `max_steps` the episode ends without reward. With `seen_again`, the cue's arm is lit after the
-    turn: rewards are unchanged, but only memory predicts this picture.
+    the arm on its side has reward 1, into the other 0: the expected return is 1 with memory and at
+    most 0.5 without. In an arm, any action ends the episode, as do `max_steps` steps. With
+    `seen_again`, the cue's arm is lit after the turn, a picture that only memory predicts.
 
     Actions are `BACK`, `FORWARD`, `UP` and `DOWN`; moving into a wall does nothing. Observations
     have shape (3, length + 1, 3): rows y, columns x, and the channels `AGENT`, `CUE` and `FLOOR`,

@@ -88,7 +88,7 @@ def test_interval_resamples_utterances():
 
 
 def test_interval_of_few_utterances_covers_the_truth():
-    """The R-value of all utterances lies in 95 % of intervals from six."""
+    """Intervals from six utterances contain the R-value of all in 95 % of cases."""
     rng = np.random.default_rng(0)
 
     def draw(number):

@@ -146,7 +146,7 @@ def test_invalid_input_is_rejected():
         for l2 in (0.0, np.nan, np.inf):
             with pytest.raises(UserError, match="above zero"):
                 fit(x, y, num_classes=3, l2s=[0.1, l2])
-    with pytest.raises(UserError, match="single row"):
+    with pytest.raises(UserError, match="one row"):
         fit_lbfgs_probe(x[:3], np.arange(3), num_classes=3)
     # The only row of a class is never held out.
     probe = fit_lbfgs_probe(x[:9], np.array([0, 1, 1, 1, 1, 2, 2, 2, 2]), num_classes=3)

@@ -18,6 +18,10 @@ from tests.goldens.goldens import load_golden
 META, CASES = load_golden("reliable.json")
 
 
+def mean(scores):
+    return scores.mean((-2, -1))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_equals_rliable(name):
     params, inputs, outputs = CASES[name]
@@ -64,19 +68,17 @@ def test_steps_to_level_equal_a_loop():
 
 def test_interval_level():
     x = np.random.default_rng(0).normal(size=(400, 1))
-    low, high = stratified_interval(lambda x: x.mean((-2, -1)), x, num_resamples=10_000, level=0.5)
+    low, high = stratified_interval(mean, x, num_resamples=10_000, level=0.5)
     np.testing.assert_allclose(high - low, 2 * stats.norm.ppf(0.75) / 20 * x.std(), rtol=0.05)
 
 
 def test_tasks_are_strata():
     """Differences between tasks do not widen the interval."""
     x = np.random.default_rng(0).normal(size=(10, 2))
-    ends = stratified_interval(lambda scores: scores.mean((-2, -1)), x)
-    far = stratified_interval(lambda scores: scores.mean((-2, -1)), x + np.array([0.0, 1e3]))
-    np.testing.assert_allclose(np.array(far) - 500, ends, atol=1e-9)
+    far = stratified_interval(mean, x + np.array([0.0, 1e3]))
+    np.testing.assert_allclose(np.array(far) - 500, stratified_interval(mean, x), atol=1e-9)
     # Tasks are resampled independently.
-    one = np.subtract(*stratified_interval(lambda x: x.mean((-2, -1)), x[:, :1]))
-    two = np.subtract(*stratified_interval(lambda x: x.mean((-2, -1)), x[:, [0, 0]]))
+    one, two = (np.subtract(*stratified_interval(mean, x[:, tasks])) for tasks in ([0], [0, 0]))
     np.testing.assert_allclose(two, one / np.sqrt(2), rtol=0.1)
 
 
@@ -102,11 +104,11 @@ def test_stacked_scores_share_resamples():
 def test_resamples_in_blocks_are_all_used():
     seen = []
 
-    def mean(scores):
+    def count(scores):
         seen.append(len(scores))
-        return scores.mean((-2, -1))
+        return mean(scores)
 
-    stratified_interval(mean, np.zeros((900_000, 1)), num_resamples=5)
+    stratified_interval(count, np.zeros((900_000, 1)), num_resamples=5)
     assert seen == [2, 2, 1]
 
 

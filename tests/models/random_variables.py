@@ -1,10 +1,22 @@
-"""Random inputs and variables for tests of a module, without compiling an `init`."""
+"""Small models, random inputs, and random variables without compiling an `init`."""
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from cpc.models import CPC, GRU, ConvEncoder, ImageCPC, LinearPredictor, RowGRU
+
+
+def audio_module(context=GRU(6), **options):
+    return CPC(ConvEncoder(8, **options), context, LinearPredictor(2, 8))
+
+
+def image_module(encoder, make_context=functools.partial(RowGRU, 6)):
+    predictor = functools.partial(LinearPredictor, 1, 8)
+    return ImageCPC(encoder, make_context, predictor, directions=("down", "left"), channels=1)
 
 
 def noise(*shape, seed=0):

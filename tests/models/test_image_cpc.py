@@ -1,4 +1,4 @@
-"""CPC of images: grids, directions and their frames, causality, leaks, and the shared loss."""
+"""CPC of images: grids, directions and their frames, causality, leaks and the loss."""
 
 import functools
 
@@ -34,7 +34,7 @@ def patches(b=2, i=3, j=4, size=6, channels=1, seed=0):
     return noise(b, i, j, size, size, channels, seed=seed)
 
 
-#: What a context at (i, j) may depend on, and the step to the next place, in the image's grid.
+#: Patches (row, column) that a context at (i, j) may depend on, and the step to the next patch.
 VISIBLE = {
     "down": lambda row, column, i, j: row <= i,
     "up": lambda row, column, i, j: row >= i,
@@ -44,8 +44,8 @@ VISIBLE = {
 STEPS = {"down": (1, 0), "up": (-1, 0), "right": (0, 1), "left": (0, -1)}
 
 
-def test_no_context_depends_on_a_patch_further_on():
-    """Row n of the batch differs from the last in patch n; contexts see their own and the last."""
+def test_contexts_are_causal_in_their_direction():
+    """Row n of the batch differs from the last row in patch n."""
     module, x = build(models.DIRECTIONS, "gru"), jnp.tile(patches(1), (13, 1, 1, 1, 1, 1))
     x = x + jnp.pad(jnp.eye(12), ((0, 1), (0, 0))).reshape(13, 3, 4, 1, 1, 1) * patches(1, seed=1)
     variables = random_variables(module, x)
@@ -54,10 +54,9 @@ def test_no_context_depends_on_a_patch_further_on():
     rows, columns = np.mgrid[:3, :4]
     for n, direction in enumerate(models.DIRECTIONS):
         for i, j in np.ndindex(3, 4):
-            seen = differs[:, :, i, j, n]
+            seen, before = differs[:, :, i, j, n], np.subtract((i, j), STEPS[direction])
             assert not seen[~VISIBLE[direction](rows, columns, i, j)].any()
             assert seen[i, j]
-            before = np.subtract((i, j), STEPS[direction])
             if (before >= 0).all() and (before < (3, 4)).all():
                 assert seen[tuple(before)]
 
@@ -84,13 +83,10 @@ def test_each_direction_has_its_own_context_predictor_and_targets():
         return module.apply(variables, x), wanted, models.make_model(module).embed(variables, x), z
 
     outputs, wanted, (z, c), latents = run(x)
-    for found, expected in zip(outputs, wanted, strict=True):
-        for a, b in zip(found, expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    for a, b in zip(jax.tree.leaves(outputs), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(z, latents, rtol=1e-4, atol=1e-5)  # not their projections
-    own = [
-        models.from_frame(one.c, direction) for one, direction in zip(outputs, sides, strict=True)
-    ]
+    own = [models.from_frame(one.c, d) for one, d in zip(outputs, sides, strict=True)]
     np.testing.assert_allclose(c, np.concatenate(own, axis=-1), rtol=1e-5, atol=1e-6)
 
 
@@ -102,7 +98,7 @@ RULES = {
 
 
 def test_the_loss_equals_loops_over_the_picture():
-    """Predictions at a patch against the patch k further on and what the rule leaves."""
+    """The candidates are the patch k steps ahead and the patches that the rule admits."""
     shape = (2, 4, 3)
     outputs = CPCOutputs(noise(*shape, 8), noise(*shape, 1), 0.3 * noise(*shape, 2, 8, seed=1))
     positions = models.frame_positions(outputs.z, jnp.arange(2))
@@ -141,21 +137,17 @@ def loop_over_the_picture(outputs, direction, allows):
 
 
 @pytest.mark.parametrize(("patch", "stride"), [(6, 6), (6, 3), (8, 3), (5, 4)])
-def test_offsets_leak_exactly_below_the_first_clean_one(patch, stride):
-    """Patches whose rows of pixels overlap leak."""
-    rows = [set(range(k * stride, k * stride + patch)) for k in range(1, 6)]
-    leaks = [bool(row & set(range(patch))) for row in rows]
+def test_patches_share_pixels_below_the_first_clean_offset(patch, stride):
     clean = models.first_clean_offset(patch, stride)
-    assert leaks == [k < clean for k in range(1, 6)]
+    for k in range(1, 6):
+        assert bool(set(range(k * stride, k * stride + patch)) & set(range(patch))) == (k < clean)
 
 
 def test_patch_grids():
     assert models.patch_grid((256, 256), 64, 32) == (7, 7)
     assert models.patch_grid((260, 260), 80, 36) == models.patch_grid((29, 31), 8, 4) == (6, 6)
-    assert (models.patch_grid((96, 64), 24, 12), models.patch_grid((8, 8), 8, 4)) == (
-        (7, 4),
-        (1, 1),
-    )
+    assert models.patch_grid((96, 64), 24, 12) == (7, 4)
+    assert models.patch_grid((8, 8), 8, 4) == (1, 1)
 
 
 def test_positions_broadcast_to_the_frame():
@@ -205,3 +197,86 @@ def test_mistakes_are_reported(make, words):
 
 def run(module, x):
     return jax.eval_shape(module.init_with_output, jax.random.key(0), x)
+
+
+GRID = (3, 3, 8, 8, 1)
+SMALL = models.SmallConvEncoder((4, 6, 8), norm="layer")
+RESNET = models.ResNet(
+    (models.Stage(1, 4), models.Stage(1, 6, 4)), norm="layer", pooled_stem=False, stem_width=4
+)
+
+
+def make_greedy(encoder=SMALL, **options):
+    module = models.ImageCPC(
+        encoder,
+        functools.partial(models.MaskedRowConv, 6, 1),
+        functools.partial(
+            models.LinearPredictor, 1, options.get("target_width") or encoder.widths[-1]
+        ),
+        channels=1,
+        **options,
+    )
+    return module, random_variables(module, jnp.zeros((1, *GRID)))
+
+
+def energy(outputs):
+    return jnp.tanh(outputs.predictions[:, :-1, :, 0] * outputs.z[:, 1:]).sum()
+
+
+def is_own(keys, number, bounds):
+    """Whether module `number` of the encoder's layers, cut at `bounds`, has the parameter."""
+    is_last = number == len(bounds) - 1
+    if keys[0] != "encoder":
+        names = ("contexts", "predictors", "targets") if is_last else ()
+        return keys[0].startswith((f"predictor_of_{number}", f"target_of_{number}", *names))
+    layers = range(*bounds[number - 1 : number + 1])
+    digits = [int(digit) for digit in keys[1] if digit.isdigit()]
+    layer = 0 if keys[1] == "stem" else digits[0] if digits else None
+    # The last norm belongs to the module after the last cut, unless that has no stage.
+    return bool(layers) and is_last if layer is None else layer in layers
+
+
+@pytest.mark.parametrize(("encoder", "cuts", "target_width"), [
+    (SMALL, (1, 3), 5), (RESNET, (1,), None)
+])  # fmt: skip
+def test_losses_train_their_own_module_alone(encoder, cuts, target_width):
+    """The gradients are those without isolation, of the module's own parameters, and 0 else."""
+    module, variables = make_greedy(encoder, cuts=cuts, target_width=target_width)
+    x, bounds, params = noise(2, *GRID), [0, *cuts, encoder.num_layers], variables["params"]
+
+    def losses(params):
+        outputs = module.apply({"params": params}, x)[::-1]
+        return jnp.stack([energy(one) for one in outputs])
+
+    def first_without_isolation(params):
+        layer, _ = SMALL.upto(1, {})
+        z = layer.apply({"params": params["encoder"]}, x.reshape(-1, 8, 8, 1)).reshape(2, 3, 3, -1)
+        predictions = jnp.einsum("bijh,hkd->bijkd", z, params["predictor_of_1_down"]["W"]["kernel"])
+        targets = z @ params["target_of_1_down"]["kernel"] + params["target_of_1_down"]["bias"]
+        return energy(CPCOutputs(targets, z, predictions))
+
+    @jax.jit
+    def differentiate(params):
+        _, pull = jax.vjp(losses, params)
+        found = jax.vmap(pull)(jnp.eye(len(cuts) + 1))[0]
+        return found, jax.grad(first_without_isolation)(params) if encoder is SMALL else None
+
+    found, wanted = differentiate(params)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+        keys = [part.key for part in path]
+        for number in range(1, len(bounds)):
+            expected = is_own(keys, number, bounds)
+            assert (np.abs(leaf[number - 1]).max() > 0) == expected, (number, keys)
+    if wanted is not None:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a[0], b, rtol=1e-4, atol=1e-5), found, wanted
+        )
+
+
+def test_branches_and_shorter_parts_keep_the_cuts_within():
+    module, variables = make_greedy(cuts=(1, 3), directions=("down", "left"))
+    assert module.branches == [(n, side) for n in (3, 2, 1) for side in ("down", "left")]
+    shorter, _ = models.end_at(module, variables, "z2")
+    assert (shorter.cuts, shorter.encoder.widths) == ((1,), (4, 6))
+    with pytest.raises(UserError, match="1 to 3"):
+        make_greedy(cuts=(4,))

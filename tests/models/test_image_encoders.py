@@ -31,7 +31,7 @@ def shapes(encoder, x):
 
 
 def count_convolutions(stages):
-    """Return the number of kernels, their parameters, and those of norms after each of them."""
+    """Return the numbers of kernels, of their parameters and of the parameters of their norms."""
     kernels, width = [(7 * 7 * 3, 64)], 64
     for stage in stages:
         for i in range(stage.num_blocks):
@@ -144,7 +144,6 @@ def plain_small(params, x, groups=1):
     ((3, 3), 2, 3), ((5, 5), 2, 16), ((1, 3), 1, 6), ((2, 1), 1, 6),
 ])  # fmt: skip
 def test_products_are_convolutions(kernel, stride, side):
-    """Values and gradients of the matrix product are those of XLA's convolution."""
     x, w = noise(2, side, side - side // 4, 3), noise(*kernel, 3, 5, seed=1)
     padding = [(size // 2, (size - 1) // 2) for size in kernel]  # a kernel of 2 looks back
     options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
@@ -208,22 +207,6 @@ def test_without_norm_the_signal_keeps_its_scale(inner, norm):
     scale = 3 ** (-1 / 2) if inner is None else 3 ** (-1 / 4)
     wanted = math.sqrt(2 / math.prod(first.shape[:-1])) * scale
     np.testing.assert_allclose(first.std(), wanted, rtol=0.1)
-
-
-def test_rematerialisation_keeps_the_weights_and_computes_again():
-    plain, x = ResNet((Stage(1, 4),), "layer", pooled_stem=False, stem_width=4), images(2, 6)
-    encoders = plain, plain.clone(remat=True)
-    variables = random_variables(plain, x)
-    assert jax.tree.structure(shapes(encoders[1], x)) == jax.tree.structure(variables)
-    both = jax.jit(lambda v: [encoder.apply(v, x, True) for encoder in encoders])(variables)
-    np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-6)
-
-    def program(encoder):
-        gradient = jax.grad(lambda v: jnp.sin(encoder.apply(v, x, True)).sum())
-        return str(jax.make_jaxpr(gradient)(variables))
-
-    traces = [program(encoder) for encoder in encoders]
-    assert ["checkpoint" in trace or "remat" in trace for trace in traces] == [False, True]
 
 
 @pytest.mark.parametrize(("make", "words"), [

@@ -1,12 +1,13 @@
-"""Layers of a model against what its own layers give, one after the other."""
+"""Layers with float32 biases, and models that end at a layer."""
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_variables import random_variables
+from random_variables import audio_module, image_module, noise, random_variables
 
 from cpc.models import (
     CPC,
@@ -15,8 +16,7 @@ from cpc.models import (
     CausalConv,
     CausalTransformer,
     ConvEncoder,
-    ImageCPC,
-    LinearPredictor,
+    LogMelEncoder,
     MaskedRowConv,
     ResNet,
     RowGRU,
@@ -25,22 +25,14 @@ from cpc.models import (
     end_at,
     layer_depths,
 )
+from cpc.models.layers import Conv, Dense
 from cpc.types import UserError
 
 
-def audio_module(context, **options):
-    return CPC(ConvEncoder(8, **options), context, LinearPredictor(2, 8))
-
-
-def image_module(encoder, context=functools.partial(RowGRU, 6)):
-    predictor = functools.partial(LinearPredictor, 1, 8)
-    return ImageCPC(encoder, context, predictor, directions=("down", "left"), channels=1)
-
-
 def draw(module, *shape):
-    """Input and variables."""
-    x = np.random.default_rng(0).normal(size=shape).astype("f")
-    return jnp.asarray(x), random_variables(module, x)
+    """Return input and variables."""
+    x = noise(*shape)
+    return x, random_variables(module, x)
 
 
 def features(module, variables, layer, x):
@@ -68,6 +60,7 @@ def test_the_last_layers_are_z_and_c(module):
 
 @pytest.mark.parametrize(("part", "shape", "number"), [
     (ConvEncoder(8, norm="batch", padding=(3, 2, 1, 1, 1)), (2, 1600), 3),
+    (LogMelEncoder(8, (3, 1, 1)), (2, 1600), 2),
     (SmallConvEncoder((4, 8), norm="layer"), (2, 8, 8, 1), 1),
     (ResNet((Stage(1, 4), Stage(2, 8)), norm="batch", pooled_stem=False), (2, 8, 8, 1), 1),
     (ResNet((Stage(1, 4), Stage(2, 8)), pooled_stem=False), (2, 8, 8, 1), 1),
@@ -117,4 +110,48 @@ def test_contexts_of_each_direction_end_at_the_layer():
 def test_an_unknown_layer_names_those_that_there_are():
     for layer in ("z0", "z6", "d"):
         with pytest.raises(UserError, match="z1, z2, z3, z4, z5, z, c1, c"):
-            end_at(audio_module(GRU(6)), {}, layer)
+            end_at(audio_module(), {}, layer)
+
+
+PLACES = noise(64, 1024, 5)
+
+
+@pytest.mark.parametrize(
+    ("own", "flax", "options"),
+    [(Dense, nn.Dense, {"features": 3}), (Conv, nn.Conv, {"features": 3, "kernel_size": (3,)})],
+)
+def test_layers_are_those_of_flax(own, flax, options):
+    variables = random_variables(flax(**options), PLACES)
+
+    def total(variables):
+        y = own(**options, dtype=jnp.bfloat16).apply(variables, PLACES)
+        assert y.dtype == jnp.bfloat16
+        return y.astype(jnp.float32).sum()
+
+    @jax.jit
+    def run(variables):
+        made = own(**options, dtype=jnp.float32).apply(variables, PLACES)
+        return made, flax(**options).apply(variables, PLACES), jax.grad(total)(variables)
+
+    made, wanted, gradient = run(variables)
+    np.testing.assert_array_equal(made, wanted)
+    # Each of 65,536 places adds 1. In bfloat16 the sum would stop at 16,384.
+    np.testing.assert_array_equal(gradient["params"]["bias"], np.full(3, 65536.0))
+
+
+def test_biases_of_encoders_and_row_contexts_too():
+    encoder = ConvEncoder(4, (4, 4), (2, 2), dtype=jnp.bfloat16)
+    context, z = RowGRU(4, dtype=jnp.bfloat16), jnp.zeros((64, 1, 1024, 3))
+    variables = random_variables(encoder, x := jnp.zeros((16, 4 * 1024)))
+    variables["params"]["bias0"] = -jnp.ones(4)
+    variables["params"]["bias1"] = jnp.ones(4)  # of silence the last layer is its bias
+    of_context = jax.tree.map(lambda leaf: 0 * leaf, random_variables(context, z))
+
+    def total(variables, of_context):
+        outputs = encoder.apply(variables, x), context.apply(of_context, z)
+        return sum(one.astype(jnp.float32).sum() for one in outputs)
+
+    first, second = jax.jit(jax.grad(total, (0, 1)))(variables, of_context)
+    np.testing.assert_array_equal(first["params"]["bias1"], np.full(4, 16384.0))
+    # tanh(x + sigmoid(0) b) (1 - sigmoid(0)) at 0, from each of 65,536 places.
+    np.testing.assert_array_equal(second["params"]["bias0"], np.full(4, 0.25 * 65536))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_variables import random_variables
+from random_variables import audio_module, image_module, random_variables
 
 from cpc import models
 from cpc.files import file_sha256, read_json, write_sealed
@@ -19,20 +19,6 @@ from cpc.types import UserError
 
 AUDIO = {"kind": "audio", "shape": [640], "sample_rate_hz": 16000, "rms": 0.05}
 IMAGES = {"kind": "image", "shape": [3, 3, 8, 8, 1]}
-
-
-def audio_module(context=models.GRU(6), **options):
-    return models.CPC(models.ConvEncoder(8, **options), context, models.LinearPredictor(2, 8))
-
-
-def image_module(encoder, make_context):
-    return models.ImageCPC(
-        encoder,
-        make_context,
-        functools.partial(models.LinearPredictor, 1, 8),
-        directions=("down", "left"),
-        channels=1,
-    )
 
 
 def pretrained(module, given):

@@ -1,4 +1,7 @@
-"""Checkpoints of CPC_audio by their own entry names, against outputs of torch."""
+"""Checkpoints of CPC_audio, compared with torch, and torch files with a stand-in for torch.
+
+See tests/goldens/read_torch.py.
+"""
 
 import pathlib
 import sys
@@ -8,16 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.models import load_cpc_audio, load_pretrained, save
+from cpc.models import load_cpc_audio, load_pretrained, make_model, save
 from cpc.models.layers import part_of
-from cpc.models.load import write_weights
+from cpc.models.load import read_checkpoint, write_weights
 from cpc.types import UserError
+from tests import fake_torch
+from tests.goldens.goldens import load_golden
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
-from goldens import load_golden
-
+GOLDENS = pathlib.Path(__file__).parents[1] / "goldens"
 META, CASES = load_golden("encoder_forward.npz")
 WEIGHTS = CASES["weights"][1]
+TORCH_WEIGHTS = dict(np.load(GOLDENS / "checkpoint_weights.npz"))
 
 
 def state_dict(norm="channel", context="gru", layers=1):
@@ -142,3 +146,58 @@ def test_other_networks_are_named(saved):
     ):
         with pytest.raises(UserError, match=words):
             load_cpc_audio(saved(wrong))
+
+
+@pytest.fixture
+def torch_file(tmp_path):
+    (tmp_path / "a.pt").touch()
+    return tmp_path / "a.pt"
+
+
+def test_weights_of_torch_compute_what_torch_computed(monkeypatch, torch_file):
+    """By the state dict alone, and by a training that saved more than the network."""
+    expected = np.load(GOLDENS / "checkpoint.npz")
+    more = {"speakerEmb.weight": np.zeros((2, 2), "f4")}
+    training = {"gEncoder": {**TORCH_WEIGHTS, **more}, "cpcCriterion": more, "step": 3}
+    fake_torch.install(monkeypatch, training)
+    one, pretrained = (load_cpc_audio(f) for f in (GOLDENS / "checkpoint_weights.npz", torch_file))
+    assert (pretrained.module.context.num_layers, pretrained.input["rms"]) == (2, None)
+    model = make_model(pretrained.module)
+    z, c = jax.jit(model.embed)(pretrained.variables, jnp.asarray(expected["x"]))
+    np.testing.assert_allclose(z, expected["z"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(c, expected["c"], rtol=1e-5, atol=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, one.variables, pretrained.variables)
+
+
+@pytest.mark.parametrize("key", ["weights", "gEncoder", "state_dict", None])
+def test_arrays_of_a_checkpoint_are_float32(monkeypatch, torch_file, key):
+    arrays = {"a": np.arange(3.0), "b": np.ones(2, np.float16)}
+    config = {"config": {"x": 1}} if key else {}
+    fake_torch.install(monkeypatch, {key: {**arrays, "n": 1}, **config} if key else arrays)
+    found, config = read_checkpoint(torch_file)
+    assert {name: array.dtype for name, array in found.items()} == {"a": "float32", "b": "float32"}
+    assert found["a"].tolist() == [0, 1, 2]
+    assert config == ({"x": 1} if key else {})
+
+
+@pytest.mark.parametrize(("content", "match"), [
+    ({"weights": {"a": 1}, "step": 3}, "weights, gEnc"), ([1], "no named arrays"),
+    (ValueError("Failed.\nUnsupported: GLOBAL os.mkdir was"), "os.mkdir"), (EOFError(), "EOFError"),
+    ({"conv.weight": np.zeros(3)}, "gEncoder"),
+    ({"config": {"cpc_mode": "reverse"}, "weights": TORCH_WEIGHTS}, "cpc_mode 'reverse'"),
+])  # fmt: skip
+def test_what_is_not_a_checkpoint_is_one_sentence(monkeypatch, torch_file, content, match):
+    fake_torch.install(monkeypatch, content)
+    with pytest.raises(UserError, match=match) as error:
+        load_cpc_audio(torch_file)
+    assert "\n" not in str(error.value)
+
+
+def test_without_torch_it_is_said_how_to_get_it(monkeypatch, torch_file):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UserError, match=r"a.pt.*pip install 'cpc-jax\[torch\]'"):
+        load_cpc_audio(torch_file)
+    with pytest.raises(UserError, match=r"b.pt"):
+        load_cpc_audio(torch_file.with_name("b.pt"))
+    with pytest.raises(UserError, match=r".safetensors, .npz, .pt, .pth"):
+        load_cpc_audio(torch_file.with_name("b.bin"))

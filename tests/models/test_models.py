@@ -1,4 +1,4 @@
-"""Encoders of signals: fast forms of convolutions, causality, padding, geometry."""
+"""Encoders of signals: fast convolutions and norms, causality, padding, geometry."""
 
 import functools
 
@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from random_variables import noise, random_variables
 
-from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, LogMelEncoder
+from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, LogMelEncoder, ResNet, Stage
 from cpc.models.convolution import MIN_WIDTH, convolve_signal
+from cpc.models.encoders import EPSILON, channel_norm
 from cpc.types import UserError
 
 SHORT = ConvEncoder(8, (50, 8), (40, 4), padding="same")
 
 
-#: Kernels of two strides share products in pairs from MIN_WIDTH channels on, with an even and an
-#: odd number of outputs; narrow inputs are rows of a product on an accelerator.
+#: (kernel, stride, padding, length, channels, platform). Kernels of two strides share products in
+#: pairs from MIN_WIDTH channels on, with an even and an odd number of outputs; narrow inputs are
+#: rows of a product on an accelerator.
 CONVOLUTIONS = [
     (10, 5, (5, 0), 43, 1, "cpu"), (10, 5, (5, 0), 43, 1, "gpu"), (4, 2, (1, 1), 40, 3, "gpu"),
     (4, 2, (2, 0), 43, MIN_WIDTH, "cpu"), (4, 2, (1, 1), 40, MIN_WIDTH, "cpu"),
@@ -24,12 +26,9 @@ CONVOLUTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kernel", "stride", "padding", "length", "channels", "platform"), CONVOLUTIONS
-)
-def test_fast_convolution_equals_plain(
-    kernel, stride, padding, length, channels, platform, monkeypatch
-):
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_fast_convolution_equals_plain(case, monkeypatch):
+    kernel, stride, padding, length, channels, platform = case
     if platform == "gpu":
         monkeypatch.setattr(jax.lax, "platform_dependent", as_elsewhere)
     x, bias = noise(2, length, channels), noise(5, seed=1)
@@ -71,20 +70,25 @@ def test_no_latent_depends_on_a_later_frame(norm):
     np.testing.assert_array_equal(np.triu(seen, 3), False)
 
 
-@pytest.mark.parametrize("padding", ["causal", "same", "valid", (3, 2, 1, 1, 1), (0, 0, 1, 1, 0)])
-def test_any_length_embeds(padding):
-    encoder = ConvEncoder(8, padding=padding)
-    for samples in (1, 161, 465, 1600):
-        z = jax.eval_shape(
-            lambda x: encoder.init_with_output(jax.random.key(0), x)[0], jnp.zeros((1, samples))
-        )
-        assert z.shape[1] == encoder.num_latents(samples) >= 1
+PADDINGS = ("causal", "same", "valid")
+
+
+@pytest.mark.parametrize("encoder", [
+    *(ConvEncoder(8, padding=padding) for padding in (*PADDINGS, (3, 2, 1, 1, 1), (0, 0, 1, 1, 0))),
+    *(LogMelEncoder(8, padding=padding) for padding in PADDINGS),
+])  # fmt: skip
+def test_any_length_embeds(encoder):
+    padding, is_conv = encoder.padding, isinstance(encoder, ConvEncoder)
+    for samples in (1, 161, 465, 719, 720, 1000, 1600):
+        z, _ = jax.eval_shape(encoder.init_with_output, jax.random.key(0), jnp.zeros((1, samples)))
+        assert z.shape == (1, encoder.num_latents(samples), 8)
         exist = int(encoder.num_existing(jnp.array([samples]))[0])
-        if padding == "causal":
+        if padding == "causal" or (padding == "same" and not is_conv):
             assert z.shape[1] == exist == max(1, samples // 160)
         if padding == "valid":
-            assert z.shape[1] == exist == max(1, (samples - 465) // 160 + 1)
-    if padding == "same":  # the lookahead is 152 samples
+            field = encoder.receptive_field
+            assert z.shape[1] == exist == max(1, (samples - field) // 160 + 1)
+    if padding == "same" and is_conv:  # the lookahead is 152 samples
         assert encoder.pads == [(3, 3), (2, 2), (1, 1), (1, 1), (1, 1)]
 
 
@@ -115,16 +119,13 @@ def test_latents_of_a_padded_signal_are_those_of_it_alone(encoder, norm):
     variables = random_variables(encoder, x)
     apply = jax.jit(functools.partial(encoder.apply, mutable=["batch_stats"]), static_argnums=2)
     alone, moved = apply(variables, x, True)
-    filled, moved_filled = apply(
-        variables, jnp.pad(x, ((0, 0), (0, 1000))), True, jnp.full(3, 1600)
-    )
+    padded = jnp.pad(x, ((0, 0), (0, 1000)))
+    filled, moved_filled = apply(variables, padded, True, jnp.full(3, 1600))
     np.testing.assert_allclose(filled[:, : alone.shape[1]], alone, rtol=1e-4, atol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), moved, moved_filled)
     if norm == "batch":
-        changes = jax.tree.map(
-            lambda a, b: bool((a != b).all()), moved["batch_stats"], variables["batch_stats"]
-        )
-        assert jax.tree.all(changes)
+        stats = moved["batch_stats"], variables["batch_stats"]
+        assert jax.tree.all(jax.tree.map(lambda a, b: bool((a != b).all()), *stats))
     short = jnp.where(jnp.arange(1600) < 70, x, 0)  # less than a latent
     first = apply(variables, short[:, :160], False)[0]
     found = apply(variables, short, False, jnp.full(3, 70))[0][:, :1]
@@ -167,25 +168,66 @@ def test_an_encoder_of_other_channels_is_named():
             shape(x)
 
 
-def test_an_encoder_computed_again_is_the_same():
-    """Values, state and gradients, from the same parameters; and it does compute again."""
-    x = noise(2, 80)
-    encoders = [
-        ConvEncoder(8, (10, 4), (5, 2), norm="batch", remat=remat) for remat in (False, True)
-    ]
-    variables, same = (random_variables(encoder, x) for encoder in encoders)
+@pytest.mark.parametrize(("encoder", "shape"), [
+    (ConvEncoder(8, (10, 4), (5, 2), norm="batch"), (2, 80)), (LogMelEncoder(8, (3, 1)), (2, 800)),
+    (ResNet((Stage(1, 4),), "layer", pooled_stem=False, stem_width=4), (2, 6, 6, 3)),
+], ids=lambda value: type(value).__name__)  # fmt: skip
+def test_rematerialisation_keeps_values_state_and_gradients(encoder, shape):
+    x, encoders = noise(*shape), (encoder, encoder.clone(remat=True))
+    variables, same = (random_variables(one, x) for one in encoders)
     jax.tree.map(np.testing.assert_array_equal, variables, same)
 
-    def energy(params, encoder):
-        z, new = encoder.apply({**variables, "params": params}, x, True, mutable=["batch_stats"])
-        return (z**2).sum(), new
+    def differentiate(params, one):
+        def energy(params):
+            z, new = one.apply({**variables, "params": params}, x, True, mutable=["batch_stats"])
+            return (z**2).sum(), (z, new)
 
-    def differentiate(params, encoder):
-        return jax.value_and_grad(energy, has_aux=True)(params, encoder)
+        return jax.value_and_grad(energy, has_aux=True)(params)
 
-    both = jax.jit(lambda params: [differentiate(params, encoder) for encoder in encoders])
-    results = both(variables["params"])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4), *results)
-    programs = [str(jax.make_jaxpr(lambda p, e=e: differentiate(p, e))(variables["params"]))
-                for e in encoders]  # fmt: skip
+    both = jax.jit(lambda params: [differentiate(params, one) for one in encoders])
+    plain, again = both(variables["params"])
+    np.testing.assert_allclose(again[0][1][0], plain[0][1][0], rtol=1e-5, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4), plain, again)
+    programs = [str(jax.make_jaxpr(lambda p, one=one: differentiate(p, one))(variables["params"]))
+                for one in encoders]  # fmt: skip
     assert ["remat" in program or "checkpoint" in program for program in programs] == [False, True]
+
+
+def channel_norm_plain(x, scale, bias, num_groups, unbiased):
+    """The formula, left to automatic differentiation."""
+    groups = x.reshape(*x.shape[:2], num_groups, -1)
+    n = groups - groups.mean(-1, keepdims=True)
+    variance = jnp.square(n).sum(-1, keepdims=True) / (groups.shape[-1] - unbiased)
+    return (n / jnp.sqrt(variance + EPSILON)).reshape(x.shape) * scale + bias
+
+
+@pytest.mark.parametrize(("num_groups", "unbiased"), [(1, True), (3, False)])
+def test_channel_norm_equals_its_formula(num_groups, unbiased):
+    rng = np.random.default_rng(0)
+    x, weight = (jnp.asarray(3 * rng.normal(size=(2, 5, 12)) + 1, jnp.float32) for _ in range(2))
+    scale, bias = (jnp.asarray(rng.normal(size=12), jnp.float32) for _ in range(2))
+
+    def both(norm):
+        def weighted(x, scale, bias):
+            return (weight * norm(x, scale, bias, num_groups, unbiased)).sum()
+
+        value = norm(x, scale, bias, num_groups, unbiased)
+        return value, jax.grad(weighted, (0, 1, 2))(x, scale, bias)
+
+    own, plain = jax.jit(lambda: (both(channel_norm), both(channel_norm_plain)))()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), own, plain)
+
+
+def test_channel_norm_takes_statistics_in_float32():
+    """In bfloat16 a mean of 300 would leave nothing of differences of 1; equal channels are 0."""
+    x = jnp.asarray([[[300.0, 302.0, 304.0, 306.0], [1.0] * 4]], jnp.bfloat16)
+
+    def norm(x):
+        return channel_norm(x, jnp.ones(4), jnp.zeros(4), 1, False)
+
+    y, gradient = jax.jit(lambda x: (norm(x), jax.grad(lambda x: norm(x)[0, :, 0].sum())(x)))(x)
+    assert y.dtype == jnp.float32
+    np.testing.assert_allclose(y[0, 0], (np.arange(4) - 1.5) / np.sqrt(1.25), rtol=1e-4)
+    np.testing.assert_array_equal(y[0, 1], 0)
+    assert gradient.dtype == jnp.bfloat16
+    assert np.isfinite(gradient.astype("f")).all()

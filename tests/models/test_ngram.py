@@ -47,9 +47,7 @@ class Naive:
             if all(n):
                 y = n[0] / (n[0] + 2 * n[1])
                 raw = [i - (i + 1) * y * n[i] / n[i - 1] for i in (1, 2, 3)]
-                d = [
-                    r if 0 <= r <= i else h for i, (r, h) in enumerate(zip(raw, d, strict=True), 1)
-                ]
+                d = [r if 0 <= r <= i else i / 2 for i, r in enumerate(raw, 1)]
             self.discounts[m] = [0.0, *d]
 
     def p(self, context, word):

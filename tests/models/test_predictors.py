@@ -17,21 +17,14 @@ def make(name):
 
 
 def expected(name, own, c):
-    """Return the predictions by the formula, a loop over offsets for those with layers of each."""
+    """Return the predictions by the formula, in a loop over offsets for separate layers."""
     if name in ("linear", "affine"):
         return jnp.einsum("bth,hkd->btkd", c, own["W"]["kernel"]) + own["W"].get("bias", 0)
     if name == "transformers":
-        layers, maps = own["offsets"]["layer"], own["offsets"]["linear"]["kernel"]
-        return jnp.stack(
-            [
-                CausalTransformer(16, 1).apply(
-                    {"params": jax.tree.map(lambda leaf, k=k: leaf[k], layers)}, c
-                )
-                @ maps[k]
-                for k in range(3)
-            ],
-            2,
-        )
+        each = [jax.tree.map(lambda leaf, k=k: leaf[k], own["offsets"]) for k in range(3)]
+        hidden = [CausalTransformer(16, 1).apply({"params": one["layer"]}, c) for one in each]
+        maps = [one["linear"]["kernel"] for one in each]
+        return jnp.stack([h @ w for h, w in zip(hidden, maps, strict=True)], 2)
     if name == "hidden":
         h = jnp.maximum(c @ own["hidden"]["kernel"] + own["hidden"]["bias"], 0)
     else:

@@ -1,4 +1,4 @@
-"""Encoders of sentences: what they compute, and that padding has no part in it."""
+"""Sentence encoders compared with a naive twin; padding does not contribute."""
 
 import jax
 import jax.numpy as jnp

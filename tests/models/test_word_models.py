@@ -1,4 +1,4 @@
-"""Models of words against loops over places."""
+"""Word models compared with loops over positions."""
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +19,12 @@ def text(seed=0):
     return words, sentence
 
 
-def naive_context(words, sentence, place, before):
-    """Rows' numbers of what a place sees, None where nothing is: before, or on both sides."""
-    offsets = range(-1, -R - 1, -1) if before else [i for i in range(-R, R + 1) if i]
-    there = words[place] >= 0
-    return [
-        int(words[place + i])
-        if there and words[place + i] >= 0 and sentence[place + i] == sentence[place] else None
-        for i in offsets
-    ]  # fmt: skip
+def naive_context(words, sentence, place, is_causal):
+    """Return the ids of the context words of a position, or None for masked ones."""
+    offsets = range(-1, -R - 1, -1) if is_causal else [i for i in range(-R, R + 1) if i]
+    around = [place + i for i in offsets]
+    is_seen = [min(words[[place, i]]) >= 0 and sentence[i] == sentence[place] for i in around]
+    return [int(words[i]) if seen else None for i, seen in zip(around, is_seen, strict=True)]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -37,11 +34,10 @@ def test_encode_equals_a_loop(name):
     params = model.init(jax.random.key(0), V)
     table = np.asarray(params["tables"]["input"])
     dense = jax.tree.map(
-        lambda x: jax.random.normal(jax.random.key(x.size), x.shape), params["dense"]
+        lambda x: np.random.default_rng(x.size).normal(size=x.shape).astype("f"), params["dense"]
     )
     sees = look(jnp.asarray(words), jnp.asarray(sentence), R)
     got = jax.jit(model.encode)(jnp.asarray(table[np.maximum(words, 0)]), sees, dense)
-    dense = jax.tree.map(np.asarray, dense)
     for i in range(T):
         seen = naive_context(words, sentence, R + i, model.is_causal)
         rows = np.stack([np.zeros(D) if w is None else table[w] for w in seen])
@@ -59,31 +55,26 @@ def test_encode_equals_a_loop(name):
 
 
 @pytest.mark.parametrize("block", [3, 12])
-def test_band_and_spans_lay_each_word_at_its_place(block):
+def test_band_and_spans_select_the_context_words(block):
     sees = np.random.default_rng(0).random((T, 2 * R + 1)) < 0.5
-    laid = np.asarray(band(jnp.asarray(sees), block))
+    mask = np.asarray(band(jnp.asarray(sees), block)).reshape(T, -1)
     places = np.asarray(spans(jnp.arange(T + 2 * R), block, R))
     for i in range(T):
-        g, c = divmod(i, block)
-        want = {i + j for j in np.flatnonzero(sees[i])}
-        assert set(places[g][laid[g, c]].tolist()) == want
+        assert places[i // block][mask[i]].tolist() == (i + np.flatnonzero(sees[i])).tolist()
     rows = np.random.default_rng(1).normal(size=(T + 2 * R, D))
     total = banded_sum(jnp.asarray(rows), jnp.asarray(sees))
     want = [rows[i : i + 2 * R + 1][sees[i]].sum(0) for i in range(T)]
     np.testing.assert_allclose(total, want, atol=1e-5)
 
 
-def test_a_language_model_sees_nothing_of_what_comes():
+def test_language_models_are_causal():
     words, sentence = text()
     for name in ("vlbl", "lbl", "nplm"):
         model = word_model(name, D, R)
-        params = model.init(jax.random.key(0), V)
+        dense = model.init(jax.random.key(0), V)["dense"]
         sees = look(jnp.asarray(words), jnp.asarray(sentence), R)
-
-        def of_place(rows, model=model, params=params, sees=sees):
-            return model.encode(rows, sees, params["dense"])[5].sum()
-
-        slope = jax.jit(jax.grad(of_place))(jnp.ones((T + 2 * R, D)))
+        encode = lambda rows, m=model, s=sees, d=dense: m.encode(rows, s, d)[5].sum()  # noqa: E731
+        slope = jax.jit(jax.grad(encode))(jnp.ones((T + 2 * R, D)))
         assert not slope[R + 5 :].any()
     with pytest.raises(UserError, match=r"'gpt'.*skip_gram"):
         word_model("gpt", 4, 2)

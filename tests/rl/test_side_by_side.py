@@ -1,4 +1,4 @@
-"""Vectorized environments: ended ones restart, others continue."""
+"""Vectorized environments restart at the end of their episodes."""
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ def test_ended_environments_share_resets_in_turn(ends, six):
     np.testing.assert_array_equal(after[goes_on], before[goes_on])
     starts = [int(after[i]) for i in ends]
     assert not set(starts) & set(before.tolist())
-    assert len(set(starts)) == min(len(ends), 2)  # shared if there are too few
+    assert len(set(starts)) == min(len(ends), 2)  # two resets per step
     assert starts[::2] == starts[:1] * len(starts[::2])
     assert starts[1::2] == starts[1:2] * len(starts[1::2])
 
