@@ -70,7 +70,11 @@ def build_deb(mirror, name, version, tree):
 
 
 def fake_apt(folder, monkeypatch, mode="ok"):
-    """Put the `apt-get` of the mirror in `folder` first on PATH; returns the file with its mode."""
+    """Put the `apt-get` of the mirror in `folder` first on PATH, and the cache next to the mirror.
+
+    Returns the file with its mode.
+    """
+    monkeypatch.setenv("CPC_DATA", str(folder.with_name("cache")))
     (folder / "mode").write_text(mode)
     script = folder / "bin" / "apt-get"
     script.parent.mkdir()

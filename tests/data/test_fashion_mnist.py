@@ -1,4 +1,5 @@
 import gzip
+import shutil
 import struct
 
 import numpy as np
@@ -54,7 +55,7 @@ def mirror(tmp_path, monkeypatch):
 
 def test_both_splits_once_fetched(mirror, tmp_path):
     said = []
-    splits = fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)
+    splits = fashion_mnist.load_fashion_mnist(said.append)
     for split, prefix in (("train", "train"), ("test", "t10k")):
         assert len(splits[split]) == COUNTS[prefix]
         np.testing.assert_array_equal(splits[split].pixels[..., 0], pixels(prefix))
@@ -65,10 +66,11 @@ def test_both_splits_once_fetched(mirror, tmp_path):
     assert "prepared in" in said[-1]
     (mirror / "mode").write_text("offline")
     said.clear()
-    fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)
+    fashion_mnist.load_fashion_mnist(said.append)
     assert not said
+    shutil.rmtree(tmp_path / "cache")
     with pytest.raises(UserError, match=r"folder of images.*tfds"):
-        fashion_mnist.load_fashion_mnist(tmp_path / "new", quiet)
+        fashion_mnist.load_fashion_mnist(quiet)
 
 
 def test_damaged_files(tmp_path):
@@ -89,10 +91,10 @@ def test_damaged_files(tmp_path):
     ("images-idx3", np.zeros((30, 32, 32), np.uint8), "not Fashion-MNIST"),
 ])  # fmt: skip
 def test_other_contents(mirror, tmp_path, name, array, message):
-    folder = fashion_mnist.prepare_fashion_mnist(tmp_path / "cache", quiet)
+    folder = fashion_mnist.prepare_fashion_mnist(quiet)
     (folder / f"train-{name}-ubyte.gz").write_bytes(packed(array))
     with pytest.raises(UserError, match=message):
-        fashion_mnist.load_fashion_mnist(tmp_path / "cache", quiet)
+        fashion_mnist.load_fashion_mnist(quiet)
 
 
 def test_command_without_apt(tmp_path, monkeypatch, capsys):

@@ -55,12 +55,12 @@ def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def preparing(what: str, cache: Path | None, lock: str, log: Log) -> Iterator[Path]:
-    """Yield `cache`, by default `cache_dir()`, to one process at a time."""
-    cache = cache_dir() if cache is None else Path(cache)
+def preparing(what: str, log: Log) -> Iterator[Path]:
+    """Yield `cache_dir()` to one process at a time, which holds `what`.lock there."""
+    cache = cache_dir()
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with one_process(cache / lock, log):
+        with one_process(cache / f"{what}.lock", log):
             yield cache
     except OSError as error:
         raise UserError(f"cannot prepare {what} in {cache}: {error}") from error
@@ -89,7 +89,9 @@ def laying_out(
         except UserError as error:
             raise UserError(f"cannot fetch {what}: {error} ({advice})") from error
         yield unpacked, part
-        copy_licenses(unpacked, part / "licenses")
+        (part / "licenses").mkdir()
+        for path in unpacked.glob("usr/share/doc/*/copyright"):
+            shutil.copyfile(path, part / "licenses" / f"{path.parent.name}.txt")
         sums = dict(others) | {archive.path.name: archive.sha256 for archive in archives}
         lines = [*credits, "", *(f"{one} sha256 {total}" for one, total in sums.items())]
         write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
@@ -163,13 +165,6 @@ def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
 def unpack(archive: Archive, folder: Path) -> None:
     """Unpack a verified archive below `folder`, as `dpkg-deb -x` does."""
     run_program(["dpkg-deb", "-x", str(archive.path), str(folder)], folder)
-
-
-def copy_licenses(unpacked: Path, folder: Path) -> None:
-    """Copy the copyright notices of unpacked packages into a new folder, one file per package."""
-    folder.mkdir()
-    for path in unpacked.glob("usr/share/doc/*/copyright"):
-        shutil.copyfile(path, folder / f"{path.parent.name}.txt")
 
 
 def _apt_download(name: str, folder: Path) -> None:

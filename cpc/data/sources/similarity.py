@@ -4,7 +4,6 @@ The wheel is read as a zip file; it is not installed or executed.
 """
 
 import zipfile
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -44,11 +43,9 @@ class Judgements(NamedTuple):
     """Words (a, b, c, d) by section, where a is to b as c is to d."""
 
 
-def read_judgements(cache: Path | None = None, log: Log = log_to_stderr) -> Judgements:
+def read_judgements(log: Log = log_to_stderr) -> Judgements:
     """Return the judgements, and fetch the wheel (28 MB) if it is not cached."""
-    cache = cache_dir() if cache is None else Path(cache)
-    wheel = fetch(GENSIM, cache / "archives", log)
-    with zipfile.ZipFile(wheel) as members:
+    with zipfile.ZipFile(fetch(GENSIM, cache_dir() / "archives", log)) as members:
         texts = {name: members.read(FOLDER + file).decode("utf-8") for name, file in FILES.items()}
     analogies = parse_analogies(texts.pop("analogies"))
     return Judgements({name: parse_pairs(text) for name, text in texts.items()}, analogies)

@@ -220,17 +220,17 @@ def reason_to_drop(samples: Int[np.ndarray, " s"]) -> str | None:
     return None
 
 
-def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify, decode and lay out the voices in `cache`, by default `cache_dir()`.
+def prepare_voices(log: Log = log_to_stderr) -> Path:
+    """Fetch, verify, decode and lay out the voices in `cache_dir()`.
 
     The returned folder contains `ID/CHAPTER/*.flac` with `.trans.txt`, `SPEAKERS.TXT` (names of the
     voices), `train_split.txt` and `test_split.txt`, `phones_festvox_ru.txt` and
     `phones_asterisk_en.txt` (`utterance-id label label ...`, one label every 10 ms), `SOURCES.txt`,
     `SKIPPED.txt` and `CREDITS.txt`.
     """
-    with preparing("the voices", cache, "voices.lock", log) as home:
+    with preparing("voices", log) as home:
         folder = home / FOLDER_NAME
-        if not is_prepared(home):
+        if not is_prepared():
             described = laying_out("the voices", folder, PACKAGES, CREDITS, {}, ADVICE, log)
             with described as (unpacked, part):
                 log("decoding")
@@ -238,10 +238,9 @@ def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
         return folder
 
 
-def is_prepared(cache: Path | None = None) -> bool:
-    """Return whether `cache`, by default `cache_dir()`, contains the voices in this layout."""
-    made_from = read_stamp((cache_dir() if cache is None else Path(cache)) / FOLDER_NAME)
-    return all(package.name in made_from for package in PACKAGES)
+def is_prepared() -> bool:
+    """Return whether `cache_dir()` contains the voices in this layout."""
+    return {package.name for package in PACKAGES} <= set(read_stamp(cache_dir() / FOLDER_NAME))
 
 
 class _Job(NamedTuple):
