@@ -132,8 +132,7 @@ def open_audio(path: Path) -> AudioFile:
     )
     if file.num_samples <= 0 and num_bytes > MAX_HEADER_BYTES:
         raise UserError(
-            f"{path} has {num_bytes:,} bytes but no samples, as if writing had stopped before the "
-            "header was complete: record it again"
+            f"{path} has {num_bytes:,} bytes but no samples (unfinished header): record it again"
         )
     if file.num_samples <= 0:
         raise UserError(f"{path} has no samples")
@@ -362,9 +361,6 @@ def _open(path: Path) -> Iterator[_Sound]:
 
 
 def _count_frames(path: Path) -> int:
-    num = 0
     with _open(path) as sound:
         block = max(1, BLOCK_VALUES // sound.channels)
-        while found := len(sound.read(block, "float32", always_2d=True)):
-            num += found
-    return num
+        return sum(iter(lambda: len(sound.read(block, "float32", always_2d=True)), 0))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 from jaxtyping import Int, UInt8, UInt32
@@ -104,11 +104,15 @@ def pack_folder(
     """
     path = Path(path)
     root = Path(os.path.abspath(root))  # noqa: PTH100 (as `read_folder`)
-    listing = _list_folder(root, f"{READ_VERSION} {speaker_level} {max_skipped_fraction}")
+    walk = walk_files(root)
+    speakers = root.parent / "SPEAKERS.TXT"  # contains the speaker names of a LibriSpeech subset
+    settings = f"{READ_VERSION} {speaker_level} {max_skipped_fraction} {walk.unreadable!r}"
+    listing = digest_files([speakers, *walk.files], settings)
     index = _read_index(path)
     if (
         index is not None
-        and _read_listing(path) == f"{listing} {index['fingerprint']}"
+        and (path / LISTING_NAME).is_file()
+        and read_text(path / LISTING_NAME, "replace") == f"{listing} {index['fingerprint']}"
         and _find_problem(index, index["fingerprint"], path) is None
     ):
         return _open(index, path, path)
@@ -126,7 +130,25 @@ def _make(
     hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
     log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
     with part_folder(path) as part:
-        index = _write_pack(recordings, wanted, part, log, max_skipped_fraction)
+        index = _write_samples(recordings, part / DATA_NAME, log)
+        for name, reason in (*index["damaged"], *index["left_out"]):
+            log(f"skipped {name}: {reason}")
+        for name, note in (*recordings.shortened, *index["altered"]):
+            log(f"{name}: {note}")
+        check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
+        if not index["names"]:
+            raise UserError(
+                f"none of the {len(recordings)} recordings has sound that decodes, so there is "
+                "nothing to pack: check the files"
+            )
+        with (part / DATA_NAME).open("rb") as file:
+            blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
+            sums = np.asarray([zlib.crc32(block) for block in blocks], "<u4")
+        sums.tofile(part / SUMS_NAME)
+        index |= {"version": INDEX_VERSION, "fingerprint": wanted}
+        index |= {"skipped": recordings.skipped, "shortened": recordings.shortened}
+        index["crc32_of_sums"] = zlib.crc32(sums.tobytes())
+        write_sealed(part / INDEX_NAME, index)
         # Open before moving: the mapped file stays valid even if others replace `path`.
         made = _open(index, part, path)
         finished = _read_index(path)
@@ -244,19 +266,6 @@ def _find_problem(index: dict | None, wanted: str, path: Path) -> str | None:
     return None
 
 
-def _list_folder(root: Path, options: str) -> str:
-    """Return a digest of options and of the names, sizes and modification times of all files."""
-    walk = walk_files(root)
-    speakers = root.parent / "SPEAKERS.TXT"  # contains the speaker names of a LibriSpeech subset
-    return digest_files([speakers, *walk.files], f"{options} {walk.unreadable!r}")
-
-
-def _read_listing(path: Path) -> str | None:
-    with suppress(OSError, UnicodeDecodeError):
-        return read_text(path / LISTING_NAME)
-    return None
-
-
 def _fingerprint(recordings: Recordings) -> str:
     digest = hashlib.sha256(f"{INDEX_VERSION} {recordings.fingerprint}".encode())
     for column in (recordings.names, recordings.speakers, recordings.lengths.tolist()):
@@ -268,43 +277,10 @@ class LeftOutError(UserError):
     """An utterance that is left out although it is not damaged: it is silent, or a copy."""
 
 
-class Decoded(NamedTuple):
-    """A decoded utterance, int16 in parts, with notes on its alterations."""
-
-    parts: Iterable[np.ndarray]
-    notes: list[str]
-
-
-def _write_pack(
-    recordings: Recordings, fingerprint: str, part: Path, log: Log, max_skipped_fraction: float
-) -> dict:
-    data = part / DATA_NAME
-    index = _write_samples(recordings, data, log)
-    for name, reason in (*index["damaged"], *index["left_out"]):
-        log(f"skipped {name}: {reason}")
-    for name, note in (*recordings.shortened, *index["altered"]):
-        log(f"{name}: {note}")
-    check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
-    if not index["names"]:
-        raise UserError(
-            f"none of the {len(recordings)} recordings has sound that decodes, so there is nothing "
-            "to pack: check the files"
-        )
-    with data.open("rb") as file:
-        blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
-        sums = np.asarray([zlib.crc32(block) for block in blocks], "<u4")
-    sums.tofile(part / SUMS_NAME)
-    index |= {"version": INDEX_VERSION, "fingerprint": fingerprint}
-    index |= {"skipped": recordings.skipped, "shortened": recordings.shortened}
-    index["crc32_of_sums"] = zlib.crc32(sums.tobytes())
-    write_sealed(part / INDEX_NAME, index)
-    return index
-
-
-def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, list]:
+def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, Any]:
     """Decode on all cores, write in order, and return the columns of the index."""
 
-    def decode(position: int) -> Decoded | UserError:
+    def decode(position: int) -> tuple[Iterable[np.ndarray], list[str]] | UserError:
         try:
             return _decode(recordings, position)
         except UserError as error:
@@ -322,7 +298,9 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, li
             for position, decoded in zip(batch, pool.map(decode, batch), strict=True):
                 begin = file.tell()
                 try:
-                    _write_one(file, decoded, position, recordings, index, first_with)
+                    if isinstance(decoded, UserError):
+                        raise decoded
+                    _write_one(file, *decoded, position, recordings, index, first_with)
                 except UserError as error:
                     file.seek(begin)
                     file.truncate()
@@ -335,8 +313,8 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, li
     return index
 
 
-def _decode(recordings: Recordings, index: int) -> Decoded:
-    """Convert an utterance to 16 bits; one too long for memory is read twice, in parts."""
+def _decode(recordings: Recordings, index: int) -> tuple[Iterable[np.ndarray], list[str]]:
+    """Return an utterance as int16 parts, with notes; one too long for memory is read twice."""
     notes: list[str] = []
     parts: Iterable[np.ndarray] = read_parts(recordings, index, notes.append)
     if recordings.lengths[index] <= SAMPLES_AT_ONCE:
@@ -347,12 +325,13 @@ def _decode(recordings: Recordings, index: int) -> Decoded:
         levels = measure_levels(parts)
         again = read_parts(recordings, index, lambda _: None)
         parts = (to_int16(part, levels) for part in again)
-    return Decoded(parts, [*notes, *levels.describe()])
+    return parts, [*notes, *levels.describe()]
 
 
 def _write_one(
     file: BinaryIO,
-    decoded: Decoded | UserError,
+    parts: Iterable[np.ndarray],
+    notes: list[str],
     position: int,
     recordings: Recordings,
     index: dict[str, list],
@@ -362,10 +341,8 @@ def _write_one(
 
     `first_with` maps a digest of samples to the first utterance with these samples.
     """
-    if isinstance(decoded, UserError):
-        raise decoded
     squares, length, digest = 0, 0, hashlib.blake2b(digest_size=16)
-    for part in decoded.parts:
+    for part in parts:
         samples = part.astype("<i2")
         file.write(samples.data)
         digest.update(samples.data)
@@ -381,7 +358,7 @@ def _write_one(
     if length < declared:
         note = f"kept, but {length:,} of {declared:,} samples decode: it is damaged or truncated"
         index["altered"].append((name, note))
-    index["altered"].extend((name, note) for note in decoded.notes)
+    index["altered"].extend((name, note) for note in notes)
     index["names"].append(name)
     index["speakers"].append(recordings.speakers[position])
     index["lengths"].append(length)

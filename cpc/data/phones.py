@@ -157,20 +157,17 @@ def make_items(
     labels: Mapping[str, Int[np.ndarray, " _"]],
     names: Sequence[str],
     speakers: Mapping[str, str],
-    *,
-    triphones: bool = True,
 ) -> Iterator[Item]:
-    """Yield items from phone labels: runs of one label with a phone before and after.
+    """Yield items from phone labels: runs of one label with the phones before and after.
 
-    Runs next to silence (`SILENCES`), next to unlabelled frames (-1), or at either end of the
-    utterance are omitted. Consecutive frames with the same label count as one phone.
+    Items span all three phones, as in Libri-light. Runs next to silence (`SILENCES`), next to
+    unlabelled frames (-1), or at either end of the utterance are omitted. Consecutive frames with
+    the same label count as one phone.
 
     Args:
         labels: labels by utterance, one every 10 ms.
         names: phone names by number.
         speakers: speaker by utterance.
-        triphones: whether an item also spans the phones before and after it, as in Libri-light.
-
 
     >>> speaker, labels = {"u": "ann"}, np.array([0, 1, 1, 2, 0, 0])
     >>> [tuple(item) for item in make_items({"u": labels}, ["a", "b", "c"], speaker)]
@@ -186,13 +183,6 @@ def make_items(
             three = phones[i - 1 : i + 2]
             if "" in three or not SILENCES.isdisjoint(three):
                 continue
-            first, last = (bounds[i - 1], bounds[i + 2]) if triphones else bounds[i : i + 2]
-            yield Item(
-                utterance,
-                round(float(first) * LABEL_SECONDS, 6),
-                round(float(last) * LABEL_SECONDS, 6),
-                phones[i],
-                phones[i - 1],
-                phones[i + 1],
-                speakers[utterance],
-            )
+            times = (round(float(bounds[j]) * LABEL_SECONDS, 6) for j in (i - 1, i + 2))
+            before, phone, after = three
+            yield Item(utterance, *times, phone, before, after, speakers[utterance])

@@ -72,12 +72,13 @@ def test_sentences_and_documents(corpus, tmp_path):
     assert sentences(mac) == [["one two three", "four five"]]
 
 
-def test_ids_fall_in_frequency(corpus):
+def test_ids_fall_in_frequency(corpus, monkeypatch):
     words, counts = corpus.vocabulary
     assert words[:3] == ("<unk>", "cat", "the")
     assert counts[0] == 0
     assert (np.diff(counts[1:]) <= 0).all()
-    np.testing.assert_array_equal(count_words(corpus, chunk=3), counts)
+    monkeypatch.setattr("cpc.data.text.corpus.CHUNK_TOKENS", 3)
+    np.testing.assert_array_equal(count_words(corpus), counts)
     index = index_of(corpus.vocabulary)
     assert encode(["the", "zebra", "cat"], index).tolist() == [2, 0, 1]
 
@@ -430,6 +431,8 @@ def test_words_of_the_test_text_alone_are_unknown(tmp_path):
 def test_windows_of_large_texts_are_sampled(monkeypatch):
     text = np.random.default_rng(0).integers(0, 1000, 20_000)
     every, some = pack.hash_windows(text), pack.hash_windows(text, 8)
+    monkeypatch.setattr(pack, "CHUNK_WINDOWS", 32)
+    np.testing.assert_array_equal(pack.hash_windows(text), every)
     assert set(some) < set(every)
     assert len(some) == pytest.approx(len(every) / 8, rel=0.1)
     monkeypatch.setattr(pack, "MAX_WINDOWS", 1000)

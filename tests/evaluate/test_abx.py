@@ -179,8 +179,6 @@ def test_item_files_round_trip(tmp_path):
     assert [(i.onset, i.offset, i.before + i.phone + i.after) for i in items] == [
         (0.0, 0.05, "abc"), (0.08, 0.11, "bca")
     ]  # fmt: skip
-    alone = list(make_items(labels, names, {"u": "s"}, triphones=False))
-    assert [(i.onset, i.offset) for i in alone] == [(0.02, 0.03), (0.09, 0.1)]
     write_items(path, items)
     assert read_items(path) == items
     first, second = path.read_text().splitlines()[:2]

@@ -1,7 +1,7 @@
 """Corpora of word ids with sentence and document boundaries, and their splits."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,8 @@ from cpc.types import UserError
 
 #: Placeholder for words outside the vocabulary, with id 0.
 UNKNOWN = "<unk>"
+#: Number of tokens in memory while a text is counted and ranked.
+CHUNK_TOKENS = 1 << 22
 #: Shorter sentences may occur in two texts by chance, and do not count as copies.
 MIN_COPIED_WORDS = 8
 
@@ -83,12 +85,23 @@ def encode_sentences(
     return pad_sentences([encode(one, index) for one in sentences], max_words)
 
 
-def count_words(corpus: Corpus, chunk: int = 1 << 24) -> Int[np.ndarray, " v"]:
+def count_words(corpus: Corpus) -> Int[np.ndarray, " v"]:
     """Count the occurrences of each vocabulary word in the tokens of a corpus."""
-    counts = np.zeros(len(corpus.vocabulary.words), np.int64)
-    for first in range(0, len(corpus.tokens), chunk):
-        counts += np.bincount(corpus.tokens[first : first + chunk], minlength=len(counts))
+    return count_tokens([corpus.tokens], len(corpus.vocabulary.words))
+
+
+def count_tokens(parts: Iterable[np.ndarray], num_words: int) -> Int[np.ndarray, " v"]:
+    """Count ids below `num_words` in arrays that may be memory-mapped."""
+    counts = np.zeros(num_words, np.int64)
+    for chunk in cut_chunks(parts):
+        counts += np.bincount(chunk, minlength=num_words)
     return counts
+
+
+def cut_chunks(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield arrays in chunks that fit into memory."""
+    for part in parts:
+        yield from (part[i : i + CHUNK_TOKENS] for i in range(0, len(part), CHUNK_TOKENS))
 
 
 def describe_corpus(corpus: Corpus) -> str:
@@ -189,15 +202,28 @@ def fit_vocabulary(train: Corpus, *others: Corpus) -> list[Corpus]:
     >>> test.vocabulary.words, test.tokens
     (('<unk>', 'a'), array([0, 1, 1], dtype=int32))
     """
-    counts = count_words(train)
-    falling = 1 + np.argsort(-counts[1:], kind="stable")
-    kept = np.concatenate([[0], falling[counts[falling] > 0]])
-    rank = np.zeros(len(counts), np.int32)
-    rank[kept] = np.arange(len(kept))
-    vocabulary = Vocabulary(tuple(train.vocabulary.words[i] for i in kept.tolist()), counts[kept])
+    vocabulary, rank = rank_words(train.vocabulary.words, count_words(train))
     return [
         part._replace(tokens=rank[part.tokens], vocabulary=vocabulary) for part in (train, *others)
     ]
+
+
+def rank_words(
+    words: Sequence[str], counts: Int[np.ndarray, " v"], min_count: int = 1, max_words: int = 0
+) -> tuple[Vocabulary, Int[np.ndarray, " v"]]:
+    """Return the vocabulary by falling count, with ties in the old order, and new ids by old id.
+
+    Words with lower counts than `min_count`, words beyond `max_words` (0: all) and `<unk>` itself,
+    as in texts whose rare words were replaced before, become `<unk>`.
+    """
+    known = np.array([0 if word == UNKNOWN else 1 for word in words]) * counts
+    order = np.argsort(-known, kind="stable")
+    order = order[known[order] >= min_count][: max_words or None]
+    rank = np.zeros(len(counts), np.int32)
+    rank[order] = np.arange(1, len(order) + 1)
+    kept = counts[order]
+    words = UNKNOWN, *(words[number] for number in order.tolist())
+    return Vocabulary(words, np.append(counts.sum() - kept.sum(), kept)), rank
 
 
 def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:
