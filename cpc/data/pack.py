@@ -6,14 +6,13 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
-from jaxtyping import Int, UInt8, UInt32
 
 from cpc.data.cache import Log
 from cpc.data.recordings import (
@@ -40,8 +39,8 @@ SUMS_NAME = "samples.crc32"
 DAMAGED_NAME = "index.damaged.json"
 #: Digest of the folder of recordings at the time of packing.
 LISTING_NAME = "listing.txt"
-#: Bytes in a block; a window of 20,480 samples touches one or two blocks.
-BLOCK_BYTES = 1 << 16
+#: Samples in a block of 64 KB; a window of 20,480 samples touches one or two blocks.
+BLOCK_SAMPLES = 1 << 15
 #: Limits on the memory used for packing; a longer recording is written in parts.
 DECODED_AT_ONCE = 256
 SAMPLES_AT_ONCE = 2**26
@@ -142,7 +141,7 @@ def _make(
                 "nothing to pack: check the files"
             )
         with (part / DATA_NAME).open("rb") as file:
-            blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
+            blocks = iter(lambda: file.read(2 * BLOCK_SAMPLES), b"")
             sums = np.asarray([zlib.crc32(block) for block in blocks], "<u4")
         sums.tofile(part / SUMS_NAME)
         index |= {"version": INDEX_VERSION, "fingerprint": wanted}
@@ -163,7 +162,9 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
     data = folder / DATA_NAME
     samples = np.asarray(np.memmap(data, "<i2", "r"))  # a plain array is faster to slice
     lengths = np.asarray(index["lengths"], np.int64)
-    status, offsets = data.stat(), np.cumsum(lengths) - lengths
+    status, offsets = data.stat(), (np.cumsum(lengths) - lengths).tolist()
+    sums = _read_sums(index, folder)
+    is_unchecked = np.ones(len(sums), bool)
 
     def complain(block: int) -> NoReturn:
         remedy = "run the same command again to repack"
@@ -178,57 +179,26 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
             f"the pack {path} is damaged (wrong checksum of block {block} of {DATA_NAME}): {remedy}"
         )
 
-    sums = _read_sums(index, folder)
-    check = _make_block_check(samples.view(np.uint8), sums, complain)
-
     def read(position: int, start: int, stop: int) -> np.ndarray:
         begin, end = offsets[position] + start, offsets[position] + stop
-        check(2 * begin[None], 2 * int(end - begin))
+        for block in range(begin // BLOCK_SAMPLES, -(-end // BLOCK_SAMPLES)):
+            if is_unchecked[block]:
+                content = samples[block * BLOCK_SAMPLES : (block + 1) * BLOCK_SAMPLES]
+                if zlib.crc32(content.data) != sums[block]:
+                    complain(block)
+                is_unchecked[block] = False
         return samples[begin:end].astype(np.int16)
-
-    def gather(positions: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-        begins = offsets[positions] + starts
-        check(2 * begins, 2 * length)
-        windows = np.lib.stride_tricks.sliding_window_view(samples, length)
-        return windows[begins].astype(np.int16, copy=False)
 
     return Recordings(
         names=tuple(index["names"]),
         speakers=tuple(index["speakers"]),
         lengths=lengths,
         read=read,
-        gather=gather,
         rms=np.asarray(index["rms"], np.float32),
         skipped=_list_entries(index, "skipped", "damaged", "left_out"),
         shortened=_list_entries(index, "shortened", "altered"),
         fingerprint=index["fingerprint"],
     )
-
-
-def _make_block_check(
-    content: UInt8[np.ndarray, " bytes"],
-    sums: UInt32[np.ndarray, " blocks"],
-    complain: Callable[[int], NoReturn],
-) -> Callable[[Int[np.ndarray, " n"], int], None]:
-    """Return check(begins, num_bytes), which verifies each block when it is first read.
-
-    `complain` is called with the number of a damaged block.
-    """
-    unchecked = np.ones(len(sums), bool)
-
-    def check(begins: np.ndarray, num_bytes: int) -> None:
-        if not num_bytes:
-            return
-        first, last = begins // BLOCK_BYTES, (begins + num_bytes - 1) // BLOCK_BYTES
-        span = np.arange(num_bytes // BLOCK_BYTES + 2)
-        touched = np.minimum(first[:, None] + span, last[:, None])
-        for block in np.unique(touched[unchecked[touched]]).tolist():
-            part = content[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
-            if zlib.crc32(part.data) != sums[block]:
-                complain(block)
-            unchecked[block] = False
-
-    return check
 
 
 def _list_entries(index: dict, *keys: str) -> tuple[Skipped, ...]:
@@ -261,7 +231,7 @@ def _find_problem(index: dict | None, wanted: str, path: Path) -> str | None:
     data = path / DATA_NAME
     if not data.exists() or data.stat().st_size != 2 * sum(index["lengths"]):
         return f"the pack {path} is truncated"
-    if len(_read_sums(index, path)) != -(-data.stat().st_size // BLOCK_BYTES):
+    if len(_read_sums(index, path)) != -(-data.stat().st_size // (2 * BLOCK_SAMPLES)):
         return f"the pack {path} is damaged (its checksums are missing or wrong)"
     return None
 

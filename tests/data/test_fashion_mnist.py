@@ -9,8 +9,6 @@ from packages import quiet
 
 from cpc.data.__main__ import main
 from cpc.data.sources import fashion_mnist
-from cpc.data.sources.debian import Package
-from cpc.files import file_sha256
 from cpc.types import UserError
 
 COUNTS = {"train": 30, "t10k": 20}
@@ -46,9 +44,8 @@ def mirror(tmp_path, monkeypatch):
             (f"{prefix}-labels-idx1-ubyte", labels(prefix)),
         ):
             tree[f"usr/share/datasets/fashion-mnist/{name}.gz"] = packed(array)
-    deb = packages.build_deb(folder, "dataset-fashion-mnist", "9-1", tree)
+    package = packages.build_deb(folder, "dataset-fashion-mnist", tree)
     packages.fake_apt(folder, monkeypatch)
-    package = Package("dataset-fashion-mnist", "9-1", deb.stat().st_size, file_sha256(deb))
     monkeypatch.setattr(fashion_mnist, "PACKAGE", package)
     return folder
 

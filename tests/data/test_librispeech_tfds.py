@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
+from packages import quiet
 
 from cpc import data
 from cpc.files import write_sealed
@@ -20,8 +21,9 @@ def utterance(i):
 
 
 @pytest.fixture
-def prepared(tmp_path):
+def prepared(tmp_path, monkeypatch):
     """Two shards of three utterances, as tfds lays them out."""
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
     folder = tmp_path / "data" / "librispeech" / "default" / "2.1.1"
     folder.mkdir(parents=True)
     (folder / "dataset_info.json").write_text("{}")
@@ -38,12 +40,8 @@ def prepared(tmp_path):
     return tmp_path / "data"
 
 
-def read(data_dir, split, tmp_path, log=lambda _: None):
-    return data.read_librispeech_tfds(data_dir, split, log, cache=tmp_path / "cache")
-
-
 def test_reads_what_was_written(prepared, tmp_path):
-    recordings = read(prepared, "test_clean", tmp_path)
+    recordings = data.read_librispeech_tfds(prepared, "test_clean", quiet)
     assert recordings.names == tuple(utterance(i)["id"] for i in range(6))
     assert recordings.speakers == ("100", "101") * 3
     assert recordings.lengths.tolist() == [1000 + 100 * i for i in range(6)]
@@ -51,33 +49,33 @@ def test_reads_what_was_written(prepared, tmp_path):
         part = recordings.read(i, 50, 950)
         assert part.dtype == np.int16
         np.testing.assert_array_equal(part, utterance(i)["speech"][50:950])
-    packed = data.pack(recordings, tmp_path / "pack", log=lambda _: None)
+    packed = data.pack(recordings, tmp_path / "pack", log=quiet)
     np.testing.assert_array_equal(packed.read(5, 0, 1500), utterance(5)["speech"])
 
 
-def test_unknown_split_missing_shard_and_other_format(prepared, tmp_path):
+def test_unknown_split_missing_shard_and_other_format(prepared):
     with pytest.raises(UserError, match=r"'train_clean100' .*test_clean"):
-        read(prepared, "train_clean100", tmp_path)
+        data.read_librispeech_tfds(prepared, "train_clean100", quiet)
     folder = prepared / "librispeech" / "default" / "2.1.1"
     (folder / "librispeech-dev_clean.tfrecord-00000-of-00001").touch()
     with pytest.raises(UserError, match=r"dev_clean .*array_record"):
-        read(prepared, "dev_clean", tmp_path)
+        data.read_librispeech_tfds(prepared, "dev_clean", quiet)
     (folder / "librispeech-test_clean.array_record-00001-of-00002").unlink()
     with pytest.raises(UserError, match="1 of the 2 record files"):
-        read(prepared, "test_clean", tmp_path)
+        data.read_librispeech_tfds(prepared, "test_clean", quiet)
 
 
 def test_the_index_is_made_once_and_again_if_it_is_of_another_form(prepared, tmp_path):
     said = []
-    first = read(prepared, "test_clean", tmp_path, said.append)
-    second = read(prepared, "test_clean", tmp_path, said.append)
+    first = data.read_librispeech_tfds(prepared, "test_clean", said.append)
+    second = data.read_librispeech_tfds(prepared, "test_clean", said.append)
     assert said == ["indexing 6 utterances, once"]
     assert first.names == second.names
     np.testing.assert_array_equal(first.lengths, second.lengths)
     (path,) = (tmp_path / "cache/librispeech_tfds").iterdir()
     whole = path.read_bytes()
     write_sealed(path, {"names": 3})
-    again = read(prepared, "test_clean", tmp_path, said.append)
+    again = data.read_librispeech_tfds(prepared, "test_clean", said.append)
     assert again.lengths.tolist() == first.lengths.tolist()
     assert "indexed again" in said[1]
     assert path.read_bytes() == whole

@@ -42,7 +42,7 @@ def test_pack_holds_the_same_samples_and_sums_a_block_once(folder, tmp_path, mon
     rows, starts = np.array([2, 0, 2, 1]), np.array([5, 0, 1999, 7])
     pairs = zip(rows.tolist(), starts.tolist(), strict=True)
     monkeypatch.setattr("zlib.crc32", lambda *_: pytest.fail("summed again"))
-    found = few.gather(rows, starts, 1000)
+    found = read_windows(few, rows, starts, 1000)
     assert found.dtype == np.int16
     np.testing.assert_array_equal(found, np.stack([few.read(i, s, s + 1000) for i, s in pairs]))
     read_windows(packed, np.arange(20), np.full(20, 100), 2500)
@@ -250,7 +250,7 @@ def rot(path, position):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-@pytest.mark.parametrize(("position", "how"), [(3, "read"), (70_000, "gather"), (-1, "read")])
+@pytest.mark.parametrize(("position", "how"), [(3, "read"), (70_000, "windows"), (-1, "read")])
 def test_rot_is_found_by_the_first_read_and_packed_anew(folder, tmp_path, position, how):
     source, said = data.read_folder(folder), []
     data.pack(source, tmp_path / "pack", said.append)

@@ -94,8 +94,7 @@ def test_cut_words_become_unknown(tmp_path):
 
 
 def read_in_chunks(monkeypatch, size):
-    read = tokenizer.read_chunks
-    monkeypatch.setattr("cpc.data.text.pack.read_chunks", lambda path: read(path, size))
+    monkeypatch.setattr(tokenizer, "CHUNK_BYTES", size)
 
 
 @pytest.mark.parametrize("size", [1, 7, 50])
@@ -319,11 +318,12 @@ def test_tokenizing_takes_linear_time(text):
     assert time.process_time() - begin < 3
 
 
-def test_a_line_without_blanks_is_read_in_pieces(tmp_path):
+def test_a_line_without_blanks_is_read_in_pieces(tmp_path, monkeypatch):
     """However long it is, a piece has few chunks, which bounds both the memory and the pack."""
     text = "好ß" * 4000 + "\nend"
     (tmp_path / "a.txt").write_text(text)
-    chunks = list(tokenizer.read_chunks(tmp_path / "a.txt", 64))
+    read_in_chunks(monkeypatch, 64)
+    chunks = list(tokenizer.read_chunks(tmp_path / "a.txt"))
     assert max(len(chunk.encode()) for chunk in chunks) < 4 * 64
     assert "".join(chunks).removeprefix("\n") == text.replace("\nend", "\n\nend")
     found = [len(tokenize(chunk)) for chunk in chunks]

@@ -19,7 +19,6 @@ from cpc.data import read_text_folder
 from cpc.data.cache import cache_dir
 from cpc.data.sources import archives, snippets, texts
 from cpc.data.sources.archives import Registered, fetch, read_members
-from cpc.data.sources.debian import Package
 from cpc.data.sources.grammar import OWN_WORDS, grammar_information, make_grammar
 from cpc.data.sources.r_data import read_lazy_data, unserialize
 from cpc.files import file_sha256
@@ -208,8 +207,7 @@ def mirror(tmp_path, monkeypatch):
     made, own = {"WORDNET": tree, "GCIDE": words, "AUSTEN": r_files}, {}
     for name, files in made.items():
         package = getattr(texts, name)
-        deb = packages.build_deb(folder, package.name, "9-1", files)
-        own[package.name] = Package(package.name, "9-1", deb.stat().st_size, file_sha256(deb))
+        own[package.name] = packages.build_deb(folder, package.name, files)
     for name, described in texts.TEXTS.items():
         mine = tuple(own[package.name] for package in described.packages)
         monkeypatch.setitem(texts.TEXTS, name, described._replace(packages=mine))

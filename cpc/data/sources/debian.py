@@ -41,13 +41,6 @@ class Package(NamedTuple):
     sha256: str
 
 
-class Archive(NamedTuple):
-    """A verified .deb file."""
-
-    path: Path
-    sha256: str
-
-
 def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
     """Let one process at a time prepare data, if `lock` can be written."""
     waiting = f"another process prepares the same data and has locked {lock}: waiting"
@@ -85,17 +78,17 @@ def laying_out(
     with unpack_all as name, replacing_folder(folder) as part:
         unpacked = Path(name)
         try:
-            archives = fetch_and_unpack(packages, folder.parent / "debs", unpacked, log)
+            sums = fetch_and_unpack(packages, folder.parent / "debs", unpacked, log)
         except UserError as error:
             raise UserError(f"cannot fetch {what}: {error} ({advice})") from error
         yield unpacked, part
         (part / "licenses").mkdir()
         for path in unpacked.glob("usr/share/doc/*/copyright"):
             shutil.copyfile(path, part / "licenses" / f"{path.parent.name}.txt")
-        sums = dict(others) | {archive.path.name: archive.sha256 for archive in archives}
-        lines = [*credits, "", *(f"{one} sha256 {total}" for one, total in sums.items())]
+        named = [*others.items(), *((path.name, sha256) for path, sha256 in sums)]
+        lines = [*credits, "", *(f"{name} sha256 {sha256}" for name, sha256 in named)]
         write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
-        made_from = {one.name: own.sha256 for one, own in zip(packages, archives, strict=True)}
+        made_from = {one.name: sha256 for one, (_, sha256) in zip(packages, sums, strict=True)}
         write_sealed(part / "stamp.json", {"archives": {**others, **made_from}})
     log(f"{what}: prepared in {folder}")
 
@@ -110,23 +103,22 @@ def read_stamp(folder: Path) -> dict[str, str]:
 
 def fetch_and_unpack(
     packages: Sequence[Package], folder: Path, unpacked: Path, log: Log
-) -> list[Archive]:
-    """Fetch packages into `folder`, and unpack each one while others are fetched."""
+) -> list[tuple[Path, str]]:
+    """Fetch and unpack packages at the same time; return the path and sha256 of each archive."""
     archives, unpackings = {}, []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb runs as a separate process
         for package in sorted(packages, key=lambda package: -package.size_bytes):
             archives[package] = fetch_archive(package, folder, log)
-            unpackings.append(pool.submit(unpack, archives[package], unpacked))
+            unpackings.append(pool.submit(unpack, archives[package][0], unpacked))
         for unpacking in unpackings:
             unpacking.result()
     return [archives[package] for package in packages]
 
 
-def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
-    """Return the archive of a package, and run `apt-get download` if it is missing or damaged."""
+def fetch_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str]:
+    """Return the archive of a package and its sha256; download it if it is missing or damaged."""
     folder.mkdir(parents=True, exist_ok=True)
-    archive = find_archive(package, folder, log)
-    if archive is not None:
+    if archive := find_archive(package, folder, log):
         return archive
     log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
     partial = folder / f"{package.name}.part"
@@ -146,25 +138,25 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
     write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
     path = found[0].replace(folder / found[0].name)
     partial.rmdir()
-    return Archive(path, got["sha256"])
+    return path, got["sha256"]
 
 
-def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
+def find_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str] | None:
     """Return the archive of an earlier fetch, or remove it and return None if it is damaged."""
     expected = _manifest(folder).get(package.name, _known(package))
     path = folder / expected["file"]
     if not path.is_file():
         return None
     if path.stat().st_size == expected["size"] and file_sha256(path) == expected["sha256"]:
-        return Archive(path, expected["sha256"])
+        return path, expected["sha256"]
     log(f"{path.name} is damaged (size or sha256 differ): fetching it again")
     path.unlink()
     return None
 
 
-def unpack(archive: Archive, folder: Path) -> None:
+def unpack(archive: Path, folder: Path) -> None:
     """Unpack a verified archive below `folder`, as `dpkg-deb -x` does."""
-    run_program(["dpkg-deb", "-x", str(archive.path), str(folder)], folder)
+    run_program(["dpkg-deb", "-x", str(archive), str(folder)], folder)
 
 
 def _apt_download(name: str, folder: Path) -> None:
@@ -190,15 +182,8 @@ def try_program(
     """Run a program non-interactively, with messages in English, and return its result."""
     environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
     try:
-        return subprocess.run(
-            command,
-            cwd=cwd,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_SECONDS,
-        )
+        how = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
+        return subprocess.run(command, cwd=cwd, env=os.environ | environment, check=False, **how)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"`{' '.join(command)}` failed: {error}") from error
 

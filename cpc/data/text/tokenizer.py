@@ -200,7 +200,7 @@ def tokenize(text: str, form: str = "prose", *, lowercase: bool = True) -> list[
     return re.findall(r"\S++|\n", text) if form == "lines" else patterns.token.findall(text)
 
 
-def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
+def read_chunks(path: Path) -> Iterator[str]:
     """Yield the text of a file in chunks of whole lines.
 
     A line end is prepended to chunks that begin at the start of a line, so that empty lines are
@@ -212,10 +212,10 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
     with path.open("rb") as file:
         check_encoding(file.read(4), path)
         file.seek(0)
-        while block := file.read(chunk_bytes):
+        while block := file.read(CHUNK_BYTES):
             text = rest + block
             stop = text.rfind(b"\n") + 1 or text.rfind(b" ") + 1
-            if not stop and len(text) >= 2 * chunk_bytes:  # the last character may be incomplete
+            if not stop and len(text) >= 2 * CHUNK_BYTES:  # the last character may be incomplete
                 stop = max(0, len(text.rstrip(CONTINUATION_BYTES)) - 1)
             if stop:
                 yield begin + decode(text[:stop], path, line)
