@@ -9,7 +9,7 @@ import soxr
 from jaxtyping import Float, Num, UInt8
 
 from cpc.data import augment
-from cpc.data.audio_file import MAX_BEYOND, MAX_RATE_HZ, MIN_RATE_HZ
+from cpc.data.audio_file import MAX_BEYOND, MAX_RATE_HZ, MIN_RATE_HZ, fit_length
 from cpc.data.image_file import fit_pixels
 from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
 from cpc.data.series import UNSCALED, measure
@@ -137,8 +137,7 @@ def _normalize(
     if x.dtype != np.int16 or rate_hz != model_rate_hz:
         x = _to_full_scale(x)
     if rate_hz != model_rate_hz:
-        x = soxr.resample(x, rate_hz, model_rate_hz)[:length]
-        x = np.pad(x, (0, length - len(x)))
+        x = fit_length(soxr.resample(x, rate_hz, model_rate_hz), length)
     return scale_parts([x], measure_levels([x]), rms)
 
 

@@ -108,15 +108,11 @@ def open_audio(path: Path) -> AudioFile:
     if info.format == "RAW":  # guessed from the suffix
         raise UserError(f"{path} is not audio: its header is missing")
     if not MIN_RATE_HZ <= info.samplerate <= MAX_RATE_HZ:
-        raise UserError(
-            f"{path} has a damaged header (got {info.samplerate} Hz, not {MIN_RATE_HZ:,} to "
-            f"{MAX_RATE_HZ:,}): encode it again"
-        )
+        raise UserError(f"{path} has a damaged header (got {info.samplerate} Hz): encode it again")
     num_frames = info.frames if info.frames != UNKNOWN_FRAMES else _count_frames(path)
     if num_frames > MAX_FRAMES_PER_BYTE * num_bytes:
         raise UserError(
-            f"{path} has a damaged header ({num_frames:,} frames do not fit in {num_bytes:,} "
-            "bytes): encode it again"
+            f"{path} is damaged ({num_frames:,} frames in {num_bytes:,} bytes): encode it again"
         )
     file = AudioFile(
         path,
@@ -266,7 +262,7 @@ def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.n
                 if file.rate_hz != SAMPLE_RATE_HZ:
                     part = resampler.resample_chunk(part, last=is_last)
                 whole = end * SAMPLE_RATE_HZ // file.rate_hz - num_samples
-                part = _fit(part, whole) if is_last else part
+                part = fit_length(part, whole) if is_last else part
             num_frames, num_samples = end, num_samples + len(part)
             yield part
     if file.is_flac and num_frames < file.num_frames:
@@ -296,11 +292,11 @@ def read_samples(
     mono = _to_mono(file, _decode(file, first, end, "float32"), first)
     if file.rate_hz != SAMPLE_RATE_HZ:
         mono = soxr.resample(mono, file.rate_hz, SAMPLE_RATE_HZ)
-    mono = _fit(mono[start - first_block * up :], stop - start)
+    mono = fit_length(mono[start - first_block * up :], stop - start)
     return to_int16(mono, levels or UNALTERED)
 
 
-def _fit(samples: Float[np.ndarray, " a"], length: int) -> Float[np.ndarray, " s"]:
+def fit_length(samples: Float[np.ndarray, " a"], length: int) -> Float[np.ndarray, " s"]:
     """Cut or pad to a length: the resampler may round it differently by one sample."""
     return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
@@ -315,8 +311,7 @@ def _to_mono(
     loudest = float(np.abs(frames).max(initial=0))
     if loudest > MAX_BEYOND:
         raise UserError(
-            f"{file.path} has samples up to {loudest:,.0f}, but full scale is 1: divide 16-bit "
-            "samples by 32768"
+            f"{file.path} has samples up to {loudest:,.0f}, but full scale is 1: rescale it"
         )
     return frames.mean(axis=1) if file.channel is None else frames[:, file.channel]
 

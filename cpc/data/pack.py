@@ -137,8 +137,7 @@ def _make(
         check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
         if not index["names"]:
             raise UserError(
-                f"none of the {len(recordings)} recordings has sound that decodes, so there is "
-                "nothing to pack: check the files"
+                f"nothing to pack: none of the {len(recordings)} recordings has sound that decodes"
             )
         with (part / DATA_NAME).open("rb") as file:
             blocks = iter(lambda: file.read(2 * BLOCK_SAMPLES), b"")

@@ -124,8 +124,7 @@ def split_by_lists(
     both = sorted(set(train_ids) & set(test_ids))
     if both:
         raise UserError(
-            f"{len(both)} utterances are in both lists, the first {both[0]}: "
-            "remove each from one of them"
+            f"{len(both)} utterances are in both lists, the first {both[0]}: remove each from one"
         )
     train, test = (
         select(recordings, [where[name] for name in dict.fromkeys(ids) if name in where])

@@ -362,8 +362,7 @@ def check_header(path: pathlib.Path) -> None:
     numbers: Any = pd.to_numeric(names, errors="coerce")  # NaN for names
     if not np.isnan(numbers).any() and names.tolist() != list(map(str, range(len(names)))):
         raise UserError(
-            "its first line has only numbers and would be lost: write the column names there, or "
-            "save the numbers as .npy"
+            "its first line has only numbers, not column names: add names, or save it as .npy"
         )
 
 

@@ -78,6 +78,20 @@ def find_data(
     return Found(sorted(files), walk.unreadable, left_out + walk.left_out)
 
 
+def require_data(root: Path, what: str, endings: Collection[str], *options: Any) -> Found:
+    """Find files as `find_data` does, and raise UserError if there are none."""
+    if not root.is_dir():
+        raise UserError(f"{printable(root)} is not a folder: pass a folder of {what}")
+    found = find_data(root, endings, *options)
+    if not found.files:
+        reasons = [reason for _, reason in (*found.unreadable, *found.left_out)]
+        where = "; ".join(["at any depth", *reasons[:3]])
+        raise UserError(
+            f"no {what} in {printable(root)}: looked for {list_endings(endings)} files {where}"
+        )
+    return found
+
+
 def list_endings(endings: Iterable[str]) -> str:
     """Join endings without their dots: "flac, wav"."""
     return ", ".join(sorted(ending[1:] for ending in endings))

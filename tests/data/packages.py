@@ -1,4 +1,4 @@
-"""A small mirror of the packages behind `voices`, and an `apt-get` that fetches from it."""
+"""Recordings in memory, and a small mirror of packages with an `apt-get` that fetches from it."""
 
 import gzip
 import os
@@ -9,6 +9,7 @@ import G722
 import numpy as np
 import soundfile
 
+from cpc import data
 from cpc.data.sources.debian import Package
 from cpc.files import file_sha256
 
@@ -46,6 +47,17 @@ def quiet(_):
     """Take a line of progress."""
 
 
+def recordings_of(waves, speakers, **columns):
+    """Make recordings u0, u1, ... of int16 arrays."""
+    return data.Recordings(
+        names=tuple(f"u{i}" for i in range(len(waves))),
+        speakers=tuple(speakers),
+        lengths=np.array([len(wave) for wave in waves], np.int64),
+        read=lambda i, start, stop: waves[i][start:stop],
+        **columns,
+    )
+
+
 def wave(seconds, seed, rate_hz=16_000):
     rng = np.random.default_rng(seed)
     return np.clip(0.1 * rng.standard_normal(round(seconds * rate_hz)), -1, 1)
@@ -75,6 +87,7 @@ def fake_apt(folder, monkeypatch, mode="ok"):
     Returns the file with its mode.
     """
     monkeypatch.setenv("CPC_DATA", str(folder.with_name("cache")))
+    folder.mkdir(exist_ok=True)
     (folder / "mode").write_text(mode)
     script = folder / "bin" / "apt-get"
     script.parent.mkdir()

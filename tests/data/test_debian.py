@@ -11,9 +11,7 @@ from cpc.types import UserError
 
 @pytest.fixture
 def mirror(tmp_path):
-    folder = tmp_path / "mirror"
-    folder.mkdir()
-    return folder
+    return tmp_path / "mirror"
 
 
 @pytest.fixture

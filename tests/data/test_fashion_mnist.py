@@ -36,14 +36,11 @@ def labels(prefix):
 def mirror(tmp_path, monkeypatch):
     """A small package of the same form, and an apt-get that has it."""
     folder = tmp_path / "mirror"
-    folder.mkdir()
-    tree = {}
-    for prefix in COUNTS:
-        for name, array in (
-            (f"{prefix}-images-idx3-ubyte", pixels(prefix)),
-            (f"{prefix}-labels-idx1-ubyte", labels(prefix)),
-        ):
-            tree[f"usr/share/datasets/fashion-mnist/{name}.gz"] = packed(array)
+    tree = {
+        f"usr/share/datasets/fashion-mnist/{prefix}-{kind}-ubyte.gz": packed(make(prefix))
+        for prefix in COUNTS
+        for kind, make in (("images-idx3", pixels), ("labels-idx1", labels))
+    }
     package = packages.build_deb(folder, "dataset-fashion-mnist", tree)
     packages.fake_apt(folder, monkeypatch)
     monkeypatch.setattr(fashion_mnist, "PACKAGE", package)

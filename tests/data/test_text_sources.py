@@ -193,7 +193,6 @@ NOUNS = (
 def mirror(tmp_path, monkeypatch):
     """A mirror with small packages of the same names, and their archives as the known ones."""
     folder = tmp_path / "mirror"
-    folder.mkdir()
     tree = {f"{texts.LEXICON}/data.{kind}": b"" for kind in ("verb", "adj", "adv")}
     tree[f"{texts.LEXICON}/data.noun"] = NOUNS.encode()
     dictionary = b"00-info\n   preface\n\nCat \\Cat\\, n.\n   A beast. [1913 Webster]\n"
@@ -282,7 +281,6 @@ def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
 
 
 def test_texts_without_network(tmp_path, monkeypatch):
-    (tmp_path / "none").mkdir()
     packages.fake_apt(tmp_path / "none", monkeypatch, mode="offline")
     for name, message in (
         ("words", r"fetch words: .*data\.path"), ("poems", "'poems'"),

@@ -195,7 +195,7 @@ def test_item_files_round_trip(tmp_path):
 
 @pytest.mark.parametrize(("line", "message"), [
     ("u 0.1 0.2 a b c", "line 2: .*6 fields"),
-    ("u 0.1 x a b c s", "line 2: .*0.1 and x"),
+    ("u 0.1 x a b c s", "line 2: .*0.1 s to x s"),
     ("u 0.2 0.2 a b c s", "line 2: .*0.2 s to 0.2 s"),
     ("u -1 0.2 a b c s", "line 2: .*-1 s"),
     ("u nan 0.2 a b c s", "line 2: .*nan s"),

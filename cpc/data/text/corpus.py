@@ -80,9 +80,9 @@ def encode_sentences(
            [0, 2]], dtype=int32)
     """
     index = {word: number for number, word in enumerate(words)}
-    tokens = [tokenize(text, lowercase=lowercase) for text in texts]
-    sentences = [[word for word in one if word[0].isalnum()] for one in tokens]
-    return pad_sentences([encode(one, index) for one in sentences], max_words)
+    tokens = (tokenize(text, lowercase=lowercase) for text in texts)
+    sentences = [encode([word for word in one if word[0].isalnum()], index) for one in tokens]
+    return pad_sentences(sentences, max_words)
 
 
 def count_words(corpus: Corpus) -> Int[np.ndarray, " v"]:
@@ -139,9 +139,7 @@ def select_sentences(corpus: Corpus, mask: Bool[np.ndarray, " sentences"]) -> Co
     first, last = (kept[0], kept[-1]) if len(kept) else (0, -1)
     tokens = corpus.tokens[corpus.sentence_starts[first] : corpus.sentence_starts[last + 1]]
     if len(kept) < last + 1 - first:
-        tokens = tokens[
-            np.repeat(mask[first : last + 1], np.diff(corpus.sentence_starts)[first : last + 1])
-        ]
+        tokens = tokens[np.repeat(mask[first : last + 1], lengths[first : last + 1])]
     return corpus._replace(tokens=tokens, sentence_starts=bounds, document_starts=documents)
 
 
@@ -168,8 +166,7 @@ def split_sentences(
     for name, mask, fraction in zip(names, masks, fractions, strict=True):
         if fraction > 0 and not mask.any():
             raise UserError(
-                f"{name} part of {len(document):,} sentences in blocks of {block_sentences} is "
-                "empty: give more text or a larger fraction"
+                f"{name} part of {len(document):,} sentences is empty: add text or enlarge the part"
             )
     train, validation, tested = (select_sentences(corpus, mask) for mask in masks)
     return train, validation, tested

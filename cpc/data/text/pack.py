@@ -29,8 +29,8 @@ from cpc.data.walk import (
     check_skipped,
     digest_files,
     find_copies,
-    find_data,
     printable,
+    require_data,
 )
 from cpc.files import file_crc32, read_sealed, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
@@ -83,8 +83,9 @@ def read_text_folder(
         max_skipped_fraction: largest fraction of unreadable files that is accepted.
     """
     path, out = Path(path).expanduser(), Path(out)
-    found = find_texts(path)
-    files = found.files
+    found = Found([path], [], [])
+    if not path.is_file():
+        found = require_data(path, "text", {".txt"}, NO_DATA - PROSE, "convert it to .txt in utf-8")
     options = {
         "form": form,
         "lowercase": lowercase,
@@ -93,7 +94,7 @@ def read_text_folder(
         "max_skipped_fraction": max_skipped_fraction,
     }
     settings = json.dumps([VERSION, str(path.resolve()), options])
-    key = digest_files((file.resolve() for file in files), settings)
+    key = digest_files((file.resolve() for file in found.files), settings)
     folder = out / f"{path.name or 'text'}-{key[:12]}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -105,18 +106,6 @@ def read_text_folder(
         raise UserError(f"cannot write the pack {folder}: {error}") from error
     corpus = open_pack(folder)
     return corpus._replace(skipped=[*found.unreadable, *corpus.skipped, *found.left_out])
-
-
-def find_texts(path: Path) -> Found:
-    """Return the sorted text files at a path, and the files left out with reasons."""
-    if path.is_file():
-        return Found([path], [], [])
-    if not path.is_dir():
-        raise UserError(f"{printable(path)} does not exist: pass a text file or a folder")
-    found = find_data(path, {".txt"}, NO_DATA - PROSE, "convert it to .txt in utf-8")
-    if not found.files:
-        raise UserError(f"no text in {printable(path)}: looked for .txt files at any depth")
-    return found
 
 
 def write_pack(
@@ -137,14 +126,11 @@ def write_pack(
     for _, reason in copies:
         log(f"skipped: {reason}")
     counts = count_tokens((tokens[slice(*one.words)] for one in documents), len(ids))
-    vocabulary, rank = rank_words(
-        list(ids), counts, max(1, options["min_count"]), options["max_vocabulary"]
-    )
-    if len(vocabulary.words) < 3:
-        raise UserError(
-            f"vocabulary of {printable(path)} is too small (got {len(vocabulary.words) - 1} words "
-            f"with at least {options['min_count']} occurrences): give more text or lower min_count"
-        )
+    least = max(1, options["min_count"])
+    vocabulary, rank = rank_words(list(ids), counts, least, options["max_vocabulary"])
+    if (number := len(vocabulary.words) - 1) < 2:
+        problem = f"vocabulary of {printable(path)} is too small (got {number} words)"
+        raise UserError(f"{problem}: give more text or lower min_count")
     write_ranked(folder, tokens, starts, documents, rank)
     for file in raw:
         file.unlink()
@@ -225,18 +211,16 @@ def find_copied_documents(
     copies = {copy: (first, 1.0) for copy, first in equal.items()}
     sample = 1 << max(0, (len(tokens) // MAX_WINDOWS).bit_length())
     windows = {j: hash_windows(part, sample) for j, part in enumerate(parts) if j not in equal}
-    order = sorted(
-        (j for j, own in windows.items() if len(own) >= MIN_WINDOWS),
-        key=lambda j: (-len(windows[j]), j),
-    )
-    if len(order) < 2:
+    large = [j for j, own in windows.items() if len(own) >= MIN_WINDOWS]
+    if len(large) < 2:
         return copies
+    order = sorted(large, key=lambda j: -len(windows[j]))
+    sizes = [len(windows[j]) for j in order]
+    rank = np.repeat(np.arange(len(order)), sizes)
     hashes = np.concatenate([windows[j] for j in order])
-    rank = np.repeat(np.arange(len(order)), [len(windows[j]) for j in order])
     _, first, window = np.unique(hashes, return_index=True, return_inverse=True)
     owner = rank[first][window]  # the largest document with this window
-    ends = np.cumsum([len(windows[j]) for j in order])
-    for number, own in enumerate(np.split(owner, ends[:-1])):
+    for number, own in enumerate(np.split(owner, np.cumsum(sizes)[:-1])):
         shared = own[own != number]
         if len(shared) > MAX_SHARED * len(own):
             largest = int(np.bincount(shared).argmax())

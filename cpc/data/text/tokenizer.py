@@ -17,6 +17,7 @@ files such as Mikolov's Penn Treebank and the BookCorpus.
 
 import codecs
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -126,13 +127,10 @@ def find_classes(last: int) -> Classes:
 
 
 def _make_class(points: Iterable[int]) -> str:
-    runs: list[list[int]] = []
-    for point in sorted(points):
-        if runs and runs[-1][1] == point - 1:
-            runs[-1][1] = point
-        else:
-            runs.append([point, point])
-    return "".join("-".join(re.escape(chr(end)) for end in sorted(set(run))) for run in runs)
+    numbered = enumerate(sorted(points))  # in a run of points, the difference is constant
+    runs = [list(run) for _, run in itertools.groupby(numbered, lambda pair: pair[1] - pair[0])]
+    ends = ([run[0][1], run[-1][1]] if len(run) > 1 else [run[0][1]] for run in runs)
+    return "".join("-".join(re.escape(chr(end)) for end in pair) for pair in ends)
 
 
 class Patterns(NamedTuple):
