@@ -24,13 +24,7 @@ RECORDED = {"audio": ("sample_rate_hz", "rms"), "series": ("standardize",)}
 
 
 def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
-    """Split x into arrays with the given axes; x is one such array, a batch, or a list.
-
-    >>> [item.shape for item in list_items(np.zeros((2, 5)), "s")[0]]
-    [(5,), (5,)]
-    >>> list_items([0.5, 0.25], "s")[1], list_items([np.zeros(3), np.zeros(4)], "s")[1]
-    ('one', 'list')
-    """
+    """Split x into arrays with the given axes; x is one such array, a batch, or a list."""
     ndim = len(axes.split())
     items = [_as_numbers(item) for item in x] if isinstance(x, list | tuple) else []
     if any(item.ndim for item in items):
@@ -102,11 +96,7 @@ def take_sounds(
 
 
 def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
-    """Convert samples to float32 with full scale 1; integers are scaled by their type.
-
-    >>> _to_full_scale(np.array([-128, 64], np.int8)), _to_full_scale(np.array([0, 192], np.uint8))
-    (array([-1. ,  0.5], dtype=float32), array([-1. ,  0.5], dtype=float32))
-    """
+    """Convert samples to float32 with full scale 1; integers are scaled by their type."""
     if x.dtype.kind == "f":
         if not np.isfinite(x).all():
             raise UserError("x contains NaN or infinity: remove these samples")
@@ -181,10 +171,8 @@ def take_series(
     if not normalize:
         return _cast_to_float32(items), form
     scales = [measure(item, channels)[0] if standardize else UNSCALED for item in items]
-    return [
-        ((item - mean) / scale).astype("f4")
-        for item, (mean, scale) in zip(items, scales, strict=True)
-    ], form
+    pairs = zip(items, scales, strict=True)
+    return [((item - mean) / scale).astype("f4") for item, (mean, scale) in pairs], form
 
 
 def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:

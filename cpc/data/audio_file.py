@@ -136,11 +136,7 @@ def open_audio(path: Path) -> AudioFile:
 
 
 def _find_missing(log: str) -> str:
-    """Return a note on damage that libsndfile logged while it read a header.
-
-    >>> _find_missing("data : 96000 (should be 47978)")
-    'kept, but truncated: its header declares 96,000 bytes and it has 47,978'
-    """
+    """Return a note on damage that libsndfile logged while it read a header."""
     sizes = r"(?:data|Riff size|riff|SSND|Data Size) *: (\d+) \(should be (\d+)\)"
     for declared, actual in re.findall(sizes, log):
         # Programs that write to a pipe declare 2 or 4 GB, give or take a header.

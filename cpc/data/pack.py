@@ -63,8 +63,7 @@ def pack(
     another one under any name and format, are left out and listed in `skipped`.
 
     Each block of samples is checked when it is first read; damage raises `UserError`, after which
-    the same command packs again. The checks take 0.4 s per GB in total, spread over a run (AMD
-    EPYC, one of 2 cores).
+    the same command packs again.
     """
     path = Path(path)
     wanted = _fingerprint(recordings)

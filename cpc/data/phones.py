@@ -177,6 +177,6 @@ def make_items(
             three = phones[i - 1 : i + 2]
             if "" in three or not SILENCES.isdisjoint(three):
                 continue
-            times = (round(float(bounds[j]) * LABEL_SECONDS, 6) for j in (i - 1, i + 2))
+            first, last = (round(float(bounds[j]) * LABEL_SECONDS, 6) for j in (i - 1, i + 2))
             before, phone, after = three
-            yield Item(utterance, *times, phone, before, after, speakers[utterance])
+            yield Item(utterance, first, last, phone, before, after, speakers[utterance])

@@ -47,6 +47,18 @@ def quiet(_):
     """Take a line of progress."""
 
 
+def refuse(monkeypatch, *names):
+    """Let folders of these names not be listed."""
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith(names):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+
 def recordings_of(waves, speakers, **columns):
     """Make recordings u0, u1, ... of int16 arrays."""
     return data.Recordings(

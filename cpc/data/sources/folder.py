@@ -157,12 +157,7 @@ def _sound_alike(one: AudioFile, other: AudioFile) -> bool:
 
 
 def _correlate(a: np.ndarray, b: np.ndarray, max_delay: int) -> float:
-    """Return the largest correlation of two signals when one is delayed by at most `max_delay`.
-
-    >>> a, b = np.random.default_rng(0).normal(size=(2, 1000))
-    >>> round(_correlate(a[20:], 3 + a[:-20], 50), 2), _correlate(a, b, 50) < 0.2
-    (0.98, True)
-    """
+    """Return the largest correlation of two signals when one is delayed by at most `max_delay`."""
     a, b = a - a.mean(), b - b.mean()
     products = scipy.signal.correlate(a, b, method="fft")
     middle = len(b) - 1

@@ -52,22 +52,14 @@ def read_judgements(log: Log = log_to_stderr) -> Judgements:
 
 
 def parse_pairs(text: str) -> Pairs:
-    r"""Parse lines of two words and a number in lower case; lines that begin with # are comments.
-
-    >>> parse_pairs("# words\nTiger\tcat\t7.35\n").words
-    (('tiger', 'cat'),)
-    """
+    """Parse lines of two words and a number in lower case; lines that begin with # are comments."""
     rows = [line.split("\t") for line in text.splitlines() if line and line[0] != "#"]
     words = tuple((one.lower(), other.lower()) for one, other, _ in rows)
     return Pairs(words, np.array([float(row[2]) for row in rows]))
 
 
 def parse_analogies(text: str) -> dict[str, tuple[tuple[str, str, str, str], ...]]:
-    r"""Parse analogies of four words by section, in lower case.
-
-    >>> parse_analogies(": family\nBoy Girl Man Woman\n")
-    {'family': (('boy', 'girl', 'man', 'woman'),)}
-    """
+    """Parse analogies of four words by section, in lower case."""
     sections: dict[str, list] = {}
     name = ""
     for line in text.lower().splitlines():

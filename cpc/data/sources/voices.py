@@ -9,6 +9,7 @@ Across packages, the speaker is confounded with language and microphone; only `f
 """
 
 import gzip
+import itertools
 import json
 import os
 import re
@@ -150,11 +151,9 @@ def festvox_phones(path: Path) -> tuple[str, ...]:
 
 def _asterisk_phones() -> dict[str, tuple[str, ...]]:
     path = Path(__file__).with_name("asterisk_en_phones.json")
-    entries = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        key: tuple(name for name, _, length in entry["phones"] for _ in range(length))
-        for key, entry in entries.items()
-    }
+    entries = json.loads(path.read_text(encoding="utf-8")).items()
+    runs = {key: [[name] * length for name, _, length in entry["phones"]] for key, entry in entries}
+    return {key: tuple(itertools.chain(*own)) for key, own in runs.items()}
 
 
 def _asterisk(name: str, sex: str, credit: str, license: str, *locales: str) -> Voice:
@@ -302,17 +301,14 @@ def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list
 
 def _test_mask(num_utterances: int, number: int) -> np.ndarray:
     """Return a random mask of the test utterances of a part, so both splits contain each voice."""
-    is_test = np.zeros(num_utterances, bool)
     order = np.random.default_rng((SPLIT_SEED, number)).permutation(num_utterances)
-    is_test[order[: round(TEST_FRACTION * num_utterances)]] = True
-    return is_test
+    return np.isin(np.arange(num_utterances), order[: round(TEST_FRACTION * num_utterances)])
 
 
 def _write_texts(kept: Sequence[_Job]) -> None:
     """Write `ID-CHAPTER.trans.txt` in capitals, with UNKNOWN for missing texts."""
-    lines = [
-        f"{job.utterance} {' '.join((job.clip.text or 'UNKNOWN').upper().split())}" for job in kept
-    ]
+    texts = [" ".join((job.clip.text or "UNKNOWN").upper().split()) for job in kept]
+    lines = [f"{job.utterance} {text}" for job, text in zip(kept, texts, strict=True)]
     if kept:
         speaker, chapter, _ = kept[0].utterance.split("-")
         _write_lines(kept[0].path.with_name(f"{speaker}-{chapter}.trans.txt"), lines)

@@ -192,12 +192,6 @@ def fit_vocabulary(train: Corpus, *others: Corpus) -> list[Corpus]:
     """Return texts encoded with the vocabulary of the first, in order of decreasing count.
 
     Words that the first text lacks become `<unk>` in the others. Tokens are copied to memory.
-
-    >>> words = Vocabulary(("<unk>", "a", "b"), np.array([0, 2, 1]))
-    >>> text = Corpus(np.array([2, 1, 1]), np.array([0, 1, 3]), np.array([0, 2]), words, [])
-    >>> _, test = fit_vocabulary(select_sentences(text, np.array([False, True])), text)
-    >>> test.vocabulary.words, test.tokens
-    (('<unk>', 'a'), array([0, 1, 1], dtype=int32))
     """
     vocabulary, rank = rank_words(train.vocabulary.words, count_words(train))
     return [
@@ -213,14 +207,14 @@ def rank_words(
     Words with lower counts than `min_count`, words beyond `max_words` (0: all) and `<unk>` itself,
     as in texts whose rare words were replaced before, become `<unk>`.
     """
-    known = np.array([0 if word == UNKNOWN else 1 for word in words]) * counts
+    known = np.array([word != UNKNOWN for word in words]) * counts
     order = np.argsort(-known, kind="stable")
     order = order[known[order] >= min_count][: max_words or None]
     rank = np.zeros(len(counts), np.int32)
     rank[order] = np.arange(1, len(order) + 1)
     kept = counts[order]
-    words = UNKNOWN, *(words[number] for number in order.tolist())
-    return Vocabulary(words, np.append(counts.sum() - kept.sum(), kept)), rank
+    names = UNKNOWN, *(words[number] for number in map(int, order))
+    return Vocabulary(names, np.append(counts.sum() - kept.sum(), kept)), rank
 
 
 def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:

@@ -229,11 +229,7 @@ def find_copied_documents(
 
 
 def hash_windows(tokens: Int[np.ndarray, " n"], sample: int = 1) -> UInt64[np.ndarray, " _"]:
-    """Return the distinct window hashes that are divisible by `sample`, a power of two.
-
-    >>> len(hash_windows(np.arange(100)))
-    93
-    """
+    """Return the distinct window hashes that are divisible by `sample`, a power of two."""
     hashes = [np.zeros(0, np.uint64)]
     for begin in range(0, len(tokens) - WINDOW_WORDS + 1, CHUNK_WINDOWS):
         mixed = mix_bits(tokens[begin : begin + CHUNK_WINDOWS + WINDOW_WORDS - 1].astype(np.uint64))

@@ -41,11 +41,7 @@ ABBREVIATIONS = ("mr", "mrs", "ms", "dr", "st", "messrs", "esq", "capt", "col", 
 
 
 def _parse_ranges(ranges: str) -> set[int]:
-    """Return the code points of hexadecimal ranges, as in Unicode's data files.
-
-    >>> sorted(_parse_ranges("21 61D-61F"))
-    [33, 1565, 1566, 1567]
-    """
+    """Return the code points of hexadecimal ranges, such as "21 61D-61F" in Unicode's files."""
     ends = [[int(end, 16) for end in part.split("-")] for part in ranges.split()]
     return {point for run in ends for point in range(run[0], run[-1] + 1)}
 
@@ -208,7 +204,11 @@ def read_chunks(path: Path) -> Iterator[str]:
     check_file(path)
     rest, line, begin = b"", 1, "\n"
     with path.open("rb") as file:
-        check_encoding(file.read(4), path)
+        first = file.read(4)
+        for name, marks in ENCODING_MARKS.items():
+            if first.startswith(marks):
+                fix = f"convert it by iconv -f {name} -t utf-8"
+                raise UserError(f"{printable(path)} is {name}: {fix}")
         file.seek(0)
         while block := file.read(CHUNK_BYTES):
             text = rest + block
@@ -222,13 +222,6 @@ def read_chunks(path: Path) -> Iterator[str]:
             rest = text[stop:]
     if rest:
         yield begin + decode(rest, path, line)
-
-
-def check_encoding(first: bytes, path: Path) -> None:
-    """Raise UserError if the first bytes of a file are the mark of another encoding."""
-    for name, marks in ENCODING_MARKS.items():
-        if first.startswith(marks):
-            raise UserError(f"{printable(path)} is {name}: convert it by iconv -f {name} -t utf-8")
 
 
 def decode(content: bytes, path: Path, first_line: int = 1) -> str:
