@@ -106,11 +106,12 @@ def pack_folder(
     speakers = root.parent / "SPEAKERS.TXT"  # contains the speaker names of a LibriSpeech subset
     settings = f"{READ_VERSION} {speaker_level} {max_skipped_fraction} {walk.unreadable!r}"
     listing = digest_files([speakers, *walk.files], settings)
-    index = _read_index(path)
+    index, known = _read_index(path), ""
+    with suppress(OSError):
+        known = read_text(path / LISTING_NAME, "replace")
     if (
         index is not None
-        and (path / LISTING_NAME).is_file()
-        and read_text(path / LISTING_NAME, "replace") == f"{listing} {index['fingerprint']}"
+        and known == f"{listing} {index['fingerprint']}"
         and _find_problem(index, index["fingerprint"], path) is None
     ):
         return _open(index, path, path)

@@ -50,7 +50,7 @@ def test_fetched_once_and_verified_each_time(mirror, package, tmp_path, monkeypa
 
 def test_interrupted_fetch_is_redone(mirror, package, tmp_path, monkeypatch):
     mode = packages.fake_apt(mirror, monkeypatch, "half")
-    with pytest.raises(UserError, match="could not fetch sounds: E: connection reset"):
+    with pytest.raises(UserError, match="download sounds` failed: E: connection reset"):
         fetch_archive(package, tmp_path / "debs", quiet)
     assert not list((tmp_path / "debs").glob("*.deb"))  # the half lies in a folder of its own
     mode.write_text("ok")

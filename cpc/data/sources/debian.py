@@ -163,42 +163,30 @@ def _apt_download(name: str, folder: Path) -> None:
     """Run apt, with private package lists, which need no root, if its own lack the package."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise UserError(f"apt-get and dpkg-deb are needed to fetch {name}: use Debian or Ubuntu")
-    done = try_program(["apt-get", "-q", "download", name], folder)
-    unknown = r"Unable to locate|no installation candidate|Can't select"
-    if done.returncode and re.search(unknown, done.stderr):
+    try:
+        run_program(["apt-get", "-q", "download", name], folder)
+    except UserError as error:
+        if not re.search("Unable to locate|no installation candidate|Can't select", str(error)):
+            raise
         private = folder.parent.parent / "apt"
         for part in ("lists/partial", "archives/partial"):
             (private / part).mkdir(parents=True, exist_ok=True)
         apt = ["apt-get", "-o", f"Dir::State::Lists={private}/lists", "-o", f"Dir::Cache={private}"]
         run_program([*apt, "-q", "update"], folder)
-        done = try_program([*apt, "-q", "download", name], folder)
-    if done.returncode:
-        raise UserError(f"apt-get could not fetch {name}: {find_error(done)}")
-
-
-def try_program(
-    command: list[str], cwd: Path, variables: Mapping[str, str] = {}
-) -> subprocess.CompletedProcess[str]:
-    """Run a program non-interactively, with messages in English, and return its result."""
-    environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
-    try:
-        how = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
-        return subprocess.run(command, cwd=cwd, env=os.environ | environment, check=False, **how)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"`{' '.join(command)}` failed: {error}") from error
-
-
-def find_error(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the first line of standard error that reports an error, or the last line."""
-    lines = done.stderr.splitlines() or ["no message"]
-    return next((line for line in lines if re.search(r"^E:|(?i:err)", line)), lines[-1])
+        run_program([*apt, "-q", "download", name], folder)
 
 
 def run_program(command: list[str], cwd: Path, variables: Mapping[str, str] = {}) -> None:
-    """Run a program with `try_program`, and raise UserError if it fails."""
-    done = try_program(command, cwd, variables)
-    if done.returncode:
-        raise UserError(f"`{' '.join(command[:4])}` failed: {find_error(done)}")
+    """Run a program non-interactively, with messages in English; raise UserError if it fails."""
+    environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
+    how = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
+    try:
+        subprocess.run(command, cwd=cwd, env=os.environ | environment, check=True, **how)
+    except (OSError, subprocess.SubprocessError) as error:
+        output = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+        lines = output.splitlines() or [str(error)]
+        reason = next((line for line in lines if re.search(r"^E:|(?i:err)", line)), lines[-1])
+        raise UserError(f"`{' '.join(command[:4])}` failed: {reason}") from error
 
 
 def _known(package: Package) -> dict:
