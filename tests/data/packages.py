@@ -93,20 +93,19 @@ def build_deb(mirror, name, tree):
     return Package(name, "9-1", target.stat().st_size, file_sha256(target))
 
 
-def fake_apt(folder, monkeypatch, mode="ok"):
+def fake_apt(folder, monkeypatch):
     """Put the `apt-get` of the mirror in `folder` first on PATH, and the cache next to the mirror.
 
-    Returns the file with its mode.
+    The file `mode` in the mirror has its mode, at first "ok".
     """
     monkeypatch.setenv("CPC_DATA", str(folder.with_name("cache")))
     folder.mkdir(exist_ok=True)
-    (folder / "mode").write_text(mode)
+    (folder / "mode").write_text("ok")
     script = folder / "bin" / "apt-get"
     script.parent.mkdir()
     script.write_text(APT_GET.format(mirror=folder, mode=folder / "mode", log=folder / "calls"))
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
-    return folder / "mode"
 
 
 def audio_bytes(folder, name, samples, rate_hz, **options):

