@@ -146,10 +146,7 @@ def measure(
     if found != channels:
         why = f"it has {found} channels: set data.channels, which is {channels}"
         if num_steps in (1, channels) or num_steps < found:
-            why = (
-                f"its shape {values.shape} looks transposed: save (time, channels), where "
-                f"data.channels is {channels}"
-            )
+            why = f"its shape {values.shape} looks transposed: save (time, {channels} channels)"
         raise UserError(why)
     if not num_steps:
         raise UserError("it has 0 steps")
