@@ -19,6 +19,7 @@ from cpc.data.sources.fashion_mnist import CLASS_NAMES, load_fashion_mnist, prep
 from cpc.data.sources.folder import read_folder
 from cpc.data.sources.texts import TEXTS, prepare_texts
 from cpc.data.sources.voices import VOICES, prepare_voices
+from cpc.data.text.corpus import describe_corpus
 from cpc.data.text.pack import read_text_folder
 from cpc.types import UserError
 
@@ -69,12 +70,8 @@ def print_text(name: str) -> None:
     """Print the size and the credits of a text."""
     folder = prepare_texts(name)
     corpus = read_text_folder(folder / "text", cache_dir() / "packs", log_to_stderr)
-    counts = corpus.vocabulary.counts
-    print(
-        f"{name}: {len(corpus.tokens):,} words in {len(corpus.sentence_starts) - 1:,} sentences of "
-        f"{len(corpus.document_starts) - 1:,} documents; {len(counts) - 1:,} different words, "
-        f"{np.count_nonzero(counts[1:] >= 5):,} of them 5 times or more"
-    )
+    num_frequent = np.count_nonzero(corpus.vocabulary.counts[1:] >= 5)
+    print(f"{name}: {describe_corpus(corpus)}, {num_frequent:,} of them 5 times or more")
     print((folder / "CREDITS.txt").read_text("utf-8") + str(folder))
 
 

@@ -9,7 +9,7 @@ import soxr
 from jaxtyping import Float, Num, UInt8
 
 from cpc.data import augment
-from cpc.data.audio_file import MAX_BEYOND, MAX_RATE_HZ, MIN_RATE_HZ
+from cpc.data.audio_file import MAX_BEYOND, MAX_RATE_HZ, MIN_RATE_HZ, fit_length
 from cpc.data.image_file import fit_pixels
 from cpc.data.recordings import TARGET_RMS, Levels, gains, measure_levels, to_int16
 from cpc.data.series import UNSCALED, measure
@@ -24,13 +24,7 @@ RECORDED = {"audio": ("sample_rate_hz", "rms"), "series": ("standardize",)}
 
 
 def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
-    """Split x into arrays with the given axes; x is one such array, a batch, or a list.
-
-    >>> [item.shape for item in list_items(np.zeros((2, 5)), "s")[0]]
-    [(5,), (5,)]
-    >>> list_items([0.5, 0.25], "s")[1], list_items([np.zeros(3), np.zeros(4)], "s")[1]
-    ('one', 'list')
-    """
+    """Split x into arrays with the given axes; x is one such array, a batch, or a list."""
     ndim = len(axes.split())
     items = [_as_numbers(item) for item in x] if isinstance(x, list | tuple) else []
     if any(item.ndim for item in items):
@@ -102,11 +96,7 @@ def take_sounds(
 
 
 def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
-    """Convert samples to float32 with full scale 1; integers are scaled by their type.
-
-    >>> _to_full_scale(np.array([-128, 64], np.int8)), _to_full_scale(np.array([0, 192], np.uint8))
-    (array([-1. ,  0.5], dtype=float32), array([-1. ,  0.5], dtype=float32))
-    """
+    """Convert samples to float32 with full scale 1; integers are scaled by their type."""
     if x.dtype.kind == "f":
         if not np.isfinite(x).all():
             raise UserError("x contains NaN or infinity: remove these samples")
@@ -137,8 +127,7 @@ def _normalize(
     if x.dtype != np.int16 or rate_hz != model_rate_hz:
         x = _to_full_scale(x)
     if rate_hz != model_rate_hz:
-        x = soxr.resample(x, rate_hz, model_rate_hz)[:length]
-        x = np.pad(x, (0, length - len(x)))
+        x = fit_length(soxr.resample(x, rate_hz, model_rate_hz), length)
     return scale_parts([x], measure_levels([x]), rms)
 
 
@@ -182,10 +171,8 @@ def take_series(
     if not normalize:
         return _cast_to_float32(items), form
     scales = [measure(item, channels)[0] if standardize else UNSCALED for item in items]
-    return [
-        ((item - mean) / scale).astype("f4")
-        for item, (mean, scale) in zip(items, scales, strict=True)
-    ], form
+    pairs = zip(items, scales, strict=True)
+    return [((item - mean) / scale).astype("f4") for item, (mean, scale) in pairs], form
 
 
 def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:

@@ -108,15 +108,11 @@ def open_audio(path: Path) -> AudioFile:
     if info.format == "RAW":  # guessed from the suffix
         raise UserError(f"{path} is not audio: its header is missing")
     if not MIN_RATE_HZ <= info.samplerate <= MAX_RATE_HZ:
-        raise UserError(
-            f"{path} has a damaged header (got {info.samplerate} Hz, not {MIN_RATE_HZ:,} to "
-            f"{MAX_RATE_HZ:,}): encode it again"
-        )
+        raise UserError(f"{path} has a damaged header (got {info.samplerate} Hz): encode it again")
     num_frames = info.frames if info.frames != UNKNOWN_FRAMES else _count_frames(path)
     if num_frames > MAX_FRAMES_PER_BYTE * num_bytes:
         raise UserError(
-            f"{path} has a damaged header ({num_frames:,} frames do not fit in {num_bytes:,} "
-            "bytes): encode it again"
+            f"{path} is damaged ({num_frames:,} frames in {num_bytes:,} bytes): encode it again"
         )
     file = AudioFile(
         path,
@@ -132,8 +128,7 @@ def open_audio(path: Path) -> AudioFile:
     )
     if file.num_samples <= 0 and num_bytes > MAX_HEADER_BYTES:
         raise UserError(
-            f"{path} has {num_bytes:,} bytes but no samples, as if writing had stopped before the "
-            "header was complete: record it again"
+            f"{path} has {num_bytes:,} bytes but no samples (unfinished header): record it again"
         )
     if file.num_samples <= 0:
         raise UserError(f"{path} has no samples")
@@ -141,11 +136,7 @@ def open_audio(path: Path) -> AudioFile:
 
 
 def _find_missing(log: str) -> str:
-    """Return a note on damage that libsndfile logged while it read a header.
-
-    >>> _find_missing("data : 96000 (should be 47978)")
-    'kept, but truncated: its header declares 96,000 bytes and it has 47,978'
-    """
+    """Return a note on damage that libsndfile logged while it read a header."""
     sizes = r"(?:data|Riff size|riff|SSND|Data Size) *: (\d+) \(should be (\d+)\)"
     for declared, actual in re.findall(sizes, log):
         # Programs that write to a pipe declare 2 or 4 GB, give or take a header.
@@ -267,7 +258,7 @@ def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.n
                 if file.rate_hz != SAMPLE_RATE_HZ:
                     part = resampler.resample_chunk(part, last=is_last)
                 whole = end * SAMPLE_RATE_HZ // file.rate_hz - num_samples
-                part = _fit(part, whole) if is_last else part
+                part = fit_length(part, whole) if is_last else part
             num_frames, num_samples = end, num_samples + len(part)
             yield part
     if file.is_flac and num_frames < file.num_frames:
@@ -297,11 +288,11 @@ def read_samples(
     mono = _to_mono(file, _decode(file, first, end, "float32"), first)
     if file.rate_hz != SAMPLE_RATE_HZ:
         mono = soxr.resample(mono, file.rate_hz, SAMPLE_RATE_HZ)
-    mono = _fit(mono[start - first_block * up :], stop - start)
+    mono = fit_length(mono[start - first_block * up :], stop - start)
     return to_int16(mono, levels or UNALTERED)
 
 
-def _fit(samples: Float[np.ndarray, " a"], length: int) -> Float[np.ndarray, " s"]:
+def fit_length(samples: Float[np.ndarray, " a"], length: int) -> Float[np.ndarray, " s"]:
     """Cut or pad to a length: the resampler may round it differently by one sample."""
     return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
@@ -316,8 +307,7 @@ def _to_mono(
     loudest = float(np.abs(frames).max(initial=0))
     if loudest > MAX_BEYOND:
         raise UserError(
-            f"{file.path} has samples up to {loudest:,.0f}, but full scale is 1: divide 16-bit "
-            "samples by 32768"
+            f"{file.path} has samples up to {loudest:,.0f}, but full scale is 1: rescale it"
         )
     return frames.mean(axis=1) if file.channel is None else frames[:, file.channel]
 
@@ -362,9 +352,6 @@ def _open(path: Path) -> Iterator[_Sound]:
 
 
 def _count_frames(path: Path) -> int:
-    num = 0
     with _open(path) as sound:
         block = max(1, BLOCK_VALUES // sound.channels)
-        while found := len(sound.read(block, "float32", always_2d=True)):
-            num += found
-    return num
+        return sum(iter(lambda: len(sound.read(block, "float32", always_2d=True)), 0))

@@ -224,8 +224,7 @@ def _check_size(shape: tuple[int, ...], size: int, what: str) -> None:
         raise UserError(f"{what} of {size} pixels is empty: choose at least 1")
     if min(shape[1:3]) < size:
         raise UserError(
-            f"images of {shape[1]}x{shape[2]} pixels are smaller than {what} of {size}x{size}: "
-            "choose a smaller one, or resize the images"
+            f"images of {shape[1]}x{shape[2]} are smaller than {what} of {size}x{size}: resize them"
         )
 
 

@@ -61,17 +61,13 @@ def check_effects(
             raise UserError(f"effect {name!r} is unknown: choose from {', '.join(EFFECTS)}")
     if not effects or len(set(effects)) < len(effects):
         raise UserError(f"the effects are {', '.join(effects) or 'none'}: give distinct effects")
-    if not 0 < ranges.pitch_cents <= MAX_CENTS:
-        raise UserError(
-            f"pitch_cents is {ranges.pitch_cents:g}: choose more than 0 and at most "
-            f"{MAX_CENTS:g}, an octave"
-        )
     if not ranges.snr_low_db <= ranges.snr_high_db:
         raise UserError(
             f"the SNR range is {ranges.snr_low_db:g} to {ranges.snr_high_db:g} dB: give the lower "
             "bound first"
         )
     for name, value, limit in (
+        ("pitch_cents", ranges.pitch_cents, MAX_CENTS),
         ("dropout_ms", ranges.dropout_ms, 1e3 * window_samples / SAMPLE_RATE_HZ),
         ("band_hz", ranges.band_hz, SAMPLE_RATE_HZ / 2),
         ("reverb_seconds", ranges.reverb_seconds, 10.0),
@@ -88,8 +84,7 @@ def check_effects(
         )
     if "noise" in effects and batch_size < 2:
         raise UserError(
-            "noise needs another window of the batch (got a batch of 1): use more windows, or omit "
-            "noise"
+            "noise needs another window (got a batch of 1): use more windows, or omit noise"
         )
 
 

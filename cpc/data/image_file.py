@@ -1,12 +1,13 @@
 """Decoding of image files to uint8 pixels, for any format, depth and color mode."""
 
+import contextlib
 import io
 import re
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import ExifTags, Image
+from PIL import Image, ImageOps
 
 from cpc.data.walk import DOCUMENTS, LISTS, check_file, printable
 from cpc.types import UserError
@@ -28,17 +29,6 @@ MAX_PIXELS = 89_000_000
 MAX_SCANS = 100
 #: Bytes inserted after a JPEG's data; they change the pixels only if the data are incomplete.
 FILLER = bytes(range(1, 251)) * 2
-ORIENTATION = ExifTags.Base.Orientation
-#: Transpositions that turn an image upright, by Exif orientation.
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 def read_image(path: str | Path, *, size: int | None, channels: int) -> UInt8[np.ndarray, "y x ch"]:
@@ -69,10 +59,9 @@ def decode_image(
             filled = content[:data_end] + FILLER + content[data_end:]
             if not np.array_equal(np.asarray(image), np.asarray(_load(filled, name, size))):
                 raise UserError(f"{name} does not decode: it is truncated")
-        bitmap = _convert(image, channels, name)
-        turn = TURNS.get(_orientation(image))
-        bitmap = bitmap if turn is None else bitmap.transpose(turn)
-        bitmap = _fit(bitmap, size)
+        with contextlib.suppress(Exception):  # damaged tags, although the pixels are valid
+            ImageOps.exif_transpose(image, in_place=True)
+        bitmap = _fit(_convert(image, channels, name), size)
     except UserError:
         raise
     except Exception as error:  # damaged files make Pillow raise a dozen types, even IndexError
@@ -135,13 +124,6 @@ def _lacks_data(image: Image.Image) -> bool:
     width, height = image.size
     last = np.asarray(image.crop((width - 1, height - 1, width, height)), int)
     return "progressive" in image.info or bool((abs(last - 128) <= 2).all())
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        return image.getexif().get(ORIENTATION, 1)
-    except Exception:  # damaged tags raise many types, and the pixels are still valid
-        return 1
 
 
 def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:

@@ -142,9 +142,8 @@ def leave_out_shared(images: Images, others: Images, where: str) -> Images:
     also count as copies. Each copy is listed in `skipped` as (path or record, reason); `where`
     names the set of `others` in the reason.
     """
-    known: dict[int, int] = {}
-    for index, digest in enumerate(find_digests(others).tolist()):
-        known.setdefault(digest, index)
+    digests = find_digests(others).tolist()
+    known = {digest: index for index, digest in reversed(list(enumerate(digests)))}  # the first
     own = find_digests(images).tolist()
     are_decoded = images.digests is not None and others.digests is not None
     shared = find_near(images.pixels, others.pixels) if are_decoded else {}
@@ -239,24 +238,14 @@ def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Ima
         pixels = np.empty((files.num_images, *shape), np.uint8)
         labels, digests, reasons = _decode_all(files, shape, log, pixels)
     else:
-        pixels = None
+        pixels = LazyPixels((files.num_images, *shape), lambda i: files.read(i)[0])
         path = cache_dir() / "images" / f"{files.fingerprint}.json"
         labels, digests, reasons = _check_once(files, shape, log, path)
     skipped = tuple((files.describe(i), reason) for i, reason in sorted(reasons.items()))
     check_skipped(skipped, files.num_images, max_skipped_fraction, f"images in {files.where}")
+    images = Images(pixels, labels, files.class_names, skipped, digests, files.describe)
     kept = np.delete(np.arange(files.num_images), sorted(reasons))
-    if pixels is None:
-        chosen = LazyPixels((len(kept), *shape), lambda i: files.read(int(kept[i]))[0])
-    else:
-        chosen = pixels if len(kept) == len(pixels) else pixels[kept]
-    return Images(
-        chosen,
-        labels[kept],
-        files.class_names,
-        skipped,
-        digests[kept],
-        lambda i: files.describe(int(kept[i])),
-    )
+    return select_images(images, kept) if reasons else images
 
 
 def fingerprint_files(paths: Iterable[str | Path], *settings: object) -> str:

@@ -6,14 +6,13 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
-from jaxtyping import Int, UInt8, UInt32
 
 from cpc.data.cache import Log
 from cpc.data.recordings import (
@@ -40,8 +39,8 @@ SUMS_NAME = "samples.crc32"
 DAMAGED_NAME = "index.damaged.json"
 #: Digest of the folder of recordings at the time of packing.
 LISTING_NAME = "listing.txt"
-#: Bytes in a block; a window of 20,480 samples touches one or two blocks.
-BLOCK_BYTES = 1 << 16
+#: Samples in a block of 64 KB; a window of 20,480 samples touches one or two blocks.
+BLOCK_SAMPLES = 1 << 15
 #: Limits on the memory used for packing; a longer recording is written in parts.
 DECODED_AT_ONCE = 256
 SAMPLES_AT_ONCE = 2**26
@@ -64,8 +63,7 @@ def pack(
     another one under any name and format, are left out and listed in `skipped`.
 
     Each block of samples is checked when it is first read; damage raises `UserError`, after which
-    the same command packs again. The checks take 0.4 s per GB in total, spread over a run (AMD
-    EPYC, one of 2 cores).
+    the same command packs again.
     """
     path = Path(path)
     wanted = _fingerprint(recordings)
@@ -104,11 +102,16 @@ def pack_folder(
     """
     path = Path(path)
     root = Path(os.path.abspath(root))  # noqa: PTH100 (as `read_folder`)
-    listing = _list_folder(root, f"{READ_VERSION} {speaker_level} {max_skipped_fraction}")
-    index = _read_index(path)
+    walk = walk_files(root)
+    speakers = root.parent / "SPEAKERS.TXT"  # contains the speaker names of a LibriSpeech subset
+    settings = f"{READ_VERSION} {speaker_level} {max_skipped_fraction} {walk.unreadable!r}"
+    listing = digest_files([speakers, *walk.files], settings)
+    index, known = _read_index(path), ""
+    with suppress(OSError):
+        known = read_text(path / LISTING_NAME, "replace")
     if (
         index is not None
-        and _read_listing(path) == f"{listing} {index['fingerprint']}"
+        and known == f"{listing} {index['fingerprint']}"
         and _find_problem(index, index["fingerprint"], path) is None
     ):
         return _open(index, path, path)
@@ -126,7 +129,24 @@ def _make(
     hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
     log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
     with part_folder(path) as part:
-        index = _write_pack(recordings, wanted, part, log, max_skipped_fraction)
+        index = _write_samples(recordings, part / DATA_NAME, log)
+        for name, reason in (*index["damaged"], *index["left_out"]):
+            log(f"skipped {name}: {reason}")
+        for name, note in (*recordings.shortened, *index["altered"]):
+            log(f"{name}: {note}")
+        check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
+        if not index["names"]:
+            raise UserError(
+                f"nothing to pack: none of the {len(recordings)} recordings has sound that decodes"
+            )
+        with (part / DATA_NAME).open("rb") as file:
+            blocks = iter(lambda: file.read(2 * BLOCK_SAMPLES), b"")
+            sums = np.asarray([zlib.crc32(block) for block in blocks], "<u4")
+        sums.tofile(part / SUMS_NAME)
+        index |= {"version": INDEX_VERSION, "fingerprint": wanted}
+        index |= {"skipped": recordings.skipped, "shortened": recordings.shortened}
+        index["crc32_of_sums"] = zlib.crc32(sums.tobytes())
+        write_sealed(part / INDEX_NAME, index)
         # Open before moving: the mapped file stays valid even if others replace `path`.
         made = _open(index, part, path)
         finished = _read_index(path)
@@ -141,7 +161,9 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
     data = folder / DATA_NAME
     samples = np.asarray(np.memmap(data, "<i2", "r"))  # a plain array is faster to slice
     lengths = np.asarray(index["lengths"], np.int64)
-    status, offsets = data.stat(), np.cumsum(lengths) - lengths
+    status, offsets = data.stat(), (np.cumsum(lengths) - lengths).tolist()
+    sums = _read_sums(index, folder)
+    is_unchecked = np.ones(len(sums), bool)
 
     def complain(block: int) -> NoReturn:
         remedy = "run the same command again to repack"
@@ -156,57 +178,26 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
             f"the pack {path} is damaged (wrong checksum of block {block} of {DATA_NAME}): {remedy}"
         )
 
-    sums = _read_sums(index, folder)
-    check = _make_block_check(samples.view(np.uint8), sums, complain)
-
     def read(position: int, start: int, stop: int) -> np.ndarray:
         begin, end = offsets[position] + start, offsets[position] + stop
-        check(2 * begin[None], 2 * int(end - begin))
+        for block in range(begin // BLOCK_SAMPLES, -(-end // BLOCK_SAMPLES)):
+            if is_unchecked[block]:
+                content = samples[block * BLOCK_SAMPLES : (block + 1) * BLOCK_SAMPLES]
+                if zlib.crc32(content.data) != sums[block]:
+                    complain(block)
+                is_unchecked[block] = False
         return samples[begin:end].astype(np.int16)
-
-    def gather(positions: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-        begins = offsets[positions] + starts
-        check(2 * begins, 2 * length)
-        windows = np.lib.stride_tricks.sliding_window_view(samples, length)
-        return windows[begins].astype(np.int16, copy=False)
 
     return Recordings(
         names=tuple(index["names"]),
         speakers=tuple(index["speakers"]),
         lengths=lengths,
         read=read,
-        gather=gather,
         rms=np.asarray(index["rms"], np.float32),
         skipped=_list_entries(index, "skipped", "damaged", "left_out"),
         shortened=_list_entries(index, "shortened", "altered"),
         fingerprint=index["fingerprint"],
     )
-
-
-def _make_block_check(
-    content: UInt8[np.ndarray, " bytes"],
-    sums: UInt32[np.ndarray, " blocks"],
-    complain: Callable[[int], NoReturn],
-) -> Callable[[Int[np.ndarray, " n"], int], None]:
-    """Return check(begins, num_bytes), which verifies each block when it is first read.
-
-    `complain` is called with the number of a damaged block.
-    """
-    unchecked = np.ones(len(sums), bool)
-
-    def check(begins: np.ndarray, num_bytes: int) -> None:
-        if not num_bytes:
-            return
-        first, last = begins // BLOCK_BYTES, (begins + num_bytes - 1) // BLOCK_BYTES
-        span = np.arange(num_bytes // BLOCK_BYTES + 2)
-        touched = np.minimum(first[:, None] + span, last[:, None])
-        for block in np.unique(touched[unchecked[touched]]).tolist():
-            part = content[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
-            if zlib.crc32(part.data) != sums[block]:
-                complain(block)
-            unchecked[block] = False
-
-    return check
 
 
 def _list_entries(index: dict, *keys: str) -> tuple[Skipped, ...]:
@@ -239,21 +230,8 @@ def _find_problem(index: dict | None, wanted: str, path: Path) -> str | None:
     data = path / DATA_NAME
     if not data.exists() or data.stat().st_size != 2 * sum(index["lengths"]):
         return f"the pack {path} is truncated"
-    if len(_read_sums(index, path)) != -(-data.stat().st_size // BLOCK_BYTES):
+    if len(_read_sums(index, path)) != -(-data.stat().st_size // (2 * BLOCK_SAMPLES)):
         return f"the pack {path} is damaged (its checksums are missing or wrong)"
-    return None
-
-
-def _list_folder(root: Path, options: str) -> str:
-    """Return a digest of options and of the names, sizes and modification times of all files."""
-    walk = walk_files(root)
-    speakers = root.parent / "SPEAKERS.TXT"  # contains the speaker names of a LibriSpeech subset
-    return digest_files([speakers, *walk.files], f"{options} {walk.unreadable!r}")
-
-
-def _read_listing(path: Path) -> str | None:
-    with suppress(OSError, UnicodeDecodeError):
-        return read_text(path / LISTING_NAME)
     return None
 
 
@@ -268,43 +246,10 @@ class LeftOutError(UserError):
     """An utterance that is left out although it is not damaged: it is silent, or a copy."""
 
 
-class Decoded(NamedTuple):
-    """A decoded utterance, int16 in parts, with notes on its alterations."""
-
-    parts: Iterable[np.ndarray]
-    notes: list[str]
-
-
-def _write_pack(
-    recordings: Recordings, fingerprint: str, part: Path, log: Log, max_skipped_fraction: float
-) -> dict:
-    data = part / DATA_NAME
-    index = _write_samples(recordings, data, log)
-    for name, reason in (*index["damaged"], *index["left_out"]):
-        log(f"skipped {name}: {reason}")
-    for name, note in (*recordings.shortened, *index["altered"]):
-        log(f"{name}: {note}")
-    check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
-    if not index["names"]:
-        raise UserError(
-            f"none of the {len(recordings)} recordings has sound that decodes, so there is nothing "
-            "to pack: check the files"
-        )
-    with data.open("rb") as file:
-        blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
-        sums = np.asarray([zlib.crc32(block) for block in blocks], "<u4")
-    sums.tofile(part / SUMS_NAME)
-    index |= {"version": INDEX_VERSION, "fingerprint": fingerprint}
-    index |= {"skipped": recordings.skipped, "shortened": recordings.shortened}
-    index["crc32_of_sums"] = zlib.crc32(sums.tobytes())
-    write_sealed(part / INDEX_NAME, index)
-    return index
-
-
-def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, list]:
+def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, Any]:
     """Decode on all cores, write in order, and return the columns of the index."""
 
-    def decode(position: int) -> Decoded | UserError:
+    def decode(position: int) -> tuple[Iterable[np.ndarray], list[str]] | UserError:
         try:
             return _decode(recordings, position)
         except UserError as error:
@@ -322,7 +267,9 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, li
             for position, decoded in zip(batch, pool.map(decode, batch), strict=True):
                 begin = file.tell()
                 try:
-                    _write_one(file, decoded, position, recordings, index, first_with)
+                    if isinstance(decoded, UserError):
+                        raise decoded
+                    _write_one(file, *decoded, position, recordings, index, first_with)
                 except UserError as error:
                     file.seek(begin)
                     file.truncate()
@@ -335,8 +282,8 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, li
     return index
 
 
-def _decode(recordings: Recordings, index: int) -> Decoded:
-    """Convert an utterance to 16 bits; one too long for memory is read twice, in parts."""
+def _decode(recordings: Recordings, index: int) -> tuple[Iterable[np.ndarray], list[str]]:
+    """Return an utterance as int16 parts, with notes; one too long for memory is read twice."""
     notes: list[str] = []
     parts: Iterable[np.ndarray] = read_parts(recordings, index, notes.append)
     if recordings.lengths[index] <= SAMPLES_AT_ONCE:
@@ -347,12 +294,13 @@ def _decode(recordings: Recordings, index: int) -> Decoded:
         levels = measure_levels(parts)
         again = read_parts(recordings, index, lambda _: None)
         parts = (to_int16(part, levels) for part in again)
-    return Decoded(parts, [*notes, *levels.describe()])
+    return parts, [*notes, *levels.describe()]
 
 
 def _write_one(
     file: BinaryIO,
-    decoded: Decoded | UserError,
+    parts: Iterable[np.ndarray],
+    notes: list[str],
     position: int,
     recordings: Recordings,
     index: dict[str, list],
@@ -362,10 +310,8 @@ def _write_one(
 
     `first_with` maps a digest of samples to the first utterance with these samples.
     """
-    if isinstance(decoded, UserError):
-        raise decoded
     squares, length, digest = 0, 0, hashlib.blake2b(digest_size=16)
-    for part in decoded.parts:
+    for part in parts:
         samples = part.astype("<i2")
         file.write(samples.data)
         digest.update(samples.data)
@@ -381,7 +327,7 @@ def _write_one(
     if length < declared:
         note = f"kept, but {length:,} of {declared:,} samples decode: it is damaged or truncated"
         index["altered"].append((name, note))
-    index["altered"].extend((name, note) for note in decoded.notes)
+    index["altered"].extend((name, note) for note in notes)
     index["names"].append(name)
     index["speakers"].append(recordings.speakers[position])
     index["lengths"].append(length)

@@ -94,8 +94,7 @@ def align(
     extra = len(labels) - num_frames
     if extra > MOST_EXTRA or -extra > MOST_MISSING:
         raise UserError(
-            f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: "
-            "use the labels of this recording"
+            f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: use its own labels"
         )
     frames = np.full(num_frames, UNLABELLED, np.int32)
     frames[: len(labels)] = labels[:num_frames]
@@ -115,20 +114,16 @@ def read_items(path: str | Path) -> list[Item]:
             continue
         if len(fields) != len(HEADER.split()):
             raise UserError(
-                f"{path}, line {number}: the line has {len(fields)} fields: give the "
-                f"{len(HEADER.split())} fields {HEADER}"
+                f"{path}, line {number}: the line has {len(fields)} fields: give {HEADER}"
             )
         try:
             onset, offset = float(fields[1]), float(fields[2])
         except ValueError:
-            raise UserError(
-                f"{path}, line {number}: onset and offset must be numbers (got {fields[1]} and "
-                f"{fields[2]}): give seconds"
-            ) from None
+            onset = offset = float("nan")
         if not 0 <= onset < offset < float("inf"):
             raise UserError(
-                f"{path}, line {number}: times must increase (got {onset:g} s to {offset:g} s): "
-                "give 0 <= onset < offset"
+                f"{path}, line {number}: times must be increasing numbers (got {fields[1]} s to "
+                f"{fields[2]} s): give 0 <= onset < offset"
             )
         items.append(Item(fields[0], onset, offset, *fields[3:]))
     if not items:
@@ -145,8 +140,7 @@ def write_items(path: str | Path, items: Iterable[Item]) -> None:
     for item in items:
         if len(item.file.split()) != 1:
             raise UserError(
-                f"recording {item.file!r} contains whitespace, which separates the fields of an "
-                "item file: rename it"
+                f"recording {item.file!r} contains whitespace, which separates fields: rename it"
             )
         item = item._replace(speaker="_".join(item.speaker.split()))
         lines.append(" ".join(x if isinstance(x, str) else f"{x:.4f}" for x in item))
@@ -157,20 +151,17 @@ def make_items(
     labels: Mapping[str, Int[np.ndarray, " _"]],
     names: Sequence[str],
     speakers: Mapping[str, str],
-    *,
-    triphones: bool = True,
 ) -> Iterator[Item]:
-    """Yield items from phone labels: runs of one label with a phone before and after.
+    """Yield items from phone labels: runs of one label with the phones before and after.
 
-    Runs next to silence (`SILENCES`), next to unlabelled frames (-1), or at either end of the
-    utterance are omitted. Consecutive frames with the same label count as one phone.
+    Items span all three phones, as in Libri-light. Runs next to silence (`SILENCES`), next to
+    unlabelled frames (-1), or at either end of the utterance are omitted. Consecutive frames with
+    the same label count as one phone.
 
     Args:
         labels: labels by utterance, one every 10 ms.
         names: phone names by number.
         speakers: speaker by utterance.
-        triphones: whether an item also spans the phones before and after it, as in Libri-light.
-
 
     >>> speaker, labels = {"u": "ann"}, np.array([0, 1, 1, 2, 0, 0])
     >>> [tuple(item) for item in make_items({"u": labels}, ["a", "b", "c"], speaker)]
@@ -186,13 +177,6 @@ def make_items(
             three = phones[i - 1 : i + 2]
             if "" in three or not SILENCES.isdisjoint(three):
                 continue
-            first, last = (bounds[i - 1], bounds[i + 2]) if triphones else bounds[i : i + 2]
-            yield Item(
-                utterance,
-                round(float(first) * LABEL_SECONDS, 6),
-                round(float(last) * LABEL_SECONDS, 6),
-                phones[i],
-                phones[i - 1],
-                phones[i + 1],
-                speakers[utterance],
-            )
+            first, last = (round(float(bounds[j]) * LABEL_SECONDS, 6) for j in (i - 1, i + 2))
+            before, phone, after = three
+            yield Item(utterance, first, last, phone, before, after, speakers[utterance])

@@ -12,6 +12,8 @@ from jaxtyping import Int
 from cpc.types import UserError
 
 B = TypeVar("B")
+#: Batches that are made ahead.
+BUFFER = 4
 
 
 def rows_of_process(
@@ -30,12 +32,12 @@ def rows_of_process(
 
 
 def prefetch(
-    batches: Callable[[int], B], start: int, stop: int, *, num_threads: int = 2, buffer: int = 4
+    batches: Callable[[int], B], start: int, stop: int, *, num_threads: int = 2
 ) -> Iterator[B]:
     """Yield `batches(start)`, ..., `batches(stop - 1)`, made by threads while the device works.
 
     `batches` is a function of the step alone, so the state of the stream is one integer, and
-    `num_threads` (0: the caller's thread) affects only the speed. At most `buffer` batches are made
+    `num_threads` (0: the caller's thread) affects only the speed. At most `BUFFER` batches are made
     ahead. Closing or garbage-collecting the iterator ends the threads.
 
     >>> list(prefetch(lambda step: {"x": step}, 3, 5))
@@ -47,7 +49,7 @@ def prefetch(
     steps = iter(range(start, stop))
     pool = ThreadPoolExecutor(num_threads)
     try:
-        ahead = deque(pool.submit(batches, step) for step in islice(steps, buffer))
+        ahead = deque(pool.submit(batches, step) for step in islice(steps, BUFFER))
         while ahead:
             batch = ahead.popleft().result()
             ahead.extend(pool.submit(batches, step) for step in islice(steps, 1))

@@ -40,8 +40,6 @@ class Recordings:
     """Number of samples of each utterance at 16 kHz, int64."""
     read: Callable[[int, int, int], np.ndarray]
     """(index, start, stop) -> int16 (stop - start,), by seeking; `UserError` if damaged."""
-    gather: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
-    """(indices (b,), starts (b,), length) -> int16 (b, length) in one call; None: use `read`."""
     rms: Float[np.ndarray, " n"] | None = None
     """Root mean square of samples / 32768 of each utterance, from which its gain to `TARGET_RMS` is
     computed; None until packed."""
@@ -66,9 +64,6 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
     def read(index: int, start: int, stop: int) -> np.ndarray:
         return recordings.read(int(indices[index]), start, stop)
 
-    def gather(rows: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-        return read_windows(recordings, indices[rows], starts, length)
-
     def stream(index: int, note: Note) -> Iterator[np.ndarray]:
         return read_parts(recordings, int(indices[index]), note)
 
@@ -78,7 +73,6 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
         speakers=tuple(recordings.speakers[i] for i in indices),
         lengths=recordings.lengths[indices],
         read=read,
-        gather=gather,
         stream=stream,
         rms=None if recordings.rms is None else recordings.rms[indices],
     )
@@ -100,10 +94,7 @@ def split_by_utterance(
         if len(mine) > 1:
             num_test = int(np.clip(round(test_fraction * len(mine)), 1, len(mine) - 1))
             is_test[np.random.default_rng((seed, number)).permutation(mine)[:num_test]] = True
-    return (
-        select(recordings, np.flatnonzero(~is_test)),
-        select(recordings, np.flatnonzero(is_test)),
-    )
+    return select(recordings, np.flatnonzero(~is_test)), select(recordings, np.flatnonzero(is_test))
 
 
 def read_list(path: str | Path) -> tuple[str, ...]:
@@ -133,8 +124,7 @@ def split_by_lists(
     both = sorted(set(train_ids) & set(test_ids))
     if both:
         raise UserError(
-            f"{len(both)} utterances are in both lists, the first {both[0]}: "
-            "remove each from one of them"
+            f"{len(both)} utterances are in both lists, the first {both[0]}: remove each from one"
         )
     train, test = (
         select(recordings, [where[name] for name in dict.fromkeys(ids) if name in where])
@@ -186,20 +176,12 @@ def read_windows(
 
     Samples beyond the end of an utterance are 0.
     """
-    real = np.minimum(recordings.lengths[indices] - starts, length)
-    whole = real == length
-    if not whole.all():
-        windows = np.zeros((len(indices), length), np.int16)
-        if whole.any():
-            windows[whole] = read_windows(recordings, indices[whole], starts[whole], length)
-        for row in np.flatnonzero(~whole).tolist():
-            i, start, num = int(indices[row]), int(starts[row]), int(real[row])
-            windows[row, :num] = recordings.read(i, start, start + num)
-        return windows
-    if recordings.gather is not None:
-        return recordings.gather(indices, starts, length)
-    pairs = zip(indices.tolist(), starts.tolist(), strict=True)
-    return np.stack([recordings.read(i, start, start + length) for i, start in pairs])
+    windows = np.zeros((len(indices), length), np.int16)
+    stops = np.minimum(recordings.lengths[indices], starts + length).tolist()
+    spans = zip(windows, indices.tolist(), starts.tolist(), stops, strict=True)
+    for window, index, start, stop in spans:
+        window[: stop - start] = recordings.read(index, start, stop)
+    return windows
 
 
 def read_parts(recordings: Recordings, index: int, note: Note) -> Iterator[np.ndarray]:
@@ -263,11 +245,8 @@ def measure_levels(parts: Iterable[np.ndarray]) -> Levels:
     for part in parts:
         is_int16 = part.dtype == np.int16
         wide = part.astype(np.int64 if is_int16 else np.float64)
-        num, total, squares = (
-            num + len(part),
-            total + wide.sum().item(),
-            squares + (wide @ wide).item(),
-        )
+        num += len(part)
+        total, squares = total + wide.sum().item(), squares + (wide @ wide).item()
         if len(part):
             lowest, highest = min(lowest, part.min().item()), max(highest, part.max().item())
     if not num:

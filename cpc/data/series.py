@@ -146,10 +146,7 @@ def measure(
     if found != channels:
         why = f"it has {found} channels: set data.channels, which is {channels}"
         if num_steps in (1, channels) or num_steps < found:
-            why = (
-                f"its shape {values.shape} looks transposed: save (time, channels), where "
-                f"data.channels is {channels}"
-            )
+            why = f"its shape {values.shape} looks transposed: save (time, {channels} channels)"
         raise UserError(why)
     if not num_steps:
         raise UserError("it has 0 steps")
@@ -362,8 +359,7 @@ def check_header(path: pathlib.Path) -> None:
     numbers: Any = pd.to_numeric(names, errors="coerce")  # NaN for names
     if not np.isnan(numbers).any() and names.tolist() != list(map(str, range(len(names)))):
         raise UserError(
-            "its first line has only numbers and would be lost: write the column names there, or "
-            "save the numbers as .npy"
+            "its first line has only numbers, not column names: add names, or save it as .npy"
         )
 
 

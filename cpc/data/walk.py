@@ -78,6 +78,20 @@ def find_data(
     return Found(sorted(files), walk.unreadable, left_out + walk.left_out)
 
 
+def require_data(root: Path, what: str, endings: Collection[str], *options: Any) -> Found:
+    """Find files as `find_data` does, and raise UserError if there are none."""
+    if not root.is_dir():
+        raise UserError(f"{printable(root)} is not a folder: pass a folder of {what}")
+    found = find_data(root, endings, *options)
+    if not found.files:
+        reasons = [reason for _, reason in (*found.unreadable, *found.left_out)]
+        where = "; ".join(["at any depth", *reasons[:3]])
+        raise UserError(
+            f"no {what} in {printable(root)}: looked for {list_endings(endings)} files {where}"
+        )
+    return found
+
+
 def list_endings(endings: Iterable[str]) -> str:
     """Join endings without their dots: "flac, wav"."""
     return ", ".join(sorted(ending[1:] for ending in endings))
@@ -100,10 +114,16 @@ def walk_files(root: str | Path) -> Found:
         for folder, folders, files in os.walk(starts.pop(0), onerror=report):
             folders[:] = [name for name in folders if not name.startswith(".")]
             try:
-                reason = find_reason(folder, seen)
+                status = os.stat(folder)  # noqa: PTH116 (a million paths need not become objects)
             except OSError as error:  # removed in the meantime
                 report(error)
                 continue
+            identity, reason = (status.st_dev, status.st_ino), ""
+            if identity in seen:
+                reason = "links to a folder that is already read"
+            elif seen and is_of_runs(folder):  # the root comes first
+                reason = "is a run directory, not data"
+            seen.add(identity)
             if reason:
                 folders.clear()
                 name = printable(folder)
@@ -116,16 +136,6 @@ def walk_files(root: str | Path) -> Found:
     for column in found:
         column.sort()
     return found
-
-
-def find_reason(folder: str, seen: set[tuple[int, int]]) -> str:
-    """Return why a folder is skipped, or "" after adding it to `seen`; the root comes first."""
-    status = os.stat(folder)  # noqa: PTH116 (a million paths need not become objects)
-    if (status.st_dev, status.st_ino) in seen:
-        return "links to a folder that is already read"
-    seen.add((status.st_dev, status.st_ino))
-    is_below_root = len(seen) > 1
-    return "is a run directory, not data" if is_below_root and is_of_runs(folder) else ""
 
 
 def is_of_runs(folder: str) -> bool:
@@ -151,10 +161,7 @@ def check_file(path: str | Path) -> None:
     except OSError as error:
         raise UserError(f"{printable(path)} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(mode):
-        raise UserError(
-            f"{printable(path)} is not a regular file but a folder, fifo, socket or device: "
-            "give a file"
-        )
+        raise UserError(f"{printable(path)} is not a regular file (a folder or fifo?): give a file")
 
 
 def read_named(path: str | Path, what: str) -> str:
@@ -211,10 +218,8 @@ def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, w
     """Raise an error if more than `max_fraction` of all entries are skipped."""
     if len(skipped) > max_fraction * total:
         first = "; ".join(reason for _, reason in skipped[:3])
-        raise UserError(
-            f"{len(skipped)} of {total} {what} cannot be used, more than {max_fraction:.0%}: "
-            f"{first}"
-        )
+        share = f"{len(skipped)} of {total} {what}"
+        raise UserError(f"{share} cannot be used, more than {max_fraction:.0%}: {first}")
 
 
 def count_names(entries: Sequence[Skipped], what: str) -> str:

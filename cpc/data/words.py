@@ -52,8 +52,7 @@ def word_stream(
     cumulative = np.cumsum(np.concatenate([np.zeros(0), *grains]))  # expected number of kept tokens
     if not n or cumulative[-1] < 2:
         raise UserError(
-            "the text has fewer than two words to train on: lower data.min_count, raise "
-            "data.subsample, or add text"
+            "the text has fewer than two words to train on: lower data.min_count, or add text"
         )
     num = max(1, int(np.ceil(cumulative[-1] / (0.95 * capacity))))
     cuts = np.searchsorted(cumulative, cumulative[-1] * np.arange(1, num) / num) + 1

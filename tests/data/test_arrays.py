@@ -19,6 +19,13 @@ def take(x, **options):
     return arrays.take_sounds(x, **HOW | options)
 
 
+def check_sentence(reads, x, **options):
+    with pytest.raises(UserError) as error:
+        reads(x, **options)
+    assert len(str(error.value).split()) <= 30
+    assert "\n" not in str(error.value)
+
+
 def written(scale, dtype, offset=0):
     return np.round(SOUND * scale + offset).astype(dtype)
 
@@ -63,10 +70,7 @@ def test_a_batch_a_list_and_one_are_told_apart():
     [SOUND, SOUND[None]], [SOUND, None], [SOUND, SOUND[:0]],
 ])  # fmt: skip
 def test_what_is_not_sound_is_one_sentence(x):
-    with pytest.raises(UserError) as error:
-        take(x)
-    assert len(str(error.value).split()) <= 30
-    assert "\n" not in str(error.value)
+    check_sentence(take, x)
 
 
 def test_without_normalization_values_stay():
@@ -116,18 +120,13 @@ def test_images_become_what_their_files_are(tmp_path, size, channels):
             np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        np.full((8, 8), 1.5), np.full((8, 8), -0.5), np.full((8, 8), 255.0), np.full((8, 8), 256),
-        np.full((8, 8), np.nan), np.zeros((8, 8)) > 1, np.zeros((3, 8, 8)), np.zeros((8, 8, 2)),
-        np.zeros((2, 3, 8, 8)), np.zeros((5, 8, 8)), np.zeros((0, 8, 8, 3)), np.zeros(8), None,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("x", [
+    np.full((8, 8), 1.5), np.full((8, 8), -0.5), np.full((8, 8), 255.0), np.full((8, 8), 256),
+    np.full((8, 8), np.nan), np.zeros((8, 8)) > 1, np.zeros((3, 8, 8)), np.zeros((8, 8, 2)),
+    np.zeros((2, 3, 8, 8)), np.zeros((5, 8, 8)), np.zeros((0, 8, 8, 3)), np.zeros(8), None,
+])  # fmt: skip
 def test_what_is_not_an_image_is_one_sentence(x):
-    with pytest.raises(UserError) as error:
-        arrays.take_images(x, size=8, channels=1)
-    assert len(str(error.value).split()) <= 30
+    check_sentence(arrays.take_images, x, size=8, channels=1)
 
 
 def test_sound_is_what_its_file_is_read_as(tmp_path):

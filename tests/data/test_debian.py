@@ -4,23 +4,20 @@ import packages
 import pytest
 from packages import quiet
 
-from cpc.data.sources.debian import Package, fetch_archive, find_archive, unpack
+from cpc.data.sources.debian import fetch_archive, find_archive, unpack
 from cpc.files import file_sha256
 from cpc.types import UserError
 
 
 @pytest.fixture
-def mirror(tmp_path):
-    folder = tmp_path / "mirror"
-    folder.mkdir()
-    packages.build_deb(folder, "sounds", "1-1", {"usr/share/x.txt": b"hello"})
-    return folder
+def mirror(tmp_path, monkeypatch):
+    packages.fake_apt(tmp_path / "mirror", monkeypatch)
+    return tmp_path / "mirror"
 
 
 @pytest.fixture
 def package(mirror):
-    deb = mirror / "sounds_1-1_all.deb"
-    return Package("sounds", "1-1", deb.stat().st_size, file_sha256(deb))
+    return packages.build_deb(mirror, "sounds", {"usr/share/x.txt": b"hello"})
 
 
 def calls(mirror):
@@ -28,43 +25,42 @@ def calls(mirror):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_fetched_once_and_verified_each_time(mirror, package, tmp_path, monkeypatch):
-    packages.fake_apt(mirror, monkeypatch)
+def test_fetched_once_and_verified_each_time(mirror, package, tmp_path):
     said = []
-    archive = fetch_archive(package, tmp_path / "debs", said.append)
-    assert archive.sha256 == package.sha256
+    archive, sha256 = fetch_archive(package, tmp_path / "debs", said.append)
+    assert sha256 == package.sha256
     (tmp_path / "out").mkdir()
     unpack(archive, tmp_path / "out")
     assert (tmp_path / "out/usr/share/x.txt").read_bytes() == b"hello"
-    assert fetch_archive(package, tmp_path / "debs", said.append) == archive
+    assert fetch_archive(package, tmp_path / "debs", said.append) == (archive, sha256)
     assert (len(calls(mirror)), len(said)) == (1, 1)
-    content = archive.path.read_bytes()
+    content = archive.read_bytes()
     damaged = (content[:200] + bytes([content[200] ^ 1]) + content[201:], content[:-1])
     for number, harmed in enumerate(damaged, start=2):
-        archive.path.write_bytes(harmed)
+        archive.write_bytes(harmed)
         said.clear()
-        again = fetch_archive(package, tmp_path / "debs", said.append)
+        assert fetch_archive(package, tmp_path / "debs", said.append) == (archive, sha256)
         assert "damaged" in said[0]
-        assert file_sha256(again.path) == package.sha256
+        assert file_sha256(archive) == package.sha256
         assert len(calls(mirror)) == number
-    archive.path.write_bytes(b"no archive")
+    archive.write_bytes(b"no archive")
     with pytest.raises(UserError, match="dpkg-deb -x"):
         unpack(archive, tmp_path)
 
 
-def test_interrupted_fetch_is_redone(mirror, package, tmp_path, monkeypatch):
-    mode = packages.fake_apt(mirror, monkeypatch, "half")
-    with pytest.raises(UserError, match="could not fetch sounds: E: connection reset"):
+def test_interrupted_fetch_is_redone(mirror, package, tmp_path):
+    (mirror / "mode").write_text("half")
+    with pytest.raises(UserError, match="download sounds` failed: E: connection reset"):
         fetch_archive(package, tmp_path / "debs", quiet)
     assert not list((tmp_path / "debs").glob("*.deb"))  # the half lies in a folder of its own
-    mode.write_text("ok")
-    archive = fetch_archive(package, tmp_path / "debs", quiet)
-    assert file_sha256(archive.path) == package.sha256
+    (mirror / "mode").write_text("ok")
+    archive, _ = fetch_archive(package, tmp_path / "debs", quiet)
+    assert file_sha256(archive) == package.sha256
     assert not list((tmp_path / "debs").glob("*.part"))
 
 
-def test_empty_lists_are_fetched_privately(mirror, package, tmp_path, monkeypatch):
-    packages.fake_apt(mirror, monkeypatch, "lists")
+def test_empty_lists_are_fetched_privately(mirror, package, tmp_path):
+    (mirror / "mode").write_text("lists")
     fetch_archive(package, tmp_path / "cache" / "debs", quiet)
     first, update, second = calls(mirror)
     assert first == "-q download sounds"
@@ -74,28 +70,26 @@ def test_empty_lists_are_fetched_privately(mirror, package, tmp_path, monkeypatc
     assert (tmp_path / "cache/apt/lists/partial").is_dir()
 
 
-def test_another_build_counts_as_apt_verified_it(mirror, package, tmp_path, monkeypatch):
-    packages.fake_apt(mirror, monkeypatch)
+def test_another_build_counts_as_apt_verified_it(mirror, package, tmp_path):
     known = package._replace(version="0-1", sha256="0" * 64)
     said = []
-    archive = fetch_archive(known, tmp_path / "debs", said.append)
-    assert archive.path.name == "sounds_1-1_all.deb"
+    archive, sha256 = fetch_archive(known, tmp_path / "debs", said.append)
+    assert archive.name == "sounds_9-1_all.deb"
     assert any("differs from the known build" in line for line in said)
     manifest = json.loads((tmp_path / "debs" / "manifest.json").read_text())
     assert manifest["sounds"]["sha256"] == package.sha256
-    assert fetch_archive(known, tmp_path / "debs", said.append) == archive
+    assert fetch_archive(known, tmp_path / "debs", said.append) == (archive, sha256)
     assert len(calls(mirror)) == 1
-    content = bytearray(archive.path.read_bytes())
+    content = bytearray(archive.read_bytes())
     content[200] ^= 1
-    archive.path.write_bytes(content)
+    archive.write_bytes(content)
     assert find_archive(known, tmp_path / "debs", quiet) is None
 
 
 def test_without_apt_network_or_such_a_package(mirror, package, tmp_path, monkeypatch):
-    mode = packages.fake_apt(mirror, monkeypatch)
     with pytest.raises(UserError, match="Unable to locate package nothing"):
         fetch_archive(package._replace(name="nothing"), tmp_path / "debs", quiet)
-    mode.write_text("offline")
+    (mirror / "mode").write_text("offline")
     with pytest.raises(UserError, match="no network"):
         fetch_archive(package, tmp_path / "debs", quiet)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -112,12 +106,10 @@ def test_a_manifest_of_something_else_is_none(mirror, package, tmp_path, content
     folder = tmp_path / "debs"
     folder.mkdir()
     (tmp_path / "precious_1_all.deb").write_text("mine")
-    copy = folder / "sounds_1-1_all.deb"
-    copy.write_bytes((mirror / "sounds_1-1_all.deb").read_bytes())
+    copy = folder / "sounds_9-1_all.deb"
+    copy.write_bytes((mirror / "sounds_9-1_all.deb").read_bytes())
     (folder / "manifest.json").write_bytes(content)
-    archive = find_archive(package, folder, pytest.fail)
-    assert archive is not None
-    assert archive.path == copy
+    assert find_archive(package, folder, pytest.fail) == (copy, package.sha256)
     copy.write_bytes(b"not an archive")
     assert find_archive(package, folder, quiet) is None
     assert not copy.exists()

@@ -1,4 +1,5 @@
 import gzip
+import shutil
 import struct
 
 import numpy as np
@@ -8,8 +9,6 @@ from packages import quiet
 
 from cpc.data.__main__ import main
 from cpc.data.sources import fashion_mnist
-from cpc.data.sources.debian import Package
-from cpc.files import file_sha256
 from cpc.types import UserError
 
 COUNTS = {"train": 30, "t10k": 20}
@@ -37,24 +36,20 @@ def labels(prefix):
 def mirror(tmp_path, monkeypatch):
     """A small package of the same form, and an apt-get that has it."""
     folder = tmp_path / "mirror"
-    folder.mkdir()
-    tree = {}
-    for prefix in COUNTS:
-        for name, array in (
-            (f"{prefix}-images-idx3-ubyte", pixels(prefix)),
-            (f"{prefix}-labels-idx1-ubyte", labels(prefix)),
-        ):
-            tree[f"usr/share/datasets/fashion-mnist/{name}.gz"] = packed(array)
-    deb = packages.build_deb(folder, "dataset-fashion-mnist", "9-1", tree)
+    tree = {
+        f"usr/share/datasets/fashion-mnist/{prefix}-{kind}-ubyte.gz": packed(make(prefix))
+        for prefix in COUNTS
+        for kind, make in (("images-idx3", pixels), ("labels-idx1", labels))
+    }
+    package = packages.build_deb(folder, "dataset-fashion-mnist", tree)
     packages.fake_apt(folder, monkeypatch)
-    package = Package("dataset-fashion-mnist", "9-1", deb.stat().st_size, file_sha256(deb))
     monkeypatch.setattr(fashion_mnist, "PACKAGE", package)
     return folder
 
 
 def test_both_splits_once_fetched(mirror, tmp_path):
     said = []
-    splits = fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)
+    splits = fashion_mnist.load_fashion_mnist(said.append)
     for split, prefix in (("train", "train"), ("test", "t10k")):
         assert len(splits[split]) == COUNTS[prefix]
         np.testing.assert_array_equal(splits[split].pixels[..., 0], pixels(prefix))
@@ -65,10 +60,11 @@ def test_both_splits_once_fetched(mirror, tmp_path):
     assert "prepared in" in said[-1]
     (mirror / "mode").write_text("offline")
     said.clear()
-    fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)
+    fashion_mnist.load_fashion_mnist(said.append)
     assert not said
+    shutil.rmtree(tmp_path / "cache")
     with pytest.raises(UserError, match=r"folder of images.*tfds"):
-        fashion_mnist.load_fashion_mnist(tmp_path / "new", quiet)
+        fashion_mnist.load_fashion_mnist(quiet)
 
 
 def test_damaged_files(tmp_path):
@@ -89,10 +85,10 @@ def test_damaged_files(tmp_path):
     ("images-idx3", np.zeros((30, 32, 32), np.uint8), "not Fashion-MNIST"),
 ])  # fmt: skip
 def test_other_contents(mirror, tmp_path, name, array, message):
-    folder = fashion_mnist.prepare_fashion_mnist(tmp_path / "cache", quiet)
+    folder = fashion_mnist.prepare_fashion_mnist(quiet)
     (folder / f"train-{name}-ubyte.gz").write_bytes(packed(array))
     with pytest.raises(UserError, match=message):
-        fashion_mnist.load_fashion_mnist(tmp_path / "cache", quiet)
+        fashion_mnist.load_fashion_mnist(quiet)
 
 
 def test_command_without_apt(tmp_path, monkeypatch, capsys):

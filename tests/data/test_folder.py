@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
+from packages import quiet, refuse
 
 from cpc import data
 from cpc.data.audio_file import mp3_seconds
@@ -285,7 +286,7 @@ def test_what_no_header_of_a_recording_says_is_skipped(two_speakers):
 
 
 def packed(root, said=None):
-    log = (lambda _: None) if said is None else said.append
+    log = quiet if said is None else said.append
     return data.pack(data.read_folder(root), root.parent / "pack", log, max_skipped_fraction=0.5)
 
 
@@ -430,15 +431,8 @@ def test_what_may_not_be_read_is_counted_and_what_is_no_file_never_opened(
     two_speakers, monkeypatch
 ):
     write(two_speakers / "cyd" / "c.wav", noise(0.1, seed=77))
-    scan = os.scandir
-
-    def refuse(folder):
-        if str(folder).endswith("cyd"):
-            raise PermissionError(13, "Permission denied", str(folder))
-        return scan(folder)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", refuse)
+        refuse(patch, "cyd")
         ((folder, reason),) = data.read_folder(two_speakers).skipped
         assert folder.endswith("cyd")
         assert "Permission denied" in reason
@@ -547,7 +541,7 @@ def test_copies_under_other_names_and_formats_are_left_out(tmp_path):
     (tmp_path / "in" / "bob" / "f.flac").write_bytes((tmp_path / "in/ann/b.flac").read_bytes())
     write(tmp_path / "in" / "bob" / "other.wav", noise(1, seed=1))
     for _ in range(2):  # the second time from the pack
-        recordings = data.pack_folder(tmp_path / "in", tmp_path / "pack", lambda _: None)
+        recordings = data.pack_folder(tmp_path / "in", tmp_path / "pack", quiet)
         assert recordings.names == ("b", "other")
         assert [name for name, _ in recordings.skipped] == ["c", "d", "e", "f"]
         assert all("b" in reason for _, reason in recordings.skipped)

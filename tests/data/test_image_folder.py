@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
-from packages import quiet
+from packages import quiet, refuse
 from PIL import Image
 
 from cpc import data
@@ -406,18 +406,6 @@ def test_every_file_is_read_listed_or_known_and_opened_if_it_is_one(folder):
     assert beside <= {name for name, reason in why.items() if "outside all splits" in reason}
     assert ["not a regular file" in why[name] for name in sorted(odd)] == [True, True, False]
     assert "No such file" in why["train/gone.png"]
-
-
-def refuse(monkeypatch, *names):
-    """Let folders of these names not be listed."""
-    scan = os.scandir
-
-    def refuse(path):
-        if str(path).endswith(names):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
 
 
 def test_folders_that_may_not_be_read_are_listed(folder, monkeypatch):

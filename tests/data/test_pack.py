@@ -42,25 +42,11 @@ def test_pack_holds_the_same_samples_and_sums_a_block_once(folder, tmp_path, mon
     rows, starts = np.array([2, 0, 2, 1]), np.array([5, 0, 1999, 7])
     pairs = zip(rows.tolist(), starts.tolist(), strict=True)
     monkeypatch.setattr("zlib.crc32", lambda *_: pytest.fail("summed again"))
-    found = few.gather(rows, starts, 1000)
+    found = read_windows(few, rows, starts, 1000)
     assert found.dtype == np.int16
     np.testing.assert_array_equal(found, np.stack([few.read(i, s, s + 1000) for i, s in pairs]))
     read_windows(packed, np.arange(20), np.full(20, 100), 2500)
     assert not packed.read(19, 4, 4).size
-
-
-def test_pack_is_reused_and_made_anew_when_the_source_changes(folder, tmp_path):
-    said = []
-    data.pack(data.read_folder(folder), tmp_path / "pack", said.append)
-    assert len(said) == 1
-    data.pack(data.read_folder(folder), tmp_path / "pack", said.append)
-    assert len(said) == 1
-    soundfile.write(folder / "a" / "new.flac", np.linspace(-0.1, 0.1, 4000), 16_000)
-    packed = data.pack(data.read_folder(folder), tmp_path / "pack", said.append)
-    assert "have changed" in said[1]
-    assert len(packed) == 21
-    data.pack(data.read_folder(folder), tmp_path / "pack", said.append)
-    assert len(said) == 3
 
 
 def test_truncated_flacs_are_skipped_listed_and_counted(folder, tmp_path):
@@ -221,8 +207,7 @@ def test_a_folder_that_is_as_it_was_is_not_read_again(folder, tmp_path, monkeypa
 @pytest.mark.parametrize("change", ["new", "touched", "gone", "options", "pack", "listing"])
 def test_a_folder_that_changed_is_read_again(folder, tmp_path, change):
     module = sys.modules["cpc.data.pack"]
-    first = module.pack_folder(folder, tmp_path / "pack", quiet)
-    options = {}
+    first, options, said = module.pack_folder(folder, tmp_path / "pack", quiet), {}, []
     if change == "new":
         soundfile.write(folder / "b" / "v.flac", np.linspace(-0.1, 0.1, 4000), 16_000)
     elif change == "touched":
@@ -236,7 +221,9 @@ def test_a_folder_that_changed_is_read_again(folder, tmp_path, change):
     else:  # packed meanwhile from other recordings
         source = data.read_folder(folder)
         data.pack(data.select(source, [0]), tmp_path / "pack", quiet)
-    again = module.pack_folder(folder, tmp_path / "pack", quiet, **options)
+    again = module.pack_folder(folder, tmp_path / "pack", said.append, **options)
+    assert any("have changed" in line for line in said) == (change in "new touched gone pack")
+    data.pack(data.read_folder(folder), tmp_path / "pack", log=lambda line: pytest.fail(line))
     assert len(again) == {"new": 21, "gone": 19}.get(change, 20)
     same = np.array_equal(again.read(10, 0, 99), first.read(10, 0, 99))
     assert same == (change not in ("touched", "gone"))
@@ -250,7 +237,7 @@ def rot(path, position):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-@pytest.mark.parametrize(("position", "how"), [(3, "read"), (70_000, "gather"), (-1, "read")])
+@pytest.mark.parametrize(("position", "how"), [(3, "read"), (70_000, "windows"), (-1, "read")])
 def test_rot_is_found_by_the_first_read_and_packed_anew(folder, tmp_path, position, how):
     source, said = data.read_folder(folder), []
     data.pack(source, tmp_path / "pack", said.append)

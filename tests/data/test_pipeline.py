@@ -27,7 +27,7 @@ def test_work_runs_ahead_but_not_further_than_the_buffer():
         made.append(step)
         return {"x": step}
 
-    stream = data.prefetch(noted, 0, 1000, num_threads=2, buffer=4)
+    stream = data.prefetch(noted, 0, 1000, num_threads=2)
     next(stream)
     time.sleep(0.3)
     assert 3 <= len(made) <= 12

@@ -3,28 +3,18 @@ import os
 
 import numpy as np
 import pytest
+from packages import recordings_of
 
 from cpc import data
 from cpc.data.recordings import root_mean_square
 from cpc.types import UserError
 
 
-def ramp(names, speakers, length=100, **columns):
-    """Utterance i holds 1000 i, 1000 i + 1, ..."""
-    return data.Recordings(
-        names=tuple(names),
-        speakers=tuple(speakers),
-        lengths=np.full(len(names), length, np.int64),
-        read=lambda i, start, stop: (1000 * i + np.arange(start, stop)).astype(np.int16),
-        **columns,
-    )
-
-
 @pytest.fixture
 def ten():
-    names = [f"u{i}" for i in range(10)]
-    speakers = ["a"] * 5 + ["b"] * 4 + ["c"]
-    return ramp(names, speakers, rms=np.linspace(0.1, 1.0, 10, dtype=np.float32))
+    """Ten recordings, of which the i-th holds 1000 i, 1000 i + 1, ..."""
+    ramps = (1000 * np.arange(10)[:, None] + np.arange(100)).astype(np.int16)
+    return recordings_of(ramps, "aaaaabbbbc", rms=np.linspace(0.1, 1.0, 10, dtype=np.float32))
 
 
 def test_select_reads_what_it_names(ten):
@@ -75,10 +65,15 @@ def test_lists_split_also_damaged_utterances(ten, tmp_path):
     (tmp_path / "train.txt").write_text("u3\n\nu1 \n")
     train, test = data.split_by_lists(ten, data.read_list(tmp_path / "train.txt"), ["u9"])
     assert (train.names, test.names) == (("u3", "u1"), ("u9",))
-    some = ramp(["u0"], ["a"], skipped=(("/somewhere/u1.flac", "is empty"), ("u2", "cut")))
+    skipped = (
+        ("/somewhere/u1.flac", "is empty"),
+        ("u2", "cut"),
+        ("/somewhere/ann/1.wav", "is empty"),
+    )
+    some = recordings_of([np.zeros(9)], "a", skipped=skipped)
     train, test = data.split_by_lists(some, ["u0", "u1"], ["u2"])
     assert (train.names, test.names) == (("u0",), ())
-    by_path = ramp(["ann/0"], ["ann"], skipped=(("/somewhere/ann/1.wav", "is empty"),))
+    by_path = dataclasses.replace(some, names=("ann/0",))
     assert data.split_by_lists(by_path, ["ann/0"], ["ann/1"])[0].names == ("ann/0",)
     with pytest.raises(UserError, match="bob/1"):
         data.split_by_lists(by_path, ["ann/0"], ["bob/1"])
@@ -87,15 +82,8 @@ def test_lists_split_also_damaged_utterances(ten, tmp_path):
 def test_every_utterance_gets_the_same_loudness():
     rng = np.random.default_rng(0)
     waves = [(a * rng.standard_normal(4000)).astype(np.int16) for a in (30, 300, 3000)]
-    quiet_to_loud = data.Recordings(
-        names=("q", "m", "l"),
-        speakers=("a", "b", "c"),
-        lengths=np.full(3, 4000, np.int64),
-        read=lambda i, start, stop: waves[i][start:stop],
-    )
     rms = np.array([root_mean_square(wave) for wave in waves], np.float32)
-    measured = dataclasses.replace(quiet_to_loud, rms=rms)
-    for recordings in (quiet_to_loud, measured):
+    for recordings in (recordings_of(waves, "abc"), recordings_of(waves, "abc", rms=rms)):
         for i in range(3):
             x = data.read_all(recordings, i)
             assert x.dtype == np.float32

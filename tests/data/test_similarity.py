@@ -12,7 +12,7 @@ def test_members_are_read_from_the_zip(tmp_path, monkeypatch):
         file.writestr(similarity.FOLDER + "simlex999.txt", "old\tnew\t1.58\n")
         file.writestr(similarity.FOLDER + "questions-words.txt", ": one\nA B C D\nE F\n")
     monkeypatch.setattr(similarity, "fetch", lambda *given: wheel)
-    judged = similarity.read_judgements(tmp_path)
+    judged = similarity.read_judgements()
     assert judged.pairs["wordsim353"].words == (("love", "sex"),)
     assert judged.pairs["simlex999"].similarity.tolist() == [1.58]
     assert judged.analogies == {"one": (("a", "b", "c", "d"),)}

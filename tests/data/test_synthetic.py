@@ -18,7 +18,7 @@ def uneven_chain():
 
 def test_chain_is_a_chain():
     for num_phones in (2, 3, 8):
-        chain = data.phone_chain(num_phones, stay=0.7)
+        chain = data.phone_chain(num_phones)
         np.testing.assert_allclose(chain.sum(axis=1), 1)
         np.testing.assert_allclose(stationary(chain), 1 / num_phones)
     chain = uneven_chain()
@@ -72,7 +72,7 @@ def test_reading_is_pure_and_seeks():
 
 
 def test_labels_follow_the_chain():
-    chain = data.phone_chain(4, stay=0.6)
+    chain = data.phone_chain(4)
     made = make(chain=chain, utterances_per_speaker=10, seconds=20.0)
     assert made.label_names == tuple(f"phone-{i}" for i in range(4))
     counts = np.zeros((4, 4))

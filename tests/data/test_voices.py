@@ -42,7 +42,7 @@ def prepared(built, tmp_path_factory):
     """The folder as the packages of the mirror make it."""
     with pytest.MonkeyPatch.context() as patch:
         packages.fake_apt(built, patch)
-        return prepare_voices(tmp_path_factory.mktemp("cache"), quiet)
+        return prepare_voices(quiet)
 
 
 def transcripts(folder):
@@ -101,23 +101,22 @@ def test_splits_and_phones(prepared):
 
 
 def test_the_command_prepares_once_and_again_after_damage(mirror, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
-    assert not is_prepared(tmp_path / "cache")
+    assert not is_prepared()
     assert main(["voices"]) == 0
     said = capsys.readouterr().out
     assert len(said.splitlines()) == 11
     assert "fillets-nl-m" in said
-    assert is_prepared(tmp_path / "cache")
+    assert is_prepared()
     folder = tmp_path / "cache" / FOLDER_NAME
     stamp = folder / "stamp.json"
     time, content = stamp.stat().st_mtime_ns, stamp.read_bytes()
     (mirror / "mode").write_text("offline")
-    assert prepare_voices(tmp_path / "cache", pytest.fail) == folder
+    assert prepare_voices(pytest.fail) == folder
     assert stamp.stat().st_mtime_ns == time
     (mirror / "mode").write_text("ok")
     stamp.write_bytes(content.replace(b'"archives"', b'"archive"'))
     (folder / "SPEAKERS.TXT").unlink()
-    assert prepare_voices(tmp_path / "cache", quiet) == folder
+    assert prepare_voices(quiet) == folder
     assert stamp.read_bytes() == content
     assert (folder / "SPEAKERS.TXT").exists()
 
@@ -129,11 +128,11 @@ def test_interrupted_preparation_is_redone(mirror, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cpc.data.sources.debian.copy_licenses", stop)
+        patch.setattr("shutil.copyfile", stop)
         with pytest.raises(KeyboardInterrupt):
-            prepare_voices(cache, quiet)
+            prepare_voices(quiet)
     assert not (cache / FOLDER_NAME).exists()
-    folder = prepare_voices(cache, quiet)
+    folder = prepare_voices(quiet)
     assert len(data.read_folder(folder)) == 26
     assert not list(cache.glob(f"{FOLDER_NAME}.part*"))
     assert not list(cache.glob("unpacked-*"))
@@ -157,13 +156,14 @@ def test_rules(tmp_path, monkeypatch):
     assert festvox_phones(tmp_path / "x.lab") == ("pau",) * 34 + ("k",) * 5 + ("ay",)
     # The split of one version is that of the next.
     assert np.flatnonzero(_test_mask(40, 1)).tolist() == [5, 15, 21, 22, 24, 33]
+    monkeypatch.setenv("CPC_DATA", str(tmp_path))
     (tmp_path / FOLDER_NAME).mkdir()
     for content in (b"{}", b"\xff", b'{"archives": 3}', b'{"archives": {}}'):
         (tmp_path / FOLDER_NAME / "stamp.json").write_bytes(content)
-        assert not is_prepared(tmp_path)
+        assert not is_prepared()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"apt-get.*LibriSpeech.*synthetic"):
-        prepare_voices(tmp_path / "cache", quiet)
+        prepare_voices(quiet)
 
 
 @pytest.mark.network

@@ -3,21 +3,17 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from packages import recordings_of
 
 from cpc import data
 from cpc.data.recordings import root_mean_square
 from cpc.types import UserError
 
 
-def numbered(lengths, speakers, rms=None):
+def numbered(lengths, speakers):
     """Sample j of utterance i holds 100 i + j, so that a window identifies its position."""
-    return data.Recordings(
-        names=tuple(f"u{i}" for i in range(len(lengths))),
-        speakers=tuple(speakers),
-        lengths=np.asarray(lengths, np.int64),
-        read=lambda i, start, stop: (100 * i + np.arange(start, stop)).astype(np.int16),
-        rms=np.full(len(lengths), data.TARGET_RMS, np.float32) if rms is None else rms,
-    )
+    waves = [(100 * i + np.arange(length)).astype(np.int16) for i, length in enumerate(lengths)]
+    return recordings_of(waves, speakers, rms=np.full(len(waves), data.TARGET_RMS, np.float32))
 
 
 @pytest.fixture
@@ -83,13 +79,8 @@ def test_processes_share_the_global_batch(name, one_speaker, request):
 def test_loudness_tells_nothing():
     rng = np.random.default_rng(0)
     waves = [(a * rng.standard_normal(4000)).astype(np.int16) for a in (50, 5000)]
-    recordings = data.Recordings(
-        names=("quiet", "loud"),
-        speakers=("a", "b"),
-        lengths=np.full(2, 4000, np.int64),
-        read=lambda i, start, stop: waves[i][start:stop],
-        rms=np.array([root_mean_square(wave) for wave in waves], np.float32),
-    )
+    rms = np.array([root_mean_square(wave) for wave in waves], np.float32)
+    recordings = recordings_of(waves, "ab", rms=rms)
     batch = data.make_batches(recordings, window_samples=4000, batch_size=8, seed=0)(0)
     assert set(batch["utterance"].tolist()) == {0, 1}
     np.testing.assert_allclose(

@@ -104,7 +104,7 @@ def test_split_lists_replace_the_voices_split(tmp_path, monkeypatch):
     for name, words in lists.items():
         (root / f"{name}.txt").write_text("\n".join(words.split()) + "\n")
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
-    monkeypatch.setattr(audio_data, "prepare_voices", lambda cache, log: root)
+    monkeypatch.setattr(audio_data, "prepare_voices", lambda log: root)
     config = audio_voices.get_config()
     given = audio_data.load_data(config, str)
     assert sorted(given.train.names) == ["a", "b", "c"]

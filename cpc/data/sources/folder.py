@@ -23,13 +23,11 @@ from cpc.data.audio_file import (
 )
 from cpc.data.recordings import SAMPLE_RATE_HZ, Levels, Note, Recordings, measure_levels
 from cpc.data.walk import (
-    Found,
     Skipped,
     check_skipped,
     digest_files,
-    find_data,
-    list_endings,
     printable,
+    require_data,
     same_name,
 )
 from cpc.types import UserError
@@ -65,7 +63,9 @@ def read_folder(
         UserError: more than `max_skipped_fraction` of the recordings are unreadable.
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 (names of folders count, "." has none)
-    paths, unreadable, left_out = _find_audio(root)
+    paths, unreadable, left_out = require_data(
+        root, "recordings", AUDIO_SUFFIXES, COMPANION_SUFFIXES, ADVICE
+    )
     opened = _open_all(paths)
     readable = [file for file in opened.values() if isinstance(file, AudioFile)]
     damaged = list(unreadable)
@@ -109,19 +109,6 @@ def read_folder(
         shortened=tuple((str(file.path), file.missing) for file in files if file.missing),
         fingerprint=digest_files(path.resolve() for path in kept),
     )
-
-
-def _find_audio(root: Path) -> Found:
-    if not root.is_dir():
-        raise UserError(f"{printable(root)} is not a folder: pass a folder of recordings")
-    found = find_data(root, AUDIO_SUFFIXES, COMPANION_SUFFIXES, ADVICE)
-    if not found.files:
-        reasons = [reason for _, reason in (*found.unreadable, *found.left_out)]
-        raise UserError(
-            f"no recordings in {printable(root)}: looked for {list_endings(AUDIO_SUFFIXES)} files "
-            + "; ".join(["at any depth", *reasons[:3]])
-        )
-    return found
 
 
 def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:
@@ -170,12 +157,7 @@ def _sound_alike(one: AudioFile, other: AudioFile) -> bool:
 
 
 def _correlate(a: np.ndarray, b: np.ndarray, max_delay: int) -> float:
-    """Return the largest correlation of two signals when one is delayed by at most `max_delay`.
-
-    >>> a, b = np.random.default_rng(0).normal(size=(2, 1000))
-    >>> round(_correlate(a[20:], 3 + a[:-20], 50), 2), _correlate(a, b, 50) < 0.2
-    (0.98, True)
-    """
+    """Return the largest correlation of two signals when one is delayed by at most `max_delay`."""
     a, b = a - a.mean(), b - b.mean()
     products = scipy.signal.correlate(a, b, method="fft")
     middle = len(b) - 1
@@ -222,15 +204,13 @@ def _speaker(path: Path, root: Path, level: int) -> str:
 
 def _unique_names(paths: Sequence[Path], root: Path) -> tuple[str, ...]:
     below = [path.relative_to(root) for path in paths]
-    for names in (
-        tuple(same_name(path.stem) for path in below),
-        tuple(same_name(path.with_suffix("").as_posix()) for path in below),
-    ):
-        if len(set(names)) == len(names):
-            return names
-    names = tuple(same_name(path.as_posix()) for path in below)
-    # A disk may contain a name twice, with composed and decomposed characters.
-    return names if len(set(names)) == len(names) else tuple(path.as_posix() for path in below)
+    whole = [path.as_posix() for path in below]
+    bare = [path.with_suffix("").as_posix() for path in below]
+    for names in ([path.stem for path in below], bare, whole):
+        composed = tuple(map(same_name, names))
+        if len(set(composed)) == len(composed):
+            return composed
+    return tuple(whole)  # a disk may contain a name twice, with composed and decomposed characters
 
 
 def _speaker_names(root: Path) -> dict[str, str]:
@@ -238,12 +218,10 @@ def _speaker_names(root: Path) -> dict[str, str]:
 
     The file is in `root` or its parent. Ids are appended to names that occur twice.
     """
-    path = next(
-        (f / "SPEAKERS.TXT" for f in (root, root.parent) if (f / "SPEAKERS.TXT").is_file()), None
-    )
-    if path is None:
+    files = [f for folder in (root, root.parent) if (f := folder / "SPEAKERS.TXT").is_file()]
+    if not files:
         return {}
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = files[0].read_text(encoding="utf-8", errors="replace").splitlines()
     fields = [line.split("|", 4) for line in lines if not line.lstrip().startswith(";")]
     names = {f[0].strip(): f[4].strip() for f in fields if len(f) == 5 and f[4].strip()}
     count = Counter(names.values())

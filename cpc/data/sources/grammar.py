@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
+from cpc.data.text.corpus import Corpus, rank_words
 
 #: Number of topics, of words per topic that only its sentences contain, and of common words.
 NUM_TOPICS, OWN_WORDS, COMMON_WORDS = 8, 4, 8
@@ -34,11 +34,7 @@ def make_grammar(
     counts = np.bincount(raw, minlength=NUM_TOPICS * OWN_WORDS + COMMON_WORDS)
     names = [f"topic{i // OWN_WORDS}{'abcd'[i % OWN_WORDS]}" for i in range(NUM_TOPICS * OWN_WORDS)]
     names += [f"common{'abcdefgh'[i]}" for i in range(COMMON_WORDS)]
-    falling = np.argsort(-counts, kind="stable")
-    rank = np.empty(len(counts), np.int32)
-    rank[falling] = np.arange(1, len(counts) + 1)
-    words = (UNKNOWN, *(names[i] for i in falling.tolist()))
-    vocabulary = Vocabulary(words, np.concatenate([[0], counts[falling]]))
+    vocabulary, rank = rank_words(names, counts, min_count=0)
     documents = np.arange(num_documents + 1) * num_sentences
     return Corpus(rank[raw], starts, documents, vocabulary, [])
 

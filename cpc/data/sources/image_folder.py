@@ -14,10 +14,9 @@ from cpc.data.phones import UNLABELLED
 from cpc.data.walk import (
     COMPANIONS,
     Skipped,
-    find_data,
     is_of_runs,
-    list_endings,
     printable,
+    require_data,
     same_name,
 )
 from cpc.types import UserError
@@ -54,7 +53,7 @@ def read_image_folder(
     folder = _split_folder(root, split)
     class_names = _class_names(root)
     numbers = {name: number for number, name in enumerate(class_names)}
-    found = find_data(folder, IMAGE_SUFFIXES, COMPANION_SUFFIXES, ADVICE)
+    found = require_data(folder, "images", IMAGE_SUFFIXES, COMPANION_SUFFIXES, ADVICE)
     paths = [str(path) for path in found.files]
     classes = [path.relative_to(folder).parts[0] for path in found.files]
     labels = [
@@ -66,10 +65,6 @@ def read_image_folder(
     for name in sorted(set(_folders(folder)) - set(classes)):
         if (path := printable(folder / name)) not in explained:
             left_out.append((path, f"{path} has no images"))
-    if not paths:
-        raise UserError(
-            f"no images in {printable(folder)}: looked for {list_endings(IMAGE_SUFFIXES)} files"
-        )
 
     def read(index: int) -> tuple[np.ndarray, int]:
         return read_image(paths[index], size=size, channels=channels), labels[index]

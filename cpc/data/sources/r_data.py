@@ -6,6 +6,7 @@ XDR of "R Internals", section 1.8 (Serialization Formats). No code is executed, 
 than plain data are rejected.
 """
 
+import io
 import struct
 import zlib
 from pathlib import Path
@@ -51,29 +52,26 @@ def named(vector: Vector) -> dict[str, Any]:
 
 
 def unserialize(content: bytes) -> Vector:
-    r"""Return the vector of an XDR serialization, version 2 or 3.
-
-    >>> unserialize(b"X\n" + struct.pack(">6i", 2, 0, 0, 13, 2, 7) + struct.pack(">i", -1)).values
-    [7, -1]
-    """
+    """Return the vector of an XDR serialization, version 2 or 3."""
     if content[:2] != b"X\n":
         raise ValueError(f"it begins with {content[:2]!r}, which is not XDR")
-    position = 14  # after the format version, the R version, and the oldest R that can read it
-    if struct.unpack_from(">i", content, 2)[0] == 3:
-        position += 4 + struct.unpack_from(">i", content, position)[0]  # name of the encoding
-    return _Reader(content, position).read_item()
+    reader = _Reader(content[2:])
+    version, *_ = reader.take("i", 3)  # then the R version, and the oldest R that can read it
+    if version == 3:
+        reader.take("s", *reader.take("i", 1))  # name of the encoding
+    return reader.read_item()
 
 
 class _Reader:
-    """A position in a serialization, and the symbols so far, which later items refer to."""
+    """The rest of a serialization, and the symbols so far, which later items refer to."""
 
-    def __init__(self, content: bytes, position: int) -> None:
-        self.content, self.position, self.symbols = content, position, []
+    def __init__(self, content: bytes) -> None:
+        self.rest, self.symbols = io.BytesIO(content), []
 
     def take(self, kind: str, number: int) -> tuple:
-        values = struct.unpack_from(f">{number}{kind}", self.content, self.position)
-        self.position += struct.calcsize(f">{number}{kind}")
-        return values
+        return struct.unpack(
+            f">{number}{kind}", self.rest.read(struct.calcsize(f">{number}{kind}"))
+        )
 
     def read_item(self) -> Any:
         (flags,) = self.take("i", 1)

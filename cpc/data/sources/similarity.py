@@ -4,7 +4,6 @@ The wheel is read as a zip file; it is not installed or executed.
 """
 
 import zipfile
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -44,33 +43,23 @@ class Judgements(NamedTuple):
     """Words (a, b, c, d) by section, where a is to b as c is to d."""
 
 
-def read_judgements(cache: Path | None = None, log: Log = log_to_stderr) -> Judgements:
+def read_judgements(log: Log = log_to_stderr) -> Judgements:
     """Return the judgements, and fetch the wheel (28 MB) if it is not cached."""
-    cache = cache_dir() if cache is None else Path(cache)
-    wheel = fetch(GENSIM, cache / "archives", log)
-    with zipfile.ZipFile(wheel) as members:
+    with zipfile.ZipFile(fetch(GENSIM, cache_dir() / "archives", log)) as members:
         texts = {name: members.read(FOLDER + file).decode("utf-8") for name, file in FILES.items()}
     analogies = parse_analogies(texts.pop("analogies"))
     return Judgements({name: parse_pairs(text) for name, text in texts.items()}, analogies)
 
 
 def parse_pairs(text: str) -> Pairs:
-    r"""Parse lines of two words and a number in lower case; lines that begin with # are comments.
-
-    >>> parse_pairs("# words\nTiger\tcat\t7.35\n").words
-    (('tiger', 'cat'),)
-    """
+    """Parse lines of two words and a number in lower case; lines that begin with # are comments."""
     rows = [line.split("\t") for line in text.splitlines() if line and line[0] != "#"]
     words = tuple((one.lower(), other.lower()) for one, other, _ in rows)
     return Pairs(words, np.array([float(row[2]) for row in rows]))
 
 
 def parse_analogies(text: str) -> dict[str, tuple[tuple[str, str, str, str], ...]]:
-    r"""Parse analogies of four words by section, in lower case.
-
-    >>> parse_analogies(": family\nBoy Girl Man Woman\n")
-    {'family': (('boy', 'girl', 'man', 'woman'),)}
-    """
+    """Parse analogies of four words by section, in lower case."""
     sections: dict[str, list] = {}
     name = ""
     for line in text.lower().splitlines():

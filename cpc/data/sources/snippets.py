@@ -30,12 +30,10 @@ FILES = {
 }
 
 
-def read_snippets(
-    cache: Path | None = None, log: Log = log_to_stderr
-) -> dict[str, list[tuple[str, float]]]:
+def read_snippets(log: Log = log_to_stderr) -> dict[str, list[tuple[str, float]]]:
     """Return sentences and ratings of "movies", "products" and "newspaper", fetched if needed."""
     try:
-        with preparing("the snippets", cache, "snippets.lock", log) as home:
+        with preparing("snippets", log) as home:
             archive = fetch(PACKAGE, home / "archives", log)
     except UserError as error:
         raise UserError(

@@ -14,6 +14,8 @@ LOW_HZ, HIGH_HZ = (300.0, 900.0), (1200.0, 3200.0)
 #: Speakers scale the frequencies of phones by at most this factor up or down.
 SPEAKER_RANGE = 1.25
 AMPLITUDE = 0.1
+#: Probability that a phone lasts another frame.
+STAY = 0.8
 #: Probability that the next phone is the successor, modulo the number of phones, after a change.
 ONWARD = 0.75
 NOISE_RMS = 0.002
@@ -28,17 +30,17 @@ class Synthetic(NamedTuple):
     label_names: tuple[str, ...]
 
 
-def phone_chain(num_phones: int, stay: float = 0.8) -> Float[np.ndarray, "p p"]:
+def phone_chain(num_phones: int) -> Float[np.ndarray, "p p"]:
     """Return the transition probabilities between phones; rows sum to 1.
 
-    A phone stays with probability `stay`. Otherwise it changes to its successor, modulo the number
+    A phone stays with probability `STAY`. Otherwise it changes to its successor, modulo the number
     of phones, with probability `ONWARD`, or to one of the others. All phones are equally frequent.
     """
     others = max(num_phones - 2, 1)
-    chain = np.full((num_phones, num_phones), (1 - stay) * (1 - ONWARD) / others)
+    chain = np.full((num_phones, num_phones), (1 - STAY) * (1 - ONWARD) / others)
     phones = np.arange(num_phones)
-    chain[phones, (phones + 1) % num_phones] = (1 - stay) * ONWARD
-    chain[phones, phones] = stay
+    chain[phones, (phones + 1) % num_phones] = (1 - STAY) * ONWARD
+    chain[phones, phones] = STAY
     return chain / chain.sum(axis=1, keepdims=True)
 
 

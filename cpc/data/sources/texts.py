@@ -62,7 +62,7 @@ class Texts(NamedTuple):
     credits: tuple[str, ...]
 
 
-def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr) -> Path:
+def prepare_texts(name: str, log: Log = log_to_stderr) -> Path:
     """Fetch, verify and write texts, one of `TEXTS` or several joined by +; return the folder.
 
     It contains `text/*.txt`, `CREDITS.txt`, `licenses/` and, for `words`, `glosses.tsv` (a word of
@@ -73,12 +73,12 @@ def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr
         raise UserError(f"texts {name!r} are unknown: give {', '.join(TEXTS)} or {'+'.join(TEXTS)}")
     folders = []
     for part in parts:
-        with preparing(part, cache, f"{part}.lock", log) as home:
-            folders.append(_prepare(part, home, log))
+        with preparing(part, log) as cache:
+            folders.append(_prepare(part, cache, log))
     if len(parts) == 1:
         return folders[0]
-    with preparing(name, cache, f"{name}.lock", log) as home:
-        return _join(parts, home)
+    with preparing(name, log) as cache:
+        return _join(dict(zip(parts, folders, strict=True)), cache)
 
 
 def prepared_folder(name: str, cache: Path) -> Path:
@@ -86,18 +86,17 @@ def prepared_folder(name: str, cache: Path) -> Path:
     return cache / f"{name}-{LAYOUT_VERSION}"
 
 
-def _join(names: list[str], cache: Path) -> Path:
+def _join(parts: dict[str, Path], cache: Path) -> Path:
     """Return a folder that links to the texts and licenses of others and joins their credits."""
-    folder = prepared_folder("+".join(names), cache)
-    parts = [prepared_folder(name, cache) for name in names]
+    folder = prepared_folder("+".join(parts), cache)
     for kind in ("text", "licenses"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
-        for name, part in zip(names, parts, strict=True):
+        for name, part in parts.items():
             link = folder / kind / name
             if not link.is_symlink():
                 link.symlink_to(Path("..", "..", part.name, kind))
     path = folder / "CREDITS.txt"
-    credits = "\n".join((part / path.name).read_text("utf-8") for part in parts)
+    credits = "\n".join((part / path.name).read_text("utf-8") for part in parts.values())
     if not path.exists() or path.read_text("utf-8") != credits:  # a cache may be read-only
         write_text(path, credits)
     return folder

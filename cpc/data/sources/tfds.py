@@ -138,16 +138,11 @@ def _record_files(builder: Any, split: str, folder: Path) -> list[str]:
 
 def _keys(features: Any, name: str) -> tuple[str, str | None]:
     """Return the image feature and the class feature, `label` if there are several classes."""
-    import tensorflow_datasets as tfds
+    from tensorflow_datasets import features as kinds
 
-    image_keys = [
-        key
-        for key, feature in features.items()
-        if isinstance(feature, tfds.features.Image) and feature.np_dtype == np.uint8
-    ]
-    classes = [
-        k for k, feature in features.items() if isinstance(feature, tfds.features.ClassLabel)
-    ]
+    images = [key for key, feature in features.items() if isinstance(feature, kinds.Image)]
+    image_keys = [key for key in images if features[key].np_dtype == np.uint8]
+    classes = [key for key, feature in features.items() if isinstance(feature, kinds.ClassLabel)]
     if len(image_keys) != 1:
         raise UserError(
             f"{name} has {len(image_keys)} 8-bit images per example (features: "
@@ -157,14 +152,12 @@ def _keys(features: Any, name: str) -> tuple[str, str | None]:
     return image_keys[0], label
 
 
-def read_librispeech_tfds(
-    data_dir: str | Path, split: str, log: Log = print, *, cache: Path | None = None
-) -> Recordings:
+def read_librispeech_tfds(data_dir: str | Path, split: str, log: Log = print) -> Recordings:
     """Read a split (`train_clean100`, `test_clean`, ...) of `DATA_DIR/librispeech/default/VERSION`.
 
     The record files contain whole utterances without their lengths, so the first call decodes all
-    utterances (3 ms each) and saves an index in `cache`, by default `cache_dir()`. Preparing the
-    dataset needs TensorFlow, ffmpeg and 60 GB of downloads; reading needs none of these.
+    utterances (3 ms each) and saves an index in `cache_dir()`. Preparing the dataset needs
+    TensorFlow, ffmpeg and 60 GB of downloads; reading needs none of these.
     """
     shards = _shards(Path(data_dir).expanduser(), split)
     from array_record.python.array_record_data_source import ArrayRecordDataSource
@@ -172,9 +165,8 @@ def read_librispeech_tfds(
     records = ArrayRecordDataSource([str(shard) for shard in shards])
     decode = _make_decoder()
     fingerprint = digest_files(shard.resolve() for shard in shards)
-    folder = (cache_dir() if cache is None else cache) / "librispeech_tfds"
     names, speakers, lengths = remember(
-        folder / f"{fingerprint}.json",
+        cache_dir() / "librispeech_tfds" / f"{fingerprint}.json",
         lambda: _index(records, decode, log),
         lambda index: [index[key] for key in ("names", "speakers", "lengths")],
         log,
@@ -197,7 +189,14 @@ def _shards(data_dir: Path, split: str) -> list[Path]:
     folder = _prepared_folder("librispeech", data_dir, config="default")
     shards = sorted(folder.glob(f"librispeech-{split}.array_record-*-of-*"))
     if not shards:
-        raise UserError(_explain_absence(folder, split, data_dir))
+        files = folder.glob("librispeech-*.*-of-*")
+        found = sorted({path.name.removeprefix("librispeech-").partition(".")[0] for path in files})
+        if split in found:
+            raise UserError(_format_error(folder, split, _command("librispeech", data_dir)))
+        splits = ", ".join(found) or "none"
+        raise UserError(
+            f"split {split!r} of LibriSpeech is not in {folder} (got {splits}): prepare it"
+        )
     expected = int(shards[0].name.rsplit("-", 1)[1])
     if len(shards) != expected:
         raise UserError(
@@ -207,38 +206,21 @@ def _shards(data_dir: Path, split: str) -> list[Path]:
     return shards
 
 
-def _explain_absence(folder: Path, split: str, data_dir: Path) -> str:
-    parts = [re.fullmatch(r"librispeech-(\w+)\.(\w+)-\d+-of-\d+", p.name) for p in folder.iterdir()]
-    found = sorted({(part[1], part[2]) for part in parts if part})
-    if any(name == split for name, _ in found):
-        return _format_error(folder, split, _command("librispeech", data_dir))
-    splits = ", ".join(name for name, _ in found) or "none"
-    return f"split {split!r} of LibriSpeech is not in {folder} (got {splits}): prepare it"
-
-
 def _make_decoder() -> Callable[[bytes], Any]:
     """Return the decoder of records; `Tensor` reads the bytes of `Audio` without TensorFlow."""
-    import tensorflow_datasets as tfds
+    from tensorflow_datasets import features as kinds
 
-    features = tfds.features.FeaturesDict(
-        {
-            "speech": tfds.features.Tensor(shape=(None,), dtype=np.int16),
-            "text": tfds.features.Text(),
-            "speaker_id": np.int64,
-            "chapter_id": np.int64,
-            "id": np.str_,
-        }
-    )
-    return features.deserialize_example_np
+    speech, text = kinds.Tensor(shape=(None,), dtype=np.int16), kinds.Text()
+    numbers = {"speaker_id": np.int64, "chapter_id": np.int64, "id": np.str_}
+    return kinds.FeaturesDict({"speech": speech, "text": text, **numbers}).deserialize_example_np
 
 
 def _index(records: Any, decode: Callable[[bytes], Any], log: Log) -> dict[str, list]:
     log(f"indexing {len(records)} utterances, once")
-    index: dict[str, list] = {"names": [], "speakers": [], "lengths": []}
+    rows = []
     for position in range(len(records)):
         example = decode(records[position])
-        name = example["id"]
-        index["names"].append(name.decode("utf-8") if isinstance(name, bytes) else str(name))
-        index["speakers"].append(str(int(example["speaker_id"])))
-        index["lengths"].append(len(example["speech"]))
-    return index
+        name = example["id"].decode() if isinstance(example["id"], bytes) else str(example["id"])
+        rows.append((name, str(int(example["speaker_id"])), len(example["speech"])))
+    keys = "names", "speakers", "lengths"
+    return {key: [row[i] for row in rows] for i, key in enumerate(keys)}

@@ -9,6 +9,7 @@ Across packages, the speaker is confounded with language and microphone; only `f
 """
 
 import gzip
+import itertools
 import json
 import os
 import re
@@ -86,21 +87,15 @@ class Clip(NamedTuple):
     phones: tuple[str, ...] = ()  # one label every 10 ms, if known
 
 
-class Part(NamedTuple):
-    """The recordings of a speaker in one package."""
-
-    name: str
-    clips: Callable[[Path], list[Clip]]  # folder of unpacked packages -> recordings, sorted by key
-
-
 class Voice(NamedTuple):
-    """A speaker with the parts that contain the recordings."""
+    """A speaker with the recordings of one or more packages."""
 
     name: str
     sex: str
     credit: str
     license: str
-    parts: tuple[Part, ...]
+    parts: dict[str, Callable[[Path], list[Clip]]]
+    """Name of a part -> function from the folder of unpacked packages to clips, sorted by key."""
 
 
 def asterisk_clips(locale: str, root: Path) -> list[Clip]:
@@ -156,39 +151,28 @@ def festvox_phones(path: Path) -> tuple[str, ...]:
 
 def _asterisk_phones() -> dict[str, tuple[str, ...]]:
     path = Path(__file__).with_name("asterisk_en_phones.json")
-    entries = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        key: tuple(name for name, _, length in entry["phones"] for _ in range(length))
-        for key, entry in entries.items()
-    }
+    entries = json.loads(path.read_text(encoding="utf-8")).items()
+    runs = {key: [[name] * length for name, _, length in entry["phones"]] for key, entry in entries}
+    return {key: tuple(itertools.chain(*own)) for key, own in runs.items()}
 
 
-def _asterisk(language: str, locale: str) -> Part:
-    return Part(f"asterisk-{language}", partial(asterisk_clips, locale))
+def _asterisk(name: str, sex: str, credit: str, license: str, *locales: str) -> Voice:
+    parts = {f"asterisk-{one[:2]}": partial(asterisk_clips, one) for one in locales}
+    return Voice(f"asterisk-{name}", sex, credit, license, parts)
 
 
 def _fillets(language: str, actor: str) -> Voice:
     name = f"fillets-{language}-{actor}"
-    clips = partial(fillets_clips, language, actor)
-    return Voice(name, "-", "an actor", "GPL-2", (Part(name, clips),))
+    return Voice(name, "-", "an actor", "GPL-2", {name: partial(fillets_clips, language, actor)})
 
 
-VOICES = (
-    Voice(
-        "asterisk-en-es",  # one speaker of both English and Spanish prompts
-        "F",
-        "Allison Smith",
-        "CC-BY-SA-3.0",
-        (_asterisk("en", "en_US_f_Allison"), _asterisk("es", "es_MX_f_Allison")),
-    ),
-    Voice("asterisk-fr", "F", "June Wallack", "CC-BY-SA-3.0", (_asterisk("fr", "fr_CA_f_June"),)),
-    Voice("asterisk-it", "M", "Carlo Flora", "CC-BY-3.0", (_asterisk("it", "it_IT_m_Carlo"),)),
-    Voice("asterisk-ru", "F", "ivrvoice.ru", "CC-BY-3.0", (_asterisk("ru", "ru_RU_f_IvrvoiceRU"),)),
-    Voice("festvox-ru", "M", "one man", "BSD-like", (Part("festvox-ru", festvox_clips),)),
-    _fillets("cs", "v"),
-    _fillets("cs", "m"),
-    _fillets("nl", "v"),
-    _fillets("nl", "m"),
+VOICES = (  # the first speaks both English and Spanish prompts
+    _asterisk("en-es", "F", "Allison Smith", "CC-BY-SA-3.0", "en_US_f_Allison", "es_MX_f_Allison"),
+    _asterisk("fr", "F", "June Wallack", "CC-BY-SA-3.0", "fr_CA_f_June"),
+    _asterisk("it", "M", "Carlo Flora", "CC-BY-3.0", "it_IT_m_Carlo"),
+    _asterisk("ru", "F", "ivrvoice.ru", "CC-BY-3.0", "ru_RU_f_IvrvoiceRU"),
+    Voice("festvox-ru", "M", "one man", "BSD-like", {"festvox-ru": festvox_clips}),
+    *(_fillets(language, actor) for language in ("cs", "nl") for actor in "vm"),
 )
 CREDITS = (
     *("Recordings from Debian packages, converted to 16 kHz FLAC.", ""),
@@ -220,17 +204,17 @@ def reason_to_drop(samples: Int[np.ndarray, " s"]) -> str | None:
     return None
 
 
-def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify, decode and lay out the voices in `cache`, by default `cache_dir()`.
+def prepare_voices(log: Log = log_to_stderr) -> Path:
+    """Fetch, verify, decode and lay out the voices in `cache_dir()`.
 
     The returned folder contains `ID/CHAPTER/*.flac` with `.trans.txt`, `SPEAKERS.TXT` (names of the
     voices), `train_split.txt` and `test_split.txt`, `phones_festvox_ru.txt` and
     `phones_asterisk_en.txt` (`utterance-id label label ...`, one label every 10 ms), `SOURCES.txt`,
     `SKIPPED.txt` and `CREDITS.txt`.
     """
-    with preparing("the voices", cache, "voices.lock", log) as home:
+    with preparing("voices", log) as home:
         folder = home / FOLDER_NAME
-        if not is_prepared(home):
+        if not is_prepared():
             described = laying_out("the voices", folder, PACKAGES, CREDITS, {}, ADVICE, log)
             with described as (unpacked, part):
                 log("decoding")
@@ -238,10 +222,9 @@ def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
         return folder
 
 
-def is_prepared(cache: Path | None = None) -> bool:
-    """Return whether `cache`, by default `cache_dir()`, contains the voices in this layout."""
-    made_from = read_stamp((cache_dir() if cache is None else Path(cache)) / FOLDER_NAME)
-    return all(package.name in made_from for package in PACKAGES)
+def is_prepared() -> bool:
+    """Return whether `cache_dir()` contains the voices in this layout."""
+    return {package.name for package in PACKAGES} <= set(read_stamp(cache_dir() / FOLDER_NAME))
 
 
 class _Job(NamedTuple):
@@ -257,8 +240,9 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
     number = 0  # counts parts, so that merging speakers does not change other ids and splits
     for voice in VOICES:
         speaker_id, minutes = FIRST_SPEAKER_ID + number, 0.0
-        for part in voice.parts:
-            jobs = _jobs(part, speaker_id, FIRST_SPEAKER_ID + number, unpacked, folder)
+        for name, find_clips in voice.parts.items():
+            chapter = f"{FIRST_SPEAKER_ID + number}0"
+            jobs = _jobs(find_clips(unpacked), folder / str(speaker_id) / chapter)
             seconds, reasons = _write_recordings(jobs, seen)
             kept = []
             for job, reason in zip(jobs, reasons, strict=True):
@@ -271,27 +255,24 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
             _write_texts(kept)
             phones = [f"{j.utterance} {' '.join(j.clip.phones)}" for j in kept if j.clip.phones]
             if phones:
-                _write_lines(folder / f"phones_{part.name.replace('-', '_')}.txt", phones)
+                _write_lines(folder / f"phones_{name.replace('-', '_')}.txt", phones)
             for job, is_test in zip(kept, _test_mask(len(kept), number), strict=True):
                 (test if is_test else train).append(job.utterance)
-            log(f"{part.name}: {len(jobs)} clips, {len(kept)} kept, {seconds / 60:.1f} min")
+            log(f"{name}: {len(jobs)} clips, {len(kept)} kept, {seconds / 60:.1f} min")
             minutes += seconds / 60
             number += 1
         speakers.append(f"{speaker_id} | {voice.sex} | voices | {minutes:.2f} | {voice.name}")
-    _write_lines(folder / "SPEAKERS.TXT", speakers)
-    _write_lines(folder / "train_split.txt", train)
-    _write_lines(folder / "test_split.txt", test)
-    _write_lines(folder / "SOURCES.txt", sources)
-    _write_lines(folder / "SKIPPED.txt", skipped)
+    lists = {"SPEAKERS.TXT": speakers, "train_split.txt": train, "test_split.txt": test}
+    for name, lines in {**lists, "SOURCES.txt": sources, "SKIPPED.txt": skipped}.items():
+        _write_lines(folder / name, lines)
 
 
-def _jobs(part: Part, speaker_id: int, part_id: int, unpacked: Path, folder: Path) -> list[_Job]:
+def _jobs(clips: Sequence[Clip], chapter: Path) -> list[_Job]:
     """Return the jobs of a part; ids number all clips, so dropping a clip does not change them."""
-    chapter = f"{part_id}0"
-    directory = folder / str(speaker_id) / chapter
-    directory.mkdir(parents=True)
-    names = [(c, f"{speaker_id}-{chapter}-{i:04d}") for i, c in enumerate(part.clips(unpacked))]
-    return [_Job(clip, name, directory / f"{name}.flac") for clip, name in names]
+    chapter.mkdir(parents=True)
+    names = [f"{chapter.parent.name}-{chapter.name}-{i:04d}" for i in range(len(clips))]
+    files = [chapter / f"{name}.flac" for name in names]
+    return [_Job(*one) for one in zip(clips, names, files, strict=True)]
 
 
 def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list[str | None]]:
@@ -320,17 +301,14 @@ def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list
 
 def _test_mask(num_utterances: int, number: int) -> np.ndarray:
     """Return a random mask of the test utterances of a part, so both splits contain each voice."""
-    is_test = np.zeros(num_utterances, bool)
     order = np.random.default_rng((SPLIT_SEED, number)).permutation(num_utterances)
-    is_test[order[: round(TEST_FRACTION * num_utterances)]] = True
-    return is_test
+    return np.isin(np.arange(num_utterances), order[: round(TEST_FRACTION * num_utterances)])
 
 
 def _write_texts(kept: Sequence[_Job]) -> None:
     """Write `ID-CHAPTER.trans.txt` in capitals, with UNKNOWN for missing texts."""
-    lines = [
-        f"{job.utterance} {' '.join((job.clip.text or 'UNKNOWN').upper().split())}" for job in kept
-    ]
+    texts = [" ".join((job.clip.text or "UNKNOWN").upper().split()) for job in kept]
+    lines = [f"{job.utterance} {text}" for job, text in zip(kept, texts, strict=True)]
     if kept:
         speaker, chapter, _ = kept[0].utterance.split("-")
         _write_lines(kept[0].path.with_name(f"{speaker}-{chapter}.trans.txt"), lines)

@@ -1,7 +1,7 @@
 """Corpora of word ids with sentence and document boundaries, and their splits."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,8 @@ from cpc.types import UserError
 
 #: Placeholder for words outside the vocabulary, with id 0.
 UNKNOWN = "<unk>"
+#: Number of tokens in memory while a text is counted and ranked.
+CHUNK_TOKENS = 1 << 22
 #: Shorter sentences may occur in two texts by chance, and do not count as copies.
 MIN_COPIED_WORDS = 8
 
@@ -78,17 +80,28 @@ def encode_sentences(
            [0, 2]], dtype=int32)
     """
     index = {word: number for number, word in enumerate(words)}
-    tokens = [tokenize(text, lowercase=lowercase) for text in texts]
-    sentences = [[word for word in one if word[0].isalnum()] for one in tokens]
-    return pad_sentences([encode(one, index) for one in sentences], max_words)
+    tokens = (tokenize(text, lowercase=lowercase) for text in texts)
+    sentences = [encode([word for word in one if word[0].isalnum()], index) for one in tokens]
+    return pad_sentences(sentences, max_words)
 
 
-def count_words(corpus: Corpus, chunk: int = 1 << 24) -> Int[np.ndarray, " v"]:
+def count_words(corpus: Corpus) -> Int[np.ndarray, " v"]:
     """Count the occurrences of each vocabulary word in the tokens of a corpus."""
-    counts = np.zeros(len(corpus.vocabulary.words), np.int64)
-    for first in range(0, len(corpus.tokens), chunk):
-        counts += np.bincount(corpus.tokens[first : first + chunk], minlength=len(counts))
+    return count_tokens([corpus.tokens], len(corpus.vocabulary.words))
+
+
+def count_tokens(parts: Iterable[np.ndarray], num_words: int) -> Int[np.ndarray, " v"]:
+    """Count ids below `num_words` in arrays that may be memory-mapped."""
+    counts = np.zeros(num_words, np.int64)
+    for chunk in cut_chunks(parts):
+        counts += np.bincount(chunk, minlength=num_words)
     return counts
+
+
+def cut_chunks(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield arrays in chunks that fit into memory."""
+    for part in parts:
+        yield from (part[i : i + CHUNK_TOKENS] for i in range(0, len(part), CHUNK_TOKENS))
 
 
 def describe_corpus(corpus: Corpus) -> str:
@@ -126,9 +139,7 @@ def select_sentences(corpus: Corpus, mask: Bool[np.ndarray, " sentences"]) -> Co
     first, last = (kept[0], kept[-1]) if len(kept) else (0, -1)
     tokens = corpus.tokens[corpus.sentence_starts[first] : corpus.sentence_starts[last + 1]]
     if len(kept) < last + 1 - first:
-        tokens = tokens[
-            np.repeat(mask[first : last + 1], np.diff(corpus.sentence_starts)[first : last + 1])
-        ]
+        tokens = tokens[np.repeat(mask[first : last + 1], lengths[first : last + 1])]
     return corpus._replace(tokens=tokens, sentence_starts=bounds, document_starts=documents)
 
 
@@ -155,8 +166,7 @@ def split_sentences(
     for name, mask, fraction in zip(names, masks, fractions, strict=True):
         if fraction > 0 and not mask.any():
             raise UserError(
-                f"{name} part of {len(document):,} sentences in blocks of {block_sentences} is "
-                "empty: give more text or a larger fraction"
+                f"{name} part of {len(document):,} sentences is empty: add text or enlarge the part"
             )
     train, validation, tested = (select_sentences(corpus, mask) for mask in masks)
     return train, validation, tested
@@ -182,22 +192,29 @@ def fit_vocabulary(train: Corpus, *others: Corpus) -> list[Corpus]:
     """Return texts encoded with the vocabulary of the first, in order of decreasing count.
 
     Words that the first text lacks become `<unk>` in the others. Tokens are copied to memory.
-
-    >>> words = Vocabulary(("<unk>", "a", "b"), np.array([0, 2, 1]))
-    >>> text = Corpus(np.array([2, 1, 1]), np.array([0, 1, 3]), np.array([0, 2]), words, [])
-    >>> _, test = fit_vocabulary(select_sentences(text, np.array([False, True])), text)
-    >>> test.vocabulary.words, test.tokens
-    (('<unk>', 'a'), array([0, 1, 1], dtype=int32))
     """
-    counts = count_words(train)
-    falling = 1 + np.argsort(-counts[1:], kind="stable")
-    kept = np.concatenate([[0], falling[counts[falling] > 0]])
-    rank = np.zeros(len(counts), np.int32)
-    rank[kept] = np.arange(len(kept))
-    vocabulary = Vocabulary(tuple(train.vocabulary.words[i] for i in kept.tolist()), counts[kept])
+    vocabulary, rank = rank_words(train.vocabulary.words, count_words(train))
     return [
         part._replace(tokens=rank[part.tokens], vocabulary=vocabulary) for part in (train, *others)
     ]
+
+
+def rank_words(
+    words: Sequence[str], counts: Int[np.ndarray, " v"], min_count: int = 1, max_words: int = 0
+) -> tuple[Vocabulary, Int[np.ndarray, " v"]]:
+    """Return the vocabulary by falling count, with ties in the old order, and new ids by old id.
+
+    Words with lower counts than `min_count`, words beyond `max_words` (0: all) and `<unk>` itself,
+    as in texts whose rare words were replaced before, become `<unk>`.
+    """
+    known = np.array([word != UNKNOWN for word in words]) * counts
+    order = np.argsort(-known, kind="stable")
+    order = order[known[order] >= min_count][: max_words or None]
+    rank = np.zeros(len(counts), np.int32)
+    rank[order] = np.arange(1, len(order) + 1)
+    kept = counts[order]
+    names = UNKNOWN, *(words[number] for number in map(int, order))
+    return Vocabulary(names, np.append(counts.sum() - kept.sum(), kept)), rank
 
 
 def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -13,7 +13,14 @@ from jaxtyping import Int, UInt64
 
 from cpc.data.cache import Log
 from cpc.data.sources.debian import one_process
-from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary, mix_bits
+from cpc.data.text.corpus import (
+    Corpus,
+    Vocabulary,
+    count_tokens,
+    cut_chunks,
+    mix_bits,
+    rank_words,
+)
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
 from cpc.data.walk import DOCUMENTS as NO_DATA
 from cpc.data.walk import (
@@ -22,8 +29,8 @@ from cpc.data.walk import (
     check_skipped,
     digest_files,
     find_copies,
-    find_data,
     printable,
+    require_data,
 )
 from cpc.files import file_crc32, read_sealed, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
@@ -34,8 +41,8 @@ TOKENS, SENTENCES, DOCUMENTS = "tokens.int32", "sentences.int64", "documents.int
 VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
 #: Suffixes of unsupported text formats, which are listed in `skipped`.
 PROSE = {".doc", ".docx", ".htm", ".html", ".md", ".odt", ".pdf", ".rst", ".rtf", ".tex"}
-#: Number of tokens in memory while ids are ranked.
-CHUNK_TOKENS = 1 << 22
+#: Number of windows hashed at a time.
+CHUNK_WINDOWS = 1 << 20
 #: Length of the compared windows, long enough that different authors share few.
 WINDOW_WORDS = 8
 #: A document is a copy if larger documents contain more than this fraction of its windows.
@@ -76,8 +83,9 @@ def read_text_folder(
         max_skipped_fraction: largest fraction of unreadable files that is accepted.
     """
     path, out = Path(path).expanduser(), Path(out)
-    found = find_texts(path)
-    files = found.files
+    found = Found([path], [], [])
+    if not path.is_file():
+        found = require_data(path, "text", {".txt"}, NO_DATA - PROSE, "convert it to .txt in utf-8")
     options = {
         "form": form,
         "lowercase": lowercase,
@@ -86,7 +94,7 @@ def read_text_folder(
         "max_skipped_fraction": max_skipped_fraction,
     }
     settings = json.dumps([VERSION, str(path.resolve()), options])
-    key = digest_files((file.resolve() for file in files), settings)
+    key = digest_files((file.resolve() for file in found.files), settings)
     folder = out / f"{path.name or 'text'}-{key[:12]}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -98,18 +106,6 @@ def read_text_folder(
         raise UserError(f"cannot write the pack {folder}: {error}") from error
     corpus = open_pack(folder)
     return corpus._replace(skipped=[*found.unreadable, *corpus.skipped, *found.left_out])
-
-
-def find_texts(path: Path) -> Found:
-    """Return the sorted text files at a path, and the files left out with reasons."""
-    if path.is_file():
-        return Found([path], [], [])
-    if not path.is_dir():
-        raise UserError(f"{printable(path)} does not exist: pass a text file or a folder")
-    found = find_data(path, {".txt"}, NO_DATA - PROSE, "convert it to .txt in utf-8")
-    if not found.files:
-        raise UserError(f"no text in {printable(path)}: looked for .txt files at any depth")
-    return found
 
 
 def write_pack(
@@ -124,11 +120,17 @@ def write_pack(
     total = len(found.files) + len(found.unreadable)
     max_fraction = options["max_skipped_fraction"] if len(damaged) < total else 0.0
     check_skipped(damaged, total, max_fraction, f"files of text in {printable(path)}")
-    tokens, starts = np.memmap(raw[0], np.int32, "r"), np.memmap(raw[1], np.int64, "r")
+    tokens = np.asarray(np.memmap(raw[0], np.int32, "r"))
+    starts = np.asarray(np.memmap(raw[1], np.int64, "r"))
     documents, copies = leave_out_copies(tokens, documents)
     for _, reason in copies:
         log(f"skipped: {reason}")
-    vocabulary, rank = rank_words(tokens, documents, ids, options, path)
+    counts = count_tokens((tokens[slice(*one.words)] for one in documents), len(ids))
+    least = max(1, options["min_count"])
+    vocabulary, rank = rank_words(list(ids), counts, least, options["max_vocabulary"])
+    if (number := len(vocabulary.words) - 1) < 2:
+        problem = f"vocabulary of {printable(path)} is too small (got {number} words)"
+        raise UserError(f"{problem}: give more text or lower min_count")
     write_ranked(folder, tokens, starts, documents, rank)
     for file in raw:
         file.unlink()
@@ -209,18 +211,16 @@ def find_copied_documents(
     copies = {copy: (first, 1.0) for copy, first in equal.items()}
     sample = 1 << max(0, (len(tokens) // MAX_WINDOWS).bit_length())
     windows = {j: hash_windows(part, sample) for j, part in enumerate(parts) if j not in equal}
-    order = sorted(
-        (j for j, own in windows.items() if len(own) >= MIN_WINDOWS),
-        key=lambda j: (-len(windows[j]), j),
-    )
-    if len(order) < 2:
+    large = [j for j, own in windows.items() if len(own) >= MIN_WINDOWS]
+    if len(large) < 2:
         return copies
+    order = sorted(large, key=lambda j: -len(windows[j]))
+    sizes = [len(windows[j]) for j in order]
+    rank = np.repeat(np.arange(len(order)), sizes)
     hashes = np.concatenate([windows[j] for j in order])
-    rank = np.repeat(np.arange(len(order)), [len(windows[j]) for j in order])
     _, first, window = np.unique(hashes, return_index=True, return_inverse=True)
     owner = rank[first][window]  # the largest document with this window
-    ends = np.cumsum([len(windows[j]) for j in order])
-    for number, own in enumerate(np.split(owner, ends[:-1])):
+    for number, own in enumerate(np.split(owner, np.cumsum(sizes)[:-1])):
         shared = own[own != number]
         if len(shared) > MAX_SHARED * len(own):
             largest = int(np.bincount(shared).argmax())
@@ -228,18 +228,11 @@ def find_copied_documents(
     return copies
 
 
-def hash_windows(
-    tokens: Int[np.ndarray, " n"], sample: int = 1, chunk: int = 1 << 20
-) -> UInt64[np.ndarray, " _"]:
-    """Return the distinct window hashes that are divisible by `sample`, a power of two.
-
-    >>> windows = hash_windows(np.arange(100), chunk=32)
-    >>> len(windows), np.array_equal(windows, hash_windows(np.arange(100)))
-    (93, True)
-    """
+def hash_windows(tokens: Int[np.ndarray, " n"], sample: int = 1) -> UInt64[np.ndarray, " _"]:
+    """Return the distinct window hashes that are divisible by `sample`, a power of two."""
     hashes = [np.zeros(0, np.uint64)]
-    for begin in range(0, len(tokens) - WINDOW_WORDS + 1, chunk):
-        mixed = mix_bits(tokens[begin : begin + chunk + WINDOW_WORDS - 1].astype(np.uint64))
+    for begin in range(0, len(tokens) - WINDOW_WORDS + 1, CHUNK_WINDOWS):
+        mixed = mix_bits(tokens[begin : begin + CHUNK_WINDOWS + WINDOW_WORDS - 1].astype(np.uint64))
         total = np.zeros(len(mixed) - WINDOW_WORDS + 1, np.uint64)
         for i in range(WINDOW_WORDS):
             total = mix_bits(total ^ mixed[i : i + len(total)])
@@ -272,7 +265,7 @@ def write_ranked(
         for document in documents:
             shift = words.tell() // 4 - document.words[0]
             (starts[slice(*document.sentences)] + shift).tofile(sentences)
-            for chunk in chunks_of(tokens, document):
+            for chunk in cut_chunks([tokens[slice(*document.words)]]):
                 rank[chunk].tofile(words)
         np.array([words.tell() // 4]).tofile(sentences)
     sizes = (end - begin for begin, end in (one.sentences for one in documents))
@@ -300,45 +293,6 @@ def write_document(
         (tokens.tell() // 4 + np.flatnonzero(begins)).astype(np.int64).tofile(sentences)
         new[~ends].tofile(tokens)
         is_open = not ends[-1] if len(ends) else is_open
-
-
-def rank_words(
-    tokens: np.ndarray,
-    documents: Sequence[Document],
-    ids: dict[str, int],
-    options: dict[str, Any],
-    path: Path,
-) -> tuple[Vocabulary, np.ndarray]:
-    """Return the vocabulary, by frequency and then occurrence, and final ids by provisional id."""
-    counts = np.zeros(len(ids), np.int64)
-    for document in documents:
-        for chunk in chunks_of(tokens, document):
-            counts += np.bincount(chunk, minlength=len(counts))
-    words, total = list(ids), counts.sum()
-    if UNKNOWN in ids:  # in texts whose rare words were replaced before
-        counts[ids[UNKNOWN]] = 0
-    order = np.argsort(-counts, kind="stable")
-    order = order[counts[order] >= max(1, options["min_count"])]
-    order = order[: options["max_vocabulary"] or None]
-    if len(order) < 2:
-        raise UserError(
-            f"vocabulary of {printable(path)} is too small (got {len(order)} words with at least "
-            f"{options['min_count']} occurrences): give more text or lower min_count"
-        )
-    rank = np.zeros(len(ids), np.int32)
-    rank[order] = np.arange(1, len(order) + 1)
-    kept = counts[order]
-    return Vocabulary(
-        (UNKNOWN, *(words[number] for number in order.tolist())),
-        np.concatenate([[total - kept.sum()], kept]),
-    ), rank
-
-
-def chunks_of(tokens: np.ndarray, document: Document) -> Iterator[np.ndarray]:
-    """Yield the words of a document in chunks."""
-    first, end = document.words
-    for start in range(first, end, CHUNK_TOKENS):
-        yield tokens[start : min(start + CHUNK_TOKENS, end)]
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:

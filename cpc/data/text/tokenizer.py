@@ -17,11 +17,11 @@ files such as Mikolov's Penn Treebank and the BookCorpus.
 
 import codecs
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from cpc.data.walk import check_file, printable
 from cpc.types import UserError
@@ -40,11 +40,7 @@ ABBREVIATIONS = ("mr", "mrs", "ms", "dr", "st", "messrs", "esq", "capt", "col", 
 
 
 def _parse_ranges(ranges: str) -> set[int]:
-    """Return the code points of hexadecimal ranges, as in Unicode's data files.
-
-    >>> sorted(_parse_ranges("21 61D-61F"))
-    [33, 1565, 1566, 1567]
-    """
+    """Return the code points of hexadecimal ranges, such as "21 61D-61F" in Unicode's files."""
     ends = [[int(end, 16) for end in part.split("-")] for part in ranges.split()]
     return {point for run in ends for point in range(run[0], run[-1] + 1)}
 
@@ -81,26 +77,8 @@ END_LETTERS = {
 }
 
 
-class Classes(NamedTuple):
-    """Bodies of character classes of regular expressions, without brackets."""
-
-    terminals: str
-    sure_terminals: str  # end a sentence anywhere, unlike ".", "!", "?" and wide stops
-    wide_stops: str
-    closers: str  # quotes and closing brackets, which may follow a terminator
-    spaceless: str
-    marks: str
-    """Characters that extend the previous one: combining marks, Thai and Lao am, and the prolonged
-    sound and voicing marks of kana."""
-    dropped: str
-    """Characters that would split words: format characters, such as soft hyphens, directions and
-    byte order marks, and Armenian intonation marks, which occur inside words. Joiners (200C-200D)
-    are kept as parts of words, and the zero width space (200B) as a separator."""
-
-
-@functools.cache
-def find_classes(last: int) -> Classes:
-    """Return the character classes restricted to code points up to `last`.
+def find_classes(last: int) -> tuple[str, ...]:
+    """Return the bodies of character classes, without brackets, for code points up to `last`.
 
     Classes without characters above 0xFFFF match three times as fast.
     """
@@ -108,46 +86,39 @@ def find_classes(last: int) -> Classes:
     categories: dict[str, set[int]] = {}
     for point in points:
         categories.setdefault(unicodedata.category(chr(point)), set()).add(point)
-    quotes = {ord('"'), ord("'")}
-    found = dict(
-        terminals=TERMINALS,
-        sure_terminals=TERMINALS - WIDE_STOPS - {ord(letter) for letter in ".!?"},
-        wide_stops=WIDE_STOPS,
-        closers=quotes.union(*(categories[name] for name in ("Pe", "Pf", "Pi"))),
-        spaceless=SPACELESS,
-        marks=_parse_ranges("E33 EB3 30FC FF70 FF9E-FF9F").union(
+    found = (
+        TERMINALS,
+        TERMINALS - WIDE_STOPS - set(map(ord, ".!?")),  # these end a sentence anywhere
+        WIDE_STOPS,
+        # Quotes and closing brackets, which may follow a terminator.
+        set(map(ord, "'\"")).union(*(categories[name] for name in ("Pe", "Pf", "Pi"))),
+        SPACELESS,
+        # Characters that extend the previous one: combining marks, Thai and Lao am, and the
+        # prolonged sound and voicing marks of kana.
+        _parse_ranges("E33 EB3 30FC FF70 FF9E-FF9F").union(
             *(categories[name] for name in ("Mn", "Mc", "Me"))
         ),
-        dropped=_parse_ranges("55B 55C 55E") | categories["Cf"] - _parse_ranges("200B-200D"),
+        # Characters that would split words: format characters, such as soft hyphens, directions and
+        # byte order marks, and Armenian intonation marks, which occur inside words. Joiners
+        # (200C-200D) are kept as parts of words, and the zero width space (200B) as a separator.
+        _parse_ranges("55B 55C 55E") | categories["Cf"] - _parse_ranges("200B-200D"),
     )
-    return Classes(
-        *(_make_class(point for point in one if point <= last) for one in found.values())
-    )
+    return tuple(_make_class(point for point in one if point <= last) for one in found)
 
 
 def _make_class(points: Iterable[int]) -> str:
-    runs: list[list[int]] = []
-    for point in sorted(points):
-        if runs and runs[-1][1] == point - 1:
-            runs[-1][1] = point
-        else:
-            runs.append([point, point])
-    return "".join("-".join(re.escape(chr(end)) for end in sorted(set(run))) for run in runs)
-
-
-class Patterns(NamedTuple):
-    """Regular expressions for prose."""
-
-    dropped: re.Pattern[str]
-    long_marks: re.Pattern[str]
-    """More than 30 consecutive marks. Normalization sorts marks in quadratic time, so UAX 15 limits
-    them to this number (stream-safe text format)."""
-    token: re.Pattern[str]  # a word or a sentence end
+    numbered = enumerate(sorted(points))  # in a run of points, the difference is constant
+    runs = [list(run) for _, run in itertools.groupby(numbered, lambda pair: pair[1] - pair[0])]
+    ends = ([run[0][1], run[-1][1]] if len(run) > 1 else [run[0][1]] for run in runs)
+    return "".join("-".join(re.escape(chr(end)) for end in pair) for pair in ends)
 
 
 @functools.cache
-def compile_patterns(last: int) -> Patterns:
-    """Compile the patterns for text with code points up to `last`.
+def compile_patterns(last: int) -> tuple[re.Pattern[str], ...]:
+    """Compile patterns for prose with code points up to `last`: dropped, long marks, and tokens.
+
+    Normalization sorts marks in quadratic time, so UAX 15 limits consecutive marks to 30
+    (stream-safe text format); more are long. A token is a word or a sentence end.
 
     A stop at the end of a chunk ends a sentence, as chunks consist of whole lines; of consecutive
     sentence ends, only the first has an effect. Matching takes linear time: runs of terminators
@@ -171,11 +142,8 @@ def compile_patterns(last: int) -> Patterns:
         rf"|(?<=[\u0370-\u03ff\u1f00-\u1fff]);[{closers}]*+(?=\s|$)"  # the Greek question mark
         r"|\n[^\S\n]*+\n"
     )
-    return Patterns(
-        dropped=re.compile(f"[{dropped}]"),
-        long_marks=re.compile(rf"([{marks}]{{30}})[{marks}]++"),
-        token=re.compile(rf"{word}|{end}"),
-    )
+    long_marks = rf"([{marks}]{{30}})[{marks}]++"
+    return re.compile(f"[{dropped}]"), re.compile(long_marks), re.compile(rf"{word}|{end}")
 
 
 _HIGH = re.compile("[\U00010000-\U0010ffff]")
@@ -192,15 +160,17 @@ def tokenize(text: str, form: str = "prose", *, lowercase: bool = True) -> list[
     text = text.lower() if lowercase else text
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     is_ascii = text.isascii()
-    patterns = compile_patterns(0x10FFFF if not is_ascii and _HIGH.search(text) else 0xFFFF)
+    dropped, long_marks, token = compile_patterns(
+        0x10FFFF if not is_ascii and _HIGH.search(text) else 0xFFFF
+    )
     if form == "prose" and not is_ascii:
-        text = patterns.dropped.sub("", text).replace("\u2029", "\n\n").replace("’", "'")
+        text = dropped.sub("", text).replace("\u2029", "\n\n").replace("’", "'")
     if not is_ascii:
-        text = unicodedata.normalize("NFC", patterns.long_marks.sub(r"\1", text))
-    return re.findall(r"\S++|\n", text) if form == "lines" else patterns.token.findall(text)
+        text = unicodedata.normalize("NFC", long_marks.sub(r"\1", text))
+    return re.findall(r"\S++|\n", text) if form == "lines" else token.findall(text)
 
 
-def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
+def read_chunks(path: Path) -> Iterator[str]:
     """Yield the text of a file in chunks of whole lines.
 
     A line end is prepended to chunks that begin at the start of a line, so that empty lines are
@@ -210,12 +180,16 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
     check_file(path)
     rest, line, begin = b"", 1, "\n"
     with path.open("rb") as file:
-        check_encoding(file.read(4), path)
+        first = file.read(4)
+        for name, marks in ENCODING_MARKS.items():
+            if first.startswith(marks):
+                fix = f"convert it by iconv -f {name} -t utf-8"
+                raise UserError(f"{printable(path)} is {name}: {fix}")
         file.seek(0)
-        while block := file.read(chunk_bytes):
+        while block := file.read(CHUNK_BYTES):
             text = rest + block
             stop = text.rfind(b"\n") + 1 or text.rfind(b" ") + 1
-            if not stop and len(text) >= 2 * chunk_bytes:  # the last character may be incomplete
+            if not stop and len(text) >= 2 * CHUNK_BYTES:  # the last character may be incomplete
                 stop = max(0, len(text.rstrip(CONTINUATION_BYTES)) - 1)
             if stop:
                 yield begin + decode(text[:stop], path, line)
@@ -224,13 +198,6 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
             rest = text[stop:]
     if rest:
         yield begin + decode(rest, path, line)
-
-
-def check_encoding(first: bytes, path: Path) -> None:
-    """Raise UserError if the first bytes of a file are the mark of another encoding."""
-    for name, marks in ENCODING_MARKS.items():
-        if first.startswith(marks):
-            raise UserError(f"{printable(path)} is {name}: convert it by iconv -f {name} -t utf-8")
 
 
 def decode(content: bytes, path: Path, first_line: int = 1) -> str:

@@ -62,7 +62,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         return _synthetic(config)
     lists = (options.train_list, options.test_list)
     if options.source == "voices":
-        root, speaker_level = prepare_voices(data.cache_dir(), log), 1
+        root, speaker_level = prepare_voices(log), 1
         lists = lists if any(lists) else (root / "train_split.txt", root / "test_split.txt")
     else:
         root, speaker_level = data_root(config), options.speaker_level

@@ -1,14 +1,18 @@
 import io
+import itertools
 import json
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
+from packages import quiet
 from PIL import Image
 
 from cpc import data
+from cpc.files import write_sealed
 from cpc.types import UserError
 
 SPLITS = {"train": (3, 3), "unlabelled": (2,)}
@@ -26,28 +30,32 @@ def png(pixels):
     return target
 
 
-def write(folder, features, example, splits=SPLITS, form="array_record"):
-    """A prepared set, laid out as tfds does; `example(split, i)` gives the i-th of a split."""
+def write_shards(stem, features, example, shards):
+    """Write the i-th `example(i)` of a split to record files of `shards` examples each."""
+    numbers = itertools.count()
+    for shard, count in enumerate(shards):
+        path = f"{stem}.array_record-{shard:05}-of-{len(shards):05}"
+        writer = ArrayRecordWriter(path, "group_size:1")
+        for number in itertools.islice(numbers, count):
+            writer.write(features.serialize_example(features.encode_example(example(number))))
+        writer.close()
+
+
+def write(folder, features, example, splits=SPLITS):
+    """Write a prepared set, laid out as tfds does; `example(split, i)` is the i-th of a split."""
     folder.mkdir(parents=True)
     features.save_config(str(folder))
     name = folder.parent.name
     for split, shards in splits.items():
-        number = 0
-        for shard, count in enumerate(shards):
-            path = folder / f"{name}-{split}.{form}-{shard:05}-of-{len(shards):05}"
-            writer = ArrayRecordWriter(str(path), "group_size:1")
-            for _ in range(count):
-                encoded = features.encode_example(example(split, number))
-                writer.write(features.serialize_example(encoded))
-                number += 1
-            writer.close()
+        write_shards(folder / f"{name}-{split}", features, partial(example, split), shards)
     template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
     listed = [
         {"name": split, "shardLengths": [*map(str, shards)], "numBytes": "1"}
         | {"filepathTemplate": template}
         for split, shards in splits.items()
     ]
-    described = {"name": name, "version": folder.name, "fileFormat": form, "splits": listed}
+    described = {"name": name, "version": folder.name, "splits": listed}
+    described["fileFormat"] = "array_record"
     (folder / "dataset_info.json").write_text(json.dumps(described))
     return folder.parent.parent
 
@@ -65,7 +73,7 @@ def prepared(tmp_path):
 
 
 def read(data_dir, name, split, **options):
-    return data.read_images_tfds(data_dir, name, split, **{"log": lambda _: None, **options})
+    return data.read_images_tfds(data_dir, name, split, **{"log": quiet, **options})
 
 
 def test_where_the_images_of_a_split_lie(prepared):
@@ -175,3 +183,70 @@ def test_several_classes_and_images(tmp_path):
     write(tmp_path / "sets/pairs/1.0.0", features, pair)
     with pytest.raises(UserError, match=r"pairs has 2 8-bit images .*left, right"):
         read(data_dir, "pairs", "train")
+
+
+def utterance(i):
+    rng = np.random.default_rng(i)
+    return {
+        "speech": rng.integers(-32768, 32768, 1000 + 100 * i).astype(np.int16),
+        "text": f"TEXT {i}",
+        "speaker_id": 100 + i % 2,
+        "chapter_id": 7,
+        "id": f"{100 + i % 2}-7-{i:04d}",
+    }
+
+
+@pytest.fixture
+def librispeech(tmp_path, monkeypatch):
+    """Two shards of three utterances, as tfds lays them out."""
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
+    folder = tmp_path / "data" / "librispeech" / "default" / "2.1.1"
+    folder.mkdir(parents=True)
+    (folder / "dataset_info.json").write_text("{}")
+    speech = tfds.features.Tensor(shape=(None,), dtype=np.int16)
+    numbers = {"speaker_id": np.int64, "chapter_id": np.int64, "id": np.str_}
+    features = {"speech": speech, "text": tfds.features.Text(), **numbers}
+    features = tfds.features.FeaturesDict(features)
+    write_shards(folder / "librispeech-test_clean", features, utterance, (3, 3))
+    return tmp_path / "data"
+
+
+def test_recordings_are_read_as_written(librispeech, tmp_path):
+    recordings = data.read_librispeech_tfds(librispeech, "test_clean", quiet)
+    assert recordings.names == tuple(utterance(i)["id"] for i in range(6))
+    assert recordings.speakers == ("100", "101") * 3
+    assert recordings.lengths.tolist() == [1000 + 100 * i for i in range(6)]
+    for i in range(6):
+        part = recordings.read(i, 50, 950)
+        assert part.dtype == np.int16
+        np.testing.assert_array_equal(part, utterance(i)["speech"][50:950])
+    packed = data.pack(recordings, tmp_path / "pack", log=quiet)
+    np.testing.assert_array_equal(packed.read(5, 0, 1500), utterance(5)["speech"])
+
+
+def test_unknown_split_missing_shard_and_other_format_of_recordings(librispeech):
+    with pytest.raises(UserError, match=r"'train_clean100' .*test_clean"):
+        data.read_librispeech_tfds(librispeech, "train_clean100", quiet)
+    folder = librispeech / "librispeech" / "default" / "2.1.1"
+    (folder / "librispeech-dev_clean.tfrecord-00000-of-00001").touch()
+    with pytest.raises(UserError, match=r"dev_clean .*array_record"):
+        data.read_librispeech_tfds(librispeech, "dev_clean", quiet)
+    (folder / "librispeech-test_clean.array_record-00001-of-00002").unlink()
+    with pytest.raises(UserError, match="1 of the 2 record files"):
+        data.read_librispeech_tfds(librispeech, "test_clean", quiet)
+
+
+def test_the_index_is_made_once_and_again_if_it_is_of_another_form(librispeech, tmp_path):
+    said = []
+    first = data.read_librispeech_tfds(librispeech, "test_clean", said.append)
+    second = data.read_librispeech_tfds(librispeech, "test_clean", said.append)
+    assert said == ["indexing 6 utterances, once"]
+    assert first.names == second.names
+    np.testing.assert_array_equal(first.lengths, second.lengths)
+    (path,) = (tmp_path / "cache/librispeech_tfds").iterdir()
+    whole = path.read_bytes()
+    write_sealed(path, {"names": 3})
+    again = data.read_librispeech_tfds(librispeech, "test_clean", said.append)
+    assert again.lengths.tolist() == first.lengths.tolist()
+    assert "indexed again" in said[1]
+    assert path.read_bytes() == whole
