@@ -97,7 +97,7 @@ def test_every_cell_has_a_config_that_can_be_run(scale, data):
     for cell in planned(*names, scale=scale, data=data):
         plan = check_cell(cell.config, Cell(cell.name, {}))
         if cell.kind != "rl":
-            folder.check_length(cell.name, plan.geometry)
+            assert plan.geometry.num_offsets < plan.geometry.num_latents
 
 
 @pytest.mark.parametrize("scale", SCALES)
