@@ -223,11 +223,10 @@ def consistency_figure(table: Frame) -> Drawing:
     """Plot the three self-consistency tests over the number of rows in y."""
     figure, panels = draw.make_figure(3, width=11.0, row_height=3.4)
     for axes, (law, title, ideal) in zip(panels, LAWS, strict=True):
-        for number, (name, rows) in enumerate(by_reading(table[table.law == law]).items()):
-            axes.plot(
-                rows.rows, np.clip(rows.ratio, -1e3, 1e3), MARKERS[number % len(MARKERS)] + "-",
-                color=COLORS[number % len(COLORS)], markersize=4, linewidth=1.2, label=name,
-            )  # fmt: skip
+        axes.set_prop_cycle(color=COLORS, marker=[*MARKERS])
+        for name, rows in by_reading(table[table.law == law]).items():
+            ratio = np.clip(rows.ratio, -1e3, 1e3)
+            axes.plot(rows.rows, ratio, markersize=4, linewidth=1.2, label=name)
         if ideal is not None:
             axes.axhline(ideal, color=draw.INK, linestyle=":", linewidth=1.3, label="the law")
         axes.set_ylim(0, 1.25 if ideal is None else 1.5 * ideal)
