@@ -36,9 +36,10 @@ LABELS = {
 #: Larger values, in nats, come from diverged networks.
 DIVERGED = 100.0
 #: Estimators that need only scores and perhaps a second network, and the input of this network.
-PLAIN = (
-    bounds.info_nce, bounds.ml_cpc, bounds.nwj, bounds.donsker_varadhan, bounds.tuba, bounds.flo,
-)  # fmt: skip
+PLAIN = {
+    "info_nce": bounds.info_nce, "ml_cpc": bounds.ml_cpc, "nwj": bounds.nwj, "flo": bounds.flo,
+    "donsker_varadhan": bounds.donsker_varadhan, "tuba": bounds.tuba,
+}  # fmt: skip
 SECOND = {"interpolated": "x", "tuba": "x", "flo": "pair"}
 #: Readings that are not lower bounds -> the estimator whose objective chooses their step.
 BY_OBJECTIVE = {"smile": "js", "club": "club"}
@@ -104,8 +105,7 @@ def estimate(
     elif name == "interpolated":
         found = bounds.interpolated(scores, second, float(config.interpolation_weight))
     else:
-        apply = next(one for one in PLAIN if one.__name__ == name)
-        found = apply(scores, *([second] if name in SECOND else []))
+        found = PLAIN[name](scores, *([second] if name in SECOND else []))
     return found.value, {name: found}, log_average
 
 

@@ -307,7 +307,8 @@ class Planned(NamedTuple):
 def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]:
     """Return the base config of a kind and its file."""
     known = KINDS[kind]
-    module = DATA[data] if kind == "audio" else known.paper if scale == "paper" else known.base
+    module: Any = known.paper if scale == "paper" else known.base
+    module = DATA[data] if kind == "audio" else module
     return module.get_config(), pathlib.Path(module.__file__)
 
 

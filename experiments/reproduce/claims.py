@@ -40,7 +40,8 @@ class Claim(NamedTuple):
         [('2', '<', '4'), ('4', '<', '8'), ('2', '=', '3')]
         """
         chains = [re.split(" ([<=]) ", part) for part in self.order.split("; ")]
-        return [tuple(one[i : i + 3]) for one in chains for i in range(0, len(one) - 2, 2)]
+        places = [(one, i) for one in chains for i in range(0, len(one) - 2, 2)]
+        return [(one[i], one[i + 1], one[i + 2]) for one, i in places]
 
 
 class PaperTable(NamedTuple):

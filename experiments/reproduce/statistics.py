@@ -201,7 +201,7 @@ class Finding(NamedTuple):
     before: str = ""
 
 
-def find(
+def judge_claim(
     claim: str,
     over: Difference,
     seeds: int,
@@ -291,7 +291,7 @@ def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
         for low, relation, high in claim.pairs:
             over, seeds = lead(found[high], found[low])
             effect = (table.effect(low, high) or EFFECT_POINTS) if relation == "<" else 0.0
-            finding = find(claim.sentence, over, seeds, effect, relation)
+            finding = judge_claim(claim.sentence, over, seeds, effect, relation)
             measured = (*over[:3], over.paired, seeds, *finding[1:4], effect)
             rows.append((claim.sentence, low, relation, high, *measured))
     names = ["claim", "lower", "relation", "higher", "value", "low", "high", "paired", "seeds"]
@@ -423,7 +423,7 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
         frame[f"{name} %"] = [tuple(np.clip(mean[:3], 0, 100).tolist()) for mean in means]
     tau, p = kendalltau(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
     over = results.over_seeds([-kendalltau(one.offset, one.acc_top1)[0] for one in found])
-    finding = find(FALLS, over, len(found), effect=1.0)
+    finding = judge_claim(FALLS, over, len(found), effect=1.0)
     word = finding.verdict
     surely = p < MAX_P and all((one.state != "chance").sum() >= MIN_OFFSETS for one in found)
     if word not in (ONE_SEED, UNTOLD):
@@ -492,7 +492,7 @@ def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
     areas = tuple(results.over_seeds([*arm.values()]) if arm else UNKNOWN for arm in arms)
     gains = [arms[1][seed] - arms[0][seed] for seed in sorted(arms[0].keys() & arms[1].keys())]
     over = results.over_seeds(gains) if gains else UNKNOWN
-    finding = find(task.claim, over, len(gains), EFFECT_RETURN, task.relation, EQUAL_RETURN)
+    finding = judge_claim(task.claim, over, len(gains), EFFECT_RETURN, task.relation, EQUAL_RETURN)
     return Learned(task, curves, areas, over, len(gains), finding)
 
 
