@@ -82,7 +82,14 @@ def main(given: Config) -> None:
         "load_average_before": load_average,
         "quick": quick,
     }
-    print(f"\n{timing.format_table(measured)}\n\n{describe_conditions(conditions)}")
+    environment = conditions["environment"]
+    allocator = ", ".join(f"{k}={v}" for k, v in conditions["allocator"].items() if v != "")
+    busy = "; the machine was busy: times are too long" if load_average > 0.5 else ""
+    print(
+        f"\n{timing.format_table(measured)}\n\n{environment['cpu_count']} cores, "
+        f"{environment['devices']}, jax {environment['jax']}; allocator: {allocator}\n"
+        f"load average before: {load_average:.1f}{busy}"
+    )
     if path:
         described = [timing.describe(row) for row in measured]
         write_json(path, {**conditions, "config": config.to_dict(), "rows": described})
@@ -109,17 +116,6 @@ def describe_allocator() -> dict[str, Any]:
         "beside_torch": timing.ALLOCATOR,
         **{name: os.environ.get(name, "") for name in names},
     }
-
-
-def describe_conditions(conditions: dict[str, Any]) -> str:
-    """Format the conditions that the figures depend on."""
-    environment, load = conditions["environment"], conditions["load_average_before"]
-    allocator = ", ".join(f"{k}={v}" for k, v in conditions["allocator"].items() if v != "")
-    busy = "; the machine was busy: times are too long" if load > 0.5 else ""
-    return (
-        f"{environment['cpu_count']} cores, {environment['devices']}, jax {environment['jax']}; "
-        f"allocator: {allocator}\nload average before: {load:.1f}{busy}"
-    )
 
 
 if __name__ == "__main__":

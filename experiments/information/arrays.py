@@ -45,14 +45,13 @@ def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
         raise UserError(f"cannot read {path}: {describe_problem(error)}") from None
     is_bad = ~np.isfinite(values).all(axis=1)
     if is_bad.any():
-        nans = int(np.isnan(values).sum())
         raise UserError(
-            f"{path} has {nans:,} NaN and {int(np.isinf(values).sum()):,} infinite numbers in "
-            f"{is_bad.sum():,} of {len(values):,} rows: remove these rows from both files"
+            f"{path} has {np.isnan(values).sum():,} NaN and {np.isinf(values).sum():,} infinite "
+            f"numbers in {is_bad.sum():,} of {len(values):,} rows: remove these from both files"
         )
     if not values.size:
         raise UserError(f"{path} is empty (shape {values.shape}): pass an array with numbers")
-    constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
+    constant = np.flatnonzero(np.ptp(values, axis=0) == 0)
     if len(constant) and len(values) >= MIN_ROWS:  # `read_pairs` rejects fewer rows
         raise UserError(
             f"{path} has {len(constant)} constant columns of {values.shape[1]}, the first is "
@@ -94,8 +93,7 @@ def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) ->
             break
     else:
         finding = "A linear combination of the columns of y is one of x"
-        shared = common_direction(x, y)
-        if shared is None:
+        if (shared := common_direction(x, y)) is None:
             return ""
     counts = np.unique(shared, return_counts=True)[1]
     entropy = "information without limit"

@@ -1,6 +1,7 @@
 """Song and Ermon's (2020, section 5.2) consistency tests on images of unknown information."""
 
 import functools
+import itertools
 import pathlib
 from typing import Any
 
@@ -32,41 +33,36 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
 
     def measure_setting(setting):
         law, rows = setting
-        which, kept = LAWS[law](rows, config.processing_rows)
-        found = fit(*images, jnp.array(which), jnp.array(kept), jax.random.key(config.seed))
-        estimates = {name: float(value) for name, value in found.items()}
-        return {"law": law, "rows": rows, "estimates": estimates}
+        which, kept = map(jnp.array, LAWS[law](rows, config.processing_rows))
+        found = fit(*images, which, kept, jax.random.key(config.seed))
+        return {"law": law, "rows": rows, "estimates": jax.tree.map(float, found)}
 
-    settings = [(law, rows) for law in LAWS for rows in config.rows]
+    settings = [*itertools.product(LAWS, config.rows)]
     return measure_each(folder, settings, measure_setting, ("law", "rows"))
 
 
 def check(config: Config) -> None:
     """Validate `rows`, of which the last is the reference, and `processing_rows`."""
-    rows = tuple(config.rows)
-    if not rows or list(rows) != sorted(set(rows)) or rows[-1] > SIDE:
+    rows, less = config.rows, config.processing_rows
+    if not rows or [*rows] != sorted({*rows}):
         raise UserError(f"rows must be increasing numbers up to {SIDE} (got {rows})")
-    if not 0 < config.processing_rows < rows[0]:
-        raise UserError(
-            f"processing_rows must be from 1 to {rows[0] - 1}, so that the processed copy keeps a "
-            f"row (got {config.processing_rows})"
-        )
+    if less >= rows[0]:
+        raise UserError(f"processing_rows must be less than {rows[0]} rows (got {less})")
 
 
 def load_images(config: Config) -> tuple[Any, Any, Any]:
     """Return images (n, 784) in 0..1 for training, for the choice of the step, and to evaluate."""
-    splits = load_fashion_mnist()
+    splits, num_images = load_fashion_mnist(), config.num_images
     train, test = (
-        splits[name].pixels[: config.num_images].reshape(-1, SIDE * SIDE).astype(np.float32) / 255
+        jnp.asarray(splits[name].pixels[:num_images].reshape(-1, SIDE * SIDE) / np.float32(255))
         for name in ("train", "test")
     )
     if len(test) < 4 * config.batch_size:
         raise UserError(
-            f"num_images {config.num_images} leaves half of the test images fewer than two batches "
-            f"of {config.batch_size}: increase it"
+            f"num_images must give 4 batches of {config.batch_size} test images (got {num_images})"
         )
     half = len(test) // 2
-    return jnp.asarray(train), jnp.asarray(test[:half]), jnp.asarray(test[half:])
+    return train, test[:half], test[half:]
 
 
 def fit_images(

@@ -1,5 +1,7 @@
 """Estimators of mutual information with their networks, training, readings and claims."""
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -33,13 +35,11 @@ LABELS = {
 }
 #: Larger values, in nats, come from diverged networks.
 DIVERGED = 100.0
-#: Estimators that need only scores, and the input of the second network of the others.
-SCORES_ONLY = {
-    "info_nce": bounds.info_nce,
-    "ml_cpc": bounds.ml_cpc,
-    "nwj": bounds.nwj,
-    "donsker_varadhan": bounds.donsker_varadhan,
-}
+#: Estimators that need only scores and perhaps a second network, and the input of this network.
+PLAIN = {
+    "info_nce": bounds.info_nce, "ml_cpc": bounds.ml_cpc, "nwj": bounds.nwj, "flo": bounds.flo,
+    "donsker_varadhan": bounds.donsker_varadhan, "tuba": bounds.tuba,
+}  # fmt: skip
 SECOND = {"interpolated": "x", "tuba": "x", "flo": "pair"}
 #: Readings that are not lower bounds -> the estimator whose objective chooses their step.
 BY_OBJECTIVE = {"smile": "js", "club": "club"}
@@ -54,18 +54,16 @@ class Method(NamedTuple):
 
 def make_methods(config: Config) -> dict[str, Method]:
     """Return all pairs of critic and estimator by "critic/estimator"; CLUB has its own network."""
-    widths, methods = tuple(config.widths), {}
+    widths = tuple(config.widths)
     critics = {
         "separable": SeparableCritic(widths, config.embedding),
         "joint": JointCritic(tuple(config.joint_widths)),
+        "conditional": GaussianConditional(widths),
     }
     others = [name for name in config.estimators if name != "club"]
-    if "club" in config.estimators:
-        methods["conditional/club"] = make_method("club", GaussianConditional(widths), config)
-    for critic in config.critics:
-        for name in others:
-            methods[f"{critic}/{name}"] = make_method(name, critics[critic], config)
-    return methods
+    pairs = [("conditional", "club")] if "club" in config.estimators else []
+    pairs += itertools.product(config.critics, others)
+    return {f"{c}/{name}": make_method(name, critics[c], config) for c, name in pairs}
 
 
 def make_method(name: str, critic: Any, config: Config) -> Method:
@@ -106,10 +104,8 @@ def estimate(
         return jnp.diagonal(scores).mean(), {"club": bounds.club(scores)}, log_average
     elif name == "interpolated":
         found = bounds.interpolated(scores, second, float(config.interpolation_weight))
-    elif name in SECOND:
-        found = {"tuba": bounds.tuba, "flo": bounds.flo}[name](scores, second)
     else:
-        found = SCORES_ONLY[name](scores)
+        found = PLAIN[name](scores, *([second] if name in SECOND else []))
     return found.value, {name: found}, log_average
 
 
@@ -237,13 +233,11 @@ def fit_and_watch(
     methods, batch_size = make_methods(config), config.batch_size
     tx = optax.adam(config.learning_rate)
     params, averages = init_methods(methods, rng, dict.fromkeys(methods, draw(rng)))
+    differentiate = jax.grad(functools.partial(total_loss, methods), has_aux=True)
 
     def step(carry, rng):
         params, averages, state = carry
-        data = dict.fromkeys(methods, draw(rng))
-        gradient, (_, averages) = jax.grad(
-            lambda params: total_loss(methods, params, averages, data), has_aux=True
-        )(params)
+        gradient, (_, averages) = differentiate(params, averages, dict.fromkeys(methods, draw(rng)))
         updates, state = tx.update(gradient, state)
         return (optax.apply_updates(params, updates), averages, state), None
 

@@ -73,43 +73,39 @@ def staircase_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
         here = table[table.task.isin([task, "any"])]
         figure = staircase_figure(run.train, here, task)
         drawn += figure_of(f"staircase_{task}", figure, MAPS[task], PAGES["mi_staircase"][1])
-        shown = show_readings(here, lambda row: f"{row.truth:g} nats", show_estimate)
+        shown = show_readings(here, "{0.truth:g} nats", show_estimate)
         tables.append(Table(MAPS[task], shown, note))
     return drawn, tables
 
 
 def tasks_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
     """Return the chart and the table of all tasks."""
-    shown = show_readings(table, lambda row: row.task, show_estimate)
+    shown = show_readings(table, "{0.task}", show_estimate)
     by_task = shown.drop(columns=["claim", "ceiling"]).set_index("estimator").T
     by_task.insert(0, "truth", table.groupby("task").truth.first().map("{:.3f}".format))
     claims = "; ".join(f"{row.estimator}: {row.claim}" for row in shown.itertuples())
     note = f"Mean ± standard deviation over seeds, and bias, nats. {claims}."
-    figure = tasks_figure(table)
-    drawn = figure_of("tasks", figure, "Estimates and the truth", PAGES["mi_tasks"][1])
-    return drawn, [Table("Estimates", by_task.rename_axis("task").reset_index(), note)]
+    drawn = Figure("tasks", tasks_figure(table), "Estimates and the truth", PAGES["mi_tasks"][1])
+    return [drawn], [Table("Estimates", by_task.rename_axis("task").reset_index(), note)]
 
 
 def consistency_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
     """Return the figure of the three laws, and a table for each."""
-    tables = []
+    note, tables = "Ratio of estimates, and the estimate itself in nats.", []
     for law, title, _ in LAWS:
-        shown = show_readings(table[table.law == law], lambda row: f"{row.rows} rows", show_ratio)
-        note = "Ratio of estimates, and the estimate itself in nats."
+        shown = show_readings(table[table.law == law], "{0.rows} rows", show_ratio)
         tables.append(Table(title[0].upper() + title[1:], shown, note))
     figure, title = consistency_figure(table), "Three laws that information obeys"
-    return figure_of("consistency", figure, title, PAGES["mi_consistency"][1]), tables
+    return [Figure("consistency", figure, title, PAGES["mi_consistency"][1])], tables
 
 
-def show_readings(
-    table: Frame, column_of: Callable[[Any], str], text_of: Callable[[Any], str]
-) -> Frame:
+def show_readings(table: Frame, column: str, text_of: Callable[[Any], str]) -> Frame:
     """Return a row per estimator and critic with claim, ceiling, and a column per setting."""
     rows = []
     for title, here in by_reading(table).items():
         one = here.iloc[0]
         row = {"estimator": title, "claim": one.label, "ceiling": show_ceiling(one.ceiling)}
-        rows.append(row | {column_of(each): text_of(each) for each in here.itertuples()})
+        rows.append(row | {column.format(each): text_of(each) for each in here.itertuples()})
     return pd.DataFrame(rows).fillna("")
 
 
@@ -157,18 +153,16 @@ def by_reading(table: Frame) -> dict[str, Frame]:
     """Return the rows of each estimator, and of each critic if several, by title."""
     found = {}
     for name, title in TITLES.items():
-        rows = table[table.estimator == name]
-        critics = rows.critic.unique()
-        for critic in critics:
-            key = f"{title}, {critic}" if len(critics) > 1 else title
-            found[key] = rows[rows.critic == critic]
+        critics = dict(iter(table[table.estimator == name].groupby("critic", sort=False)))
+        for critic, rows in critics.items():
+            found[f"{title}, {critic}" if len(critics) > 1 else title] = rows
     return found
 
 
 def staircase_figure(train: Frame, here: Frame, task: str) -> Drawing | None:
     """Plot the readings of a task over the steps: a panel per estimator, a line per critic."""
     names = [name for name in TITLES if name in set(here.estimator)]
-    if not len(train) or not names:
+    if not len(train):  # the records are lost
         return None
     figure, panels = draw.make_figure(len(names), num_columns=4, width=11.0, row_height=2.5)
     edges = np.r_[0, train.step]  # a step's record closes its window
@@ -206,20 +200,17 @@ def draw_reading(axes: Axes, train: Frame, name: str, color: str, words: str) ->
     axes.plot(steps, mean, color=color, linewidth=1.2, label=words)
 
 
-def tasks_figure(table: Frame) -> Drawing | None:
+def tasks_figure(table: Frame) -> Drawing:
     """Draw a chart of tasks by estimators, colored by estimate minus truth."""
-    if not len(table):
-        return None
     bias = {title: rows.set_index("task").bias for title, rows in by_reading(table).items()}
-    tasks = table.task.unique()
-    size = 4.2 + 0.8 * len(bias), 1.7 + 0.24 * len(tasks)
+    bias = pd.DataFrame(bias).loc[tasks := table.task.unique()]
+    size = 4.2 + 0.8 * bias.shape[1], 1.7 + 0.24 * len(tasks)
     figure = Drawing(figsize=size, layout="constrained", facecolor="white")
     axes = figure.add_subplot()
-    shown = np.ma.masked_invalid([[one[task] for one in bias.values()] for task in tasks])
-    image = axes.imshow(shown, cmap="RdBu_r", vmin=-0.6, vmax=0.6, aspect="auto")
+    image = axes.imshow(bias, cmap="RdBu_r", vmin=-0.6, vmax=0.6, aspect="auto")
     axes.set_yticks(range(len(tasks)), tasks, fontsize=7.5, color=draw.INK)
     style: dict[str, Any] = {"color": draw.INK, "rotation": 30, "ha": "left"}
-    axes.set_xticks(range(len(bias)), list(bias), fontsize=8, **style)
+    axes.set_xticks(range(bias.shape[1]), list(bias), fontsize=8, **style)
     axes.xaxis.tick_top()
     bar = figure.colorbar(
         image, ax=axes, location="bottom", shrink=0.4, aspect=30, pad=0.02, extend="both"
@@ -228,17 +219,14 @@ def tasks_figure(table: Frame) -> Drawing | None:
     return figure
 
 
-def consistency_figure(table: Frame) -> Drawing | None:
+def consistency_figure(table: Frame) -> Drawing:
     """Plot the three self-consistency tests over the number of rows in y."""
-    if not len(table):
-        return None
     figure, panels = draw.make_figure(3, width=11.0, row_height=3.4)
     for axes, (law, title, ideal) in zip(panels, LAWS, strict=True):
-        for number, (name, rows) in enumerate(by_reading(table[table.law == law]).items()):
-            axes.plot(
-                rows.rows, np.clip(rows.ratio, -1e3, 1e3), MARKERS[number % len(MARKERS)] + "-",
-                color=COLORS[number % len(COLORS)], markersize=4, linewidth=1.2, label=name,
-            )  # fmt: skip
+        axes.set_prop_cycle(color=COLORS, marker=[*MARKERS])
+        for name, rows in by_reading(table[table.law == law]).items():
+            ratio = np.clip(rows.ratio, -1e3, 1e3)
+            axes.plot(rows.rows, ratio, markersize=4, linewidth=1.2, label=name)
         if ideal is not None:
             axes.axhline(ideal, color=draw.INK, linestyle=":", linewidth=1.3, label="the law")
         axes.set_ylim(0, 1.25 if ideal is None else 1.5 * ideal)
@@ -249,19 +237,21 @@ def consistency_figure(table: Frame) -> Drawing | None:
 
 
 #: Labels of readings of two arrays: prefix, title and color.
-LABELS = (("lower", "lower bounds", draw.BLUE), ("upper", "upper, if its model holds", draw.GREEN),
-          ("no", "estimates, no bounds", draw.ORANGE))  # fmt: skip
+LABELS = (
+    ("lower", "lower bounds", draw.BLUE),
+    ("upper", "upper, if its model holds", draw.GREEN),
+    ("no", "estimates, no bounds", draw.ORANGE),
+)
 #: Method for two arrays and caption of the figures.
 HOW = (
     "In each of four rotations half of the rows trains, a quarter chooses the step (early "
     "stopping), and a quarter is read: each row once, by networks that never saw it.",
     "Intervals are Student's, 95 %, over disjoint batches of held-out rows; for KSG and CCA over "
-    "disjoint parts of the rows, at most ten; for the null, the range of one more shuffle. They "
-    "hold for these networks and independent rows, and ignore that rotations share rows that "
-    "train.",
+    "at most ten disjoint parts of the rows; for the null, the range of one more shuffle. They "
+    "hold for these networks and independent rows, and ignore that rotations share training rows.",
     "The line over 1 / n: each rotation trained with all, half and a quarter of its rows, read on "
-    "the same held-out rows. Its end is what these networks would read with more rows; of a lower "
-    "bound that is still one.",
+    "the same held-out rows. Its end is what these networks would read with more rows; for a lower "
+    "bound, it is one as well.",
 )
 ESTIMATES = (
     "Points: held-out values with 95 % intervals. Gray: with y shuffled. Red ticks: the ceiling, "
@@ -278,11 +268,6 @@ def title_of(reading: Reading) -> str:
     """Return the title of an estimator, with its critic if it has two."""
     name = TITLES[reading.estimator]
     return f"{name}, {reading.critic}" if reading.critic in ("separable", "joint") else name
-
-
-def certifiable(num_rows: int) -> float:
-    """Return the highest possible lower bound in nats (McAllester & Stratos 2020)."""
-    return 2 * math.log(num_rows) + 5
 
 
 def state_of(reading: Reading) -> str:
@@ -305,10 +290,9 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
     best = headline(readings)
     state, top = state_of(best), show(best.ceiling, ".2f")
     limited = at_ceiling([one for one in readings if one is not best])
-    known = [identity] if identity else []
+    known, rest = [identity] if identity else [], others(readings, num_rows)
     if state == "chance":
-        said = nothing_found(readings, limited, identity)
-        return [*known, *said, *others(readings, num_rows)]
+        return [*known, *nothing_found(readings, limited, identity), *rest]
     parts = [f"x and y share at least {show(best.found.low, '.2f')} nats"]
     if state == "saturated":
         parts.append(f"saturated at the ceiling of {top}: it may be far more")
@@ -320,22 +304,21 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
         parts.append("not saturated")
     if not limited and not identity:
         parts += critic_limits(readings) or more_data(best)
-    return [*known, "; ".join(parts) + ".", *others(readings, num_rows)]
+    return [*known, "; ".join(parts) + ".", *rest]
 
 
 def nothing_found(readings: Sequence[Reading], limited: str, identity: str) -> list[str]:
     """Return the claims if shuffled rows also reach the bound."""
     best = headline(readings)
-    has_diverged = not abs(best.found.value) < DIVERGED
-    read = "diverged" if has_diverged else f"reads {format_nats(best.found)} nats"
-    null = format_nats(best.null or best.found)
+    nats, null = format_nats(best.found), format_nats(best.null or best.found)
+    read = nats if nats == "diverged" else f"reads {nats} nats"
     rest = f"{read} on held-out rows; with y shuffled it reads {null} nats."
     said = [f"InfoNCE did not find it: it {rest}"]
     if not identity:
         said = [f"No information was found: InfoNCE {rest} That does not prove independence."]
     if limited:
         return [*said, f"But {limited}."]
-    if not has_diverged and not identity:
+    if nats != "diverged" and not identity:
         more = critic_limits(readings) or more_data(best)
         said += [f"{one[0].upper()}{one[1:]}." for one in more]
     return said
@@ -376,14 +359,16 @@ def more_data(reading: Reading) -> list[str]:
 
 
 def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
-    """Return claims about the estimates that are not bounds."""
+    """Return claims about the estimates that are not bounds.
+
+    No lower bound from n rows can pass 2 ln n + 5 (McAllester & Stratos 2020).
+    """
     values = [r.found.value for r in readings if r.label.startswith("no ")]
     known = [value for value in values if abs(value) < DIVERGED]
-    said = []
+    said, most = [], 2 * math.log(num_rows) + 5
     if known:
         span = show_interval(min(known), max(known)) if len(known) > 1 else show(known[0], ".2f")
         said.append(f"Estimates that are not bounds read {span} nats.")
-    most = certifiable(num_rows)
     if any(value > most for value in values):
         said.append(f"No sure bound from {num_rows:,} rows can pass {show(most, '.1f')} nats.")
     return said
@@ -412,18 +397,14 @@ def write_arrays_report(
     folder: Path, lead: str, readings: Sequence[Reading], sentences: Sequence[str], num_rows: int
 ) -> Path:
     """Write information.html, .md and .json on two arrays."""
-    run, figure = read_run(folder), estimates_figure(readings)
+    run, title = read_run(folder), "What two arrays tell about each other"
+    drawn = [Figure("estimates", estimates_figure(readings), "Estimates", ESTIMATES)]
     sections = [
         Section("", sentences),
-        Section(
-            "Estimates",
-            figures=[Figure("estimates", figure, "Estimates", ESTIMATES)],
-            tables=[reading_table(readings, num_rows)],
-        ),
+        Section("Estimates", (), drawn, [reading_table(readings, num_rows)]),
         Section("How it was measured", HOW),
         made_section(run.environment, run.config),
     ]
-    title = "What two arrays tell about each other"
     return write_page(folder, "information", title, lead, sections=sections, also=["md", "json"])
 
 
@@ -445,7 +426,7 @@ def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
     note = (
         "Nats, with 95 % intervals. Of two critics, only the one with the higher InfoNCE on the "
         "rows that choose the step is trained on shuffled and on fewer rows. No sure lower bound "
-        f"from {num_rows:,} rows can pass 2 ln n + 5 = {certifiable(num_rows):.1f} nats."
+        f"from {num_rows:,} rows can pass 2 ln n + 5 = {2 * math.log(num_rows) + 5:.1f} nats."
     )
     return Table("Estimates", pd.DataFrame(rows), note)
 
@@ -468,24 +449,21 @@ def estimates_figure(readings: Sequence[Reading]) -> Drawing:
     """Plot the readings of two arrays with interval, null and ceiling, one per line."""
     shown = [one for one in readings if abs(one.found.value) < DIVERGED]
     figure, (axes,) = draw.make_figure(1, width=8.6, row_height=1.4 + 0.27 * len(shown))
+    gray: dict[str, Any] = {"color": draw.GRAY, "linewidth": 5, "alpha": 0.6}
     for begin, words, color in LABELS:
         for place, one in enumerate(shown):
             if not one.label.startswith(begin):
                 continue
             if one.null is not None:
-                axes.plot(
-                    one.null[1:], [place] * 2, color=draw.GRAY, linewidth=5, alpha=0.6, zorder=1
-                )
+                axes.plot(one.null[1:], [place] * 2, zorder=1, **gray)
             if one.ceiling is not None:
                 axes.plot(one.ceiling, place, "|", color=draw.RED, markersize=10)
             if state_of(one) != "saturated":
                 axes.plot(one.found[1:], [place] * 2, color=color, linewidth=1.6)
             axes.plot(one.found.value, place, "o", color=color, markersize=5, label=words)
-    axes.plot([], [], color=draw.GRAY, linewidth=5, alpha=0.6, label="y shuffled")
+    axes.plot([], [], label="y shuffled", **gray)
     axes.axvline(0, color=draw.INK, linewidth=0.8)
-    axes.set_yticks(
-        range(len(shown)), [title_of(one) for one in shown], color=draw.INK, fontsize=8.5
-    )
+    axes.set_yticks(range(len(shown)), map(title_of, shown), color=draw.INK, fontsize=8.5)
     axes.invert_yaxis()
     seen = [value for one in shown for value in one.found if abs(value) < DIVERGED]
     low, high = min([0.0, *seen]), max([0.1, *seen])

@@ -34,7 +34,13 @@ class Interval(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The result of one estimator with one critic."""
+    """The result of one estimator with one critic.
+
+    `null` is the mean over shuffled y, with the 95 % range of another shuffled value; `line` the
+    means over rotations at 1 / n, 2 / n and 4 / n; `limit` the extrapolation of the line to
+    1 / n = 0; `gain` its difference from the value with all rows; `bend` the difference of the
+    middle point from the straight line through the other two.
+    """
 
     estimator: str
     critic: str
@@ -42,15 +48,10 @@ class Reading(NamedTuple):
     ceiling: float | None
     found: Interval
     null: Interval | None = None
-    """Mean over shuffled y, with the 95 % range of another shuffled value."""
     line: tuple[float, ...] = ()
-    """Means over rotations at 1 / n, 2 / n and 4 / n."""
     limit: Interval | None = None
-    """Extrapolation of the line to 1 / n = 0."""
     gain: Interval | None = None
-    """Difference of the limit from the value with all rows."""
     bend: Interval | None = None
-    """Difference of the middle point from the straight line through the other two."""
 
 
 def student(values: np.ndarray, prediction: bool = False) -> Interval:
@@ -62,15 +63,13 @@ def student(values: np.ndarray, prediction: bool = False) -> Interval:
 
 def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
     """Return the readings of all estimators; the best critic's also have a null and a line."""
-    sizes = plan(len(pairs.x), config)
-    critics, full = [*config.critics], {}
-    if "club" in config.estimators:
-        critics.append("conditional")
-    for critic in critics:
+    sizes, full = plan(len(pairs.x), config), {}
+    conditional = ["conditional"] if "club" in config.estimators else []
+    for critic in [*config.critics, *conditional]:
         say(f"training: {critic}, {ROTATIONS} rotations")
         full |= fit(pairs, config, critic, sizes)
     best = max(config.critics, key=lambda critic: float(full[f"{critic}/info_nce"][0].mean()))
-    again = [critic for critic in critics if critic in (best, "conditional")]
+    again = [best, *conditional]
 
     def fit_again(**options: Any) -> dict[str, np.ndarray]:
         found = [fit(pairs, config, critic, sizes, **options) for critic in again]
@@ -163,21 +162,18 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
     at = 1 / np.array(FRACTIONS)  # in units of 1 / n
     limit, _ = np.polynomial.polynomial.polyfit(at, points, 1)
     first, last = (at[2] - at[1]) / (at[2] - at[0]), (at[1] - at[0]) / (at[2] - at[0])
-    return reading._replace(
-        line=tuple(points.mean(1).tolist()),
-        limit=student(limit),
-        gain=student(limit - points[0]),
-        bend=student(points[1] - first * points[0] - last * points[2]),
-    )
+    bend = student(points[1] - first * points[0] - last * points[2])
+    line, gain = tuple(points.mean(1).tolist()), student(limit - points[0])
+    return reading._replace(line=line, limit=student(limit), gain=gain, bend=bend)
 
 
 def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
     """Return the readings of KSG and CCA; report the reason if one fails."""
     readings, width = [], pairs.x.shape[1] + pairs.y.shape[1]
-    fewest = min(MAX_PARTS, len(pairs.x) // (ROWS_PER_COLUMN * width))
+    filled = np.clip(len(pairs.x) // (ROWS_PER_COLUMN * width), MIN_PARTS, MAX_PARTS)
     for name, estimate, num_parts in (
         ("ksg", functools.partial(ksg, k=config.num_neighbours), MAX_PARTS),
-        ("cca", less_bias, max(MIN_PARTS, fewest)),
+        ("cca", less_bias, int(filled)),
     ):
         try:
             readings.append(read_sample(name, estimate, num_parts, pairs, config))
@@ -212,23 +208,16 @@ def read_sample(
         return found
 
     whole = read(orders[0], orders[0])
-    disjoint = np.array_split(orders[0], num_parts)
+    value, disjoint = whole.value, np.array_split(orders[0], num_parts)
     parts = student(np.array([read(rows, rows).value for rows in disjoint]))
-    found = Interval(
-        whole.value,
-        whole.value - (parts.value - parts.low),
-        whole.value + (parts.high - parts.value),
-    )
+    found = Interval(value, value - (parts.value - parts.low), value + (parts.high - parts.value))
     fewer = [[read(order[:n], order[:n]).value for order in orders] for n in (2 * quarter, quarter)]
     rng = np.random.default_rng((config.seed, 0))
-    nulls = [
-        read(order[:quarter], rng.permutation(order[:quarter])).value
-        for _ in range(config.shuffles)
-        for order in orders
-    ]
-    null = student(np.array(nulls), prediction=True)
+    firsts = [order[:quarter] for order in orders] * config.shuffles
+    nulls = np.array([read(rows, rng.permutation(rows)).value for rows in firsts])
+    null = student(nulls, prediction=True)
     reading = Reading(name, "none", **describe(whole, name), found=found, null=null)
-    reading = with_line(reading, np.array([[whole.value] * ROTATIONS, *fewer]))
+    reading = with_line(reading, np.array([[value] * ROTATIONS, *fewer]))
     limit = reading.limit or found
     # The uncertainty of the limit combines its points and the value on all rows.
     reach = math.hypot(limit.high - limit.value, found.high - found.value)

@@ -56,7 +56,7 @@ def reproduce(
     scale: str = "small",
     data: str | None = None,
     workdir: str | None = None,
-    settings: Mapping[str, Sequence[str]] | None = None,
+    settings: Mapping[str, Sequence[str]] = {},
     seeds: int | None = None,
     jobs: int = 1,
     device: str = "auto",
@@ -65,13 +65,12 @@ def reproduce(
     """Plan the cells, print their size, run the missing cells, and write the page."""
     data = data or cells.DEFAULT_DATA[scale]
     seeds = seeds or cells.SCALES[scale].seeds
-    user = cells.read_user(settings or {}, scale, data)
+    user = cells.read_user(settings, scale, data)
     planned = cells.plan_cells(cells.cells_of(parts, scale), scale, data, user, seeds)
     for cell in planned:
         checked = check_cell(cell.config, Cell(cell.name, {}))
         if "data" in cell.config:  # agents generate their data
-            check_prepared(cell)
-            check_length(cell.name, checked.geometry)
+            check_data(cell, checked.geometry)
     folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
     all_jobs = [
         make_job(cell.file, Cell(cell.name, cell.settings), folder, device) for cell in planned
@@ -101,31 +100,27 @@ def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> l
     """Return the keys of `PARTS` that the flags select."""
     if is_all:
         return list(cells.PARTS)
-    named = [t if t in cells.PARTS else f"table {t}" for t in tables] + [
-        f"figure {f}" for f in figures
-    ]
+    named = {*tables, *(f"table {t}" for t in tables), *(f"figure {f}" for f in figures)}
     if not named:
         raise UserError("no part is selected: pass --table 2, --figure 3 or --all")
     return [part for part in cells.PARTS if part in named]
 
 
-def check_prepared(cell: Planned) -> None:
-    """Check that the data folder of a cell exists; cells download packages themselves."""
+def check_data(cell: Planned, geometry: Geometry) -> None:
+    """Check that the data folder of a cell exists, and contains positives for every offset.
+
+    Cells download packages themselves.
+    """
     source, path = cell.config.data.source, cell.config.data.path
-    if source not in ("files", "folder", "librispeech_tfds", "tfds"):
-        return
-    if not (path and pathlib.Path(path).expanduser().exists()):
+    is_local = source in ("files", "folder", "librispeech_tfds", "tfds")
+    if is_local and not (path and pathlib.Path(path).expanduser().exists()):
         raise UserError(
             f"the {cell.kind} data do not exist (data.path is {path!r}): pass --{cell.kind} "
-            f"data.path=... as in the card of config {cells.KINDS[cell.kind].card}"
+            f"data.path=... as in the docstring of {cells.KINDS[cell.kind].paper.__name__}"
         )
-
-
-def check_length(name: str, geometry: Geometry) -> None:
-    """Check that sequences contain a positive for the furthest offset."""
     if geometry.num_offsets >= geometry.num_latents:
         raise UserError(
-            f"cell {name} predicts {geometry.num_offsets} latents ahead in sequences of "
+            f"cell {cell.name} predicts {geometry.num_offsets} latents ahead in sequences of "
             f"{geometry.num_latents}: lower model.num_offsets, or use longer sequences"
         )
 
@@ -134,12 +129,11 @@ def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None
     """Measure the bound by N for the first seed of the base cell, unless already measured."""
     path = folder / "bound.json"
     job = next(job for job in jobs if job.name.startswith(f"{cells.MIXED},"))
-    if read_object(path, []) or not status.is_done(job.folder):
-        return
-    try:
-        write_sealed(path, measure_bound(job.folder, sizes))
-    except UserError as error:
-        print(f"the bound by number of negatives was not measured: {error}")
+    if not read_object(path, []) and status.is_done(job.folder):
+        try:
+            write_sealed(path, measure_bound(job.folder, sizes))
+        except UserError as error:
+            print(f"the bound by number of negatives was not measured: {error}")
 
 
 def write_page(folder: pathlib.Path) -> None:

@@ -42,11 +42,12 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     data = kind.load_data(config, print)
     problem = kind.make_problem(interpret(kind, config), data)
     plan, encoder = problem.plan, problem.model.module.encoder
-    names = [branch.name for branch in plan.geometry.branches]
-    if len(names) > 1:
+    branch, *others = plan.geometry.branches
+    if others:
+        names = ", ".join(one.name for one in plan.geometry.branches)
         raise UserError(
-            f"the bound by N needs a network with one branch (got {', '.join(names)} in {folder}): "
-            "use a config with one direction and module"
+            f"the bound by N needs a network with one branch (got {names} in {folder}): set one "
+            "direction and module"
         )
     # Checkpoints omit empty entries.
     params, state = (arrays[part].get("objective", {}) for part in ("params", "extra"))
@@ -73,17 +74,10 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
             f"{folder} has too few held-out latents for N = {2 ** log2_sizes[0]} "
             f"(got {len(latents)} negatives): add test recordings"
         )
-    z, predictions = (
-        np.stack([getattr(outputs, name) for _, outputs in anchors])
-        for name in ("z", "predictions")
-    )
-    offsets = plan.geometry.branches[0].offsets
-    rows = [
-        row
-        for n in sizes
-        for row in estimates(z, predictions, offsets, latents[: n - 1], n - 1 <= num_independent)
-    ]
-    return {"step": step, "rows": rows}
+    z = np.stack([outputs.z for _, outputs in anchors])
+    given = z, np.stack([outputs.predictions for _, outputs in anchors]), branch.offsets
+    found = [estimates(*given, latents[: n - 1], n - 1 <= num_independent) for n in sizes]
+    return {"step": step, "rows": [row for rows in found for row in rows]}
 
 
 def different_windows(
@@ -150,10 +144,9 @@ def estimates(
 
     rows = []
     for i, k in enumerate(offsets):
-        loss, standing = losses(predictions[:, :, i].reshape(-1, d), time + k)
-        value = np.log(n) - np.asarray(loss).reshape(b, t)[:, : t - k]
-        assert np.all(np.asarray(standing.counted).reshape(b, t)[:, : t - k] == 1)
-        mean, low, high, *_ = over_seeds(value.mean(axis=1).tolist())
-        interval = {"value": mean, "low": low, "high": high}
-        rows.append({"offset": k, "n": n, **interval, "is_bound": bool(is_bound)})
+        loss, _ = losses(predictions[:, :, i].reshape(-1, d), time + k)
+        nats = np.log(n) - np.asarray(loss).reshape(b, t)[:, : t - k]
+        value, low, high = over_seeds(nats.mean(axis=1).tolist())[:3]
+        interval = {"value": value, "low": low, "high": high, "is_bound": bool(is_bound)}
+        rows.append({"offset": k, "n": n, **interval})
     return rows

@@ -1,7 +1,6 @@
 """The cells of each table and figure, their sizes, and the choices that the paper leaves open.
 
-A cell is an ordinary run of `experiments.train`. It combines the settings of a scale, from a smoke
-test to the paper's own size, with the user's settings and its own, in this order.
+A cell is an ordinary run with the settings of a scale, then the user's, then its own.
 """
 
 import pathlib
@@ -28,14 +27,12 @@ from experiments.command.names import command_line
 
 
 class Scale(NamedTuple):
-    """The size of every cell."""
+    """The settings of every cell by kind, and the default number of seeds per cell."""
 
     settings: dict[str, dict[str, Any]]
-    """Settings by kind."""
     hours: dict[str, float]
     """Hours per cell on two CPU cores by kind, estimated from single steps; {} if unknown."""
     seeds: int = 1
-    """Default number of seeds per cell."""
 
 
 def length(num_steps: int, log_every: int, save_every: int) -> dict[str, int]:
@@ -44,24 +41,23 @@ def length(num_steps: int, log_every: int, save_every: int) -> dict[str, int]:
     return {"num_steps": num_steps, **every}
 
 
-def widths(width: int, context_width: int) -> dict[str, int]:
+def widths(width: int) -> dict[str, int]:
     """Return the settings for the widths of a network."""
-    return {"model.width": width, "model.context_width": context_width}
+    return {"model.width": width, "model.context_width": width}
 
 
 def recipe_of(module: Any) -> dict[str, Any]:
-    """Return the audio training settings of a config that apply to any data."""
+    """Return the audio training settings of a config, which apply to any data."""
     known = flatten(module.get_config())
-    return {key: known[key] for key in RECIPE}
+    names = (
+        "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
+        "model.context_width", "model.padding", "loss.cosine", "negatives.temperature",
+        "negatives.shards", "optim.learning_rate", "optim.schedule", "optim.warmup_steps",
+        "evaluate.num_windows",
+    )  # fmt: skip
+    return {name: known[name] for name in names}
 
 
-#: Audio keys that scales above the smoke test copy from one config for any data.
-RECIPE = (
-    "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
-    "model.context_width", "model.padding", "loss.cosine", "negatives.temperature",
-    "negatives.shards", "optim.learning_rate", "optim.schedule", "optim.warmup_steps",
-    "evaluate.num_windows",
-)  # fmt: skip
 #: Audio probes at every scale.
 AUDIO_PROBES = {
     "probe.tasks": ("phones", "speakers"), "probe.hidden_width": 64,
@@ -79,12 +75,12 @@ TEXT_PROBES = {
     "probe.features": ("z", "c", "random z", "random c", "bag"),
 }  # fmt: skip
 #: Text settings at small and medium: the paper's widths. Fits of this width take minutes each.
-TEXT_SETTINGS = TEXT_PROBES | widths(2400, 2400) | {
+TEXT_SETTINGS = TEXT_PROBES | widths(2400) | {
     "model.embedding_width": 620, "probe.max_sentences": 2000, "probe.num_folds": 5,
 }  # fmt: skip
 ALL_IMAGE_TASKS = {"probe.tasks": ("linear", "supervised", "units")}
 #: Smoke test: the smallest sizes that run everything, with the paper's dot products.
-SMALLEST = length(20, log_every=10, save_every=20) | widths(16, 16) | {"optim.warmup_steps": 2}
+SMALLEST = length(20, log_every=10, save_every=20) | widths(16) | {"optim.warmup_steps": 2}
 SMALLEST_AUDIO = {
     "data.batch_size": 8, "model.padding": "causal", "loss.cosine": False,
     "negatives.temperature": 1.0, "negatives.shards": 1, "evaluate.num_windows": 16,
@@ -129,7 +125,7 @@ SCALES = {
     "medium": Scale(
         {
             "audio": LEARNED,
-            "image": IMAGE_SETTINGS | length(600, log_every=50, save_every=100) | widths(256, 256),
+            "image": IMAGE_SETTINGS | length(600, log_every=50, save_every=100) | widths(256),
             "rl": {"num_env_steps": 640_000},
             "text": TEXT_SETTINGS | length(1000, log_every=50, save_every=100),
         },
@@ -148,18 +144,17 @@ SCALES = {
 }
 
 
-#: The user's settings for all cells, by kind.
+#: Settings of all cells, by kind.
 UserSettings: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class Open(NamedTuple):
-    """A choice that the paper leaves open."""
+    """A choice that the paper leaves open, and the cell and settings that vary it, if any."""
 
     what: str
     here: str
     """The choice made here, in words; "" if the keys suffice."""
     cell: str = ""
-    """The cell that varies it."""
     settings: Mapping[str, Any] = {}
     kind: str = "audio"
     why_not: str = "no key varies it"
@@ -199,6 +194,8 @@ FIGURE_6: dict[str, dict[str, Any]] = {
     for variant, names in AGENTS.items()
     for name, own in zip(names, ({"cpc.weight": 0.0}, {}), strict=True)
 }
+#: Settings of all cells but those of `OPEN`.
+OWN = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6, TEXT: {}}
 
 #: The choices that the paper leaves open, with a cell if a key varies the choice.
 OPEN = (
@@ -228,11 +225,10 @@ OPEN = (
          why_not="num_steps does; there is no cell of it"),
 )  # fmt: skip
 
+#: Config of audio by name of the data.
 DATA = {
-    "synthetic": audio_synthetic,
-    "voices": audio_voices_paper,
-    "librispeech": audio_librispeech,
-}
+    "synthetic": audio_synthetic, "voices": audio_voices_paper, "librispeech": audio_librispeech,
+}  # fmt: skip
 #: Default data of each scale.
 DEFAULT_DATA = {"smoke": "synthetic", "small": "voices", "medium": "voices", "paper": "librispeech"}
 #: Parts of a reproduction and the cells that each needs.
@@ -252,110 +248,89 @@ PARTS = {
 
 
 class Kind(NamedTuple):
-    """The base config of a kind of data, and its description."""
+    """The configs that cells of a kind of data start from, and descriptions of its steps."""
 
-    base: Callable[[str, str], Any]
-    """base(scale, data) -> the config module that cells start from."""
+    base: Any
+    """The config module below the paper's scale, except for audio."""
+    paper: Any
+    """The config module at the paper's scale, whose docstring gives the source of the data."""
     describe: Callable[[Config], str]
     """Describes a step and the network."""
-    paper: str
+    in_paper: str
     """The same description for the paper."""
-    card: str
-    """The config whose docstring gives the source of the paper's data."""
     length: str = "num_steps"
     """The key of the training length."""
-    probes: Mapping[str, Any] = {}
-    """Probe settings of all cells except in Table 1 and Figure 3."""
 
 
 KINDS = {
     "audio": Kind(
-        lambda scale, data: DATA[data],
-        lambda c: (
-            f"{c.data.batch_size} windows of {c.data.window_samples / SAMPLE_RATE_HZ:.2f} s, "
-            f"{c.model.width} channels, context {c.model.context_width}"
-        ),
+        None, audio_librispeech,
+        lambda c: f"{c.data.batch_size} windows of {c.data.window_samples / SAMPLE_RATE_HZ:.2f} s, "
+        f"{c.model.width} channels, context {c.model.context_width}",
         "about 300,000 steps of 64 windows of 1.28 s, 512 and 256",
-        "audio_librispeech",
-        probes=PHONES,
     ),
     "image": Kind(
-        lambda scale, data: image_imagenet if scale == "paper" else image_fashion_mnist,
-        lambda c: (
-            f"{c.data.batch_size} images of {c.augment.crop or c.data.size} pixels, "
-            f"encoder {c.model.encoder}"
-        ),
+        image_fashion_mnist, image_imagenet,
+        lambda c: f"{c.data.batch_size} images of {c.augment.crop or c.data.size} pixels, "
+        f"encoder {c.model.encoder}",
         "512 images of 256 pixels, ResNet-v2-101",
-        "image_imagenet",
     ),
     "rl": Kind(
-        lambda scale, data: rl_hidden_ball,
-        lambda c: (
-            f"{c.environment.num} environments, unrolls of {c.policy.unroll}, a {c.model.memory} "
-            f"of {c.model.memory_width}"
-        ),
+        rl_hidden_ball, rl_hidden_ball,
+        lambda c: f"{c.environment.num} environments, unrolls of {c.policy.unroll}, "
+        f"a {c.model.memory} of {c.model.memory_width}",
         "1e9 frames of levels of DeepMind Lab, unrolls of 100, an LSTM",
-        "rl_hidden_ball",
         "num_env_steps",
     ),
     "text": Kind(
-        lambda scale, data: text_bookcorpus if scale == "paper" else text_sentences,
-        lambda c: (
-            f"{c.data.batch_size} runs of {c.data.run_sentences} sentences, z of {c.model.width}, "
-            f"context {c.model.context_width}"
-        ),
+        text_sentences, text_bookcorpus,
+        lambda c: f"{c.data.batch_size} runs of {c.data.run_sentences} sentences, "
+        f"z of {c.model.width}, context {c.model.context_width}",
         "512 runs of the BookCorpus, 2,400 and 2,400",
-        "text_bookcorpus",
     ),
-}
+}  # fmt: skip
 
 #: Values for a cell of `OPEN` if the base already has its settings; other keys use their default.
 FALLBACK = {"negatives.shards": 4, "optim.schedule": "constant"}
 
 
 class Planned(NamedTuple):
-    """A run of a reproduction."""
+    """A run of a reproduction: a config file with settings, and the config that they make."""
 
     name: str
     kind: str
     file: pathlib.Path
-    """The config file."""
     settings: dict[str, Any]
     config: Config
-    """The complete config."""
 
 
 def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]:
     """Return the base config of a kind and its file."""
-    module = KINDS[kind].base(scale, data)
+    known = KINDS[kind]
+    module: Any = known.paper if scale == "paper" else known.base
+    module = DATA[data] if kind == "audio" else module
     return module.get_config(), pathlib.Path(module.__file__)
 
 
 def read_user(settings: Mapping[str, Sequence[str]], scale: str, data: str) -> UserSettings:
     """Parse the user's "key=value" settings of each kind."""
-    return {
-        kind: read_settings(base_config(kind, scale, data)[0], settings.get(kind, ()))
-        for kind in KINDS
-    }
-
-
-def read_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
-    """Parse "key=value" settings for all cells of a kind."""
-    differing = (*TABLE_2.values(), *IMAGES.values(), *FIGURE_6.values())
-    own = {"seed", *(key for cell in differing for key in cell)}
-    for text in texts:
-        if "=" not in text:
+    own = {"seed", *(key for cell in OWN.values() for key in cell if key != "probe.tasks")}
+    user = {}
+    for kind in KINDS:
+        texts = settings.get(kind, ())
+        if wrong := [text for text in texts if "=" not in text]:
             raise UserError(
-                f"a setting has no value (got {text!r}): pass key=value, e.g. data.path=wav"
+                f"a setting has no value (got {wrong[0]!r}): pass key=value, e.g. data.path=wav"
             )
-    names = (text.removeprefix("--").removeprefix("config.") for text in texts)
-    settings = parse_settings(config, [f"--config.{name}" for name in names])
-    for key, value in settings.items():
-        if key in own:
-            raise UserError(f"{key} differs between the cells (got {value!r}): omit it")
-        if key in ("model.horizon", "loss.align_to") and value:
-            raise UserError(f"{key} changes the offsets of the cells (got {value!r}): omit it")
-    return settings
+        names = (text.removeprefix("--").removeprefix("config.") for text in texts)
+        config = base_config(kind, scale, data)[0]
+        user[kind] = parse_settings(config, [f"--config.{name}" for name in names])
+        for key, value in user[kind].items():
+            if key in own:
+                raise UserError(f"{key} differs between the cells (got {value!r}): omit it")
+            if key in ("model.horizon", "loss.align_to") and value:
+                raise UserError(f"{key} changes the offsets of the cells (got {value!r}): omit it")
+    return user
 
 
 def cells_of(parts: Sequence[str], scale: str) -> list[str]:
@@ -401,11 +376,11 @@ def plan_cells(
     for name in names:
         kind = kind_of(name)
         file, shared = base_config(kind, scale, data)[1], with_shared(kind, scale, data, user)
-        own = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6, TEXT: {}}.get(name)
+        own = OWN.get(name)
         if own is None:
             own = open_settings(next(one for one in OPEN if one.cell == name), shared)
-        if name not in (MIXED, *FIGURE_3):
-            own = {**KINDS[kind].probes, **own}
+        if kind == "audio" and name not in (MIXED, FAR_OFFSETS):
+            own = {**PHONES, **own}
         common = {**SCALES[scale].settings[kind], **user.get(kind, {}), **own}
         for seed in range(shared.seed, shared.seed + num_seeds):
             settings = {**common, "seed": seed}
@@ -421,10 +396,11 @@ def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, s
         base = with_shared(one.kind, scale, data, user)
         own, known = open_settings(one, base) if one.cell else {}, flatten(base)
         keys = ", ".join(f"{key}={known[key]}" for key in own)
-        choice = "; ".join(part for part in (one.here, keys) if part)
-        change = ", ".join(f"{key}={value}" for key, value in own.items()) or one.why_not
-        row = {"kind": one.kind, "what": one.what, "choice": choice, "cell": one.cell}
-        rows.append({**row, "change": change})
+        rows.append({
+            "kind": one.kind, "what": one.what, "cell": one.cell,
+            "choice": "; ".join(filter(None, (one.here, keys))),
+            "change": ", ".join(f"{key}={value}" for key, value in own.items()) or one.why_not,
+        })  # fmt: skip
     return rows
 
 
@@ -437,8 +413,7 @@ def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dic
             c, card = cells[0].config, cells[0].file.stem
             parts.append(
                 f"Runs of {kind} ({card.removeprefix(f'{kind}_')}): {len(cells)}, each of "
-                f"{flatten(c)[known.length]:,} steps of {known.describe(c)} "
-                f"(the paper: {known.paper})"
+                f"{c[known.length]:,} steps of {known.describe(c)} (the paper: {known.in_paper})"
             )
     total = sum(hours.get(cell.kind, 0.0) for cell in planned)
     hardware = f"2 CPU cores, about {total:.1f} h" if hours else "accelerators, never run"
@@ -465,7 +440,7 @@ def merge_plans(
     wanted = {"reproduction": plan, "cells": own, "command": command_line()}
     if recorded is None:
         return wanted
-    previous = recorded.get("reproduction") if isinstance(recorded, dict) else None
+    previous = recorded.get("reproduction")
     if previous is None:
         raise UserError(f"{folder} contains a sweep: choose another --workdir")
     found = [
@@ -489,8 +464,8 @@ def merge_plans(
     whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
     all_cells = {**recorded["cells"], **own}
     asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
-    more = {"parts": parts, "seeds": seeds, **describe_cells(asked, scale, plan["jobs"])}
-    return {**wanted, "reproduction": {**plan, **more}, "cells": all_cells}
+    whole = {**plan, "parts": parts, "seeds": seeds, **describe_cells(asked, scale, plan["jobs"])}
+    return {**wanted, "reproduction": whole, "cells": all_cells}
 
 
 def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:

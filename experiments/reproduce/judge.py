@@ -21,14 +21,13 @@ from absl import flags
 
 from cpc.files import plain, read_json, read_object, write_sealed, write_text
 from cpc.models import load_pretrained, make_model
-from cpc.results import Frame
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, evaluation_config, load_config, with_settings
 from experiments.command.run_dir import check_same_data
 from experiments.kinds.audio import kind as audio
 from experiments.reproduce.page import write_reproduction
-from experiments.reproduce.statistics import Reproduction, read_reproduction
+from experiments.reproduce.statistics import read_reproduction
 from experiments.training.contrastive import CARD, interpret, make_probe
 
 #: File in an export folder with the options of its fitted probes.
@@ -58,7 +57,13 @@ def judge(workdir: str | None, settings: Sequence[str], device: str) -> None:
             probe = make_probe(audio, config, export.parent, data, make_model(found.module))
             probe(variables, step)
             write_sealed(export / PROBED, config.probe)
-    table = scores_by_step(read_reproduction(folder))
+    # Means over seeds of every score of c in percent, by cell and step.
+    reproduction = read_reproduction(folder)
+    runs = [(cell, run) for cell, found in reproduction.runs.items() for run in found]
+    scores = pd.concat([run.scores.assign(cell=cell) for cell, run in runs], ignore_index=True)
+    scores = scores[scores.features == "c"].assign(percent=100 * scores.value)
+    columns = ["task", "data", "unit", "method", "metric"]
+    table = scores.pivot_table("percent", ["cell", "step"], columns, sort=False).round(2)
     print(table.to_string())
     write_text(folder / "exports.csv", table.to_csv())
     print(f"page: {write_reproduction(folder)}")
@@ -77,15 +82,6 @@ def judged_config(path: pathlib.Path, settings: Sequence[str]) -> Config:
     tasks = tuple(dict.fromkeys((*config.probe.tasks, "abx")))
     config = with_settings(config, {"probe.features": features, "probe.tasks": tasks})
     return interpret(audio, config).config
-
-
-def scores_by_step(reproduction: Reproduction) -> Frame:
-    """Return the mean over seeds of every score of c in percent, by cell and step."""
-    runs = [(cell, run) for cell, found in reproduction.runs.items() for run in found]
-    scores = pd.concat([run.scores.assign(cell=cell) for cell, run in runs], ignore_index=True)
-    scores = scores[scores.features == "c"].assign(percent=100 * scores.value)
-    columns = ["task", "data", "unit", "method", "metric"]
-    return scores.pivot_table("percent", ["cell", "step"], columns, sort=False).round(2)
 
 
 if __name__ == "__main__":

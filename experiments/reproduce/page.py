@@ -17,54 +17,36 @@ from cpc.results.run import headline_rows, offset_ranges
 from cpc.types import UserError
 from experiments.command.config import load_config
 from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio import sections as maps
 from experiments.kinds.audio.model import build_encoder
-from experiments.kinds.audio.sections import (
-    MIN_DISTINCT_POINTS,
-    NO_MAP,
-    draw_speakers,
-    read_speaker_map,
-)
 from experiments.kinds.image.figures import units_figure
 from experiments.kinds.image.sections import imagenet_table
 from experiments.kinds.text.sections import paper_section
-from experiments.reproduce import figures, statistics
-from experiments.reproduce.cells import (
-    AGENTS,
-    FAR_OFFSETS,
-    IMAGE,
-    MIXED,
-    OTHER_SHARDS,
-    TEXT,
-    kind_of,
-)
+from experiments.reproduce import cells, figures, statistics
 from experiments.reproduce.claims import IMAGES_TABLE, PHONES_TABLE, SMALLEST_EFFECT, TASKS
-from experiments.reproduce.statistics import Finding, Reproduction, lead, mean_percent
+from experiments.reproduce.statistics import Reproduction, lead, mean_percent
 
 #: Maximum numbers of speakers (the paper's Figure 2 shows ten of 251) and of points.
 MAX_SPEAKERS, MAX_POINTS = 10, 1000
-FIGURE_6 = "Figure 6: agents with and without CPC"
 NOTE = (
-    "All intervals cover 95 %. An interval over seeds and test items combines Student's interval "
-    "over seeds with the bootstrap over test utterances or images, as the root of the sum of their "
-    "squares. With one seed it is over test items only, and does not include the scatter of seeds. "
-    "The difference of two rows is paired by seed, and by test item if both rows recorded them "
-    "(“paired by seeds and items”, with one seed “items”); its interval is computed in the same "
-    "way. Without outcomes per item, the interval is over seeds alone; if the rows share fewer "
-    "than two seeds, they are treated as independent. Two rows differ if the interval excludes 0; "
-    "then the interval over seeds and the interval over items each also exclude 0. Two rows are "
-    f"equal if the interval is within {statistics.EQUAL_POINTS:g} points, half of the smallest "
-    f"effect that the paper claims ({SMALLEST_EFFECT:g}). One seed is not judged. Holm's "
-    "correction keeps the probability of any false verdict on the page at 5 %. It counts each "
-    "judged claim once per labelled set; the p of a claim, by Student's t over seeds, is the "
-    "largest p of its pairs if all hold, and the smallest times their number if one refutes it. "
-    "Power, before this correction, is the probability of finding an effect in points (the "
-    f"paper's, or {statistics.EFFECT_POINTS:g} if it lacks a row) with as many seeds of the same "
-    "scatter (noncentral Student's t), or for “=” of calling rows without a difference equal; the "
-    "power of a claim is that of its weakest pair. Verdicts at the head of the page include Holm's "
-    "correction; verdicts next to tables and figures do not. Kendall's τ compares the order of our "
-    "rows with the paper's; its interval is a parametric bootstrap (each row is drawn from a "
-    "normal distribution as wide as its interval), and its p is exact: the fraction of all orders "
-    "that agree at least as well."
+    "All intervals cover 95 %. They are the root of the sum of squares of Student's interval over "
+    "seeds and the bootstrap over test utterances or images; with one seed, the latter alone. The "
+    "difference of two rows is paired by seed, and by test item if both rows recorded them; if "
+    "not, its interval is over seeds alone. Rows that share fewer than two seeds are "
+    "treated as independent. Two rows differ if the interval excludes 0; then the intervals over "
+    "seeds and over items each also exclude 0. They are equal if the interval is within "
+    f"{statistics.EQUAL_POINTS:g} points, half of the smallest effect that the paper claims "
+    f"({SMALLEST_EFFECT:g}). One seed is not judged. Holm's correction keeps the probability of "
+    "any false verdict on the page at 5 %. It counts each judged claim once per labelled set; the "
+    "p of a claim, by Student's t over seeds, is the largest p of its pairs if all hold, and the "
+    "smallest times their number if one refutes it. Power, before this correction, is the "
+    "probability of finding an effect in points (the paper's, or "
+    f"{statistics.EFFECT_POINTS:g} if it lacks a row) with as many seeds of the same scatter "
+    "(noncentral Student's t), or for “=” of calling rows without a difference equal; the power of "
+    "a claim is that of its weakest pair. Only verdicts at the head of the page include Holm's "
+    "correction. Kendall's τ compares the order of our rows with the paper's; its interval draws "
+    "each row from a normal distribution as wide as its interval, and its p is exact: the fraction "
+    "of all orders that agree at least as well."
 )
 ABSENT = (
     "Tables 3 and 4, other rows: they belong to other methods, which are not run here.",
@@ -82,14 +64,14 @@ def write_reproduction(folder: str | Path) -> Path:
     parts, learned = plan["parts"], []
     if "figure 6" in parts:
         for task in TASKS:
-            runs = (reproduction.runs.get(cell, ()) for cell in AGENTS[task.variant])
+            runs = (reproduction.runs.get(cell, ()) for cell in cells.AGENTS[task.variant])
             learned.append(statistics.compare_arms(task, *map(statistics.read_curves, runs)))
-    more = [Finding(one.task.claim, one.verdict, one.p_value, one.power) for one in learned]
+    more = [one.finding for one in learned]
     sections = [Section("", statistics.verdict(reproduction, results, more))]
     sections += [table_section(plan, result) for result in results]
     if {"table 3", "table 4"} & {*parts}:
         sections.append(Section("Images: the paper and others", tables=[imagenet_table()]))
-    if "table 5" in parts and (run := first_run(reproduction, TEXT)):
+    if "table 5" in parts and (run := first_run(reproduction, cells.TEXT)):
         sections += filter(None, [paper_section(run)])
     makers = {"figure 2": speakers_section, "figure 3": offsets_section, "figure 5": units_section}
     sections += [make(reproduction) for part, make in makers.items() if part in parts]
@@ -135,24 +117,18 @@ def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section
     if measured.at_limit.any():
         names = ", ".join(measured.row[measured.at_limit])
         note += f" Ended by its number of steps, and might have improved further: {names}."
-    columns = {
-        "the paper's claim": pairs.claim,
-        "pair": pairs.lower + " " + pairs.relation + " " + pairs.higher,
-        "lead": [*zip(pairs.value, pairs.low, pairs.high, strict=True)],
-        "seeds": pairs.seeds,
-        "paired by": pairs.paired,
-        "effect": pairs.effect,
-        "power %": 100 * pairs.power,
-        "p": pairs.p_value,
-        "verdict": pairs.verdict,
-    }
-    note_of_pairs = "Points. Each verdict is on one pair, by its own interval."
-    formats_of_pairs = {"lead": show_lead, "effect": "+.1f", "power %": ".0f", "p": ".2g"}
     formats = {"paper %": "g", "ours %": show_measured, "ours − paper": "+.1f"}
-    tables = [
-        Table("Rows", rows.assign(seeds=measured.seeds), note, formats),
-        Table("Claims", pd.DataFrame(columns), note_of_pairs, formats_of_pairs),
-    ]
+    tables = [Table("Rows", rows.assign(seeds=measured.seeds), note, formats)]
+    names = {"claim": "the paper's claim", "paired": "paired by", "p_value": "p"}
+    pairs = pairs.rename(columns=names).assign(
+        pair=pairs.lower + " " + pairs.relation + " " + pairs.higher,
+        lead=[*zip(pairs.value, pairs.low, pairs.high, strict=True)],
+        **{"power %": 100 * pairs.power},
+    )
+    columns = ["the paper's claim", "pair", "lead", "seeds", "paired by", "effect", "power %", "p"]
+    note = "Points. Each verdict is on one pair, by its own interval."
+    formats = {"lead": show_lead, "effect": "+.1f", "power %": ".0f", "p": ".2g"}
+    tables.append(Table("Claims", pairs[[*columns, "verdict"]], note, formats))
     title = result.table.title + (f", {result.data}" if result.data else "")
     return Section(title, [order_sentence(result.order)], tables=tables)
 
@@ -173,18 +149,26 @@ def first_run(reproduction: Reproduction, cell: str) -> Run | None:
 
 def speakers_section(reproduction: Reproduction) -> Section:
     """Return a section like the paper's Figure 2: pieces of speech as points colored by speaker."""
-    title, run = "Figure 2: what c knows of speakers", first_run(reproduction, MIXED)
+    title, run = "Figure 2: what c knows of speakers", first_run(reproduction, cells.MIXED)
     try:
-        found = read_speaker_map(run) if run else None
+        found = maps.read_speaker_map(run) if run else None
     except UserError as error:
         return Section(title, [f"Left out: {error}."])
-    if found is None or len(found[0]) < MIN_DISTINCT_POINTS:
+    if found is None or len(found[0]) < maps.MIN_DISTINCT_POINTS:
         return Section(title, ["Not measured."])
-    features, speaker = choose_speakers(*found[:2])
-    drawn = draw_speakers(features, speaker, found[2])
+    features, speaker, names = found
+    most = np.argsort(-np.bincount(speaker), kind="stable")[:MAX_SPEAKERS]
+    rows = np.flatnonzero(np.isin(speaker, most))[:MAX_POINTS]
+    features, speaker = features[rows], speaker[rows]
+    drawn = maps.draw_speakers(features, speaker, names)
     if drawn is None:
-        return Section(title, [NO_MAP.format(len(features))])
-    same, chance = same_speaker_fraction(features, speaker)
+        return Section(title, [maps.NO_MAP.format(len(features))])
+    from sklearn.neighbors import NearestNeighbors  # imports for a second
+
+    neighbors = NearestNeighbors(n_neighbors=1).fit(features.astype(np.float64))
+    nearest = neighbors.kneighbors(return_distance=False)[:, 0]  # other than the point itself
+    counts, n = np.bincount(speaker), len(speaker)
+    same, chance = (speaker[nearest] == speaker).mean(), counts @ (counts - 1) / (n * (n - 1))
     caption = (
         "t-SNE of means of c over pieces of test utterances. The nearest neighbor in feature space "
         f"has the same speaker for {100 * same:.1f} % of the points ({100 * chance:.1f} % by "
@@ -193,63 +177,31 @@ def speakers_section(reproduction: Reproduction) -> Section:
     return Section(title, figures=[Figure("speakers", drawn, "Speech by speaker", caption)])
 
 
-def choose_speakers(features: np.ndarray, speaker: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Select at most `MAX_POINTS` points of the speakers with the most points."""
-    counts = np.bincount(speaker)
-    speakers = np.argsort(-counts, kind="stable")[:MAX_SPEAKERS]
-    rows = np.flatnonzero(np.isin(speaker, speakers))[:MAX_POINTS]
-    return features[rows], speaker[rows]
-
-
-def same_speaker_fraction(features: np.ndarray, speaker: np.ndarray) -> tuple[float, float]:
-    """Return the fraction of nearest neighbors with the same speaker, and its chance level.
-
-    >>> x = np.array([[0.0, 0], [0, 1], [9, 9], [9, 8]], np.float32)
-    >>> same_speaker_fraction(x, np.array([0, 0, 1, 1]))
-    (1.0, 0.3333333333333333)
-    """
-    x = features.astype(np.float64)
-    square = (x**2).sum(1)
-    distance = square[:, None] - 2 * x @ x.T + square
-    np.fill_diagonal(distance, np.inf)
-    counts, number = np.bincount(speaker), len(speaker)
-    chance = (counts * (counts - 1)).sum() / (number * (number - 1))
-    return float((speaker[distance.argmin(1)] == speaker).mean()), float(chance)
-
-
 def offsets_section(reproduction: Reproduction) -> Section:
     """Return a section like the paper's Figure 3 in both readings, as curves and a table."""
     title = "Figure 3: how often the positive wins, by offset"
-    runs = reproduction.runs.get(FAR_OFFSETS, [])
+    runs = reproduction.runs.get(cells.FAR_OFFSETS, [])
     offsets = statistics.read_offsets(runs)
     if offsets is None:
         return Section(title, ["Not measured."])
     config = load_config(runs[0].config, audio.KEYS)
     frame_ms = 1000 * build_encoder(config).stride / SAMPLE_RATE_HZ
     figure = figures.offsets_figure(offsets.frame, frame_ms)
+    caption = (
+        f"Held-out windows, N about {offsets.frame.N.mean():,.0f}. The paper's curve starts high "
+        f"and falls. Verdict on ours: {offsets.finding.verdict} (Kendall's τ of acc_top1 with the "
+        f"offset {show(offsets.tau, '.2f')}, p {show(offsets.p, '.2g')} if offsets were "
+        "independent). The first two offsets share samples with the context."
+    )
     formats = {"N": ",.0f", "log N": ".2f", "chance %": ".2g"}
     formats |= dict.fromkeys(("acc_top1 %", "acc_pairwise %"), show_estimate)
-    return Section(
-        title,
-        figures=[Figure("offsets", figure, "Two readings", offsets_sentence(offsets))],
-        details=[Table("All offsets", offsets.frame, formats=formats)],
-    )
-
-
-def offsets_sentence(offsets: statistics.Offsets) -> str:
-    """Describe whether accuracy falls with the offset."""
-    tau, p = show(offsets.tau, ".2f"), show(offsets.p, ".2g")
-    return (
-        f"Held-out windows, N about {offsets.frame.N.mean():,.0f}. The paper's curve starts high "
-        f"and falls. Verdict on ours: {offsets.verdict} (Kendall's τ of acc_top1 with the offset "
-        f"{tau}, p {p} if offsets were independent). The first two offsets share samples with the "
-        "context."
-    )
+    drawn = [Figure("offsets", figure, "Two readings", caption)]
+    return Section(title, (), drawn, (), [Table("All offsets", offsets.frame, formats=formats)])
 
 
 def units_section(reproduction: Reproduction) -> Section:
     """Return a section like the paper's Figure 5: patches that excite single units."""
-    title, run = "Figure 5: patches that excite a unit", first_run(reproduction, IMAGE)
+    title, run = "Figure 5: patches that excite a unit", first_run(reproduction, cells.IMAGE)
     path = run.workdir / "probes" / "units.npz" if run else None
     if path is None or not path.exists():
         return Section(title, ["Not measured."])
@@ -263,13 +215,14 @@ def units_section(reproduction: Reproduction) -> Section:
 
 def agents_section(learned: list[statistics.Learned]) -> Section:
     """Return a section like the paper's Figure 6 for our tasks: curves, areas and verdicts."""
+    title = "Figure 6: agents with and without CPC"
     if not any(curves for one in learned for curves in one.curves):
-        return Section(FIGURE_6, ["Not measured."])
+        return Section(title, ["Not measured."])
     areas = [f"area {arm}" for arm in figures.ARMS]
     expected = {"<": "higher", "no gain": "equal"}
     rows = [
         (one.task.variant.replace("_", " "), *one.areas, one.over, expected[one.task.relation],
-         one.seeds, 100 * one.power, one.verdict)
+         one.seeds, 100 * one.finding.power, one.finding.verdict)
         for one in learned
     ]  # fmt: skip
     names = ["task", *areas, "with − without", "expected", "seeds", "power %", "verdict"]
@@ -282,27 +235,24 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
     )
     caption = "Thin: seeds; thick: their mean. The return is −0.78 by chance and at most 1."
     formats = dict.fromkeys((*areas, "with − without"), show_return) | {"power %": ".0f"}
-    return Section(
-        FIGURE_6,
-        [
-            "Catch with a ball that hides after two of ten steps and reappears as it lands, never "
-            "reappears, or is always visible. The tasks are of the same kinds as the paper's "
-            "levels of DeepMind Lab, and it is known in advance where CPC can help. "
-            "notebooks/studies/hidden_ball has ten seeds and controls."
-        ],
-        [Figure("agents", figures.curves_figure(learned), "Learning", caption)],
-        [Table("Area under the curve", frame, note, formats)],
+    about = (
+        "Catch with a ball that hides after two of ten steps and reappears as it lands, never "
+        "reappears, or is always visible. The tasks are of the same kinds as the paper's levels of "
+        "DeepMind Lab, and it is known in advance where CPC can help. notebooks/studies/hidden_ball"
+        " has ten seeds and controls."
     )
+    drawn = [Figure("agents", figures.curves_figure(learned), "Learning", caption)]
+    return Section(title, [about], drawn, [Table("Area under the curve", frame, note, formats)])
 
 
 def open_section(reproduction: Reproduction) -> Section:
     """Return a section with each choice that the paper leaves open, and the effect of another."""
     heads = {"open": "what", "here": "choice", "varied as": "change"}
-    tables = []
-    for base, table, features in ((MIXED, PHONES_TABLE, "c"), (IMAGE, IMAGES_TABLE, "z")):
-        kind, formats = kind_of(base), {}
-        known = reproduction.plan["open"]
-        rows = [one for one in known if one.get("kind", kind_of(one["cell"])) == kind]
+    tables, known = [], reproduction.plan["open"]
+    bases = ((cells.MIXED, PHONES_TABLE, "c"), (cells.IMAGE, IMAGES_TABLE, "z"))
+    for base, table, features in bases:
+        kind, formats = cells.kind_of(base), {}
+        rows = [one for one in known if one.get("kind", cells.kind_of(one["cell"])) == kind]
         if not rows:
             continue
         frame = pd.DataFrame({head: [one[key] for one in rows] for head, key in heads.items()})
@@ -322,7 +272,7 @@ def open_section(reproduction: Reproduction) -> Section:
 
 def bound_section(reproduction: Reproduction) -> Section:
     """Return a section with log N - L against N, with sharded negatives, and against probes."""
-    first, sentences, drawings, tables = first_run(reproduction, MIXED), [], [], []
+    first, sentences, drawings, tables = first_run(reproduction, cells.MIXED), [], [], []
     known = first.truth if first else None
     truth = {} if known is None else dict(zip(known.offset, known.mutual_information, strict=True))
     if rows := (read_object(reproduction.folder / "bound.json", []) or {}).get("rows"):
@@ -342,7 +292,7 @@ def bound_section(reproduction: Reproduction) -> Section:
     else:
         sentences.append("log N − L by number of negatives: not measured.")
     shards = shards_frame(reproduction)
-    if {MIXED, OTHER_SHARDS} <= set(shards.cell):
+    if {cells.MIXED, cells.OTHER_SHARDS} <= set(shards.cell):
         formats = {"N": ",.0f"} | dict.fromkeys(shards.columns[3:6], ".2f")
         formats |= dict.fromkeys(shards.columns[7:], show_estimate)
         title = "Negatives of a device, or of the whole batch"
@@ -367,17 +317,12 @@ def bound_frame(rows: Frame, truth: Mapping[int, float]) -> Frame:
 
     An entry is (nats, half of the interval, whether it is a bound).
     """
-    entries = {
-        (row.offset, row.n): (row.value, (row.high - row.low) / 2, row.is_bound)
-        for row in rows.itertuples()
-    }
-    offsets = sorted(rows.offset.unique())
-    columns: dict[str, Any] = {"offset": [*map(str, offsets), "ceiling log N"]}
-    for n in sorted(rows.n.unique()):
-        column = [entries.get((offset, n)) for offset in offsets]
-        columns[f"N = {n:,}"] = [*column, (math.log(n), None, True)]
+    entries = [*zip(rows.value, (rows.high - rows.low) / 2, rows.is_bound, strict=True)]
+    table = rows.assign(entry=entries).pivot(index="offset", columns="n", values="entry")
+    columns: dict[str, Any] = {"offset": [*map(str, table.index), "ceiling log N"]}
+    columns |= {f"N = {n:,}": [*table[n], (math.log(n), None, True)] for n in table}
     if truth:
-        exact = [(truth[offset], None, True) if offset in truth else None for offset in offsets]
+        exact = [(truth[k], None, True) if k in truth else None for k in table.index]
         columns["truth"] = [*exact, None]
     return pd.DataFrame(columns)
 
@@ -397,11 +342,8 @@ def show_nats(entry: tuple[float, float | None, bool] | None) -> str:
 
 def shards_frame(reproduction: Reproduction) -> Frame:
     """Compare runs that differ only in negatives.shards: N, estimate, bound and phone accuracy."""
-    rows = []
-    cells = [
-        (cell, run) for cell in (MIXED, OTHER_SHARDS) for run in reproduction.runs.get(cell, [])
-    ]
-    for cell, run in cells:
+    rows, names = [], (cells.MIXED, cells.OTHER_SHARDS)
+    for cell, run in ((name, run) for name in names for run in reproduction.runs.get(name, [])):
         own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))
         if not len(own):
             continue

@@ -24,10 +24,9 @@ from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import CHANCE, SMALLEST_EFFECT, TABLES, PaperTable, Task
 from experiments.training.supervised import AT_LIMIT
 
-#: Effects assumed for power if the paper prints none: in points, and in area under a curve of
-#: returns between -1 and 1.
+#: Effects assumed for power if the paper prints none, and margins for equality, half of the
+#: smallest effect: in points, and in area under a curve of returns between -1 and 1.
 EFFECT_POINTS, EFFECT_RETURN = 1.0, 0.2
-#: Margins for equality: half of the smallest claimed or assumed effect.
 EQUAL_POINTS, EQUAL_RETURN = SMALLEST_EFFECT / 2, EFFECT_RETURN / 2
 HELD, REFUTED, UNTOLD, MISSING = "held", "did not hold", "cannot be told", "not measured"
 HARMS, UNDECIDED, ONE_SEED = "harms", "undecided", "one seed: not judged"
@@ -49,6 +48,7 @@ MAX_P, MIN_OFFSETS = 0.01, 3
 #: Smallest offset at which bounds of runs are compared: nearer latents share sound with the
 #: context, and their bounds are near the ceiling log N.
 MIN_FAR_OFFSET = 5
+kendalltau: Any = stats.kendalltau
 
 
 class Reproduction(NamedTuple):
@@ -74,10 +74,11 @@ def read_reproduction(folder: str | Path) -> Reproduction:
     plan = recorded.get("reproduction") if isinstance(recorded, dict) else None
     if not isinstance(plan, dict):
         raise UserError(f"{folder} does not contain a reproduction: pass its --workdir")
-    runs: dict[str, list[Run]] = {results.stem(name): [] for name in recorded.get("cells", {})}
+    runs: dict[str, list[Run]] = {}
     problems, begun, scores = [], set(), [results.score_frame([]).assign(cell="")]
-    for name in recorded.get("cells", {}):
+    for name in recorded["cells"]:
         cell = results.stem(name)
+        runs.setdefault(cell, [])
         if failure := read_failure(folder / name):
             problems.append(f"{name}: {failure}")
             begun.add(cell)
@@ -149,10 +150,8 @@ def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINT
     Rows are equal ("=") if the interval is within `equal` of 0. If no gain is expected ("no gain"),
     an interval below 0 is a harm, however small the loss.
 
-    >>> judge_pair(Difference(3.0, 1.5, 4.5)), judge_pair(Difference(3.0, -1.5, 7.5))
-    ('held', 'cannot be told')
-    >>> judge_pair(Difference(0.1, -0.5, 0.7), "=", 1.0), judge_pair(Difference(3, 1.5, 4.5), "=")
-    ('held', 'did not hold')
+    >>> judge_pair(Difference(3.0, 1.5, 4.5)), judge_pair(Difference(0.1, -0.5, 0.7), "=", 1.0)
+    ('held', 'held')
     >>> judge_pair(Difference(-0.05, -0.08, -0.02), "no gain", 0.1)
     'harms'
     """
@@ -202,6 +201,19 @@ class Finding(NamedTuple):
     before: str = ""
 
 
+def judge_claim(
+    claim: str,
+    over: Difference,
+    seeds: int,
+    effect: float,
+    relation: str = "<",
+    equal: float = EQUAL_POINTS,
+) -> Finding:
+    """Judge a claim by a difference over seeds, with the power to find an effect."""
+    size = power(over, seeds, effect, equal * (relation != "<"))
+    return Finding(claim, *decide(over, seeds, relation, equal), size)
+
+
 def correct(findings: Sequence[Finding]) -> list[Finding]:
     """Apply Holm's correction (1979) to the claims of a page; rejected verdicts become undecided.
 
@@ -236,14 +248,6 @@ class Result(NamedTuple):
     and the power for an effect in points."""
     order: Difference | None
     """Kendall's tau between our order and the paper's, with p."""
-
-    @property
-    def verdicts(self) -> dict[str, str]:
-        """The verdict on each claim, before Holm's correction."""
-        return {
-            str(claim): join(rows.verdict.tolist())
-            for claim, rows in self.pairs.groupby("claim", sort=False)
-        }
 
 
 def read_results(reproduction: Reproduction) -> list[Result]:
@@ -287,9 +291,9 @@ def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
         for low, relation, high in claim.pairs:
             over, seeds = lead(found[high], found[low])
             effect = (table.effect(low, high) or EFFECT_POINTS) if relation == "<" else 0.0
-            size = power(over, seeds, effect, EQUAL_POINTS * (relation == "="))
-            found_out = (*over[:3], over.paired, seeds, *decide(over, seeds, relation))
-            rows.append((claim.sentence, low, relation, high, *found_out, size, effect))
+            finding = judge_claim(claim.sentence, over, seeds, effect, relation)
+            measured = (*over[:3], over.paired, seeds, *finding[1:4], effect)
+            rows.append((claim.sentence, low, relation, high, *measured))
     names = ["claim", "lower", "relation", "higher", "value", "low", "high", "paired", "seeds"]
     return pd.DataFrame(rows, columns=pd.Index([*names, "verdict", "p_value", "power", "effect"]))
 
@@ -308,10 +312,8 @@ def read_findings(
             data, weakest = one.data * (sets[one.table.title] > 1), rows.power.min(skipna=False)
             found.append(Finding(f"{one.table.task}: {claim}", word, joined, weakest, data))
     if "figure 3" in reproduction.plan["parts"]:
-        falls = "accuracy falls with the offset (Figure 3)"
         one = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
-        known = one and Finding(falls, one.verdict, one.p_value, one.power)
-        found.append(known or Finding(falls, MISSING))
+        found.append(one.finding if one else Finding(FALLS, MISSING))
     return correct([*found, *more])
 
 
@@ -319,16 +321,15 @@ def verdict(
     reproduction: Reproduction, tables: Sequence[Result], more: Sequence[Finding] = ()
 ) -> list[str]:
     """Return sentences that list the claims by verdict, the cells not started and problems."""
-    sentences, findings = [], read_findings(reproduction, tables, more)
-    for word, words in VERDICTS.items():
-        details_of: dict[str, list[str]] = {}
-        for one in findings:
-            if one.verdict == word:
-                size = f"power {100 * one.power:.0f} %" if math.isfinite(one.power) else ""
-                details = ", ".join(filter(None, (one.data, one.before, size)))
-                details_of.setdefault(one.claim, []).extend([details] if details else [])
-        listed = [f"{c} ({'; '.join(on)})" if on else c for c, on in details_of.items()]
-        sentences += [f"{words}: {'; '.join(listed)}."] if listed else []
+    found: dict[str, dict[str, list[str]]] = {word: {} for word in VERDICTS}
+    for one in read_findings(reproduction, tables, more):
+        size = f"power {100 * one.power:.0f} %" if math.isfinite(one.power) else ""
+        details = ", ".join(filter(None, (one.data, one.before, size)))
+        found[one.verdict].setdefault(one.claim, []).extend([details] if details else [])
+    sentences = []
+    for word, claims in found.items():
+        listed = [f"{c} ({'; '.join(on)})" if on else c for c, on in claims.items()]
+        sentences += [f"{VERDICTS[word]}: {'; '.join(listed)}."] if listed else []
     if reproduction.waiting:
         sentences.append(f"Cells not begun: {', '.join(reproduction.waiting)}.")
     return [*sentences, *reproduction.problems]
@@ -380,13 +381,15 @@ def rank_correlation(x: Any, y: Any) -> Difference | None:
     a, b = np.asarray(x, float), np.asarray(y, float)
     if len(a) < 4:
         return None
-    correlate: Any = stats.kendalltau
-    tau, p = correlate(a, b)
+    tau, p = kendalltau(a, b)
     if not math.isfinite(tau):
         return None
     drawn = np.random.default_rng(0).integers(len(a), size=(NUM_DRAWS, len(a)))
     low, high = np.nanquantile(kendall_tau(a[drawn], b[drawn]), [0.025, 0.975])
     return Difference(tau, float(low), float(high), p)
+
+
+FALLS = "accuracy falls with the offset (Figure 3)"
 
 
 class Offsets(NamedTuple):
@@ -399,12 +402,9 @@ class Offsets(NamedTuple):
     """Kendall's tau of acc_top1 with the offset."""
     p: float
     """p of tau, exact if offsets were independent."""
-    verdict: str
-    """Whether the curve falls, beyond chance and the scatter of the taus of seeds."""
-    seeds: int
-    p_value: float
-    power: float
-    """p_value includes the taus of seeds; the power is for curves that fall at every offset."""
+    finding: Finding
+    """Whether the curve falls, beyond chance and the scatter of the taus of seeds. Its p includes
+    this scatter; its power is for curves that fall at every offset."""
 
 
 def read_offsets(runs: Sequence[Run]) -> Offsets | None:
@@ -421,16 +421,15 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
         by_offset = pd.concat(found).groupby("offset")[name].agg(list)
         means = [in_percent(results.over_seeds(by_offset.loc[k])) for k in frame.offset]
         frame[f"{name} %"] = [tuple(np.clip(mean[:3], 0, 100).tolist()) for mean in means]
-    correlate: Any = stats.kendalltau
-    tau, p = correlate(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
-    taus = [correlate(one.offset, one.acc_top1)[0] for one in found]
-    over, seeds = results.over_seeds([-one for one in taus]), len(found)
-    verdict, seeds_p = decide(over, seeds)
+    tau, p = kendalltau(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
+    over = results.over_seeds([-kendalltau(one.offset, one.acc_top1)[0] for one in found])
+    finding = judge_claim(FALLS, over, len(found), effect=1.0)
+    word = finding.verdict
     surely = p < MAX_P and all((one.state != "chance").sum() >= MIN_OFFSETS for one in found)
-    if seeds > 1 and verdict != UNTOLD:
-        verdict = UNTOLD if not surely else REFUTED if tau > 0 else HELD
-    p_value = 1.0 if verdict == UNTOLD else float(np.maximum(p, seeds_p))
-    return Offsets(frame, tau, p, verdict, seeds, p_value, power(over, seeds, 1.0))
+    if word not in (ONE_SEED, UNTOLD):
+        word = UNTOLD if not surely else REFUTED if tau > 0 else HELD
+    p_value = 1.0 if word == UNTOLD else float(np.maximum(p, finding.p_value))
+    return Offsets(frame, tau, p, finding._replace(verdict=word, p_value=p_value))
 
 
 class BoundAndProbe(NamedTuple):
@@ -455,16 +454,15 @@ def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Bou
             far = strict[strict.offset >= MIN_FAR_OFFSET].set_index("offset")
             num_near += not len(far)
             found += [(cell, far, scores)] if len(far) else []
-    ceilings = pd.Series([np.log(strict.n.max()) for _, strict, _ in found], dtype=float)
+    ceilings = pd.Series([np.log(far.n.max()) for _, far, _ in found], dtype=float)
     is_alike = (ceilings - ceilings.median()).abs() <= CEILING_TOLERANCE_NATS
-    kept = [one for one, holds in zip(found, is_alike, strict=True) if holds]
-    shared = set.intersection(*(set(strict.index) for _, strict, _ in kept)) if kept else set()
+    kept = list(itertools.compress(found, is_alike))
+    shared = set.intersection(*({*far.index} for _, far, _ in kept)) if kept else set()
     points = [
-        (score.data, cell, strict.bound[strict.index.isin(shared)].mean(skipna=False),
-         100 * score.value)
-        for cell, strict, scores in kept
+        (score.data, cell, far.bound[far.index.isin(shared)].mean(skipna=False), 100 * score.value)
+        for cell, far, scores in kept
         for score in scores.itertuples()
-    ]  # fmt: skip
+    ]
     frame = pd.DataFrame(points, columns=pd.Index(["data", "cell", "nats", "percent"]))
     frame = frame.astype({"nats": float, "percent": float})
     points = frame.loc[np.isfinite(frame.nats)].sort_values(by="data", kind="stable")
@@ -483,9 +481,7 @@ class Learned(NamedTuple):
     """Area with CPC minus area without, paired by seed, with Student's interval over seeds."""
     seeds: int
     """Number of seeds in both arms."""
-    verdict: str
-    p_value: float = math.nan
-    power: float = math.nan
+    finding: Finding
 
 
 def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
@@ -494,22 +490,14 @@ def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
         {seed: float(area_under_curve(*curve)) for seed, curve in arm.items()} for arm in curves
     ]
     areas = tuple(results.over_seeds([*arm.values()]) if arm else UNKNOWN for arm in arms)
-    shared = sorted(arms[0].keys() & arms[1].keys())
-    if not shared:
-        return Learned(task, curves, areas, UNKNOWN, 0, MISSING)
-    over = results.over_seeds([arms[1][seed] - arms[0][seed] for seed in shared])
-    count, margin = len(shared), EQUAL_RETURN * (task.relation != "<")
-    judged = decide(over, count, task.relation, EQUAL_RETURN)
-    size = power(over, count, EFFECT_RETURN, margin)
-    return Learned(task, curves, areas, over, count, *judged, size)
+    gains = [arms[1][seed] - arms[0][seed] for seed in sorted(arms[0].keys() & arms[1].keys())]
+    over = results.over_seeds(gains) if gains else UNKNOWN
+    finding = judge_claim(task.claim, over, len(gains), EFFECT_RETURN, task.relation, EQUAL_RETURN)
+    return Learned(task, curves, areas, over, len(gains), finding)
 
 
 def read_curves(runs: Sequence[Run]) -> dict[int, np.ndarray]:
     """Return frames and returns (2, points) of finished runs by seed."""
-    curves = {}
-    for run in runs:
-        if run.step == run.num_steps and "return" in run.train:
-            rows = run.train.dropna(subset=["return"])
-            if len(rows) > 1:
-                curves[run.seed] = rows[["frames", "return"]].to_numpy(float).T
-    return curves
+    ended = [run for run in runs if run.step == run.num_steps and "return" in run.train]
+    rows = {run.seed: run.train.dropna(subset=["return"]) for run in ended}
+    return {k: r[["frames", "return"]].to_numpy(float).T for k, r in rows.items() if len(r) > 1}

@@ -38,33 +38,18 @@ from cpc.files import flatten, plain
 from cpc.types import UserError
 from experiments.command import cli, names, run_dir
 from experiments.command.config import Config
+from experiments.sweep import jobs as running
 from experiments.sweep.cells import Cell, check_rank_by, keep_best, last_scores, make_cells, shorten
-from experiments.sweep.jobs import (
-    Job,
-    check_cell,
-    count_signals,
-    end,
-    import_submitit,
-    lock_folder,
-    make_job,
-    make_local,
-    make_slurm,
-    run_jobs,
-)
+from experiments.sweep.jobs import Job, lock_folder, make_job, make_local
 
 GRID = flags.DEFINE_multi_string(
     "grid", [], "config.key=value,value: an axis of the product; or a .py file. May be repeated."
 )
 CELL = flags.DEFINE_multi_string(
-    "cell",
-    [],
-    "'name: key=value ...': a cell; the name is optional, and '' is the unchanged config. May be "
-    "repeated.",
+    "cell", [], "'name: key=value ...': a cell; the name is optional, '' is the unchanged config."
 )
 SEEDS = flags.DEFINE_integer("seeds", None, "Number of seeds per cell, starting from the config's.")
-JOBS = flags.DEFINE_integer(
-    "jobs", 1, "Number of parallel cells, which share the cores and GPUs.", lower_bound=1
-)
+JOBS = flags.DEFINE_integer("jobs", 1, "Parallel cells, which share the cores and GPUs.", 1)
 DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print the command of every cell and exit.")
 LAUNCHER = flags.DEFINE_enum(
     "launcher", "local", ["local", "slurm"], "slurm: an array of jobs through submitit."
@@ -75,15 +60,10 @@ SLURM = flags.DEFINE_string(
     "Options of submitit: nodes, slurm_partition, tasks_per_node (one per GPU or per node), ...",
 )
 ROUNDS = flags.DEFINE_integer(
-    "rounds",
-    1,
-    "Successive halving: each round trains the best third of the cells three times as long.",
-    lower_bound=1,
+    "rounds", 1, "Rounds, each with the best third of the cells, three times as long.", 1
 )
 RANK_BY = flags.DEFINE_string(
-    "rank-by",
-    None,
-    "task/features whose score ranks the cells of a round. Default: the first task on c or z.",
+    "rank-by", None, "task/features whose score ranks cells; default: the first task on c or z."
 )
 
 
@@ -98,7 +78,7 @@ def main(config_flag: flags.FlagHolder) -> None:
         raise UserError("--rank-by applies only to rounds: also set --rounds")
     first = of_round(config, cells, ROUNDS.value - 1)
     for cell in first:
-        check_cell(config, cell)
+        running.check_cell(config, cell)
     file = config_flags.get_config_filename(flags.FLAGS["config"])
     default = f"runs/{pathlib.Path(file).stem}-sweep"
     folder = pathlib.Path(cli.WORKDIR.value or default).expanduser()
@@ -107,23 +87,26 @@ def main(config_flag: flags.FlagHolder) -> None:
         print("\n".join(shlex.join(job.command) for job in jobs))
         return
     if LAUNCHER.value == "slurm":
-        import_submitit()  # fail before anything is written
+        running.import_submitit()  # fail before anything is written
     print(f"workdir: {folder}")
     merge = functools.partial(merge_plans, config, first, folder)
-    with lock_folder(folder, "sweep", merge) as lock, count_signals() as num_signals:
+    with (
+        lock_folder(folder, "sweep", merge) as lock,
+        running.count_signals() as num_signals,
+    ):
         # Cells inherit the lock, so that none is started twice after a kill of this command.
         local = make_local(JOBS.value, num_signals, [lock.fileno()])
 
         def begin(jobs):
             if LAUNCHER.value == "slurm":
-                return make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs)
+                return running.make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs)
             return local, JOBS.value
 
         has_page = "probe" in config  # runs of other kinds lack common curves
         for left in reversed(range(ROUNDS.value)):
             compare_all = functools.partial(compare_cells, folder, jobs)
             now = jobs[-len(cells) :]  # failures of earlier rounds are not retried
-            run_jobs(now, begin, num_signals, compare_all if has_page else lambda: None)
+            running.run_jobs(now, begin, num_signals, compare_all if has_page else lambda: None)
             if num_signals() or not left:
                 break
             scores = [last_scores(job.folder, *rank_by) for job in now]
@@ -131,7 +114,7 @@ def main(config_flag: flags.FlagHolder) -> None:
             print("\n".join(lines))
             jobs = [*jobs, *make_jobs(of_round(config, cells, left - 1), folder)]
         stopped = num_signals() > 0
-    end(folder, stopped)
+    running.end(folder, stopped)
 
 
 def of_round(config: Config, cells: Sequence[Cell], rounds_left: int) -> Sequence[Cell]:
@@ -142,9 +125,8 @@ def of_round(config: Config, cells: Sequence[Cell], rounds_left: int) -> Sequenc
 def make_jobs(cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
     """Return the job of each cell."""
     flag = flags.FLAGS["config"]
-    shared = config_flags.get_override_values(flag)
-    file = config_flags.get_config_filename(flag)
-    whole = [cell._replace(settings={**shared, **cell.settings}) for cell in cells]
+    file, shared = config_flags.get_config_filename(flag), config_flags.get_override_values(flag)
+    whole = [Cell(name, {**shared, **settings}) for name, settings in cells]
     return [make_job(file, cell, folder, cli.DEVICE.value) for cell in whole]
 
 

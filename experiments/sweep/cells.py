@@ -7,6 +7,7 @@ round trains its cells from step 0, since the schedule of the learning rate depe
 
 import hashlib
 import itertools
+import operator
 import pathlib
 import re
 import runpy
@@ -27,12 +28,10 @@ MAX_NAME = 180
 
 
 class Cell(NamedTuple):
-    """A run of a sweep."""
+    """A run of a sweep: the name of its directory, and keys of the config with new values."""
 
     name: str
-    """Also the name of its directory."""
     settings: dict[str, Any]
-    """Keys of the config and their new values."""
 
 
 def make_cells(
@@ -66,12 +65,8 @@ def make_cells(
             for cell in cells
             for seed in range(config.seed, config.seed + num_seeds)
         ]
-    for name, count in Counter(cell.name for cell in cells).items():
-        if count > 1:
-            raise UserError(
-                f"two cells have the name {name}: remove one, or name it with --cell "
-                "'name: key=value'"
-            )
+    if twice := [n for n, count in Counter(cell.name for cell in cells).items() if count > 1]:
+        raise UserError(f"two cells have the name {twice[0]}: rename one by --cell 'name: key=...'")
     return cells
 
 
@@ -108,12 +103,11 @@ def parse_single(text: str) -> tuple[str, list[tuple[str, str]]]:
     elif not plain_name(name):
         raise UserError(f"--cell {text!r} needs a letter or digit in its name: rename it")
     settings = [plain_key(part).partition("=") for part in rest.split()]
-    for key, equals, _ in settings:
-        if not equals:
-            raise UserError(
-                f"--cell {text!r} contains {key!r}, which is not a setting: write key=value, and a "
-                "name before a colon"
-            )
+    if wrong := [key for key, equals, _ in settings if not equals]:
+        raise UserError(
+            f"--cell {text!r} contains {wrong[0]!r}, which is not a setting: write key=value, and "
+            "a name before a colon"
+        )
     return name, [(key, value) for key, _, value in settings]
 
 
@@ -131,9 +125,8 @@ def make_cell(config: Config, name: str, given: Sequence[tuple[str, Any]]) -> Ce
 
 def no_key_twice(keys: list[str], where: str) -> None:
     """Check that no key occurs twice."""
-    for key, count in Counter(keys).items():
-        if count > 1:
-            raise UserError(f"{where} has {key} twice: list all its values once")
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise UserError(f"{where} has {twice[0]} twice: list all its values once")
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
@@ -180,8 +173,8 @@ def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     learned = [name for name in features if name in LEARNED]
     if not tasks or not features or not (rank_by or learned):
         raise UserError(
-            "--rounds ranks cells by their probes, by default of c or z, but the config has none: "
-            "set probe.tasks and probe.features, or leave --rounds out"
+            "--rounds ranks cells by probes, by default of c or z, but the config has none: set "
+            "probe.tasks and probe.features, or leave --rounds out"
         )
     default = f"{tasks[0]}/{[*learned, *features][0]}"
     task, _, name = (rank_by or default).partition("/")
@@ -201,9 +194,9 @@ def shorten(config: Config, cells: Sequence[Cell], rounds_left: int) -> list[Cel
     [Cell(name='wide,num_steps=100', settings={'model.width': 8, 'num_steps': 100})]
     """
     made = []
-    for cell in cells:
-        steps = -(-cell.settings.get("num_steps", config.num_steps) // FACTOR**rounds_left)
-        made.append(Cell(f"{cell.name},num_steps={steps}", {**cell.settings, "num_steps": steps}))
+    for name, settings in cells:
+        steps = -(-settings.get("num_steps", config.num_steps) // FACTOR**rounds_left)
+        made.append(Cell(f"{name},num_steps={steps}", {**settings, "num_steps": steps}))
     return made
 
 
@@ -219,10 +212,9 @@ def keep_best(
     """
     recorded = [score for scores in found for score in scores]
     if not recorded:
-        raise UserError(
-            f"the cells have no scores of {task} for {features} to rank: see their logs"
-        )
+        raise UserError(f"no cell has scores of {task} for {features} to rank: see their logs")
     first = min(recorded, key=lambda score: score.method != "linear")
+    compared_by = operator.attrgetter("unit", "method", "metric")
     values = {
         cell.name: [score.value for score in scores if compared_by(score) == compared_by(first)]
         for cell, scores in zip(cells, found, strict=True)
@@ -239,8 +231,7 @@ def keep_best(
     }
     if not means:
         raise UserError(
-            f"every cell lacks scores of {task} for {features} with some seed: repeat the command, "
-            "which retries failed cells"
+            f"every cell lacks scores of {task} for {features} with some seed: repeat the command"
         )
     ranked = sorted(means, key=means.__getitem__, reverse=first.higher_is_better)
     best = ranked[: -(-len(groups) // FACTOR)]
@@ -267,8 +258,3 @@ def last_scores(folder: pathlib.Path, task: str, features: str) -> list[Score]:
         if (score.step, score.features) == (num_steps, features)
         and task in (score.task.lower(), score.method)
     ]
-
-
-def compared_by(score: Score) -> tuple[str, str, str]:
-    """Return the properties that comparable scores share."""
-    return score.unit, score.method, score.metric

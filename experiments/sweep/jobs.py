@@ -72,8 +72,7 @@ def lock_folder(
         lock = (folder / SWEEP_LOCK).open("w")
     except OSError as error:
         raise UserError(
-            f"cannot write to the folder of the {what} {folder} ({error.strerror}): free space "
-            "there, or choose another --workdir"
+            f"cannot write to {folder} ({error.strerror}): free space, or choose another --workdir"
         ) from error
     with lock:
         if try_lock(lock) is False:
@@ -81,10 +80,9 @@ def lock_folder(
                 f"another {what} of {folder}, or a cell of it, still runs: wait for it, or stop it"
             )
         problems: list[str] = []
-        path = folder / "sweep.json"
-        recorded = read_object(path, problems)
+        recorded = read_object(folder / "sweep.json", problems)
         print(*(f"{problem}\n" for problem in problems), sep="", end="")
-        write_sealed(path, merge(recorded))
+        write_sealed(folder / "sweep.json", merge(recorded))
         yield lock
 
 
@@ -159,15 +157,14 @@ def describe_end(code: int, log: pathlib.Path, length: int) -> str:
     if code >= 0:
         return last or "no output"
     name = {number.value: number.name for number in signal.Signals}.get(-code, f"signal {-code}")
-    return f"killed by {name}; last line: {last}" if last else f"killed by {name}"
+    return f"killed by {name}" + f"; last line: {last}" * bool(last)
 
 
 def end(folder: pathlib.Path, stopped: bool) -> None:
     """Print the table and the path of the results; exit with 1 if a cell is unfinished."""
     rows = status.read_all(folder)
     print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
-    page = folder / "comparison.html"
-    if page.exists():
+    if (page := folder / "comparison.html").exists():
         print(f"comparison: {page}")
     if stopped:
         cli.fail(f"interrupted; to resume: {names.command_line()}", 130)
@@ -179,14 +176,12 @@ def end(folder: pathlib.Path, stopped: bool) -> None:
 def count_signals() -> Iterator[Callable[[], int]]:
     """Yield a function that counts SIGINT and SIGTERM, neither of which ends the process."""
     received: list[int] = []
-    in_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
-    former = [signal.signal(number, lambda n, frame: received.append(n)) for number in numbers]
-    try:
+    with contextlib.ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                former = signal.signal(number, lambda n, frame: received.append(n))
+                stack.callback(signal.signal, number, former)
         yield lambda: len(received)
-    finally:
-        for number, handler in zip(numbers, former, strict=True):
-            signal.signal(number, handler)
 
 
 def make_local(
@@ -277,11 +272,10 @@ def make_slurm(
             f"--slurm {options!r} is invalid ({str(error).splitlines()[0]}): correct it"
         ) from error
     with executor.batch():
-        submitted = {
-            job.name: executor.submit(Requeued(), job.command, str(job.log)) for job in jobs
-        }
+        handed = [executor.submit(Requeued(), job.command, str(job.log)) for job in jobs]
     print(f"submitted {len(jobs)} jobs; this command waits for them, and squeue lists them")
-    return make_waiting(submitted, num_signals)
+    names_of = (job.name for job in jobs)
+    return make_waiting(dict(zip(names_of, handed, strict=True)), num_signals)
 
 
 def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -> Launch:

@@ -35,9 +35,9 @@ from cpc.data.sources.similarity import read_judgements
 from cpc.data.sources.texts import prepare_texts
 from cpc.evaluate.words import normalize, spearman
 from cpc.negatives import unigram
+from experiments.bench.words import train
 from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate
-from experiments.kinds.words import run as words
 from experiments.kinds.words.run import Text
 
 FULL = bool(os.environ.get("FULL"))
@@ -48,18 +48,10 @@ SIZE = {"evaluate.max_places": 4096, **({} if FULL else SMALL)}
 def fit(text, settings, epochs, seed=0):
     """Train a model; return it, its tables, its held-out log p, and words per CPU second."""
     given = {**settings, **SIZE, "epochs": epochs, "seed": seed}
-    config = with_settings(make_config(KEYS), given)
-    words.interpret(words, config)
-    made = words.make(config, text)
-    copy = jax.tree.map(lambda x: x.copy(), made.state)
-    jax.block_until_ready(made.launch(copy, made.stream.launch(0)))  # compiles
-    state, begin = made.state, time.process_time()
-    for i in range(epochs * made.stream.per_epoch):
-        state = made.launch(state, made.stream.launch(i))
-    made = made._replace(state=jax.block_until_ready(state))
-    rate = epochs * len(text.train.tokens) / (time.process_time() - begin)
+    made, seconds = train(with_settings(make_config(KEYS), given), text, time.process_time)
     log_p = evaluate.tell(made, text.test.tokens, text.test.sentence_starts)[0]
-    return made, jax.device_get(state.params["tables"]), log_p, rate
+    rate = epochs * len(text.train.tokens) / seconds
+    return made, jax.device_get(made.state.params["tables"]), log_p, rate
 
 
 def divide(corpus, keep):
@@ -73,10 +65,8 @@ def divide(corpus, keep):
 
 def read_dictionaries(file="", num_words=0):
     """WordNet's glosses and GCIDE, or one of them, and judgements of the similarity of words."""
-    path = prepare_texts("words") / "text" / file
-    corpus = read_text_folder(
-        path, cache_dir() / "packs", print, min_count=5, max_vocabulary=num_words
-    )
+    path, packs = prepare_texts("words") / "text" / file, cache_dir() / "packs"
+    corpus = read_text_folder(path, packs, print, min_count=5, max_vocabulary=num_words)
     text = divide(corpus, keep_probabilities(corpus.vocabulary.counts, 1e-4))
     return text, read_judgements().pairs
 
@@ -91,10 +81,7 @@ def make_sentences(num_tokens, num_words):
     p = np.exp(1.2 * np.cos(of_word - topic[:, None])) / np.arange(5, num_words + 4)
     upto = np.cumsum(p, 1) / p.sum(1, keepdims=True)
     topics = rng.integers(0, 32, num_tokens // 10)
-    tokens = [
-        np.searchsorted(upto[b], x)
-        for b, x in zip(topics, rng.random((len(topics), 10)), strict=True)
-    ]
+    tokens = [*map(np.searchsorted, upto[topics], rng.random((len(topics), 10)))]
     tokens = 1 + np.minimum(np.array(tokens), num_words - 2).ravel().astype(np.int32)
     names = ("<unk>", *(f"w{i}" for i in range(1, num_words)))
     vocabulary = Vocabulary(names, np.bincount(tokens, minlength=num_words))
@@ -162,14 +149,12 @@ for name, one in sets.items():
     at, judged = known_pairs(text, {name: one})
     values = [similarity(x, at, judged) for x in (tables["input"], of_word)]
     draws = np.random.default_rng(0).integers(0, len(at), (1000, len(at)))
-    gains = [
-        similarity(tables["input"], at[i], judged[i]) - similarity(of_word, at[i], judged[i])
-        for i in draws
-    ]
-    print(
-        "{}: skip-gram {:.3f}, PPMI-SVD {:.3f},".format(name, *values),
-        "difference {:+.3f} to {:+.3f}".format(*np.percentile(gains, [2.5, 97.5])),
+    ours, svd = (
+        [similarity(x, at[i], judged[i]) for i in draws] for x in (tables["input"], of_word)
     )
+    low, high = np.percentile(np.subtract(ours, svd), [2.5, 97.5])
+    print("{}: skip-gram {:.3f}, PPMI-SVD {:.3f},".format(name, *values), end=" ")
+    print(f"difference {low:+.3f} to {high:+.3f}")
 shown = np.random.default_rng(0).permutation(len(w))[:1500]
 figure, axes = plt.subplots(figsize=(4, 3.4), layout="constrained")
 axes.plot(target[shown], scores[shown], ".", markersize=2)

@@ -2,7 +2,6 @@
 
 import json
 
-import pandas as pd
 import pytest
 
 from cpc.report.engine import cells
@@ -79,11 +78,9 @@ def test_diverged_line_does_not_hide_the_others(tmp_path):
     assert lines["ceiling"].get_ydata()[0] == 4.16
 
 
-def test_empty_records_have_no_figure():
-    nothing = pd.DataFrame(columns=["task", "critic", "estimator", "law"])
-    assert page.staircase_figure(nothing, nothing, "gaussian") is None
-    assert page.tasks_figure(nothing) is None
-    assert page.consistency_figure(nothing) is None
+def test_lost_records_have_no_figure(tmp_path):
+    run, table = write(tmp_path, "mi_staircase", [], STAIRS)
+    assert page.staircase_figure(run.train, table, "gaussian") is None
 
 
 def test_unfinished_run_has_no_page(tmp_path):

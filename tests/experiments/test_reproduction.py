@@ -13,7 +13,7 @@ from scipy import stats
 from configs.audio import KEYS
 from configs.keys import make_config
 from cpc.evaluate import bootstrap_interval
-from cpc.files import flatten, plain, write_arrays
+from cpc.files import flatten, plain, write_arrays, write_json
 from cpc.report.engine import cells as shown
 from cpc.results import Difference, Outcomes, Run, Score, over_seeds, score_frame, write_scores
 from cpc.results.run import make_frames
@@ -21,27 +21,14 @@ from cpc.types import UserError
 from experiments.command.run_dir import record_state
 from experiments.kinds.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS, TABLE_5
 from experiments.kinds.text.probes import make_score
-from experiments.reproduce import cells, page, statistics
+from experiments.reproduce import cells, page
+from experiments.reproduce import statistics as st
 from experiments.reproduce.claims import NEGATIVE_CELLS, TABLES, TASKS, Claim
 from experiments.reproduce.page import write_reproduction
-from experiments.reproduce.statistics import (
-    HARMS,
-    HELD,
-    MISSING,
-    ONE_SEED,
-    REFUTED,
-    UNDECIDED,
-    UNTOLD,
-    Finding,
-    decide,
-    join,
-    judge_pair,
-    lead,
-    read_reproduction,
-    read_results,
-)  # fmt: skip
-from tests.fake_run import draw_nothing
+from experiments.reproduce.statistics import HELD, MISSING, ONE_SEED, REFUTED, UNDECIDED, UNTOLD
+from tests.fake_run import draw_nothing, write_records
 
+Finding = st.Finding
 STEPS, NEGATIVES = (t for t in TABLES if t.number == "2")
 OFFSETS = list(range(1, 21))
 PLAN = {
@@ -105,12 +92,18 @@ def with_seeds(scores, seeds=3):
 
 
 def verdicts(scores, table=NEGATIVES):
-    return statistics.read_result(scores, table, "voices").verdicts
+    return verdicts_of(st.read_result(scores, table, "voices"))
+
+
+def verdicts_of(result):
+    """The verdict on each claim, before Holm's correction."""
+    claims = result.pairs.groupby("claim", sort=False)
+    return {claim: st.join([*rows.verdict]) for claim, rows in claims}
 
 
 def reproduction_of(scores, runs=None, waiting=(), **plan):
     plan = {**PLAN, **plan}
-    return statistics.Reproduction(pathlib.Path(), plan, runs or {}, scores, [], list(waiting))
+    return st.Reproduction(pathlib.Path(), plan, runs or {}, scores, [], list(waiting))
 
 
 OWN = "leaving out the own sequence hurts"
@@ -118,16 +111,11 @@ SAME = "negatives of the same speaker help phones"
 EQUAL = "same speaker without the own sequence equals mixed speaker with it"
 
 
-def test_the_papers_own_numbers_bear_out_all_its_claims():
-    scores = paper_like(half=0.0005, shift=-0.2)  # orders know no level
-    assert set(verdicts(scores).values()) == {HELD}
-    assert set(verdicts(scores, STEPS).values()) == {HELD}
-
-
-def test_orders_that_do_not_hold_or_cannot_be_told():
+def test_orders_that_hold_do_not_hold_or_cannot_be_told():
+    scores = paper_like(half=0.0005, shift=-0.2)  # the paper's own; orders know no level
+    assert {*verdicts(scores).values(), *verdicts(scores, STEPS).values()} == {HELD}
     found = verdicts(paper_like(**{"mixed-excl": 70.0}))
-    assert found[OWN] == REFUTED
-    assert found[SAME] == REFUTED  # 70.0 also exceeds 64.6 of the same speaker
+    assert found[OWN] == found[SAME] == REFUTED  # 70.0 also exceeds 64.6 of the same speaker
     wide = paper_like(half=0.02)
     assert verdicts(wide)[SAME] == UNTOLD  # 64.6 and 65.5, each +- 2
     assert verdicts(wide)[EQUAL] == UNTOLD  # too wide to be called equal
@@ -137,10 +125,11 @@ def test_orders_that_do_not_hold_or_cannot_be_told():
     assert verdicts(paper_like(half=0.001, **{"same-excl": 60.0}))[EQUAL] == REFUTED
     scores = paper_like(half=0.0005, same=None)  # a missing cell leaves its claims unmeasured
     assert [verdicts(scores)[claim] for claim in (OWN, EQUAL)] == [MISSING, HELD]
-    seeds = statistics.read_result(scores, NEGATIVES, "voices").rows.seeds
+    seeds = st.read_result(scores, NEGATIVES, "voices").rows.seeds
     assert seeds.tolist() == [3, 0, 3, 3, 3]
-    assert join([HELD, MISSING, REFUTED]) == REFUTED
-    assert (join([HELD, UNTOLD, MISSING]), join([HELD, UNTOLD])) == (MISSING, UNTOLD)
+    assert [st.join([HELD, UNTOLD, *more]) for more in ([], [MISSING], [MISSING, REFUTED])] == [
+        UNTOLD, MISSING, REFUTED
+    ]  # fmt: skip
     assert {*verdicts(paper_like(half=0.0005, seeds=1)).values()} == {ONE_SEED}
     assert Claim("", "a, b < c (d); a = e").pairs == [("a, b", "<", "c (d)"), ("a", "=", "e")]
 
@@ -162,12 +151,12 @@ def pair(wins, level=600, count=1000):
 
 
 def test_one_test_item_tells_nothing():
-    over, _ = lead(*pair([1], level=0, count=1))
+    over, _ = st.lead(*pair([1], level=0, count=1))
     assert over.value == 100.0
-    assert {judge_pair(over, relation) for relation in "<="} == {UNTOLD}
+    assert {st.judge_pair(over, relation) for relation in "<="} == {UNTOLD}
     scores = {"mixed": [answers(np.array([True]))], "mixed-excl": [answers(np.array([False]))]}
-    result = statistics.read_result(frame_of(scores), NEGATIVES, "voices")
-    assert result.verdicts[OWN] == MISSING  # of its other pair
+    result = st.read_result(frame_of(scores), NEGATIVES, "voices")
+    assert verdicts_of(result)[OWN] == MISSING  # of its other pair
     assert result.pairs.verdict[0] == ONE_SEED
     lines = shown(page.table_section(PLAN, result).tables[1])
     assert not any("nan" in cell for row in lines for cell in row)
@@ -175,21 +164,15 @@ def test_one_test_item_tells_nothing():
 
 def test_leads_are_in_points_and_of_the_seeds_that_both_rows_have():
     ours, theirs = pair([20, 100, -30])
-    for own, paired, seeds, value in (
-        (slice(None), "seeds and items", 3, 3.0), (slice(1), "items", 1, 2.0),
-        (slice(0), "", 0, math.nan),
-    ):  # fmt: skip
-        over, number = lead(ours[own], theirs[own])
-        assert (over.value, over.paired, number) == (
-            pytest.approx(value, nan_ok=True),
-            paired,
-            seeds,
-        )
-    assert judge_pair(lead(ours[:1], theirs[:1])[0]) == HELD
-    assert judge_pair(lead(ours, theirs)[0]) == UNTOLD
-    over, number = lead(ours, theirs.assign(seed=[7, 8, 9]))
+    for count, paired, value in ((3, "seeds and items", 3.0), (1, "items", 2.0), (0, "", math.nan)):
+        over, number = st.lead(ours[:count], theirs[:count])
+        assert (over.paired, number) == (paired, count)
+        assert over.value == pytest.approx(value, nan_ok=True)
+    assert st.judge_pair(st.lead(ours[:1], theirs[:1])[0]) == HELD
+    assert st.judge_pair(st.lead(ours, theirs)[0]) == UNTOLD
+    over, number = st.lead(ours, theirs.assign(seed=[7, 8, 9]))
     assert (over.paired, number) == ("", 3)
-    assert lead(ours, theirs[:1])[1] == 1  # a seed that both have does not stand for three
+    assert st.lead(ours, theirs[:1])[1] == 1  # a seed that both have does not stand for three
 
 
 def test_the_equality_margin_is_below_every_claimed_effect():
@@ -199,8 +182,8 @@ def test_the_equality_margin_is_below_every_claimed_effect():
     assert len(known) > 15
     smallest = TABLE_2_STEPS[16] - TABLE_2_STEPS[8]
     assert min(known) == pytest.approx(smallest)
-    assert pytest.approx(smallest / 2) == statistics.EQUAL_POINTS
-    assert statistics.EQUAL_RETURN < statistics.EFFECT_RETURN
+    assert pytest.approx(smallest / 2) == st.EQUAL_POINTS
+    assert st.EQUAL_RETURN < st.EFFECT_RETURN
 
 
 def test_p_values_are_those_of_the_t_test_and_agree_with_verdicts():
@@ -208,8 +191,8 @@ def test_p_values_are_those_of_the_t_test_and_agree_with_verdicts():
     for seeds, relation in itertools.product((2, 3, 10), ("<", "=", "no gain")):
         for values in rng.normal(rng.normal(0, 3, (60, 1)), 1, (60, seeds)):
             over = over_seeds(values.tolist())
-            word, p = decide(over, seeds, relation, equal=2.0)
-            assert word == judge_pair(over, relation, 2.0)
+            word, p = st.decide(over, seeds, relation, equal=2.0)
+            assert word == st.judge_pair(over, relation, 2.0)
             assert (p < 0.05) == (word != UNTOLD)
             if relation == "<":
                 assert p == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=1e-6)
@@ -217,8 +200,8 @@ def test_p_values_are_those_of_the_t_test_and_agree_with_verdicts():
                 sides = [stats.ttest_1samp(values, edge, alternative=side).pvalue
                          for edge, side in ((-2, "greater"), (2, "less"))]  # fmt: skip
                 assert p == pytest.approx(2 * max(sides), rel=1e-6)
-    assert decide(over, 1)[0] == ONE_SEED
-    assert decide(Difference(math.nan, math.nan, math.nan), 3) == (UNTOLD, 1.0)
+    assert st.decide(over, 1)[0] == ONE_SEED
+    assert st.decide(Difference(math.nan, math.nan, math.nan), 3) == (UNTOLD, 1.0)
 
 
 def test_power_is_that_of_noncentral_t_and_of_simulated_seeds():
@@ -226,13 +209,13 @@ def test_power_is_that_of_noncentral_t_and_of_simulated_seeds():
         half = stats.t.ppf(0.975, seeds - 1) * deviation / seeds**0.5
         over, ratio = Difference(0.3, 0.3 - half, 0.3 + half), effect / (deviation / seeds**0.5)
         expected = stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, ratio)
-        assert statistics.power(over, seeds, effect) == pytest.approx(expected, abs=1e-4)
+        assert st.power(over, seeds, effect) == pytest.approx(expected, abs=1e-4)
         drawn = np.random.default_rng(0).normal(0, deviation, (20_000, seeds))
         width = half / deviation * drawn.std(axis=1, ddof=1)
         equal = (abs(drawn.mean(axis=1)) + width < 2.0).mean()
-        assert statistics.power(over, seeds, 0.0, 2.0) == pytest.approx(equal, abs=0.015)
-    assert math.isnan(statistics.power(over, 1, 1.0))
-    assert statistics.power(Difference(0.3, 0.3, 0.3), 3, 1.0) == 1.0
+        assert st.power(over, seeds, 0.0, 2.0) == pytest.approx(equal, abs=0.015)
+    assert math.isnan(st.power(over, 1, 1.0))
+    assert st.power(Difference(0.3, 0.3, 0.3), 3, 1.0) == 1.0
 
 
 def naive_holm(p_values, level=0.05):
@@ -246,58 +229,49 @@ def naive_holm(p_values, level=0.05):
 
 def test_holm_takes_back_what_its_naive_twin_does():
     for p_values in np.random.default_rng(0).uniform(0, 0.05, (200, 6)) ** 1.5:
-        words = [HELD, HARMS, REFUTED] * 2
-        found = [
-            Finding(str(i), w, p) for i, (w, p) in enumerate(zip(words, p_values, strict=True))
-        ]
+        words = [HELD, st.HARMS, REFUTED] * 2
+        found = [Finding("", word, p) for word, p in zip(words, p_values, strict=True)]
         others = [Finding("", MISSING), Finding("", UNTOLD, 1.0), Finding("", ONE_SEED)]
-        corrected = statistics.correct([*others, *found])
+        corrected = st.correct([*others, *found])
         assert corrected[:3] == others
         kept = naive_holm([*p_values, 1.0])[:6]
         wanted = [word if keep else UNDECIDED for word, keep in zip(words, kept, strict=True)]
         assert [one.verdict for one in corrected[3:]] == wanted
 
 
-def found_of(pairs):
-    """The only claim of a page, of pairs with these verdicts and p-values."""
+@pytest.mark.parametrize(("pairs", "word", "p"), [
+    ([(HELD, 0.001), (HELD, 0.04)], HELD, 0.04), ([(REFUTED, 0.04)], REFUTED, 0.04),
+    ([(REFUTED, 0.04), (HELD, 0.001)], UNDECIDED, 0.08),
+    ([(REFUTED, 0.02), (REFUTED, 0.04), (UNTOLD, 1.0)], UNDECIDED, 0.06),
+    ([(HELD, 0.001), (UNTOLD, 1.0)], UNTOLD, 1.0),
+    ([(HELD, 0.001), (ONE_SEED, math.nan)], ONE_SEED, math.nan),
+])  # fmt: skip
+def test_any_pair_refutes_and_all_must_hold(pairs, word, p):
     rows = [(OWN, *pair, 0.5) for pair in pairs]
     frame = pd.DataFrame(rows, columns=pd.Index(["claim", "verdict", "p_value", "power"]))
-    result = statistics.Result(NEGATIVES, "en", frame[:0], frame, None)
-    return statistics.read_findings(reproduction_of(frame_of({}), parts=["table 2"]), [result])
-
-
-def test_any_pair_refutes_and_all_must_hold():
-    for pairs, word, p in (
-        ([(HELD, 0.001), (HELD, 0.04)], HELD, 0.04),
-        ([(REFUTED, 0.04)], REFUTED, 0.04),
-        ([(REFUTED, 0.04), (HELD, 0.001)], UNDECIDED, 0.08),
-        ([(REFUTED, 0.02), (REFUTED, 0.04), (UNTOLD, 1.0)], UNDECIDED, 0.06),
-        ([(HELD, 0.001), (UNTOLD, 1.0)], UNTOLD, 1.0),
-    ):
-        (found,) = found_of(pairs)
-        assert (found.verdict, found.p_value) == (word, pytest.approx(p))
-    assert math.isnan(found_of([(HELD, 0.001), (ONE_SEED, math.nan)])[0].p_value)
+    result = st.Result(NEGATIVES, "en", frame[:0], frame, None)
+    (found,) = st.read_findings(reproduction_of(frame_of({}), parts=["table 2"]), [result])
+    assert (found.verdict, found.p_value) == (word, pytest.approx(p, nan_ok=True))
 
 
 def test_a_claim_names_the_sets_on_which_it_holds():
     rows = {"mixed": 0.6, "mixed-excl": 0.5, "same": 0.6, "same-excl": 0.5}
     both = {cell: [probe("c", a, 0.001, data=data) for data in ("en", "ru")]
             for cell, a in rows.items()}  # fmt: skip
-    few = {cell: with_seeds(scores[:1]) + scores[1:] for cell, scores in both.items()}
-    for sets, three in (("en; ru", {cell: with_seeds(found) for cell, found in both.items()}),
-                        ("en", few)):  # fmt: skip
+    for sets in (["en", "ru"], ["en"]):  # with three seeds; the other has one
+        three = {cell: with_seeds(scores[: len(sets)]) + scores[len(sets) :]
+                 for cell, scores in both.items()}  # fmt: skip
         found = reproduction_of(frame_of(three), parts=["table 2", "figure 3"], waiting=["current"])
         more = [Finding("agents: x", HELD, 1e-9, 0.5)]
-        said = statistics.verdict(found, read_results(found), more)
+        said = st.verdict(found, st.read_results(found), more)
         held, *_ = said
         assert held.startswith("Held: ")
-        listed = "; ".join(f"{data}, power 100 %" for data in sets.split("; "))
+        listed = "; ".join(f"{data}, power 100 %" for data in sets)
         assert f"phones: {OWN} ({listed})" in held
         assert held.endswith("agents: x (power 50 %).")
         assert any("Figure 3" in one for one in said if one.startswith("Not measured"))
-        assert any(f"{OWN} (ru)" in one for one in said if one.startswith("One seed")) == (
-            sets == "en"
-        )
+        one_seed = [one for one in said if one.startswith("One seed")]
+        assert any(f"{OWN} (ru)" in one for one in one_seed) == (sets == ["en"])
         assert said[-1].endswith(": current.")
 
 
@@ -306,13 +280,13 @@ def test_tau_is_scipys():
     x = rng.integers(0, 6, (40, 7)).astype(float)  # with many ties
     y = rng.integers(0, 4, 7).astype(float)
     expected = [stats.kendalltau(row, y).statistic for row in x]
-    np.testing.assert_allclose(statistics.kendall_tau(x, y), expected, atol=1e-12)
-    assert np.isnan(statistics.kendall_tau(np.zeros(3), np.arange(3.0)))
+    np.testing.assert_allclose(st.kendall_tau(x, y), expected, atol=1e-12)
+    assert np.isnan(st.kendall_tau(np.zeros(3), np.arange(3.0)))
 
 
 def agreement(theirs, ours, half):
     rows = {"paper": theirs, "value": ours, "low": np.subtract(ours, half)}
-    return statistics.order_agreement(pd.DataFrame(rows | {"high": np.add(ours, half)}))
+    return st.order_agreement(pd.DataFrame(rows | {"high": np.add(ours, half)}))
 
 
 def test_agreement_with_the_paper_and_its_exact_p():
@@ -342,32 +316,33 @@ def offsets_of(*top1, **more):
         make_run([record(1.0, acc_top1=[float(value) for value in values], **more)], seed=seed)
         for seed, values in enumerate(top1)
     ]
-    return statistics.read_offsets(runs)
+    return st.read_offsets(runs)
 
 
 def test_offsets_fall_rise_waver_or_are_flat():
     falling = 0.9 - np.array(OFFSETS) / 40
     found = offsets_of(falling)
-    assert (found.verdict, found.tau) == (ONE_SEED, -1.0)
-    assert math.isnan(found.p_value)
+    assert (found.finding.verdict, found.tau) == (ONE_SEED, -1.0)
+    assert math.isnan(found.finding.p_value)
     assert found.frame["acc_top1 %"][0][0] == pytest.approx(87.5)
-    assert offsets_of(*[np.arange(20) / 40] * 2).verdict == REFUTED
-    assert offsets_of(*[np.arange(20) % 2] * 2).verdict == UNTOLD
-    assert offsets_of(falling, falling, state=["chance"] * 18 + ["fine"] * 2).verdict == UNTOLD
+    assert offsets_of(*[np.arange(20) / 40] * 2).finding.verdict == REFUTED
+    assert offsets_of(*[np.arange(20) % 2] * 2).finding.verdict == UNTOLD
+    assert (
+        offsets_of(falling, falling, state=["chance"] * 18 + ["fine"] * 2).finding.verdict == UNTOLD
+    )
     flat = offsets_of(*[[0.5] * 20] * 2)
-    assert flat.verdict == UNTOLD
-    assert "nan" not in page.offsets_sentence(flat)
-    assert statistics.read_offsets([]) is None
+    assert flat.finding.verdict == UNTOLD
+    assert st.read_offsets([]) is None
     found = offsets_of(falling, falling - 0.1)
-    assert (found.verdict, found.power) == (HELD, 1.0)
-    assert found.p_value < 1e-9
+    assert found.finding[1::2][:2] == (HELD, 1.0)
+    assert found.finding.p_value < 1e-9
     value, low, high = found.frame["acc_top1 %"][0]
     assert value == pytest.approx(82.5)
     half = 12.7062 * np.std([0.775, 0.875], ddof=1) / 2**0.5  # Student's, one degree of freedom
     assert value - low == pytest.approx(100 * half, rel=1e-5)
     assert high == 100.0  # accuracies are at most 100 %
     found = offsets_of(falling, 0.01 * np.arange(20))  # one rises, where the mean falls
-    assert (found.tau, found.verdict, found.p_value) == (-1.0, UNTOLD, 1.0)
+    assert (found.tau, *found.finding[1:3]) == (-1.0, UNTOLD, 1.0)
 
 
 def strict_run(number, offsets=OFFSETS, n=64.0, bound=None, **more):
@@ -385,18 +360,18 @@ def test_bound_and_probe_over_shared_offsets_of_5_and_more():
     runs["c5"] = [strict_run(5, n=8.0, bound=9.0)]  # another N does not compare
     runs["near"] = [strict_run(9, offsets=[1, 2])]  # does not narrow the offsets of the others
     runs["late"] = [strict_run(7, num_steps=40)]  # not at its end
-    points, *others = statistics.bound_and_probe(runs, NEGATIVES)
+    points, *others = st.bound_and_probe(runs, NEGATIVES)
     assert others == [[6, 8], 1, 1]
     assert points.cell.tolist() == [*runs][:5]
     assert set(points.data) == {"voices"}
     np.testing.assert_allclose(points.nats, 0.86 + 0.1 * np.arange(5))
-    nothing = statistics.bound_and_probe({"near": runs["near"]}, NEGATIVES)
+    nothing = st.bound_and_probe({"near": runs["near"]}, NEGATIVES)
     assert (len(nothing.points), *nothing[1:]) == (0, [], 1, 0)
-    tau = statistics.rank_correlation(points.nats, points.percent)
+    tau = st.rank_correlation(points.nats, points.percent)
     assert tau.value == pytest.approx(1.0)
     assert tau.p_value == pytest.approx(2 / math.factorial(5))
-    assert statistics.rank_correlation(points.nats[:3], points.percent[:3]) is None
-    assert statistics.rank_correlation(-points.nats, points.percent).high < 0
+    assert st.rank_correlation(points.nats[:3], points.percent[:3]) is None
+    assert st.rank_correlation(-points.nats, points.percent).high < 0
 
 
 def test_only_the_last_step_counts():
@@ -405,8 +380,8 @@ def test_only_the_last_step_counts():
     found = reproduction_of(frame_of({}), runs | {"open-groups": [late]})
     assert page.shards_frame(found).cell.tolist() == ["mixed"]
     assert page.shards_frame(reproduction_of(frame_of({}), runs)).shards.tolist() == [2, 2]
-    assert not len(statistics.final_scores(late))
-    assert statistics.read_offsets([late]) is None
+    assert not len(st.final_scores(late))
+    assert st.read_offsets([late]) is None
 
 
 def test_table_4_is_of_the_five_best_and_table_3_of_the_best():
@@ -415,37 +390,31 @@ def test_table_4_is_of_the_five_best_and_table_3_of_the_best():
     five = [probe(name, value, 0.01, **IMAGES)._replace(metric="top-5 accuracy") for name, value in
             (("z", 0.75), ("random z", 0.5))]  # fmt: skip
     scores = frame_of({"image": with_seeds([*best, *five])})
-    third, fourth = read_results(reproduction_of(scores, parts=["table 3", "table 4"]))
+    third, fourth = st.read_results(reproduction_of(scores, parts=["table 3", "table 4"]))
     measured = {name: fourth.rows.value[name] for name in ("CPC", "random initialization")}
     assert measured == {"CPC": 75.0, "random initialization": 50.0}
     assert fourth.rows.seeds["CPC, c"] == 0  # too few classes for the five best
     assert third.rows.value["CPC"] == 40.0
-    assert {*fourth.verdicts.values()} == {HELD}
-
-
-def sentence_score(task, unit, features, accuracy):
-    """A score as the probes of sentences record it."""
-    outcomes = Outcomes(np.arange(1000) < 1000 * accuracy, np.ones(1000, int), items=task)
-    return make_score(task, "books", features, outcomes, 0.5, "")._replace(unit=unit, step=20)
+    assert {*verdicts_of(fourth).values()} == {HELD}
 
 
 def test_table_5_is_of_the_sentences_that_are_like_the_papers(tmp_path):
     of_tasks = (("movies", "sentence", "z"), ("products", "sentence", "z"),
                 ("next", "sentence within document", "c"))  # fmt: skip
-    scores = [
-        sentence_score(task, unit, f"{untrained}{own}", 0.55 if untrained else 0.75)
-        for task, unit, own in of_tasks for untrained in ("", "random ")
-    ]  # fmt: skip
-    tables = read_results(
-        reproduction_of(frame_of({"text": with_seeds(scores)}), parts=["table 5"])
-    )
-    assert [(one.table.task, one.data) for one in tables] == [
-        (task, "books") for task, _, _ in of_tasks
-    ]
+    scores = []
+    for (task, unit, own), (name, accuracy) in itertools.product(
+        of_tasks, (("", 0.75), ("random ", 0.55))
+    ):
+        outcomes = Outcomes(np.arange(1000) < 1000 * accuracy, np.ones(1000, int), items=task)
+        score = make_score(task, "books", name + own, outcomes, 0.5, "")
+        scores.append(score._replace(unit=unit, step=20))
+    found = reproduction_of(frame_of({"text": with_seeds(scores)}), parts=["table 5"])
+    tables = st.read_results(found)
+    assert [(one.table.task, one.data) for one in tables] == [(x, "books") for x, *_ in of_tasks]
     assert [one.rows.paper["CPC"] for one in tables[:2]] == [76.9, 80.1]
     for one in tables:
         assert one.rows.value[["CPC", "random initialization"]].tolist() == [75.0, 55.0]
-        assert {*one.verdicts.values()} == {HELD}
+        assert {*verdicts_of(one).values()} == {HELD}
     write_plan(tmp_path, ["text"], parts=["table 5"])
     write_cell(tmp_path, "text", more=scores)
     write_reproduction(tmp_path)
@@ -484,7 +453,7 @@ def test_what_is_open_is_compared_with_its_own_base():
 
 
 def test_a_table_at_the_papers_size_and_a_training_that_its_steps_ended():
-    result = statistics.read_result(paper_like(shift=0.01), STEPS, "voices")
+    result = st.read_result(paper_like(shift=0.01), STEPS, "voices")
     rows = lines(page.table_section({"scale": "paper"}, result).tables[0])
     assert rows[3] == {
         "row": "12 steps", "paper %": "64.6", "ours %": "65.6 (65.1 to 66.1)",
@@ -492,7 +461,7 @@ def test_a_table_at_the_papers_size_and_a_training_that_its_steps_ended():
     }  # fmt: skip
     for words, is_named in (("best at step 9 of 20, the most", True), ("best at step 9", False)):
         ended = frame_of({"mixed": [probe("supervised", 0.7, 0.01)._replace(setting=words)]})
-        result = statistics.read_result(ended, TABLES[0], "voices")
+        result = st.read_result(ended, TABLES[0], "voices")
         note = page.table_section(PLAN, result).tables[0].note
         assert ("Ended by its number of steps, and might" in note) == is_named
 
@@ -518,17 +487,17 @@ def learned_of(gain, seeds=3, last=POINTS):
         own = 10 * NOISE[seed]  # of both arms: it cancels
         arms[0].append(agent_run(seed, -0.5 + own))
         arms[1].append(agent_run(seed, -0.5 + own + gain + NOISE[seed], last))
-    curves = [statistics.read_curves(runs) for runs in arms]
-    return [statistics.compare_arms(task, *curves) for task in TASKS]
+    curves = [st.read_curves(runs) for runs in arms]
+    return [st.compare_arms(task, *curves) for task in TASKS]
 
 
 @pytest.mark.parametrize(("gain", "seen", "visible"), [
-    (0.3, HELD, REFUTED), (0.0, UNTOLD, HELD), (-0.3, REFUTED, HARMS), (0.09, HELD, UNTOLD),
+    (0.3, HELD, REFUTED), (0.0, UNTOLD, HELD), (-0.3, REFUTED, st.HARMS), (0.09, HELD, UNTOLD),
 ])  # fmt: skip
 def test_claims_on_agents(gain, seen, visible):
     """Helps is higher by an interval above 0, does not matter by one within 0.1."""
     found = learned_of(gain)
-    assert [one.verdict for one in found] == [seen, visible, visible]
+    assert [one.finding.verdict for one in found] == [seen, visible, visible]
     one = found[0]
     assert (one.seeds, one.over.value) == (3, pytest.approx(gain + np.mean(NOISE)))
     half = 4.302653 * np.std(NOISE, ddof=1) / 3**0.5  # Student's, of the pairs alone
@@ -539,12 +508,10 @@ def test_claims_on_agents(gain, seen, visible):
     if gain == 0.3:
         assert lines(section.tables[0])[0]["with − without"] == "+0.30 (+0.24 to +0.37)"
         # With one seed, or with unfinished training.
-        assert [(one.verdict, one.seeds) for one in learned_of(gain, seeds=1)] == [
-            (ONE_SEED, 1)
-        ] * 3
-        going_on = learned_of(gain, last=POINTS - 1)
-        assert [(one.verdict, one.seeds) for one in going_on] == [(MISSING, 0)] * 3
-        nothing = [statistics.compare_arms(task, {}, {}) for task in TASKS]
+        few, going_on = learned_of(gain, seeds=1), learned_of(gain, last=POINTS - 1)
+        assert [(one.finding.verdict, one.seeds) for one in few] == [(ONE_SEED, 1)] * 3
+        assert [(one.finding.verdict, one.seeds) for one in going_on] == [(MISSING, 0)] * 3
+        nothing = [st.compare_arms(task, {}, {}) for task in TASKS]
         assert page.agents_section(nothing).sentences == ["Not measured."]
 
 
@@ -554,9 +521,8 @@ def test_cells_of_agents_differ_in_task_and_weight_alone():
     differing = {key for one in configs for key in one if one[key] != configs[0][key]}
     assert differing == {"environment.name", "cpc.weight"}
     assert {task.variant for task in TASKS} == set(cells.AGENTS)
-    for (variant, pair), without, with_cpc in zip(
-        cells.AGENTS.items(), configs[::2], configs[1::2], strict=True
-    ):
+    arms = zip(cells.AGENTS.items(), configs[::2], configs[1::2], strict=True)
+    for (variant, pair), without, with_cpc in arms:
         assert [cell.name.split(",")[0] for cell in planned if variant in str(cell)] == list(pair)
         assert without["cpc.weight"] == 0 < with_cpc["cpc.weight"]
         assert with_cpc["environment.name"] == f"hidden_ball:{variant}"
@@ -568,10 +534,9 @@ def write_cell(folder, name, accuracy=None, half=0.005, more=(), bound=1.0, **ne
     path.mkdir(parents=True)
     config = plain(make_config(KEYS)) | {"seed": 0, "num_steps": 20}
     config["negatives"] |= negatives
-    (path / "config.json").write_text(json.dumps(config))
+    write_json(path / "config.json", config)
     train = {"step": 20, "split": "train", "rule": "batch", "seconds": 1.0}
-    records = [train, record(bound), record(bound, is_bound=True)]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    write_records(path, [train, record(bound), record(bound, is_bound=True)])
     scores = [*([probe("c", accuracy, half)] if accuracy is not None else []), *more]
     if scores:
         write_scores(path, [score._replace(step=20) for score in scores])
@@ -581,7 +546,7 @@ def write_cell(folder, name, accuracy=None, half=0.005, more=(), bound=1.0, **ne
 def write_plan(folder, names, **changed):
     plan = {"reproduction": {**PLAN, **changed}, "cells": {f"{name},seed=0": {} for name in names}}
     folder.mkdir(exist_ok=True)
-    (folder / "sweep.json").write_text(json.dumps(plan))
+    write_json(folder / "sweep.json", plan)
 
 
 def write_whole(folder):
@@ -611,9 +576,8 @@ def write_whole(folder):
         {"offset": k, "n": n, "value": 1.0, "low": 0.9, "high": 1.1, "is_bound": n < 64}
         for k, n in itertools.product((1, 3), (32, 64))
     ]
-    truth = {"offsets": [3], "mutual_information": [1.25]}
-    (mixed / "truth.json").write_text(json.dumps(truth))
-    (folder / "bound.json").write_text(json.dumps({"rows": rows}))
+    write_json(mixed / "truth.json", {"offsets": [3], "mutual_information": [1.25]})
+    write_json(folder / "bound.json", {"rows": rows})
 
 
 def test_the_whole_page(tmp_path):
@@ -643,6 +607,7 @@ def test_the_whole_page(tmp_path):
     assert supervised["verdict"] == ONE_SEED
 
     assert found["Figure 2: what c knows of speakers"]["figures"] == ["speakers"]
+    assert all(percent in text for percent in ("100.0 % of", "48.7 % by"))  # 20 of either speaker
     far = found["Figure 3: how often the positive wins, by offset"]
     assert far["figures"] == ["offsets"]
     assert [row["offset"] for row in far["tables"][0]["rows"]] == OFFSETS
@@ -671,20 +636,22 @@ def test_what_is_absent_failed_or_damaged_is_said_once(tmp_path):
         write_reproduction(tmp_path)
     write_plan(tmp_path, ["mixed", "steps-20", "image"])
     write_reproduction(tmp_path)
-    found = read_reproduction(tmp_path)
+    found = st.read_reproduction(tmp_path)
     assert found.waiting == ["mixed", "steps-20", "image"]
-    assert {word for one in read_results(found) for word in one.verdicts.values()} == {MISSING}
+    assert {word for one in st.read_results(found) for word in verdicts_of(one).values()} == {
+        MISSING
+    }
     write_plan(tmp_path, ["mixed", "same"])
     path = write_cell(tmp_path, "mixed", 0.5)
     (path / "metrics.jsonl").write_text("{\n" + (path / "metrics.jsonl").read_text())
     (tmp_path / "same,seed=0").mkdir()
     failure = {"error": "no room", "command": "python -m experiments.train"}
     record_state(tmp_path / "same,seed=0", "failed", **failure)
-    found = read_reproduction(tmp_path)
+    found = st.read_reproduction(tmp_path)
     damage, failed = found.problems
     assert "metrics.jsonl" in damage
     assert all(word in failed for word in ("same,seed=0", *failure.values()))
     assert not found.waiting
-    assert {damage, failed} <= {*statistics.verdict(found, [])}
+    assert {damage, failed} <= {*st.verdict(found, [])}
     (tmp_path / "bound.json").write_text("{")
     write_reproduction(tmp_path)
