@@ -47,8 +47,8 @@ class JsonlWriter:
     """A writer of one JSON object with its checksum per line, flushed on each `write`.
 
     A run that resumes at `start_step` drops later records, so that the file equals that of a run
-    that never stopped. NaN and infinity become null. The `identity` of the run, if given, is the
-    first line: a record of step 0 and the split "run".
+    that never stopped; `num_kept` records remain. NaN and infinity become null. The `identity` of
+    the run, if given, is the first line: a record of step 0 and the split "run".
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class JsonlWriter:
         self._path = pathlib.Path(path).absolute()
         header = [_to_line({"step": 0, "split": RUN_SPLIT, **identity})] if identity else []
         with _disk_errors(self._path):
-            lines = [*header, *_read_until(self._path, start_step)]
+            kept = _read_until(self._path, start_step)
+            self.num_kept = len(kept)
             with replacing(self._path) as part:
-                part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+                part.write_text("".join(f"{line}\n" for line in (*header, *kept)), "utf-8")
             self._file = self._path.open("a", encoding="utf-8")
 
     def write(self, record: Record) -> None:
