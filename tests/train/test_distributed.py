@@ -83,7 +83,7 @@ def test_explicit_variables_skip_detection(describe, monkeypatch):
 
 def test_invalid_variables_are_reported(describe):
     for values, words in (
-        (("a:1", None, None), "JAX_PROCESS_ID"), (("a:1", "2", "2"), "JAX_PROCESS_ID .*got 2 "),
+        (("a:1", None, None), "JAX_PROCESS_ID"), (("a:1", "2", "2"), "JAX_PROCESS_ID .*got 2"),
         (("a:1", "two", "0"), "JAX_NUM_PROCESSES .*got 'two'"),
         (("a", "2", "0"), "JAX_COORDINATOR_ADDRESS .*got 'a'"),
     ):  # fmt: skip

@@ -218,5 +218,5 @@ def test_full_disk_is_reported_in_one_line(tmp_path, kind):
     words = [sys.executable, "-c", FILLS, str(tmp_path), kind]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: Writing to ")
+    assert done.stderr.startswith("error: writing to ")
     assert done.stderr.count("\n") == 1, done.stderr
