@@ -147,7 +147,5 @@ class StateWriter:
 def check_logger(config: Config) -> None:
     """Raise UserError if the package of the logging service is not installed."""
     if importlib.util.find_spec(config.get("logger") or "cpc") is None:
-        raise UserError(
-            f"logger is {config.logger}, which is not installed: run pip install {config.logger} "
-            "or leave logger empty"
-        )
+        name = config.logger
+        raise UserError(f"logger is {name}, which is not installed: run pip install {name}")
