@@ -1,5 +1,6 @@
 """Damaged files of a run: read correctly or reported."""
 
+import itertools
 import json
 import os
 import shutil
@@ -65,9 +66,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
         "pack": (pack, lambda path, said: use_pack(sounds, path, said)),
     }
     rights = {name: use(path, []) for name, (path, use) in uses.items()}
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         name = list(uses)[int(rng.integers(len(uses)))]
         source, use = uses[name]
         copy = folder / f"copy-{number}"

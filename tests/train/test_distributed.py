@@ -35,9 +35,8 @@ NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 def describe(monkeypatch):
     def describe(*values):
         for name, value in zip(NAMES, values, strict=True):
-            if value is None:
-                monkeypatch.delenv(name, raising=False)
-            else:
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
                 monkeypatch.setenv(name, value)
 
     describe(None, None, None)
