@@ -87,7 +87,7 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
                 raise UserError(f"{first} and {path} have the same name: remove or rename one")
     if not paths:
         raise UserError(
-            f"{folder} lacks features of all items, such as {min(names)}.npy: pass their folder"
+            f"{folder} has no features of the items, such as {min(names)}.npy: pass their folder"
         )
     found = {}
     for name, path in paths.items():

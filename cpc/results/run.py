@@ -106,7 +106,10 @@ def _missing_records(workdir: Path) -> list[str]:
     path = workdir / "metrics.jsonl"
     names = [path.name for path in workdir.glob("checkpoints/*") if path.name.isdecimal()]
     newest = max(map(int, names), default=0)
-    content = path.read_bytes() if path.is_file() else b""
+    try:
+        content = path.read_bytes() if path.is_file() else b""
+    except OSError:  # a problem of `read_records`
+        return []
     with contextlib.suppress(UserError, LookupError, TypeError, ValueError):
         meta = read_sealed(workdir / "checkpoints" / str(newest) / "meta" / "metadata")
         written, found = int(meta["metadata"]["records"]), max(0, content.count(b"\n") - 1)

@@ -193,7 +193,7 @@ def make_schedule(
     if not learning_rate > 0:
         raise UserError(f"learning_rate must be above zero (got {learning_rate})")
     if not 0 <= warmup_steps <= num_steps:
-        raise UserError(f"warmup_steps is {warmup_steps}: choose 0 to {num_steps}, the steps")
+        raise UserError(f"warmup_steps is {warmup_steps}, not from 0 to num_steps {num_steps}")
 
     def rate(step: Any) -> Any:
         warm = jnp.minimum(1.0, (step + 1) / max(warmup_steps, 1))

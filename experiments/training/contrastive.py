@@ -135,7 +135,7 @@ def fit_options(probe: Any) -> dict[str, Any] | None:
 
 
 def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
-    """Return whether a config probes a run, of the config `own`, on its data; these may have moved.
+    """Return whether `config` probes the data of a run with config `own`; these may have moved.
 
     Raises:
         UserError: other data have the name of the run's own, whose scores they would replace.

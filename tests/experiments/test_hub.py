@@ -138,8 +138,8 @@ def test_executable_files_are_not_pulled(remote, run, tmp_path):
 def test_all_files_of_a_run_are_pulled(tmp_path):
     state = init_state({"w": jnp.ones(2)}, {}, optax.sgd(0.1), jax.random.key(0), {})
     with open_checkpoints(tmp_path / "checkpoints") as checkpoints:
-        checkpoints.save(3, state, {})
-        checkpoints.save(4, state, {}, 0.5)
+        for step, metric in ((3, None), (4, None), (4, 0.5)):  # evaluated after it was saved
+            checkpoints.save(step, state, {}, metric)
     writer = TensorBoardWriter(tmp_path / "tensorboard")
     writer.write({"step": 1, "loss": 1.0})
     writer.close()
