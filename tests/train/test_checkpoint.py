@@ -67,6 +67,7 @@ def test_state_round_trip(tmp_path, num_devices):
     (state, metadata), said, _ = restore(tmp_path, train.replicate(make_state(), mesh))
     expected = make_state(2.5)
     assert (metadata, said) == ({"value": 2.5}, [])
+    assert state.rng.dtype == expected.rng.dtype
     assert jax.random.normal(state.rng) == jax.random.normal(expected.rng)
     jax.tree.map(np.testing.assert_array_equal, state.params, expected.params)
     assert state.params["encoder"]["kernel"].sharding == train.replicated(mesh)
