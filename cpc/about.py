@@ -29,9 +29,9 @@ print("; ".join(f"{n} {platform} ({kind})" for (platform, kind), n in kinds.item
 DEVICE_SECONDS = 60.0
 
 
-def describe(device_seconds: float = DEVICE_SECONDS) -> str:
-    """Return the installation report; listing devices is given up after `device_seconds`."""
-    data, devices = ask_child(device_seconds)
+def describe() -> str:
+    """Return the installation report; listing devices is given up after `DEVICE_SECONDS`."""
+    data, devices = ask_child(DEVICE_SECONDS)
     return "\n".join(
         [
             f"cpc      {cpc.__version__}, in {Path(__file__).parent}",

@@ -299,10 +299,17 @@ def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file; verify and remove the checksum if it has one."""
     try:
         content = parse_json(read_text(path))
-        return unseal(content) if isinstance(content, dict) and SEAL in content else content
+        return unseal(content) if _was_sealed(content) else content
     # Bad JSON and bad UTF-8 are both ValueErrors.
     except (OSError, ValueError, RecursionError) as error:
         raise _cannot_read(path, error) from error
+
+
+def _was_sealed(content: Any) -> bool:
+    if not (isinstance(content, dict) and content):
+        return False
+    *others, last = content  # a damaged key of the checksum leaves its value in the last place
+    return SEAL in content or seal({k: content[k] for k in others})[SEAL] == content[last]
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:

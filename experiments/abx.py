@@ -84,14 +84,10 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
         if path.stem in names:
             first = paths.setdefault(path.stem, path)
             if first != path:
-                raise UserError(
-                    f"{first} and {path} have the same name, by which items refer to them: remove "
-                    "one, or rename it in the folder and the items"
-                )
+                raise UserError(f"{first} and {path} have the same name: remove or rename one")
     if not paths:
         raise UserError(
-            f"{folder} lacks .npy files of recordings in the items, such as {min(names)}: pass the "
-            "folder with their features"
+            f"{folder} has no features of the items, such as {min(names)}.npy: pass their folder"
         )
     found = {}
     for name, path in paths.items():
@@ -106,10 +102,8 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
             )
         is_bad = ~np.isfinite(array).all(axis=1)
         if is_bad.any():
-            raise UserError(
-                f"{path} has numbers that are not finite in {is_bad.sum():,} of {len(is_bad):,} "
-                f"frames, first in frame {is_bad.argmax()}: embed its recording again"
-            )
+            bad = f"{is_bad.sum():,} of {len(is_bad):,} frames, first in frame {is_bad.argmax()}"
+            raise UserError(f"{path} has NaN or infinity in {bad}: embed its recording again")
     return found
 
 

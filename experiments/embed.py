@@ -186,10 +186,8 @@ def parse_layers(features: str, module: Any) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(filter(None, (part.strip() for part in features.split(",")))))
     unknown = [name for name in names if name not in known and name != "codes"]
     if unknown or not names:
-        raise UserError(
-            f"--features must be some of {', '.join(known)}, or all "
-            f"(got {(unknown or [features])[0]!r})"
-        )
+        wrong = (unknown or [features])[0]
+        raise UserError(f"--features must be some of {', '.join(known)}, or all (got {wrong!r})")
     return names
 
 

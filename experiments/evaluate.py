@@ -141,10 +141,8 @@ def config_of(pretrained: models.Pretrained) -> Config:
 def load(config: Config, pretrained: models.Pretrained) -> AudioData:
     """Return the recordings, at the loudness that the model was trained on."""
     if pretrained.input["sample_rate_hz"] != audio.describe_input(config)["sample_rate_hz"]:
-        raise UserError(
-            "--checkpoint must take recordings at 16,000 Hz "
-            f"(got {pretrained.input['sample_rate_hz']} Hz): choose another model"
-        )
+        rate = pretrained.input["sample_rate_hz"]
+        raise UserError(f"--checkpoint must take recordings at 16,000 Hz (got {rate} Hz)")
     data = cluster.load_in_turn(lambda: audio.load_data(config, print))
     rms = pretrained.input["rms"]
     return data._replace(train=at_loudness(data.train, rms), test=at_loudness(data.test, rms))
@@ -180,10 +178,8 @@ def record(path: pathlib.Path, checkpoint: str, layer: str, pretrained: models.P
     if found is None and (path / "checkpoints").exists():
         raise UserError(f"{path} is a run directory: choose another --workdir")
     if found is not None and {**found, "checkpoint": ""} != {**known, "checkpoint": ""}:
-        raise UserError(
-            f"{path} contains scores of {found.get('checkpoint')}, layer {found.get('layer')}, not "
-            "of these weights: choose another --workdir"
-        )
+        other = f"{found.get('checkpoint')}, layer {found.get('layer')}"
+        raise UserError(f"{path} has scores of {other}, not of these: choose another --workdir")
     write_sealed(path / RECORD, known, is_durable=True)
 
 

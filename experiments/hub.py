@@ -41,7 +41,7 @@ PULLED = [
     "checkpoints/owed-evaluation",
     *(f"checkpoints/*/{name}" for name in (
         "_CHECKPOINT_METADATA", "_METADATA", "_sharding", "metadata", "metrics", "manifest.ocdbt",
-        "process_*[0-9]", "commit_success.txt", 32 * "[0-9a-f]",
+        "process_*[0-9]", "commit_success.txt", "late-metric.json", 32 * "[0-9a-f]",
     )),
 ]  # fmt: skip
 #: Hidden parts and "..", drives of Windows, and subfolders that a run lacks.

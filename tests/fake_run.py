@@ -46,8 +46,8 @@ def fake_record(step, rule, is_bound, candidates, information, rng):
     }  # fmt: skip
 
 
-def write_records(workdir, records):
-    writer = JsonlWriter(workdir / "metrics.jsonl")
+def write_records(workdir, records, start_step=0, identity=None):
+    writer = JsonlWriter(workdir / "metrics.jsonl", start_step, identity)
     for record in records:
         writer.write(record)
     writer.close()
@@ -145,7 +145,4 @@ def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path
 
 
 def add_records(workdir, *records):
-    writer = JsonlWriter(workdir / "metrics.jsonl", start_step=10**9)
-    for record in records:
-        writer.write(record)
-    writer.close()
+    write_records(workdir, records, start_step=10**9)

@@ -95,6 +95,8 @@ def run_program(monkeypatch, capsys, *words):
 def test_commands_are_listed_with_their_first_line(monkeypatch, capsys):
     lines = run_program(monkeypatch, capsys, "--help").splitlines()
     listed = dict(line.split(maxsplit=1) for line in lines[1:])
+    assert len(listed) == len(lines) - 1, "no alias is also a command"
+    assert {*program.ALIASES} <= {*listed}
     assert {"train", "sweep", "probe", "reproduce", "information.own_arrays"} <= set(listed)
     assert not {"run", "bench.by_torch", "command.cli"} & set(listed)
     for name, said in listed.items():

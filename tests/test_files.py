@@ -60,8 +60,7 @@ def test_every_flipped_bit_of_a_sealed_file_is_detected(tmp_path):
             found = files.read_json(path)
         except UserError:
             continue
-        # Space for space, or the seal's own name, which leaves the content as it was.
-        if {name: found.get(name) for name in value} != value:
+        if found != value:  # another space between tokens changes nothing
             silent.append((position, bit))
     assert not silent
 

@@ -1,5 +1,6 @@
 """The reader of run directories: everything that a run recorded, as frames."""
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.files import read_object
+from cpc.files import read_object, read_sealed
 from cpc.results.score import Frame, read_records, read_scores, score_frame
 from cpc.types import UserError
 
@@ -77,7 +78,7 @@ def read_run(workdir: str | Path) -> Run:
     config = read_object(workdir / "config.json", problems) or {}
     records = read_records(workdir, problems)
     metrics, offsets = make_frames(records)
-    problems += _missing_records(workdir, config, records)
+    problems += _missing_records(workdir)
     audit = read_object(workdir / "audit.json", problems)
     if audit is not None and not _is_audit(audit):
         problems.append(f"{workdir / 'audit.json'} is not an audit and is left out.")
@@ -97,20 +98,25 @@ def read_run(workdir: str | Path) -> Run:
     )
 
 
-def _missing_records(workdir: Path, config: Mapping[str, Any], records: Sequence) -> list[str]:
-    """Return a sentence if the records end before the newest checkpoint, or within a line.
+def _missing_records(workdir: Path) -> list[str]:
+    """Return a sentence if records before the newest checkpoint are lost, or end within a line.
 
     A run that is stopped may end within a line, which it writes again; one with a page has ended.
     """
     path = workdir / "metrics.jsonl"
     names = [path.name for path in workdir.glob("checkpoints/*") if path.name.isdecimal()]
-    newest, every = max(map(int, names), default=0), config.get("log_every")
-    last = records[-1]["step"] if records else 0
-    # The record of a step is written a step later, when a checkpoint may have been written.
-    if isinstance(every, int) and newest - last > every:
-        end = f"step {last}, but a checkpoint is of step {newest}: records are lost"
-        return [f"{path} ends at {end}."]
-    if records and any(workdir.glob("*.html")) and not path.read_bytes().endswith(b"\n"):
+    newest = max(map(int, names), default=0)
+    try:
+        content = path.read_bytes() if path.is_file() else b""
+    except OSError:  # a problem of `read_records`
+        return []
+    with contextlib.suppress(UserError, LookupError, TypeError, ValueError):
+        meta = read_sealed(workdir / "checkpoints" / str(newest) / "meta" / "metadata")
+        written, found = int(meta["metadata"]["records"]), max(0, content.count(b"\n") - 1)
+        if found < written:  # the first line is not a record
+            end = f"{written - found:,} of {written:,} records up to step {newest} are lost"
+            return [f"{path} is not complete: {end}."]
+    if content and any(workdir.glob("*.html")) and not content.endswith(b"\n"):
         return [f"{path} ends within a line, which is left out."]
     return []
 

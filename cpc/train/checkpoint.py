@@ -5,6 +5,7 @@ are never listed, but it does not detect flipped bits: hence the checksums.
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -34,11 +35,11 @@ Metrics: TypeAlias = dict[int, float]
 Leaves: TypeAlias = dict[str, dict[str, Any]]
 
 
+@dataclasses.dataclass
 class NewestAndBest(ocp.checkpoint_managers.preservation_policy.PreservationPolicy):
     """An orbax policy that keeps the newest two checkpoints and the one with the lowest metric."""
 
-    def __init__(self, metrics: Metrics):
-        self.metrics = metrics
+    metrics: Metrics
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         """Return whether to keep each checkpoint, oldest first."""
@@ -46,21 +47,15 @@ class NewestAndBest(ocp.checkpoint_managers.preservation_policy.PreservationPoli
         return [one.step in preserved for one in checkpoints]
 
 
+@dataclasses.dataclass
 class Checkpoints:
     """The checkpoints of one run, as returned by `open_checkpoints`."""
 
-    def __init__(
-        self,
-        directory: pathlib.Path,
-        manager: ocp.CheckpointManager,
-        metrics: Metrics,
-        log: Callable[[str], None],
-    ):
-        self.directory = directory
-        self._manager = manager
-        self._metrics = metrics
-        self._log = log
-        self._last_saved: int | None = None
+    directory: pathlib.Path
+    _manager: ocp.CheckpointManager
+    _metrics: Metrics
+    _log: Callable[[str], None]
+    _last_saved: int | None = None
 
     @property
     def latest_step(self) -> int | None:
@@ -252,8 +247,7 @@ def restore_params(
 
     Args:
         directory: the checkpoints of a run.
-        step: the step to restore; "best" for the one with the lowest metric (see `best_step`); None
-            for the newest undamaged one.
+        step: "best" for the one with the lowest metric; None for the newest undamaged one.
         log: receives one sentence per damaged checkpoint that was skipped.
 
     Returns:
@@ -296,8 +290,7 @@ def best_step(directory: str | os.PathLike[str]) -> int:
     best = _lowest(_read_metrics(path))
     if best is None:
         raise UserError(
-            f"{path} does not contain an evaluated checkpoint: choose one of the steps "
-            f"{_steps(path) or 'after training the run'}"
+            f"{path} lacks an evaluated checkpoint: choose a step of {_steps(path) or 'a run'}"
         )
     return best
 
@@ -414,9 +407,8 @@ def _check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> No
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise UserError(
-                f"the checkpoint {path} does not match the model ({name} is "
-                f"{found.get(name, 'absent')} there and {wanted.get(name, 'absent')} here): use "
-                "the config that wrote it or another work directory"
+                f"{path} does not match the model ({name} is {found.get(name, 'absent')} there and "
+                f"{wanted.get(name, 'absent')} here): use its config or another work directory"
             )
 
 

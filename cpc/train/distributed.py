@@ -26,6 +26,7 @@ LOST = 3
 SILENCE_SECONDS = 30.0
 #: Time for the watchdog to report a lost process after an error that this may have caused.
 VERDICT_SECONDS = 5.0
+VARIABLES = "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
 
 
 class Cluster(NamedTuple):
@@ -108,19 +109,12 @@ def find_cluster() -> Cluster | None:
     if number == 1 or (address, number, index) == (None, None, None):
         return None
     if address is None or number is None or index is None:
-        raise UserError(
-            "only some of JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set: "
-            "set all of them in each process, or none"
-        )
+        raise UserError(f"only some of {VARIABLES} are set: set all or none in each process")
     if not 0 <= index < number:
-        raise UserError(
-            f"JAX_PROCESS_ID is out of range (got {index} for {number} processes): choose 0 to "
-            f"{number - 1}"
-        )
+        raise UserError(f"JAX_PROCESS_ID must be from 0 to {number - 1} (got {index})")
     if not re.fullmatch(r".+:\d+", address):
         raise UserError(
-            f"JAX_COORDINATOR_ADDRESS is not host:port (got {address!r}): set it, for example, to "
-            "node7:1234"
+            f"JAX_COORDINATOR_ADDRESS must be host:port, e.g. node7:1234 (got {address!r})"
         )
     return Cluster(address, number, index, None if local is None else list(local))
 
@@ -128,7 +122,7 @@ def find_cluster() -> Cluster | None:
 def _read_number(name: str) -> int | None:
     text = os.environ.get(name)
     if text is not None and not text.isdecimal():
-        raise UserError(f"{name} is not a whole number (got {text!r}): set it to one")
+        raise UserError(f"{name} must be a whole number (got {text!r})")
     return None if text is None else int(text)
 
 
@@ -144,9 +138,8 @@ def _detect(address, number, index):
             )
     except Exception as error:  # each cluster type raises its own errors
         raise UserError(
-            f"the cluster of this process cannot be detected ({error}): set "
-            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or JAX_NUM_PROCESSES=1 "
-            "for a single process"
+            f"the cluster of this process cannot be detected ({error}): set {VARIABLES}, or "
+            "JAX_NUM_PROCESSES=1 for a single process"
         ) from error
 
 
@@ -158,8 +151,8 @@ def join_processes(
     """Join the other processes of a run, if any; call this before any other use of JAX.
 
     From then on, all processes end with an error message and status 3 if one of them ends, hangs,
-    has another identity, or runs on a machine that is silent for 30 s. C++ messages are redirected
-    to a file, which the error message names unless it is empty.
+    has another identity, or is on a machine that is silent for 30 s. C++ messages go to a file that
+    the error message names unless it is empty.
 
     Args:
         join_seconds: time limit for all processes to start.
@@ -186,9 +179,8 @@ def join_processes(
     )
     if jax.default_backend() == "cpu" and jax.local_device_count() > 1:
         raise UserError(
-            f"several CPU devices per process can deadlock (got {jax.local_device_count()} in each "
-            f"of {cluster.number} processes): remove --xla_force_host_platform_device_count from "
-            "XLA_FLAGS"
+            f"several CPU devices per process can deadlock (got {jax.local_device_count()}): "
+            "remove --xla_force_host_platform_device_count from XLA_FLAGS"
         )
 
 

@@ -45,12 +45,10 @@ class Cadence(NamedTuple):
 
     def check_multiples(self, numbers: Mapping[str, int]) -> None:
         """Check that intervals and other, named numbers of steps are multiples of a launch."""
+        size = self.steps_per_launch
         for name, number in {**numbers, **self._asdict()}.items():
-            if number % self.steps_per_launch:
-                raise UserError(
-                    f"{name} is {number}, not a multiple of steps_per_launch "
-                    f"{self.steps_per_launch}: choose a multiple, or lower steps_per_launch"
-                )
+            if number % size:
+                raise UserError(f"{name} is {number}, not a multiple of steps_per_launch {size}")
 
 
 class Sinks(NamedTuple):
@@ -274,8 +272,7 @@ def _next_batch(iterator: Iterator[Any], step: int, num_steps: int) -> Any:
     for batch in iterator:
         return batch
     raise UserError(
-        f"the data ended after {step} of {num_steps} steps: lower the number of steps, or repeat "
-        "the data"
+        f"the data ended after {step} of {num_steps} steps: lower the number, or repeat the data"
     )
 
 
@@ -300,8 +297,8 @@ def _check_finite(what: str | None, checkpoint: Checkpoints | None) -> None:
         if checkpoint.latest_step is not None:
             kept = f"the last good checkpoint is that of step {checkpoint.latest_step}"
     raise UserError(
-        f"Training stopped, because a number was not finite in {what}; {kept}; lower the learning "
-        "rate or clip the gradients, and start again."
+        f"training met a number that is not finite in {what}; {kept}: lower the learning rate or "
+        "clip the gradients, and start again"
     )
 
 

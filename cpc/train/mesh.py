@@ -34,9 +34,8 @@ def choose_devices(kind: str = "auto") -> list[Device]:
         advice = "" if kind == "auto" else "choose 'auto', or "
         extra = "tpu" if kind == "tpu" else "cuda"
         raise UserError(
-            f"No {'' if kind == 'auto' else f'{kind} '}device was found here; {advice}install the "
-            f"jax extra for the device (pip install 'cpc-jax[{extra}]'), and check the environment "
-            "variable JAX_PLATFORMS if it is set."
+            f"No {'' if kind == 'auto' else f'{kind} '}device was found here: {advice}pip install "
+            f"'cpc-jax[{extra}]', and check JAX_PLATFORMS if it is set"
         ) from error
 
 
@@ -67,8 +66,7 @@ def check_batch_size(batch_size: int, mesh: Mesh) -> None:
     """Raise UserError if a global batch cannot be split evenly over the devices."""
     if batch_size % mesh.size:
         raise UserError(
-            f"a batch of {batch_size} cannot be split over {mesh.size} devices: make it a "
-            f"multiple of {mesh.size}"
+            f"a batch of {batch_size} cannot be split over {mesh.size} devices: choose a multiple"
         )
 
 

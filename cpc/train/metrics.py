@@ -47,8 +47,8 @@ class JsonlWriter:
     """A writer of one JSON object with its checksum per line, flushed on each `write`.
 
     A run that resumes at `start_step` drops later records, so that the file equals that of a run
-    that never stopped. NaN and infinity become null. The `identity` of the run, if given, is the
-    first line: a record of step 0 and the split "run".
+    that never stopped; `num_kept` records remain. NaN and infinity become null. The `identity` of
+    the run, if given, is the first line: a record of step 0 and the split "run".
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class JsonlWriter:
         self._path = pathlib.Path(path).absolute()
         header = [_to_line({"step": 0, "split": RUN_SPLIT, **identity})] if identity else []
         with _disk_errors(self._path):
-            lines = [*header, *_read_until(self._path, start_step)]
+            kept = _read_until(self._path, start_step)
+            self.num_kept = len(kept)
             with replacing(self._path) as part:
-                part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+                part.write_text("".join(f"{line}\n" for line in (*header, *kept)), "utf-8")
             self._file = self._path.open("a", encoding="utf-8")
 
     def write(self, record: Record) -> None:
@@ -176,8 +177,10 @@ class ServiceWriter:
         """Begin a run of the service, or resume the one with this `run_id` (by default, `name`)."""
         self._service, self._say, self._works = service, say, True
         options = {"project": project, "name": name, "config": plain(config), "resume": "allow"}
-        if _takes(service.init, "id"):
-            options["id"] = run_id or re.sub(r"\W+", "-", name)
+        identity = {"id": run_id or re.sub(r"\W+", "-", name)}
+        with contextlib.suppress(TypeError, ValueError):  # if `init` does not accept an id
+            inspect.signature(service.init).bind_partial(**identity)
+            options |= identity
         self._try("init", **options)
 
     def write(self, record: Record) -> None:
@@ -198,17 +201,8 @@ class ServiceWriter:
         except Exception as error:  # of any library, network or account
             self._works = False
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-            said = f"{self._service.__name__} gets no more records: {function} failed ({reason})"
-            self._say(f"{said}; the run goes on, and its files have all of them")
-
-
-def _takes(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function accepts `name` as a keyword argument."""
-    try:
-        options = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(one.name == name or one.kind is one.VAR_KEYWORD for one in options)
+            name = self._service.__name__
+            self._say(f"{name} gets no more records: {function} failed ({reason}); the run goes on")
 
 
 class ProgressWriter:
@@ -278,11 +272,8 @@ def progress_line(
     parts = [f"step {record['step']:,}/{num_steps:,}", *([words] if words else [])]
     steps_per_second = record.get("steps_per_second")
     if steps_per_second:
-        parts.append(
-            f"{steps_per_second:.3g} steps/s"
-            if steps_per_second < 1
-            else f"{steps_per_second:,.1f} steps/s"
-        )
+        form = ".3g" if steps_per_second < 1 else ",.1f"
+        parts.append(f"{steps_per_second:{form}} steps/s")
         if rate:
             parts.append(f"{amount(steps_per_second * rate[0], rate[1])}/s")
         parts.append(f"{duration((num_steps - record['step']) / steps_per_second)} left")
@@ -345,6 +336,6 @@ def _disk_errors(path: pathlib.Path, *files: Any) -> Iterator[None]:
             # Drop the buffer: Python would try to flush it again at exit, and report an error.
             getattr(file, "buffer", file).raw.close()
         raise UserError(
-            f"Writing to {path} failed ({error.strerror or error}); {advise(error)} and run the "
-            "same command again: it resumes from the last checkpoint."
+            f"writing to {path} failed ({error.strerror or error}): {advise(error)} and rerun the "
+            "command, which resumes from the last checkpoint"
         ) from error

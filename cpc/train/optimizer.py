@@ -40,8 +40,7 @@ def make_optimizer(
     rate = make_schedule(learning_rate, warmup_steps, num_steps, schedule)
     if clip_norm < 0 or weight_decay < 0:
         raise UserError(
-            f"clip_norm and weight_decay must not be negative (got {clip_norm} and "
-            f"{weight_decay}): use 0 to disable them"
+            f"clip_norm and weight_decay must be at least 0 (got {clip_norm} and {weight_decay})"
         )
     if name not in OPTIMIZERS:
         names = ", ".join(map(repr, OPTIMIZERS))
@@ -51,10 +50,7 @@ def make_optimizer(
         if label not in used:
             raise UserError(f"{name} does not use {label} (got {value}): leave it out")
     if name == "schedule_free" and schedule != "constant":
-        raise UserError(
-            f"schedule_free supports only a constant schedule (got {schedule!r}): set schedule to "
-            "'constant', or choose another optimizer"
-        )
+        raise UserError(f"schedule_free needs the schedule 'constant' (got {schedule!r})")
     own = OPTIMIZERS[name](rate, weight_decay, **numbers)
     return (optax.chain(optax.clip_by_global_norm(clip_norm), own) if clip_norm else own), rate
 
@@ -197,10 +193,7 @@ def make_schedule(
     if not learning_rate > 0:
         raise UserError(f"learning_rate must be above zero (got {learning_rate})")
     if not 0 <= warmup_steps <= num_steps:
-        raise UserError(
-            f"warmup_steps is {warmup_steps}, but the run has {num_steps} steps: choose 0 to "
-            f"{num_steps}"
-        )
+        raise UserError(f"warmup_steps is {warmup_steps}, not from 0 to num_steps {num_steps}")
 
     def rate(step: Any) -> Any:
         warm = jnp.minimum(1.0, (step + 1) / max(warmup_steps, 1))

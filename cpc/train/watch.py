@@ -122,15 +122,13 @@ def find_hung(
     has_moved = any(now - beat.changed <= limit for beat in beats)
     if is_unclear or has_moved or all(beat.is_busy for beat in beats):
         return ""
-    how = f"stayed at step {step} for {limit:.0f} s (the longest wait before: {longest:.1f} s)"
+    how = f"stayed at step {step} for {limit:.0f} s (the longest wait before: {longest:.1f} s), and"
     behind = [index for index, beat in heartbeats.items() if beat[:2] == hindmost]
     if len(behind) < len(beats):
         ahead = max(beat.step for beat in beats)
-        return describe_end(behind, number, f"{how}, and others wait at step {ahead}")
-    return (
-        f"all processes {how}, and the hung one is unknown: it may be a device or the "
-        f"network; all end: look at the output of each, {RESTART}"
-    )
+        return describe_end(behind, number, f"{how} others wait at step {ahead}")
+    unknown = "the hung one is unknown: it may be a device or the network"
+    return f"all processes {how} {unknown}; all end: look at the output of each, {RESTART}"
 
 
 def describe_end(indices: list[int], number: int, how: str) -> str:
@@ -326,17 +324,9 @@ def compare_identities(everyone: Sequence[Peer]) -> None:
         peer.send("all")
 
 
-def main(
-    host: str,
-    port: int,
-    index: int,
-    number: int,
-    log: str,
-    join: float,
-    silence: float,
-    hang: float,
-) -> None:
+def main(host: str, port: int, index: int, number: int, log: str, *limits: float) -> None:
     """Connect and watch; end the own program with a sentence if a process is lost or hangs."""
+    join, silence, hang = limits
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own program handles them
         signal.signal(ignored, signal.SIG_IGN)
     parent, events = os.getppid(), queue.SimpleQueue()

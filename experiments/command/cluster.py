@@ -75,12 +75,11 @@ def git_revision() -> str | None:
     return git.stdout.strip() or None
 
 
-def start_alone(device: str, what: str) -> jax.sharding.Mesh:
-    """Return a mesh of one device, for steps too small to split; `what` is named in the error."""
+def start_alone(device: str, kind: str) -> jax.sharding.Mesh:
+    """Return a mesh of one device, for kinds whose steps are too small to split."""
     if (cluster := train.find_cluster()) is not None:
         raise UserError(
-            f"{what} are trained on one device (got {cluster.number} processes): start the "
-            "command once, or set JAX_NUM_PROCESSES=1"
+            f"{kind} needs one device (got {cluster.number} processes): set JAX_NUM_PROCESSES=1"
         )
     return train.make_mesh(devices=[start(device).devices.flat[0]])
 

@@ -68,18 +68,13 @@ def check_value(name: str, value: Any, key: Key) -> None:
     """Check the type and the range of one value."""
     types = {float: (float, int), tuple: (tuple, list)}.get(type(key.default), type(key.default))
     if not isinstance(value, types) or isinstance(value, bool) != isinstance(key.default, bool):
-        raise UserError(
-            f"{name} must have type {type(key.default).__name__}, such as {key.default!r} "
-            f"(got {value!r})"
-        )
+        raise _wrong_type(name, type(key.default), key.default, value)
     is_many = isinstance(value, tuple | list)
     subject = f"each entry of {name}" if is_many else name
     kind = type(key.default[0]) if is_many and key.default else object
     for entry in value if is_many else (value,):
         if not isinstance(entry, (float, int) if kind is float else kind):
-            raise UserError(
-                f"{subject} must have type {kind.__name__}, such as {key.default!r} (got {entry!r})"
-            )
+            raise _wrong_type(subject, kind, key.default, entry)
         holds = (
             not key.words or entry in key.words,
             key.low is None or entry >= key.low,
@@ -89,6 +84,10 @@ def check_value(name: str, value: Any, key: Key) -> None:
         )
         if not all(holds):
             raise UserError(f"{subject} must be {describe_range(key)} (got {entry!r})")
+
+
+def _wrong_type(name: str, kind: type, default: Any, value: Any) -> UserError:
+    return UserError(f"{name} must have type {kind.__name__}, such as {default!r} (got {value!r})")
 
 
 def describe_range(key: Key) -> str:
@@ -159,11 +158,7 @@ def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
         name = next((name for name in given if f"--config.{name}=" in str(error)), "")
         if not name:
             raise UserError(str(error)) from None
-        default = known[name]
-        raise UserError(
-            f"{name} must have type {type(default).__name__}, such as {default!r} "
-            f"(got {given[name]!r})"
-        ) from None
+        raise _wrong_type(name, type(known[name]), known[name], given[name]) from None
     return config_flags.get_override_values(parsed["config"])
 
 

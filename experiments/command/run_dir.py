@@ -146,10 +146,7 @@ def check_separate(path: pathlib.Path, config: Config) -> None:
     """Check that a run directory is not data.path, whose files would be read as data."""
     data = config.get("data", {}).get("path")
     if data and pathlib.Path(data).expanduser().resolve() == path.resolve():
-        raise UserError(
-            f"--workdir {path} is also data.path, so files of the run would be read as data: "
-            "choose another --workdir, e.g. a folder below it"
-        )
+        raise UserError(f"--workdir {path} is also data.path: choose another, e.g. one below it")
 
 
 def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
@@ -191,8 +188,7 @@ def read_config(path: pathlib.Path) -> Any:
             raise
         if checkpoints.exists() and any(checkpoints.iterdir()):
             raise UserError(
-                f"{file} is missing, but the run has checkpoints: restore it, or choose another "
-                "--workdir"
+                f"{file} is missing, but there are checkpoints: restore it or use a new --workdir"
             ) from error
         return None
 
@@ -220,13 +216,11 @@ def check_same_config(
         steps = [int(item.name) for item in where.glob("checkpoints/*") if item.name.isdecimal()]
         if schedule != "constant":
             raise UserError(
-                f"num_steps {num_steps:,} changes the {schedule} schedule of the learning rate in "
-                f"{where}: train in a new --workdir"
+                f"num_steps {num_steps:,} changes the {schedule} schedule: use a new --workdir"
             )
         if max(steps, default=0) > num_steps:
             raise UserError(
-                f"{where} is already at step {max(steps):,}, beyond num_steps {num_steps:,}: "
-                "increase num_steps, or choose another --workdir"
+                f"{where} is at step {max(steps):,}, beyond num_steps {num_steps:,}: increase it"
             )
     elif differing:  # configs of two kinds differ in nearly all keys
         which = differing.get("kind") or "; ".join(differing.values())

@@ -49,10 +49,8 @@ def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bo
             write_expert(folder, pretrained.input)
         share(kind, path, folder, pretrained)
     except OSError as error:
-        raise UserError(
-            f"cannot write to {folder} ({error.strerror or error}): free space there, or choose "
-            "another --output"
-        ) from error
+        reason = error.strerror or error
+        raise UserError(f"cannot write to {folder} ({reason}): choose another --output") from error
     print(f"exported: {folder}, step {pretrained.about['step']:,}")
 
 

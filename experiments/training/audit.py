@@ -21,18 +21,10 @@ NUM_BATCHES, NUM_ANCHORS = 2, 512
 
 
 def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
-    """Audit the negatives of a run that has not begun.
+    """Print the audit of a run that has not begun, and write it to the run directory.
 
-    Prints the table and writes it to the run directory.
-
-    Args:
-        workdir: run directory.
-        problem: training problem.
-        is_all: whether the audit is all that the command does; unusable negatives are then
-            reported without an error.
-
-    Raises:
-        UserError: training cannot work with these negatives.
+    Raises UserError for negatives that training cannot work with, unless `is_all`: the audit is all
+    that the command does.
     """
     path = workdir / "audit.json"
     has_begun = read_object(path, []) is not None and (workdir / "metrics.jsonl").exists()

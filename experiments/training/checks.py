@@ -87,10 +87,8 @@ def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(names)
     for name in names:
         if name.count("/") < level:
-            raise UserError(
-                f"data.group_level is {level}, but {name} is only {name.count('/')} folders below "
-                "data.path: lower the level or move the file"
-            )
+            depth = f"{name} is {name.count('/')} folders below data.path"
+            raise UserError(f"data.group_level is {level}, but {depth}: lower it or move the file")
     return tuple(name.split("/")[level - 1] for name in names)
 
 

@@ -135,12 +135,7 @@ def fit_options(probe: Any) -> dict[str, Any] | None:
 
 
 def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
-    """Return whether a config probes a run on its own data, which may have been moved.
-
-    Args:
-        kind: the kind of the run.
-        own: config of the run.
-        config: config to probe the run with.
+    """Return whether `config` probes the data of a run with config `own`; these may have moved.
 
     Raises:
         UserError: other data have the name of the run's own, whose scores they would replace.
@@ -156,11 +151,9 @@ def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
             continue
         moved = [before for after, before in zip(new, old, strict=False) if after != before]
         if len(new) != len(old) or any(path.exists() for path in moved):
-            raise UserError(
-                f"{' of '.join(map(str, new)) or f'data.source={name}'} would replace scores of "
-                f"the run's own {' of '.join(map(str, old)) or 'data'}, also named {name}: rename "
-                "one of them"
-            )
+            other = " of ".join(map(str, new)) or f"data.source={name}"
+            scores = f"scores of the run's own {' of '.join(map(str, old)) or 'data'}"
+            raise UserError(f"{other} would replace {scores}, also named {name}: rename one")
         is_own = True
     return is_own
 

@@ -100,10 +100,15 @@ def open_training(
             console.say(f"resuming from step {start:,}{note if saved else ''}")
         writers: list[train.Writer] = []
         identity = identify_run(folder, config)
+        written = (restored or [{}])[-1].get("records", 0)
+        metadata = {**identity, "records": written}
         if train.is_first():
             tensorboard = train.TensorBoardWriter(folder / "tensorboard", start)
             records = train.JsonlWriter(folder / "metrics.jsonl", start, identity)
-            writers = [records, StateWriter(folder), tensorboard, console]
+            metadata["records"] = max(written, records.num_kept)
+            if lost := metadata["records"] - records.num_kept:
+                console.say(f"{lost:,} of {written:,} records of metrics.jsonl are lost")
+            writers = [records, StateWriter(folder, metadata), tensorboard, console]
             if config.get("logger"):
                 service = importlib.import_module(config.logger)
                 run_id = (read_object(folder / "environment.json", []) or {}).get("id", "")
@@ -114,17 +119,19 @@ def open_training(
         with contextlib.ExitStack() as stack:
             for writer in writers:
                 stack.callback(writer.close)
-            yield state, Sinks(checkpoint, writers, identity), stop
+            yield state, Sinks(checkpoint, writers, metadata), stop
 
 
 class StateWriter:
-    """A writer that keeps the file with a run's state up to date."""
+    """A writer that keeps the file with a run's state, and the number of records, up to date."""
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, metadata: dict[str, Any]):
         self._folder, self._next, self._steps = folder, 0.0, {}
+        self._metadata = metadata
 
     def write(self, record: Record) -> None:
-        """Update the file, at most once every `STATE_SECONDS`."""
+        """Count a record, and update the file at most once every `STATE_SECONDS`."""
+        self._metadata["records"] += 1
         if "num_steps" in record:
             self._steps = {name: record[name] for name in ("step", "num_steps")}
             if time.monotonic() >= self._next:
@@ -140,7 +147,5 @@ class StateWriter:
 def check_logger(config: Config) -> None:
     """Raise UserError if the package of the logging service is not installed."""
     if importlib.util.find_spec(config.get("logger") or "cpc") is None:
-        raise UserError(
-            f"logger is {config.logger}, which is not installed: run pip install {config.logger} "
-            "or leave logger empty"
-        )
+        name = config.logger
+        raise UserError(f"logger is {name}, which is not installed: run pip install {name}")

@@ -139,12 +139,8 @@ def check_known(
 ) -> None:
     """Check that some test labels occur in training, and print how many do not.
 
-    Args:
-        train: counts of the training labels, as `count_labels` returns.
-        test: counts of the test labels.
-        names: names of the labels.
-        items: plural noun for labelled items.
-        advice: how to fix an error.
+    `train` and `test` come from `count_labels`, `items` is a plural noun for labelled items, and
+    `advice` is how to fix the error.
     """
     unknown = np.where(train > 0, 0, test)
     number, total = int(unknown.sum()), int(test.sum())

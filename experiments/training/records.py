@@ -45,14 +45,12 @@ def strict_sums(
 
     Args:
         plan: the plan of the run.
-        params: parameters of the objective.
-        state: state of the objective.
+        params, state: those of the objective.
         batches: the branches of each batch.
-        by_group: whether to split the bound by the positions' groups.
+        by_group: whether to return a `GroupSplit` by the positions' groups.
 
     Returns:
-        The sums, or a `GroupSplit` if `by_group`; and for each branch the scored outputs of all
-        batches and their mask.
+        The sums, and for each branch the scored outputs of all batches and their mask.
     """
     tau, parts, all_scored = temperature(plan, params, state), [], []
     branch_outputs = zip(*jax.lax.stop_gradient(batches), strict=True)

@@ -198,12 +198,7 @@ def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
 
 
 def read_variables(workdir: pathlib.Path, step: str | None = None) -> tuple[Any, int]:
-    """Return the model variables of a run's checkpoint, and its step.
-
-    Args:
-        workdir: run directory.
-        step: step of the checkpoint, "best", or None for the newest.
-    """
+    """Return the variables of a run's checkpoint, and its step; None selects the newest."""
     if step is not None and step != "best" and not step.isdecimal():
         raise UserError(f"--step is {step!r}: pass the step of a checkpoint, or best")
     number = int(step) if step is not None and step != "best" else step

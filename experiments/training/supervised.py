@@ -63,14 +63,9 @@ def make_own_optimizer(
     parts: Sequence[str],
     schedule: str = "constant",
 ) -> optax.GradientTransformation:
-    """Return the optimizer of a run with layer-wise learning rate decay.
+    """Return the optimizer of a run, with rates that fall from layer to layer by `layer_decay`.
 
-    Args:
-        config: config of the run.
-        num_steps: number of training steps.
-        layer_decay: factor from one layer to the layer below.
-        parts: names of the submodules, from the head down.
-        schedule: schedule of the learning rate.
+    `parts` are the names of the submodules from the head down; see `train.scale_by_layer`.
     """
     optim = config.optim
     tx, _ = optimizer_of(
@@ -126,8 +121,7 @@ def train_on_labels(
         rng: key for training.
         writers: receive the held-out accuracy of each evaluation.
         folder: folder for checkpoints, from which the same call resumes; None for no checkpoints.
-        settings: JSON-serialisable settings of the training beyond the config; checkpoints with
-            other settings are deleted.
+        settings: JSON values beyond the config; checkpoints with other settings are deleted.
 
     Returns:
         The trained network as answer(x) in evaluation mode, and a description of the training's
@@ -173,10 +167,8 @@ def train_on_labels(
         reason = reason or stop()
     best, number = state.extra["best"], int(state.step)
     if reason:
-        raise train.Stopped(
-            f"training on labels stopped by {reason} at step {number:,}: repeat the command to "
-            "resume"
-        )
+        stopped = f"training on labels stopped by {reason} at step {number:,}"
+        raise train.Stopped(f"{stopped}: repeat the command to resume")
     words = f"best at step {int(best['step']):,} of {number:,}"
     at_limit = AT_LIMIT if number == due[-1] + int(cooldown * due[-1]) else ""
     return functools.partial(answer, best["params"], best["extra"]), words + at_limit
@@ -278,15 +270,14 @@ def train_until_best(
     """Train with early stopping, then cool down from the best parameters.
 
     Args:
-        state: state of the training, with the best parameters in `extra["best"]`.
-        advance: advance(state, step) trains up to a step and returns the state, and the reason if
-            it stopped before, or "".
+        state: contains the best parameters in `extra["best"]`.
+        advance: advance(state, step) -> state at that step, and the reason if it stopped before.
         measure: measure(state) -> value to maximise.
         due: steps to measure at; ends early after `PATIENCE` measurements without improvement.
         cooldown: length of the cooldown, relative to the steps before it.
 
     Returns:
-        The last state, which contains the best parameters, and the reason for stopping, or "".
+        The last state, and the reason for stopping, or "".
     """
     while True:
         number, end = int(state.step), int(state.opt_state[-1].end)

@@ -1,6 +1,7 @@
 """Malicious exports: sealed models with arbitrary config values."""
 
 import copy
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +26,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     exported = finished_run()[0] / "exported"
     config = read_json(exported / "config.json")
     x = np.random.default_rng(0).normal(size=(1, 2560)).astype(np.float32)
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         changed = copy.deepcopy(config)
         path, value = change(rng, changed)
         target = folder / f"export-{number}"
@@ -42,7 +41,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 
 def change(rng: np.random.Generator, config: dict[str, Any]) -> tuple[str, Any]:
-    places = list(entries(config, "", config))
+    places = list(entries(config))
     path, holder, name = places[rng.integers(len(places))]
     if rng.random() < 0.15:
         holder.pop(name)
@@ -52,10 +51,8 @@ def change(rng: np.random.Generator, config: dict[str, Any]) -> tuple[str, Any]:
     return path, value
 
 
-def entries(value: Any, path: str, root: Any) -> Iterator[tuple[str, Any, Any]]:
-    names = value.keys() if isinstance(value, dict) else range(len(value))
-    for name in names:
-        here = f"{path}.{name}" if path else str(name)
-        yield here, value, name
+def entries(value: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for name in value if isinstance(value, dict) else range(len(value)):
+        yield f"{path}{name}", value, name
         if isinstance(value[name], dict | list):
-            yield from entries(value[name], here, root)
+            yield from entries(value[name], f"{path}{name}.")

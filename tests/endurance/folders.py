@@ -1,5 +1,6 @@
 """Folders with unusual files: good files are read exactly, unusual ones reported."""
 
+import itertools
 import os
 import shutil
 import struct
@@ -106,9 +107,7 @@ ODD_IMAGES: dict[str, Make] = {
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     """Yield folders of recordings or images with one to three unusual files."""
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         root = folder / f"folder-{number}"
         is_sound = rng.random() < 0.7
         odd = ODD_SOUNDS if is_sound else ODD_IMAGES

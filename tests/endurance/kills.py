@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import itertools
 import json
 import shutil
 import signal
@@ -86,8 +87,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     """Yield an attempt per delivered signal after its run has ended."""
     write_data(folder)
     references: dict[str, tuple] = {}
-    number = 0
-    while True:
+    for number in itertools.count(1):
         name = list(CONFIGS)[rng.integers(len(CONFIGS))]
         flags = flags_for(name, folder)
         if name not in references:
@@ -98,7 +98,6 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
                 yield Try(f"{name}, undisturbed", CRASHED, done.stdout + done.stderr)
             shutil.rmtree(folder / "whole")
         want, seconds = references[name]
-        number += 1
         # An own cache, so that packing is also interrupted, but with shared compiled programs.
         workdir, cache = folder / f"run-{number}", folder / f"cache-{number}"
         cache.mkdir()

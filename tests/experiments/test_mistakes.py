@@ -22,7 +22,7 @@ from configs import audio_synthetic
 from configs.keys import make_config
 from configs.words import KEYS as WORDS_KEYS
 from cpc.files import plain, write_json
-from cpc.train import JsonlWriter, make_mesh
+from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command import cli
 from experiments.command.config import load_config, with_settings
@@ -33,6 +33,7 @@ from experiments.training import contrastive
 from experiments.training.checks import check_signals
 from experiments.training.contrastive import interpret
 from tests import commands
+from tests.fake_run import write_records
 
 DEMO = "--config=configs/audio_voices.py"
 ROOT = pathlib.Path(__file__).parents[2]
@@ -283,9 +284,7 @@ def test_skipped_truncated_and_new_files_are_reported(folder_config, tmp_path, m
     listed = (tmp_path / "run" / "skipped.txt").read_text()
     assert all(word in listed for word in ("empty.wav", "clip0.wav: kept, but truncated"))
     identity = identify_run(tmp_path / "run", folder_config)
-    records = JsonlWriter(tmp_path / "run" / "metrics.jsonl", 0, identity)
-    records.write({"step": 1, "split": "train"})
-    records.close()
+    write_records(tmp_path / "run", [{"step": 1, "split": "train"}], identity=identity)
     write_clips(tmp_path / "clips", (1.0,) * 14)
     words = r"changed since .*run started \(was 10 to train, 2 to test; is 12 to train, 2 to test\)"
     mistake(folder_config, tmp_path / "run", words)

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from cpc import __main__ as main
 from cpc.types import UserError
 from experiments.command import names
 from tests import commands
@@ -72,11 +71,3 @@ def test_commands_are_modules_in_a_checkout(monkeypatch):
 def test_information_command_errors_show_its_flags():
     done = commands.run("cpc", "information", "a.npy", "b.npy", status=2)
     assert {"--x", "--y"} <= {*done.stderr.replace(";", " ").replace(":", " ").split()}
-
-
-def test_aliases_name_commands():
-    found = main.find_commands(main.find_home())
-    assert set(main.ALIASES.values()) <= set(found)
-    assert not set(main.ALIASES) & set(found)
-    listed = [line.split()[0] for line in main.describe_commands(found)]
-    assert set(main.ALIASES) <= set(listed)

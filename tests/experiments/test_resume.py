@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from configs import audio_synthetic, image_fashion_mnist
+from cpc.results import read_run
 from cpc.train import make_mesh
 from experiments.command.config import with_settings
 from experiments.kinds.image.data import ImageData
@@ -51,7 +52,7 @@ def text():
 
 
 @pytest.mark.parametrize("make", [audio, image, series, text])
-def test_resumed_run_equals_uninterrupted_run(make, tmp_path, monkeypatch):
+def test_resumed_run_equals_uninterrupted_run(make, tmp_path, monkeypatch, capsys):
     describe, stopped, problem = step.describe_record, [None], make()
 
     def stop(record):
@@ -83,3 +84,12 @@ def test_resumed_run_equals_uninterrupted_run(make, tmp_path, monkeypatch):
     reason, resumed, found = run("parts")
     assert (reason, found) == ("", wanted)
     jax.tree.map(np.testing.assert_array_equal, resumed, whole)
+    path = tmp_path / "parts" / "metrics.jsonl"
+    assert read_run(path.parent).problems == []
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    lost = f"1 of {len(wanted)} records"
+    for _ in range(2):  # resuming does not hide it
+        (sentence,) = read_run(path.parent).problems
+        assert lost in sentence
+        run("parts")
+        assert lost in capsys.readouterr().out

@@ -4,10 +4,8 @@ import dataclasses
 import os
 import shutil
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from configs import audio_synthetic, audio_voices
@@ -15,7 +13,7 @@ from configs import text as text_config
 from cpc.data import Images, Recordings
 from cpc.data.walk import walk_files
 from cpc.files import read_json
-from cpc.train import JsonlWriter, init_state, make_mesh, open_checkpoints
+from cpc.train import make_mesh, open_checkpoints
 from cpc.types import UserError
 from experiments.command import run_dir
 from experiments.command.config import with_settings
@@ -23,6 +21,7 @@ from experiments.command.run_dir import Fingerprint, check_same_data, open_run, 
 from experiments.kinds.audio.data import AudioData
 from experiments.kinds.image.data import ImageData
 from experiments.sweep.jobs import lock_folder
+from tests.fake_run import write_records
 
 
 def begin(folder, has_config=True, step=3, **settings):
@@ -33,11 +32,8 @@ def begin(folder, has_config=True, step=3, **settings):
         open_checkpoints(folder / "checkpoints") as checkpoints,
     ):
         identity = run_dir.identify_run(folder, config)
-        state = init_state({"w": jnp.ones(2)}, {}, optax.sgd(0.1), jax.random.key(0), {})
-        checkpoints.save(step, state, identity if has_config else {})
-        records = JsonlWriter(folder / "metrics.jsonl", 0, identity)
-        records.write({"step": step, "split": "train"})
-        records.close()
+        checkpoints.save(step, {"w": jnp.ones(2)}, identity if has_config else {})
+        write_records(folder, [{"step": step, "split": "train"}], identity=identity)
     return config
 
 
@@ -107,7 +103,7 @@ def test_directory_without_steps_may_be_reused(tmp_path):
     for name in (*left, "data.json", "skipped.txt", "checkpoints/8.orbax-checkpoint-tmp/x"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
-    JsonlWriter(tmp_path / "metrics.jsonl", 0, run_dir.identify_run(tmp_path, config)).close()
+    write_records(tmp_path, [], identity=run_dir.identify_run(tmp_path, config))
     (tmp_path / "notes.md").write_text("mine")
     with pytest.raises(UserError, match="another config"):  # a file that no run writes
         open_again(tmp_path, other)
@@ -116,9 +112,8 @@ def test_directory_without_steps_may_be_reused(tmp_path):
     assert not [name for name in left if (tmp_path / name).exists()]
     assert read_json(tmp_path / "config.json")["seed"] == 1
     assert read_json(tmp_path / "environment.json")["id"] != first, "a new run has a new id"
-    records = JsonlWriter(tmp_path / "metrics.jsonl", 0, run_dir.identify_run(tmp_path, other))
-    records.write({"step": 1, "split": "train"})
-    records.close()
+    identity = run_dir.identify_run(tmp_path, other)
+    write_records(tmp_path, [{"step": 1, "split": "train"}], identity=identity)
     with pytest.raises(UserError, match=r"seed.* 1 .* 0"):
         open_again(tmp_path, config)
     second = read_json(tmp_path / "environment.json")["id"]

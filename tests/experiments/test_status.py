@@ -101,7 +101,7 @@ def test_run_records_its_state(tmp_path, monkeypatch, error, state, said):
 
 
 def test_stopped_run_keeps_its_step_without_a_page(tmp_path):
-    writer = StateWriter(tmp_path)
+    writer = StateWriter(tmp_path, {"records": 0})
     writer.write({"split": "test", "step": 5})
     assert run_dir.read_state(tmp_path) == {}
     for step in (10, 20):  # too soon after the first

@@ -35,9 +35,8 @@ NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 def describe(monkeypatch):
     def describe(*values):
         for name, value in zip(NAMES, values, strict=True):
-            if value is None:
-                monkeypatch.delenv(name, raising=False)
-            else:
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
                 monkeypatch.setenv(name, value)
 
     describe(None, None, None)
@@ -83,7 +82,7 @@ def test_explicit_variables_skip_detection(describe, monkeypatch):
 
 def test_invalid_variables_are_reported(describe):
     for values, words in (
-        (("a:1", None, None), "JAX_PROCESS_ID"), (("a:1", "2", "2"), "JAX_PROCESS_ID .*got 2 "),
+        (("a:1", None, None), "JAX_PROCESS_ID"), (("a:1", "2", "2"), "JAX_PROCESS_ID .*got 2"),
         (("a:1", "two", "0"), "JAX_NUM_PROCESSES .*got 'two'"),
         (("a", "2", "0"), "JAX_COORDINATOR_ADDRESS .*got 'a'"),
     ):  # fmt: skip

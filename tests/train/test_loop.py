@@ -186,10 +186,14 @@ def test_nested_stop_on_signals(number):
         signal.signal(number, inherited)
 
 
-def test_infinite_parameters_are_not_saved(tmp_path):
-    tx, mesh = optax.sgd(np.inf), train.make_mesh(1)
+def make(tx):
+    mesh = train.make_mesh(1)
     state = train.replicate(linear_run.new_state(tx), mesh)
-    step = train.jit_step(train.make_train_step(linear_run.loss_fn, tx, ema_decay=0.9), state)
+    return mesh, state, train.jit_step(train.make_train_step(linear_run.loss_fn, tx), state)
+
+
+def test_infinite_parameters_are_not_saved(tmp_path):
+    mesh, state, step = make(optax.sgd(np.inf))
     overflow = r"in layer/bias after step 1; nothing was saved before"
     with train.open_checkpoints(tmp_path) as checkpoint:
         sinks = train.Sinks(checkpoint)
@@ -233,22 +237,16 @@ def test_eight_devices_give_equal_records_with_one_trace(tmp_path, whole):
 
 
 def test_data_ending_early_are_reported(tmp_path):
-    mesh = train.make_mesh(1)
-    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=5)
-    state = train.replicate(linear_run.new_state(tx), mesh)
-    step = train.jit_step(train.make_train_step(linear_run.loss_fn, tx), state)
+    mesh, state, step = make(optax.adam(0.1))
     few = [train.put_batch(linear_run.batch_of_step(0), mesh)] * 3
     with pytest.raises(UserError, match="ended after 3 of 5 steps"):
         train.fit(state, step, lambda start: few[start:], num_steps=5)
 
 
 def test_metrics_are_written_while_the_next_step_runs():
-    events, mesh = [], train.make_mesh(1)
+    events, (mesh, state, jitted) = [], make(optax.adam(0.1))
     write = lambda record: events.append(f"{record['split']} {record['step']}")  # noqa: E731
     writer = types.SimpleNamespace(write=write, close=lambda: None)
-    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=5)
-    state = train.replicate(linear_run.new_state(tx), mesh)
-    jitted = train.jit_step(train.make_train_step(linear_run.loss_fn, tx), state)
 
     def step(state, batch):
         events.append("step")

@@ -14,6 +14,7 @@ from cpc.files import read_lines
 from cpc.results.score import read_records
 from cpc.train import metrics
 from cpc.types import UserError
+from tests.fake_run import write_records
 from tests.services import fake_service
 
 
@@ -35,9 +36,7 @@ def test_jsonl_holds_every_kind_of_number(tmp_path):
 def test_damaged_line_is_kept_and_reported(tmp_path):
     path = tmp_path / "metrics.jsonl"
     for step in (1, 2, 3):
-        writer = train.JsonlWriter(path, step - 1)
-        writer.write({"step": step, "split": "train", "loss": 1.0})
-        writer.close()
+        write_records(tmp_path, [{"step": step, "split": "train", "loss": 1.0}], step - 1)
     first, second, third = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([first, second.replace(b"1.0", b"\xff.0"), third, b"half"]) + b"\n")
     train.JsonlWriter(path, 3).close()
@@ -50,10 +49,7 @@ def test_damaged_line_is_kept_and_reported(tmp_path):
 
 def test_every_flipped_bit_of_a_record_is_detected(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    writer = train.JsonlWriter(path)
-    for step in (1, 2):
-        writer.write({"step": step, "split": "train", "loss": 1.5})
-    writer.close()
+    write_records(tmp_path, [{"step": n, "split": "train", "loss": 1.5} for n in (1, 2)])
     content, whole, silent = path.read_bytes(), read_records(tmp_path, []), []
     for position in range(content.index(b"\n")):
         flipped = bytearray(content)
@@ -83,9 +79,7 @@ def test_identity_of_the_run_is_recorded(tmp_path):
     path = tmp_path / "metrics.jsonl"
     assert metrics.read_identity(path) == {}
     for start, identity in ((0, {"seed": 0}), (2, {"seed": 1}), (3, None)):
-        writer = train.JsonlWriter(path, start, identity)
-        writer.write({"step": start + 1, "loss": 1.0})
-        writer.close()
+        write_records(tmp_path, [{"step": start + 1, "loss": 1.0}], start, identity)
         assert metrics.read_identity(path).get("seed") == (identity or {}).get("seed")
     assert read_records(tmp_path, []) == [{"step": n, "loss": 1.0} for n in (1, 3, 4)]
     train.JsonlWriter(path, 9, {"seed": 2}).close()
@@ -218,5 +212,5 @@ def test_full_disk_is_reported_in_one_line(tmp_path, kind):
     words = [sys.executable, "-c", FILLS, str(tmp_path), kind]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: Writing to ")
+    assert done.stderr.startswith("error: writing to ")
     assert done.stderr.count("\n") == 1, done.stderr
