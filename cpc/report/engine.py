@@ -65,9 +65,19 @@ class Section(NamedTuple):
     sentences: Sequence[str] = ()
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
-    details: Sequence[Table] = ()
-    """Tables that are folded at first."""
+    details: Sequence[Figure | Table] = ()
+    """Figures and tables that are folded at first."""
     sounds: Sequence[Sound] = ()
+
+    @property
+    def all_figures(self) -> list[Figure]:
+        """All figures, also folded ones."""
+        return [*self.figures, *(one for one in self.details if isinstance(one, Figure))]
+
+    @property
+    def all_tables(self) -> list[Table]:
+        """All tables, also folded ones."""
+        return [*self.tables, *(one for one in self.details if isinstance(one, Table))]
 
 
 def figure_of(name: str, made: Any, title: str, caption: str) -> list[Figure]:
@@ -80,15 +90,13 @@ def write_page(
     name: str,
     title: str,
     lead: str,
-    headline: Sequence[tuple[str, str]] = (),
-    sections: Sequence[Section] = (),
+    sections: Sequence[Section],
     also: Sequence[str] = (),
 ) -> Path:
     """Write a page and its figures into a folder, and return the path of the HTML file.
 
     Args:
         lead: the line under the title.
-        headline: large numbers, each with its meaning.
         sections: in reading order; those without content are left out.
         also: "md" and "json" write name.md and name.json with the same tables.
     """
@@ -96,18 +104,18 @@ def write_page(
 
     images, narrow = {}, {}
     sections = [section for section in sections if any(section[1:])]
-    for figure in (figure for section in sections for figure in section.figures):
+    for figure in (figure for section in sections for figure in section.all_figures):
         if figure.name in images:
             raise ValueError(f"two figures of the page {name} are named {figure.name}")
         images[figure.name] = to_png(figure.figure)
         if stack_panels(figure.figure):
             narrow[figure.name] = to_png(figure.figure, 110)
-    content = {"title": title, "lead": lead, "headline": headline, "sections": sections}
+    content = {"title": title, "lead": lead, "sections": sections}
     content |= {"images": images, "narrow": narrow}
     texts = {"html": environment().get_template("page.html.j2").render(content)}
     if "md" in also:
-        texts["md"] = as_markdown(title, lead, headline, sections)
-    data = as_json(title, lead, headline, sections) if "json" in also else None
+        texts["md"] = as_markdown(title, lead, sections)
+    data = as_json(title, lead, sections) if "json" in also else None
     folder = Path(folder)
     for figure, png in images.items():
         with replacing(folder / "figures" / f"{figure}.png", is_durable=False) as part:
@@ -260,39 +268,33 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def as_markdown(
-    title: str, lead: str, headline: Sequence[tuple[str, str]], sections: Sequence[Section]
-) -> str:
+def as_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
     """Return a page as Markdown, with links to its figures."""
-    numbers = [f"- **{escaped(number)}** {escaped(meaning)}" for number, meaning in headline]
-    parts = [f"# {escaped(title)}", escaped(lead), "\n".join(numbers)]
+    parts = [f"# {escaped(title)}", escaped(lead)]
     for section in sections:
         parts += [f"## {escaped(section.title)}" if section.title else ""]
         parts += [escaped(sentence) for sentence in section.sentences]
-        parts += [f"![{escaped(one.title)}](figures/{one.name}.png)" for one in section.figures]
+        parts += [f"![{escaped(one.title)}](figures/{one.name}.png)" for one in section.all_figures]
         parts += [f"[{escaped(one.title)}]({one.path})" for one in section.sounds]
-        for table in (*section.tables, *section.details):
+        for table in section.all_tables:
             name = f"**{escaped(table.title)}.** " if table.title else ""
             parts += [f"{name}{escaped(table.note)}".strip(), markdown(table).rstrip()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def as_json(
-    title: str, lead: str, headline: Sequence[tuple[str, str]], sections: Sequence[Section]
-) -> dict[str, Any]:
+def as_json(title: str, lead: str, sections: Sequence[Section]) -> dict[str, Any]:
     """Return a page as JSON data, its tables with all digits."""
     return {
         "title": title,
         "lead": lead,
-        "headline": [{"number": number, "meaning": meaning} for number, meaning in headline],
         "sections": [
             {
                 "title": section.title,
                 "sentences": section.sentences,
-                "figures": [figure.name for figure in section.figures],
+                "figures": [figure.name for figure in section.all_figures],
                 "tables": [
                     {"title": one.title, "note": one.note, "rows": one.frame.to_dict("records")}
-                    for one in (*section.tables, *section.details)
+                    for one in section.all_tables
                 ],
             }
             for section in sections

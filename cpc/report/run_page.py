@@ -20,28 +20,24 @@ from cpc.report.engine import (
     Format,
     Section,
     Table,
-    duration,
     show,
     show_interval,
     write_page,
 )
 from cpc.report.provenance import provenance_section
 from cpc.report.score_section import scores_section
-from cpc.report.scores import Headline, headlines
-from cpc.report.sentences import summary
+from cpc.report.scores import headlines, score_table
+from cpc.report.sentences import reading_sentences, warnings
 from cpc.report.words import Words
 from cpc.results import (
     Frame,
     Run,
     evaluations,
     headline_rows,
-    information,
     last_evaluation,
-    last_known,
     offset_ranges,
     read_run,
     rule_title,
-    with_unit,
 )
 
 #: section(run) -> a section of the page; None to leave it out.
@@ -60,18 +56,19 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
     """
     run = read_run(workdir)
     found = headlines(run.scores, words)
+    sentences = [*warnings(run, found, words), *reading_sentences(run, found, words)]
     made = [
-        Section("", summary(run, found, words)),
+        Section("", tables=[score_table(found, words)] if found else []),
         bound_section(run, words),
-        Section("Accuracy by offset", figures=accuracy_figure(run, words)),
-        audit_section(run),
+        Section("How to read them", sentences),
         scores_section(run, words),
         *(maker(run) for maker in sections),
+        audit_section(run),
         Section("Health of the run", figures=[*spread_figure(run, words), *speed_figure(run)]),
         provenance_section(run, words),
     ]
     made = [section for section in made if section is not None]
-    return write_page(run.workdir, "report", run.name, subtitle(run), headline(run, found), made)
+    return write_page(run.workdir, "report", run.name, subtitle(run), made)
 
 
 def subtitle(run: Run) -> str:
@@ -88,42 +85,17 @@ def subtitle(run: Run) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def headline(run: Run, found: Sequence[Headline]) -> list[tuple[str, str]]:
-    """Return the most important numbers, (number, meaning)."""
-    numbers, bound = [], information(run)
-    if bound is not None:
-        rows = last_evaluation(run, strict=bound.method == "bound")
-        kind = "bound" if bound.method == "bound" else "estimate log N − L, not a bound"
-        rows = headline_rows(rows[np.isfinite(rows.bound.astype(float))])
-        meaning, ceiling = f"{kind}, mean over {bound.setting}", f"ceiling {rows.log_n.mean():.2f}"
-        numbers.append((f"{bound.value:.2f} nats", f"{meaning} ({ceiling})"))
-    for score, *_ in found:
-        value = with_unit(score.value, score.metric)
-        what = "" if score.metric == "accuracy" else f", {score.metric}"
-        by = f"{score.task.replace('_', ' ')} by {score.unit}{what}"
-        numbers.append((value, f"{by}, {score.method} on {score.features}, {score.data}"))
-    if len(run.train):
-        seconds = last_known(run.train, "seconds")
-        time = f" in {duration(seconds)}" if math.isfinite(seconds) else ""
-        numbers.append((f"{run.step:,}", f"training steps{time}"))
-    return numbers
-
-
 def bound_section(run: Run, words: Words) -> Section:
-    """Return loss and bound over the training and by offset."""
-    parts = {
-        f"{rule}, {direction}" if direction else rule: part
+    """Return loss, bound and accuracy over the training and by offset."""
+    figures = [*curves_figure(run), *bound_figure(run, words), *accuracy_figure(run, words)]
+    details = [
+        table
         for rule, rows in evaluations(run).items()
         for direction, part in rows[rows.step == rows.step.max()].groupby("direction", sort=False)
-    }
-    strict = last_evaluation(run, strict=True).index
-    first = [rule for rule, part in parts.items() if part.index.isin(strict).any()]
-    tables, details = [], []
-    for rule, part in parts.items():
-        place = tables if rule in first else details
-        place += [offset_table(rule, part, words), *split_tables(rule, part, words)]
-    figures = [*curves_figure(run), *bound_figure(run, words)]
-    return Section("Loss and bound", figures=figures, tables=tables, details=details)
+        for title in [f"{rule}, {direction}" if direction else rule]
+        for table in (offset_table(title, part, words), *split_tables(title, part, words))
+    ]
+    return Section("Curves", figures=figures, details=details)
 
 
 def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np.ndarray]:
@@ -168,11 +140,9 @@ def curves_figure(run: Run) -> list[Figure]:
     draw.add_shared_legend(figure, [left, right])
     caption = (
         "Loss, averaged over all offsets, and log N − L, averaged over those that are neither "
-        "saturated at the end nor share input with the context (or else the furthest). The dashed "
-        "line is log N, the ceiling and the InfoNCE loss of guessing: while the loss stays there, "
-        "nothing has been learned. Close to log N, log N − L cannot grow, whatever the model "
-        "knows. Only the curve labeled as a bound is a lower bound on mutual information. If log "
-        "N − L is far lower on test than on training data, the model overfits."
+        "saturated at the end nor share input with the context (or else the furthest). Dashed: "
+        "log N, the ceiling of log N − L and the InfoNCE loss of guessing. If log N − L is far "
+        "lower on test than on training data, the model overfits."
     )
     return [Figure("curves", figure, "Loss and log N − L over training", caption)]
 
@@ -213,12 +183,10 @@ def bound_figure(run: Run, words: Words) -> list[Figure]:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     draw.add_shared_legend(figure, panels)
     caption = (
-        f"Measured on test {words.examples}, with 95 % intervals over {words.sequence}s, each an "
-        "anchor and a negative of others; the dashed line is the ceiling log N. Values should fall "
-        f"with the offset, because {words.near} is easier to predict. A point at the ceiling is "
-        "saturated and shows only that the information is at least about log N. Where there are "
-        "two rules, one is the training's and the other takes one candidate from each "
-        f"{words.sequence}: these are independent, which makes log N − L a bound."
+        f"On test {words.examples}, with 95 % intervals over {words.sequence}s. Values should fall "
+        f"with the offset, because {words.near} is easier to predict. A point at the ceiling log N "
+        "shows only that the information is at least about log N. One candidate from each "
+        f"{words.sequence} makes them independent, and log N − L a bound."
     )
     return [Figure("bound", figure, "log N − L at each offset, last evaluation", caption)]
 
@@ -353,11 +321,9 @@ def accuracy_figure(run: Run, words: Words) -> list[Figure]:
     if has_directions:  # too many lines for a legend inside
         draw.add_shared_legend(figure, panels)
     caption = (
-        f"How often the true {words.target} scores highest, on test {words.examples}: in the "
-        "first panel against all negatives at once, in the second against one at a time. The "
-        "paper does not say which of the two it plots. The dotted line is chance. Accuracy "
-        "should start high and fall with the offset. Top-1 depends on N, so compare it only "
-        "between runs with the same N."
+        f"How often the true {words.target} scores highest, on test {words.examples}: against all "
+        "negatives at once, and against one at a time. The paper does not say which it plots. "
+        "Dotted: chance. Top-1 depends on N, so compare it only between runs with the same N."
     )
     title = "Accuracy of predicting the positive, by offset (the paper's Figure 3)"
     return [Figure("accuracy", figure, title, caption)]
@@ -386,7 +352,7 @@ def audit_section(run: Run) -> Section | None:
         for row in run.audit["rows"]
     ]
     note = f"Of {run.audit.get('title', 'the negatives')}, before the first step."
-    return Section("Negatives", tables=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
+    return Section("Negatives", details=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
 
 
 def spread_figure(run: Run, words: Words) -> list[Figure]:

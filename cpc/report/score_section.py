@@ -1,70 +1,68 @@
-"""Scores of a run as figures, a table for each task, and the last lines on the console."""
+"""Scores of a run as figures, and as the last lines on the console."""
 
-import functools
+import itertools
 import math
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from cpc.report import draw
-from cpc.report.engine import Figure, Section, Table, show
+from cpc.report.engine import Figure, Section, cells, show
 from cpc.report.scores import (
-    METHODS,
+    all_scores,
     capitalize,
     color_of,
-    column_of,
     feature_title,
     group_title,
     headlines,
     metric_groups,
     metric_title,
     row_title,
-    score_groups,
-    split_curve,
-    task_phrase,
+    score_table,
     value_axis,
+    wrap_rows,
 )
-from cpc.report.sentences import (
-    gain_sentences,
-    harm_sentences,
-    interval_phrase,
-    lead_phrase,
-    lost_sentences,
-)
+from cpc.report.sentences import score_warnings
 from cpc.report.words import Words
 from cpc.results import (
     Frame,
-    Row,
     Run,
-    difference,
     digest,
     in_percent,
     last_scores,
     read_run,
-    show_value,
     text_table,
 )
 
+#: Columns of the console.
+WIDTH = 100
 
-def scores_section(run: Run, words: Words) -> Section:
-    """Return figures of the scores, a table for each task, and learning curves."""
-    title, last = "What the representation knows", last_scores(run.scores)
+
+def closing_lines(workdir: str | Path, words: Words) -> list[str]:
+    """Return the table of tasks in at most `WIDTH` columns, and warnings of their scores."""
+    run = read_run(workdir)
+    found = headlines(run.scores, words)
+    if not found:
+        return []
+    table = score_table(found, words)
+    rows = [[*table.frame.columns], *cells(table)]
+    said = (textwrap.wrap(one, WIDTH) for one in score_warnings(run, found, words))
+    return [*text_table([*wrap_rows(rows, WIDTH)]), *itertools.chain.from_iterable(said)]
+
+
+def scores_section(run: Run, words: Words) -> Section | None:
+    """Return figures of scores by step and number of labels and, folded, of all scores."""
+    last = last_scores(run.scores)
     if not len(last):
-        missing = "No probe has been recorded yet; run the probe command on this directory."
-        return Section(title, [missing])
-    tables = []
-    for group, rows in score_groups(last, words).items():
-        curve, others = split_curve(rows)
-        by_metric = curve.groupby("metric", sort=False)
-        tables += [curve_table(group, own, words) for _, own in by_metric]
-        tables += [score_table(group, others, words)] if len(others) else []
-    figures = [*scores_figure(last, words), *progress_figure(run.scores, words)]
-    return Section(title, figures=[*figures, *curve_figures(last, words)], tables=tables)
+        return None
+    figures = [*progress_figure(run.scores, words), *curve_figures(last, words)]
+    details = [*scores_figure(last, words), all_scores(last, words)]
+    return Section("What the representation knows", figures=figures, details=details)
 
 
 def scores_figure(scores: Frame, words: Words) -> list[Figure]:
@@ -179,7 +177,8 @@ def curve_figures(scores: Frame, words: Words) -> list[Figure]:
         axes.set_xticks(ticks.num_train, names)
         draw.label(axes, "number of labels", metric_title(metric), group_title(*group))
         draw.add_shared_legend(figure, [axes])
-        title = f"{table_title(*group)}: {metric} against labels"
+        task, data, unit = group
+        title = f"{capitalize(task)} by {unit}, {data}: {metric} against labels"
         figures.append(Figure(file_name("curve", *group, metric), figure, title, caption))
     return figures
 
@@ -206,145 +205,3 @@ def file_name(*parts: str) -> str:
     name = "_".join(parts)
     plain = re.sub(r"[^\w.-]", "_", name)[:100]
     return plain if plain == name else f"{plain}-{digest(name)[:8]}"
-
-
-def score_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table:
-    """Return the scores of a task, each next to the untrained network's with the same method."""
-    lines, strong = [], []
-    chances = rows.groupby("metric").chance
-    is_own = chances.nunique().gt(1).any()  # each of the features has a chance of its own
-    if not is_own and rows.chance.notna().any():
-        chance = {column_of(str(metric)): chance for metric, chance in chances.first().items()}
-        lines.append({"features": "chance", **chance, "95 % interval": None})
-    for (features, method), found in rows.groupby(["features", "method"], sort=False):
-        if features in words.features:
-            strong.append(len(lines))
-        scores = list(found.itertuples())
-        first = scores[0]
-        line: dict[str, Any] = {
-            "features": feature_title(features, words),
-            "method": METHODS.get(method, method),
-            **{column_of(score.metric): score.value for score in scores},
-            "95 % interval": (first.low, first.high, first.metric),
-            "setting": first.setting,
-        }
-        if is_own:
-            line["chance"] = " and ".join(show_value(one.chance, one.metric) for one in scores)
-        untrained = rows[rows.features == f"random {features}"]
-        for other in untrained[untrained.method == method].itertuples():
-            if other.metric == first.metric:
-                line["over untrained"] = (*difference(first, other)[:3], first.metric)
-        lines.append(line)
-    metrics = {column_of(metric): metric for metric in dict.fromkeys(rows.metric)}
-    order = ("features", "method", *metrics, "chance", "95 % interval", "over untrained", "setting")
-    columns = [name for name in order if any(name in line for line in lines)]
-    frame = pd.DataFrame([{name: line.get(name) for name in columns} for line in lines])
-    formats: dict[str, Any] = {
-        column: functools.partial(show_known, metric=metric) for column, metric in metrics.items()
-    }
-    formats |= {"95 % interval": show_ends, "over untrained": show_lead}
-    note = score_note(next(rows.itertuples()), rows, words)
-    return Table(table_title(*group), frame, note, formats, strong)
-
-
-def show_ends(ends: Any) -> str:
-    """Format an interval with its metric; "" for the NaN of an empty cell."""
-    return interval_phrase(*ends) if isinstance(ends, tuple) else ""
-
-
-def show_lead(lead: Any) -> str:
-    """Format a difference with its metric; "" for the NaN of an empty cell."""
-    return lead_phrase(lead[:3], lead[3]) if isinstance(lead, tuple) else ""
-
-
-def show_known(value: float | int | None, metric: str) -> str:
-    """Format a value; return "" for None and NaN."""
-    return "" if value is None or math.isnan(value) else show_value(value, metric)
-
-
-def table_title(task: str, data: str, unit: str) -> str:
-    """Return the title of a task's table."""
-    return f"{capitalize(task)} by {unit}, {data}"
-
-
-def score_note(first: Row, rows: Frame, words: Words) -> str:
-    """Return a note on the measurement of the scores in a table."""
-    parts = []
-    if math.isfinite(first.num_train):
-        parts.append(f"fitted on {first.num_train:,.0f} labeled items")
-    if math.isfinite(first.num_test):
-        parts.append(f"tested on {first.num_test:,.0f} {first.unit}s")
-    note = f"{', '.join([*parts, f'at step {first.step:,}']).capitalize()}."
-    if first.task not in words.unranked and not rows.higher_is_better.all():
-        note += " Lower is better."
-    if rows.low.notna().any():
-        note += f" Intervals: over test {words.tested}."
-    names = (first.data, *dict.fromkeys(rows.metric))
-    note += "".join(f" {words.notes[name]}" for name in names if name in words.notes)
-    if any(name.startswith("random") for name in rows.features):
-        note += (
-            " Over untrained: the difference from the same network at random initialization by "
-            f"the same method, on the same {words.tested} where these were recorded."
-        )
-    return note
-
-
-def curve_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table:
-    """Return scores of one metric by number of labels, one row per features and method."""
-    counts = rows.drop_duplicates("num_train").sort_values("num_train")
-    heads = {
-        row.num_train: f"{row.num_train:,.0f}" + (f" ({row.setting})" if row.setting else "")
-        for row in counts.itertuples()
-    }
-    lines = []
-    for (features, method), line in rows.groupby(["features", "method"], sort=False):
-        cells = {
-            heads[one.num_train]: (one.value, one.low, one.high, one.metric)
-            for one in line.itertuples()
-        }
-        values = {head: cells.get(head) for head in heads.values()}
-        lines.append({"features": row_title(features, method, words), **values})
-    note = "Half-widths of 95 % intervals over test items and, where several were drawn, subsets."
-    formats = dict.fromkeys(heads.values(), show_half_width)
-    title = f"{table_title(*group)}: {column_of(rows.metric.iloc[0])} by number of labels"
-    return Table(title, pd.DataFrame(lines), note, formats)
-
-
-def show_half_width(cell: tuple[float, float, float, str] | None) -> str:
-    """Format a value and half the width of its interval.
-
-    >>> show_half_width((0.512, 0.5, 0.53, "accuracy"))
-    '51.2 ± 1.5'
-    """
-    if not isinstance(cell, tuple):
-        return ""
-    value, low, high, metric = cell
-    half = (high - low) / 2
-    plus = f" ± {show_value(half, metric)}" if math.isfinite(half) else ""
-    return show_value(value, metric) + plus
-
-
-def closing_lines(workdir: str | Path, words: Words) -> list[str]:
-    """Return a table of each task's headline score and its baselines, and what training gained."""
-    run, lines = read_run(workdir), []
-    found = headlines(run.scores, words)
-    for headline in found:
-        ours, scores = headline.score, headline.same_probe
-        learned, untrained = ours.features, f"random {ours.features}"
-        if learned in words.baselines or learned.startswith("random "):  # nothing learned is scored
-            learned, untrained = "", learned
-        names = (*words.baselines, "" if untrained in words.baselines else untrained, learned)
-        how = METHODS.get(ours.method, ours.method)
-        name = f"{task_phrase(ours)}, {how}, {column_of(ours.metric)}"
-        values = [scores[name].value if name in scores else None for name in names]
-        shown = ["" if value is None else show_value(value, ours.metric) for value in values]
-        lines.append([name, show_value(ours.chance, ours.metric), *shown])
-    if not lines:
-        return []
-    titles = [feature_title(name, words) for name in words.baselines]
-    return [
-        *harm_sentences(run, found, words),
-        *text_table([["score", "chance", *titles, "untrained", "CPC"], *lines]),
-        *gain_sentences(found),
-        *lost_sentences(found, words),
-    ]

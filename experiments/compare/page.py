@@ -63,7 +63,7 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
         ),
         Section("Commands", details=[origins]),
     ]
-    return write_page(folder, "comparison", title, "Comparison of runs.", (), sections)
+    return write_page(folder, "comparison", title, "Comparison of runs.", sections)
 
 
 def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], dict[str, str]]:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cpc.report.engine import Table, duration, show, show_interval
-from cpc.report.scores import METHODS
-from cpc.report.sentences import lead_phrase
+from cpc.report.scores import METHODS, lead_phrase
 from cpc.results import QUESTION, Cell, Frame, Run, last_known, settings, show_value, unit_of
 
 NOTE = (

@@ -53,11 +53,10 @@ def frame():
 
 def test_every_text_is_escaped(tmp_path):
     table = Table(SCRIPT, frame().rename(columns={"n": SCRIPT}), SCRIPT)
-    section = Section(SCRIPT, [SCRIPT], [Figure("f", drawing(), SCRIPT, SCRIPT)], [table], [table])
+    shown, folded = (Figure(name, drawing(), SCRIPT, SCRIPT) for name in "fg")
+    section = Section(SCRIPT, [SCRIPT], [shown], [table], [folded, table])
     summary = Section("", [SCRIPT])
-    path = write_page(
-        tmp_path, "p", SCRIPT, SCRIPT, [(SCRIPT, SCRIPT)], [summary, section], also=("md", "json")
-    )
+    path = write_page(tmp_path, "p", SCRIPT, SCRIPT, [summary, section], also=("md", "json"))
     page = Page(path.read_text())
     assert "script" not in page.tags
     assert "".join(page.text).count(SCRIPT) >= 14
