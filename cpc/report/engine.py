@@ -65,19 +65,9 @@ class Section(NamedTuple):
     sentences: Sequence[str] = ()
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
-    details: Sequence[Figure | Table] = ()
-    """Figures and tables that are folded at first."""
+    details: Sequence[Table] = ()
+    """Tables that are folded at first."""
     sounds: Sequence[Sound] = ()
-
-    @property
-    def all_figures(self) -> list[Figure]:
-        """All figures, also folded ones."""
-        return [*self.figures, *(one for one in self.details if isinstance(one, Figure))]
-
-    @property
-    def all_tables(self) -> list[Table]:
-        """All tables, also folded ones."""
-        return [*self.tables, *(one for one in self.details if isinstance(one, Table))]
 
 
 def figure_of(name: str, made: Any, title: str, caption: str) -> list[Figure]:
@@ -104,7 +94,7 @@ def write_page(
 
     images, narrow = {}, {}
     sections = [section for section in sections if any(section[1:])]
-    for figure in (figure for section in sections for figure in section.all_figures):
+    for figure in (figure for section in sections for figure in section.figures):
         if figure.name in images:
             raise ValueError(f"two figures of the page {name} are named {figure.name}")
         images[figure.name] = to_png(figure.figure)
@@ -274,9 +264,9 @@ def as_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
     for section in sections:
         parts += [f"## {escaped(section.title)}" if section.title else ""]
         parts += [escaped(sentence) for sentence in section.sentences]
-        parts += [f"![{escaped(one.title)}](figures/{one.name}.png)" for one in section.all_figures]
+        parts += [f"![{escaped(one.title)}](figures/{one.name}.png)" for one in section.figures]
         parts += [f"[{escaped(one.title)}]({one.path})" for one in section.sounds]
-        for table in section.all_tables:
+        for table in (*section.tables, *section.details):
             name = f"**{escaped(table.title)}.** " if table.title else ""
             parts += [f"{name}{escaped(table.note)}".strip(), markdown(table).rstrip()]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -291,10 +281,10 @@ def as_json(title: str, lead: str, sections: Sequence[Section]) -> dict[str, Any
             {
                 "title": section.title,
                 "sentences": section.sentences,
-                "figures": [figure.name for figure in section.all_figures],
+                "figures": [figure.name for figure in section.figures],
                 "tables": [
                     {"title": one.title, "note": one.note, "rows": one.frame.to_dict("records")}
-                    for one in section.all_tables
+                    for one in (*section.tables, *section.details)
                 ],
             }
             for section in sections

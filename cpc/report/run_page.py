@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -184,8 +183,8 @@ def bound_figure(run: Run, words: Words) -> list[Figure]:
     draw.add_shared_legend(figure, panels)
     caption = (
         f"On test {words.examples}, with 95 % intervals over {words.sequence}s. Values should fall "
-        f"with the offset, because {words.near} is easier to predict. A point at the ceiling log N "
-        "shows only that the information is at least about log N. One candidate from each "
+        "with the offset, because the near future is easier to predict. A point at the ceiling "
+        "log N shows only that the information is at least about log N. One candidate from each "
         f"{words.sequence} makes them independent, and log N − L a bound."
     )
     return [Figure("bound", figure, "log N − L at each offset, last evaluation", caption)]
@@ -294,48 +293,31 @@ def accuracy_figure(run: Run, words: Words) -> list[Figure]:
         ("acc_top1", "beats every negative (top-1)"),
         ("acc_pairwise", "share of negatives beaten (pairwise)"),
     )
-    has_directions = any(rows.direction.nunique() > 1 for rows in shown.values())
+    parts = [
+        (f"{rule}, {direction}" if direction else rule, part)
+        for rule, rows in shown.items()
+        for direction, part in rows.groupby("direction", sort=False)
+    ]
     for axes, (key, title) in zip(panels, readings, strict=True):
-        for number, (rule, rows) in enumerate(shown.items()):
-            parts = [part for _, part in rows.groupby("direction", sort=False)]
-            hollow = bool(number) and len(parts) > 1
-            for color, part in zip(accuracy_colors(number, len(parts)), parts, strict=True):
-                name = f"{rule}, {part.direction.iloc[0]}".removesuffix(", ")
-                count = show(part.n.mean(), ",.0f")
-                style = {"linestyle": "--" if hollow else "-", "marker": "o", "markersize": 4}
-                style["markerfacecolor"] = "white" if hollow else color
-                values = part.offset, 100 * part[key]
-                axes.plot(*values, color=color, label=f"{name}, N = {count}", **style)
-            chance, color = 100 * parts[0].chance_top1, accuracy_colors(number, 1)[0]
-            if key != "acc_top1":
-                chance, color = chance * 0 + 50, draw.MUTED
-            if key == "acc_top1" or not number:
-                name = f"chance, {show(chance.mean(), '.2g')} %"
-                style = {"color": color, "linestyle": ":", "linewidth": 1.2, "label": name}
-                axes.plot(parts[0].offset, chance, **style)
+        for color, (name, part) in zip(draw.palette(len(parts)), parts, strict=True):
+            style = {"color": color, "marker": "o", "markersize": 4}
+            count = show(part.n.mean(), ",.0f")
+            axes.plot(part.offset, 100 * part[key], label=f"{name}, N = {count}", **style)
+        for rows in shown.values():
+            chance = 100 * (rows.chance_top1.mean() if key == "acc_top1" else 0.5)
+            style = {"color": draw.MUTED, "linestyle": ":", "linewidth": 1.2}
+            axes.axhline(chance, label=f"chance, {show(chance, '.2g')} %", **style)
         draw.label(axes, f"offset k ({words.ahead})", "percent", title)
         axes.set_ylim(0, 103)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if not has_directions:
-            draw.add_legend(axes)
-    if has_directions:  # too many lines for a legend inside
-        draw.add_shared_legend(figure, panels)
+    draw.add_shared_legend(figure, panels)
     caption = (
-        f"How often the true {words.target} scores highest, on test {words.examples}: against all "
+        f"How often the positive scores highest, on test {words.examples}: against all "
         "negatives at once, and against one at a time. The paper does not say which it plots. "
         "Dotted: chance. Top-1 depends on N, so compare it only between runs with the same N."
     )
     title = "Accuracy of predicting the positive, by offset (the paper's Figure 3)"
     return [Figure("accuracy", figure, title, caption)]
-
-
-def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
-    """Return a color for each direction, or for a rule that has only one."""
-    if num_directions == 1:
-        return ((draw.BLUE, draw.GREEN)[number % 2],)
-    if num_directions <= 4:
-        return (draw.BLUE, draw.ORANGE, draw.GREEN, draw.RED)[:num_directions]
-    return [colormaps["viridis"](place) for place in np.linspace(0, 0.95, num_directions)]
 
 
 def audit_section(run: Run) -> Section | None:

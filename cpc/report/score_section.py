@@ -1,7 +1,6 @@
 """Scores of a run as figures, and as the last lines on the console."""
 
 import itertools
-import math
 import re
 import textwrap
 from pathlib import Path
@@ -12,12 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from cpc.report import draw
-from cpc.report.engine import Figure, Section, cells, show
+from cpc.report.engine import Figure, Section, cells
 from cpc.report.scores import (
     all_scores,
-    capitalize,
     color_of,
-    feature_title,
     group_title,
     headlines,
     metric_groups,
@@ -33,7 +30,6 @@ from cpc.results import (
     Frame,
     Run,
     digest,
-    in_percent,
     last_scores,
     read_run,
     text_table,
@@ -61,74 +57,7 @@ def scores_section(run: Run, words: Words) -> Section | None:
     if not len(last):
         return None
     figures = [*progress_figure(run.scores, words), *curve_figures(last, words)]
-    details = [*scores_figure(last, words), all_scores(last, words)]
-    return Section("What the representation knows", figures=figures, details=details)
-
-
-def scores_figure(scores: Frame, words: Words) -> list[Figure]:
-    """Draw scores with their intervals, one panel per task, data, unit and metric."""
-    groups = metric_groups(scores, words, curves=False)
-    if not groups:
-        return []
-    most = max(len(rows) for rows in groups.values())
-    figure, panels = draw.make_figure(len(groups), num_columns=2, row_height=1.25 + 0.34 * most)
-    for axes, ((task, data, unit, metric), rows) in zip(panels, groups.items(), strict=True):
-        for place, row in enumerate(rows.itertuples()):
-            draw_bar(axes, place, row, color_of(str(row.features), words))
-        line = {"color": draw.RED, "linestyle": ":", "linewidth": 1.3, "label": "chance"}
-        if rows.chance.nunique() == 1:
-            axes.axvline(value_axis(rows.chance.dropna().iloc[0], metric), **line)
-        elif rows.chance.notna().any():  # each of the features has its own
-            at, places = value_axis(rows.chance, metric), np.arange(len(rows))
-            axes.vlines(at, places - 0.45, places + 0.45, **line)
-        axes.set_yticks(
-            range(len(rows)), [row_title(r.features, r.method, words) for r in rows.itertuples()]
-        )
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        if metric.endswith("accuracy"):
-            axes.set_xlim(0, 100)
-        axes.grid(axis="y", visible=False)
-        axes.grid(axis="x", color=draw.GRID, linewidth=0.8)
-        better = "" if rows.higher_is_better.all() else " (lower is better)"
-        unit_text = ", percent" if in_percent(metric) else ""
-        draw.label(axes, f"{metric}{unit_text}{better}", "", group_title(task, data, unit))
-    draw.add_shared_legend(figure, panels)
-    baselines = " and ".join(feature_title(name, words) for name in words.baselines) or "its input"
-    caption = (
-        f"Bars are scores on test {words.tested}{interval_caption(scores, words)}. The dotted line "
-        "is the score of knowing nothing, such as always answering the most frequent class. "
-        "Training paid off where CPC beats the same network at random "
-        f"initialization; CPC is useful where it also beats {baselines}."
-    )
-    return [Figure("scores", figure, "Scores of frozen features", caption)]
-
-
-def draw_bar(axes: Axes, place: int, row: Any, color: str) -> None:
-    """Draw one score: a bar, its interval, and its number."""
-    value, low, high = (value_axis(one, row.metric) for one in (row.value, row.low, row.high))
-    axes.barh(place, value, height=0.62, color=color, alpha=0.85)
-    known = math.isfinite(low) and math.isfinite(high)
-    if known:
-        axes.plot([low, high], [place, place], color=draw.INK, linewidth=1.4)
-    inside = row.metric.endswith("accuracy") and value > 80
-    text = show(value, ".1f" if in_percent(row.metric) else ".3g")
-    at = ((low if inside else high) if known else value, place)
-    style: dict[str, Any] = {"ha": "left", "color": draw.INK}
-    if inside:
-        style = {"ha": "right", "color": "white"}
-    axes.annotate(
-        text, at, xytext=(-5 if inside else 5, 0), textcoords="offset points", va="center",
-        fontsize=8.5, **style,
-    )  # fmt: skip
-
-
-def interval_caption(scores: Frame, words: Words) -> str:
-    """Return a clause on the intervals of a figure of scores."""
-    known = scores.low.notna() & scores.high.notna()
-    if not known.any():
-        return f"; so few {words.tested} give no interval"
-    some = "" if known.all() else " (if there are several)"
-    return f", black lines 95 % intervals over {words.tested}{some}"
+    return Section("Scores", figures=figures, details=[all_scores(last, words)])
 
 
 def progress_figure(scores: Frame, words: Words) -> list[Figure]:
@@ -162,8 +91,8 @@ def curve_figures(scores: Frame, words: Words) -> list[Figure]:
     """Draw scores against the number of labels, by task, data, unit and metric."""
     caption = (
         "Scores of a probe on frozen features, or of the whole network, given only this many "
-        f"labels{interval_caption(scores, words)}. Pretraining pays off where it matches the "
-        "supervised network with fewer labels."
+        f"labels, with 95 % intervals over {words.tested} if there are several. Pretraining pays "
+        "off where it matches the supervised network with fewer labels."
     )
     figures = []
     for (*group, metric), rows in metric_groups(scores, words, curves=True).items():
@@ -177,8 +106,7 @@ def curve_figures(scores: Frame, words: Words) -> list[Figure]:
         axes.set_xticks(ticks.num_train, names)
         draw.label(axes, "number of labels", metric_title(metric), group_title(*group))
         draw.add_shared_legend(figure, [axes])
-        task, data, unit = group
-        title = f"{capitalize(task)} by {unit}, {data}: {metric} against labels"
+        title = f"{group_title(*group)}: {metric} against labels".replace("\n", ", ")
         figures.append(Figure(file_name("curve", *group, metric), figure, title, caption))
     return figures
 

@@ -234,15 +234,6 @@ def row_title(features: str, method: str, words: Words) -> str:
     return feature_title(features, words) + ("" if features == "supervised" else how)
 
 
-def capitalize(text: str) -> str:
-    """Capitalize the first letter of a text and keep the others.
-
-    >>> capitalize("few_labels"), capitalize("ABX")
-    ('Few labels', 'ABX')
-    """
-    return text[:1].upper() + text[1:].replace("_", " ")
-
-
 def group_title(task: str, data: str, unit: str) -> str:
     """Return the title of a panel."""
     return f"{task.replace('_', ' ')} by {unit}\n{data}"

@@ -171,9 +171,9 @@ def lost_sentences(found: Sequence[Headline], words: Words) -> list[str]:
                     probe = [] if method == ours.method else [METHODS.get(method, method)]
                     probe += [] if metric == ours.metric else [metric]
                     name = ", ".join([title, *probe])
-                    beaten = f"{name}: {feature_title(other.features, words)}, {values}"
+                    beaten = f"{name} ({feature_title(other.features, words)}, {values})"
                     lost.setdefault((title, method), beaten)
-    return [f"By other probes a baseline beats CPC. {'; '.join(lost.values())}."] if lost else []
+    return [f"A baseline beats CPC by other probes: {'; '.join(lost.values())}."] if lost else []
 
 
 def collapse_sentences(run: Run) -> list[str]:

@@ -13,7 +13,7 @@ from cpc.report.engine import Section, cells, write_page
 from cpc.report.run_page import accuracy_figure, bound_figure, bound_section, curves_figure
 from cpc.report.scores import DIFFERENCE, all_scores, headlines, score_table
 from cpc.results.run import last_scores, read_run
-from cpc.results.score import Outcomes, Score, score_frame, write_scores
+from cpc.results.score import Outcomes, Score, write_scores
 from tests.fake_image_run import DIRECTIONS, write_fake_image_run
 from tests.fake_image_run import OFFSETS as ROWS_AHEAD
 from tests.fake_run import (
@@ -27,7 +27,7 @@ from tests.fake_run import (
 
 AUDIO = Words("recordings", baselines=("mfcc",), titles={"mfcc": "MFCC"}, tested="utterances")
 IMAGES = Words("images", features=("z", "c"), baselines=("pixels",), ahead="rows ahead")
-FIGURES = {"accuracy", "bound", "collapse", "curves", "scores", "speed"}
+FIGURES = {"accuracy", "bound", "collapse", "curves", "speed"}
 
 
 @pytest.fixture(scope="module")
@@ -109,35 +109,19 @@ def test_missing_and_damaged_files_are_omitted(workdir):
         Page(write_report(workdir, AUDIO).read_text(encoding="utf-8"))
 
 
-def test_table_and_figure_of_scores(finished):
+def test_tables_of_scores(finished):
     run = read_run(finished)
     assert cells(score_table(headlines(run.scores, AUDIO), AUDIO)) == [
         ["phones, festvox-ru", "21.3", "61.4", "35.1", "56.2", "−5.2 (−6.9 to −3.5)"],
         ["speakers by frame, voices", "26.0", "71.3", "31.1", "87.1", "+15.8 (+14.1 to +17.5)"],
         ["speakers by utterance, voices", "26.0", "96.1", "45.2", "99.2", "+3.1 (+1.4 to +4.5)"],
     ]
-    panels = axes_of(score_section.scores_figure(last_scores(run.scores), AUDIO))
-    widths = [[bar.get_width() for bar in axes.patches] for axes in panels]
-    np.testing.assert_allclose(widths[0], [35.1, 61.4, 44.1, 56.2, 63.4])  # baselines first
-    assert len(widths) == 3
     first, *others = cells(all_scores(run.scores, AUDIO))
     assert first == [
         "phones by frame", "festvox-ru", "c", "linear", "502,446", "56.2 %", "55.0 to 57.4",
         "accuracy", "21.3", "l2 1e-05", "+21.1 (+19.4 to +22.8)", "93,926",
     ]  # fmt: skip
     assert len(others) == len(run.scores) - 1
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_chance_is_drawn_per_feature_if_it_differs(own):
-    scores = [
-        Score("boundaries", "ru", "utterance", features, "peaks", metric, 0.6, chance=chance)
-        for features, more in (("random z", 0.0), ("z", 0.1 * own))
-        for metric, chance in (("F1", 0.2 + more), ("R-value", 0.4 + more))
-    ]
-    panels = axes_of(score_section.scores_figure(score_frame(scores), AUDIO))
-    lines = [len(axes.collections) for axes in panels if axes.get_yticklabels()]
-    assert (len({*lines}), lines[0] > 0) == (1, own)
 
 
 def test_tables_and_figures_of_images(images):
@@ -333,14 +317,6 @@ def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
     assert any("1e-07" in one for one in summary(read_run(workdir)))
 
 
-def test_figure_of_lower_error_rates():
-    rate = Score("words", "news", "utterance", "c", "ctc", "word error rate", 0.123, 0.11, 0.14,
-                 higher_is_better=False, num_test=70)  # fmt: skip
-    (axes,) = axes_of(score_section.scores_figure(score_frame([rate]), AUDIO))
-    assert "lower is better" in axes.get_xlabel()
-    assert [line for line in axes.lines if line.get_linestyle() == ":"] == []
-
-
 #: Values of wrong type or size that a damaged file may contain.
 WRONG = (None, "a", "7", 3, -1.5, True, 1e308, [], {}, [None], ["a"], {"a": 1})
 
@@ -399,7 +375,7 @@ def test_console_ends_with_the_table_and_losses(tmp_path):
     assert phones.split()[2:7] == ["21.0", "60.0", "68.2", "73.0", "+4.8"]
     assert nats.split() == ["nats,", "ru", "2.50"]
     said = " ".join(losses)
-    assert all(word in said for word in ("hidden layer: MFCC, 90.0 % to 74.5 %", "top-5 accuracy"))
+    assert all(word in said for word in ("hidden layer (MFCC, 90.0 % to 74.5 %)", "top-5 accuracy"))
 
 
 def test_console_table_fits_its_width(tmp_path):
