@@ -169,7 +169,7 @@ def arrow(score: Row, words: Words) -> str:
 
 def all_scores(scores: Frame, words: Words) -> Table:
     """Return all scores, each with its difference from the untrained network."""
-    rows = list(scores.itertuples())
+    rows = [row for one in score_groups(scores, words).values() for row in one.itertuples()]
     untrained = {(one.features, *one_probe(one)): one for one in rows}
     lines = []
     for row, line in zip(rows, score_cells(rows), strict=True):
