@@ -4,7 +4,7 @@ Functions that draw return a figure with its title and caption; [] if nothing is
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -89,12 +89,19 @@ def bound_section(run: Run, words: Words) -> Section:
     figures = [*curves_figure(run), *bound_figure(run, words), *accuracy_figure(run, words)]
     details = [
         table
-        for rule, rows in evaluations(run).items()
-        for direction, part in rows[rows.step == rows.step.max()].groupby("direction", sort=False)
-        for title in [f"{rule}, {direction}" if direction else rule]
-        for table in (offset_table(title, part, words), *split_tables(title, part, words))
+        for rule, rows in by_direction(last_rows(run) if evaluations(run) else {})
+        for table in (offset_table(rule, rows, words), *split_tables(rule, rows, words))
     ]
     return Section("Curves", figures=figures, details=details)
+
+
+def by_direction(found: Mapping[str, Frame]) -> list[tuple[str, Frame]]:
+    """Return the rows of each rule and direction with a title."""
+    return [
+        (f"{rule}, {direction}" if direction else rule, part)
+        for rule, rows in found.items()
+        for direction, part in rows.groupby("direction", sort=False)
+    ]
 
 
 def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np.ndarray]:
@@ -154,19 +161,14 @@ def train_rows(run: Run) -> dict[str, Frame]:
 
 def ceilings(run: Run) -> dict[str, Frame]:
     """Return rows with each distinct log N: of the training, and of test rules with another N."""
-    known = evaluations(run) | train_rows(run)
-    order = [*train_rows(run), *evaluations(run)]
-    return {rule: known[rule] for rule in order if known[rule].bound.notna().any()}
+    found = train_rows(run)
+    found |= {rule: rows for rule, rows in evaluations(run).items() if rule not in found}
+    return {rule: rows for rule, rows in found.items() if rows.bound.notna().any()}
 
 
 def bound_figure(run: Run, words: Words) -> list[Figure]:
     """Draw the last log N - L at each offset with its interval, ceiling and state."""
-    panels_of = [
-        (f"{rule}, {direction}" if direction else rule, part)
-        for rule, rows in last_rows(run).items()
-        for direction, part in rows.groupby("direction", sort=False)
-        if part.bound.notna().any()
-    ]
+    panels_of = [one for one in by_direction(last_rows(run)) if one[1].bound.notna().any()]
     if not panels_of:
         return []
     num_columns = 2 if any(part.direction.iloc[0] for _, part in panels_of) else 3
@@ -237,12 +239,15 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
             del columns[name]
     elif rows.is_bound.all():
         kind = "log N − L is a lower bound on the information"
-    return Table(
-        f"All numbers of each offset: rule “{rule}”, step {rows.step.max():,}",
-        pd.DataFrame({name: values for name, (values, _) in columns.items()}),
-        f"Test {words.examples}, in nats; {kind}. Pairwise chance is 50 %.",
-        {name: style for name, (_, style) in columns.items()},
-    )
+    title = f"All numbers of each offset: rule “{rule}”, step {rows.step.max():,}"
+    note = f"Test {words.examples}, in nats; {kind}. Pairwise chance is 50 %."
+    return formatted_table(title, columns, note)
+
+
+def formatted_table(title: str, columns: Mapping[str, tuple[Any, Format]], note: str) -> Table:
+    """Return a table of columns with their formats."""
+    frame = pd.DataFrame({name: values for name, (values, _) in columns.items()})
+    return Table(title, frame, note, {name: style for name, (_, style) in columns.items()})
 
 
 def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
@@ -263,8 +268,6 @@ def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
         "between": (parts["between"], show_part),
         "anchors left out": (rows.left_out, ",.0f"),
     }
-    frame = pd.DataFrame({name: values for name, (values, _) in columns.items()})
-    formats = {name: style for name, (_, style) in columns.items()}
     note = (
         f"Within: candidates of the anchor's own {words.group} alone, a lower bound on the "
         f"information given the {words.group}. Between: the difference from all candidates, an "
@@ -273,7 +276,7 @@ def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
         "above. A part within that is saturated moves information to the part between."
     )
     title = f"log N − L within a {words.group} and between them: rule “{rule}”"
-    return [Table(title, frame, note, formats)]
+    return [formatted_table(title, columns, note)]
 
 
 def show_part(ends: tuple[float, float, float]) -> str:
@@ -293,11 +296,7 @@ def accuracy_figure(run: Run, words: Words) -> list[Figure]:
         ("acc_top1", "beats every negative (top-1)"),
         ("acc_pairwise", "share of negatives beaten (pairwise)"),
     )
-    parts = [
-        (f"{rule}, {direction}" if direction else rule, part)
-        for rule, rows in shown.items()
-        for direction, part in rows.groupby("direction", sort=False)
-    ]
+    parts = by_direction(shown)
     for axes, (key, title) in zip(panels, readings, strict=True):
         for color, (name, part) in zip(draw.palette(len(parts)), parts, strict=True):
             style = {"color": color, "marker": "o", "markersize": 4}

@@ -20,7 +20,6 @@ from cpc.results import (
     last_scores,
     score_cells,
     show_value,
-    unit_of,
 )
 
 #: The column with the difference of the learned features from the strongest of the others.
@@ -65,21 +64,17 @@ def score_groups(scores: Frame, words: Words) -> Groups:
 
 
 def metric_groups(scores: Frame, words: Words, curves: bool) -> dict[tuple[str, ...], Frame]:
-    """Return scores by task, data, unit and metric: learning curves only, or all but these."""
-    return {
-        (*group, metric): rows
-        for group, found in score_groups(scores, words).items()
-        for metric, rows in split_curve(found)[not curves].groupby("metric", sort=False)
-    }
-
-
-def split_curve(rows: Frame) -> tuple[Frame, Frame]:
-    """Return the scores of a task that make a learning curve, and the others.
+    """Return scores by task, data, unit and metric: only learning curves, or all others.
 
     A curve has several numbers of labels; scores without a known number are not part of it.
     """
-    in_curve = rows.num_train.notna() & is_curve(rows)
-    return rows[in_curve], rows[~in_curve]
+    return {
+        (*group, metric): part
+        for group, rows in score_groups(scores, words).items()
+        for metric, part in rows[(rows.num_train.notna() & is_curve(rows)) == curves].groupby(
+            "metric", sort=False
+        )
+    }
 
 
 def is_curve(rows: Frame) -> bool:
@@ -237,15 +232,6 @@ def row_title(features: str, method: str, words: Words) -> str:
 def group_title(task: str, data: str, unit: str) -> str:
     """Return the title of a panel."""
     return f"{task.replace('_', ' ')} by {unit}\n{data}"
-
-
-def column_of(metric: str) -> str:
-    """Return the head of a column.
-
-    >>> column_of("error rate")
-    'error rate, %'
-    """
-    return f"{metric}, {unit_of(metric)}" if unit_of(metric) not in ("", metric) else metric
 
 
 def color_of(features: str, words: Words) -> str:
