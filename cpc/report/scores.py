@@ -109,7 +109,7 @@ def headlines(scores: Frame, words: Words) -> list[Headline]:
         if tasks.count((task, data)) > 1:
             parts[0] += f" by {unit}"
         if ours.method != "linear":
-            parts.append(METHODS.get(ours.method, ours.method))
+            parts.append(METHODS.get(ours.method) or ours.method)
         if ours.features in words.features[1:]:
             parts.append(ours.features)
         title = ", ".join(filter(None, parts))
@@ -150,11 +150,11 @@ def score_table(found: Sequence[Headline], words: Words) -> Table:
             strongest = max(others, key=lambda one: sign * one.value)
             line[DIFFERENCE] = lead_phrase(difference(ours, strongest), ours.metric)
         lines.append(line)
+    frame: Any = pd.DataFrame(lines)
     baselines = [short_title(name, words) for name in words.baselines]
     order = ["task", "chance", *baselines, "untrained", "CPC"]
-    found = pd.DataFrame(lines)
-    last = [name for name in found if name not in order and name != DIFFERENCE] + [DIFFERENCE]
-    return Table("", found[[name for name in (*order, *last) if name in found]])
+    last = [name for name in frame if name not in order and name != DIFFERENCE] + [DIFFERENCE]
+    return Table("", frame[[name for name in (*order, *last) if name in frame]])
 
 
 def arrow(score: Row, words: Words) -> str:

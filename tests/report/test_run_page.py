@@ -1,5 +1,6 @@
 """The run page: its tables, figures and sentences, and the last lines on the console."""
 
+import itertools
 import json
 import shutil
 
@@ -43,6 +44,14 @@ def finished(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     draw_nothing(monkeypatch)
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """Return a run directory that a test may damage, without the slow speaker map."""
+    write_fake_run(tmp_path, num_steps=500)
+    (tmp_path / "probes" / "speaker_map.npz").unlink()
+    return tmp_path
 
 
 @pytest.fixture
@@ -164,15 +173,11 @@ def test_learning_curves(images):
 
 
 def test_each_data_set_unit_and_metric_has_a_learning_curve(images):
-    score = Score("speakers", "a/b", "", "c", "linear", "", 0.5, step=500)
+    asked = ("utterance", "accuracy"), ("frame", "accuracy"), ("frame", "top-5 accuracy")
     curve = [
-        score._replace(unit=unit, metric=metric, num_train=n, data=data)
-        for unit, metric in (
-            ("utterance", "accuracy"), ("frame", "accuracy"), ("frame", "top-5 accuracy")
-        )
-        for n in (100, 200)
-        for data in ("a/b", "../a_b")
-    ]  # fmt: skip
+        Score("speakers", data, unit, "c", "linear", metric, 0.5, step=500, num_train=n)
+        for (unit, metric), n, data in itertools.product(asked, (100, 200), ("a/b", "../a_b"))
+    ]
     write_scores(images, curve)
     section = score_section.scores_section(read_run(images), IMAGES)
     drawn = [one.name for one in section.figures if one.name.startswith("curve_speakers")]
