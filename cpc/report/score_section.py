@@ -24,7 +24,7 @@ from cpc.report.scores import (
     value_axis,
     wrap_rows,
 )
-from cpc.report.sentences import score_warnings
+from cpc.report.sentences import harm_sentences, lost_sentences
 from cpc.report.words import Words
 from cpc.results import (
     Frame,
@@ -47,8 +47,9 @@ def closing_lines(workdir: str | Path, words: Words) -> list[str]:
         return []
     table = score_table(found, words)
     rows = [[*table.frame.columns], *cells(table)]
-    said = (textwrap.wrap(one, WIDTH) for one in score_warnings(run, found, words))
-    return [*text_table([*wrap_rows(rows, WIDTH)]), *itertools.chain.from_iterable(said)]
+    said = [*harm_sentences(run, found, words), *lost_sentences(found, words)]
+    wrapped = itertools.chain.from_iterable(textwrap.wrap(one, WIDTH) for one in said)
+    return [*text_table([*wrap_rows(rows, WIDTH)]), *wrapped]
 
 
 def scores_section(run: Run, words: Words) -> Section | None:

@@ -1,6 +1,7 @@
 """Sentences of a run's page: how to read its first table and curves, and what may be wrong."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from cpc.report.engine import duration, show
@@ -9,6 +10,7 @@ from cpc.report.words import Words
 from cpc.results import (
     Run,
     difference,
+    headline_rows,
     information,
     is_better,
     last_evaluation,
@@ -21,6 +23,8 @@ from cpc.results import (
 
 #: Loss, as a fraction of the untrained network's score, that is reported without an interval.
 MIN_HARM = 0.01
+#: Recorded properties of a loss without log N - L, in words.
+OPTIMA = {"optimum": "its optimal score is", "posterior": "posterior:"}
 #: Warnings of offsets by state, with fields for the offsets and the rule.
 STATES = {
     "saturated": "Saturated at k = {} ({}): the number is the ceiling log N, not the information; "
@@ -46,18 +50,14 @@ def warnings(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
     """Return what may be wrong with a run or its features, most important first."""
     skipped = f"{len(run.skipped):,} files were skipped or cut short: see below."
     return [
-        *score_warnings(run, found, words),
+        *harm_sentences(run, found, words),
+        *lost_sentences(found, words),
         *collapse_sentences(run),
         *state_sentences(run),
         *truth_sentences(run),
         *([skipped] if run.skipped else []),
         *run.problems,
     ]
-
-
-def score_warnings(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
-    """Return warnings of features that training has made worse, or that lose to a baseline."""
-    return [*harm_sentences(run, found, words), *lost_sentences(found, words)]
 
 
 def table_sentences(found: Sequence[Headline], words: Words) -> list[str]:
@@ -86,32 +86,28 @@ def table_sentences(found: Sequence[Headline], words: Words) -> list[str]:
 
 
 def bound_sentences(run: Run, words: Words) -> list[str]:
-    """Return the headline of log N - L and whether it is a bound, or the accuracy without it."""
-    found, rows = information(run), last_evaluation(run)
+    """Return the headline of log N - L and whether it is a bound, and the accuracy without one."""
+    found, rows, sentences = information(run), last_evaluation(run), []
     if found is not None:
-        own = last_evaluation(run, strict=found.method == "bound")
+        own = headline_rows(last_evaluation(run, strict=found.method == "bound"))
         kind = "a lower bound on the mutual information of context and future"
         if found.method != "bound":
             kind = "an estimate, not a bound, because the negatives are not independent"
-        return [
+        sentences.append(
             f"log N − L on test {words.examples} is {show(found.value, '.2f')} nats, the mean over "
             f"{found.setting} by the rule “{rule_title(found.data)}”, whose ceiling log N is "
             f"{show(own.log_n.mean(), '.2f')}: {kind}."
-        ]
-    if not rows.acc_top1.notna().any():
-        return [f"No bound on test {words.examples} is recorded yet."]
-    sentence = (
-        f"By the rule “{rule_title(str(rows.rule.iloc[0]))}”, the positive beats every negative "
-        f"{100 * rows.acc_top1.mean():.1f} % of the time (chance "
-        f"{100 * rows.chance_top1.mean():.2g} %)."
-    )
-    if rows.bound.isna().all():
-        sentence = f"{sentence[:-1]}; this loss has no log N − L"
-        for key, meaning in (("optimum", "its optimal score is"), ("posterior", "posterior:")):
-            known = [one for one in run.metrics.get(key, []) if isinstance(one, str)]
-            sentence += f"; {meaning} {known[-1]}" if known else ""
-        sentence += "."
-    return [sentence]
+        )
+    has_log_n = rows.bound.notna().any() or (rows.state == "diverged").any()
+    if not has_log_n and rows.acc_top1.notna().any():
+        known = {key: list(run.metrics[key].dropna()) for key in OPTIMA if key in run.metrics}
+        optima = "".join(f"; {OPTIMA[key]} {texts[-1]}" for key, texts in known.items() if texts)
+        sentences.append(
+            f"The loss by the rule “{rule_title(str(rows.rule.iloc[0]))}” has no log N − L; the "
+            f"positive beats every negative {100 * rows.acc_top1.mean():.1f} % of the time "
+            f"(chance {100 * rows.chance_top1.mean():.2g} %){optima}."
+        )
+    return sentences or [f"No bound on test {words.examples} is recorded yet."]
 
 
 def progress_sentence(run: Run) -> str:
@@ -120,10 +116,9 @@ def progress_sentence(run: Run) -> str:
         return "No training step is recorded yet."
     seconds, devices = last_known(run.train, "seconds"), run.environment.get("devices")
     time = f" in {duration(seconds)}" if math.isfinite(seconds) else ""
-    names = sorted(map(str, devices)) if isinstance(devices, list) else []
-    where = ", ".join(dict.fromkeys(names)) or "an unrecorded device"
-    count = f"{len(names)} x " if len(set(names)) == 1 else ""
-    return f"{run.step:,} training steps{time}, on {count}{where}."
+    counts = Counter(map(str, devices if isinstance(devices, list) else []))
+    where = ", ".join(f"{count} x {name}" for name, count in counts.items())
+    return f"{run.step:,} training steps{time}, on {where or 'an unrecorded device'}."
 
 
 def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
