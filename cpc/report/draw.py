@@ -21,7 +21,7 @@ STATES = {
 
 
 def palette(number: int) -> list[Any]:
-    """Return so many distinct colors."""
+    """Return distinct colors."""
     if number <= 10:
         return [colormaps["tab10"](place) for place in range(number)]
     return [colormaps["turbo"](0.05 + 0.9 * place / (number - 1)) for place in range(number)]

@@ -41,7 +41,7 @@ class Headline(NamedTuple):
     """The main score of a task and the other scores of the task."""
 
     title: str
-    """The task, its data, and what else distinguishes it."""
+    """The task, its data, and the unit, method or features if these distinguish it."""
     score: Row
     same_probe: dict[str, Row]
     """The scores with its method and metric, by features."""
@@ -86,7 +86,7 @@ def is_curve(rows: Frame) -> bool:
 def headlines(scores: Frame, words: Words) -> list[Headline]:
     """Return the last headline score of each task: if possible linear, on the first features.
 
-    Of a learning curve it is the score with the fewest labels.
+    In a learning curve, it is the score with the fewest labels.
     """
     groups, found = score_groups(last_scores(scores), words), []
     tasks = [(task, data) for task, data, _ in groups]
@@ -198,7 +198,7 @@ def wrap_rows(rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, 
 
 
 def one_probe(row: Row) -> tuple:
-    """Return what scores of one probe on several features share."""
+    """Return the key shared by the scores of one probe on several features."""
     return row.task, row.data, row.unit, row.method, row.metric, str(row.num_train)
 
 

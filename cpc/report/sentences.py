@@ -1,4 +1,4 @@
-"""Sentences of a run's page: how to read its first table and curves, and what may be wrong."""
+"""Sentences of a run's page: how to read its first table and curves, and warnings."""
 
 import math
 from collections import Counter
@@ -47,7 +47,7 @@ def reading_sentences(run: Run, found: Sequence[Headline], words: Words) -> list
 
 
 def warnings(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
-    """Return what may be wrong with a run or its features, most important first."""
+    """Return warnings of a run and its features, most important first."""
     skipped = f"{len(run.skipped):,} files were skipped or cut short: see below."
     return [
         *harm_sentences(run, found, words),
