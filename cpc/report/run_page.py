@@ -297,14 +297,18 @@ def accuracy_figure(run: Run, words: Words) -> list[Figure]:
         ("acc_pairwise", "share of negatives beaten (pairwise)"),
     )
     parts = by_direction(shown)
+    colors = dict(zip((name for name, _ in parts), draw.palette(len(parts)), strict=True))
     for axes, (key, title) in zip(panels, readings, strict=True):
-        for color, (name, part) in zip(draw.palette(len(parts)), parts, strict=True):
-            style = {"color": color, "marker": "o", "markersize": 4}
+        for name, part in parts:
+            style = {"color": colors[name], "marker": "o", "markersize": 4}
             count = show(part.n.mean(), ",.0f")
             axes.plot(part.offset, 100 * part[key], label=f"{name}, N = {count}", **style)
-        for rows in shown.values():
-            chance = 100 * (rows.chance_top1.mean() if key == "acc_top1" else 0.5)
-            style = {"color": draw.MUTED, "linestyle": ":", "linewidth": 1.2}
+        for rule, rows in shown.items():
+            chance, color = 50.0, draw.MUTED
+            if key == "acc_top1":
+                chance = 100 * rows.chance_top1.mean()
+                color = next(colors[name] for name in colors if name.startswith(rule))
+            style = {"color": color, "linestyle": ":", "linewidth": 1.2}
             axes.axhline(chance, label=f"chance, {show(chance, '.2g')} %", **style)
         draw.label(axes, f"offset k ({words.ahead})", "percent", title)
         axes.set_ylim(0, 103)
