@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
@@ -17,6 +18,13 @@ STATES = {
     "chance": (GRAY, "X", "at chance"),
     "diverged": (INK, "v", "worse than guessing"),
 }
+
+
+def palette(number: int) -> list[Any]:
+    """Return distinct colors."""
+    if number <= 10:
+        return [colormaps["tab10"](place) for place in range(number)]
+    return [colormaps["turbo"](0.05 + 0.9 * place / (number - 1)) for place in range(number)]
 
 
 def make_figure(

@@ -80,15 +80,13 @@ def write_page(
     name: str,
     title: str,
     lead: str,
-    headline: Sequence[tuple[str, str]] = (),
-    sections: Sequence[Section] = (),
+    sections: Sequence[Section],
     also: Sequence[str] = (),
 ) -> Path:
     """Write a page and its figures into a folder, and return the path of the HTML file.
 
     Args:
         lead: the line under the title.
-        headline: large numbers, each with its meaning.
         sections: in reading order; those without content are left out.
         also: "md" and "json" write name.md and name.json with the same tables.
     """
@@ -102,12 +100,12 @@ def write_page(
         images[figure.name] = to_png(figure.figure)
         if stack_panels(figure.figure):
             narrow[figure.name] = to_png(figure.figure, 110)
-    content = {"title": title, "lead": lead, "headline": headline, "sections": sections}
+    content = {"title": title, "lead": lead, "sections": sections}
     content |= {"images": images, "narrow": narrow}
     texts = {"html": environment().get_template("page.html.j2").render(content)}
     if "md" in also:
-        texts["md"] = as_markdown(title, lead, headline, sections)
-    data = as_json(title, lead, headline, sections) if "json" in also else None
+        texts["md"] = as_markdown(title, lead, sections)
+    data = as_json(title, lead, sections) if "json" in also else None
     folder = Path(folder)
     for figure, png in images.items():
         with replacing(folder / "figures" / f"{figure}.png", is_durable=False) as part:
@@ -260,12 +258,9 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def as_markdown(
-    title: str, lead: str, headline: Sequence[tuple[str, str]], sections: Sequence[Section]
-) -> str:
+def as_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
     """Return a page as Markdown, with links to its figures."""
-    numbers = [f"- **{escaped(number)}** {escaped(meaning)}" for number, meaning in headline]
-    parts = [f"# {escaped(title)}", escaped(lead), "\n".join(numbers)]
+    parts = [f"# {escaped(title)}", escaped(lead)]
     for section in sections:
         parts += [f"## {escaped(section.title)}" if section.title else ""]
         parts += [escaped(sentence) for sentence in section.sentences]
@@ -277,14 +272,11 @@ def as_markdown(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def as_json(
-    title: str, lead: str, headline: Sequence[tuple[str, str]], sections: Sequence[Section]
-) -> dict[str, Any]:
+def as_json(title: str, lead: str, sections: Sequence[Section]) -> dict[str, Any]:
     """Return a page as JSON data, its tables with all digits."""
     return {
         "title": title,
         "lead": lead,
-        "headline": [{"number": number, "meaning": meaning} for number, meaning in headline],
         "sections": [
             {
                 "title": section.title,

@@ -4,13 +4,12 @@ Functions that draw return a figure with its title and caption; [] if nothing is
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -20,28 +19,24 @@ from cpc.report.engine import (
     Format,
     Section,
     Table,
-    duration,
     show,
     show_interval,
     write_page,
 )
 from cpc.report.provenance import provenance_section
 from cpc.report.score_section import scores_section
-from cpc.report.scores import Headline, headlines
-from cpc.report.sentences import summary
+from cpc.report.scores import headlines, score_table
+from cpc.report.sentences import reading_sentences, warnings
 from cpc.report.words import Words
 from cpc.results import (
     Frame,
     Run,
     evaluations,
     headline_rows,
-    information,
     last_evaluation,
-    last_known,
     offset_ranges,
     read_run,
     rule_title,
-    with_unit,
 )
 
 #: section(run) -> a section of the page; None to leave it out.
@@ -60,18 +55,19 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
     """
     run = read_run(workdir)
     found = headlines(run.scores, words)
+    sentences = [*warnings(run, found, words), *reading_sentences(run, found, words)]
     made = [
-        Section("", summary(run, found, words)),
+        Section("", tables=[score_table(found, words)] if found else []),
         bound_section(run, words),
-        Section("Accuracy by offset", figures=accuracy_figure(run, words)),
-        audit_section(run),
+        Section("How to read them", sentences),
         scores_section(run, words),
         *(maker(run) for maker in sections),
+        audit_section(run),
         Section("Health of the run", figures=[*spread_figure(run, words), *speed_figure(run)]),
         provenance_section(run, words),
     ]
     made = [section for section in made if section is not None]
-    return write_page(run.workdir, "report", run.name, subtitle(run), headline(run, found), made)
+    return write_page(run.workdir, "report", run.name, subtitle(run), made)
 
 
 def subtitle(run: Run) -> str:
@@ -88,42 +84,24 @@ def subtitle(run: Run) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def headline(run: Run, found: Sequence[Headline]) -> list[tuple[str, str]]:
-    """Return the most important numbers, (number, meaning)."""
-    numbers, bound = [], information(run)
-    if bound is not None:
-        rows = last_evaluation(run, strict=bound.method == "bound")
-        kind = "bound" if bound.method == "bound" else "estimate log N − L, not a bound"
-        rows = headline_rows(rows[np.isfinite(rows.bound.astype(float))])
-        meaning, ceiling = f"{kind}, mean over {bound.setting}", f"ceiling {rows.log_n.mean():.2f}"
-        numbers.append((f"{bound.value:.2f} nats", f"{meaning} ({ceiling})"))
-    for score, *_ in found:
-        value = with_unit(score.value, score.metric)
-        what = "" if score.metric == "accuracy" else f", {score.metric}"
-        by = f"{score.task.replace('_', ' ')} by {score.unit}{what}"
-        numbers.append((value, f"{by}, {score.method} on {score.features}, {score.data}"))
-    if len(run.train):
-        seconds = last_known(run.train, "seconds")
-        time = f" in {duration(seconds)}" if math.isfinite(seconds) else ""
-        numbers.append((f"{run.step:,}", f"training steps{time}"))
-    return numbers
-
-
 def bound_section(run: Run, words: Words) -> Section:
-    """Return loss and bound over the training and by offset."""
-    parts = {
-        f"{rule}, {direction}" if direction else rule: part
-        for rule, rows in evaluations(run).items()
-        for direction, part in rows[rows.step == rows.step.max()].groupby("direction", sort=False)
-    }
-    strict = last_evaluation(run, strict=True).index
-    first = [rule for rule, part in parts.items() if part.index.isin(strict).any()]
-    tables, details = [], []
-    for rule, part in parts.items():
-        place = tables if rule in first else details
-        place += [offset_table(rule, part, words), *split_tables(rule, part, words)]
-    figures = [*curves_figure(run), *bound_figure(run, words)]
-    return Section("Loss and bound", figures=figures, tables=tables, details=details)
+    """Return loss, bound and accuracy over the training and by offset."""
+    figures = [*curves_figure(run), *bound_figure(run, words), *accuracy_figure(run, words)]
+    details = [
+        table
+        for rule, rows in by_direction(last_rows(run) if evaluations(run) else {})
+        for table in (offset_table(rule, rows, words), *split_tables(rule, rows, words))
+    ]
+    return Section("Curves", figures=figures, details=details)
+
+
+def by_direction(found: Mapping[str, Frame]) -> list[tuple[str, Frame]]:
+    """Return the rows of each rule and direction with a title."""
+    return [
+        (f"{rule}, {direction}" if direction else rule, part)
+        for rule, rows in found.items()
+        for direction, part in rows.groupby("direction", sort=False)
+    ]
 
 
 def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np.ndarray]:
@@ -168,11 +146,9 @@ def curves_figure(run: Run) -> list[Figure]:
     draw.add_shared_legend(figure, [left, right])
     caption = (
         "Loss, averaged over all offsets, and log N − L, averaged over those that are neither "
-        "saturated at the end nor share input with the context (or else the furthest). The dashed "
-        "line is log N, the ceiling and the InfoNCE loss of guessing: while the loss stays there, "
-        "nothing has been learned. Close to log N, log N − L cannot grow, whatever the model "
-        "knows. Only the curve labeled as a bound is a lower bound on mutual information. If log "
-        "N − L is far lower on test than on training data, the model overfits."
+        "saturated at the end nor share input with the context (or else the furthest). Dashed: "
+        "log N, the ceiling of log N − L and the InfoNCE loss of guessing. If log N − L is far "
+        "lower on test than on training data, the model overfits."
     )
     return [Figure("curves", figure, "Loss and log N − L over training", caption)]
 
@@ -185,19 +161,14 @@ def train_rows(run: Run) -> dict[str, Frame]:
 
 def ceilings(run: Run) -> dict[str, Frame]:
     """Return rows with each distinct log N: of the training, and of test rules with another N."""
-    known = evaluations(run) | train_rows(run)
-    order = [*train_rows(run), *evaluations(run)]
-    return {rule: known[rule] for rule in order if known[rule].bound.notna().any()}
+    found = train_rows(run)
+    found |= {rule: rows for rule, rows in evaluations(run).items() if rule not in found}
+    return {rule: rows for rule, rows in found.items() if rows.bound.notna().any()}
 
 
 def bound_figure(run: Run, words: Words) -> list[Figure]:
     """Draw the last log N - L at each offset with its interval, ceiling and state."""
-    panels_of = [
-        (f"{rule}, {direction}" if direction else rule, part)
-        for rule, rows in last_rows(run).items()
-        for direction, part in rows.groupby("direction", sort=False)
-        if part.bound.notna().any()
-    ]
+    panels_of = [one for one in by_direction(last_rows(run)) if one[1].bound.notna().any()]
     if not panels_of:
         return []
     num_columns = 2 if any(part.direction.iloc[0] for _, part in panels_of) else 3
@@ -213,12 +184,10 @@ def bound_figure(run: Run, words: Words) -> list[Figure]:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     draw.add_shared_legend(figure, panels)
     caption = (
-        f"Measured on test {words.examples}, with 95 % intervals over {words.sequence}s, each an "
-        "anchor and a negative of others; the dashed line is the ceiling log N. Values should fall "
-        f"with the offset, because {words.near} is easier to predict. A point at the ceiling is "
-        "saturated and shows only that the information is at least about log N. Where there are "
-        "two rules, one is the training's and the other takes one candidate from each "
-        f"{words.sequence}: these are independent, which makes log N − L a bound."
+        f"On test {words.examples}, with 95 % intervals over {words.sequence}s. Values should fall "
+        "with the offset, because the near future is easier to predict. A point at the ceiling "
+        "log N shows only that the information is at least about log N. One candidate from each "
+        f"{words.sequence} makes them independent, and log N − L a bound."
     )
     return [Figure("bound", figure, "log N − L at each offset, last evaluation", caption)]
 
@@ -270,12 +239,15 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
             del columns[name]
     elif rows.is_bound.all():
         kind = "log N − L is a lower bound on the information"
-    return Table(
-        f"All numbers of each offset: rule “{rule}”, step {rows.step.max():,}",
-        pd.DataFrame({name: values for name, (values, _) in columns.items()}),
-        f"Test {words.examples}, in nats; {kind}. Pairwise chance is 50 %.",
-        {name: style for name, (_, style) in columns.items()},
-    )
+    title = f"All numbers of each offset: rule “{rule}”, step {rows.step.max():,}"
+    note = f"Test {words.examples}, in nats; {kind}. Pairwise chance is 50 %."
+    return formatted_table(title, columns, note)
+
+
+def formatted_table(title: str, columns: Mapping[str, tuple[Any, Format]], note: str) -> Table:
+    """Return a table of columns with their formats."""
+    frame = pd.DataFrame({name: values for name, (values, _) in columns.items()})
+    return Table(title, frame, note, {name: style for name, (_, style) in columns.items()})
 
 
 def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
@@ -296,8 +268,6 @@ def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
         "between": (parts["between"], show_part),
         "anchors left out": (rows.left_out, ",.0f"),
     }
-    frame = pd.DataFrame({name: values for name, (values, _) in columns.items()})
-    formats = {name: style for name, (_, style) in columns.items()}
     note = (
         f"Within: candidates of the anchor's own {words.group} alone, a lower bound on the "
         f"information given the {words.group}. Between: the difference from all candidates, an "
@@ -306,7 +276,7 @@ def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
         "above. A part within that is saturated moves information to the part between."
     )
     title = f"log N − L within a {words.group} and between them: rule “{rule}”"
-    return [Table(title, frame, note, formats)]
+    return [formatted_table(title, columns, note)]
 
 
 def show_part(ends: tuple[float, float, float]) -> str:
@@ -326,50 +296,31 @@ def accuracy_figure(run: Run, words: Words) -> list[Figure]:
         ("acc_top1", "beats every negative (top-1)"),
         ("acc_pairwise", "share of negatives beaten (pairwise)"),
     )
-    has_directions = any(rows.direction.nunique() > 1 for rows in shown.values())
+    parts = by_direction(shown)
+    colors = dict(zip((name for name, _ in parts), draw.palette(len(parts)), strict=True))
     for axes, (key, title) in zip(panels, readings, strict=True):
-        for number, (rule, rows) in enumerate(shown.items()):
-            parts = [part for _, part in rows.groupby("direction", sort=False)]
-            hollow = bool(number) and len(parts) > 1
-            for color, part in zip(accuracy_colors(number, len(parts)), parts, strict=True):
-                name = f"{rule}, {part.direction.iloc[0]}".removesuffix(", ")
-                count = show(part.n.mean(), ",.0f")
-                style = {"linestyle": "--" if hollow else "-", "marker": "o", "markersize": 4}
-                style["markerfacecolor"] = "white" if hollow else color
-                values = part.offset, 100 * part[key]
-                axes.plot(*values, color=color, label=f"{name}, N = {count}", **style)
-            chance, color = 100 * parts[0].chance_top1, accuracy_colors(number, 1)[0]
-            if key != "acc_top1":
-                chance, color = chance * 0 + 50, draw.MUTED
-            if key == "acc_top1" or not number:
-                name = f"chance, {show(chance.mean(), '.2g')} %"
-                style = {"color": color, "linestyle": ":", "linewidth": 1.2, "label": name}
-                axes.plot(parts[0].offset, chance, **style)
+        for name, part in parts:
+            style = {"color": colors[name], "marker": "o", "markersize": 4}
+            count = show(part.n.mean(), ",.0f")
+            axes.plot(part.offset, 100 * part[key], label=f"{name}, N = {count}", **style)
+        for rule, rows in shown.items():
+            chance, color = 50.0, draw.MUTED
+            if key == "acc_top1":
+                chance = 100 * rows.chance_top1.mean()
+                color = next(colors[name] for name in colors if name.startswith(rule))
+            style = {"color": color, "linestyle": ":", "linewidth": 1.2}
+            axes.axhline(chance, label=f"chance, {show(chance, '.2g')} %", **style)
         draw.label(axes, f"offset k ({words.ahead})", "percent", title)
         axes.set_ylim(0, 103)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if not has_directions:
-            draw.add_legend(axes)
-    if has_directions:  # too many lines for a legend inside
-        draw.add_shared_legend(figure, panels)
+    draw.add_shared_legend(figure, panels)
     caption = (
-        f"How often the true {words.target} scores highest, on test {words.examples}: in the "
-        "first panel against all negatives at once, in the second against one at a time. The "
-        "paper does not say which of the two it plots. The dotted line is chance. Accuracy "
-        "should start high and fall with the offset. Top-1 depends on N, so compare it only "
-        "between runs with the same N."
+        f"How often the positive scores highest, on test {words.examples}: against all "
+        "negatives at once, and against one at a time. The paper does not say which it plots. "
+        "Dotted: chance. Top-1 depends on N, so compare it only between runs with the same N."
     )
     title = "Accuracy of predicting the positive, by offset (the paper's Figure 3)"
     return [Figure("accuracy", figure, title, caption)]
-
-
-def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
-    """Return a color for each direction, or for a rule that has only one."""
-    if num_directions == 1:
-        return ((draw.BLUE, draw.GREEN)[number % 2],)
-    if num_directions <= 4:
-        return (draw.BLUE, draw.ORANGE, draw.GREEN, draw.RED)[:num_directions]
-    return [colormaps["viridis"](place) for place in np.linspace(0, 0.95, num_directions)]
 
 
 def audit_section(run: Run) -> Section | None:
@@ -386,7 +337,7 @@ def audit_section(run: Run) -> Section | None:
         for row in run.audit["rows"]
     ]
     note = f"Of {run.audit.get('title', 'the negatives')}, before the first step."
-    return Section("Negatives", tables=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
+    return Section("Negatives", details=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
 
 
 def spread_figure(run: Run, words: Words) -> list[Figure]:

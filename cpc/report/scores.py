@@ -1,11 +1,29 @@
-"""Groups, order, names and colors of scores on pages."""
+"""Scores of a run in tables: one row per task, or all of them; their groups, names and colors."""
 
+import itertools
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE
-from cpc.report.words import Words
-from cpc.results import Frame, Row, in_percent, last_scores, unit_of
+import pandas as pd
 
+from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE
+from cpc.report.engine import Table
+from cpc.report.words import Words
+from cpc.results import (
+    Difference,
+    Frame,
+    Row,
+    difference,
+    in_percent,
+    last_scores,
+    score_cells,
+    show_value,
+)
+
+#: The column with the difference of the learned features from the strongest of the others.
+DIFFERENCE = "CPC − strongest"
 #: (task, data, unit) -> its scores, from baselines to learned features.
 Groups: TypeAlias = dict[tuple[str, str, str], Frame]
 
@@ -22,6 +40,8 @@ METHODS = {
 class Headline(NamedTuple):
     """The main score of a task and the other scores of the task."""
 
+    title: str
+    """The task, its data, and the unit, method or features if these distinguish it."""
     score: Row
     same_probe: dict[str, Row]
     """The scores with its method and metric, by features."""
@@ -44,21 +64,17 @@ def score_groups(scores: Frame, words: Words) -> Groups:
 
 
 def metric_groups(scores: Frame, words: Words, curves: bool) -> dict[tuple[str, ...], Frame]:
-    """Return scores by task, data, unit and metric: learning curves only, or all but these."""
-    return {
-        (*group, metric): rows
-        for group, found in score_groups(scores, words).items()
-        for metric, rows in split_curve(found)[not curves].groupby("metric", sort=False)
-    }
-
-
-def split_curve(rows: Frame) -> tuple[Frame, Frame]:
-    """Return the scores of a task that make a learning curve, and the others.
+    """Return scores by task, data, unit and metric: only learning curves, or all others.
 
     A curve has several numbers of labels; scores without a known number are not part of it.
     """
-    in_curve = rows.num_train.notna() & is_curve(rows)
-    return rows[in_curve], rows[~in_curve]
+    return {
+        (*group, metric): part
+        for group, rows in score_groups(scores, words).items()
+        for metric, part in rows[(rows.num_train.notna() & is_curve(rows)) == curves].groupby(
+            "metric", sort=False
+        )
+    }
 
 
 def is_curve(rows: Frame) -> bool:
@@ -68,18 +84,129 @@ def is_curve(rows: Frame) -> bool:
 
 
 def headlines(scores: Frame, words: Words) -> list[Headline]:
-    """Return the last headline score of each task: if possible linear, on the first features."""
-    found = []
-    for rows in score_groups(last_scores(scores), words).values():
-        candidates = [] if is_curve(rows) else list(rows.itertuples())
-        learned = [one for name in words.features for one in candidates if one.features == name]
-        linear = [one for one in learned if one.method == "linear"]
+    """Return the last headline score of each task: if possible linear, on the first features.
+
+    In a learning curve, it is the score with the fewest labels.
+    """
+    groups, found = score_groups(last_scores(scores), words), []
+    tasks = [(task, data) for task, data, _ in groups]
+    for (task, data, unit), rows in groups.items():
+        labels = ""
+        if is_curve(rows):
+            rows = rows[rows.num_train == rows.num_train.min()]
+            labels = f"{rows.num_train.iloc[0]:,.0f} labels"
         by_probe: dict[tuple[str, str], dict[str, Row]] = {}
-        for one in candidates:
+        for one in rows.itertuples():
             by_probe.setdefault((one.method, one.metric), {})[one.features] = one
-        for one in (linear or learned or candidates)[:1]:
-            found.append(Headline(one, by_probe[one.method, one.metric], by_probe))
+        learned = rows[rows.features.isin([*words.features])]
+        linear = learned[learned.method == "linear"]
+        candidates = next(one for one in (linear, learned, rows) if len(one))
+        ours = min(
+            candidates.itertuples(),
+            key=lambda one: (*words.features, one.features).index(one.features),
+        )
+        parts = [task_title(ours), data, labels]
+        if tasks.count((task, data)) > 1:
+            parts[0] += f" by {unit}"
+        if ours.method != "linear":
+            parts.append(METHODS.get(ours.method) or ours.method)
+        if ours.features in words.features[1:]:
+            parts.append(ours.features)
+        title = ", ".join(filter(None, parts))
+        found.append(Headline(title, ours, by_probe[ours.method, ours.metric], by_probe))
     return found
+
+
+def task_title(score: Row) -> str:
+    """Return a task and its metric, unless that is the accuracy.
+
+    >>> from cpc.results import Score
+    >>> score = Score("ABX", "voices", "phone pair", "c", "cosine", "ABX error", 0.1)
+    >>> task_title(score), task_title(score._replace(task="few_labels", metric="accuracy"))
+    ('ABX error', 'few labels')
+    """
+    task = score.task.replace("_", " ")
+    if score.metric in ("accuracy", task):
+        return task
+    return score.metric if score.metric.startswith(task) else f"{task}, {score.metric}"
+
+
+def score_table(found: Sequence[Headline], words: Words) -> Table:
+    """Return one row per task: chance, baselines, the untrained network, CPC and its difference.
+
+    The difference is from the strongest of the other scores by the same method.
+    """
+    lines = []
+    for title, ours, same_probe, _ in found:
+        line = {"task": title + arrow(ours, words)}
+        if math.isfinite(ours.chance):
+            line["chance"] = show_value(ours.chance, ours.metric)
+        names = (*words.baselines, f"random {ours.features}")
+        others = [same_probe[one] for one in names if one in same_probe and one != ours.features]
+        for one in (*others, ours):
+            line[short_title(one.features, words)] = show_value(one.value, one.metric)
+        if others and ours.task not in words.unranked and ours.features in words.features:
+            sign = 1 if ours.higher_is_better else -1
+            strongest = max(others, key=lambda one: sign * one.value)
+            line[DIFFERENCE] = lead_phrase(difference(ours, strongest), ours.metric)
+        lines.append(line)
+    frame: Any = pd.DataFrame(lines)
+    baselines = [short_title(name, words) for name in words.baselines]
+    order = ["task", "chance", *baselines, "untrained", "CPC"]
+    last = [name for name in frame if name not in order and name != DIFFERENCE] + [DIFFERENCE]
+    return Table("", frame[[name for name in (*order, *last) if name in frame]])
+
+
+def arrow(score: Row, words: Words) -> str:
+    """Return an arrow that marks a score as better if lower."""
+    return "" if score.higher_is_better or score.task in words.unranked else "\xa0↓"
+
+
+def all_scores(scores: Frame, words: Words) -> Table:
+    """Return all scores, each with its difference from the untrained network."""
+    rows = [row for one in score_groups(scores, words).values() for row in one.itertuples()]
+    untrained = {(one.features, *one_probe(one)): one for one in rows}
+    lines = []
+    for row, line in zip(rows, score_cells(rows), strict=True):
+        other = untrained.get((f"random {row.features}", *one_probe(row)))
+        gain = lead_phrase(difference(row, other), row.metric) if other else ""
+        tested_on = f"{row.num_test:,.0f}" if math.isfinite(row.num_test) else ""
+        more = {"metric": row.metric + arrow(row, words), "over untrained": gain}
+        lines.append(line | more | {"tested on": tested_on})
+    frame = pd.DataFrame(lines)
+    note = " ".join(words.notes[name] for name in scores.metric.unique() if name in words.notes)
+    return Table(f"All {len(rows):,} scores", frame.loc[:, (frame != "").any()], note)
+
+
+def wrap_rows(rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table whose first column, and heads over short cells, are wrapped.
+
+    >>> list(wrap_rows([("task", "mean of words"), ("phones of many voices", "73.1")], 29))
+    [('task', 'mean of'), ('', 'words'), ('phones of many', '73.1'), ('  voices', '')]
+    """
+    head, *body = rows
+    heads, sizes = [], []
+    for name, *column in zip(head, *body, strict=True):
+        widest = max(map(len, column))
+        heads.append(textwrap.wrap(name, max(10, widest), break_long_words=False))
+        sizes.append(max(widest, *map(len, heads[-1])))
+    left = max(12, width - sum(sizes[1:]) - 2 * len(sizes[1:]))
+    wrap = textwrap.TextWrapper(left, subsequent_indent="  ").wrap
+    wrapped = ([wrap(first), *([cell] for cell in others)] for first, *others in body)
+    for lines in (heads, *wrapped):
+        yield from itertools.zip_longest(*lines, fillvalue="")
+
+
+def one_probe(row: Row) -> tuple:
+    """Return the key shared by the scores of one probe on several features."""
+    return row.task, row.data, row.unit, row.method, row.metric, str(row.num_train)
+
+
+def short_title(features: str, words: Words) -> str:
+    """Return the column of features in the table of tasks."""
+    if features.startswith("random "):
+        return "untrained"
+    return "CPC" if features in words.features else feature_title(features, words)
 
 
 def feature_title(name: str, words: Words) -> str:
@@ -102,32 +229,9 @@ def row_title(features: str, method: str, words: Words) -> str:
     return feature_title(features, words) + ("" if features == "supervised" else how)
 
 
-def task_phrase(score: Row) -> str:
-    """Return the task, data and unit of a score within a sentence."""
-    return f"{score.task.replace('_', ' ')} of {score.data} by {score.unit}"
-
-
-def capitalize(text: str) -> str:
-    """Capitalize the first letter of a text and keep the others.
-
-    >>> capitalize("few_labels"), capitalize("ABX")
-    ('Few labels', 'ABX')
-    """
-    return text[:1].upper() + text[1:].replace("_", " ")
-
-
 def group_title(task: str, data: str, unit: str) -> str:
     """Return the title of a panel."""
     return f"{task.replace('_', ' ')} by {unit}\n{data}"
-
-
-def column_of(metric: str) -> str:
-    """Return the head of a column.
-
-    >>> column_of("error rate")
-    'error rate, %'
-    """
-    return f"{metric}, {unit_of(metric)}" if unit_of(metric) not in ("", metric) else metric
 
 
 def color_of(features: str, words: Words) -> str:
@@ -149,3 +253,15 @@ def metric_title(metric: str) -> str:
     ('accuracy, percent', 'nats')
     """
     return f"{metric}, percent" if in_percent(metric) else metric
+
+
+def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
+    """Return a difference with its interval, in points for rates and accuracies.
+
+    >>> lead_phrase((0.0123, -0.004, 0.03), "accuracy")
+    '+1.2 (−0.4 to +3.0)'
+    """
+    value, low, high = (
+        f"{'−' if one < 0 else '+'}{show_value(abs(one), metric)}" for one in lead[:3]
+    )
+    return f"{value} ({low} to {high})" if math.isfinite(lead[1] + lead[2]) else value

@@ -37,6 +37,7 @@ from cpc.results.score import in_percent as in_percent
 from cpc.results.score import name_of as name_of
 from cpc.results.score import print_scores as print_scores
 from cpc.results.score import read_scores as read_scores
+from cpc.results.score import score_cells as score_cells
 from cpc.results.score import score_frame as score_frame
 from cpc.results.score import show_value as show_value
 from cpc.results.score import text_table as text_table

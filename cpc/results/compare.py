@@ -296,15 +296,10 @@ def shared_headline(runs: Iterable[Run]) -> set[int] | None:
 BASELINES = ("over_untrained", "over_first")
 ENDS = {"": "value", "_low": "low", "_high": "high", "_paired": "paired"}
 COLUMNS = (
-    *("cell", *QUESTION, "num_train", "value", "low", "high", "chance", "higher_is_better"),
-    *(
-        "by_seed",
-        "at_end",
-        "num_test",
-        "setting",
-        *(f"{name}{end}" for name in BASELINES for end in ENDS),
-    ),
-)
+    "cell", *QUESTION, "num_train", "value", "low", "high", "chance", "higher_is_better",
+    "by_seed", "at_end", "num_test", "setting",
+    *(f"{name}{end}" for name in BASELINES for end in ENDS),
+)  # fmt: skip
 
 
 def compare(cells: Sequence[Cell]) -> Frame:

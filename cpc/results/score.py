@@ -215,24 +215,35 @@ def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
 
 
+def score_cells(scores: Iterable[Row]) -> list[dict[str, str]]:
+    """Return the texts of each score by column; "" for a missing number."""
+    lines = []
+    for score in scores:
+        ends = [show_value(end, score.metric) for end in (score.low, score.high)]
+        count, chance = score.num_train or math.nan, show_value(score.chance, score.metric)
+        line = {
+            "task": f"{score.task} by {score.unit}",
+            "data": score.data,
+            "features": score.features,
+            "method": score.method,
+            "fitted on": f"{count:,.0f}" if math.isfinite(count) else "",
+            "score": with_unit(score.value, score.metric),
+            "95 % interval": "" if "–" in ends else " to ".join(ends),
+            "metric": score.metric,
+            "chance": chance.replace("–", ""),
+            "setting": score.setting,
+        }
+        lines.append(line)
+    return lines
+
+
 def print_scores(scores: Iterable[Score]) -> None:
     """Print a table of scores."""
-    rows = [
-        ("task", "data", "features", "method", "fitted on", "score", "95 % interval", "metric",
-         "chance", "setting")
-    ]  # fmt: skip
     scores = list(scores)
     order = list(dict.fromkeys((one.data, one.unit, one.method) for one in scores))
-    for score in sorted(scores, key=lambda one: order.index((one.data, one.unit, one.method))):
-        ends = [show_value(end, score.metric) for end in (score.low, score.high)]
-        interval = "" if "–" in ends else " to ".join(ends)
-        chance = "" if score.chance is None else show_value(score.chance, score.metric)
-        fitted_on = "" if score.num_train is None else f"{score.num_train:,}"
-        task = f"{score.task} by {score.unit}"
-        probe = (score.data, score.features, score.method, fitted_on)
-        value = with_unit(score.value, score.metric)
-        rows.append((task, *probe, value, interval, score.metric, chance, score.setting))
-    for line in text_table(rows):
+    scores.sort(key=lambda one: order.index((one.data, one.unit, one.method)))
+    lines = score_cells(scores)
+    for line in text_table([[*lines[0]], *([*line.values()] for line in lines)] if lines else []):
         print(f"  {line}")  # noqa: T201
 
 

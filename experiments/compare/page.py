@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.ticker import MaxNLocator
 
 from cpc import results
 from cpc.files import write_json, write_text
-from cpc.report.draw import GRAY, GRID, MUTED, add_shared_legend, label, make_figure
+from cpc.report.draw import GRAY, GRID, MUTED, add_shared_legend, label, make_figure, palette
 from cpc.report.engine import Figure, Section, Table, markdown, write_page
 from cpc.report.run_page import over_steps
 from cpc.report.scores import metric_title, value_axis
@@ -43,8 +42,6 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
     num_cells, num_runs = len(cells) + len(failed), len(found) + len(failed)
     title = f"Comparison of {num_cells} cells"
     title += f", {num_runs} runs" if num_runs > num_cells else ""
-    first = tables.headline(scores)
-    learned = [one for one in tables.questions(scores) if one.features in tables.LEARNED]
     commands = [
         {"run": name, "directory": str(run.workdir), "command": run.environment.get("command", "")}
         for cell in cells
@@ -58,12 +55,11 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
         Section(
             "Scores at the end",
             figures=dots(cells, scores),
-            tables=[tables.question_table(one, scores) for one in first],
-            details=[tables.question_table(one, scores) for one in learned if one not in first],
+            details=[tables.all_scores(scores)],
         ),
         Section("Commands", details=[origins]),
     ]
-    return write_page(folder, "comparison", title, "Comparison of runs.", (), sections)
+    return write_page(folder, "comparison", title, "Comparison of runs.", sections)
 
 
 def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], dict[str, str]]:
@@ -178,7 +174,7 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     if not drawn:
         return []
     figure, panels = make_figure(len(drawn), num_columns=2, row_height=3.6)
-    colors = palette(cells)
+    colors = palette(len(cells))
     for axes, (unit, title, lines) in zip(panels, drawn, strict=True):
         named = set()
         for index, (steps, values) in lines:
@@ -219,7 +215,7 @@ def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     names = [cut(cell.name, 44) for cell in cells]
     for panel, (axes, question) in enumerate(zip(panels, questions, strict=True)):
         random = question._replace(features=f"random {question.features}")
-        for y, (cell, color) in enumerate(zip(cells, palette(cells), strict=True)):
+        for y, (cell, color) in enumerate(zip(cells, palette(len(cells)), strict=True)):
             row, untrained = (
                 tables.one_row(tables.answers(q, scores), cell.name) for q in (question, random)
             )
@@ -242,10 +238,3 @@ def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
         label(axes, metric_title(question.metric), "", question.title)
     caption = "Points: scores with their intervals; small dots: single seeds; gray crosses: the "
     return [Figure("comparison_scores", figure, "Scores", f"{caption}untrained network.")]
-
-
-def palette(cells: Sequence[Cell]) -> list[Any]:
-    """Return a color for each cell."""
-    if len(cells) <= 10:
-        return [colormaps["tab10"](number) for number in range(len(cells))]
-    return [colormaps["turbo"](0.05 + 0.9 * i / (len(cells) - 1)) for i in range(len(cells))]

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cpc.report.engine import Table, duration, show, show_interval
-from cpc.report.scores import METHODS
-from cpc.report.sentences import lead_phrase
+from cpc.report.scores import METHODS, lead_phrase
 from cpc.results import QUESTION, Cell, Frame, Run, last_known, settings, show_value, unit_of
 
 NOTE = (
@@ -162,24 +161,18 @@ def steps_text(run: Run) -> str:
     return f"{run.step:,}" + ("" if run.step >= (run.num_steps or 0) else f" of {run.num_steps:,}")
 
 
-def question_table(question: Question, scores: Frame) -> Table:
-    """Return the scores of a question for each cell, untrained network and seed."""
-    random = question._replace(features=f"random {question.features}")
-    untrained, has_labels = answers(random, scores), has_curve(question, scores)
-    lines = []
-    for row in answers(question, scores).itertuples():
-        same_labels = untrained[untrained.num_train.eq(row.num_train) | untrained.num_train.isna()]
-        seeds = [show_value(one, question.metric) for one in row.by_seed]
-        line = {
-            "cell": row.cell,
-            **({"labels": row.num_train} if has_labels else {}),
-            question.metric: show_estimate(row),
-            "untrained": show_estimate(one_row(same_labels, str(row.cell))),
+def all_scores(scores: Frame) -> Table:
+    """Return all scores of the cells with their differences and single seeds."""
+    rows = scores[scores.task != "information"]
+    lines = [
+        {
+            **{name: getattr(row, name) for name in ("cell", *QUESTION)},
+            "labels": row.num_train,
+            "score": show_estimate(row),
             "over untrained": show_lead(row, "over_untrained"),
             "over the first": show_lead(row, "over_first"),
-            "by seed": ", ".join(seeds) if len(seeds) > 1 else "",
+            "by seed": ", ".join(show_value(one, row.metric) for one in row.by_seed),
         }
-        lines.append(line)
-    title = f"{question.title[:1].upper()}{question.title[1:]}"
-    unit = f"In {unit_of(question.metric)}." if unit_of(question.metric) else ""
-    return Table(title, pd.DataFrame(lines, dtype=object), unit)
+        for row in rows.itertuples()
+    ]
+    return Table(f"All {len(lines)} scores", pd.DataFrame(lines, dtype=object))

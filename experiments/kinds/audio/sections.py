@@ -18,7 +18,6 @@ from experiments.training.problem import Page
 WORDS = Words(
     examples="recordings",
     group="speaker",
-    target="future frame",
     ahead="latents ahead",
     tested="utterances",
     baselines=("mfcc", "mfcc context"),

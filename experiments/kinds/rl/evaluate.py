@@ -12,11 +12,17 @@ from cpc.estimators import Tracker
 from cpc.evaluate import bootstrap_interval, describe_fit, fit_lbfgs_probe, predict
 from cpc.losses import OffsetSums
 from cpc.models.agent import Heard
+from cpc.report import Words
 from cpc.results import Score
 from experiments.command.config import Config
 from experiments.kinds.rl import step as steps
 from experiments.training.records import describe_offsets
 
+WORDS = Words(
+    examples="environments",
+    tested="environments",
+    titles={"c": "memory, c", "z": "current observation, z"},
+)
 #: Environments of an evaluation, and thus candidates.
 NUM = 256
 #: Probes are fitted on a multiple of this number of steps, if possible, to compile few sizes.

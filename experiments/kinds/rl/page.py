@@ -9,15 +9,8 @@ import pandas as pd
 from cpc.files import read_arrays
 from cpc.report.draw import BLUE, GRAY, INK, ORANGE, label, make_figure
 from cpc.report.engine import Section, Table, figure_of
-from cpc.report.words import Words
 from cpc.results import Run
 from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
-
-WORDS = Words(
-    examples="environments",
-    tested="environments",
-    titles={"c": "memory, c", "z": "current observation, z"},
-)
 
 
 def agent_section(run: Run) -> Section:

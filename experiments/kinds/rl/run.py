@@ -45,16 +45,18 @@ def make_work(
     task = step.make_task(config)
     watch = jax.jit(evaluate.watcher(config, task))
 
+    words = evaluate.WORDS if config.cpc.weight else evaluate.WORDS._replace(features=())
+
     def write_page(folder: pathlib.Path) -> pathlib.Path:
         from experiments.kinds.rl import page  # slow: it imports matplotlib
 
-        words = page.WORDS if config.cpc.weight else page.WORDS._replace(features=())
         return report.write_report(folder, words, (page.agent_section,))
 
     return Work(
         lambda: train(config, task, watch, folder, mesh),
         functools.partial(finish, config, watch, folder),
         write_page,
+        lambda folder: report.closing_lines(folder, words),
     )
 
 

@@ -35,7 +35,6 @@ PROBES = Probes(probe_tasks, feature_sets)
 PAGE = Page(
     words=Words(
         examples="series",
-        target="future latent",
         ahead="latents ahead",
         tested="files",
         baselines=("raw",),

@@ -9,8 +9,6 @@ from experiments.training.problem import Page
 WORDS = Words(
     examples="text",
     sequence="run",
-    target="future sentence",
-    near="the next sentence",
     ahead="sentences ahead",
     tested="sentences",
     features=("z", "c"),

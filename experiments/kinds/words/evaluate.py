@@ -17,6 +17,7 @@ from cpc.report.draw import BLUE, INK, label, make_figure
 from cpc.report.engine import Section, Table, figure_of, write_page
 from cpc.report.provenance import made_section
 from cpc.report.score_section import scores_section
+from cpc.report.scores import headlines, score_table
 from cpc.report.words import Words
 from cpc.results import Score, read_run
 from cpc.types import UserError
@@ -149,9 +150,10 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
     figures = figure_of("loss", loss_figure(run.train), "Loss", LOSS)
     figures += figure_of("map", drawn, "The 300 most frequent words", MAP)
     is_flat = not drawn and (workdir / "vectors.npz").exists()
-    tables = [*scores_section(run, WORDS).tables]
-    if found := read_object(workdir / "neighbours.json", []):
-        rows = [{"word": word, "nearest": ", ".join(near)} for word, near in found.items()]
+    found = headlines(run.scores, WORDS)
+    tables = [score_table(found, WORDS)] if found else []
+    if near := read_object(workdir / "neighbours.json", []):
+        rows = [{"word": word, "nearest": ", ".join(words)} for word, words in near.items()]
         tables.append(Table("Nearest words by cosine", pd.DataFrame(rows)))
     lead = f"{model.get('name')} by {objective.get('name')}, noise {objective.get('noise')}"
     return write_page(
@@ -160,9 +162,9 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
         "Words",
         f"{lead}: {workdir.resolve()}",
         sections=[
-            Section("", run.problems),
-            Section("Scores", tables=tables),
+            Section("", run.problems, tables=tables),
             Section("Figures", [NO_MAP] if is_flat else [], figures=figures),
+            scores_section(run, WORDS) or Section(""),
             made_section(run.environment, run.config),
         ],
     )

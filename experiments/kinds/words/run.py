@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs.words import KEYS
+from cpc import report
 from cpc.data import (
     Corpus,
     Vocabulary,
@@ -256,4 +257,9 @@ def make_work(
 
         return write_words_report(folder)
 
-    return Work(lambda: train(trained, folder, mesh), finish, write_page)
+    def closing_lines(folder: pathlib.Path) -> list[str]:
+        from experiments.kinds.words.evaluate import WORDS
+
+        return report.closing_lines(folder, WORDS)
+
+    return Work(lambda: train(trained, folder, mesh), finish, write_page, closing_lines)
