@@ -208,8 +208,8 @@ def _batches(positions, labels, utterances):
             problem = f"{name} has {len(values)} batches but positions has {len(positions)}"
             raise UserError(f"{problem}: pass one array per batch")
     nothing, batches = [None] * len(positions), []
-    columns = positions, labels or nothing, utterances or nothing
-    for batch, label, utterance in zip(*columns, strict=True):
+    columns = (nothing if values is None else values for values in (labels, utterances))
+    for batch, label, utterance in zip(positions, *columns, strict=True):
         flat = _flat(batch)
         unknown = np.full(len(flat.time), -1, np.int32)
         label = unknown if label is None else _like("labels", label, batch)
