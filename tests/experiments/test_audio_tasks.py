@@ -11,15 +11,16 @@ import pytest
 from sklearn.metrics import mutual_info_score
 
 from configs import audio_synthetic
-from cpc.data import make_items, make_synthetic, phone_chain, read_alignments, read_items, select
+from cpc.data import make_items, read_alignments, read_items, select
 from cpc.results import read_scores
 from cpc.types import Item, UserError
 from experiments import abx
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes, tasks
-from experiments.kinds.audio.data import AudioData, Frames, Phones
+from experiments.kinds.audio.data import Frames, Phones
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
+from tests import plans
 
 #: A context without a run, because these tasks only need features.
 NOTHING: Any = ProbeContext(*[None] * 7)  # pyright: ignore[reportArgumentType]
@@ -27,11 +28,7 @@ NOTHING: Any = ProbeContext(*[None] * 7)  # pyright: ignore[reportArgumentType]
 
 @pytest.fixture(scope="module")
 def data():
-    made = make_synthetic(
-        num_speakers=2, utterances_per_speaker=4, seconds=3.0, chain=phone_chain(4), seed=0
-    )
-    phones = {"synthetic": Phones(made.labels, made.label_names)}
-    return AudioData(made.recordings, made.recordings, phones)
+    return plans.speech(2, 4, 3.0)
 
 
 def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_path):

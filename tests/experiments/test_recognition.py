@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from configs import audio_synthetic
-from cpc.data import SAMPLE_RATE_HZ, make_synthetic, phone_chain, select
+from cpc.data import SAMPLE_RATE_HZ, select
 from cpc.evaluate import with_neighbours
 from cpc.types import UserError
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import recognition, supervised
-from experiments.kinds.audio.data import AudioData, Frames, Phones
+from experiments.kinds.audio.data import Frames
 from experiments.kinds.audio.recognition import Labelled, check_phones, fit_head, frozen, windows_of
 from experiments.training import supervised as labelled
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet
+from tests import plans
 
 
 @pytest.fixture
@@ -34,11 +35,9 @@ def config():
 @pytest.fixture(scope="module")
 def data():
     """Return thirty utterances of one second, six of them for testing."""
-    made = make_synthetic(
-        num_speakers=2, utterances_per_speaker=15, seconds=1.0, chain=phone_chain(4), seed=0
-    )
-    parts = (select(made.recordings, rows) for rows in (range(24), range(24, 30)))
-    return AudioData(*parts, {"synthetic": Phones(made.labels, made.label_names)})
+    made = plans.speech(2, 15, 1.0)
+    train, test = (select(made.train, rows) for rows in (range(24), range(24, 30)))
+    return made._replace(train=train, test=test)
 
 
 def network(config):
