@@ -194,14 +194,11 @@ def make_loss(config: Config, agent: Agent) -> Callable:
             value_loss = rl.value_loss(out.values, batch["targets"])
         entropy = rl.entropy(out.logits)
         loss = (policy_loss + policy.value * value_loss - policy.entropy * entropy).mean()
-        metrics = {
-            "policy_loss": policy_loss.mean(),
-            "value_loss": value_loss.mean(),
-            "entropy": entropy.mean(),
-            "episodes": steps.is_last.sum(),
-            "episode_return": steps.episode_return.sum(),
-            "episode_length": steps.episode_length.sum(),
-        }
+        means = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        metrics: dict[str, Any] = {name: value.mean() for name, value in means.items()}
+        metrics["episodes"] = steps.is_last.sum()
+        for name in ("episode_return", "episode_length"):
+            metrics[name] = getattr(steps, name).sum()
         if cpc.weight:
             z, c, parts = out.z, out.c, steps
             if cpc.num_environments:

@@ -115,10 +115,9 @@ def read_tasks(
     tasks = {}
     for name in wanted:
         parts = [snippets[part] for part in LABELLED[name]]
+        pairs = [(text, label) for label, part in enumerate(parts) for text, _ in part]
         if len(parts) == 1:
             pairs = [(text, int(rating > 0)) for text, rating in parts[0] if rating]
-        else:
-            pairs = [(text, label) for label, part in enumerate(parts) for text, _ in part]
         order = np.random.default_rng(config.seed).permutation(len(pairs))
         chosen = [pairs[i] for i in order[: config.probe.max_sentences or None].tolist()]
         tasks[name] = tuple(text for text, _ in chosen), np.array([label for _, label in chosen])

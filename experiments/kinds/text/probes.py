@@ -95,10 +95,8 @@ def find_width(lines: Sequence[bytes]) -> int:
     >>> find_width([b". . . 3 4", b"1990 5 6", b"x 1"])
     2
     """
-    counts = Counter()
-    for line in lines:
-        numbers = itertools.takewhile(is_number, reversed(line.split()[1:]))
-        counts[sum(1 for _ in numbers)] += 1
+    rows = (reversed(line.split()[1:]) for line in lines)
+    counts = Counter(len([*itertools.takewhile(is_number, row)]) for row in rows)
     return max(counts, key=lambda width: counts[width], default=0)
 
 
