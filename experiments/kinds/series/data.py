@@ -159,8 +159,13 @@ class SeriesData(NamedTuple):
         return self.train.sequences.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the identity of the training and test parts."""
-        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
+        """Return the ranges of the pieces of each part, and names and content of all files."""
+        sequences, found = self.train.sequences, {}
+        content = b"".join(one or b"" for one in sequences.contents)
+        for name, part in (("train", self.train), ("test", self.test)):
+            ranges = repr((part.pieces, sequences.names)).encode()
+            found[name] = Fingerprint(len(part.pieces), ranges, content)
+        return found
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
@@ -315,10 +320,3 @@ def labels_of_frames(labels: np.ndarray, start: int, num_frames: int, stride: in
     """
     middles = start + stride * np.arange(num_frames) + stride // 2
     return labels[np.minimum(middles, len(labels) - 1)]
-
-
-def fingerprint(part: Part) -> Fingerprint:
-    """Return the identity of a part: the ranges of its pieces, and names and content of files."""
-    ranges = repr((part.pieces, part.sequences.names)).encode()
-    content = b"".join(one or b"" for one in part.sequences.contents)
-    return Fingerprint(len(part.pieces), ranges, content)

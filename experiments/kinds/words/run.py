@@ -59,8 +59,12 @@ class Text(NamedTuple):
         return self.train.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the identity of the training and test parts."""
-        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
+        """Return the words and the starts of the sentences of each part."""
+        found = {}
+        for name, corpus in (("train", self.train), ("test", self.test)):
+            starts, words = corpus.sentence_starts, repr(corpus.vocabulary.words).encode()
+            found[name] = Fingerprint(len(starts) - 1, starts.tobytes() + words)
+        return found
 
 
 def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Corpus:
@@ -104,13 +108,6 @@ def load_data(config: Config, log: Callable[[str], object]) -> Text:
     used = describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(f"data: {used}; {copies if num_copies else ''}{skipped}")
     return Text(train, test, data.source)
-
-
-def fingerprint(corpus: Corpus) -> Fingerprint:
-    """Return the identity of a corpus: the starts of its sentences, and its words."""
-    words = repr(corpus.vocabulary.words).encode()
-    starts = corpus.sentence_starts
-    return Fingerprint(len(starts) - 1, starts.tobytes() + words)
 
 
 ON_ONE_DEVICE = True
