@@ -161,7 +161,7 @@ def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     lose = config.probe.lose_last_frame
     labelled = [] if data.items and not data.phones else labelled_sets(data, "abx", ("test",))
     tasks = [
-        abx_task(name, parts, items_of(*parts, phones), lose) for name, phones, parts in labelled
+        abx_task(name, (test,), items_of(test, phones), lose) for name, phones, (test,) in labelled
     ]
     for name, items in data.items.items():  # on training recordings also, because nothing is fitted
         wanted, parts = {item.file for item in items}, (data.train, data.test)
