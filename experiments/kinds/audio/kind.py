@@ -90,7 +90,7 @@ def geometry(config: Config) -> Geometry:
          "all candidates would be in the positive's group; set data.one_speaker=False"),
         (is_synthetic and config.data.window_samples > MAX_SYNTHETIC,
          "data.source data.window_samples",
-         f"thousands of recordings of this length would be made; choose at most {MAX_SYNTHETIC:,}"),
+         f"thousands of synthetic recordings would be made; choose at most {MAX_SYNTHETIC:,}"),
     )  # fmt: skip
     return model.geometry(config)
 
