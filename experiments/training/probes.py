@@ -71,7 +71,7 @@ class Probes(NamedTuple):
 
 
 def lacks(task: str, problem: str, advice: str) -> UserError:
-    """Return the error that the data lack what a task needs.
+    """Return the error for data without the labels of a task.
 
     >>> lacks("abx", "no phone occurs twice", "label more")
     UserError('no phone occurs twice: label more, or remove abx from probe.tasks')
