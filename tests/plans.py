@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from cpc.data import make_synthetic, phone_chain
+from experiments.kinds.audio.data import AudioData, Phones
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.training.contrastive import interpret
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
@@ -26,6 +28,14 @@ def plan_of_offsets(config, offsets, num_latents=32, width=8) -> Plan:
 
 def problem_of(config, data) -> Problem:
     return CONTRASTIVE[config.kind].make_problem(plan_of(config), data)
+
+
+def speech(num_speakers, utterances_per_speaker, seconds) -> AudioData:
+    """Return synthetic speech of four phones with labels, for training and test."""
+    sizes = {"utterances_per_speaker": utterances_per_speaker, "seconds": seconds}
+    made = make_synthetic(num_speakers=num_speakers, **sizes, chain=phone_chain(4), seed=0)
+    phones = {"synthetic": Phones(made.labels, made.label_names)}
+    return AudioData(made.recordings, made.recordings, phones)
 
 
 def check_shares(monkeypatch, module, make_draw):

@@ -66,16 +66,12 @@ def read_contrastive(workdir: pathlib.Path) -> tuple[Contrastive, Config]:
     """Return the kind and the config of a recorded contrastive run."""
     recorded = read_config(workdir)
     if recorded is None:
-        raise UserError(
-            f"{workdir / 'config.json'} does not exist: pass a run directory with --workdir"
-        )
+        raise UserError(f"{workdir / 'config.json'} does not exist: pass a run with --workdir")
     name = find_kind(recorded)
-    kind = CONTRASTIVE.get(name)
-    if kind is None:
-        raise UserError(
-            f"{workdir} is not a run of kind {', '.join(CONTRASTIVE)} (got {name!r}): pass another "
-            "run directory with --workdir"
-        )
+    if name not in CONTRASTIVE:
+        kinds = ", ".join(CONTRASTIVE)
+        raise UserError(f"{workdir} is not a run of kind {kinds} (got {name!r}): pass another one")
+    kind = CONTRASTIVE[name]
     return kind, load_config(recorded, kind.KEYS, writer_of(workdir))
 
 
@@ -95,13 +91,12 @@ def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
 def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
     """Return the kind of a model; check its description, which may be outdated or untrusted."""
     kind = CONTRASTIVE.get(find_kind(pretrained.input))
-    if kind is None:
-        raise UserError(
-            f"the model in {workdir} lacks a kind among {', '.join(CONTRASTIVE)}: export it again"
-        )
-    missing = sorted(kind.describe_input(make_config(kind.KEYS)).keys() - pretrained.input)
-    if missing:
-        raise UserError(f"the model in {workdir} lacks {', '.join(missing)}: export it again")
+    missing = f"a kind among {', '.join(CONTRASTIVE)}"
+    if kind is not None:
+        expected = kind.describe_input(make_config(kind.KEYS)).keys()
+        missing = ", ".join(sorted(expected - pretrained.input))
+    if kind is None or missing:
+        raise UserError(f"the model in {workdir} lacks {missing}: export it again")
     return kind
 
 
@@ -109,8 +104,6 @@ def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
     """Return the model of a run at a step, at the best one, or by default at the newest."""
     kind, config = read_contrastive(workdir)
     if not any(workdir.glob("checkpoints/*")):
-        raise UserError(
-            f"{workdir} lacks checkpoints: train it first with cpc train --workdir {workdir}"
-        )
+        raise UserError(f"{workdir} lacks checkpoints: train it first with cpc train --workdir ...")
     variables, number = training.read_variables(workdir, step)
     return contrastive.describe(kind, workdir, config, kind.build_model(config), variables, number)

@@ -70,6 +70,15 @@ class Probes(NamedTuple):
     """Tasks whose scores do not rank networks."""
 
 
+def lacks(task: str, problem: str, advice: str) -> UserError:
+    """Return the error for data without the labels of a task.
+
+    >>> lacks("abx", "no phone occurs twice", "label more")
+    UserError('no phone occurs twice: label more, or remove abx from probe.tasks')
+    """
+    return UserError(f"{problem}: {advice}, or remove {task} from probe.tasks")
+
+
 def feature_names(config: Config, tasks: Iterable[ProbeTask]) -> tuple[str, ...]:
     """Return the distinct names of the features that tasks use, in order."""
     names = [name for task in tasks for name in task.features or config.probe.features]

@@ -53,10 +53,7 @@ def test_branch_names_and_sizes():
     )
     found = audio.geometry(small(modules=3, directions=BOTH))
     assert (found.num_latents, found.width, found.num_offsets) == (10, 8, 12)
-    for keys, number in (
-        ({}, 3 + 2),
-        ({"segment_offsets": 0, "num_offsets": 1}, 2),
-    ):  # both branches
+    for keys, number in (({}, 3 + 2), ({"segment_offsets": 0, "num_offsets": 1}, 1 + 1)):
         found = audio.geometry(levels_config(**keys))
         assert (found.num_latents, found.width, found.num_offsets) == (60, 8, number)
 
@@ -72,12 +69,10 @@ def test_overlapping_samples_are_not_negatives_in_any_branch(keys, lengths):
     directions = audio.split_branches(module, outputs, batch)
     rule = outside_overlap(audio.geometry(config).apart)
     apart = jax.jit(lambda flat: rule(jax.tree.map(lambda p: p[:, None], flat), flat, 1))
-    for (number, direction), (outputs, where, exists) in zip(
-        module.branches, directions, strict=True
-    ):
+    for (number, direction), one in zip(module.branches, directions, strict=True):
+        (outputs, where, exists), encoder = one, module.encoder
         length = outputs.z.shape[1]
         assert length == 10
-        encoder = module.encoder
         if number <= len(module.cuts):
             encoder = encoder.upto(module.cuts[number - 1], {})[0]
         stride, real = encoder.stride, np.full(4, length)
@@ -175,19 +170,14 @@ def levels_of():
 @pytest.mark.parametrize("lengths", [None, SEGMENT_LENGTHS])
 def test_segments_are_not_negatives_of_overlapping_windows(levels_of, lengths):
     """Window 1 begins 20 frames after window 0 of the same recording."""
-    frames, segments = levels_of(
-        levels_batch(lengths) | {"sample": jnp.array([0, 3200, 10**6, 2 * 10**6])}
-    )
+    samples = {"sample": jnp.array([0, 3200, 10**6, 2 * 10**6])}
+    frames, segments = levels_of(levels_batch(lengths) | samples)
     begins = np.asarray(models.boundaries(frames.outputs.z, 0.05, frames.exists))
-    place = jax.tree.map(
-        lambda p: jnp.broadcast_to(p, segments.exists.shape).ravel(), segments.positions
-    )
+    shape = segments.exists.shape
+    place = jax.tree.map(lambda p: jnp.broadcast_to(p, shape).ravel(), segments.positions)
     anchors = jax.tree.map(lambda p: p[:, None], place)
-    allowed = np.asarray(
-        outside_overlap(plan_of(levels_config()).geometry.apart)(anchors, place, 1)
-    )
-    num = segments.exists.shape[1]
-    allowed = allowed.reshape(4, num, 4, num)
+    rule, num = outside_overlap(plan_of(levels_config()).geometry.apart), shape[1]
+    allowed = np.asarray(rule(anchors, place, 1)).reshape(4, num, 4, num)
     num_excluded = 0
     for one, other, lag in ((0, 1, 20), (1, 0, -20)):
         real = 60 if frames.exists is None else int(frames.exists[other].sum())

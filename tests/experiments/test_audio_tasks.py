@@ -11,23 +11,16 @@ import pytest
 from sklearn.metrics import mutual_info_score
 
 from configs import audio_synthetic
-from cpc.data import (
-    make_items,
-    make_synthetic,
-    phone_chain,
-    read_alignments,
-    read_items,
-    select,
-)
+from cpc.data import make_items, read_alignments, read_items, select
 from cpc.results import read_scores
 from cpc.types import Item, UserError
 from experiments import abx
 from experiments.kinds.audio import kind as audio
-from experiments.kinds.audio import probes
-from experiments.kinds.audio.data import AudioData, Frames, Phones
-from experiments.kinds.audio.tasks import abx_scores, abx_task, boundaries_of, boundary_tasks
+from experiments.kinds.audio import probes, tasks
+from experiments.kinds.audio.data import Frames, Phones
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
+from tests import plans
 
 #: A context without a run, because these tasks only need features.
 NOTHING: Any = ProbeContext(*[None] * 7)  # pyright: ignore[reportArgumentType]
@@ -35,20 +28,18 @@ NOTHING: Any = ProbeContext(*[None] * 7)  # pyright: ignore[reportArgumentType]
 
 @pytest.fixture(scope="module")
 def data():
-    made = make_synthetic(
-        num_speakers=2, utterances_per_speaker=4, seconds=3.0, chain=phone_chain(4), seed=0
-    )
-    phones = {"synthetic": Phones(made.labels, made.label_names)}
-    return AudioData(made.recordings, made.recordings, phones)
+    return plans.speech(2, 4, 3.0)
 
 
 def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_path):
     phones = data.phones["synthetic"]
-    question = abx_task("synthetic", data.test, phones)
-    question.record(tmp_path)
     labels, names = phones.labels, data.test.names
-    items = make_items(labels, phones.names, dict(zip(names, data.test.speakers, strict=True)))
-    assert read_items(tmp_path / "synthetic.item") == list(items)
+    speakers = dict(zip(names, data.test.speakers, strict=True))
+    items = list(make_items(labels, phones.names, speakers))
+    assert tasks.items_of(data.test, phones) == items
+    question = tasks.abx_task("synthetic", (data.test,), items, False)
+    question.record(tmp_path)
+    assert read_items(tmp_path / "synthetic.item") == items
     rng = np.random.default_rng(0)
     told = {name: np.float32(1 + 9 * np.eye(4)[x.clip(0)]) for name, x in labels.items()}
     noise = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in told.items()}
@@ -59,7 +50,7 @@ def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_
             assert abs(score.value - expected) < 0.08, score
         if not expected:
             continue
-        losing = abx_task("synthetic", data.test, phones, lose_last_frame=True)
+        losing = tasks.abx_task("synthetic", (data.test,), items, lose_last_frame=True)
         lost = list(losing.answer(NOTHING, FeatureSet("c", Frames(features, 160))))
         assert all(score.setting.endswith("last frame lost") for score in lost)
         assert [score.value for score in lost] != [score.value for score in scores]
@@ -68,7 +59,10 @@ def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_
 
 def test_one_speaker_has_no_abx_across(data, tmp_path, capsys):
     one = [i for i, name in enumerate(data.test.speakers) if name == data.test.speakers[0]]
-    question = abx_task("synthetic", select(data.test, one), data.phones["synthetic"])
+    part = select(data.test, one)
+    question = tasks.abx_task(
+        "synthetic", (part,), tasks.items_of(part, data.phones["synthetic"]), False
+    )
     question.record(tmp_path)
     assert "synthetic has no ABX across speakers" in capsys.readouterr().out
     features = {name: np.ones((300, 2), np.float32) for name in question.parts[0].names}
@@ -82,9 +76,9 @@ def test_tokens_too_short_for_these_features_leave_no_score(capsys):
     phones = (("a", 0.0, 0.05), ("a", 0.1, 0.11), ("b", 0.2, 0.25))
     items = [Item("x", begin, end, phone, "s", "s", "one") for phone, begin, end in phones]
     feature = FeatureSet("c", Frames({"x": np.ones((30, 2), np.float32)}, 160))
-    (score,) = abx_scores("toy", items, feature, (False,), False)
+    (score,) = tasks.abx_scores("toy", items, feature, (False,), False)
     assert score.num_test
-    assert abx_scores("toy", items, feature, (False, True), True) == []
+    assert tasks.abx_scores("toy", items, feature, (False, True), True) == []
     assert "toy: no ABX of c within speaker: too few tokens have" in capsys.readouterr().out
 
 
@@ -130,11 +124,8 @@ def test_tasks_join_the_scores_of_a_run(config, data, tmp_path):
     variables = jax.jit(model.init)(jax.random.key(0), {"x": x})
     found = make_probe(audio, config, tmp_path, data, model)(variables, 3)
     of_units = [score for score in found if score.method.startswith("k-means 6")]
-    by_task = {}
-    for score in found:
-        by_task.setdefault(score.task, []).append(score)
-    methods = ("within speaker", "across speakers")
-    expected = {*itertools.product(with_frames, methods)}
+    by_task = {task: [s for s in found if s.task == task] for task in {s.task for s in found}}
+    expected = {*itertools.product(with_frames, ("within speaker", "across speakers"))}
     assert {(s.features, s.method) for s in by_task["ABX"]} == expected
     assert {s.value for s in read_scores(tmp_path)} == {s.value for s in found}
     assert read_items(tmp_path / "probes" / "synthetic.item")
@@ -153,9 +144,8 @@ def test_tasks_join_the_scores_of_a_run(config, data, tmp_path):
 def check_units(scores, with_frames, data, folder):
     """The written units of each feature have the recorded agreement with phones."""
     wanted = ("PNMI", "phone purity", "cluster purity", "bits per second", "ABX error", "ABX error")
-    assert sorted((s.features, s.metric) for s in scores) == sorted(
-        itertools.product(with_frames, wanted)
-    )
+    wanted = sorted(itertools.product(with_frames, wanted))
+    assert sorted((s.features, s.metric) for s in scores) == wanted
     phone = np.concatenate([data.phones["synthetic"].labels[name] for name in data.test.names])
     for score in scores:
         if score.metric == "PNMI":
@@ -245,7 +235,7 @@ def boundary_labels(names):
 def test_features_of_the_phone_find_its_edges_and_noise_is_at_chance(data):
     own = Phones(boundary_labels(data.test.names), tuple("abcd"))
     data = data._replace(phones={"synthetic": own})
-    (question,) = boundary_tasks(None, data)
+    (question,) = tasks.boundary_tasks(None, data)
     labels, rng = data.phones["synthetic"].labels, np.random.default_rng(0)
     told = {name: np.eye(4, dtype=np.float32)[x.clip(0)] for name, x in labels.items()}
     noise = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in told.items()}
@@ -258,6 +248,6 @@ def test_features_of_the_phone_find_its_edges_and_noise_is_at_chance(data):
         assert by_f1.low <= by_f1.value <= by_f1.high
         assert by_f1.outcomes.sums.sum() / by_f1.outcomes.counts.sum() == by_f1.value
         assert by_f1.chance < 0.8
-        true = [boundaries_of(labels[name]) for name in data.test.names]
+        true = [tasks.boundaries_of(labels[name]) for name in data.test.names]
         assert by_f1.num_test == sum(map(len, true))
     assert list(question.answer(NOTHING, FeatureSet("supervised", Frames({}, 160)))) == []

@@ -42,12 +42,8 @@ def draw(module, x):
 def audio_model(
     padding="causal", rms=0.05, context=None, encoder=models.ConvEncoder, directions=("forward",)
 ):
-    module = models.CPC(
-        encoder(8, padding=padding),
-        context or models.GRU(6),
-        models.LinearPredictor(2, 8),
-        directions=directions,
-    )
+    parts = encoder(8, padding=padding), context or models.GRU(6), models.LinearPredictor(2, 8)
+    module = models.CPC(*parts, directions=directions)
     given = {"kind": "audio", "shape": [1280], "sample_rate_hz": RATE, "rms": rms}
     return models.Pretrained(module, draw(module, np.zeros((1, 1280), "f")), given)
 
@@ -123,9 +119,8 @@ def test_a_layer_of_each_file_with_the_times_of_its_own_frames(
     params = jax.tree.map(jax.numpy.asarray, pretrained.variables["params"])
     number = int(layer[1]) if layer[0] == "z" else len(encoder.kernels)
     stride = int(np.prod(encoder.strides[:number]))
-    np.testing.assert_allclose(
-        made["times_seconds"], (np.arange(len(made["e"])) + 0.5) * stride / RATE
-    )
+    times = (np.arange(len(made["e"])) + 0.5) * stride / RATE
+    np.testing.assert_allclose(made["times_seconds"], times)
 
     @jax.jit
     def by_hand(x):
@@ -255,11 +250,9 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
     wanted = jax.jit(model.embed)(variables, x["x"])
     for number in range(3):
         np.testing.assert_allclose(made[f"cats/{number}"], wanted[1][number], rtol=1e-5, atol=1e-5)
-    rows = pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().to_pylist()
-    np.testing.assert_array_equal(
-        np.float32(rows[1]["features"]),
-        made[rows[1]["name"]].reshape(36, 16),  # down and up
-    )
+    row = pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().to_pylist()[1]
+    wanted_row = made[row["name"]].reshape(36, 16)  # down and up
+    np.testing.assert_array_equal(np.float32(row["features"]), wanted_row)
     function = models.embed_with(pretrained)
     for x in (colored, colored / 255):
         np.testing.assert_allclose(function(x)[1], made["cats/3"], rtol=1e-5, atol=1e-5)
@@ -296,23 +289,20 @@ def test_outputs_that_there_are_not(tmp_path, monkeypatch):
             pass
 
 
-@pytest.mark.parametrize(("given", "missing"), [
-    ({"kind": "smells", "shape": [1]}, "audio, image, series"),
-    ({"kind": "audio", "shape": [1280], "rms": 0.1}, "sample_rate_hz"),
-    ({"kind": "series", "shape": [8, 1]}, "rate_hz, standardize, step_label"),
-])  # fmt: skip
-def test_a_model_that_does_not_say_what_it_takes_is_one_sentence(given, missing):
-    with pytest.raises(UserError, match=missing):
-        check_input(audio_model()._replace(input=given), "shared")
-
-
-@pytest.mark.parametrize("recorded", [3, {"data": 3}, {"data": {"size": 10**12}}, {}])
-def test_a_model_of_images_with_another_config_is_one_sentence(recorded):
-    """{} has all defaults, whose patches differ from the model's."""
+def test_unusable_descriptions_of_a_model_are_rejected():
+    for given, missing in (
+        ({"kind": "smells", "shape": [1]}, "audio, image, series"),
+        ({"kind": "audio", "shape": [1280], "rms": 0.1}, "sample_rate_hz"),
+        ({"kind": "series", "shape": [8, 1]}, "rate_hz, standardize, step_label"),
+    ):
+        with pytest.raises(UserError, match=missing):
+            check_input(audio_model()._replace(input=given), "shared")
     given = {"kind": "image", "shape": [3, 3, 8, 8, 1]}
-    pretrained = audio_model()._replace(input=given, about={"config": recorded})
-    with pytest.raises(UserError):
-        images_embed.read_config(pretrained)
+    for recorded in (3, {"data": 3}, {"data": {"size": 10**12}}, {}):  # {}: other patches
+        with pytest.raises(UserError):
+            images_embed.read_config(
+                audio_model()._replace(input=given, about={"config": recorded})
+            )
 
 
 def test_features_of_a_long_recording_in_pieces_are_those_of_the_whole(monkeypatch):
@@ -377,11 +367,8 @@ def test_sound(tmp_path, monkeypatch, rms, directions, chunk, names):
 
 
 def test_series(tmp_path):
-    module = models.CPC(
-        models.ConvEncoder(8, (4,), (2,), padding="same", channels=3),
-        models.GRU(6),
-        models.LinearPredictor(2, 8),
-    )
+    encoder = models.ConvEncoder(8, (4,), (2,), padding="same", channels=3)
+    module = models.CPC(encoder, models.GRU(6), models.LinearPredictor(2, 8))
     given = {"kind": "series", "shape": [40, 3], "rate_hz": None, "standardize": True}
     variables = draw(module, np.zeros((1, 40, 3), "f"))
     pretrained = models.Pretrained(module, variables, {**given, "step_label": ""})
@@ -431,9 +418,8 @@ def test_several_layers_are_told_apart_in_every_form(tmp_path, output):
         for layer in made:
             arrays[layer] = np.load(tmp_path / "tree" / layer / "ann" / "a.npy")
             told = json.loads((tmp_path / "tree" / layer / "times.json").read_text())
-            times[layer] = told["first_seconds"] + told["frame_seconds"] * np.arange(
-                len(made[layer])
-            )
+            index = np.arange(len(made[layer]))
+            times[layer] = told["first_seconds"] + told["frame_seconds"] * index
     for layer, array in made.items():
         np.testing.assert_array_equal(np.float32(arrays[layer]), array)
         wanted = (np.arange(len(array)) + 0.5) * frames[layer]

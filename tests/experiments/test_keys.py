@@ -31,7 +31,7 @@ from configs import (
 )
 from configs import rl as configs_rl
 from cpc import losses, negatives, rl
-from cpc.data import Images, augment, make_synthetic, phone_chain
+from cpc.data import Images, augment
 from cpc.evaluate import Units
 from cpc.files import flatten
 from cpc.losses import OffsetSums
@@ -52,8 +52,6 @@ from experiments.kinds.audio.data import AudioData, Phones
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import kind as image_kind
 from experiments.kinds.image import probes as image_probes
-from experiments.kinds.image import probes as image_supervised
-from experiments.kinds.image.data import prepare
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.rl import run as rl_run
 from experiments.kinds.rl import step as rl_step
@@ -74,7 +72,7 @@ from experiments.training.probes import ProbeContext
 from experiments.training.records import probes_due
 from tests import services
 from tests.experiments.test_clips import noise
-from tests.plans import fields, meaning, plan_of, plan_of_offsets, problem_of
+from tests.plans import fields, meaning, plan_of, plan_of_offsets, problem_of, speech
 
 CONFIGS = {"audio": audio, "image": image, "series": series, "text": text, "rl": configs_rl}
 #: Settings of small configs.
@@ -725,13 +723,7 @@ def from_tfds(config):
     return found["read_librispeech_tfds"][0][1]
 
 
-@functools.cache
-def synthetic():
-    made = make_synthetic(
-        num_speakers=3, utterances_per_speaker=8, seconds=3.0, chain=phone_chain(4), seed=0
-    )
-    phones = {"synthetic": Phones(made.labels, made.label_names)}
-    return AudioData(made.recordings, made.recordings, phones)
+synthetic = functools.cache(lambda: speech(3, 8, 3.0))
 
 
 def empty_ctc_answer(*_):
@@ -878,7 +870,7 @@ def prepare_calls(config):
     found = []
     for train in (True, False):
         with calls(augment, **dict.fromkeys(names, x)) as called:
-            prepare(config, {"x": x}, jax.random.key(0), train)
+            image_data.prepare(config, {"x": x}, jax.random.key(0), train)
         found.append({name: ([one for one in args if isinstance(one, int)], options)
                       for name, (args, options) in called.items()})  # fmt: skip
     return found
@@ -898,7 +890,7 @@ def image_fits(get, name):
     home, answer = {
         "fit_linear": (image_probes, (classify, "")),
         "knn_predict": (image_probes.evaluate, lambda train, labels, held: classify(held)),
-        "train_on_labels": (image_supervised, (classify, "")),
+        "train_on_labels": (image_probes, (classify, "")),
     }[name]
     made = answer if name == "knn_predict" else lambda *_: answer
     return probe_calls(load_images, home, name, get, made)

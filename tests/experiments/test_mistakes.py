@@ -251,9 +251,9 @@ def test_probes_without_labels_are_rejected_before_training(folder_config, tmp_p
     labels("clip3", **every | {"clip3": "0101"})  # too few labels for its frames
     set_lists(folder_config, tmp_path, "clip0 clip1 clip4 clip5", "clip2 clip3 clip6 clip7")
     few = {name: every[name] for name in ("clip0", "clip2")}
-    labels("1 training utterances with 2 different phones and 1 test utterances", **few)
+    labels("1 training utterances, 2 phones and 1 test utterances", **few)
     same = {name: 100 * "0" for name in every}
-    labels("4 training utterances with 1 different phones and 4 test utterances", **same)
+    labels("4 training utterances, 1 phones and 4 test utterances", **same)
     folder_config.probe.tasks = ("speakers",)
     refused(folder_config, "none of the 4 test utterances")
 

@@ -1,6 +1,7 @@
 """Numeric series: reading, splits, labels, windows, probes, and a whole run."""
 
 import contextlib
+import itertools
 import json
 import pathlib
 import zipfile
@@ -177,9 +178,8 @@ def test_windows_are_drawn_by_length_and_match_the_files(tmp_path):
         assert number == (20 if file == 2 else 32)
         np.testing.assert_array_equal(x[:number], found.values[file][start : start + number])
         assert not x[number:].any()
-    np.testing.assert_array_equal(
-        batch["sample"], np.array([0, 40, 140])[batch["utterance"]] + batch["start"]
-    )
+    begins = np.array([0, 40, 140])[batch["utterance"]]
+    np.testing.assert_array_equal(batch["sample"], begins + batch["start"])
     assert batch["start"][batch["utterance"] == 1].min() >= 10
     count = np.bincount(batch["utterance"], minlength=3)
     assert 0.17 < count[0] / 400 < 0.33, "40 of 40 + 90 + 32"
@@ -283,10 +283,9 @@ def test_single_file_is_split_in_time_and_scaled_by_training_steps(tmp_path, mon
 
 def write_subjects(folder, layout, subjects="abcdef", sessions=3):
     rng = np.random.default_rng(0)
-    for subject in subjects:
-        for session in range(sessions):
-            name = layout.format(subject=subject, session=session)
-            write(folder, name, rng.normal(size=(64, 1)))
+    for subject, session in itertools.product(subjects, range(sessions)):
+        name = layout.format(subject=subject, session=session)
+        write(folder, name, rng.normal(size=(64, 1)))
 
 
 def subjects_of(part, made):
@@ -328,10 +327,8 @@ def test_split_lists_name_files_or_folders(tmp_path):
         return data.load_data(configure(tmp_path, **lists, **settings), str)
 
     made = load("a\nb/b1.npy\n", "c/\nb2\n")
-    names = [
-        {made.train.sequences.names[file] for file, *_ in part.pieces}
-        for part in (made.train, made.test)
-    ]
+    known, parts = made.train.sequences.names, (made.train, made.test)
+    names = [{known[file] for file, *_ in part.pieces} for part in parts]
     assert names == [{"a/a0", "a/a1", "a/a2", "b/b1"}, {"c/c0", "c/c1", "c/c2", "b/b2"}]
     assert not made.train.sequences.skipped, "the lists are not data"
     for train, test, settings, words in (
@@ -420,9 +417,8 @@ def test_file_and_step_labels(tmp_path):
     made = data.load_data(configure(tmp_path, **settings), str)
     assert (made.file_names, made.step_names) == (("a", "b"), ("0", "1", "2", "3"))
     labels = series_probes.labels_of("files", made, made.test, 16)
-    assert [one.tolist() for one in labels] == [
-        [int(made.train.sequences.names[file][0] == "b")] * 4 for file, *_ in made.test.pieces
-    ]
+    is_b = [made.train.sequences.names[file][0] == "b" for file, *_ in made.test.pieces]
+    assert [one.tolist() for one in labels] == [[int(one)] * 4 for one in is_b]
     assert series_probes.labels_of("steps", made, made.test, 16)[0].tolist() == [0, 1, 2, 3]
 
 

@@ -107,6 +107,8 @@ def near(share):
 def test_training_learns_the_labels():
     answer, words, records = toy()
     assert words == "best at step 40 of 40, the most"  # nothing is held out
+    one_step = toy(num_steps=1, accuracy=lambda _: 0.5)[1]
+    assert one_step == "best at step 0 of 1, the most"  # without a cooldown
     log_p = np.asarray(answer(np.array([[99.0], [101.0]], np.float32)))
     np.testing.assert_allclose(np.exp(log_p).sum(1), 1, rtol=1e-6)
     assert log_p.argmax(1).tolist() == [0, 1]
@@ -277,9 +279,8 @@ def test_checkpoints_of_other_networks_are_kept(tmp_path):
 
 def test_scores_of_audio(config, sound, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(audio_supervised, "MOST_RUNS", 5)
-    context = ProbeContext(
-        config, None, audio.build_model(config), None, tmp_path, 0, tmp_path.joinpath
-    )
+    model = audio.build_model(config)
+    context = ProbeContext(config, None, model, None, tmp_path, 0, tmp_path.joinpath)
     (question,) = audio_frames.phone_tasks(config, sound)
     (score,) = question.answer(context, FeatureSet("supervised", Frames({}, 160)))
     assert (score.task, score.data, score.unit) == ("phones", "toy", "frame")
@@ -306,15 +307,9 @@ def test_changed_labels_change_the_training_settings(config, sound, tmp_path, mo
     model = audio.build_model(config)
     labels = [np.zeros(int(n) // 160, np.int32) for n in sound.train.lengths]
     others = [np.maximum(own, i == 3) for i, own in enumerate(labels)]
-    for own, num_classes in ((labels, 2), (labels, 2), (others, 2), (labels, 3)):
-        audio_supervised.train_supervised(
-            config, tmp_path, model, sound.train, own, num_classes, {}
-        )
+    for own in ((labels, 2), (labels, 2), (others, 2), (labels, 3)):
+        audio_supervised.train_supervised(config, tmp_path, model, sound.train, *own, {})
     assert [one == given[0] for one in given] == [True, True, False, False]
-
-
-def test_training_of_one_step_has_no_cooldown():
-    assert toy(num_steps=1, accuracy=lambda _: 0.5)[1] == "best at step 0 of 1, the most"
 
 
 def test_early_stopping_utterances_are_not_trained_on(config, sound, tmp_path, monkeypatch):
@@ -485,11 +480,9 @@ def test_fine_tuning_updates_batch_norm_statistics(monkeypatch):
 
     def take(config, features, variables, draw, recipe, **options):
         for train in (True, False):
-            batch = {"x": images.pixels}
-            x, found = features(
-                variables["params"], {"batch_stats": 0}, batch, options["rng"], train
-            )
-            want = (1 + train) * prepare(batch, None, train)["x"].mean((1, 2))
+            given = variables["params"], {"batch_stats": 0}, {"x": images.pixels}
+            x, found = features(*given, options["rng"], train)
+            want = (1 + train) * prepare({"x": images.pixels}, None, train)["x"].mean((1, 2))
             np.testing.assert_allclose(x, np.tile(want, 3), rtol=1e-6)
             assert found == {"batch_stats": int(train)}
         return lambda x: x, ""

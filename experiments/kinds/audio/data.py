@@ -19,6 +19,7 @@ from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
 from experiments.training import checks
 from experiments.training.checks import data_root, name_of
+from experiments.training.probes import lacks
 
 #: Size of the synthetic source, small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
@@ -78,31 +79,26 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     else:
         train, test = data.split_by_utterance(recordings, options.test_fraction, config.seed)
     if not len(test):
-        raise UserError(
-            f"{root} has no test utterances, because speakers with one file only train: split the "
-            "files, or set data.train_list and data.test_list"
-        )
+        advice = "split the files, or set data.train_list and data.test_list"
+        raise UserError(f"{root} has no test utterances, as speakers have one file each: {advice}")
     _describe(train, test, options.window_samples, log)
     return AudioData(train, test, phones, items, name_of(config))
 
 
 def _read_labels(options, root):
     """Return phones by set name and items by file name."""
-    phones, items = {}, {}
+    files, items = {}, {}
     if options.source == "voices":
-        for name in ("festvox_ru", "asterisk_en"):
-            phones[name] = Phones(*data.read_alignments(root / f"phones_{name}.txt"))
+        files |= {name: root / f"phones_{name}.txt" for name in ("festvox_ru", "asterisk_en")}
     if options.phones:
-        file = pathlib.Path(options.phones).expanduser()
-        phones[pathlib.Path(options.phones).stem] = Phones(*data.read_alignments(file))
+        files[pathlib.Path(options.phones).stem] = pathlib.Path(options.phones).expanduser()
+    phones = {name: Phones(*data.read_alignments(file)) for name, file in files.items()}
     if options.item_file:
         file = pathlib.Path(options.item_file).expanduser()
         items[file.name] = data.read_items(file)
         if file.stem in phones:
-            raise UserError(
-                f"data.phones and data.item_file would both write probes/{file.stem}.item: rename "
-                "one of the two files"
-            )
+            both = f"data.phones and data.item_file would both write probes/{file.stem}.item"
+            raise UserError(f"{both}: rename one of the two files")
     return phones, items
 
 
@@ -111,13 +107,10 @@ def _pack(options, root, speaker_level, log):
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     path = data.cache_dir() / "packs" / f"{root.name}-{key}"
-    allowed = options.max_skipped_fraction
+    how = {"max_skipped_fraction": options.max_skipped_fraction}
     if options.source == "librispeech_tfds":
-        recordings = data.read_librispeech_tfds(root, options.split, log)
-        return data.pack(recordings, path, log, max_skipped_fraction=allowed)
-    return data.pack_folder(
-        root, path, log, speaker_level=speaker_level, max_skipped_fraction=allowed
-    )
+        return data.pack(data.read_librispeech_tfds(root, options.split, log), path, log, **how)
+    return data.pack_folder(root, path, log, speaker_level=speaker_level, **how)
 
 
 def describe_labels(
@@ -269,16 +262,12 @@ def places_of(config: Config) -> dict[str, tuple[str, ...]]:
 
 
 def _describe(train, test, window_samples, log):
-    is_short = train.lengths < window_samples
-    hours, short_hours = (
-        lengths.sum() / data.SAMPLE_RATE_HZ / 3600
-        for lengths in (train.lengths, train.lengths[is_short])
-    )
+    hours, is_short = train.lengths / data.SAMPLE_RATE_HZ / 3600, train.lengths < window_samples
     log(
         f"data: {len(set(train.speakers))} speakers, {len(train):,} training utterances "
-        f"({hours:.2f} h; {is_short.sum():,} of them, {short_hours:.2f} h, are shorter than a "
-        "window and filled up), "
-        f"{len(test):,} test utterances; {count_names(train.skipped, 'skipped')}, "
+        f"({hours.sum():.2f} h; {is_short.sum():,} of them, {hours[is_short].sum():.2f} h, are "
+        f"shorter than a window and filled up), {len(test):,} test utterances; "
+        f"{count_names(train.skipped, 'skipped')}, "
         f"{count_names(train.shortened, 'kept incomplete or altered')}"
     )
 
@@ -308,24 +297,22 @@ def labelled_sets(
 ) -> Iterator[tuple[str, Phones, tuple[Recordings, ...]]]:
     """Yield the name, phones and labelled utterances of each labelled set."""
     if not data.phones:
-        raise UserError(
-            f"a probe of {task} needs phone labels: set data.phones to an alignment file, or "
-            f"remove {task} from probe.tasks"
-        )
+        problem = f"a probe of {task} needs phone labels"
+        raise lacks(task, problem, "set data.phones to an alignment file")
     recordings = {"training": data.train, "test": data.test}
     for name, phones in data.phones.items():
-        parts = tuple(
-            select(recordings[kind], [i for i, own in enumerate(recordings[kind].names)
-                                      if own in phones.labels])
-            for kind in which
-        )  # fmt: skip
+        parts = tuple(select_named(recordings[kind], phones.labels) for kind in which)
         for kind, part in zip(which, parts, strict=True):
             if not len(part):
                 raise UserError(
-                    f"no {kind} utterance has labels in {name}: check that its utterance ids are "
-                    "names of these recordings"
+                    f"no {kind} utterance has labels in {name}: check its utterance ids"
                 )
         yield name, phones, parts
+
+
+def select_named(part: Recordings, names: Collection[str]) -> Recordings:
+    """Return the recordings with the given names."""
+    return select(part, [i for i, name in enumerate(part.names) if name in names])
 
 
 def aligned(part: Recordings, phones: Phones) -> list[np.ndarray]:
@@ -340,7 +327,5 @@ def check_trained(config: Config, part: Recordings, name: str) -> None:
     """Check that networks trained on labels have a second utterance for early stopping."""
     for feature in TRAINED:
         if feature in config.probe.features and len(part) < 2:
-            raise UserError(
-                f"{name} has one labelled training utterance, but early stopping of the {feature} "
-                f"network needs two: remove {feature} from probe.features, or label more"
-            )
+            problem = f"{name} has one labelled training utterance, but early stopping needs two"
+            raise UserError(f"{problem}: remove {feature} from probe.features, or label more")

@@ -128,6 +128,5 @@ def report_levels(recording: Recording, levels: Levels) -> None:
         note("kept, but silent: all samples are equal")
     for sentence in levels.describe():
         note(sentence)
-    if levels.num_samples < promised:
-        decoded = f"{levels.num_samples:,} of {promised:,}"
-        note(f"kept, but {decoded} samples decode: the file is damaged or truncated")
+    if (number := levels.num_samples) < promised:
+        note(f"kept, but {number:,} of {promised:,} samples decode: the file is damaged")

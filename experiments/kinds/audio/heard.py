@@ -38,14 +38,9 @@ def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
 
 def augment(config: Config, batch: Batch, rng: Any, effects: Sequence[str] = ()) -> Any:
     """Apply `effects`, by default the effects of the config, to the waveforms of a batch."""
-    return augment_sound(
-        rng,
-        batch["x"],
-        effects or config.augment.effects,
-        ranges_of(config),
-        speaker=batch["speaker"],
-        num_samples=batch.get("num_samples"),
-    )
+    given = batch["x"], effects or config.augment.effects, ranges_of(config)
+    about = {"speaker": batch["speaker"], "num_samples": batch.get("num_samples")}
+    return augment_sound(rng, *given, **about)
 
 
 def ranges_of(config: Config) -> Ranges:
@@ -90,11 +85,10 @@ def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
         wanted["+".join(effects)] = effects
 
     @jax.jit
-    def apply(batch: Batch) -> dict[str, Any]:
-        return {name: augment(config, batch, rng, each)[0] for name, each in wanted.items()}
+    def apply(batch: Batch) -> list[Any]:
+        return [augment(config, batch, rng, each)[0] for each in wanted.values()]
 
-    heard = {CLEAN: batch["x"][0], **apply(batch)}
-    return {name: np.asarray(heard[name]) for name in (CLEAN, *wanted)}
+    return dict(zip((CLEAN, *wanted), map(np.asarray, (batch["x"][0], *apply(batch))), strict=True))
 
 
 def record_augmentation(

@@ -11,7 +11,7 @@ import numpy as np
 from configs.audio import KEYS
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches
 from cpc.types import Batch, UserError
-from experiments.command.config import Config, with_settings
+from experiments.command.config import Config, subset, with_settings
 from experiments.kinds.audio import model
 from experiments.kinds.audio.data import AudioData, known_nats, label_frames, load_data, places_of
 from experiments.kinds.audio.embed import embed_files
@@ -67,20 +67,14 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
     further = {"loss.align_to": config.loss.align_to, "model.horizon": config.model.horizon}
     key = next((key for key, value in further.items() if value), "model.num_offsets")
     if longest < config.data.window_samples and number <= furthest:
+        length = f"{longest:,} samples ({longest / SAMPLE_RATE_HZ:.2f} s) and {number} latents"
         raise UserError(
-            f"the longest of {len(recordings):,} recordings has {longest:,} samples "
-            f"({longest / SAMPLE_RATE_HZ:.2f} s) and {number} latents, not enough for an offset of "
-            f"{furthest}: lower {key}, or use longer recordings"
+            f"the longest of {len(recordings):,} recordings has {length}, too few for offset "
+            f"{furthest}: lower {key}"
         )
-    return make_packed_batches(
-        recordings,
-        window_samples=config.data.window_samples,
-        batch_size=config.data.batch_size,
-        seed=seed,
-        one_speaker=config.data.one_speaker,
-        process=jax.process_index(),
-        num_processes=jax.process_count(),
-    )
+    sizes = subset(config.data, "window_samples", "batch_size", "one_speaker")
+    processes: Any = {"process": jax.process_index(), "num_processes": jax.process_count()}
+    return make_packed_batches(recordings, **sizes, seed=seed, **processes)
 
 
 def geometry(config: Config) -> Geometry:
@@ -96,8 +90,7 @@ def geometry(config: Config) -> Geometry:
          "all candidates would be in the positive's group; set data.one_speaker=False"),
         (is_synthetic and config.data.window_samples > MAX_SYNTHETIC,
          "data.source data.window_samples",
-         "thousands of synthetic recordings are made, each as long as a window; choose at most "
-         f"{MAX_SYNTHETIC:,}"),
+         f"thousands of synthetic recordings would be made; choose at most {MAX_SYNTHETIC:,}"),
     )  # fmt: skip
     return model.geometry(config)
 
@@ -112,20 +105,13 @@ def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np
 
 def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
     """Write augmentation examples and, for synthetic data, the exact information for the page."""
-    draw = draw_windows(config, data.train, config.seed)
-    record_augmentation(config, workdir, draw)
+    record_augmentation(config, workdir, draw_windows(config, data.train, config.seed))
     if config.data.source == "synthetic":
-        encoder = model.build_encoder(config)
-        furthest = choose_offsets(config)[-1]
-        nats = known_nats(furthest, encoder.receptive_field, encoder.stride)
-        write_truth(workdir, nats)
+        encoder, furthest = model.build_encoder(config), choose_offsets(config)[-1]
+        write_truth(workdir, known_nats(furthest, encoder.receptive_field, encoder.stride))
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
     """Return the window shape, sample rate and normalized loudness of the model input."""
-    return {
-        "kind": "audio",
-        "shape": [config.data.window_samples],
-        "rms": TARGET_RMS,
-        "sample_rate_hz": SAMPLE_RATE_HZ,
-    }
+    shape = [config.data.window_samples]
+    return {"kind": "audio", "shape": shape, "rms": TARGET_RMS, "sample_rate_hz": SAMPLE_RATE_HZ}

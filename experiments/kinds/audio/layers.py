@@ -44,10 +44,9 @@ def embed_layers(layers: Layers, recordings: Recordings, delay: int) -> Iterator
     for start in numbers[::NUM_TOGETHER]:
         some = [read_all(recordings, i) for i in numbers[start : start + NUM_TOGETHER]]
         for made in layers.embed_signals(some):
-            width = max(x.shape[1] for x in made.values())
             own = [delayed(x, delay * (name[0] == "c")) for name, x in made.items()]
-            padded = [np.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in own]
-            yield np.stack(padded, axis=1)
+            width = max(x.shape[1] for x in own)
+            yield np.stack([np.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in own], axis=1)
 
 
 def sum_layers(

@@ -7,7 +7,7 @@ import numpy as np
 
 from cpc import models
 from cpc.types import Batch
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.training.checks import reject
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry
@@ -22,38 +22,23 @@ def build_model(config: Config) -> models.Model:
     if options.context_blocks > 1:
         context = context.clone(blocks=options.context_blocks)
     predictor = models.PREDICTORS[options.predictor](options.num_offsets, width, dtype=dtype)
-    if options.segment_threshold:
-        segment_predictor = predictor.clone(num_offsets=options.segment_offsets or 1)
-        frame_parts = (context.clone(), predictor) if options.segment_offsets else (None, None)
-        return models.make_model(
-            models.SegmentalCPC(
-                encoder,
-                context,
-                segment_predictor,
-                width,
-                options.segment_threshold,
-                *frame_parts,
-                dtype,
-            )
-        )
-    cuts = models.module_ends(encoder.num_layers, options.modules)
-    return models.make_model(
-        models.CPC(encoder, context, predictor, tuple(options.directions), cuts)
-    )
+    if threshold := options.segment_threshold:
+        segments = predictor.clone(num_offsets=options.segment_offsets or 1)
+        frames = (context.clone(), predictor) if options.segment_offsets else (None, None)
+        module = models.SegmentalCPC(encoder, context, segments, width, threshold, *frames, dtype)
+    else:
+        cuts = models.module_ends(encoder.num_layers, options.modules)
+        module = models.CPC(encoder, context, predictor, tuple(options.directions), cuts)
+    return models.make_model(module)
 
 
 def build_encoder(config: Config) -> Any:
     """Build the encoder of a config, with a quantizer if `model.num_codes` is set."""
-    options = config.model
-    own = {"num_cepstra": options.num_cepstra} if options.encoder == "cepstra" else {}
-    encoder = models.AUDIO_ENCODERS[options.encoder](
-        options.width,
-        **own,
-        norm=options.norm,
-        padding=options.padding,
-        dtype=jnp.dtype(options.dtype),
-        remat=options.remat,
-    )
+    options, dtype = config.model, jnp.dtype(config.model.dtype)
+    given = subset(options, "norm", "padding", "remat")
+    if options.encoder == "cepstra":
+        given["num_cepstra"] = options.num_cepstra
+    encoder = models.AUDIO_ENCODERS[options.encoder](options.width, **given, dtype=dtype)
     if not options.num_codes:
         return encoder
     return models.QuantizedEncoder(
@@ -63,7 +48,7 @@ def build_encoder(config: Config) -> Any:
         decay=options.code_decay,
         commitment=options.commitment,
         restart=options.restart_codes,
-        dtype=encoder.dtype,
+        dtype=dtype,
     )
 
 
@@ -81,32 +66,20 @@ def geometry(config: Config) -> Geometry:
     """Return the latents and predictions of a window."""
     module, offsets = build_model(config).module, choose_offsets(config)
     if isinstance(module, models.SegmentalCPC):
-        predictor = module.frame_predictor
-        counts = {"frames": 1 if predictor is None else predictor.num_offsets}
-        counts["segments"] = module.predictor.num_offsets
-    elif module.cuts:
-        both = module.is_bidirectional
-        names = [f"module {n}" + f" {direction}" * both for n, direction in module.branches]
-        counts = dict.fromkeys(names, len(offsets))
+        frames, num = module.frame_predictor, module.predictor.num_offsets
+        own = offsets[: 1 if frames is None else frames.num_offsets]
+        # The length of segments varies.
+        parts = [("frames", own, module.encoder), ("segments", offsets[:num], None)]
     else:
-        counts = dict.fromkeys(module.directions, len(offsets))
-    encoders = [module.encoder, None]  # the length of segments varies
-    if isinstance(module, models.CPC):
-        encoders = [encoder_of(module, number) for number, _ in module.branches]
-    branches = tuple(
-        Branch(name, offsets[:number], shared_input(offsets[:number], encoder))
-        for (name, number), encoder in zip(counts.items(), encoders, strict=True)
-    )
+        parts, both = [], module.is_bidirectional
+        for number, direction in module.branches:
+            name = f"module {number}" + f" {direction}" * both if module.cuts else direction
+            parts.append((name, offsets, encoder_of(module, number)))
+    branches = tuple(Branch(name, own, shared_input(own, encoder)) for name, own, encoder in parts)
+    sizes = num_latents(config), latent_width(config), branches
     apart = 0 if config.negatives.overlap else config.data.window_samples
-    width, is_aligned = latent_width(config), config.loss.align_to > 0
-    return Geometry(
-        num_latents(config),
-        width,
-        branches,
-        window="data.window_samples",
-        apart=apart,
-        is_aligned=is_aligned,
-    )
+    is_aligned = config.loss.align_to > 0
+    return Geometry(*sizes, window="data.window_samples", apart=apart, is_aligned=is_aligned)
 
 
 def encoder_of(module: models.CPC, number: int) -> Any:
@@ -145,13 +118,11 @@ def check_model(config: Config) -> None:
          "model.context_blocks model.context",
          "only a GRU can have blocks; set model.context=gru or model.context_blocks=1"),
         (0 < options.horizon < options.num_offsets, "model.horizon model.num_offsets",
-         "the horizon is below the number of predictions; raise model.horizon, or lower "
-         "model.num_offsets"),
+         "the horizon is below the number of predictions; raise the first or lower the second"),
         (options.horizon and align_to, "model.horizon loss.align_to",
          "both determine the offsets of predictions; set one of them to 0"),
         (options.horizon and threshold, "model.horizon model.segment_threshold",
-         "the horizon spreads predictions over frames, but segments predict their successors; set "
-         "one of them to 0"),
+         "segments predict their successors, at no horizon; set one of them to 0"),
         (0 < align_to < options.num_offsets, "loss.align_to model.num_offsets",
          "each prediction needs its own latent; raise loss.align_to, or lower model.num_offsets"),
         (align_to and config.loss.name != "info_nce", "loss.align_to loss.name",
@@ -159,31 +130,25 @@ def check_model(config: Config) -> None:
         (align_to and config.negatives.queue, "loss.align_to negatives.queue",
          "alignments only use negatives from the batch; set negatives.queue=0"),
         (options.segment_offsets and not threshold, "model.segment_offsets model.segment_threshold",
-         "there are no segments to predict; set model.segment_threshold above 0, or "
-         "model.segment_offsets to 0"),
+         "no segments exist; set model.segment_threshold above 0, or model.segment_offsets to 0"),
         (options.segment_offsets > options.num_offsets, "model.segment_offsets model.num_offsets",
          "segments are longer than frames; set model.segment_offsets to at most model.num_offsets"),
         (threshold and options.num_offsets != 1 and not options.segment_offsets,
          "model.segment_threshold model.num_offsets",
-         "frames and segments share a predictor of one offset; set model.num_offsets to 1, or set "
-         "model.segment_offsets to give frames a context and predictor of their own"),
+         "frames share the predictor of segments; set model.num_offsets to 1, or give segments "
+         "their own by model.segment_offsets"),
         (threshold and not is_plain, "model.segment_threshold model.modules model.directions",
-         "segments already have two levels; set model.segment_threshold to 0, or "
-         "model.modules to 1 and model.directions to forward"),
+         "segments need one module, forward; set these, or model.segment_threshold to 0"),
         (threshold and config.negatives.momentum, "model.segment_threshold negatives.momentum",
-         "the slow encoder would have other segments than the trained one; set "
-         "negatives.momentum to 0"),
+         "the slow encoder would have other segments; set negatives.momentum to 0"),
         (threshold and is_augmented, "model.segment_threshold augment.side",
-         "an augmented copy would have other segments than the clean one; set augment.side to "
-         "none"),
+         "augmented copies would have other segments; set augment.side to none"),
         (has_codes and options.modules > 1, "model.num_codes model.modules",
          "codes quantize the latents of the whole encoder; set one of them to its default"),
         (has_codes and is_augmented, "model.num_codes augment.side",
-         "contexts and latents come from different copies of the sound, and codes would follow "
-         "only the second; set model.num_codes to 0, or augment.side to none"),
+         "codes would follow latents but not contexts; set the first to 0, or the second to none"),
         (has_codes and config.optim.accumulate > 1, "model.num_codes optim.accumulate",
-         "accumulated parts of a batch neither update the codes nor add a penalty; set one of them "
-         "to its default"),
+         "accumulated parts of a batch do not update codes; set one of them to its default"),
     )  # fmt: skip
 
 
@@ -221,14 +186,10 @@ def split_levels(module: models.SegmentalCPC, outputs: Any, batch: Batch) -> lis
     begins = models.boundaries(frames.z, module.threshold, exists)
     some = models.segment_means(frames.z, begins, exists)[1]
     time = jnp.arange(begins.shape[1])[None]
-    levels = (
-        (frames, exists, (time, time + 1)),
-        (segments, some, models.segment_bounds(begins, exists)),
-    )
+    bounds = (time, time + 1), models.segment_bounds(begins, exists)
     start, stride = batch["sample"][:, None], module.encoder.stride
-    return [
-        BranchOutputs(
-            one, positions(batch, batch["speaker"], start, stride * first, stride * last), there
-        )
-        for one, there, (first, last) in levels
-    ]
+    places = (
+        positions(batch, batch["speaker"], start, stride * first, stride * last)
+        for first, last in bounds
+    )
+    return list(map(BranchOutputs, (frames, segments), places, (exists, some)))

@@ -32,13 +32,12 @@ from experiments.training.sequences import make_embed_long
 def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     """Return the task "codes", the bitrate of quantized latents."""
 
-    def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
-        if features.name not in ("z", "random z"):
-            return []
-        by_utterance, stride = features.values
-        frames = [np.asarray(evaluate.read_rows(by_utterance[name])) for name in data.test.names]
-        seconds = stride / SAMPLE_RATE_HZ
-        return list(evaluate.code_scores(frames, seconds, data=data.name, features=features.name))
+    def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
+        if features.name in ("z", "random z"):
+            by_utterance, stride = features.values
+            frames = [np.asarray(evaluate.read_rows(by_utterance[one])) for one in data.test.names]
+            words = {"data": data.name, "features": features.name}
+            yield from evaluate.code_scores(frames, stride / SAMPLE_RATE_HZ, **words)
 
     return [ProbeTask("codes", answer, parts=(data.test,))]
 
@@ -69,7 +68,9 @@ MFCC_BEFORE = 6
 
 def check_options(config: Config) -> None:
     """Validate the keys of the probes together with the keys of the model."""
-    options = config.probe
+    options, model = config.probe, config.model
+    is_single = model.modules == 1 and len(model.directions) == 1 and not model.segment_threshold
+    has_linear_maps = is_single and model.predictor == "linear"
     check_probes(config)
     reject(config,
         ("ctc" in options.tasks and not options.ctc_minutes, "probe.ctc_minutes",
@@ -77,20 +78,11 @@ def check_options(config: Config) -> None:
         ("codes" in options.tasks and not config.model.num_codes, "probe.tasks model.num_codes",
          "the latents are not quantized; set model.num_codes, or remove codes from probe.tasks"),
         ("codes" in options.tasks and not {"z", "random z"} & {*options.features},
-         "probe.tasks probe.features",
-         "codes need the feature z; add z to probe.features, or remove codes from probe.tasks"),
-        ("W_1 c" in options.features and not has_linear_maps(config),
+         "probe.tasks probe.features", "add z to probe.features, or remove codes from probe.tasks"),
+        ("W_1 c" in options.features and not has_linear_maps,
          "probe.features model.predictor",
-         "W_1 c needs a linear predictor in one direction and module; set them, or remove it from "
-         "probe.features"),
+         "W_1 c needs one direction and module with a linear predictor; set these, or remove it"),
     )  # fmt: skip
-
-
-def has_linear_maps(config: Config) -> bool:
-    """Return whether the model has one branch with linear predictions W_k c."""
-    options = config.model
-    is_single = options.modules == 1 and len(options.directions) == 1
-    return is_single and options.predictor == "linear" and not options.segment_threshold
 
 
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
@@ -123,12 +115,10 @@ def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
     >>> passes(("c", "mfcc", "random c", "z", "supervised", "W_1 c"))
     [('supervised',), ('c', 'z', 'W_1 c'), ('mfcc',), ('random c',)]
     """
-    kinds = dict.fromkeys(("c", "z", "W_1 c"), "trained")
-    kinds |= {"random c": "untrained", "random z": "untrained"}
-    kinds |= {"mfcc": "mfcc", "mfcc context": "mfcc"}
-    found: dict[str, list[str]] = {}
+    trained, found = ("c", "z", "W_1 c"), {}
     for name in dict.fromkeys(features):
-        found.setdefault(kinds.get(name, name), []).append(name)
+        network = "trained" if name in trained else name.split()[0]  # such as random or mfcc
+        found.setdefault(network, []).append(name)
     return sorted(map(tuple, found.values()), key=lambda names: names[0] not in TRAINED)
 
 
@@ -150,23 +140,10 @@ def make_embed(
         waveforms = [read_all(*place) for place in utterances.values()]
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
-            frames = evaluate.embed_utterances(
-                evaluate.mfcc,
-                waveforms,
-                stride,
-                shape_frames=MFCC_SHAPE_FRAMES,
-                ahead=MFCC_AHEAD,
-                embed_long=lambda x: evaluate.embed_pieces(
-                    evaluate.mfcc, x, stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
-                ),
-            )
-            found = dict(zip(utterances, frames, strict=True))
-            made: dict[str, dict[str, Any]] = {"mfcc": found}
-            if "mfcc context" in names:
-                made["mfcc context"] = {
-                    name: evaluate.with_neighbours(own, NEIGHBOURS) for name, own in found.items()
-                }
-            return made
+            frames = embed_mfcc(waveforms, stride)
+            near = (evaluate.with_neighbours(own, NEIGHBOURS) for own in frames)
+            made = {"mfcc": frames, "mfcc context": near}
+            return {name: dict(zip(utterances, made[name], strict=True)) for name in names}
         is_random = names[0].startswith("random")
         own = model.init(jax.random.key(config.seed + 1), {"x": window}) if is_random else variables
         kinds = "".join(kind for kind in "zc" if any(name[-1] == kind for name in names))
@@ -177,20 +154,27 @@ def make_embed(
         frames = evaluate.embed_utterances(
             function, waveforms, stride, ahead=ahead, embed_long=long
         )
-        found = dict(zip(utterances, frames, strict=True))
         columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
-        delays, maps = {"z": 0, "c": config.probe.delay}, {}
-        if "W_1 c" in names:
-            maps["W_1 c"] = np.asarray(model.linear_maps(own["params"]), np.float32)[0]
-        made = {}
+        delays, made = {"z": 0, "c": config.probe.delay}, {}
         for name in names:
-            kind, one = name[-1], maps.get(name)
-            frames = (delayed(x[:, columns[kind]], delays[kind]) for x in found.values())
-            by_utterance = frames if one is None else (c @ one for c in frames)
-            made[name] = dict(zip(found, by_utterance, strict=True))
+            kind = name[-1]
+            values = (delayed(x[:, columns[kind]], delays[kind]) for x in frames)
+            if name == "W_1 c":
+                nearest = np.asarray(model.linear_maps(own["params"]), np.float32)[0]
+                values = [c @ nearest for c in values]
+            made[name] = dict(zip(utterances, values, strict=True))
         return made
 
     return embed
+
+
+def embed_mfcc(waveforms: Sequence[np.ndarray], stride: int) -> list[np.ndarray]:
+    """Return the MFCC (frames, 39) of each waveform; long ones are computed in pieces."""
+    long = functools.partial(
+        evaluate.embed_pieces, evaluate.mfcc, stride=stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
+    )
+    sizes = {"shape_frames": MFCC_SHAPE_FRAMES, "ahead": MFCC_AHEAD}
+    return evaluate.embed_utterances(evaluate.mfcc, waveforms, stride, **sizes, embed_long=long)
 
 
 def speaker_map(data: AudioData) -> ProbeTask:
@@ -206,13 +190,9 @@ def speaker_map(data: AudioData) -> ProbeTask:
                 points.append(c[start : start + PIECE_LATENTS].mean(0))
                 speakers.append(names.index(speaker))
         chosen = np.random.default_rng(0).permutation(len(points))[:MAX_POINTS]
-        write_latest(
-            context.workdir / "probes" / "speaker_map.npz",
-            context.step,
-            features=np.asarray(points, np.float32)[chosen],
-            speaker=np.asarray(speakers)[chosen],
-            names=np.asarray(names),
-        )
+        c, speaker = np.asarray(points, np.float32)[chosen], np.asarray(speakers)[chosen]
+        path, arrays = context.workdir / "probes" / "speaker_map.npz", {"names": np.asarray(names)}
+        write_latest(path, context.step, features=c, speaker=speaker, **arrays)
         return []
 
     return ProbeTask("speakers", write, ("c",), (part,))

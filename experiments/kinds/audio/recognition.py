@@ -23,7 +23,14 @@ from cpc.results import Outcomes, Score, digest
 from cpc.train import ProgressWriter, scale_by_layer
 from cpc.types import Array, Batch, UserError
 from experiments.command.config import Config
-from experiments.kinds.audio.data import TRAINED, AudioData, aligned, first_minutes, labelled_sets
+from experiments.kinds.audio.data import (
+    TRAINED,
+    AudioData,
+    Phones,
+    aligned,
+    first_minutes,
+    labelled_sets,
+)
 from experiments.kinds.audio.supervised import contexts_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 from experiments.training.supervised import Features, Recipe, hold_out, train_on_labels
@@ -61,11 +68,11 @@ def frozen(inputs: Sequence[np.ndarray]) -> Network:
     """Return a network without parameters that standardizes features."""
     rows = np.concatenate(inputs)
     mean, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-6
-    return Network(
-        lambda params, extra, batch, rng, train: ((batch["x"] - mean) / scale, extra),
-        {"params": {}},
-        stride=1,
-    )
+
+    def features(params, extra, batch, rng, train):
+        return (batch["x"] - mean) / scale, extra
+
+    return Network(features, {"params": {}}, stride=1)
 
 
 def fit_head(
@@ -96,20 +103,11 @@ def fit_head(
         accuracy=lambda answer: validation_score(answer_with(answer, wanted.inputs), wanted.phones),
         loss=ctc_loss,
     )
+    labels = digest(num_phones, json.dumps([*train.phones]))
+    how: dict[str, Any] = {"rng": rng, "writers": (console,), "folder": folder}
+    how["settings"] = {"utterances": len(train.inputs), "labels": labels}
     answer, words = train_on_labels(
-        config,
-        features,
-        variables,
-        draw,
-        recipe,
-        num_classes=num_phones + 1,
-        rng=rng,
-        writers=(console,),
-        folder=folder,
-        settings={
-            "utterances": len(train.inputs),
-            "labels": digest(num_phones, json.dumps([*train.phones])),
-        },
+        config, features, variables, draw, recipe, num_classes=num_phones + 1, **how
     )
     console.close()
     return functools.partial(answer_with, answer), words
@@ -176,13 +174,9 @@ def head_inputs(
 
 def validation_score(given: Sequence[np.ndarray], wanted: Sequence[Sequence[int]]) -> float:
     """Return the accuracy of greedy decoding, plus the likelihood as a tie-breaker."""
-    edits = [
-        evaluate.count_edits(own, evaluate.greedy_decode(one))
-        for own, one in zip(wanted, given, strict=True)
-    ]
-    nats, count = jax.jit(evaluate.ctc_nats)(
-        pad(given, 0.0), np.array([len(one) for one in given]), pad(wanted, -1)
-    )
+    edits = list(map(evaluate.count_edits, wanted, map(evaluate.greedy_decode, given)))
+    lengths = np.array(list(map(len, given)))
+    nats, count = jax.jit(evaluate.ctc_nats)(pad(given, 0.0), lengths, pad(wanted, -1))
     likelihood = float(jnp.exp(-nats / count)) if count else 0.0
     right = 1 - np.sum(edits) / max(1, sum(map(len, wanted)))
     # Outputs stay empty for long at first; only the likelihood prevents early stopping then.
@@ -196,12 +190,10 @@ def pad(rows: Sequence[Any], value: float | int, length: int = 0) -> np.ndarray:
     array([[ 1,  2],
            [ 3, -1]], dtype=int32)
     """
-    arrays = [np.asarray(row) for row in rows]
-    length = max(length, *(len(row) for row in arrays))
-    dtype = np.int32 if isinstance(value, int) else np.float32
-    made = np.full((len(arrays), length, *arrays[0].shape[1:]), value, dtype)
-    for row, array in zip(made, arrays, strict=True):
-        row[: len(array)] = array
+    length, dtype = max(length, *map(len, rows)), np.int32 if isinstance(value, int) else np.float32
+    made = np.full((len(rows), length, *np.shape(rows[0])[1:]), value, dtype)
+    for row, own in zip(made, rows, strict=True):
+        row[: len(own)] = own
     return made
 
 
@@ -211,31 +203,16 @@ def windows_of(frames: Array) -> Array:
     A linear map of these is a convolution with kernel 8 and stride 4, which also sees the 2 frames
     before and after its own four. Frames beyond either end are zero.
     """
-    t = frames.shape[1]
-    before = (KERNEL - STRIDE) // 2
-    padded = jnp.pad(frames, ((0, 0), (before, KERNEL - STRIDE - before + STRIDE), (0, 0)))
-    num = t // STRIDE
-    return jnp.concatenate(
-        [padded[:, k : k + num * STRIDE : STRIDE][:, :num] for k in range(KERNEL)], axis=-1
-    )
+    before, num = (KERNEL - STRIDE) // 2, frames.shape[1] // STRIDE
+    padded = jnp.pad(frames, ((0, 0), (before, KERNEL - before), (0, 0)))
+    rows = STRIDE * np.arange(num)[:, None] + np.arange(KERNEL)
+    return padded[:, rows].reshape(len(frames), num, -1)
 
 
 def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     """Return a CTC task for each labelled set."""
-    minutes, tasks = config.probe.ctc_minutes, []
-    for name, phones, (train, test) in labelled_sets(data, "ctc"):
-        for part in (train, test):
-            aligned(part, phones)  # raises if labels do not fit
-        train = first_minutes(train, 0 if 0 in minutes else max(minutes), by_speaker=False)
-        parts, subsets = (train, test), subsets_of(train, minutes)
-        in_order = [
-            [phones_in_order(phones.labels[own], phones.names) for own in part.names]
-            for part in parts
-        ]
-        check_phones(in_order, subsets, name)
-        answer = functools.partial(recognise, name, len(phones.names), subsets, parts, in_order)
-        tasks.append(ProbeTask("ctc", answer, parts=parts))
-    return tasks
+    minutes = config.probe.ctc_minutes
+    return [recognition_task(minutes, *one) for one in labelled_sets(data, "ctc")]
 
 
 def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
@@ -245,51 +222,52 @@ def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
     return [evaluate.read_rows(features.values.by_utterance[name]) for name in part.names]
 
 
-def recognise(
-    data: str,
-    num_phones: int,
-    subsets: Mapping[str, Sequence[int]],
-    parts: tuple[Recordings, Recordings],
-    in_order: Sequence[Sequence[list[int]]],
-    context: ProbeContext,
-    features: FeatureSet,
-) -> Iterator[Score]:
-    """Yield test phone error rates after training on each subset."""
-    config, feature = context.config, features.name
-    if feature not in TRAINED and not features.values.by_utterance:  # the feature "layers"
-        return
-    train, test = (
-        Labelled(inputs_of(part, features), own) for part, own in zip(parts, in_order, strict=True)
-    )
-    counts = np.array([len(phones) for phones in test.phones])
-    items = digest("ctc", np.concatenate(test.phones), counts)
-    head, width = config.probe.ctc_head, config.probe.ctc_beam
-    decoders = {head: evaluate.greedy_decode}
-    if width > 1:
-        decoders[f"{head}, beam {width}"] = functools.partial(evaluate.beam_decode, width=width)
-    for length, numbers in subsets.items():
-        part = subset(train, numbers)
-        print(f"CTC on {feature} of {data}, {length} in {len(numbers)} utterances:")
-        folder = context.folder_of(f"ctc-{feature}-{data}-{len(numbers)}")
-        network = network_of(context, feature, part.inputs)
-        answer, words = fit_head(config, network, part, num_phones, folder)
-        given = answer(test.inputs)
-        for method, decode in decoders.items():
-            edits = np.array(
-                [
-                    evaluate.count_edits(own, decode(one))
-                    for own, one in zip(test.phones, given, strict=True)
-                ]
-            )
-            kinds = zip(evaluate.Edits._fields, edits.sum(axis=0) / counts.sum(), strict=True)
-            print(f"{method}, {words}: " + ", ".join(f"{rate:.1%} {kind}" for kind, rate in kinds))
-            low, high = evaluate.bootstrap_interval(edits.sum(axis=1).astype(float), counts)
-            yield Score(
-                "CTC", data, "phone", feature, method, "phone error rate",
-                float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
-                num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
-                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),
-            )  # fmt: skip
+def recognition_task(
+    minutes: Sequence[float], data: str, phones: Phones, parts: tuple[Recordings, ...]
+) -> ProbeTask:
+    """Return a task of test phone error rates after training on each subset of a labelled set."""
+    for part in parts:
+        aligned(part, phones)  # raises if labels do not fit
+    most = 0 if 0 in minutes else max(minutes)
+    parts = first_minutes(parts[0], most, by_speaker=False), parts[1]
+    subsets = subsets_of(parts[0], minutes)
+    in_order = [
+        [phones_in_order(phones.labels[own], phones.names) for own in part.names] for part in parts
+    ]
+    check_phones(in_order, subsets, data)
+    counts = np.array(list(map(len, in_order[1])))
+    items = digest("ctc", np.concatenate(in_order[1]), counts)
+
+    def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
+        config, feature = context.config, features.name
+        if feature not in TRAINED and not features.values.by_utterance:  # the feature "layers"
+            return
+        train, test = map(Labelled, (inputs_of(part, features) for part in parts), in_order)
+        head, width = config.probe.ctc_head, config.probe.ctc_beam
+        decoders = {head: evaluate.greedy_decode}
+        if width > 1:
+            decoders[f"{head}, beam {width}"] = functools.partial(evaluate.beam_decode, width=width)
+        for length, numbers in subsets.items():
+            part = subset(train, numbers)
+            print(f"CTC on {feature} of {data}, {length} in {len(numbers)} utterances:")
+            folder = context.folder_of(f"ctc-{feature}-{data}-{len(numbers)}")
+            network = network_of(context, feature, part.inputs)
+            recognise, words = fit_head(config, network, part, len(phones.names), folder)
+            given = recognise(test.inputs)
+            for method, decode in decoders.items():
+                edits = np.array(list(map(evaluate.count_edits, test.phones, map(decode, given))))
+                kinds = zip(evaluate.Edits._fields, edits.sum(axis=0) / counts.sum(), strict=True)
+                rates = ", ".join(f"{rate:.1%} {kind}" for kind, rate in kinds)
+                print(f"{method}, {words}: {rates}")
+                low, high = evaluate.bootstrap_interval(edits.sum(axis=1).astype(float), counts)
+                yield Score(
+                    "CTC", data, "phone", feature, method, "phone error rate",
+                    float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
+                    num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
+                    setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),
+                )  # fmt: skip
+
+    return ProbeTask("ctc", answer, parts=parts)
 
 
 def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]) -> Network:

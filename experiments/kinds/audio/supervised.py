@@ -36,16 +36,9 @@ def contexts_of(model: Model) -> Features:
         variables = {"params": params, **extra}
         if not train:
             return model.embed(variables, batch["x"])[1], extra
-        number = [batch["num_samples"]] if "num_samples" in batch else []
-        (_, c), extra = model.module.apply(
-            variables,
-            batch["x"],
-            True,
-            *number,
-            method="embed",
-            mutable=list(extra),
-            rngs={"dropout": rng},
-        )
+        given = [batch["x"], True, *(batch[name] for name in ("num_samples",) if name in batch)]
+        how = {"method": "embed", "mutable": list(extra), "rngs": {"dropout": rng}}
+        (_, c), extra = model.module.apply(variables, *given, **how)
         return c, extra
 
     return contexts
@@ -85,21 +78,11 @@ def train_supervised(
         window = np.zeros((1, options.window_samples), np.float32)
         start = model.init(rng, {"x": window})
     draw = draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept])
-    answer, words = train_on_labels(
-        config,
-        contexts_of(model),
-        start,
-        draw,
-        recipe,
-        num_classes=num_classes,
-        rng=rng,
-        writers=(console,),
-        folder=folder,
-        settings={
-            "recordings": list(recordings.names),
-            "labels": digest(num_classes, np.concatenate(labels)),
-        },
-    )
+    named = digest(num_classes, np.concatenate(labels))
+    saved = {"recordings": list(recordings.names), "labels": named}
+    given = contexts_of(model), start, draw, recipe
+    how = {"rng": rng, "writers": (console,), "folder": folder, "settings": saved}
+    answer, words = train_on_labels(config, *given, num_classes=num_classes, **how)
     console.close()
     print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
     setting = f"l2 {config.optim.weight_decay:g}, {words}"

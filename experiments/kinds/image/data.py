@@ -56,10 +56,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
     for part, key in tested_parts(config).items():
         images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
         if not len(images):
-            raise UserError(
-                f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
-                f"copies of images of {where}: choose a split with other images"
-            )
+            number = f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]})"
+            raise UserError(f"{number} are copies of images of {where}: choose another split")
         loaded = loaded._replace(**{part: images})
     num_copies = len(loaded.skipped) - len(skipped(sets.values()))
     copies = f", {num_copies:,} of them copies of test images" if num_copies else ""
@@ -101,26 +99,18 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
         drawn = order[: max(1, min(len(drawn) - 1, round(options.test_fraction * len(drawn))))]
     kept = [~np.isin(own, drawn) for own in groups[:-1]] + [np.isin(test_groups, drawn)]
     if not all(rows.any() for rows in kept):
-        raise UserError(
-            f"all images are in the test groups ({', '.join(drawn[:3])}): add groups, or change "
-            "data.group_level"
-        )
-    return [
-        data.select_images(images, np.flatnonzero(rows))
-        for images, rows in zip(parts, kept, strict=True)
-    ]
+        groups = ", ".join(drawn[:3])
+        raise UserError(f"all images are in test groups ({groups}): add groups")
+    return list(map(data.select_images, parts, map(np.flatnonzero, kept)))
 
 
 def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
     """Check that the test split does not overlap the training and probe splits."""
     options = config.data
-    test = locate(options.test_split)
     for key in tested_parts(config).values():
-        if share_rows(locate(options[key]), test):
-            raise UserError(
-                f"data.test_split ({options.test_split}) shares images with data.{key} "
-                f"({options[key]}): choose another split, or parts of one"
-            )
+        if share_rows(locate(options[key]), locate(options.test_split)):
+            shared = f"data.test_split ({options.test_split}) shares images with data.{key}"
+            raise UserError(f"{shared} ({options[key]}): choose another split, or parts of one")
 
 
 def share_rows(some: Places, others: Places) -> bool:
@@ -173,19 +163,14 @@ def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, rang
     """Parse a split or part such as "train[90%:]" into the split and its rows."""
     match = re.fullmatch(r"(\w+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?", text)
     if not match or match[1] not in splits:
-        raise UserError(
-            f"fashion_mnist lacks the split {text!r}: choose {' or '.join(splits)}, or a part such "
-            "as train[:50000] or train[90%:]"
-        )
+        choices = f"{' or '.join(splits)}, or a part such as train[:50000] or train[90%:]"
+        raise UserError(f"fashion_mnist lacks the split {text!r}: choose {choices}")
     size = len(splits[match[1]])
-
-    def row(bound: str | None) -> int | None:
-        if bound is None:
-            return None
-        return int(bound[:-1]) * size // 100 if bound.endswith("%") else int(bound)
-
-    rows = range(size)[row(match[2]) : row(match[3])]
-    if not rows:
+    bounds = (  # "-5" or "90%"; None at an end
+        (int(one[:-1]) * size // 100 if one[-1] == "%" else int(one)) if one else None
+        for one in match.groups()[1:]
+    )
+    if not (rows := range(size)[slice(*bounds)]):
         raise UserError(f"the split {text!r} of fashion_mnist is empty: choose a larger part")
     return match[1], rows
 

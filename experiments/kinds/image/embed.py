@@ -63,8 +63,8 @@ def read_config(pretrained: models.Pretrained) -> Config:
     check_config(config, KEYS)
     cut = [*grid_of(config), config.model.patch, config.model.patch]
     if cut != pretrained.input["shape"][:4] or side_of(config) > config.data.size:
+        shape = pretrained.input["shape"]
         raise UserError(
-            f"the model takes patches {pretrained.input['shape']}, but its config cuts {cut}: "
-            "export it again"
+            f"the model takes patches {shape}, not {cut} of its config: export it again"
         )
     return config

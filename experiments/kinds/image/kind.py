@@ -12,7 +12,7 @@ from configs.image import KEYS
 from cpc import models
 from cpc.data import make_image_batches
 from cpc.types import Batch, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.kinds.image.data import ImageData, grid_of, load_data, prepare, side_of
 from experiments.kinds.image.embed import embed_files
 from experiments.kinds.image.probes import feature_sets, probe_tasks
@@ -34,14 +34,9 @@ PROBES = Probes(
 
 def make_problem(plan: Plan, data: ImageData) -> Problem:
     """Return the model, batches and labels of a plan."""
-    config, held_out = plan.config, None
-    batch_size = config.data.batch_size
-    draw = functools.partial(
-        make_image_batches,
-        batch_size=batch_size,
-        process=jax.process_index(),
-        num_processes=jax.process_count(),
-    )
+    config, held_out, batch_size = plan.config, None, plan.config.data.batch_size
+    processes = {"process": jax.process_index(), "num_processes": jax.process_count()}
+    draw = functools.partial(make_image_batches, batch_size=batch_size, **processes)
     if config.evaluate.num_images > 0:
         draw_test = draw(data.test, seed=config.seed + 1)
         # Each image at most once, since copies of a candidate would inflate N.
@@ -92,24 +87,21 @@ def build_model(config: Config) -> models.Model:
     options, offsets = config.model, choose_offsets(config)
     dtype = jnp.dtype(options.dtype)
     encoder, width = build_encoder(options, dtype)
-    context = functools.partial(
-        CONTEXTS[options.context], options.context_width, options.context_layers, dtype=dtype
+    sizes = options.context_width, options.context_layers
+    context = functools.partial(CONTEXTS[options.context], *sizes, dtype=dtype)
+    targets = options.target_width or width
+    predictor = functools.partial(models.LinearPredictor, len(offsets), targets, dtype=dtype)
+    module = models.ImageCPC(
+        encoder,
+        context,
+        predictor,
+        directions=tuple(options.directions),
+        target_width=options.target_width or None,
+        channels=1 if config.augment.grey else config.data.channels,
+        dtype=dtype,
+        cuts=models.module_ends(encoder.num_layers, options.modules),
     )
-    predictor = functools.partial(
-        models.LinearPredictor, len(offsets), options.target_width or width, dtype=dtype
-    )
-    return models.make_model(
-        models.ImageCPC(
-            encoder,
-            context,
-            predictor,
-            directions=tuple(options.directions),
-            target_width=options.target_width or None,
-            channels=1 if config.augment.grey else config.data.channels,
-            dtype=dtype,
-            cuts=models.module_ends(encoder.num_layers, options.modules),
-        )
-    )
+    return models.make_model(module)
 
 
 def build_encoder(
@@ -121,29 +113,18 @@ def build_encoder(
         return models.SmallConvEncoder(widths, norm=options.norm, dtype=dtype), options.width
     name, depth = options.encoder[:6], options.encoder[6:]
     if name != "resnet" or not depth.isdecimal():
-        raise UserError(
-            "model.encoder must be small, or resnet with a depth such as resnet18 "
-            f"(got {options.encoder!r})"
-        )
+        raise UserError(f"model.encoder must be small, resnet18, ... (got {options.encoder!r})")
     stages = models.resnet_stages(int(depth), options.stages or None)
-    encoder = models.ResNet(
-        stages,
-        norm=options.norm,
-        pooled_stem=options.pooled_stem,
-        remat=options.remat,
-        dtype=dtype,
-    )
-    return encoder, stages[-1].width
+    given = subset(options, "norm", "pooled_stem", "remat")
+    return models.ResNet(stages, **given, dtype=dtype), stages[-1].width
 
 
 def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
     """Return the outputs and positions of each direction; an unlabeled image is its own group."""
     label, sequence = batch["label"], batch["sequence"]
     group = jnp.where(label < 0, -1 - sequence, label)
-    return [
-        BranchOutputs(direction, models.frame_positions(direction.z, sequence, group))
-        for direction in outputs
-    ]
+    places = (models.frame_positions(one.z, sequence, group) for one in outputs)
+    return list(map(BranchOutputs, outputs, places))
 
 
 def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:

@@ -33,9 +33,6 @@ from experiments.training.probes import (
 )
 from experiments.training.supervised import Recipe, hold_out, make_own_optimizer, train_on_labels
 
-#: Function from images to classes.
-Classify = Callable[[Any], np.ndarray]
-
 
 def train_classifier(
     config: Config,
@@ -45,7 +42,7 @@ def train_classifier(
     start: Any,
     stop_by: Images | None = None,
     folder: pathlib.Path | None = None,
-) -> tuple[Classify, str]:
+) -> tuple[Callable[[Any], np.ndarray], str]:
     """Train the network with a softmax layer on its pooled z; return it with a description.
 
     `start` are variables to fine-tune with layer-wise decay of the learning rate. `stop_by` are
@@ -75,23 +72,12 @@ def train_classifier(
     decay = 1.0 if start is None else options.layer_decay
     schedule = "constant" if stop_by else "cosine"  # early stopping makes the end unknown
     tx = make_own_optimizer(config, num_steps, decay, ("encoder",), schedule)
-    recipe = Recipe(
-        tx,
-        num_steps,
-        evaluate_every=max(10, num_steps // 40),
-        accuracy=accuracy if stop_by else None,
-    )
-    start = start or model.init(root, batch)
+    recipe = Recipe(tx, num_steps, max(10, num_steps // 40), accuracy if stop_by else None)
+    network = pooled_z, start or model.init(root, batch)
+    saved = {"folder": folder, "settings": {"labels": digest(labelled.labels)}}
+    num_classes = len(labelled.class_names)
     answer, words = train_on_labels(
-        config,
-        pooled_z,
-        start,
-        draw,
-        recipe,
-        num_classes=len(labelled.class_names),
-        rng=root,
-        folder=folder,
-        settings={"labels": digest(labelled.labels)},
+        config, *network, draw, recipe, num_classes=num_classes, rng=root, **saved
     )
     return functools.partial(classes, answer), words
 
@@ -108,10 +94,6 @@ def pool(grid: jax.Array, regions: int) -> jax.Array:
 
 #: The strongest l2 of lbfgs, used with a single label per class, which leaves none for validation.
 MAX_L2 = 1.0
-#: Function from features to scores of the classes.
-Predict = Callable[[Any], np.ndarray]
-#: Function from a name to features of the labelled and of the test images.
-Features = Callable[[str], tuple[np.ndarray, ...]]
 
 
 def check_data(config: Config, data: ImageData) -> None:
@@ -124,20 +106,19 @@ def check_data(config: Config, data: ImageData) -> None:
                 f"data.{which} ({config.data[which]}) has no labels, which probes need: choose a "
                 "labelled split, or set probe.tasks to ()"
             )
-    fitted = set(config.probe.tasks) - {"neighbours", "units"}
-    drawn = labelled_images(data.probe, config.probe.num_images, config.seed)
-    classes = np.unique(drawn.labels)
-    if fitted and len(classes) < 2:
-        few, advice = "", "add classes"
-        if len(drawn) < (data.probe.labels >= 0).sum():
-            few = f" drawn by probe.num_images ({config.probe.num_images})"
-            advice = "raise probe.num_images, add classes"
-        raise UserError(
-            f"all labelled images of data.probe_split ({config.data.probe_split}){few} have the "
-            f"class {data.probe.class_names[classes[0]]!r}, but {', '.join(sorted(fitted))} need "
-            f"two: {advice}, or set probe.tasks to ()"
-        )
-    if fitted:
+    if fitted := set(config.probe.tasks) - {"neighbours", "units"}:
+        drawn = labelled_images(data.probe, config.probe.num_images, config.seed)
+        classes = np.unique(drawn.labels)
+        if len(classes) < 2:
+            few, advice = "", "add classes"
+            if len(drawn) < (data.probe.labels >= 0).sum():
+                few = f" drawn by probe.num_images ({config.probe.num_images})"
+                advice = "raise probe.num_images, add classes"
+            raise UserError(
+                f"all labelled images of data.probe_split ({config.data.probe_split}){few} have "
+                f"the class {data.probe.class_names[classes[0]]!r}, but "
+                f"{', '.join(sorted(fitted))} need two: {advice}, or set probe.tasks to ()"
+            )
         names = data.test.class_names
         train, test = (count_labels(part.labels, names) for part in (data.probe, data.test))
         advice = "choose splits with the same classes, or set probe.tasks to ()"
@@ -157,7 +138,9 @@ def labelled_images(images: Images, most: int, seed: int) -> Images:
     return images if len(rows) == len(images) else select_images(images, rows)
 
 
-def make_features(config: Config, model: Model, variables: Any, *parts: Images) -> Features:
+def make_features(
+    config: Config, model: Model, variables: Any, *parts: Images
+) -> Callable[[str], tuple[np.ndarray, ...]]:
     """Return a cached function from a name to features (n, f) of each part, pooled over regions."""
     rng = jax.random.key(config.seed + 1)
 
@@ -176,11 +159,8 @@ def make_features(config: Config, model: Model, variables: Any, *parts: Images) 
     @functools.cache
     def features(name: str) -> tuple[np.ndarray, ...]:
         if name == "pixels":
-            flat = [
-                evaluate.embed_images(lambda x: x.reshape(len(x), -1), part.pixels)
-                for part in parts
-            ]
-            return tuple(part / 255.0 for part in flat)
+            flat = functools.partial(evaluate.embed_images, lambda x: x.reshape(len(x), -1))
+            return tuple(flat(part.pixels) / 255.0 for part in parts)
         *random, which = name.split()
         return tuple(part["zc".index(which)] for part in embed_parts(bool(random)))
 
@@ -209,42 +189,30 @@ def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> It
         found = evaluate.knn_predict(train, labelled.labels, held_out, num_classes=num_classes, k=k)
         setting = f"k {k}"
     case = features.name, method
-    yield from evaluate.image_scores(
-        {case: found.argmax(1) == test.labels},
-        {case: setting},
-        labelled.labels,
-        test.labels,
-        task="classes",
-        data=context.data.name,
-        correct_5={case: evaluate.in_best(found, test.labels, 5)} if num_classes > 5 else {},
-    )
+    correct, labels = {case: found.argmax(1) == test.labels}, (labelled.labels, test.labels)
+    best = {case: evaluate.in_best(found, test.labels, 5)} if num_classes > 5 else {}
+    about: Any = {"task": "classes", "data": context.data.name, "correct_5": best}
+    yield from evaluate.image_scores(correct, {case: setting}, *labels, **about)
 
 
 def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
     """Yield the score of the same network, trained on the labels from random weights."""
     config, (labelled, test, _) = context.config, features.values
-    numbers = np.arange(len(labelled))
-    held_out = hold_out(numbers, config.seed)
-    parts = np.setdiff1d(numbers, held_out), held_out
+    held_out = hold_out(range(len(labelled)), config.seed)
+    parts = np.setdiff1d(np.arange(len(labelled)), held_out), held_out
     kept, stop_by = (select_images(labelled, rows) for rows in parts)
     folder = context.folder_of(f"supervised-{context.data.name}")
     own = functools.partial(prepare, config)
     answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
     print(f"supervised: {words}, by {len(held_out):,} held-out images of {len(labelled):,}")
-    case = "supervised", "whole network"
-    yield from evaluate.image_scores(
-        {case: answer(test.pixels) == test.labels},
-        {case: words},
-        labelled.labels,
-        test.labels,
-        task="classes",
-        data=context.data.name,
-    )
+    case, data = ("supervised", "whole network"), context.data.name
+    correct, labels = {case: answer(test.pixels) == test.labels}, (labelled.labels, test.labels)
+    yield from evaluate.image_scores(correct, {case: words}, *labels, task="classes", data=data)
 
 
 def fit_linear(
     solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
-) -> tuple[Predict, str]:
+) -> tuple[Callable[[Any], np.ndarray], str]:
     """Return the function of a linear probe to scores (n, classes), and a description of the fit.
 
     With one label per class, lbfgs cannot validate its l2, and uses the strongest.

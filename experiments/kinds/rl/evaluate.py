@@ -77,10 +77,8 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
         sums = {"return": rollout.episode_return, "episode_length": rollout.episode_length}
         records.append({k: float((x * whole).sum()) / whole.sum() for k, x in sums.items()})
     else:
-        print(
-            f"the return is not reported: in {len(is_last)} steps not every environment completed "
-            "an episode; raise evaluate.num_steps"
-        )
+        short = f"some environments complete no episode in {len(is_last)} steps"
+        print(f"the return is not reported: {short}; raise evaluate.num_steps")
     if config.cpc.weight:
         track, offsets = TRACKER(watched.sums), range(1, config.cpc.num_offsets + 1)
         records.append({"series": "strict", **describe_offsets(TRACKER, track, offsets)})

@@ -74,6 +74,7 @@ def train(
             return []
         return evaluate.describe(config, jax.device_get(watch(state.params, config.seed)))
 
+    log_every, save_every = config.log_rollouts * per_launch, config.save_rollouts * per_launch
     training = Training(
         state,
         jit_step(task.launch, state),
@@ -82,11 +83,7 @@ def train(
         per_step=size,
         summarize=make_summary(config, task),
         evaluate=at_end,
-        cadence=Cadence(
-            log_every=config.log_rollouts * per_launch,
-            save_every=config.save_rollouts * per_launch,
-            steps_per_launch=per_launch,
-        ),
+        cadence=Cadence(log_every, save_every=save_every, steps_per_launch=per_launch),
     )
     console = ProgressWriter(num_steps, describe_values("return", "nats", "entropy"), size)
     state, reason = run_training(folder, config, training, console)

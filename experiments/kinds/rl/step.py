@@ -61,18 +61,15 @@ def check(config: Config) -> None:
          "offsets exceed a rollout; raise the first or lower the second"),
         (policy.name == "a2c" and (policy.epochs, policy.minibatches) != (1, 1),
          "policy.name policy.epochs policy.minibatches",
-         "a2c makes one step on each rollout; set policy.epochs and policy.minibatches to 1, or "
-         "policy.name=ppo"),
+         "a2c makes one step on each rollout; set the last two to 1, or policy.name=ppo"),
         (num % policy.minibatches, "policy.minibatches environment.num",
          "the first must divide the second"),
         (predicted > minibatch, "cpc.num_environments",
          f"a minibatch has {minibatch}; lower it, or set it to 0 for all of them"),
         (cpc.weight and is_alone, "cpc.rule environment.num cpc.num_environments",
-         "a step predicts one environment, but the rule takes negatives from others; raise "
-         "environment.num or cpc.num_environments, or lower policy.minibatches"),
+         "the rule needs several environments per step; raise these, or lower policy.minibatches"),
         (config.num_env_steps < num * policy.unroll, "num_env_steps",
-         f"one rollout has {num * policy.unroll}; raise it, or lower environment.num or "
-         "policy.unroll"),
+         f"a rollout has {num * policy.unroll}; raise it, or lower environment.num"),
         (config.environment.resets > num, "environment.resets environment.num",
          "lower the first, or set it to 0 for one per environment"),
         (not config.model.widths, "model.widths",
@@ -86,22 +83,16 @@ def make_agent(config: Config, environment: rl.Environment) -> Agent:
     """Return the agent of a config."""
     model, shape = config.model, environment.observation_shape
     if model.encoder == "conv" and len(shape) != 3:
+        name = config.environment.name
         raise UserError(
-            f"model.encoder is conv, but observations of {config.environment.name} have shape "
-            f"{shape}, not (y, x, channels): set model.encoder=dense"
+            f"model.encoder=conv needs images, but {name} has shape {shape}: set it to dense"
         )
     encoder = DenseEncoder(tuple(model.widths))
     if model.encoder == "conv":
         encoder = PixelEncoder(tuple(model.channels), tuple(model.strides), model.width)
-    return Agent(
-        environment.num_actions,
-        encoder,
-        model.memory,
-        model.memory_width,
-        config.cpc.num_offsets,
-        config.cpc.given_actions,
-        tuple(model.critic_widths),
-    )
+    memory, predictor = (model.memory, model.memory_width), config.cpc
+    offsets = predictor.num_offsets, predictor.given_actions
+    return Agent(environment.num_actions, encoder, *memory, *offsets, tuple(model.critic_widths))
 
 
 def make_task(config: Config) -> Task:
@@ -157,14 +148,8 @@ def make_collect(config: Config, agent: Agent, together: rl.Environment) -> Call
         )
         last = worlds.observation[None], worlds.previous[None], worlds.is_first[None]
         _, values, _ = act(params, *last, worlds.memory)
-        advantages, targets = rl.gae(
-            rollout.reward,
-            rollout.value,
-            rollout.is_last,
-            values[0],
-            policy.discount,
-            policy.gae_lambda,
-        )
+        steps = rollout.reward, rollout.value, rollout.is_last, values[0]
+        advantages, targets = rl.gae(*steps, policy.discount, policy.gae_lambda)
         whole = {"steps": rollout, "advantages": advantages, "targets": targets}
         if num_minibatches == 1:
             return worlds, jax.tree.map(lambda x: x[None], {**whole, "memory": before})
@@ -209,14 +194,11 @@ def make_loss(config: Config, agent: Agent) -> Callable:
             value_loss = rl.value_loss(out.values, batch["targets"])
         entropy = rl.entropy(out.logits)
         loss = (policy_loss + policy.value * value_loss - policy.entropy * entropy).mean()
-        metrics = {
-            "policy_loss": policy_loss.mean(),
-            "value_loss": value_loss.mean(),
-            "entropy": entropy.mean(),
-            "episodes": steps.is_last.sum(),
-            "episode_return": steps.episode_return.sum(),
-            "episode_length": steps.episode_length.sum(),
-        }
+        means = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        metrics: dict[str, Any] = {name: value.mean() for name, value in means.items()}
+        metrics["episodes"] = steps.is_last.sum()
+        for name in ("episode_return", "episode_length"):
+            metrics[name] = getattr(steps, name).sum()
         if cpc.weight:
             z, c, parts = out.z, out.c, steps
             if cpc.num_environments:

@@ -50,8 +50,8 @@ def split(
     own = groups or sequences.names
     names = list(dict.fromkeys(own[file] for file in kept))
     if listed:
-        is_kept = set(kept)
-        parts = [[(file, 0, lengths[file]) for file in part if file in is_kept] for part in listed]
+        both = [sorted(set(kept).intersection(part)) for part in listed]
+        parts = [[(file, 0, lengths[file]) for file in part] for part in both]
     elif len(kept) == 1:
         file, cut = kept[0], round((1 - fraction) * lengths[kept[0]])
         parts = [(file, 0, cut)], [(file, cut, lengths[file] - cut)]
@@ -60,9 +60,7 @@ def split(
             scales[file], _ = series.measure(values, values.shape[1], cut)
             sequences = sequences._replace(scales=tuple(scales))
     elif len(names) == 1:
-        raise UserError(
-            f"all series belong to one group, {names[0]}: add groups, or change data.group_level"
-        )
+        raise UserError(f"all series are in one group, {names[0]}: change data.group_level")
     else:
         order = np.random.default_rng(config.seed).permutation(len(names)).tolist()
         num_test = int(np.clip(round(fraction * len(names)), 1, len(names) - 1))
@@ -74,10 +72,8 @@ def split(
     window = config.data.window_steps
     for name, pieces in zip(("train", "test"), parts, strict=True):
         if (longest := max((steps for _, _, steps in pieces), default=0)) < window:
-            raise UserError(
-                f"data.window_steps {window} is longer than every {name} file (the longest has "
-                f"{longest}): decrease it"
-            )
+            problem = f"data.window_steps {window} is longer than every {name} file"
+            raise UserError(f"{problem} (the longest has {longest}): decrease it")
     train, test = (Part(sequences, tuple(pieces)) for pieces in parts)
     return train, test
 
@@ -122,17 +118,13 @@ def read_lists(
         entries = {line: without_ending(line.rstrip("/")) for line in lines}
         for line, entry in entries.items():
             if entry not in known and line not in known and entry not in skipped:
-                raise UserError(
-                    f"data.{key} names {line}, which data.path lacks: use names such as "
-                    f"{sequences.names[0]}"
-                )
+                example = f"use names such as {sequences.names[0]}"
+                raise UserError(f"data.{key} names {line}, which data.path lacks: {example}")
         files = {file for line, entry in entries.items() for file in known[entry] or known[line]}
         found.append(sorted(files))
     train, test = ({groups[file] for file in files} for files in found)
-    if both := sorted(train & test):
-        raise UserError(
-            f"{both[0]} is in data.train_list and in data.test_list: remove it from one"
-        )
+    for group in sorted(train & test):
+        raise UserError(f"{group} is in data.train_list and data.test_list: remove it from one")
     return found[0], found[1]
 
 
@@ -167,8 +159,13 @@ class SeriesData(NamedTuple):
         return self.train.sequences.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the identity of the training and test parts."""
-        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
+        """Return the ranges of the pieces of each part, and names and content of all files."""
+        sequences, found = self.train.sequences, {}
+        content = b"".join(one or b"" for one in sequences.contents)
+        for name, part in (("train", self.train), ("test", self.test)):
+            ranges = repr((part.pieces, sequences.names)).encode()
+            found[name] = Fingerprint(len(part.pieces), ranges, content)
+        return found
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
@@ -207,9 +204,9 @@ def describe_data(config: Config, sequences: series.Sequences, data: SeriesData)
     elif options.group_level:
         own, held_out = ({data.groups[file] for file, *_ in part.pieces} for part in (train, test))
         tested += f", of {len(held_out):,} of the {len(held_out | own):,} groups"
+    number = f"{len(sequences.names):,} files of {options.channels} channels"
     parts = [
-        f"data: {len(sequences.names):,} files of {options.channels} channels, "
-        f"{sum(map(len, sequences.values)):,} steps",
+        f"data: {number}, {sum(map(len, sequences.values)):,} steps",
         f"{len(train.pieces):,} to train{short}, {tested}",
         count_names(sequences.skipped, "files skipped"),
     ]
@@ -301,13 +298,9 @@ def make_ar1(config: Config) -> series.Sequences:
     for t in range(1, len(values)):
         values[t] = r * values[t - 1] + np.sqrt(1 - r**2) * noise[t]
     files = tuple(np.ascontiguousarray(values.swapaxes(0, 1)))
-    return series.Sequences(
-        names=tuple(f"{number:05d}" for number in range(len(files))),
-        values=files,
-        scales=(series.UNSCALED,) * len(files),
-        steps=tuple(np.where(one[:, 0] > 0, "above", "below") for one in files),
-        skipped=(),
-    )
+    names = tuple(f"{number:05d}" for number in range(len(files)))
+    steps = tuple(np.where(one[:, 0] > 0, "above", "below") for one in files)
+    return series.Sequences(names, files, (series.UNSCALED,) * len(files), steps, skipped=())
 
 
 def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
@@ -327,10 +320,3 @@ def labels_of_frames(labels: np.ndarray, start: int, num_frames: int, stride: in
     """
     middles = start + stride * np.arange(num_frames) + stride // 2
     return labels[np.minimum(middles, len(labels) - 1)]
-
-
-def fingerprint(part: Part) -> Fingerprint:
-    """Return the identity of a part: the ranges of its pieces, and names and content of files."""
-    ranges = repr((part.pieces, part.sequences.names)).encode()
-    content = b"".join(one or b"" for one in part.sequences.contents)
-    return Fingerprint(len(part.pieces), ranges, content)

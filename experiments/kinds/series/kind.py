@@ -11,7 +11,7 @@ from configs.series import KEYS
 from cpc.models import ConvEncoder, Model
 from cpc.report.words import Words
 from cpc.types import Batch
-from experiments.command.config import Config, with_settings
+from experiments.command.config import Config, subset, with_settings
 from experiments.kinds.series.data import (
     SeriesData,
     ar1_information,
@@ -56,16 +56,9 @@ def build_model(config: Config) -> Model:
 def build_encoder(config: Config) -> ConvEncoder:
     """Return the convolutional encoder of a config."""
     options = config.model
-    return ConvEncoder(
-        options.width,
-        tuple(options.kernels),
-        tuple(options.strides),
-        norm=options.norm,
-        padding=options.padding,
-        dtype=jnp.dtype(options.dtype),
-        remat=options.remat,
-        channels=config.data.channels,
-    )
+    sizes = options.width, tuple(options.kernels), tuple(options.strides)
+    given, dtype = subset(options, "norm", "padding", "remat"), jnp.dtype(options.dtype)
+    return ConvEncoder(*sizes, **given, dtype=dtype, channels=config.data.channels)
 
 
 def geometry(config: Config) -> Geometry:
@@ -105,23 +98,19 @@ def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
 
 def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
     """Replace rule auto in a plan, and print the choice."""
-    config = plan.config
-    if config.negatives.rule != "auto":
-        return plan
-    rule, reason = choose_rule(config, data)
-    print(f"negatives: rule={rule}, as {reason}; --config.negatives.rule sets another")
-    if rule == "batch":  # the plan interprets auto as batch
+    config, rule = plan.config, "batch"  # the plan interprets auto as batch
+    if config.negatives.rule == "auto":
+        rule, reason = choose_rule(config, data)
+        print(f"negatives: rule={rule}, as {reason}; --config.negatives.rule sets another")
+    if rule == "batch":
         return plan
     return make_plan(with_settings(config, {"negatives.rule": rule}), plan.geometry)
 
 
 def make_problem(plan: Plan, data: SeriesData) -> Problem:
     """Return the model, batches and labels of a plan."""
-    plan, config = resolve_rule(plan, data), plan.config
-    options = config.data
-    draw = functools.partial(
-        make_windows, window_steps=options.window_steps, batch_size=options.batch_size
-    )
+    plan, config, options = resolve_rule(plan, data), plan.config, plan.config.data
+    draw = functools.partial(make_windows, **subset(options, "window_steps", "batch_size"))
     encoder, held_out = build_encoder(config), None
     if config.evaluate.num_windows > 0:
         draw_test = draw(data.test, seed=config.seed + 1)

@@ -1,6 +1,7 @@
 """Probes of series features: labels of steps and of files."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from experiments.training.probes import (
     check_known,
     count_labels,
     feature_names,
+    lacks,
 )
 from experiments.training.sequences import make_embed_long
 
@@ -35,15 +37,10 @@ def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
     for which, counts in (("train", train), ("test", test)):
         if not counts.any():
             key = "step_label" if task == "steps" else "file_label"
-            raise UserError(
-                f"the {which} data lack labels of {task} (data.{key} is {config.data[key]!r}): "
-                f"set data.{key}, or remove {task} from probe.tasks"
-            )
+            problem = f"the {which} data lack labels of {task} (data.{key} is {config.data[key]!r})"
+            raise lacks(task, problem, f"set data.{key}")
     if np.count_nonzero(train) < 2:
-        raise UserError(
-            f"all training {task} have the same label: add other labels, or remove {task} from "
-            "probe.tasks"
-        )
+        raise lacks(task, f"all training {task} have the same label", "add other labels")
     advice = f"add data, change seed, or remove {task} from probe.tasks"
     check_known(train, test, names, task, advice)
     if config.probe.leave_one_out:
@@ -53,19 +50,16 @@ def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
 
 def check_groups(task: str, data: SeriesData) -> None:
     """Check that leaving out any fold keeps at least two groups and two labels."""
-    counts: dict[str, np.ndarray] = {}
+    counts: Any = Counter()
     for part in (data.train, data.test):
-        for number, (file, *_) in enumerate(part.pieces):
-            own = count_each(task, data, part._replace(pieces=part.pieces[number : number + 1]))
-            counts[data.groups[file]] = counts.get(data.groups[file], 0) + own
+        for piece in part.pieces:
+            counts[data.groups[piece[0]]] += count_each(task, data, part._replace(pieces=(piece,)))
     labeled = [group for group, own in counts.items() if own.any()]
     for fold in cut_folds(labeled):
         rest = [counts[group] for group in labeled if group not in fold]
         if len(rest) < 2 or np.count_nonzero(np.sum(rest, axis=0)) < 2:
-            raise UserError(
-                f"probe.leave_one_out needs 2 groups with 2 different labels of {task} besides "
-                f"{', '.join(fold[:3])} (got {len(rest)}): set it to False"
-            )
+            needed = f"2 groups with 2 different labels of {task} besides {', '.join(fold[:3])}"
+            raise UserError(f"probe.leave_one_out needs {needed} (got {len(rest)}): disable it")
 
 
 #: Probe tasks by name; each raises UserError if the data lack its labels.
@@ -183,11 +177,9 @@ def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.n
     for file, first, steps in part.pieces:
         num_frames = max(1, steps // stride)
         own = data.step_labels[file] if task == "steps" else None
-        if own is not None:
-            labels.append(labels_of_frames(own, first, num_frames, stride))
-        else:
-            label = -1 if task == "steps" else data.file_labels[file]
-            labels.append(np.full(num_frames, label, np.int32))
+        if own is None:
+            own = np.full(1, -1 if task == "steps" else data.file_labels[file], np.int32)
+        labels.append(labels_of_frames(own, first, num_frames, stride))
     return labels
 
 
@@ -204,15 +196,11 @@ def make_features(
 
     def features(name, part):
         whole = [part.read(number) for number in range(len(part.pieces))]
-        if name == "raw":
-            function, long = raw, functools.partial(embed_pieces, raw, stride=stride)
-        else:
-            own = untrained if name.startswith("random") else variables
-            long = make_embed_long(model, own, name[-1])
-
-            def function(x):
-                return model.embed(own, x)["zc".index(name[-1])]
-
+        function, long = raw, functools.partial(embed_pieces, raw, stride=stride)
+        if name != "raw":
+            own, which = untrained if name.startswith("random") else variables, name[-1]
+            function = lambda x: model.embed(own, x)["zc".index(which)]  # noqa: E731
+            long = make_embed_long(model, own, which)
         return embed_utterances(jax.jit(function), whole, stride, ahead=ahead, embed_long=long)
 
     return features

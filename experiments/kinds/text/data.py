@@ -39,31 +39,26 @@ class TextData(NamedTuple):
         return (*self.train.skipped, *self.unused)
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the identity of the training and test parts."""
-        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
+        """Return the starts of the sentences of each part."""
+        starts = {"train": self.train.sentence_starts, "test": self.test.sentence_starts}
+        return {name: Fingerprint(len(own) - 1, own.tobytes()) for name, own in starts.items()}
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> TextData:
     """Read, pack and split the text of `config.data`, and read the labeled sentences of probes."""
     options = config.data
     corpus = read_corpus(config, log)
-    train, test, num_tested = data.split_for_training(
-        corpus,
-        test=options.test_fraction,
-        seed=config.seed,
-        block_sentences=options.block_sentences,
-    )
+    sizes = {"test": options.test_fraction, "block_sentences": options.block_sentences}
+    train, test, num_tested = data.split_for_training(corpus, seed=config.seed, **sizes)
     unused = find_unused(corpus, options.max_words)
     if num_tested:
         reason = f"{num_tested:,} training sentences are left out, since the test text has them"
         unused = (*unused, ("data.test_fraction", reason))
-    cut = "".join(f"{reason}; " for _, reason in unused)
     used = data.describe_corpus(corpus._replace(vocabulary=train.vocabulary))
-    log(
-        f"data: {used}; {len(train.sentence_starts) - 1:,} sentences to "
-        f"train, {len(test.sentence_starts) - 1:,} to test; {cut}"
-        + count_names(corpus.skipped, "files skipped")
-    )
+    num_train, num_test = (len(part.sentence_starts) - 1 for part in (train, test))
+    parts = f"{num_train:,} sentences to train, {num_test:,} to test"
+    skipped = count_names(corpus.skipped, "files skipped")
+    log(f"data: {'; '.join([used, parts, *(reason for _, reason in unused), skipped])}")
     return TextData(train, test, read_tasks(config, log), unused, name_of(config))
 
 
@@ -80,11 +75,11 @@ def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], .
     lengths = np.diff(corpus.sentence_starts)
     beyond = int(np.maximum(lengths - max_words, 0).sum())
     alone = int((np.diff(corpus.document_starts) == 1).sum())
+    reason = f"beyond word {max_words} of their sentence and not used (data.max_words)"
     parts = (
-        ("data.max_words", beyond, len(corpus.tokens), "words",
-         f"beyond word {max_words} of their sentence and not used (data.max_words)"),
+        ("data.max_words", beyond, len(corpus.tokens), "words", reason),
         ("documents", alone, len(lengths), "sentences", "alone in their document and not used"),
-    )  # fmt: skip
+    )
     return tuple(
         (name, f"{number:,} of {whole:,} {unit} ({100 * number / whole:.1f} %) are {reason}")
         for name, number, whole, unit, reason in parts
@@ -103,13 +98,9 @@ def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
         path = data_root(config)
     else:
         path = prepare_texts(options.source, log=log) / "text"
-    return data.read_text_folder(
-        path,
-        data.cache_dir() / "packs",
-        log,
-        **subset(options, "form", "lowercase", "min_count", "max_vocabulary"),
-        max_skipped_fraction=options.max_skipped_fraction,
-    )
+    limits = subset(options, "min_count", "max_vocabulary", "max_skipped_fraction")
+    form = subset(options, "form", "lowercase")
+    return data.read_text_folder(path, data.cache_dir() / "packs", log, **form, **limits)
 
 
 def read_tasks(
@@ -125,10 +116,9 @@ def read_tasks(
     tasks = {}
     for name in wanted:
         parts = [snippets[part] for part in LABELLED[name]]
+        pairs = [(text, label) for label, part in enumerate(parts) for text, _ in part]
         if len(parts) == 1:
             pairs = [(text, int(rating > 0)) for text, rating in parts[0] if rating]
-        else:
-            pairs = [(text, label) for label, part in enumerate(parts) for text, _ in part]
         order = np.random.default_rng(config.seed).permutation(len(pairs))
         chosen = [pairs[i] for i in order[: config.probe.max_sentences or None].tolist()]
         tasks[name] = tuple(text for text, _ in chosen), np.array([label for _, label in chosen])
@@ -214,8 +204,3 @@ def read_sentences(
     index = begin + np.arange(max_words)
     is_word = mask[..., None] & (index < end)
     return np.where(is_word, corpus.tokens[np.where(is_word, index, begin)], -1).astype(np.int32)
-
-
-def fingerprint(corpus: data.Corpus) -> Fingerprint:
-    """Return the identity of a corpus: the starts of its sentences."""
-    return Fingerprint(len(corpus.sentence_starts) - 1, corpus.sentence_starts.tobytes())

@@ -12,7 +12,7 @@ from cpc import data
 from cpc.data.sources.grammar import grammar_information
 from cpc.models import Model, QuickThoughts, SentenceEncoder, make_model
 from cpc.types import Batch, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, subset
 from experiments.kinds.text.data import TextData, load_data, make_runs
 from experiments.kinds.text.embed import embed_files
 from experiments.kinds.text.probes import feature_sets, probe_tasks
@@ -41,13 +41,8 @@ def build_model(config: Config) -> Model:
 def build_encoder(config: Config) -> SentenceEncoder:
     """Return the sentence encoder of a config, with embeddings of `<unk>` and the words."""
     options = config.model
-    return SentenceEncoder(
-        config.data.max_vocabulary + 1,
-        options.embedding_width,
-        options.width,
-        options.kernel,
-        dtype=jnp.dtype(options.dtype),
-    )
+    sizes = options.embedding_width, options.width, options.kernel
+    return SentenceEncoder(config.data.max_vocabulary + 1, *sizes, dtype=jnp.dtype(options.dtype))
 
 
 def geometry(config: Config) -> Geometry:
@@ -61,29 +56,19 @@ def geometry(config: Config) -> Geometry:
          "data.run_sentences model.num_offsets",
          "offsets exceed a run; raise data.run_sentences, or lower model.num_offsets"),
     )  # fmt: skip
-    length, two = config.data.run_sentences, config.model.name == "quick_thoughts"
-    ahead = Branch("next", tuple(range(1, config.model.num_offsets + 1)))
-    branches = (Branch("next", (1,)), Branch("previous", (1,))) if two else (ahead,)
-    return Geometry(
-        length,
-        config.model.width,
-        branches,
-        window="data.run_sentences",
-        apart=length,
-        excludes_anchor=two,
-    )
+    length = config.data.run_sentences
+    branches = (Branch("next", (1,)), Branch("previous", (1,)))
+    if is_cpc:
+        branches = (Branch("next", tuple(range(1, config.model.num_offsets + 1))),)
+    sizes, key = (length, config.model.width, branches), "data.run_sentences"
+    return Geometry(*sizes, window=key, apart=length, excludes_anchor=not is_cpc)
 
 
 def make_problem(plan: Plan, text: TextData) -> Problem:
     """Return the model, batches and labels of a plan."""
-    config, held_out = plan.config, None
-    options = config.data
-    draw = functools.partial(
-        make_runs,
-        run_sentences=options.run_sentences,
-        max_words=options.max_words,
-        batch_size=options.batch_size,
-    )
+    config, held_out, options = plan.config, None, plan.config.data
+    sizes = subset(options, "run_sentences", "max_words", "batch_size")
+    draw = functools.partial(make_runs, **sizes)
     mix = functools.partial(draw, document_fraction=options.document_fraction)
     if config.evaluate.num_runs > 0:
         seed, number = config.seed + 1, -(-config.evaluate.num_runs // options.batch_size)
@@ -123,10 +108,7 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
     """Write the vocabulary and, for the page, the information of the grammar."""
     path, vocabulary = workdir / VOCABULARY, text.train.vocabulary
     if path.exists() and data.read_vocabulary(path).words != vocabulary.words:
-        raise UserError(
-            f"the words of the text changed since {workdir} started: restore the text, or use a "
-            "new --workdir"
-        )
+        raise UserError(f"the words of {workdir} changed since it started: use a new --workdir")
     data.write_vocabulary(path, vocabulary)
     if config.data.source == "grammar":
         offsets = geometry(config).branches[0].offsets
@@ -135,13 +117,11 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
     """Return the input of the model: the shape of a run, the form of text, and words by id."""
-    words = {}
+    options = config.data
+    shape = [options.run_sentences, options.max_words]
+    found = {"kind": "text", "shape": shape, "lowercase": options.lowercase}
+    if options.form != "prose":
+        found["form"] = options.form
     if workdir is not None:
-        words = {"words": " ".join(data.read_vocabulary(workdir / VOCABULARY).words)}
-    return {
-        "kind": "text",
-        "shape": [config.data.run_sentences, config.data.max_words],
-        "lowercase": config.data.lowercase,
-        **({} if config.data.form == "prose" else {"form": config.data.form}),
-        **words,
-    }
+        found["words"] = " ".join(data.read_vocabulary(workdir / VOCABULARY).words)
+    return found

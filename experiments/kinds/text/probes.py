@@ -23,7 +23,7 @@ from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config, subset
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
-from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names, lacks
 
 #: Lines from which the width is inferred without a header.
 NUM_FIRST_LINES = 100
@@ -63,20 +63,17 @@ def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
             try:
                 word, vector = parse_line(line, width, has_header)
             except ValueError as error:
-                subject = f"line {number} of the word vectors {path}"
+                problem, advice = error, "correct or remove the line"
                 if any(byte < 32 and byte not in b"\t\v\f" for byte in line):
-                    raise UserError(
-                        f"{subject} contains binary numbers: save the vectors as uncompressed "
-                        "text, a word and its numbers per line"
-                    ) from error
-                raise UserError(f"{subject} {error}: correct or remove the line") from error
+                    problem, advice = "contains binary numbers", "save the vectors as text"
+                subject = f"line {number} of the word vectors {path}"
+                raise UserError(f"{subject} {problem}: {advice}") from error
             (rows if word in index else new)[index.get(word, word)] = vector
     except OSError as error:
         raise UserError(f"cannot read the word vectors {path}: {error}") from error
     if len(rows) < 2:
-        raise UserError(
-            f"the word vectors {path} cover too few words of the text (got {len(rows)}): use others"
-        )
+        problem = "cover too few words of the text"
+        raise UserError(f"the word vectors {path} {problem} (got {len(rows)}): use others")
     own = np.zeros((len(vocabulary.words), width), np.float32)
     own[list(rows)] = list(rows.values())
     others = np.array(list(new.values()), np.float32).reshape(len(new), width)
@@ -98,10 +95,8 @@ def find_width(lines: Sequence[bytes]) -> int:
     >>> find_width([b". . . 3 4", b"1990 5 6", b"x 1"])
     2
     """
-    counts = Counter()
-    for line in lines:
-        numbers = itertools.takewhile(is_number, reversed(line.split()[1:]))
-        counts[sum(1 for _ in numbers)] += 1
+    rows = (reversed(line.split()[1:]) for line in lines)
+    counts = Counter(len([*itertools.takewhile(is_number, row)]) for row in rows)
     return max(counts, key=lambda width: counts[width], default=0)
 
 
@@ -143,8 +138,6 @@ BATCH = 512
 #: Maximum number of held-out runs of probe next, and minimum number for an interval: intervals over
 #: 21 runs contain the truth in 94 % of simulated texts.
 NEXT_RUNS, MIN_RUNS = 512, 20
-#: embed(variables, x) of sentences (n, w) -> features (n, width).
-Features = Callable[[np.ndarray], np.ndarray]
 
 
 #: Probe tasks by name: functions (config, text) -> the scores of a feature.
@@ -184,14 +177,10 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
     """Yield the cross-validated accuracy of logistic regression on a feature."""
     (sentences, labels), num_folds = context.data.tasks[task], context.config.probe.num_folds
-    if features.name == "bag":  # its vocabulary comes from the labeled sentences
-        found = evaluate.cross_validate(
-            evaluate.fit_sparse, own_bag(sentences), labels, num_folds=num_folds
-        )
-    else:
-        found = evaluate.cross_validate(
-            evaluate.fit_dense, features.values(sentences), labels, num_folds=num_folds
-        )
+    is_bag = features.name == "bag"  # its vocabulary comes from the labeled sentences
+    x = own_bag(sentences) if is_bag else features.values(sentences)
+    fit = evaluate.fit_sparse if is_bag else evaluate.fit_dense
+    found = evaluate.cross_validate(fit, x, labels, num_folds=num_folds)
     usual = max(found.l2s, key=found.l2s.count)
     outcomes = Outcomes(found.correct, items=digest(task, found.items, labels))
     num_unconverged = found.num_unconverged
@@ -216,24 +205,23 @@ def make_score(
 def own_bag(sentences: tuple[str, ...]) -> Any:
     """Return bags of the words that occur in at least two of the sentences."""
     tokens = [[word for word in data.tokenize(one) if word[0].isalnum()] for one in sentences]
-    words, counts = np.unique(
-        np.concatenate([list(set(one)) for one in tokens]), return_counts=True
-    )
-    index = {word: number for number, word in enumerate(words[counts > 1].tolist())}
+    counts = Counter(itertools.chain.from_iterable(map(set, tokens)))
+    kept = sorted(word for word, count in counts.items() if count > 1)
+    index = {word: number for number, word in enumerate(kept)}
     ids = [np.array([index[word] for word in one if word in index], int) for one in tokens]
     return evaluate.bag_of_words(ids, len(index))
 
 
 def make_features(
     config: Config, text: TextData, model: Model, variables: Any, name: str
-) -> Features:
+) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from isolated sentences (n, w) to features (n, width)."""
     if name == "mean":
-        return lambda x: mean_of_words(x, np.asarray(variables["params"]["encoder"]["embedding"]))
+        table = np.asarray(variables["params"]["encoder"]["embedding"])
+        return functools.partial(mean_of_words, table=table)
     if name == "vectors":
         found = vectors_of(config, text)
-        table = np.concatenate([found.own, found.others])
-        return lambda x: mean_of_words(x, table)
+        return functools.partial(mean_of_words, table=np.concatenate([found.own, found.others]))
     if name.startswith("random"):
         window = np.zeros((1, 1, config.data.max_words), np.int32)
         variables = model.init(jax.random.key(config.seed + 1), {"x": window})
@@ -295,20 +283,15 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
         "sentence within run": x[np.arange(number)[:, None], index],
     }
     # A small text may repeat a sentence: a question compares two different ones.
-    found = {
-        unit: Questions(
-            other,
-            mask[:, 1:] & np.any(other != x[:, 1:], axis=-1) & np.any(other >= 0, axis=-1),
-        )
-        for unit, other in others.items()
-    }
+    found = {}
+    for unit, other in others.items():
+        differs = np.any(other != x[:, 1:], axis=-1)
+        found[unit] = Questions(other, mask[:, 1:] & differs & np.any(other >= 0, axis=-1))
     found["sentence within document"].asked[mate == np.arange(number)] = False
     if found["sentence"].asked.any(axis=1).sum() < 2:
-        raise UserError(
-            "the test text has fewer than two runs to compare (got "
-            f"{len(text.test.sentence_starts) - 1:,} sentences): add text, lower "
-            "data.run_sentences, or remove next from probe.tasks"
-        )
+        number = f"{len(text.test.sentence_starts) - 1:,} sentences"
+        problem = f"the test text has fewer than two runs to compare (got {number})"
+        raise lacks("next", problem, "add text, lower data.run_sentences")
     return x, {unit: one for unit, one in found.items() if one.asked.any()}
 
 
@@ -385,18 +368,12 @@ def widen(
     words = text.train.vocabulary.words
     if not config.probe.word_vectors:
         return words, model, variables
-    found = vectors_of(config, text)
-    params = dict(variables["params"])
+    found, params, parts = vectors_of(config, text), dict(variables["params"]), {}
+    every = (*words, *found.new_words)
     for part in [name for name, own in params.items() if "embedding" in own]:
         table = np.asarray(params[part]["embedding"])
         new = evaluate.expand_vocabulary(found.own[found.known], table[found.known], found.others)
         wide = jnp.asarray(np.concatenate([table[: len(words)], new]), table.dtype)
         params[part] = {**params[part], "embedding": wide}
-    size = len(words) + len(found.new_words)
-    parts = {
-        name: getattr(model.module, name).clone(vocabulary=size)
-        for name in ("encoder", "context")
-        if "embedding" in params.get(name, {})
-    }
-    wider = make_model(model.module.clone(**parts))
-    return (*words, *found.new_words), wider, {**variables, "params": params}
+        parts[part] = getattr(model.module, part).clone(vocabulary=len(every))
+    return every, make_model(model.module.clone(**parts)), {**variables, "params": params}

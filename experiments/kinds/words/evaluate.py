@@ -60,9 +60,8 @@ def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray
         is_known = np.asarray(tokens) > 0
         tokens = np.asarray(tokens)[is_known]
         starts = np.unique(np.append(0, np.cumsum(is_known))[starts])
-    most = min(config.evaluate.max_places, len(tokens))
-    size = 128
-    num, reach = max(1, -(-most // size)), model.reach
+    most, size, reach = min(config.evaluate.max_places, len(tokens)), 128, model.reach
+    num = max(1, -(-most // size))
     words, sentences = np.full((2, num * size + 2 * reach), -1, np.int32)
     words[reach : reach + most] = np.asarray(tokens[:most])
     sentences[reach : reach + most] = np.searchsorted(starts, np.arange(most), side="right")
@@ -79,10 +78,8 @@ def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray
 
 def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[Any, Any, Any]:
     """Return log p (t, p), log Z (t, p) and the mask of positives of a slice of text."""
-    model, tables = trained.model, params["tables"]
-    reach = model.reach
-    t = len(words) - 2 * reach
-    sees = look(words, sentence, reach)
+    model, tables, reach = trained.model, params["tables"], trained.model.reach
+    t, sees = len(words) - 2 * reach, look(words, sentence, reach)
     h = model.encode(tables["input"][jnp.maximum(words, 0)], sees, params["dense"]["model"])
     scores = h @ tables["output"].T + tables.get("bias", 0.0)
     _, context, _ = look_up(model, words, sees)
@@ -105,12 +102,12 @@ def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[An
 
 def log_noise(trained: Any, params: Any, context: Any) -> Any:
     """Return log q of all words, with a row for each position, or a single row if q is fixed."""
-    noise, tables = trained.noise, params["tables"]
+    noise = trained.noise
     rows = context if noise.is_conditional else jnp.zeros(1, jnp.int32)
-    shape = len(rows), len(tables["output"])
     state, dense = trained.state.extra["noise"], params["dense"]["noise"]
     log_q = noise.draw(jax.random.key(0), state, dense, rows, rows, (len(rows), 1))[1]
-    return log_q(jnp.broadcast_to(jnp.arange(shape[1]), shape))
+    num = len(params["tables"]["output"])
+    return log_q(jnp.broadcast_to(jnp.arange(num), (len(rows), num)))
 
 
 def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
@@ -118,15 +115,13 @@ def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
     vectors = np.asarray(trained.state.params["tables"]["input"])
     words = trained.text.train.vocabulary.words
     write_arrays(folder / "vectors.npz", vectors=vectors)
-    lines = (f"{word} {' '.join(map('{:.6g}'.format, row))}" for word, row in
-             zip(words, vectors.tolist(), strict=True))  # fmt: skip
-    head = f"{len(words)} {vectors.shape[1]}"
-    write_text(folder / "vectors.txt", "".join(f"{line}\n" for line in (head, *lines)))
-    near = nearest(vectors, np.array(shown), 6)
-    write_json(
-        folder / "neighbours.json",
-        {words[i]: [words[j] for j in row] for i, row in zip(shown, near, strict=True)},
-    )
+    lines = [f"{len(words)} {vectors.shape[1]}\n"]
+    for word, row in zip(words, vectors.tolist(), strict=True):
+        lines.append(f"{word} {' '.join(map('{:.6g}'.format, row))}\n")
+    write_text(folder / "vectors.txt", "".join(lines))
+    near = zip(shown, nearest(vectors, np.array(shown), 6), strict=True)
+    found = {words[i]: [words[j] for j in row] for i, row in near}
+    write_json(folder / "neighbours.json", found)
     xy = map_words(vectors[1:301])
     if xy is not None:
         write_json(folder / "map.json", {"words": words[1:301], "xy": xy.round(4)})
@@ -156,18 +151,13 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
         rows = [{"word": word, "nearest": ", ".join(words)} for word, words in near.items()]
         tables.append(Table("Nearest words by cosine", pd.DataFrame(rows)))
     lead = f"{model.get('name')} by {objective.get('name')}, noise {objective.get('noise')}"
-    return write_page(
-        workdir,
-        "report",
-        "Words",
-        f"{lead}: {workdir.resolve()}",
-        sections=[
-            Section("", run.problems, tables=tables),
-            Section("Figures", [NO_MAP] if is_flat else [], figures=figures),
-            scores_section(run, WORDS) or Section(""),
-            made_section(run.environment, run.config),
-        ],
-    )
+    sections = [
+        Section("", run.problems, tables=tables),
+        Section("Figures", [NO_MAP] if is_flat else [], figures=figures),
+        scores_section(run, WORDS) or Section(""),
+        made_section(run.environment, run.config),
+    ]
+    return write_page(workdir, "report", "Words", f"{lead}: {workdir.resolve()}", sections=sections)
 
 
 WORDS = Words(examples="text", tested="words", unranked=("log Z",))

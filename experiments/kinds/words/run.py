@@ -2,7 +2,6 @@
 
 import functools
 import math
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,10 +38,11 @@ from cpc.train import (
     scan_steps,
 )
 from cpc.types import UserError
-from experiments.command.config import Config, check_config
+from experiments.command.config import Config, check_config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.kinds.words import step as steps
 from experiments.kinds.words.step import Noise, make_noise
+from experiments.training.checks import data_root
 from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.problem import Work
 
@@ -60,8 +60,12 @@ class Text(NamedTuple):
         return self.train.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the identity of the training and test parts."""
-        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
+        """Return the words and the starts of the sentences of each part."""
+        found = {}
+        for name, corpus in (("train", self.train), ("test", self.test)):
+            starts, words = corpus.sentence_starts, repr(corpus.vocabulary.words).encode()
+            found[name] = Fingerprint(len(starts) - 1, starts.tobytes() + words)
+        return found
 
 
 def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Corpus:
@@ -89,19 +93,13 @@ def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Co
 def load_data(config: Config, log: Callable[[str], object]) -> Text:
     """Read or generate the text of `config.data`, and split it."""
     data, is_own = config.data, config.data.source == "folder"
-    if is_own and not data.path:
-        raise UserError("data.source is folder, but data.path is empty: set data.path")
     if data.source == "synthetic":
         corpus = synthetic(config.seed)
     else:
-        corpus = read_text_folder(
-            Path(data.path) if is_own else prepare_texts(data.source, log=log) / "text",
-            cache_dir() / "packs",
-            log,
-            form=data.form if is_own else "prose",
-            min_count=data.min_count,
-            max_vocabulary=data.max_vocabulary,
-        )
+        folder = data_root(config) if is_own else prepare_texts(data.source, log=log) / "text"
+        limits = subset(data, "min_count", "max_vocabulary")
+        form = data.form if is_own else "prose"
+        corpus = read_text_folder(folder, cache_dir() / "packs", log, form=form, **limits)
     skipped = count_names(corpus.skipped, "files skipped")
     if data.test_fraction == 0:
         log(f"data: {describe_corpus(corpus)}; {skipped}")
@@ -111,13 +109,6 @@ def load_data(config: Config, log: Callable[[str], object]) -> Text:
     used = describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(f"data: {used}; {copies if num_copies else ''}{skipped}")
     return Text(train, test, data.source)
-
-
-def fingerprint(corpus: Corpus) -> Fingerprint:
-    """Return the identity of a corpus: the starts of its sentences, and its words."""
-    words = repr(corpus.vocabulary.words).encode()
-    starts = corpus.sentence_starts
-    return Fingerprint(len(starts) - 1, starts.tobytes() + words)
 
 
 ON_ONE_DEVICE = True
@@ -161,15 +152,8 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
     if not model.is_causal:  # only language models predict the unknown word
         keep[0], counts = 0.0, np.where(np.arange(len(counts)) == 0, 0, counts)
     starts = corpus.sentence_starts
-    stream = word_stream(
-        corpus.tokens,
-        starts,
-        keep,
-        seed=config.seed,
-        steps=config.steps_per_launch,
-        positions=config.data.positions,
-        margin=model.reach,
-    )
+    sizes = {"steps": config.steps_per_launch, "positions": config.data.positions}
+    stream = word_stream(corpus.tokens, starts, keep, seed=config.seed, **sizes, margin=model.reach)
     is_start = np.zeros(len(corpus.tokens) + 1, bool)
     is_start[starts] = True
     # Noise from the batch has the frequencies after subsampling.
@@ -194,12 +178,10 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
     return Trained(config, text, model, noise, stream, state, launch)
 
 
-def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[str, TrainState]:
+def train(run: Trained, folder: Path, mesh: jax.sharding.Mesh) -> tuple[str, TrainState]:
     """Train to the end or a signal; return the name of the signal and the state."""
-    config, stream = run.config, run.stream
-    per_launch = config.steps_per_launch
+    config, stream, per_launch = run.config, run.stream, run.config.steps_per_launch
     words_per_step = stream.words_per_launch / per_launch
-
     num_steps = config.epochs * stream.per_epoch * per_launch
     size = words_per_step / 1000, "k words"
     console = ProgressWriter(num_steps, describe_values("loss", "pairs"), size)
@@ -207,6 +189,7 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
     def put(launch):
         return replicate(stream.launch(launch), mesh)
 
+    log_every, save_every = config.log_launches * per_launch, config.save_launches * per_launch
     training = Training(
         run.state,
         run.launch,
@@ -214,11 +197,7 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
         num_steps=num_steps,
         per_step=size,
         summarize=functools.partial(summarize, words_per_step),
-        cadence=Cadence(
-            log_every=config.log_launches * per_launch,
-            save_every=config.save_launches * per_launch,
-            steps_per_launch=per_launch,
-        ),
+        cadence=Cadence(log_every, save_every=save_every, steps_per_launch=per_launch),
         steps_in_flight=2,
     )
     state, reason = run_training(folder, config, training, console)
@@ -237,14 +216,12 @@ def summarize(words_per_step: float, sums: Mapping[str, Any], step: int) -> dict
     }
 
 
-def make_work(
-    kind: Any, config: Config, text: Text, folder: pathlib.Path, mesh: jax.sharding.Mesh
-) -> Work:
+def make_work(kind: Any, config: Config, text: Text, folder: Path, mesh: jax.sharding.Mesh) -> Work:
     """Return the functions that train a word model, evaluate it, and write its page."""
     trained = make(config, text, mesh)
 
     def finish(state: TrainState) -> None:
-        from experiments.kinds.words.evaluate import evaluate, write_vectors
+        from experiments.kinds.words.evaluate import evaluate, write_vectors  # slow: matplotlib
 
         done = trained._replace(state=state)
         scores, shown = evaluate(done, print)
@@ -252,8 +229,8 @@ def make_work(
         write_vectors(folder, done, shown)
         print_scores(scores)
 
-    def write_page(folder: pathlib.Path) -> pathlib.Path:
-        from experiments.kinds.words.evaluate import write_words_report  # slow: matplotlib
+    def write_page(folder: Path) -> Path:
+        from experiments.kinds.words.evaluate import write_words_report
 
         return write_words_report(folder)
 

@@ -48,7 +48,8 @@ def fixed_q(objective: Config, counts: np.ndarray) -> np.ndarray:
         rarest = np.arange(max(1, int(objective.minority * len(seen))))
         alpha = negatives.solve_alpha(seen, rarest, objective.minority_mass)
         return negatives.unigram(counts, alpha)
-    return negatives.unigram(counts, objective.alpha)
+    # Words of the batch have the frequencies of the text.
+    return negatives.unigram(counts, 1.0 if name == "batch" else objective.alpha)
 
 
 def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any) -> Noise:
@@ -61,30 +62,20 @@ def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any
     if name == "proposal":
         return _proposal(objective, num)
     q = fixed_q(objective, counts)
-    if name == "batch":
-        q = negatives.unigram(counts, 1.0)  # words of the batch have the frequencies of the text
     log_table = jnp.log(jnp.maximum(jnp.asarray(q, jnp.float32), 1e-30))
     if objective.unique:
         check_distinct(objective.draws or objective.k, int((q > 0).sum()))
     table = negatives.AliasTable(*map(jnp.asarray, negatives.alias_table(q)))
 
-    def take_own(rng, state, dense, context, own, shape):
-        return own.reshape(shape[0], -1), lambda words: log_table[words]
-
-    if name == "batch":
-        return Noise(False, {}, {}, take_own, _nothing)
-
     def draw_table(rng, state, dense, context, own, shape):
+        if name == "batch":
+            return own.reshape(shape[0], -1), lambda words: log_table[words]
         if not objective.unique:
             return negatives.draw(rng, table, shape), lambda words: log_table[words]
-        g, n = shape
-        ids, tries = jax.vmap(lambda key: negatives.draw_unique(key, table, n))(
-            jax.random.split(rng, g)
-        )
+        (g, n), rngs = shape, jax.random.split(rng, shape[0])
+        ids, tries = jax.vmap(lambda key: negatives.draw_unique(key, table, n))(rngs)
 
-        def log_expected(
-            words,
-        ):  # log (Q / n) for the expected count Q of a word, as losses add log n
+        def log_expected(words):  # log (Q / n) for the expected count Q, as losses add log n
             rows = jnp.repeat(tries, len(words) // g)[:, None].astype(jnp.float32)
             chance = -jnp.expm1(rows * jnp.log1p(-jnp.exp(log_table[words])))
             return jnp.log(jnp.maximum(chance, 1e-30) / n)
@@ -183,16 +174,14 @@ def check(config: Config) -> None:
         (positions % share, "objective.share data.positions",
          "the first must divide the second"),
         (is_unshared, "objective.noise objective.share",
-         "this noise depends on the context, so positions cannot share draws; set "
-         "objective.share to 1"),
+         "this noise depends on the context and cannot be shared; set objective.share to 1"),
         (is_batch and (share < 2 or objective.name in LOGISTIC),
          "objective.noise objective.name objective.share",
          "the words of the batch as noise need a softmax objective and objective.share above 1"),
         (objective.log_z == "learned" and objective.name != "nce", "objective.log_z objective.name",
          "only nce learns log Z; choose nce, or set objective.log_z to zero"),
         (objective.unique and is_drawn, "objective.unique objective.noise",
-         "this noise cannot draw without repetition; choose unigram, uniform, log_uniform or "
-         "minority, or set objective.unique to False"),
+         "this noise repeats words; choose unigram, uniform, log_uniform or minority"),
     )  # fmt: skip
 
 
