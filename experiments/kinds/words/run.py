@@ -234,7 +234,7 @@ def make_work(kind: Any, config: Config, text: Text, folder: Path, mesh: jax.sha
 
         return write_words_report(folder)
 
-    def closing_lines(folder: pathlib.Path) -> list[str]:
+    def closing_lines(folder: Path) -> list[str]:
         from experiments.kinds.words.evaluate import WORDS
 
         return report.closing_lines(folder, WORDS)
