@@ -21,8 +21,8 @@ from configs import audio_synthetic, audio_voices
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.data.augment_sound import EFFECTS, shift_pitch
 from cpc.data.sources import voices
+from experiments.kinds.audio.augmentation import apply_each, draw_sounds, preprocess
 from experiments.kinds.audio.data import load_data
-from experiments.kinds.audio.heard import apply_each, draw_sounds, prepare
 from experiments.kinds.audio.kind import draw_windows
 
 # %%
@@ -38,14 +38,14 @@ batch = draw_windows(config, recordings.train, seed=0)(0)
 # Draw again with another key.
 
 # %%
-heard = apply_each(config, batch, jax.random.key(3))
-for name, x in heard.items():
+examples = apply_each(config, batch, jax.random.key(3))
+for name, x in examples.items():
     print(name)
     display(Audio(x, rate=SAMPLE_RATE_HZ))
 
 # %%
 drawn = io.BytesIO()
-draw_sounds(heard).savefig(drawn, format="jpeg", dpi=100)
+draw_sounds(examples).savefig(drawn, format="jpeg", dpi=100)
 Image(drawn.getvalue())
 
 # %% [markdown]
@@ -57,7 +57,7 @@ Image(drawn.getvalue())
 shift = jax.jit(shift_pitch)
 for cents in (-300.0, 300.0):
     print(f"{cents:+.0f} cents")
-    moved = shift(jnp.asarray(heard["clean"]), jnp.float32(cents))
+    moved = shift(jnp.asarray(examples["clean"]), jnp.float32(cents))
     display(Audio(np.asarray(moved), rate=SAMPLE_RATE_HZ))
 
 # %% [markdown]
@@ -67,6 +67,6 @@ for cents in (-300.0, 300.0):
 
 # %%
 key = jax.random.key(0)
-seen = jax.eval_shape(lambda batch: prepare(config, batch, key, train=True), batch)
+seen = jax.eval_shape(lambda batch: preprocess(config, batch, key, train=True), batch)
 print({name: seen[name].shape for name in ("x", "target")})
-print("in evaluation:", "target" in prepare(config, batch, key, train=False))
+print("in evaluation:", "target" in preprocess(config, batch, key, train=False))

@@ -169,7 +169,7 @@ def pushed(x):
 
 def audited(x):
     rows = negatives.audit_rule(
-        negatives.batch, Position.grid(3, 4), [1, 2], choose=negatives.uniform_draws(3), rng=KEY,
+        negatives.batch, Position.grid(3, 4), [1, 2], sampler=negatives.uniform_draws(3), rng=KEY,
         num_anchors=8,
     )  # fmt: skip
     return [row.value for row in rows if row.value is not None]

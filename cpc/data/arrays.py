@@ -253,11 +253,11 @@ def take(
         options = {"channels": given["shape"][1], "standardize": given["standardize"]}
         return *take_series(x, **options, normalize=normalize), None
     if kind == "image" and getattr(x, "ndim", 0) != len(given["shape"]) + 1:
-        prepare = _make_patcher(about)
+        preprocess = _make_patcher(about)
         if not normalize:
             raise UserError("normalize=False requires patches (b, i, j, y, x, c): omit it")
         data = about["config"]["data"]
-        return *take_images(x, size=data["size"], channels=data["channels"]), prepare
+        return *take_images(x, size=data["size"], channels=data["channels"]), preprocess
     return _check_batch(x, given), None, None
 
 

@@ -15,7 +15,7 @@ UNLABELLED = -1
 #: Largest label: a probe has one output for each number up to it.
 MAX_LABEL = 65_535
 #: How many labels a recording may have too many, and how many of its last frames may have none.
-MOST_EXTRA, MOST_MISSING = 3, 10
+MAX_EXTRA, MAX_MISSING = 3, 10
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 #: Names that aligners give to silence; phones next to it are not used as items.
 SILENCES = frozenset({"pau", "sil", "SIL", "sp", "spn", "SPN", "h#", "#", "_", "<eps>"})
@@ -82,7 +82,7 @@ def align(
     """Return one label per frame, int32; frames after the last label are `UNLABELLED`.
 
     Aligners stop a little before the end of a recording, and models without padding return a frame
-    or two less: up to `MOST_EXTRA` labels are dropped and up to `MOST_MISSING` frames stay
+    or two less: up to `MAX_EXTRA` labels are dropped and up to `MAX_MISSING` frames stay
     unlabelled. (The labels of the packaged voices are 0.6 to 1.6 frames short.)
 
     Raises:
@@ -92,7 +92,7 @@ def align(
     array([ 5,  5,  7, -1], dtype=int32)
     """
     extra = len(labels) - num_frames
-    if extra > MOST_EXTRA or -extra > MOST_MISSING:
+    if extra > MAX_EXTRA or -extra > MAX_MISSING:
         raise UserError(
             f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: use its own labels"
         )

@@ -48,8 +48,8 @@ def bound_over_sequences(
     flat = Position.grid(b, length, math.prod(lanes))
     positions = jax.tree.map(lambda p: p.reshape(z.shape[:-1]), flat)
     if sound is not None:
-        exists = jnp.ones(z.shape[:-1], bool) if where is None else where
-        where = exists & is_new(*sound, exists).reshape(b, *(1,) * (len(lanes) + 1))
+        mask = jnp.ones(z.shape[:-1], bool) if where is None else where
+        where = mask & is_new(*sound, mask).reshape(b, *(1,) * (len(lanes) + 1))
     dtype = jnp.result_type(z, predictions)
     outputs = CPCOutputs(z.astype(dtype), z, predictions.astype(dtype))
     return cpc_loss(outputs, positions, _STRICT, where=where, offsets=offsets)[1]
@@ -58,16 +58,16 @@ def bound_over_sequences(
 def is_new(
     window: Int[Array, "#b #t *lanes"],
     end: Int[Array, "#b #t *lanes"],
-    exists: Bool[Array, "b t *lanes"],
+    mask: Bool[Array, "b t *lanes"],
 ) -> Bool[Array, " b"]:
     """Return a mask of the sequences that share no sound with an earlier one.
 
     The sound of a sequence extends from its `window` to the last `end` of its existing latents.
     Both count modulo 2^32, so only differences are compared.
     """
-    b = len(exists)
-    start = jnp.broadcast_to(window, exists.shape).reshape(b, -1)[:, 0]
-    length = jnp.where(exists, end - window, 0).reshape(b, -1).max(-1)
+    b = len(mask)
+    start = jnp.broadcast_to(window, mask.shape).reshape(b, -1)[:, 0]
+    length = jnp.where(mask, end - window, 0).reshape(b, -1).max(-1)
     ahead = start[:, None] - start
     overlaps = (ahead > -length[:, None]) & (ahead < length) & (length > 0)
     return ~jnp.tril(overlaps, -1).any(-1)
@@ -105,24 +105,24 @@ def split_by_group(
       offsets, where, sound: as for `bound_over_sequences`.
     """
     b, length, *lanes, width = z.shape
-    stride, exists = math.prod(lanes), jnp.ones(z.shape[:-1], bool) if where is None else where
+    stride, mask = math.prod(lanes), jnp.ones(z.shape[:-1], bool) if where is None else where
     if sound is not None:
-        exists &= is_new(*sound, exists).reshape(b, *(1,) * (len(lanes) + 1))
-    exists = exists.reshape(b, -1)
-    keys = jnp.where(exists[..., None], z.reshape(b, -1, width), 0)
+        mask &= is_new(*sound, mask).reshape(b, *(1,) * (len(lanes) + 1))
+    mask = mask.reshape(b, -1)
+    keys = jnp.where(mask[..., None], z.reshape(b, -1, width), 0)
     queries = jnp.moveaxis(predictions, -2, 0).reshape(-1, b, length * stride, width)
-    queries = jnp.where(exists[..., None], queries, 0)
+    queries = jnp.where(mask[..., None], queries, 0)
     ks = jnp.asarray(offsets or range(1, len(queries) + 1)) * stride
     alike = (group[:, None] == group) & (group >= 0)
 
     def at_offset(inputs):
         k, query = inputs
         place = jnp.arange(length * stride)
-        there = jnp.roll(exists, -k, 1) & (place + k < len(place))
+        there = jnp.roll(mask, -k, 1) & (place + k < len(place))
         scores = jnp.einsum(
             "bad,nad->abn", query, jnp.roll(keys, -k, 1), preferred_element_type=jnp.float32
         )
-        anchors = (exists & there).T  # (a, b)
+        anchors = (mask & there).T  # (a, b)
         candidates = anchors[..., None] & there.T[:, None] & ~jnp.eye(b, dtype=bool)
         whole, weights = _contrast(scores, candidates)
         within, of_group = _contrast(scores, candidates & alike)

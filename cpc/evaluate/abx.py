@@ -77,7 +77,7 @@ def cut_tokens(
 
 def make_cells(
     items: Sequence[Item],
-    exists: Sequence[bool],
+    mask: Sequence[bool],
     *,
     across: bool = False,
     in_context: bool = True,
@@ -88,13 +88,13 @@ def make_cells(
     """Yield the cells of items, in the order and with the random draws of the reference.
 
     Args:
-        exists: whether each of the tokens has frames.
+        mask: whether each of the tokens has frames.
         across: take X from another speaker than A and B; otherwise it is another token of A's set.
         in_context: require the same phones before and after A, B and X.
         max_tokens: the most tokens of a phone in a cell; more are subsampled, again for each cell.
         max_speakers: the most speakers of X for each A.
     """
-    rng, sets = random.Random(seed), group_tokens(items, exists, in_context)
+    rng, sets = random.Random(seed), group_tokens(items, mask, in_context)
     others: dict[tuple, list[str]] = {}
     for context, speaker, phone in sets:
         others.setdefault((context, phone), []).append(speaker)
@@ -127,7 +127,7 @@ def make_cells(
 
 
 def group_tokens(
-    items: Sequence[Item], exists: Sequence[bool], in_context: bool
+    items: Sequence[Item], mask: Sequence[bool], in_context: bool
 ) -> dict[tuple[tuple[str, ...], str, str], list[int]]:
     """Return the tokens of each context, speaker and phone, in order of first appearance.
 
@@ -141,7 +141,7 @@ def group_tokens(
         {name: i for i, name in enumerate(dict.fromkeys(own))} for own in zip(*names, strict=True)
     ]
     places = [tuple(own[name] for own, name in zip(order, three, strict=True)) for three in names]
-    kept = sorted((i for i, has in enumerate(exists) if has), key=places.__getitem__)
+    kept = sorted((i for i, has in enumerate(mask) if has), key=places.__getitem__)
     return {three: list(own) for three, own in itertools.groupby(kept, key=names.__getitem__)}
 
 

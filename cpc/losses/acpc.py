@@ -26,7 +26,13 @@ from cpc.losses.cpc_loss import OffsetSums, sum_sequences
 from cpc.losses.inputs import check_arguments, check_batch, check_layout, mark_misfit, read_batch
 from cpc.losses.masking import Number, divide
 from cpc.losses.noise_contrastive import info_nce
-from cpc.losses.tiles import AnchorScores, block_size, find_negatives, find_positives, vary_alike
+from cpc.losses.tiles import (
+    AnchorScores,
+    block_size,
+    find_negatives,
+    find_positives,
+    match_varying_axes,
+)
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, check_number
 
 #: Cost of a state that no path reaches; finite, so that differences are never NaN.
@@ -40,7 +46,7 @@ def acpc_loss(
     *,
     num_frames: int,
     best: bool = False,
-    choose: NegativeSampler | None = None,
+    sampler: NegativeSampler | None = None,
     temperature: Number = 1.0,
     rng: Array | None = None,
     where: Bool[Array, "b t ..."] | None = None,
@@ -60,7 +66,7 @@ def acpc_loss(
       outputs, positions, rule, temperature, rng, where: as in `cpc_loss`.
       num_frames: F. Anchors with fewer latents ahead are not counted.
       best: score only the best path instead of the sum over all paths.
-      choose: sampler that picks among the allowed negatives, separately per frame and prediction.
+      sampler: function that picks among the allowed negatives, separately per frame and prediction.
       block: anchors scored at a time, by default as many as keep K r n scores under 256 MB on a CPU
         or 1 GB on an accelerator.
 
@@ -68,14 +74,14 @@ def acpc_loss(
       The loss in nats; the sums over anchors per prediction; the mean number of frames per
       prediction.
     """
-    check_arguments(outputs, positions, rule, info_nce, choose)
+    check_arguments(outputs, positions, rule, info_nce, sampler)
     shape, (num, width) = outputs.z.shape[:-1], outputs.predictions.shape[-2:]
     check_number("num_frames", num_frames, least=num, below=shape[1])
     check_number("temperature", temperature, above=0)
     if block is not None:
         check_number("block", block, least=1)
     (z, _, predictions), anchors = read_batch(outputs, positions, where)
-    plan = Plan(rule, None, choose, tuple(range(1, num_frames + 1)), block, None, rule.shard_size)
+    plan = Plan(rule, None, sampler, tuple(range(1, num_frames + 1)), block, None, rule.shard_size)
     fits = check_layout(positions, where, shape, plan, False)
     check_batch(positions, shape, plan)
     b = shape[0]
@@ -87,10 +93,10 @@ def acpc_loss(
     queries = jnp.moveaxis(predictions, -2, 1).reshape(b, num, -1, width)
     queries = jnp.moveaxis(split(divide(queries, temperature, z.dtype)), 2, 1)
     if block is None:
-        n = anchors.exists.size // num_shards
+        n = anchors.mask.size // num_shards
         block = block_size(num * n, num * n)
     plan = plan._replace(block=max(1, block // num_shards))
-    queries, z, anchors = vary_alike((queries, z, anchors))
+    queries, z, anchors = match_varying_axes((queries, z, anchors))
     rng = jax.random.key(0) if rng is None else rng
 
     def align_shard(queries, keys, anchors):  # (k, b, a, d), (b, a, d): all are also candidates
@@ -193,7 +199,7 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
 
     blocks = jax.tree.map(lambda x: cut_blocks(x, size), anchors)
     zero = jnp.zeros(keys.shape, jnp.float32) if gradients else None
-    zero, _ = vary_alike((zero, keys))
+    zero, _ = match_varying_axes((zero, keys))
     inputs = (jnp.arange(-(-a // size)), cut_blocks(queries, size, 2), blocks)
     dkeys, (costs, found, dqueries) = jax.lax.scan(one_block, zero, inputs)
 
@@ -215,8 +221,8 @@ def _align_block(q, keys, anchors, candidates, rng, plan, best):
         where = jnp.broadcast_to(allowed & is_frame.any(-1, keepdims=True), scores.shape)
         positive = jnp.where(is_frame, scores, 0.0).sum(-1).ravel()
         negatives, where = (x.reshape(-1, x.shape[-1]) for x in (scores, where))
-        if plan.choose is not None:
-            negatives, where = plan.choose(jax.random.fold_in(rng, f), positive, negatives, where)
+        if plan.sampler is not None:
+            negatives, where = plan.sampler(jax.random.fold_in(rng, f), positive, negatives, where)
         loss = info_nce(positive, negatives, where)
         return anchor_scores(loss, positive, negatives, where)
 

@@ -27,12 +27,12 @@ from cpc.losses.tiles import (
     Latents,
     block_size,
     compare,
-    find_alike,
     gradient_of_keys,
+    match_varying_axes,
     num_columns,
+    same_group_mask,
     score_tiles,
     split_axis,
-    vary_alike,
 )
 from cpc.types import NegativeRule, NegativeSampler
 
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     rule: NegativeRule
     loss: AnchorLoss | None
     """None is InfoNCE, which has a hand-written derivative and can be tiled."""
-    choose: NegativeSampler | None
+    sampler: NegativeSampler | None
     offsets: tuple[int, ...]
     """Prediction offset of each set of queries."""
     block: int | None
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     @property
     def can_tile(self) -> bool:
         """Whether rows of scores can be split: only for InfoNCE over all negatives."""
-        return self.loss is None and self.choose is None
+        return self.loss is None and self.sampler is None
 
     def num_shards(self, num_sequences: int) -> int:
         """Return the number of shards that can be scored separately.
@@ -67,7 +67,7 @@ class Plan(NamedTuple):
         With a sampler it is 1: negatives are drawn for the whole batch, so that the draws do not
         depend on the shards.
         """
-        if self.shard_size is None or self.choose is not None or num_sequences % self.shard_size:
+        if self.shard_size is None or self.sampler is not None or num_sequences % self.shard_size:
             return 1
         return num_sequences // self.shard_size
 
@@ -123,7 +123,7 @@ def summed_losses(
     loss, options = take_traced(plan.loss)
     if own_index is None:
         own_index = jnp.arange(queries.shape[1])
-    arrays = vary_alike((queries, keys, anchors, candidates, options, own_index))
+    arrays = match_varying_axes((queries, keys, anchors, candidates, options, own_index))
     return _summed_losses(*arrays, rng, plan._replace(loss=loss))
 
 
@@ -231,7 +231,7 @@ def score_blocks(
             zeros = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32)
             doptions = {name: jnp.zeros(x.shape, jnp.float32) for name, x in options.items()}
             zero = (zeros, doptions, zero[-1])
-        zero, _ = vary_alike((zero, z))
+        zero, _ = match_varying_axes((zero, z))
         cut_weights = None if weights is None else cut_blocks(weights, size)
         blocks = (jnp.arange(-(-a // size)), cut_blocks(queries, size), anchors, cut_weights)
         shared = k, z, latents, rng, options, own_index, a
@@ -262,7 +262,7 @@ def _add_block(plan, shared, sums, block) -> Any:
             q, weighted, keys, rows, candidates, plan.rule, k, dkeys, sequences
         )
     else:
-        key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if plan.choose else None
+        key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if plan.sampler else None
         scores, w, more = _score_block(q, keys, rows, candidates, key, plan, options, k)
         by_sequence = sum_by_sequence(w, *sequences)
         w, dq = w.astype(keys.dtype), None
@@ -297,16 +297,16 @@ def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
     allowed &= is_positive.any(-1, keepdims=True)
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
     if loss is not None and describe(loss).uses_group_positives:
-        same_group = allowed & find_alike(anchors, candidates)
+        same_group = allowed & same_group_mask(anchors, candidates)
         where, positives = allowed & ~same_group, is_positive | same_group
         value, back = jax.vjp(
             lambda s, o: loss(s, s, where, where_positive=positives, **o), scores, options
         )
         return anchor_scores(value, positive, scores, where), *back(jnp.ones_like(value))
     negatives, where, pull_back = scores, allowed, None
-    if plan.choose is not None:
+    if plan.sampler is not None:
         negatives, pull_back, where = jax.vjp(
-            lambda *given: plan.choose(rng, *given, allowed), positive, scores, has_aux=True
+            lambda *given: plan.sampler(rng, *given, allowed), positive, scores, has_aux=True
         )
     if loss is None:
         value, dpositive, dscores = _differentiate(positive, negatives, where)

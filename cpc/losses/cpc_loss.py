@@ -20,7 +20,7 @@ from cpc.losses.inputs import check_arguments, check_batch, check_layout, mark_m
 from cpc.losses.masking import Number, divide
 from cpc.losses.noise_contrastive import info_nce
 from cpc.losses.table import AnchorLoss, describe
-from cpc.losses.tiles import AnchorScores, Latents, compare, find_alike, vary_alike
+from cpc.losses.tiles import AnchorScores, Latents, compare, match_varying_axes, same_group_mask
 from cpc.types import (
     AnyPosition,
     CPCOutputs,
@@ -67,7 +67,7 @@ class MemoryBank(NamedTuple):
     keys: Float[Array, "n d"]
     positions: AnyPosition
     """Positions of the keys, (n,), with sequences that do not occur in the batch."""
-    exists: Bool[Array, " n"]
+    mask: Bool[Array, " n"]
     """Mask of the keys that count; the others may hold NaN."""
 
 
@@ -87,7 +87,7 @@ def cpc_loss(
     rule: Rule,
     *,
     loss: AnchorLoss = info_nce,
-    choose: NegativeSampler | None = None,
+    sampler: NegativeSampler | None = None,
     temperature: Number = 1.0,
     bias: Number = 0.0,
     rng: Array | None = None,
@@ -112,9 +112,9 @@ def cpc_loss(
         sequences are ordered by shard.
       loss: loss per anchor, such as those of this package; options bound by `functools.partial` may
         be learned. InfoNCE has a hand-written derivative and can be tiled. SupCon also takes all
-        allowed candidates of the anchor's group as positives, without `choose`. Debiased and
+        allowed candidates of the anchor's group as positives, without `sampler`. Debiased and
         hard-weighted losses need z and predictions of unit length; their floor follows tau.
-      choose: sampler choose(rng, positive, negatives, where) -> (negatives, where) that picks among
+      sampler: sampler(rng, positive, negatives, where) -> (negatives, where) that picks among
         the allowed negatives.
       bias: added to every score, for losses that depend on it (sigmoid, nce). Debiased and
         hard-weighted losses do not accept one.
@@ -125,9 +125,9 @@ def cpc_loss(
         values up to rounding in fewer operations. Gradients flow to c and to the maps, not to the
         predictions.
       block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere. It
-        changes memory and speed, not the result, except that a random `choose` draws other
+        changes memory and speed, not the result, except that a random `sampler` draws other
         negatives. Whether it fits in memory is not checked.
-      columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
+      columns: candidates scored at a time, for InfoNCE without `sampler`; by default all of them
         while the scores of a block fit in 256 MB on a CPU or 1 GB elsewhere. It changes only memory
         and speed.
       reducer: sums the losses. None on one device or if the compiler shards the work;
@@ -144,7 +144,7 @@ def cpc_loss(
       UserError: an argument is invalid, or known positions leave every anchor without a positive or
         do not have the structure that the rule assumes (traced positions give a loss of NaN).
     """
-    check_arguments(outputs, positions, rule, loss, choose)
+    check_arguments(outputs, positions, rule, loss, sampler)
     maps, memory, block, columns, reducer = _read_options(outputs, **options)
     shape, num_offsets = outputs.z.shape[:-1], outputs.predictions.shape[-2]
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
@@ -152,7 +152,7 @@ def cpc_loss(
     of_loss, temperature = _read_loss(loss, temperature, bias)
     is_whole = memory is not None  # its latents do not belong to rows of the batch
     shard_size = None if is_whole else rule.shard_size
-    plan = Plan(rule, of_loss, choose, offsets, block, columns, shard_size, shape[0])
+    plan = Plan(rule, of_loss, sampler, offsets, block, columns, shard_size, shape[0])
     is_aligned = rule.aligned and not is_whole
     outputs, latents = read_batch(outputs, positions, where)
     fits = check_layout(positions, where, shape, plan, is_aligned)
@@ -188,7 +188,7 @@ def _read_options(
         check_shape("maps", maps, num_offsets, c.shape[-1], width)
     if memory is not None:
         check_type("memory", memory, MemoryBank, "pass MemoryBank(keys, positions, exists)")
-        check_shape("memory.keys", memory.keys, *memory.exists.shape, z.shape[-1])
+        check_shape("memory.keys", memory.keys, *memory.mask.shape, z.shape[-1])
     for name, value in (("block", block), ("columns", columns)):
         if value is not None:
             check_number(name, value, least=1)
@@ -218,7 +218,7 @@ def _has_bias(bias):
 
 def _make_arrays(outputs, anchors, temperature, bias, maps, memory) -> Any:
     """Return queries (k, b, a, d), keys (n, d) or (k, n, d), anchors (b, a) and candidates (n,)."""
-    (z, c, predictions), (b, a) = outputs, anchors.exists.shape
+    (z, c, predictions), (b, a) = outputs, anchors.mask.shape
     num_offsets, width = predictions.shape[-2:]
     keys, candidates = z.reshape(-1, width), jax.tree.map(jnp.ravel, anchors)
     if memory is not None:
@@ -231,16 +231,16 @@ def _make_arrays(outputs, anchors, temperature, bias, maps, memory) -> Any:
     queries = divide(queries, temperature, z.dtype)
     if _has_bias(bias):  # one more dimension of the dot product
         queries, keys = _append(queries, bias), _append(keys, 1.0)
-    return vary_alike((queries, keys, anchors, candidates))
+    return match_varying_axes((queries, keys, anchors, candidates))
 
 
 def add_memory(
     keys: Float[Array, "n d"], candidates: Latents, memory: MemoryBank
 ) -> tuple[Float[Array, "m d"], Latents]:
     """Return the keys and candidates of the batch, followed by those of the memory."""
-    held = jnp.where(memory.exists[:, None], memory.keys, 0)  # empty slots may hold NaN
+    held = jnp.where(memory.mask[:, None], memory.keys, 0)  # empty slots may hold NaN
     keys = jnp.concatenate([keys, jax.lax.stop_gradient(held).astype(keys.dtype)])
-    further = Latents(memory.positions, memory.exists)
+    further = Latents(memory.positions, memory.mask)
     return keys, jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
 
 
@@ -304,10 +304,10 @@ def aligned_losses(
         def at_index(query, key, here, there, rng, k=k):  # all sequences: (b, d), (b,)
             scores, allowed, positives = compare(query, key, here, there, plan.rule, k)
             allowed &= jnp.diagonal(positives)[:, None]
-            alike = find_alike(here, there) if describe(loss).uses_group_positives else None
+            alike = same_group_mask(here, there) if describe(loss).uses_group_positives else None
 
             def losses_of(scores, loss):
-                return _losses_of(scores, loss, positives, allowed, alike, rng, plan.choose)
+                return _losses_of(scores, loss, positives, allowed, alike, rng, plan.sampler)
 
             value, chosen = losses_of(scores, loss)
             found = anchor_scores(value, *chosen)
@@ -330,7 +330,7 @@ def aligned_losses(
     return scores.loss.sum((1, 2)), scores, jnp.stack(received)
 
 
-def _losses_of(scores, loss, positives, allowed, alike, rng, choose):
+def _losses_of(scores, loss, positives, allowed, alike, rng, sampler):
     """Return the losses of anchors (b,) from scores (b, b), and the contrasted scores and mask."""
     positive = jnp.diagonal(scores)
     if alike is not None:
@@ -338,8 +338,8 @@ def _losses_of(scores, loss, positives, allowed, alike, rng, choose):
         value = loss(scores, scores, where, where_positive=positives)
         return value, (positive, scores, where)
     negatives, where = scores, allowed
-    if choose is not None:
-        negatives, where = choose(rng, positive, scores, allowed)
+    if sampler is not None:
+        negatives, where = sampler(rng, positive, scores, allowed)
     return loss(positive, negatives, where), (positive, negatives, where)
 
 

@@ -31,7 +31,7 @@ from cpc.types import (
 )
 
 
-def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: Any) -> None:
+def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, sampler: Any) -> None:
     """Check the type of each argument, and that outputs and positions fit each other."""
     check_type("outputs", outputs, CPCOutputs, "pass CPCOutputs(z, c, predictions)")
     check_type("positions", positions, AnyPosition, "pass Position.grid(b, t) of cpc.types")
@@ -39,9 +39,9 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: 
     check_type("rule", rule, Rule, fix)
     fix = "pass a function (positive, negatives, where) such as cpc.losses.info_nce"
     check_function("loss", loss, 3, fix)
-    if choose is not None:
+    if sampler is not None:
         fix = "pass a sampler such as cpc.negatives.uniform_draws(16)"
-        check_function("choose", choose, 4, fix)
+        check_function("sampler", sampler, 4, fix)
     z, _, predictions = outputs
     check_array("z", z)
     check_array("predictions", predictions)
@@ -62,15 +62,15 @@ def read_batch(
     outputs: CPCOutputs, positions: AnyPosition, where: Bool[Array, "b t ..."] | None
 ) -> tuple[CPCOutputs, Latents]:
     """Return outputs with zeros for padding, and the latents of each sequence as a row, (b, a)."""
-    exists = read_mask("where", where, outputs.z.shape[:-1])
+    mask = read_mask("where", where, outputs.z.shape[:-1])
     if where is not None:  # padding may hold NaN, and 0 * NaN is NaN
         masks = CPCOutputs(where[..., None], where[..., None], where[..., None, None])
-        outputs = jax.tree.map(lambda mask, x: jnp.where(mask, x, 0.0), masks, outputs)
+        outputs = jax.tree.map(lambda given, x: jnp.where(given, x, 0.0), masks, outputs)
 
     def flatten(x):
-        return jnp.broadcast_to(x, exists.shape).reshape(len(exists), -1)
+        return jnp.broadcast_to(x, mask.shape).reshape(len(mask), -1)
 
-    return outputs, jax.tree.map(flatten, Latents(positions, exists))
+    return outputs, jax.tree.map(flatten, Latents(positions, mask))
 
 
 def check_layout(
@@ -133,28 +133,28 @@ def is_grid(positions: AnyPosition, where: Any, shape: tuple[int, ...]) -> Any:
 
     Positions broadcast to the shape (b, t, *lanes); the positions of masked latents are ignored.
     """
-    xp, exists = _choose_library(positions, where, shape)
+    xp, mask = _choose_library(positions, where, shape)
     b, t = shape[:2]
     time, lane = (
         xp.broadcast_to(xp.asarray(x), shape).reshape(b, t, -1)
         for x in (positions.time, positions.lane)
     )
     start = time - xp.arange(t)[:, None]
-    exists = exists.reshape(b, t, -1)
-    lanes, mask = (xp.moveaxis(x, -1, 0).reshape(lane.shape[-1], -1) for x in (lane, exists))
-    times_fit = _has_value_per_row(xp, start.reshape(1, -1), exists.reshape(1, -1))
-    return _to_bool(times_fit & _has_value_per_row(xp, lanes, mask))
+    mask = mask.reshape(b, t, -1)
+    lanes, by_lane = (xp.moveaxis(x, -1, 0).reshape(lane.shape[-1], -1) for x in (lane, mask))
+    times_fit = _has_value_per_row(xp, start.reshape(1, -1), mask.reshape(1, -1))
+    return _to_bool(times_fit & _has_value_per_row(xp, lanes, by_lane))
 
 
 def is_in_shards(
     positions: AnyPosition, where: Any, shape: tuple[int, ...], shard_size: int
 ) -> Any:
     """Return whether each `shard_size` consecutive sequences (b, t, ...) form one shard."""
-    xp, exists = _choose_library(positions, where, shape)
+    xp, mask = _choose_library(positions, where, shape)
     shard = xp.broadcast_to(xp.asarray(positions.sequence), shape) // shard_size
     num_shards = shape[0] // shard_size
     return _to_bool(
-        _has_value_per_row(xp, shard.reshape(num_shards, -1), exists.reshape(num_shards, -1))
+        _has_value_per_row(xp, shard.reshape(num_shards, -1), mask.reshape(num_shards, -1))
     )
 
 
@@ -197,11 +197,11 @@ def _choose_library(positions, where, shape) -> tuple[Any, Any]:
     return xp, xp.ones(shape, bool) if where is None else xp.asarray(where)
 
 
-def _has_value_per_row(xp, x, exists) -> Any:
+def _has_value_per_row(xp, x, mask) -> Any:
     """Return whether each row holds a single value under its mask, different between rows."""
     highest = np.iinfo(np.int32).max
-    least = xp.where(exists, x, highest).min(-1)
-    most = xp.where(exists, x, -highest).max(-1)
+    least = xp.where(mask, x, highest).min(-1)
+    most = xp.where(mask, x, -highest).max(-1)
     ascending = xp.sort(least)
     differ = (ascending[1:] > ascending[:-1]) | (ascending[1:] == highest)
     return (least >= most).all() & differ.all()

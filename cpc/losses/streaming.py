@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from cpc.losses.blocks import Plan, score_blocks
 from cpc.losses.inputs import check_negatives
 from cpc.losses.masking import Number, divide, read_mask
-from cpc.losses.tiles import AnchorScores, Latents, vary_alike
+from cpc.losses.tiles import AnchorScores, Latents, match_varying_axes
 from cpc.types import (
     AnyPosition,
     NegativeRule,
@@ -90,7 +90,7 @@ def streaming_info_nce(
     keys, there = _read("candidates", "keys", candidates, keys, where_candidates)
     check_shape("keys", keys, "n", queries.shape[1])
     check_negatives(anchors, candidates, rule, (offset,))
-    inputs = vary_alike((divide(queries, temperature, keys.dtype), keys, here, there))
+    inputs = match_varying_axes((divide(queries, temperature, keys.dtype), keys, here, there))
     scores: Any = _losses(*inputs, _make_plan(rule, offset, **options))
     return scores.loss, jax.lax.stop_gradient(scores)
 
@@ -136,9 +136,9 @@ def _read(latents, vectors, positions, x, where):
     for name, each in positions._asdict().items():
         check_array(f"{name} of {latents}", each, np.integer)
         check_shape(f"{name} of {latents}", each, len(x))
-    exists = read_mask(f"where_{latents}", where, x.shape[:1])
-    x = x if where is None else jnp.where(exists[:, None], x, 0)
-    return x, Latents(jax.tree.map(lambda p: jnp.asarray(p, jnp.int32), positions), exists)
+    mask = read_mask(f"where_{latents}", where, x.shape[:1])
+    x = x if where is None else jnp.where(mask[:, None], x, 0)
+    return x, Latents(jax.tree.map(lambda p: jnp.asarray(p, jnp.int32), positions), mask)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -52,7 +52,7 @@ class Latents(NamedTuple):
     """Positions of latents and the mask of existing ones, all of one shape."""
 
     positions: AnyPosition
-    exists: Bool[Array, "..."]
+    mask: Bool[Array, "..."]
 
 
 class Negatives(NamedTuple):
@@ -109,16 +109,16 @@ def num_columns(rows: int, n: int, columns: int | None) -> int:
 def find_positives(anchors: Latents, candidates: Latents, offset: Any) -> Any:
     """Return a mask (m, n) of the candidates (n,) that the anchors (m,) predict."""
     here, there = _broadcast(anchors, candidates)
-    return is_positive(here.positions, there.positions, offset) & (here.exists & there.exists)
+    return is_positive(here.positions, there.positions, offset) & (here.mask & there.mask)
 
 
 def find_negatives(anchors: Latents, candidates: Latents, rule: NegativeRule, offset: Any) -> Any:
     """Return a mask (m, n) of the existing candidates that the rule allows."""
     here, there = _broadcast(anchors, candidates)
-    return rule(here.positions, there.positions, offset) & (here.exists & there.exists)
+    return rule(here.positions, there.positions, offset) & (here.mask & there.mask)
 
 
-def find_alike(anchors: Latents, candidates: Latents) -> Any:
+def same_group_mask(anchors: Latents, candidates: Latents) -> Any:
     """Return a mask (m, n) of the candidates in the anchor's group; groups below 0 are unknown."""
     here, there = _broadcast(anchors, candidates)
     group = here.positions.group
@@ -145,7 +145,7 @@ def _broadcast(anchors, candidates):
     return columns, jax.tree.map(lambda x: x[None, :], candidates)
 
 
-def vary_alike(tree: Any) -> Any:
+def match_varying_axes(tree: Any) -> Any:
     """Return the arrays, all varying over the mesh axes that any of them varies over.
 
     Inside a `jax.shard_map` that checks varying axes, loop carries and arguments of custom
@@ -224,7 +224,7 @@ def derivatives(
 
 def find_targets(anchors: Latents, tiles: Latents, offset: Any) -> Int[Array, " m"]:
     """Return each anchor's positive as an index into tiles (tiles, columns), or -1."""
-    num_tiles, columns = tiles.exists.shape
+    num_tiles, columns = tiles.mask.shape
 
     def one_tile(index, tile):
         start, candidates = tile
@@ -232,7 +232,7 @@ def find_targets(anchors: Latents, tiles: Latents, offset: Any) -> Int[Array, " 
         found = jnp.where(find_positives(anchors, candidates, offset), ids, -1).max(-1)
         return jnp.maximum(index, found), None
 
-    none, _ = vary_alike((jnp.full(anchors.exists.shape, -1, jnp.int32), anchors))
+    none, _ = match_varying_axes((jnp.full(anchors.mask.shape, -1, jnp.int32), anchors))
     return jax.lax.scan(one_tile, none, (columns * jnp.arange(num_tiles, dtype=jnp.int32), tiles))[
         0
     ]
@@ -308,7 +308,9 @@ def score_tiles(
             return seen, None
         return seen, _sum_tile(scores, where, seen.highest, i, sequences[1])
 
-    nothing, dq, _ = vary_alike((init_negatives(len(q)), jnp.zeros(q.shape, jnp.float32), q))
+    nothing, dq, _ = match_varying_axes(
+        (init_negatives(len(q)), jnp.zeros(q.shape, jnp.float32), q)
+    )
     tiles = (jnp.arange(len(keys)), keys, candidates)
     seen, by_sequence = jax.lax.scan(collect, nothing, tiles)
     scores, size = finish(seen, positive, index >= 0)

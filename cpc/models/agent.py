@@ -21,7 +21,7 @@ from cpc.types import UserError
 MEMORIES = ("gru", "lstm", "none")
 
 
-class Heard(NamedTuple):
+class AgentInput(NamedTuple):
     """The input of an agent at each step, before it acts."""
 
     observation: Float[Array, "t b *o"]
@@ -128,7 +128,7 @@ class Agent(nn.Module):
         zero = jnp.zeros((b, self.width))
         return (zero, zero) if self.memory == "lstm" else zero
 
-    def __call__(self, inputs: Heard, memory: Any) -> AgentOutputs:
+    def __call__(self, inputs: AgentInput, memory: Any) -> AgentOutputs:
         """Return the outputs of consecutive steps, starting from `memory`."""
         z = self.encoder(inputs.observation)
         previous = jax.nn.one_hot(inputs.previous, self.num_actions)

@@ -74,14 +74,14 @@ class Embedder:
     def _embed(
         self, names: tuple[str, ...], x: Any, sample_rate_hz: int | float | None, normalize: bool
     ) -> dict[str, Any]:
-        items, form, prepare = self._take(x, sample_rate_hz, normalize)
-        key = names, prepare is None
+        items, form, preprocess = self._take(x, sample_rate_hz, normalize)
+        key = names, preprocess is None
         if key not in self._compiled:
-            self._compiled[key] = Layers(self._module, self._variables, names, prepare)
+            self._compiled[key] = Layers(self._module, self._variables, names, preprocess)
         layers = self._compiled[key]
         if form is None:
             return layers.embed_batch(items)
-        if prepare is None:
+        if preprocess is None:
             found = layers.embed_signals(items)
         else:
             parts = (items[i : i + BATCH_ROWS] for i in range(0, len(items), BATCH_ROWS))

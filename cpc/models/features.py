@@ -31,7 +31,7 @@ Features = dict[str, np.ndarray]
 class Layers:
     """Selected layers of a CPC, ImageCPC or sentence model, computed together.
 
-    Names are those of `layer_depths`; `prepare` is compiled into the function of a batch.
+    Names are those of `layer_depths`; `preprocess` is compiled into the function of a batch.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Layers:
         module: Any,
         variables: PyTree,
         names: Sequence[str],
-        prepare: Callable[[Any], Any] | None = None,
+        preprocess: Callable[[Any], Any] | None = None,
     ):
         self.names = tuple(names)
         self._module, self._variables = module, variables
         self._encoders: dict[str, Any] = {
             name: getattr(end_at(module, variables, name)[0], "encoder", None) for name in names
         }
-        self._apply = jax.jit(functools.partial(_apply, module, self.names, prepare))
+        self._apply = jax.jit(functools.partial(_apply, module, self.names, preprocess))
 
     def embed_batch(self, x: Any) -> Features:
         """Return the layers of a batch, in float32 on the host."""
@@ -126,8 +126,8 @@ class Layers:
         return features
 
 
-def _apply(module: Any, names: Sequence[str], prepare: Any, variables: PyTree, x: Any) -> Any:
-    x = x if prepare is None else prepare(x)
+def _apply(module: Any, names: Sequence[str], preprocess: Any, variables: PyTree, x: Any) -> Any:
+    x = x if preprocess is None else preprocess(x)
     outputs = {}
     for name in names:  # XLA computes shared layers once
         end, own = end_at(module, variables, name)

@@ -47,22 +47,20 @@ def nearest_codes(vectors: Float[Array, "n d"], z: Float[Array, "... d"]) -> Int
 
 
 def given_to_codes(
-    z: Float[Array, "m d"], codes: Int[Array, " m"], exists: Bool[Array, " m"], num_codes: int
+    z: Float[Array, "m d"], codes: Int[Array, " m"], mask: Bool[Array, " m"], num_codes: int
 ) -> Codebook:
     """Return the number and sum of the latents of each code, without masked latents."""
-    rows = jnp.where(exists[:, None], z, 0).astype(jnp.float32)
-    counts = jax.ops.segment_sum(exists.astype(jnp.float32), codes, num_codes)
+    rows = jnp.where(mask[:, None], z, 0).astype(jnp.float32)
+    counts = jax.ops.segment_sum(mask.astype(jnp.float32), codes, num_codes)
     return Codebook(counts, jax.ops.segment_sum(rows, codes, num_codes))
 
 
-def restart_codes(
-    codebook: Codebook, z: Float[Array, "m d"], exists: Bool[Array, " m"]
-) -> Codebook:
+def restart_codes(codebook: Codebook, z: Float[Array, "m d"], mask: Bool[Array, " m"]) -> Codebook:
     """Replace dead codes by latents taken at even intervals from the batch."""
     mean, num_codes = codebook.counts.mean(), len(codebook.counts)
     dead = codebook.counts < DEAD_RATIO * mean
-    spread = jnp.arange(num_codes) * exists.sum() // num_codes
-    latents = z[jnp.argsort(~exists, stable=True)[spread]].astype(jnp.float32)
+    spread = jnp.arange(num_codes) * mask.sum() // num_codes
+    latents = z[jnp.argsort(~mask, stable=True)[spread]].astype(jnp.float32)
     return Codebook(
         jnp.where(dead, mean, codebook.counts),
         jnp.where(dead[:, None], mean * latents, codebook.sums),
@@ -147,22 +145,22 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
         codes = nearest_codes(codebook.vectors, latents)
         nearest = jax.lax.stop_gradient(codebook.vectors[codes])
         if train or self.is_initializing():
-            exists = jnp.ones(z.shape[:2], bool)
+            mask = jnp.ones(z.shape[:2], bool)
             if num_samples is not None:
-                exists = jnp.arange(z.shape[1]) < self.num_existing(num_samples)[:, None]
-            error = jnp.where(exists[..., None], latents - nearest, 0.0)
-            number = jnp.maximum(exists.sum(), 1) * self.width
+                mask = jnp.arange(z.shape[1]) < self.num_existing(num_samples)[:, None]
+            error = jnp.where(mask[..., None], latents - nearest, 0.0)
+            number = jnp.maximum(mask.sum(), 1) * self.width
             penalty = self.commitment * jnp.square(error).sum() / number
             self._record("penalties", "commitment", penalty)
             flat = jax.lax.stop_gradient(latents).reshape(-1, self.width)
-            codes, exists = codes.ravel(), exists.ravel()
-            given = given_to_codes(flat, codes, exists, self.num_codes)
+            codes, mask = codes.ravel(), mask.ravel()
+            given = given_to_codes(flat, codes, mask, self.num_codes)
             self._record("measures", "perplexity", perplexity(given.counts))
             codebook = jax.tree.map(
                 lambda old, new: self.decay * old + (1 - self.decay) * new, codebook, given
             )
             if self.restart:
-                codebook = restart_codes(codebook, flat, exists)
+                codebook = restart_codes(codebook, flat, mask)
             if not self.is_initializing():
                 counts.value, sums.value = codebook
         # Straight-through estimator whose value is exactly the code.

@@ -18,7 +18,7 @@ from cpc.types import ArrayLike, CPCOutputs, PyTree
 
 
 def boundaries(
-    z: Float[Array, "b t d"], threshold: float, exists: Bool[Array, "b t"] | None = None
+    z: Float[Array, "b t d"], threshold: float, mask: Bool[Array, "b t"] | None = None
 ) -> Bool[Array, "b t"]:
     """Return a mask of the latents with which a segment begins, except the first.
 
@@ -33,11 +33,11 @@ def boundaries(
     z = jax.lax.stop_gradient(z).astype(jnp.float32)
     unit = z / jnp.sqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-12))
     d = 1 - (unit[:, 1:] * unit[:, :-1]).sum(-1)
-    mask = jnp.ones_like(d, bool) if exists is None else exists[:, 1:]
-    low = jnp.where(mask, d, jnp.inf).min(1, keepdims=True, initial=jnp.inf)
-    high = jnp.where(mask, d, -jnp.inf).max(1, keepdims=True, initial=-jnp.inf)
-    spread = jnp.where(mask.any(1, keepdims=True), high - low, 1.0)
-    d = jnp.where(mask, (d - low) / jnp.maximum(spread, 1e-6), 0.0)
+    valid = jnp.ones_like(d, bool) if mask is None else mask[:, 1:]
+    low = jnp.where(valid, d, jnp.inf).min(1, keepdims=True, initial=jnp.inf)
+    high = jnp.where(valid, d, -jnp.inf).max(1, keepdims=True, initial=-jnp.inf)
+    spread = jnp.where(valid.any(1, keepdims=True), high - low, 1.0)
+    d = jnp.where(valid, (d - low) / jnp.maximum(spread, 1e-6), 0.0)
 
     def prominence(n):
         left = jnp.pad(d, ((0, 0), (n, 0)))[:, : d.shape[1]]
@@ -57,35 +57,35 @@ def segment_of(begins: Bool[Array, "b t"]) -> Int[Array, "b t"]:
 def segment_means(
     z: Float[Array, "b t d"],
     begins: Bool[Array, "b t"],
-    exists: Bool[Array, "b t"] | None = None,
+    mask: Bool[Array, "b t"] | None = None,
 ) -> tuple[Float[Array, "b s d"], Bool[Array, "b s"]]:
     """Return the mean latent of each segment, and a mask of the segments.
 
     There are s = t // 2 + 1 rows, the maximum number of segments, as peaks are never adjacent.
     """
-    is_in = _is_in_segment(begins, exists)
-    if exists is not None:
-        z = jnp.where(exists[..., None], z, 0.0)
+    is_in = _is_in_segment(begins, mask)
+    if mask is not None:
+        z = jnp.where(mask[..., None], z, 0.0)
     size = is_in.sum(-1, keepdims=True)
     sums = jnp.einsum("bst,btd->bsd", is_in.astype(jnp.float32), z.astype(jnp.float32))
     return sums / jnp.maximum(size, 1), size[..., 0] > 0
 
 
 def segment_bounds(
-    begins: Bool[Array, "b t"], exists: Bool[Array, "b t"] | None = None
+    begins: Bool[Array, "b t"], mask: Bool[Array, "b t"] | None = None
 ) -> tuple[Int[Array, "b s"], Int[Array, "b s"]]:
     """Return the start and stop index of each segment; t and 0 for rows without a segment.
 
     >>> segment_bounds(jnp.array([[False, False, True, False]]))
     (Array([[0, 2, 4]], dtype=int32), Array([[2, 4, 0]], dtype=int32))
     """
-    is_in, time = _is_in_segment(begins, exists), jnp.arange(begins.shape[1], dtype=jnp.int32)
+    is_in, time = _is_in_segment(begins, mask), jnp.arange(begins.shape[1], dtype=jnp.int32)
     return jnp.where(is_in, time, len(time)).min(-1), jnp.where(is_in, time + 1, 0).max(-1)
 
 
-def _is_in_segment(begins, exists):
+def _is_in_segment(begins, mask):
     is_in = segment_of(begins)[:, None] == jnp.arange(begins.shape[1] // 2 + 1)[:, None]
-    return is_in if exists is None else is_in & exists[:, None]
+    return is_in if mask is None else is_in & mask[:, None]
 
 
 class SegmentalCPC(nn.Module):
@@ -172,8 +172,8 @@ class SegmentalCPC(nn.Module):
         c = self.frame_context(z)
         return CPCOutputs(z, c, self.frame_predictor(c))
 
-    def _segments(self, z, exists):
-        begins = boundaries(z, self.threshold, exists)
-        means, _ = segment_means(z, begins, exists)
+    def _segments(self, z, mask):
+        begins = boundaries(z, self.threshold, mask)
+        means, _ = segment_means(z, begins, mask)
         s = self.output(nn.relu(self.hidden(means.astype(self.dtype))))
         return s, self.context(s), begins

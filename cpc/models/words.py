@@ -121,7 +121,7 @@ def look(
     return sees
 
 
-def spans(x: Array, block: int, reach: int) -> Array:
+def overlapping_blocks(x: Array, block: int, reach: int) -> Array:
     """Split (t + 2 r, ...) into overlapping slices (t / block, block + 2 r, ...).
 
     >>> spans(jnp.arange(6), 2, 1)
@@ -136,7 +136,7 @@ def spans(x: Array, block: int, reach: int) -> Array:
     return jnp.stack([x[i : i + size] for i in range(0, t, block)])
 
 
-def band(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
+def band_mask(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
     """Convert `sees` to a mask over the words of the slice of each block.
 
     >>> band(jnp.ones((2, 3), bool), 2)[0].astype(int)
@@ -164,6 +164,6 @@ def banded_sum(rows: Float[Array, "s d"], sees: Bool[Array, "t w"]) -> Float[Arr
     """Sum the rows selected by `sees` at each position."""
     t, reach = len(sees), sees.shape[1] // 2
     block = block_size(t, reach)
-    weights = band(sees, block).astype(rows.dtype)
-    total = jnp.einsum("gce,ged->gcd", weights, spans(rows, block, reach))
+    weights = band_mask(sees, block).astype(rows.dtype)
+    total = jnp.einsum("gce,ged->gcd", weights, overlapping_blocks(rows, block, reach))
     return total.reshape(t, -1)

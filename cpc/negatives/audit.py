@@ -132,7 +132,7 @@ def audit_rule(
     *,
     labels: Any = None,
     utterances: Any = None,
-    choose: NegativeSampler | None = None,
+    sampler: NegativeSampler | None = None,
     scores: Callable[[int, Array, int], Array] | None = None,
     rng: Array | None = None,
     num_anchors: int = 1024,
@@ -152,7 +152,7 @@ def audit_rule(
       labels: one class per latent, shaped like the positions, below 0 where unknown; a list if
         `positions` is one. Negatives with the positive's class are false negatives.
       utterances: index of each latent's recording, in the same format; defaults to the sequence.
-      choose: the sampler applied after the rule; without one, all allowed negatives are used.
+      sampler: the sampler applied after the rule; without one, all allowed negatives are used.
       scores: scores(batch, anchors (m,), offset) -> (m, n), for samplers that mine; defaults to
         independent normal scores.
       num_anchors: maximum number of anchors per batch and offset; larger batches are subsampled.
@@ -165,14 +165,14 @@ def audit_rule(
     1.0
     """
     check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
-    if choose is not None:
-        check_function("choose", choose, 4, "pass one such as cpc.negatives.uniform_draws(16)")
+    if sampler is not None:
+        check_function("sampler", sampler, 4, "pass one such as cpc.negatives.uniform_draws(16)")
     offsets = [int(k) for k in offsets]
     if not offsets or min(offsets) < 1:
         raise UserError(f"offsets is {offsets}: pass one or more, each 1 or more")
     check_number("num_anchors", num_anchors, least=1)
     rng = jax.random.key(0) if rng is None else rng
-    tally = _make_tally(rule, choose)
+    tally = _make_tally(rule, sampler)
     blocks = []
     for i, batch in enumerate(_batches(positions, labels, utterances)):
         n = len(batch[0].time)
@@ -183,7 +183,7 @@ def audit_rule(
                 score = None
                 if scores is not None:
                     score = jnp.asarray(scores(i, jnp.asarray(rows), k), jnp.float32)
-                elif choose is not None:
+                elif sampler is not None:
                     score = jax.random.normal(scoring, (len(rows), n), jnp.float32)
                 block = tally(*batch, rows, real, k, score, drawing)
                 blocks.append({name: float(value) for name, value in block.items()})
@@ -192,7 +192,7 @@ def audit_rule(
     if not sums["anchors"]:
         problem = f"no sequence has a latent {min(offsets)} steps after another"
         raise UserError(f"{problem}: lengthen data.window_samples or data.window_steps")
-    return _rule_rows(sums, choose is not None, labels is not None)
+    return _rule_rows(sums, sampler is not None, labels is not None)
 
 
 def _batches(positions, labels, utterances):
@@ -248,7 +248,7 @@ def _like(name, values, positions):
         raise UserError(f"{problem}: pass shape {shape}") from None
 
 
-def _make_tally(rule, choose):
+def _make_tally(rule, sampler):
     """Return a jitted function that sums statistics over a block of m anchors, n candidates."""
 
     @jax.jit
@@ -259,7 +259,7 @@ def _make_tally(rule, choose):
         target = jnp.argmax(positive, -1)
         real = real & positive.any(-1)
         allowed = jnp.broadcast_to(rule(anchor, candidate, k), positive.shape) & real[:, None]
-        weights, used = _use(choose, rng, scores, target, allowed)
+        weights, used = _use(sampler, rng, scores, target, allowed)
         weights = jnp.where(real[:, None], jnp.maximum(weights, 0.0), 0.0)
         used = jnp.where(real, used, 0)
 
@@ -295,14 +295,14 @@ def _make_tally(rule, choose):
     return tally
 
 
-def _use(choose, rng, scores, target, allowed):
+def _use(sampler, rng, scores, target, allowed):
     """Return the weight of each candidate (m, n) and the number of negatives (m,)."""
-    if choose is None:
+    if sampler is None:
         return allowed.astype(jnp.float32), allowed.sum(-1)
     positive = jnp.take_along_axis(scores, target[:, None], -1)[:, 0]
 
     def total(scores):
-        chosen, where = choose(rng, positive, scores, allowed)
+        chosen, where = sampler(rng, positive, scores, allowed)
         return jnp.where(where, chosen, 0.0).sum(), where.sum(-1)
 
     return jax.grad(total, has_aux=True)(scores)

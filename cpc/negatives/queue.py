@@ -23,7 +23,7 @@ class Queue(NamedTuple):
     """Positions of the keys, (n,); sequences are negative, to differ from the batch's."""
     pushed: Int[Array, " n"]
     """Step at which each key was added."""
-    exists: Bool[Array, " n"]
+    mask: Bool[Array, " n"]
     cursor: Int[Array, ""]
     """Slot to write next; the oldest one if the queue is full."""
 
@@ -32,7 +32,7 @@ def make_queue(size: int, width: int, dtype: DTypeLike = jnp.float32) -> Queue:
     """Return an empty queue for `size` latents of `width` features.
 
     >>> queue = make_queue(4, 2)
-    >>> queue.keys.shape, int(queue.exists.sum())
+    >>> queue.keys.shape, int(queue.mask.sum())
     ((4, 2), 0)
     """
     check_number("size", size, least=1)
@@ -42,7 +42,7 @@ def make_queue(size: int, width: int, dtype: DTypeLike = jnp.float32) -> Queue:
         # One array each: a donated state may not hold the same buffer twice.
         positions=Position(*(jnp.full(size, -1, jnp.int32) for _ in Position._fields)),
         pushed=jnp.zeros(size, jnp.int32),
-        exists=jnp.zeros(size, bool),
+        mask=jnp.zeros(size, bool),
         cursor=jnp.zeros((), jnp.int32),
     )
 
@@ -72,18 +72,18 @@ def push(
     check_shape("keys", keys, m, queue.keys.shape[1])
     for name, each in positions._asdict().items():
         check_shape(name, each, m)
-    exists = jnp.ones(m, bool) if where is None else where
+    mask = jnp.ones(m, bool) if where is None else where
     sequence = jnp.asarray(positions.sequence)
     sequence = jnp.minimum(sequence, -1 - sequence)  # negative sequences are unchanged
-    number, total = jnp.cumsum(exists, dtype=jnp.int32), jnp.sum(exists, dtype=jnp.int32)
+    number, total = jnp.cumsum(mask, dtype=jnp.int32), jnp.sum(mask, dtype=jnp.int32)
     new = Queue(
         keys=jax.lax.stop_gradient(keys),
         positions=Position(sequence, positions.time, positions.lane, positions.group),
         pushed=jnp.full(m, step, jnp.int32),
-        exists=exists,
+        mask=mask,
         cursor=(queue.cursor + total) % size,
     )
-    stays = exists & (number > total - size)
+    stays = mask & (number > total - size)
     # Slots beyond the last one are not written.
     slots = jnp.where(stays, (queue.cursor + number - 1) % size, size + jnp.arange(m))
 
@@ -104,4 +104,4 @@ def ages(queue: Queue, step: int | Int[Array, ""]) -> Int[Array, " n"]:
     >>> ages(push(make_queue(2, 1), jnp.ones((1, 1)), here, step=7), 9)
     Array([ 2, -1], dtype=int32)
     """
-    return jnp.where(queue.exists, jnp.asarray(step, jnp.int32) - queue.pushed, -1)
+    return jnp.where(queue.mask, jnp.asarray(step, jnp.int32) - queue.pushed, -1)

@@ -90,11 +90,11 @@ def uniform_subset(num: int) -> NegativeSampler:
     """
     check_number("num", num, least=1)
 
-    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
+    def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("uniform_subset", num, negatives)
         return negatives, sample_uniform(rng, where, num)
 
-    return choose
+    return sample
 
 
 def with_zero() -> NegativeSampler:
@@ -111,12 +111,12 @@ def with_zero() -> NegativeSampler:
     ([[1.0, 1.0, 0.0]], [[True, True, True]])
     """
 
-    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
+    def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         counts = where.any(axis=-1, keepdims=True)  # exclude anchors without negatives
         zero = jnp.zeros_like(negatives[:, :1])
         return jnp.concatenate([negatives, zero], -1), jnp.concatenate([where, counts], -1)
 
-    return choose
+    return sample
 
 
 def uniform_draws(num: int) -> NegativeSampler:
@@ -135,12 +135,12 @@ def uniform_draws(num: int) -> NegativeSampler:
     """
     check_number("num", num, least=1)
 
-    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
+    def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("uniform_draws", 1, negatives)
         ids, drawn = draw_by_units(rng, where.astype(jnp.int32), num)
         return jnp.take_along_axis(negatives, ids, -1), drawn
 
-    return choose
+    return sample
 
 
 def draw_by_units(
@@ -179,11 +179,11 @@ def hardest(num: int) -> NegativeSampler:
     """
     check_number("num", num, least=1)
 
-    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
+    def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("hardest", num, negatives)
         return _hardest(negatives, where, num)
 
-    return choose
+    return sample
 
 
 def _hardest(negatives, where, num):
@@ -213,7 +213,7 @@ def semi_hard(margin: float | int) -> NegativeSampler:
     """
     check_number("margin", margin, above=0)
 
-    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
+    def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("semi_hard", 1, negatives)
         below = where & (negatives < positive[:, None])
         band = below & (negatives > positive[:, None] - margin)
@@ -222,7 +222,7 @@ def semi_hard(margin: float | int) -> NegativeSampler:
         fallback = jnp.where(below.any(-1, keepdims=True), nearest, easiest)
         return negatives, jnp.where(band.any(-1, keepdims=True), band, fallback)
 
-    return choose
+    return sample
 
 
 def _first_highest(scores):
@@ -246,7 +246,7 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
     if not 0 <= low < high <= 100:
         raise UserError(f"percentiles are {low} and {high}: give 0 <= low < high <= 100")
 
-    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
+    def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("percentile_ring", 1, negatives)
         scores = jnp.where(where, negatives.astype(jnp.float32), jnp.inf)
         # Ranks for each possible count, in float64: float32 would round 30 % of 10 up to 4.
@@ -256,7 +256,7 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
         lowest, highest = nth_lowest(scores, ends)[..., None]
         return negatives, where & (scores >= lowest) & (scores <= highest)
 
-    return choose
+    return sample
 
 
 def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array, "r m"]:
@@ -304,16 +304,16 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
     check_number("num_hardest", num_hardest, least=1)
     check_number("num_mixed", num_mixed, least=1)
 
-    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
+    def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("mixed", num_hardest, negatives)
-        scores, exists = _hardest(negatives, where, num_hardest)
-        mixtures = _mix(rng, scores, exists.sum(-1, dtype=jnp.int32), num_mixed)
-        real = jnp.broadcast_to(exists[:, :1], mixtures.shape)
+        scores, mask = _hardest(negatives, where, num_hardest)
+        mixtures = _mix(rng, scores, mask.sum(-1, dtype=jnp.int32), num_mixed)
+        real = jnp.broadcast_to(mask[:, :1], mixtures.shape)
         # Masked scores may be NaN and remain masked; mixtures use allowed scores only.
         scores = jnp.concatenate([negatives.astype(jnp.float32), mixtures], -1)
         return scores, jnp.concatenate([where, real], -1)
 
-    return choose
+    return sample
 
 
 def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[Array, "m c d"]:
@@ -462,7 +462,7 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
     if mode == "fixed":
         raise UserError('a proposal by scores cannot be "fixed": choose "through" or "stopped"')
 
-    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
+    def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("proposed", 1, negatives)
         scores = jnp.where(where, negatives, 0.0).astype(jnp.float32)
         ids, log_q, _ = propose(rng, sharpness * scores, num, mode, where)
@@ -471,7 +471,7 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
         correction = jnp.where(drawn, log_q, 0.0) + jnp.log(jnp.maximum(num_allowed, 1))
         return jnp.take_along_axis(scores, ids, -1) - correction, drawn
 
-    return choose
+    return sample
 
 
 class SamplerEntry(NamedTuple):

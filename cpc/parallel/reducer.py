@@ -50,7 +50,7 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
 
     Losses, scores and gradients equal the results on one device up to float32 rounding, for any
     rule over positions. The keys start with the latents of the anchors, in the same order, and
-    include all positives. If negatives are sampled (`choose`), the partitioning is left to the
+    include all positives. If negatives are sampled (`sampler`), the partitioning is left to the
     compiler, so that the draws do not depend on the number of devices.
     """
     if axis not in mesh.shape:
@@ -69,10 +69,10 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
         rng: Array,
         plan: Plan,
     ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-        num_devices, num_keys = mesh.shape[axis], anchors.exists.size
+        num_devices, num_keys = mesh.shape[axis], anchors.mask.size
         num_shards = plan.num_shards(queries.shape[1])
         has_shards = num_shards % num_devices == 0 and len(keys) == num_keys
-        if num_devices == 1 or has_shards or plan.choose is not None:  # no keys need to be moved
+        if num_devices == 1 or has_shards or plan.sampler is not None:  # no keys need to be moved
             return sharded_losses(queries, keys, anchors, candidates, rng, plan)
         travels = plan.can_tile and takes_ring(len(plan.offsets), *keys.shape)
         across = ring_losses if travels else gathered_losses
@@ -115,10 +115,10 @@ def gathered_losses(
 
     def of_device(queries, keys, anchors, candidates):
         keys, candidates = jax.tree.map(
-            lambda x: join_keys(jax.lax.all_gather(x[0], axis), anchors.exists.size),
+            lambda x: join_keys(jax.lax.all_gather(x[0], axis), anchors.mask.size),
             (keys, candidates),
         )
-        b = len(anchors.exists)
+        b = len(anchors.mask)
         own = jax.lax.axis_index(axis) * b + jnp.arange(b)
         unused = jax.random.key(0)  # no negatives are sampled
         result: Any = summed_losses(queries, keys, anchors, candidates, unused, plan, own)
@@ -143,7 +143,7 @@ def split_keys(
     Raises:
       UserError: the sequences cannot be split evenly over the devices.
     """
-    num_sequences, num_own = len(anchors.exists), anchors.exists.size
+    num_sequences, num_own = len(anchors.mask), anchors.mask.size
     if num_sequences % num_devices:
         problem = f"{num_sequences} sequences cannot be split over {num_devices} devices"
         raise UserError(f"{problem}: use a batch size that is a multiple of {num_devices}")
@@ -186,7 +186,7 @@ def ring_losses(
 
     A tile is the shard of a device, which scores its own first: the positives of its anchors.
     """
-    num_own = anchors.exists.size // mesh.shape[axis]
+    num_own = anchors.mask.size // mesh.shape[axis]
     keys, candidates = split_keys(keys, candidates, anchors, mesh.shape[axis])
     held = keys.shape[1]
     block = min(num_own, plan._replace(columns=held).choose_block(held))
@@ -226,7 +226,7 @@ def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
         (exp, highest), seen = sums, collected.seen
         scores, size = jax.vmap(finish)(seen, collected.positive, collected.has_positive)
         weights = join(_in_order(rescale_sums(exp, highest, seen, size), axis))
-        m = anchors.exists.size
+        m = anchors.mask.size
         weights = weights.reshape(len(weights), m, weights.shape[-1])
         own = (jax.lax.axis_index(axis) * m + jnp.arange(m)) // length
         received = received_weights(weights, own)
@@ -298,7 +298,7 @@ def _cut_tasks(queries, anchors, offsets, block):
     tasks = (
         _cut_rows(queries.reshape(k, b * a, d), block),
         jax.tree.map(lambda x: jnp.tile(x, (k, 1)), rows),
-        jnp.repeat(jnp.array(offsets), len(rows.exists)),
+        jnp.repeat(jnp.array(offsets), len(rows.mask)),
     )
 
     def join(x):  # (k blocks, block, ...) -> (k, b, a, ...)

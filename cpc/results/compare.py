@@ -16,8 +16,8 @@ from cpc.results.score import (
     Row,
     Score,
     in_percent,
+    label_fraction,
     mean_outcome,
-    share_of,
 )
 from cpc.types import UserError
 
@@ -355,7 +355,7 @@ def _by_question(scores: Sequence[Row]) -> Iterator[tuple[tuple, Row]]:
         groups.setdefault(tuple(getattr(score, name) for name in QUESTION), []).append(score)
     for question, group in groups.items():
         for score in group:
-            part = share_of(score) or str(score.num_train)  # NaN is not equal to itself
+            part = label_fraction(score) or str(score.num_train)  # NaN is not equal to itself
             yield (*question, part if len(group) > 1 else None), score
 
 

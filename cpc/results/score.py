@@ -109,17 +109,16 @@ def check_score(score: Score) -> Score:
 
 def identity(score: Score) -> tuple:
     """Return the key that distinguishes a score within a run, including its share of the labels."""
-    return (*(getattr(score, name) for name in IDENTITY), share_of(score))
+    return (*(getattr(score, name) for name in IDENTITY), label_fraction(score))
 
 
-def share_of(score: Row) -> str:
+def label_fraction(score: Row) -> str:
     """Return the share of the labels that a setting names; "" if it names none.
 
     >>> score = Score("CTC", "voices", "phone", "c", "linear", "phone error rate", 0.5)
-    >>> share_of(score._replace(setting="10 min")), share_of(score._replace(setting="l2 0.01"))
-    ('10 min', '')
-    >>> share_of(score._replace(setting="l2 1, 2 % of the labels"))
-    '2 % of the labels'
+    >>> settings = "10 min", "l2 0.01", "l2 1, 2 % of the labels"
+    >>> [label_fraction(score._replace(setting=setting)) for setting in settings]
+    ['10 min', '', '2 % of the labels']
     """
     share = score.setting.rpartition(", ")[2]
     return share if share.endswith(("of the labels", " min")) else ""
@@ -128,7 +127,7 @@ def share_of(score: Row) -> str:
 def answer(score: Score) -> tuple:
     """Return the key by which a later score replaces an earlier one: no number of labels."""
     names = [name for name in IDENTITY if name != "num_train"]
-    return (*(getattr(score, name) for name in names), share_of(score))
+    return (*(getattr(score, name) for name in names), label_fraction(score))
 
 
 def digest(*parts: Any) -> str:

@@ -124,7 +124,7 @@ def make_train_step(
         (loss, (extra, metrics)), gradients = jax.value_and_grad(loss_fn, has_aux=True)(
             state.params, state.extra, batch, rng
         )
-        healthy, after = brake(state, gradients, loss, metrics)
+        healthy, after = guard_nonfinite(state, gradients, loss, metrics)
         updates, opt_state = tx.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = state.ema
@@ -143,7 +143,7 @@ def make_train_step(
     return step
 
 
-def brake(
+def guard_nonfinite(
     state: TrainState, gradients: PyTree, loss: Float[Array, ""], metrics: dict[str, PyTree]
 ) -> tuple[Bool[Array, ""], TrainState]:
     """Return whether to apply the updates of a step, and the state with new sums and `failure`."""
@@ -266,7 +266,7 @@ def make_row_step(
         (loss, (extra, metrics)), gradients = jax.value_and_grad(loss_fn, has_aux=True)(
             {"tables": tables, "dense": params["dense"]}, state.extra, batch, sample
         )
-        healthy, after = brake(state, gradients, loss, metrics)
+        healthy, after = guard_nonfinite(state, gradients, loss, metrics)
         # Select among the gradients of rows, so that the large tables are never copied.
         gradients = jax.tree.map(lambda g: jnp.where(healthy, g, 0.0), gradients)
         rate = learning_rate(state.step)

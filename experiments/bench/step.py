@@ -152,7 +152,7 @@ def make_parts(
 
     def compute(params):
         variables = model_variables(params, None, extra)
-        return problem.model.apply(variables, problem.prepare(batch, rng, True), True, rng)[0]
+        return problem.model.apply(variables, problem.preprocess(batch, rng, True), True, rng)[0]
 
     def energy(params, name):  # XLA drops unused outputs
         directions = problem.split_branches(compute(params), batch)

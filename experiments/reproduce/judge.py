@@ -31,7 +31,7 @@ from experiments.reproduce.statistics import read_reproduction
 from experiments.training.contrastive import CARD, interpret, make_probe
 
 #: File in an export folder with the options of its fitted probes.
-PROBED = "probed.json"
+PROBE_STAMP = "probed.json"
 
 
 def judge(workdir: str | None, settings: Sequence[str], device: str) -> None:
@@ -49,14 +49,14 @@ def judge(workdir: str | None, settings: Sequence[str], device: str) -> None:
     for number, (step, export) in enumerate(exports, 1):
         print(f"[{number}/{len(exports)}] {export.parent.name}, step {step:,}", flush=True)
         config = configs[export]
-        if read_object(export / PROBED, []) != plain(config.probe):
+        if read_object(export / PROBE_STAMP, []) != plain(config.probe):
             data = load(config.seed)
             check_same_data(export.parent, data.fingerprint())
             found = load_pretrained(export)
             variables = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), found.variables)
             probe = make_probe(audio, config, export.parent, data, make_model(found.module))
             probe(variables, step)
-            write_sealed(export / PROBED, config.probe)
+            write_sealed(export / PROBE_STAMP, config.probe)
     # Means over seeds of every score of c in percent, by cell and step.
     reproduction = read_reproduction(folder)
     runs = [(cell, run) for cell, found in reproduction.runs.items() for run in found]

@@ -66,10 +66,10 @@ def audit_problem(problem: Problem) -> Audit:
     root = jax.random.key(plan.config.seed)
 
     def locate(batch):
-        prepared = problem.prepare(batch, root, True)
+        prepared = problem.preprocess(batch, root, True)
         outputs, _ = problem.model.apply(variables, prepared, False)
-        _, positions, exists = problem.split_branches(outputs, prepared)[0]
-        return positions, exists
+        _, positions, mask = problem.split_branches(outputs, prepared)[0]
+        return positions, mask
 
     def zeros(function, *given):
         shapes = jax.eval_shape(function, *given)
@@ -78,21 +78,21 @@ def audit_problem(problem: Problem) -> Audit:
             lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         )()
 
-    prepared = zeros(lambda batch: problem.prepare(batch, root, True), batches[0])
+    prepared = zeros(lambda batch: problem.preprocess(batch, root, True), batches[0])
     variables = zeros(problem.model.init, root, prepared)
-    get_inputs = jax.jit(lambda batch: problem.prepare(batch, root, False)["x"])  # not augmented
+    get_inputs = jax.jit(lambda batch: problem.preprocess(batch, root, False)["x"])  # not augmented
     positions, labels, utterances = [], [], []
     for batch in batches:
-        located, exists = jax.device_get(jax.jit(locate)(batch))
+        located, mask = jax.device_get(jax.jit(locate)(batch))
         shape = np.broadcast_shapes(*map(np.shape, located))
         inputs = content_ids(np.asarray(get_inputs(batch)), shape, branch.name)
         label = {**problem.label(batch), "content": inputs}
         utterance = batch.get("utterance", batch["sequence"])  # windows may share an utterance
         utterance = utterance.reshape(-1, *(1,) * (np.ndim(located.time) - 1))
-        if exists is not None:  # skip padding
+        if mask is not None:  # skip padding
 
-            def keep(x, exists=exists):
-                return np.broadcast_to(x, exists.shape)[exists]
+            def keep(x, mask=mask):
+                return np.broadcast_to(x, mask.shape)[mask]
 
             located, label, utterance = jax.tree.map(keep, (located, label, utterance))
         positions.append(located)
@@ -107,7 +107,7 @@ def audit_problem(problem: Problem) -> Audit:
             branch.offsets,
             labels=[label[name] for label in labels],
             utterances=utterances,
-            choose=plan.choose,
+            sampler=plan.sampler,
             rng=root,
             num_anchors=NUM_ANCHORS,
         )

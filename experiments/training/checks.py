@@ -100,6 +100,6 @@ def name_of(config: Config, name: str = "") -> str:
     return name or options.source
 
 
-def places_of(config: Config, name: str = "") -> dict[str, tuple[str, ...]]:
+def data_locations(config: Config, name: str = "") -> dict[str, tuple[str, ...]]:
     """Return {name of the data in scores: their paths}; data from a download have path ""."""
     return {name_of(config, name): (config.data.path if config.data.source in OWN else "",)}

@@ -140,9 +140,9 @@ def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
     Raises:
         UserError: other data have the name of the run's own, whose scores they would replace.
     """
-    places_of = kind.PROBES.places_of
-    is_own, own_places = plain(config.data) == plain(own.data), places_of(own)
-    for name, given in places_of(config).items():
+    data_locations = kind.PROBES.data_locations
+    is_own, own_places = plain(config.data) == plain(own.data), data_locations(own)
+    for name, given in data_locations(config).items():
         new, old = (
             [pathlib.Path(path).expanduser().resolve() for path in paths if path]
             for paths in (given, own_places.get(name, given))

@@ -38,7 +38,7 @@ class BranchOutputs(NamedTuple):
     outputs: CPCOutputs
     positions: AnyPosition
     """Positions of the latents, as arrays that broadcast to their shape."""
-    exists: jax.Array | None = None
+    mask: jax.Array | None = None
     """Mask of the latents (b, t, ...), False for padding; None if all exist."""
 
 
@@ -93,20 +93,20 @@ def objective_loss(
         new_state["temperature"] = _hold_entropy(plan, state, branches[0], rng)
     if train and options.queue:
         queues = state["queues"]
-        ages = jnp.where(queues[0].exists, negatives.ages(queues[0], state["step"]), 0)
-        metrics["queue_age"] = ages.sum() / jnp.maximum(queues[0].exists.sum(), 1)
+        ages = jnp.where(queues[0].mask, negatives.ages(queues[0], state["step"]), 0)
+        metrics["queue_age"] = ages.sum() / jnp.maximum(queues[0].mask.sum(), 1)
         flat = zip(queues, map(_flatten, branches), strict=True)
         new_state["queues"] = tuple(
-            negatives.push(queue, keys, positions, state["step"], exists)
-            for queue, (keys, positions, exists) in flat
+            negatives.push(queue, keys, positions, state["step"], mask)
+            for queue, (keys, positions, mask) in flat
         )
         new_state["step"] = state["step"] + 1
     tau = temperature(plan, params, new_state)
     metrics["temperature"] = tau
-    shared = {"choose": plan.choose, "temperature": tau}
+    shared = {"sampler": plan.sampler, "temperature": tau}
     total, parts, frames = jnp.zeros(()), [], []
-    for i, ((outputs, positions, exists), queue) in enumerate(zip(branches, queues, strict=True)):
-        shared |= {"rng": jax.random.fold_in(rng, i), "where": exists}
+    for i, ((outputs, positions, mask), queue) in enumerate(zip(branches, queues, strict=True)):
+        shared |= {"rng": jax.random.fold_in(rng, i), "where": mask}
         offsets = plan.geometry.branches[i].offsets
         if plan.geometry.is_aligned:
             value, sums, num_frames = acpc_loss(
@@ -138,9 +138,9 @@ def _hold_entropy(plan, state, branch, rng):
     """Return the next temperature, which holds the entropy of the negatives' weights."""
     options, tau = plan.config.negatives, state["temperature"]
     # Proposed negatives are corrected to equal weights: use the entropy over all candidates.
-    sampler = None if options.choose == "proposed" else plan.choose
+    sampler = None if options.choose == "proposed" else plan.sampler
     queue = state["queues"][0] if options.queue else None
-    _, scores, where = watched_scores(
+    _, scores, where = sampled_scores(
         branch, plan.rule, sampler, plan.geometry.branches[0].offsets, tau, rng, queue
     )
     return negatives.hold_entropy(
@@ -179,21 +179,21 @@ def _memory(queue, like):
     if isinstance(like, SoundPosition):  # a sample that overlaps no batch within 37 hours of audio
         nowhere = jnp.full_like(positions.sequence, jnp.iinfo(jnp.int32).min)
         positions = SoundPosition(*positions, sample=nowhere, end=nowhere, window=nowhere)
-    return MemoryBank(queue.keys, positions, queue.exists)
+    return MemoryBank(queue.keys, positions, queue.mask)
 
 
 def _flatten(branch):
     """Return the latents (n, d) without gradient, their positions, and their mask."""
     z, shape = branch.outputs.z, branch.outputs.z.shape[:-1]
-    arrays = branch.positions, branch.exists
-    positions, exists = jax.tree.map(lambda x: jnp.broadcast_to(x, shape).reshape(-1), arrays)
-    return jax.lax.stop_gradient(z.reshape(-1, z.shape[-1])), positions, exists
+    arrays = branch.positions, branch.mask
+    positions, mask = jax.tree.map(lambda x: jnp.broadcast_to(x, shape).reshape(-1), arrays)
+    return jax.lax.stop_gradient(z.reshape(-1, z.shape[-1])), positions, mask
 
 
-def watched_scores(
+def sampled_scores(
     branch: BranchOutputs,
     rule: Rule,
-    choose: NegativeSampler | None,
+    sampler: NegativeSampler | None,
     offsets: Sequence[int],
     temperature: Any,
     rng: Any,
@@ -204,7 +204,7 @@ def watched_scores(
     Args:
         branch: outputs as returned by `scored`.
         rule: rule for negatives.
-        choose: sampler of negatives; None uses all.
+        sampler: sampler of negatives; None uses all.
         offsets: offsets of the predictions.
         temperature: divides the scores.
         rng: key for the sampler.
@@ -215,8 +215,8 @@ def watched_scores(
     """
     z, _, predictions = jax.tree.map(jax.lax.stop_gradient, branch.outputs)
     lanes = z[0, 0, ..., 0].size
-    keys, flat, exists = _flatten(branch)
-    own = Latents(flat, jnp.ones(len(keys), bool) if exists is None else exists)
+    keys, flat, latent_mask = _flatten(branch)
+    own = Latents(flat, jnp.ones(len(keys), bool) if latent_mask is None else latent_mask)
     keys, (candidates, is_real) = (
         (keys, own) if queue is None else add_memory(keys, own, _memory(queue, flat))
     )
@@ -228,9 +228,9 @@ def watched_scores(
         row, column = nth // ((length - k) * lanes), nth % ((length - k) * lanes)
         index = row * length * lanes + column  # the last k times of a row lack a positive
         is_usable = None
-        if exists is not None:  # space anchors evenly over the latents that have a positive
-            targets = exists.reshape(num_rows, -1)[:, k * lanes :]
-            is_usable = exists & jnp.pad(targets, ((0, 0), (0, k * lanes))).ravel()
+        if latent_mask is not None:  # space anchors evenly over the latents that have a positive
+            targets = latent_mask.reshape(num_rows, -1)[:, k * lanes :]
+            is_usable = latent_mask & jnp.pad(targets, ((0, 0), (0, k * lanes))).ravel()
             last = jnp.maximum(is_usable.sum() - 1, 0)
             nth = jnp.linspace(0, last, len(nth)).astype(jnp.int32)
             index = jnp.argsort(~is_usable, stable=True)[nth]
@@ -242,8 +242,8 @@ def watched_scores(
         if is_usable is not None:
             mask = mask & is_usable[index][:, None]
         positive = jnp.where(is_positive(anchors, candidates, k), scores, 0.0).sum(-1)
-        if choose is not None:
-            scores, mask = choose(rng, positive, scores, mask)
+        if sampler is not None:
+            scores, mask = sampler(rng, positive, scores, mask)
         positives.append(positive)
         all_scores.append(scores)
         masks.append(mask)

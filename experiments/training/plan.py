@@ -61,7 +61,7 @@ class Plan:
     geometry: Geometry
     rule: Rule = dataclasses.field(compare=False)
     """Rule that admits latents as negatives."""
-    choose: NegativeSampler | None = dataclasses.field(compare=False)
+    sampler: NegativeSampler | None = dataclasses.field(compare=False)
     """Sampler of the admitted negatives; None uses all."""
     loss: AnchorLoss = dataclasses.field(compare=False, repr=False)
     """Loss per anchor with its options bound; takes scores already divided by the temperature."""
@@ -77,7 +77,7 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
     """Return the plan of a config, after validating its loss and negatives."""
     options = config.negatives
     check_objective(config)
-    base_rule, choose = make_rule(config), make_sampler(options)
+    base_rule, sampler = make_rule(config), make_sampler(options)
     rule = base_rule & negatives.outside_overlap(geometry.apart) if geometry.apart else base_rule
     rule = rule & negatives.outside_anchor() if geometry.excludes_anchor else rule
     loss = LOSSES[config.loss.name].bind(dict(config.loss))
@@ -86,15 +86,15 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
     if geometry.window:
         check_window(config, base_rule, geometry)
     number = f"{options.num_sampled} " if takes_number(options) else ""
-    name = base_rule.name if choose is None else f"{base_rule.name}, {number}{options.choose}"
+    name = base_rule.name if sampler is None else f"{base_rule.name}, {number}{options.choose}"
     # A bound needs independent draws from the marginal.
     is_current = rule.is_bound and not options.queue and not options.momentum
-    is_independent = is_current and (choose is None or options.choose == "uniform")
+    is_independent = is_current and (sampler is None or options.choose == "uniform")
     return Plan(
         config=FrozenConfigDict(config.to_dict()),  # a copy that callers cannot modify
         geometry=geometry,
         rule=rule,
-        choose=choose,
+        sampler=sampler,
         loss=loss,
         description=description,
         negatives=name + (f", queue of {options.queue:,}" if options.queue else ""),
@@ -153,20 +153,20 @@ def make_rule(config: Config) -> Rule:
 
 def make_sampler(options: Config) -> NegativeSampler | None:
     """Return the sampler of negatives, or None to use all that the rule admits."""
-    sampler, k = negatives.SAMPLERS[options.choose], options.num_sampled
+    kind, k = negatives.SAMPLERS[options.choose], options.num_sampled
     if takes_number(options) and not k:
         return None
-    choose = sampler.make(*(options[name] for name in sampler.options))
+    sampler = kind.make(*(options[name] for name in kind.options))
     if not options.queue:
-        return choose
+        return sampler
 
     # With a queue, num_sampled may exceed the candidates of a batch, which are all that the audit
     # and evaluations use: pad with masked candidates.
-    def choose_padded(rng, positive, scores, where):
+    def sample_padded(rng, positive, scores, where):
         more = [(0, 0), (0, max(0, k - scores.shape[-1]))]
-        return choose(rng, positive, jnp.pad(scores, more), jnp.pad(where, more))
+        return sampler(rng, positive, jnp.pad(scores, more), jnp.pad(where, more))
 
-    return choose_padded
+    return sample_padded
 
 
 def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:

@@ -14,7 +14,7 @@ from cpc.results import Score, print_scores, write_scores
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.training.checks import places_of
+from experiments.training.checks import data_locations
 
 #: Maximum number of labels listed in a message.
 MAX_NAMES = 5
@@ -64,8 +64,8 @@ class Probes(NamedTuple):
     """tasks(config, data) -> tasks of `probe.tasks`; raises UserError if the data lack labels."""
     feature_sets: Callable[[ProbeContext, Sequence[ProbeTask]], Iterator[FeatureSet]]
     """feature_sets(context, tasks) yields the features that tasks use, one set at a time."""
-    places_of: Callable[[Config], dict[str, tuple[str, ...]]] = places_of
-    """places_of(config) -> {name of the data in scores: paths that identify them}."""
+    data_locations: Callable[[Config], dict[str, tuple[str, ...]]] = data_locations
+    """data_locations(config) -> {name of the data in scores: paths that identify them}."""
     unranked: tuple[str, ...] = ()
     """Tasks whose scores do not rank networks."""
 

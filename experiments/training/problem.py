@@ -37,7 +37,7 @@ class Problem(NamedTuple):
 
     plan: Plan
     model: Model
-    prepare: Callable[[Batch, Any, bool], Batch]
+    preprocess: Callable[[Batch, Any, bool], Batch]
     """prepare(batch, rng, train) -> the model's input, augmented if train; runs under jit."""
     split_branches: Callable[[Any, Batch], Sequence[BranchOutputs]]
     """split_branches(outputs, batch) -> outputs of each branch of the plan."""

@@ -57,11 +57,11 @@ def strict_sums(
     for branch, rows in zip(plan.geometry.branches, branch_outputs, strict=True):
         has_sound = isinstance(rows[0].positions, SoundPosition)
         arrays = [
-            (scored(plan, outputs), exists, (place.window, place.end) if has_sound else None)
-            for outputs, place, exists in rows
+            (scored(plan, outputs), mask, (place.window, place.end) if has_sound else None)
+            for outputs, place, mask in rows
         ]
-        outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *arrays)
-        pair, options = (outputs.z, outputs.predictions / tau), {"where": exists, "sound": sound}
+        outputs, mask, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *arrays)
+        pair, options = (outputs.z, outputs.predictions / tau), {"where": mask, "sound": sound}
         if by_group:
             groups = [
                 jnp.broadcast_to(place.group, outputs.z.shape[:-1]).reshape(len(outputs.z), -1)
@@ -72,7 +72,7 @@ def strict_sums(
         else:
             sums = bound_over_sequences(*pair, branch.offsets, **options)
         parts.append(sums)
-        all_scored.append((outputs, exists))
+        all_scored.append((outputs, mask))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
 
 
@@ -278,7 +278,7 @@ def make_evaluation(
     # Jitted separately: inlined in `measure_strict` it would be compiled for every batch.
     @jax.jit
     def predict(variables: Any, batch: Any):
-        batch = problem.prepare(batch, rng, False)
+        batch = problem.preprocess(batch, rng, False)
         return problem.split_branches(problem.model.apply(variables, batch, False)[0], batch)
 
     @jax.jit
@@ -291,8 +291,8 @@ def make_evaluation(
     @jax.jit
     def measure_strict(own, batches):
         strict, all_scored = strict_sums(plan, own[0], own[1], batches, by_group=True)
-        (z, c, _), exists = all_scored[0]
-        where = None if exists is None else exists.ravel()
+        (z, c, _), mask = all_scored[0]
+        where = None if mask is None else mask.ravel()
         return strict, *(feature_spread(x.reshape(-1, x.shape[-1]), where) for x in (z, c))
 
     def evaluate(state):

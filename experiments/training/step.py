@@ -126,7 +126,7 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
 
     def loss_fn(params, extra, batch, rng):
         augment_rng, model_rng, objective_rng = jax.random.split(rng, 3)
-        batch = problem.prepare(batch, augment_rng, True)
+        batch = problem.preprocess(batch, augment_rng, True)
         variables = {"params": params["model"], **extra["model"]}
         outputs, model_state = apply_in_parts(problem.model, variables, batch, model_rng, num_parts)
         branches = problem.split_branches(outputs, batch)
@@ -175,7 +175,7 @@ def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
     """Initialise the training state."""
     plan, config = problem.plan, problem.plan.config
     root, raw = jax.random.key(config.seed), problem.draw(0)
-    batch = jax.eval_shape(lambda raw: problem.prepare(raw, root, True), raw)
+    batch = jax.eval_shape(lambda raw: problem.preprocess(raw, root, True), raw)
     batch = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch)
     variables = dict(problem.model.init(jax.random.fold_in(root, 0), batch))
     model = variables.pop("params")

@@ -106,12 +106,12 @@ tau = objective.temperature(plan, arrays["params"]["objective"], arrays["extra"]
 
 @jax.jit
 def score(batch):
-    batch = problem.prepare(batch, rng, False)
+    batch = problem.preprocess(batch, rng, False)
     outputs = problem.model.apply(variables, batch, False)[0]
     branch = problem.split_branches(outputs, batch)[0]
     branch = branch._replace(outputs=objective.scored(plan, branch.outputs))
     offsets = plan.geometry.branches[0].offsets
-    return objective.watched_scores(branch, plan.rule, None, offsets, tau, rng)
+    return objective.sampled_scores(branch, plan.rule, None, offsets, tau, rng)
 
 
 draw = problem.held_out.draw if problem.held_out else problem.draw

@@ -172,12 +172,12 @@ def test_repeated_sequences_do_not_affect_the_bound():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-6), *both(z, predictions))
 
 
-def naive_split(z, predictions, group, exists):
+def naive_split(z, predictions, group, mask):
     """Return anchors, sums of log N - L and of u_b^2 (within, between), and left-out anchors."""
     (b, t, _), rule = z.shape, negatives.one_per_sequence
     found, own = np.zeros((6, 2)), np.zeros((2, 2, b))  # values minus received weights
     grid = Position.grid(b, t)
-    for row, i, target, others, scores in contrasts(z, predictions, grid, rule, (1, 2), exists):
+    for row, i, target, others, scores in contrasts(z, predictions, grid, rule, (1, 2), mask):
         alike = [j for j in others if group[j // t] == group[i // t] >= 0]
         found[0 if alike else 5, row] += 1
         values = []
@@ -199,10 +199,10 @@ def test_split_by_group_equals_the_naive_twin():
     rng = np.random.default_rng(0)
     z, predictions = rng.normal(size=(8, 4, 5)), rng.normal(size=(8, 4, 2, 5))
     group = np.array([0, 1, 0, 2, 1, 0, -1, -1])
-    exists = np.arange(4) < np.array([4, 4, 3, 4, 2, 4, 4, 4])[:, None]
-    expected = naive_split(z, predictions, group, exists)
-    z[~exists], predictions[~exists] = np.nan, np.nan
-    given, where = (jnp.float32(z), jnp.float32(predictions)), jnp.asarray(exists)
+    mask = np.arange(4) < np.array([4, 4, 3, 4, 2, 4, 4, 4])[:, None]
+    expected = naive_split(z, predictions, group, mask)
+    z[~mask], predictions[~mask] = np.nan, np.nan
+    given, where = (jnp.float32(z), jnp.float32(predictions)), jnp.asarray(mask)
     whole, within, between = jax.jit(split_by_group)(*given, jnp.asarray(group), where=where)
     strict = jax.jit(bound_over_sequences)(*given, where=where)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), whole, strict)

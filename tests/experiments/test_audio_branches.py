@@ -70,7 +70,7 @@ def test_overlapping_samples_are_not_negatives_in_any_branch(keys, lengths):
     rule = outside_overlap(audio.geometry(config).apart)
     apart = jax.jit(lambda flat: rule(jax.tree.map(lambda p: p[:, None], flat), flat, 1))
     for (number, direction), one in zip(module.branches, directions, strict=True):
-        (outputs, where, exists), encoder = one, module.encoder
+        (outputs, where, mask), encoder = one, module.encoder
         length = outputs.z.shape[1]
         assert length == 10
         if number <= len(module.cuts):
@@ -78,13 +78,13 @@ def test_overlapping_samples_are_not_negatives_in_any_branch(keys, lengths):
         stride, real = encoder.stride, np.full(4, length)
         if lengths is not None:
             real = np.minimum(encoder.num_existing(np.array(lengths)), length)
-        assert (exists is None) == (lengths is None)
+        assert (mask is None) == (lengths is None)
         # The first sample of each latent, by hand.
         time = np.tile(np.arange(length), (4, 1))
         place = time if direction == "forward" else real[:, None] - 1 - time
         begin = np.asarray(batch["sample"])[:, None] + stride * place
-        if exists is not None:
-            np.testing.assert_array_equal(exists, time < real[:, None])
+        if mask is not None:
+            np.testing.assert_array_equal(mask, time < real[:, None])
         flat = jax.tree.map(lambda p: jnp.broadcast_to(p, (4, 10)).ravel(), where)
         found = np.asarray(apart(flat)).reshape(4, length, 4, length)
         for one in range(2):  # the overlapping windows
@@ -108,7 +108,7 @@ def test_padding_has_no_gradient():
     problem = Problem(
         plan=plan_of(config),
         model=model,
-        prepare=lambda batch, rng, train: batch,
+        preprocess=lambda batch, rng, train: batch,
         split_branches=lambda outputs, batch: audio.split_branches(model.module, outputs, batch),
         label=None, draw=None, held_out=None, per_step=(1, ""),
     )  # fmt: skip
@@ -172,22 +172,22 @@ def test_segments_are_not_negatives_of_overlapping_windows(levels_of, lengths):
     """Window 1 begins 20 frames after window 0 of the same recording."""
     samples = {"sample": jnp.array([0, 3200, 10**6, 2 * 10**6])}
     frames, segments = levels_of(levels_batch(lengths) | samples)
-    begins = np.asarray(models.boundaries(frames.outputs.z, 0.05, frames.exists))
-    shape = segments.exists.shape
+    begins = np.asarray(models.boundaries(frames.outputs.z, 0.05, frames.mask))
+    shape = segments.mask.shape
     place = jax.tree.map(lambda p: jnp.broadcast_to(p, shape).ravel(), segments.positions)
     anchors = jax.tree.map(lambda p: p[:, None], place)
     rule, num = outside_overlap(plan_of(levels_config()).geometry.apart), shape[1]
     allowed = np.asarray(rule(anchors, place, 1)).reshape(4, num, 4, num)
     num_excluded = 0
     for one, other, lag in ((0, 1, 20), (1, 0, -20)):
-        real = 60 if frames.exists is None else int(frames.exists[other].sum())
+        real = 60 if frames.mask is None else int(frames.mask[other].sum())
         parts = np.split(np.arange(real), np.flatnonzero(begins[other, :real]))
-        assert int(segments.exists[other].sum()) == len(parts)
+        assert int(segments.mask[other].sum()) == len(parts)
         for m, part in enumerate(parts):
             heard = set(part + lag) & set(range(60))
             assert (allowed[one, :, other, m] == (not heard)).all(), (one, m)
             num_excluded += bool(heard)
-    assert 0 < num_excluded < len(parts) + int(segments.exists[1].sum())
+    assert 0 < num_excluded < len(parts) + int(segments.mask[1].sum())
     np.testing.assert_array_equal(allowed[0, :, 0], ~np.eye(num, k=1, dtype=bool))
     assert allowed[:2, :, 2:][:, :, :, 0].all()
 
@@ -209,8 +209,8 @@ def test_loss_sums_frames_and_segments(levels_of, align_to, lengths):
     def wanted(levels):
         losses, frames = [], []
         rule = make_rule(config) & outside_overlap(plan.geometry.apart)
-        for own, (outputs, positions, exists) in zip(offsets, levels, strict=True):
-            shared = {"temperature": 0.05, "where": exists}
+        for own, (outputs, positions, mask) in zip(offsets, levels, strict=True):
+            shared = {"temperature": 0.05, "where": mask}
             given = scored(plan, outputs), positions, rule
             if align_to:
                 loss, _, each = acpc_loss(*given, num_frames=own[-1], **shared)

@@ -16,7 +16,7 @@ from cpc.report.engine import write_page
 from cpc.results import read_run
 from cpc.types import UserError
 from experiments.command.config import with_settings
-from experiments.kinds.audio import heard
+from experiments.kinds.audio import augmentation
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
 from experiments.training import step as training
@@ -40,15 +40,15 @@ def test_augmented_side_is_drawn_only_in_training(side, monkeypatch):
         given.append((effects, about))
         return x + jax.random.uniform(rng)
 
-    monkeypatch.setattr(heard, "augment_sound", augment_sound)
+    monkeypatch.setattr(augmentation, "augment_sound", augment_sound)
     problem = problem_of(configure(side))
     raw, key = jax.tree.map(jnp.asarray, problem.draw(0)), jax.random.key(4)
     clean = unpack(raw)["x"]
-    batch = problem.prepare(raw, key, False)
+    batch = problem.preprocess(raw, key, False)
     assert not given
     assert "target" not in batch
     np.testing.assert_array_equal(batch["x"], clean)
-    batch = problem.prepare(raw, key, True)
+    batch = problem.preprocess(raw, key, True)
     assert np.array_equal(batch["x"], clean) == (side in ("none", "future"))
     assert ("target" in batch) == (side != "none")
     target = batch.get("target", clean)
@@ -68,7 +68,7 @@ def test_contexts_come_from_x_and_latents_from_target():
 
     @jax.jit
     def found(raw, key):
-        batch = problem.prepare(raw, key, True)
+        batch = problem.preprocess(raw, key, True)
         variables = problem.model.init(key, batch)
         _, state = problem.model.apply(variables, batch, True, key)
         outputs, _ = problem.model.apply(variables, batch, False, key)
@@ -122,7 +122,7 @@ def test_invalid_settings_are_rejected(settings, sentence):
 
 def test_page_has_augmented_examples(tmp_path):
     config, read = configure("past"), AudioData(noise(LENGTHS), noise(LENGTHS), {})
-    config.data.source, folder = "folder", tmp_path / heard.FOLDER
+    config.data.source, folder = "folder", tmp_path / augmentation.FOLDER
     none = configure("none")
     none.data.source = "folder"
     audio.record(none, tmp_path, read)
@@ -130,13 +130,13 @@ def test_page_has_augmented_examples(tmp_path):
     audio.record(config, tmp_path, read)
     names = ["0_clean.wav", "1_dropout.wav", "2_noise.wav", "3_dropout+noise.wav"]
     assert sorted(path.name for path in folder.iterdir()) == names
-    clean, *others = (heard.from_wav((folder / name).read_bytes()) for name in names)
+    clean, *others = (augmentation.from_wav((folder / name).read_bytes()) for name in names)
     assert len(clean) == config.data.window_samples
     assert all(np.abs(clean - other).max() > 0.05 for other in others)
 
     def page():
         write_json(tmp_path / "config.json", plain(config))
-        sections = [heard.augmentation_section(read_run(tmp_path))]
+        sections = [augmentation.augmentation_section(read_run(tmp_path))]
         return write_page(tmp_path, "report", "", "", (), sections, ["md"]).read_text()
 
     text = page()
@@ -144,9 +144,9 @@ def test_page_has_augmented_examples(tmp_path):
     assert "Contexts of augmented sound predict latents of the original" in text
     assert "(augmentation/1_dropout.wav)" in (tmp_path / "report.md").read_text()
     (folder / names[1]).write_bytes(b"RIFF")
-    section = heard.augmentation_section(read_run(tmp_path))
+    section = augmentation.augmentation_section(read_run(tmp_path))
     assert len(section.sounds) == 3
     assert "1_dropout.wav" in " ".join(section.sentences)
     shutil.rmtree(folder)
-    assert heard.augmentation_section(read_run(tmp_path)) is None
-    assert heard.augmentation_section in audio.PAGE.sections
+    assert augmentation.augmentation_section(read_run(tmp_path)) is None
+    assert augmentation.augmentation_section in audio.PAGE.sections

@@ -195,7 +195,7 @@ def test_criterion_equals_the_torch_criterion():
     step = make_step(problem, mesh, batch)
     (loss, _), gradients = step.parts["criterion"]()
     variables = {"params": step.params["model"]}
-    x = problem.prepare(batch, jax.random.key(0), True)
+    x = problem.preprocess(batch, jax.random.key(0), True)
     rng = jax.random.key(0)
     z, c, predictions = jax.jit(lambda: problem.model.apply(variables, x, True, rng)[0])()
     z, predictions, expected = np.asarray(z), np.asarray(predictions), 0.0

@@ -204,7 +204,7 @@ def test_padding_content_changes_nothing(options):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found[0]))
     extra = found[0][0][1][0]
     if "negatives__queue" in options:
-        assert extra["objective"]["queues"][0].exists.sum() == num_latents(batch).sum()
+        assert extra["objective"]["queues"][0].mask.sum() == num_latents(batch).sum()
         check_batch_norm(state.params["model"], batch, extra["model"]["batch_stats"])
     if "negatives__temperature_rule" in options:
         assert extra["objective"]["temperature"] != 1.0
@@ -236,11 +236,11 @@ def test_evaluation_traces_the_network_once():
     """Tracing one network per batch took 43 s of compilation on a GPU."""
     problem, mesh = problem_of(make_config(evaluate__num_windows=32)), make_mesh(1)
     state = training.make_state(problem, training.make_loss(problem), optax.identity())
-    apply, prepare = (mock.Mock(wraps=one) for one in (problem.model.apply, problem.prepare))
+    apply, preprocess = (mock.Mock(wraps=one) for one in (problem.model.apply, problem.preprocess))
     assert problem.held_out.number == 4
-    counted = problem._replace(model=problem.model._replace(apply=apply), prepare=prepare)
+    counted = problem._replace(model=problem.model._replace(apply=apply), preprocess=preprocess)
     own, strict = make_evaluation(counted, lambda *_: [], mesh)(state)
-    for traced in (apply, prepare):  # with train=False
+    for traced in (apply, preprocess):  # with train=False
         assert [call.args[2] for call in traced.call_args_list] == [False]
     assert all(np.isfinite(own[name]) for name in ("loss", "std_z", "rank_z", "std_c", "rank_c"))
     assert np.isfinite(strict["nats"])

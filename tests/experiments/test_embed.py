@@ -24,7 +24,7 @@ from experiments import embed
 from experiments.embed import open_output
 from experiments.kinds.image import embed as images_embed
 from experiments.kinds.image import kind as image
-from experiments.kinds.image.data import prepare
+from experiments.kinds.image.data import preprocess
 from experiments.kinds.registry import CONTRASTIVE, check_input
 from experiments.training.sequences import make_embed_long
 
@@ -246,7 +246,7 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
     assert [name for name, _ in skipped] == ["bad", "caf\\udce9", "zero"]
     made = np.load(tmp_path / "out.npz")
     assert sorted(made.files) == ["cats/0", "cats/1", "cats/2", "cats/3"]
-    x = prepare(config, {"x": jax.numpy.asarray(pixels[..., None])}, jax.random.key(0), False)
+    x = preprocess(config, {"x": jax.numpy.asarray(pixels[..., None])}, jax.random.key(0), False)
     wanted = jax.jit(model.embed)(variables, x["x"])
     for number in range(3):
         np.testing.assert_allclose(made[f"cats/{number}"], wanted[1][number], rtol=1e-5, atol=1e-5)

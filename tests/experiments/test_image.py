@@ -94,7 +94,7 @@ def test_large_configs_have_a_loss_per_offset(name):
     images = Images(pixels, np.arange(8, dtype=np.int32) % 2, ("a", "b"))
     problem = problem_of(config, ImageData(images, images, images))
     raw = problem.draw(0)
-    batch = jax.eval_shape(lambda raw: problem.prepare(raw, key, True), raw)
+    batch = jax.eval_shape(lambda raw: problem.preprocess(raw, key, True), raw)
     variables = dict(jax.eval_shape(problem.model.init, key, batch))
     params = {"model": variables.pop("params"), "objective": {}}
     extra = {"model": variables, "objective": {}}
@@ -328,8 +328,8 @@ def test_unit_figure_searches_all_images(tmp_path, monkeypatch):
     """The brightest of 130 images is the last, beyond the first 128."""
     test = Images(np.full((130, 2, 2, 1), 10, np.uint8), np.zeros(130, np.int32), ("a",))
     test.pixels[-1] = 250
-    prepare = lambda c, batch, *_: {"x": jnp.float32(batch["x"])[:, None, None] / 127.5 - 1}  # noqa: E731
-    monkeypatch.setattr(sections, "prepare", prepare)
+    preprocess = lambda c, batch, *_: {"x": jnp.float32(batch["x"])[:, None, None] / 127.5 - 1}  # noqa: E731
+    monkeypatch.setattr(sections, "preprocess", preprocess)
     model: Any = types.SimpleNamespace(embed=lambda _, patches: (patches.mean((3, 4)), None))
     context = ProbeContext(None, None, model, {}, tmp_path, 1, tmp_path.joinpath)
     sections.save_units(context, FeatureSet("z", (None, test, None)))

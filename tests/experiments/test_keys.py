@@ -41,8 +41,8 @@ from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
 from experiments.command.config import with_settings
+from experiments.kinds.audio import augmentation as audio_augmentation
 from experiments.kinds.audio import data as audio_data
-from experiments.kinds.audio import heard as audio_prepare
 from experiments.kinds.audio import kind as audio_kind
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import recognition as audio_recognition
@@ -199,7 +199,7 @@ def outputs_of(scale=1.0):
 
 #: Arguments for `audio_synthetic` with offsets 1 and 2.
 USUAL = {
-    "rule": "batch", "choose": None, "loss": ("info_nce", {}), "temperature": 1.0, "bias": 0.0,
+    "rule": "batch", "sampler": None, "loss": ("info_nce", {}), "temperature": 1.0, "bias": 0.0,
     "is_cosine": False, "queue": None, "offsets": (1, 2),
 }  # fmt: skip
 HARDEST, SEMI = negatives.hardest(3), negatives.semi_hard(0.3)
@@ -211,15 +211,15 @@ MEANINGS = [
     *(({"negatives.rule": word}, {"rule": word}) for word in negatives.RULES if word != "batch"),
     ({"negatives.window": 1}, {"rule": "batch & outside_window(1)"}),
     ({"negatives.shards": 4}, {"rule": "batch & within_shards(4)"}),
-    (THREE, {"choose": negatives.uniform_subset(3)}),
-    ({"negatives.choose": "hardest", **THREE}, {"choose": HARDEST}),
-    ({"negatives.choose": "semi_hard", "negatives.margin": 0.3}, {"choose": SEMI}),
+    (THREE, {"sampler": negatives.uniform_subset(3)}),
+    ({"negatives.choose": "hardest", **THREE}, {"sampler": HARDEST}),
+    ({"negatives.choose": "semi_hard", "negatives.margin": 0.3}, {"sampler": SEMI}),
     ({"negatives.choose": "ring", "negatives.ring_low": 20, "negatives.ring_high": 60},
-     {"choose": negatives.percentile_ring(20, 60)}),
-    ({"negatives.choose": "mixed", **THREE}, {"choose": negatives.mixed(3, 3)}),
+     {"sampler": negatives.percentile_ring(20, 60)}),
+    ({"negatives.choose": "mixed", **THREE}, {"sampler": negatives.mixed(3, 3)}),
     ({"negatives.choose": "proposed", "negatives.proposal": "through", **THREE},
-     {"choose": negatives.proposed(3, "through")}),
-    ({"negatives.choose": "with_zero"}, {"choose": negatives.with_zero()}),
+     {"sampler": negatives.proposed(3, "through")}),
+    ({"negatives.choose": "with_zero"}, {"sampler": negatives.with_zero()}),
     ({"negatives.queue": 9}, {"queue": 9}),
     ({"negatives.temperature": 0.5}, {"temperature": 0.5}),
     ({"negatives.temperature": 0.5, "negatives.temperature_rule": "learned"}, {"temperature": 0.5}),
@@ -253,7 +253,7 @@ def call_of_loss(settings):
     lengths = np.linalg.norm(outputs.z, axis=-1)
     return {
         "rule": rule.name,
-        "choose": meaning(call["choose"]),
+        "sampler": meaning(call["sampler"]),
         "loss": meaning(call["loss"]),
         "temperature": round(float(call["temperature"]), 6),
         "bias": float(call["bias"]),
@@ -762,8 +762,8 @@ def decoders_of(config):
 
 def augment_args(config):
     batch = {"x": jnp.zeros((4, 1600), jnp.int16), "scale": jnp.ones(4), "speaker": jnp.zeros(4)}
-    with calls(audio_prepare, unpack=batch, augment_sound=batch["x"]) as found:
-        made = audio_prepare.prepare(config, batch, jax.random.key(0), True)
+    with calls(audio_augmentation, unpack=batch, augment_sound=batch["x"]) as found:
+        made = audio_augmentation.preprocess(config, batch, jax.random.key(0), True)
     return sorted(made), [found[name][0][2:] for name in found if name == "augment_sound"]
 
 
@@ -870,7 +870,7 @@ def prepare_calls(config):
     found = []
     for train in (True, False):
         with calls(augment, **dict.fromkeys(names, x)) as called:
-            image_data.prepare(config, {"x": x}, jax.random.key(0), train)
+            image_data.preprocess(config, {"x": x}, jax.random.key(0), train)
         found.append({name: ([one for one in args if isinstance(one, int)], options)
                       for name, (args, options) in called.items()})  # fmt: skip
     return found

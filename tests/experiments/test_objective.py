@@ -58,13 +58,14 @@ def test_queue_holds_earlier_batches():
     n = np.asarray(sums.n / sums.anchors)[:, 0]
     assert n.tolist() == [1 + 12, 1 + 12 + 18, 1 + 12 + 36]
     queue = jax.tree.map(lambda x: np.asarray(x[2]), states["queues"][0])
-    assert queue.exists.all()
+    assert queue.mask.all()
     assert np.unique(queue.pushed).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("choose", ["hardest", "uniform"])
-def test_queue_allows_more_draws_than_a_batch(choose):
-    plan, branch, rng = plan_with(queue=64, choose=choose, num_sampled=30), outputs_of(), jax.random
+@pytest.mark.parametrize("sampler", ["hardest", "uniform"])
+def test_queue_allows_more_draws_than_a_batch(sampler):
+    plan = plan_with(queue=64, choose=sampler, num_sampled=30)
+    branch, rng = outputs_of(), jax.random
     sums, _, _ = train(plan, 4)
     assert np.asarray(sums.n / sums.anchors)[-1].tolist() == [31, 31]
     given = *init_objective(plan, [branch]), [branch], rng.key(0)
@@ -83,7 +84,7 @@ def test_momentum_encoder_follows_without_gradient():
     problem = types.SimpleNamespace(
         plan=plan_with(momentum=0.75),
         model=types.SimpleNamespace(apply=apply, linear_maps=lambda params: None),
-        prepare=lambda batch, rng, train: batch,
+        preprocess=lambda batch, rng, train: batch,
         split_branches=lambda outputs, batch: [BranchOutputs(outputs, place)],
     )
     fast, slow = (
@@ -123,7 +124,7 @@ def test_temperature_holds_the_entropy(given, scale):
     keys = branch.outputs.z.reshape(-1, 4)
     if given:
         queue = jax.tree.map(lambda x: x[-1], states["queues"][0])
-        assert queue.exists.all()
+        assert queue.mask.all()
         keys = jnp.concatenate([keys, queue.keys])
     shares = []
     for k in (1, 2):

@@ -12,7 +12,7 @@ from cpc.negatives import RULES
 from cpc.types import Position, UserError
 from experiments.command.config import with_settings
 from experiments.kinds.image import kind as image
-from experiments.kinds.image.data import prepare
+from experiments.kinds.image.data import preprocess
 from experiments.training.plan import Branch, Geometry, check_window, make_rule
 from tests.commands import run
 from tests.plans import plan_of
@@ -58,7 +58,7 @@ def test_images_count_offsets_of_all_directions():
     geometry, model = image.geometry(config), image.build_model(config)
 
     def apply(batch):
-        seen = prepare(config, batch, jax.random.key(0), False)
+        seen = preprocess(config, batch, jax.random.key(0), False)
         return model.apply(model.init(jax.random.key(0), seen), seen, False)[0]
 
     outputs = jax.eval_shape(apply, {"x": jax.ShapeDtypeStruct((2, 28, 28, 1), "uint8")})

@@ -15,7 +15,13 @@ from cpc.types import UserError
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import recognition, supervised
 from experiments.kinds.audio.data import Frames
-from experiments.kinds.audio.recognition import Labelled, check_phones, fit_head, frozen, windows_of
+from experiments.kinds.audio.recognition import (
+    Labelled,
+    check_phones,
+    fit_head,
+    standardized_features,
+    windows_of,
+)
 from experiments.training import supervised as labelled
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet
@@ -70,7 +76,9 @@ def test_head_learns_the_order_of_phones(config, tmp_path, monkeypatch):
     monkeypatch.setattr(recognition, "LSTM_WIDTH", 32)
     config.probe.ctc_head = "lstm"
     train, test = draw_speech(0), draw_speech(1)
-    answer, words = fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
+    answer, words = fit_head(
+        config, standardized_features(train.inputs), train, 3, tmp_path / "head"
+    )
     assert re.fullmatch(r"best at step \d+ of \d+(, the most)?", words)
     given = map(recognition.evaluate.greedy_decode, answer(test.inputs))
     edits = map(recognition.evaluate.count_edits, test.phones, given)
@@ -96,7 +104,7 @@ def test_early_stopping_uses_held_out_likelihood_while_answers_are_empty(
         return None, ""
 
     monkeypatch.setattr(recognition, "train_on_labels", take)
-    fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
+    fit_head(config, standardized_features(train.inputs), train, 3, tmp_path / "head")
     drawn = {x.tobytes() for step in range(40) for x in found["draw"](step)["x"]}
     held = recognition.hold_out(range(24), config.seed)
     assert drawn == {x.tobytes() for i, x in enumerate(train.inputs) if i not in held}
@@ -113,7 +121,7 @@ def test_early_stopping_uses_held_out_likelihood_while_answers_are_empty(
     long = Labelled(
         [np.repeat(x, 12, axis=0) for x in train.inputs], [p * 10 for p in train.phones]
     )
-    fit_head(config, frozen(long.inputs), long, 3, tmp_path / "head")
+    fit_head(config, standardized_features(long.inputs), long, 3, tmp_path / "head")
     same = found["accuracy"](lambda x: np.full((len(x), x.shape[1] // 4, 4), -np.log(4.0)))
     assert 0 < same < 1e-3
 
@@ -135,7 +143,7 @@ def test_neighbouring_frames_are_concatenated(data):
 
 def test_features_are_standardized_by_training_utterances():
     train = [np.array([[1.0, 10.0], [3.0, 30.0]]), np.array([[2.0, 20.0]])]
-    network = frozen(train)
+    network = standardized_features(train)
     found, _ = network.features({}, {}, {"x": np.concatenate(train)[None]}, None, True)
     np.testing.assert_allclose(found[0].mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(found[0].std(0), 1, rtol=1e-4)

@@ -11,7 +11,7 @@ import pytest
 from configs import rl as configs_rl
 from configs import rl_paper, rl_t_maze
 from cpc import rl
-from cpc.models.agent import Heard
+from cpc.models.agent import AgentInput
 from cpc.negatives import RULES
 from cpc.results import read_run, read_scores
 from cpc.types import UserError
@@ -41,14 +41,14 @@ def play_rollout():
         state = task.init(seed)
         act = functools.partial(step.take_step, task.agent, state.params)
         _, rollout = rl.roll_out(task.many(NUM), act, state.extra, jax.random.key(seed), UNROLL)
-        out = task.agent.apply({"params": state.params}, heard_in(rollout), state.extra.memory)
+        out = task.agent.apply({"params": state.params}, inputs_of(rollout), state.extra.memory)
         return state, rollout, out
 
     return task, *play(jnp.uint32(0))
 
 
-def heard_in(rollout):
-    return Heard(rollout.observation, rollout.previous, rollout.is_first)
+def inputs_of(rollout):
+    return AgentInput(rollout.observation, rollout.previous, rollout.is_first)
 
 
 def test_acting_and_learning_passes_agree():
@@ -61,11 +61,11 @@ def test_acting_and_learning_passes_agree():
 
 def test_lstm_state_is_reset_at_episode_starts():
     agent = step.make_task(config_of(model__memory="lstm")).agent
-    heard, begin = heard_in(play_rollout()[2]), agent.begin(NUM)
+    inputs, begin = inputs_of(play_rollout()[2]), agent.begin(NUM)
 
     @jax.jit
     def both():
-        params = agent.init(jax.random.key(0), heard, begin)["params"]
+        params = agent.init(jax.random.key(0), inputs, begin)["params"]
 
         def act(memory, one):
             given = jax.tree.map(lambda x: x[None], one)
@@ -73,14 +73,14 @@ def test_lstm_state_is_reset_at_episode_starts():
             return memory, (logits[0], values[0])
 
         held = jax.tree.map(lambda x: x + 1, begin)
-        out, other = (agent.apply({"params": params}, heard, one) for one in (begin, held))
-        found = (out.memory, (out.logits, out.values)), jax.lax.scan(act, begin, heard)
+        out, other = (agent.apply({"params": params}, inputs, one) for one in (begin, held))
+        found = (out.memory, (out.logits, out.values)), jax.lax.scan(act, begin, inputs)
         return found, (out.logits, other.logits)
 
     found, logits = both()
     for one, other in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
-    began = np.cumsum(heard.is_first, 0) > 0
+    began = np.cumsum(inputs.is_first, 0) > 0
     np.testing.assert_allclose(*(one[began] for one in logits), atol=1e-6)
 
 
@@ -121,8 +121,8 @@ def test_gradients_stop_at_episode_starts():
     start = int(np.flatnonzero(np.asarray(rollout.is_first)[:, column])[-1])
 
     def later(observation):
-        heard = heard_in(rollout._replace(observation=observation))
-        out = task.agent.apply({"params": state.params}, heard, state.extra.memory)
+        inputs = inputs_of(rollout._replace(observation=observation))
+        out = task.agent.apply({"params": state.params}, inputs, state.extra.memory)
         return out.values[start:, column].sum() + out.c[start:, column].sum()
 
     gradient = np.asarray(jax.jit(jax.grad(later))(rollout.observation))[:, column]
@@ -137,7 +137,7 @@ def test_predictions_depend_on_actions_up_to_their_offset():
 
     @jax.jit
     def predict():
-        params = agent.init(jax.random.key(0), heard_in(rollout), agent.begin(NUM))
+        params = agent.init(jax.random.key(0), inputs_of(rollout), agent.begin(NUM))
         return [agent.apply(params, out.c, a, method="predict") for a in (rollout.action, other)]
 
     moved = np.abs(np.subtract(*predict())).max((1, 3)) > 0

@@ -205,11 +205,11 @@ def test_overlapping_windows_are_not_negatives(tmp_path, lengths):
     assert problem.plan.geometry.num_latents == t
     outputs = CPCOutputs(*(jnp.zeros((b, t, 1)) for _ in range(3)))
     for batch in map(problem.draw, range(10)):
-        ((_, located, exists),) = problem.split_branches(outputs, batch)
+        ((_, located, mask),) = problem.split_branches(outputs, batch)
         real = batch.get("num_samples", np.full(b, 32))
         there = np.arange(t) < (real // 2)[:, None]
-        assert (exists is None) == ("num_samples" not in batch)
-        np.testing.assert_array_equal(there if exists is None else exists, there)
+        assert (mask is None) == ("num_samples" not in batch)
+        np.testing.assert_array_equal(there if mask is None else mask, there)
         held = [set(range(one, one + 32)) for one in batch["start"]]
         expected = np.array([
             [i == j or batch["utterance"][i] != batch["utterance"][j]
@@ -234,8 +234,8 @@ def test_padding_of_short_files_does_not_affect_the_loss(tmp_path):
     problem = problem_of(tmp_path, (50, 60, 20, 12, 70), **{"model.norm": "batch"})
     batches = map(problem.draw, range(50))
     batch = next(batch for batch in batches if (batch["num_samples"] < 32).sum() > 1)
-    exists = np.arange(32)[:, None] < batch["num_samples"][:, None, None]
-    garbled = np.where(exists, batch["x"], 1e3)
+    mask = np.arange(32)[:, None] < batch["num_samples"][:, None, None]
+    garbled = np.where(mask, batch["x"], 1e3)
 
     @jax.jit
     def losses(xs):

@@ -411,19 +411,21 @@ def dark_and_light():
         linear_maps=lambda params: None,
         module=None,
     )
-    prepare = lambda batch, rng, train: {"x": jnp.float32(batch["x"]) / 255 - 0.5}  # noqa: E731
-    return config, Images(pixels.astype(np.uint8), labels, ("dark", "light")), model, prepare
+    preprocess = lambda batch, rng, train: {"x": jnp.float32(batch["x"]) / 255 - 0.5}  # noqa: E731
+    return config, Images(pixels.astype(np.uint8), labels, ("dark", "light")), model, preprocess
 
 
 def test_image_classifier_starts_from_scratch_or_pretrained_weights():
-    config, images, model, prepare = dark_and_light()
+    config, images, model, preprocess = dark_and_light()
     pixels, labels = images.pixels, images.labels
     learned = replicate({"params": {"scale": jnp.array([1.0, 2.0, 3.0])}}, make_mesh(8))
     for start in (None, learned):
-        answer, _ = image_supervised.train_classifier(config, images, model, prepare, start)
+        answer, _ = image_supervised.train_classifier(config, images, model, preprocess, start)
         assert answer(pixels).tolist() == labels.tolist()
     config.probe.num_epochs = 30  # 150 steps are more than enough
-    answer, words = image_supervised.train_classifier(config, images, model, prepare, None, images)
+    answer, words = image_supervised.train_classifier(
+        config, images, model, preprocess, None, images
+    )
     assert answer(pixels).tolist() == labels.tolist()
     assert "the most" not in words
 
@@ -471,7 +473,7 @@ def test_warm_up_is_short_in_short_trainings():
 
 
 def test_fine_tuning_updates_batch_norm_statistics(monkeypatch):
-    config, images, model, prepare = dark_and_light()
+    config, images, model, preprocess = dark_and_light()
 
     def apply(variables, x, train, *, method, mutable):
         assert (train, method, mutable) == (True, "encode", ["batch_stats"])
@@ -482,7 +484,7 @@ def test_fine_tuning_updates_batch_norm_statistics(monkeypatch):
         for train in (True, False):
             given = variables["params"], {"batch_stats": 0}, {"x": images.pixels}
             x, found = features(*given, options["rng"], train)
-            want = (1 + train) * prepare({"x": images.pixels}, None, train)["x"].mean((1, 2))
+            want = (1 + train) * preprocess({"x": images.pixels}, None, train)["x"].mean((1, 2))
             np.testing.assert_allclose(x, np.tile(want, 3), rtol=1e-6)
             assert found == {"batch_stats": int(train)}
         return lambda x: x, ""
@@ -490,7 +492,7 @@ def test_fine_tuning_updates_batch_norm_statistics(monkeypatch):
     monkeypatch.setattr(image_supervised, "train_on_labels", take)
     model = model._replace(module=types.SimpleNamespace(apply=apply))
     start = {"params": {"scale": jnp.ones(3)}, "batch_stats": 0}
-    image_supervised.train_classifier(config, images, model, prepare, start)
+    image_supervised.train_classifier(config, images, model, preprocess, start)
 
 
 @pytest.mark.parametrize("encoder", ["small", "resnet18"])

@@ -147,12 +147,12 @@ def test_quick_thoughts_excludes_own_sentence_and_may_add_zero_score():
     positions = plain.split_branches(outputs, batch)[0].positions
     flat = jax.tree.map(lambda p: np.broadcast_to(p, (4, 6)).ravel(), positions)
     z, f = np.asarray(outputs.z, np.float64), np.asarray(outputs.c, np.float64)
-    exists = (np.asarray(batch["x"]) >= 0).any(-1)
+    mask = (np.asarray(batch["x"]) >= 0).any(-1)
     terms = []
-    for b, t in zip(*np.nonzero(exists[:, :-1] & exists[:, 1:]), strict=True):
+    for b, t in zip(*np.nonzero(mask[:, :-1] & mask[:, 1:]), strict=True):
         scores, at = z.reshape(-1, 8) @ f[b, t], b * 6 + t
         anchor = jax.tree.map(lambda p, at=at: p[at], flat)
-        keep = np.array(plain.plan.rule(anchor, flat, 1)) & exists.ravel()
+        keep = np.array(plain.plan.rule(anchor, flat, 1)) & mask.ravel()
         keep[at + 1] = True
         assert not keep[at], "its own"
         total = np.exp(scores[keep]).sum()

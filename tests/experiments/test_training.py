@@ -138,7 +138,7 @@ def test_loss_without_log_n_records_only_the_strict_bound(made):
 
     @jax.jit
     def strict_sums(params, raw):
-        batch = problem.prepare(raw, jax.random.key(0), True)
+        batch = problem.preprocess(raw, jax.random.key(0), True)
         out = problem.model.apply({"params": params}, batch, True)[0]
         unit = scored(problem.plan, out)
         return bound_over_sequences(unit.z, unit.predictions / 0.5)

@@ -37,17 +37,17 @@ def contrasts(
     """
     place = [np.broadcast_to(p, z.shape[:-1]).ravel() for p in positions[:4]]
     keys, num = np.float64(z).reshape(-1, z.shape[-1]), z[..., 0].size
-    exists = np.ones(num, bool) if where is None else np.ravel(where)
+    mask = np.ones(num, bool) if where is None else np.ravel(where)
     queries = np.float64(predictions).reshape(num, -1, z.shape[-1])
     if memory is not None:
         place = [np.concatenate(both) for both in zip(place, memory.positions, strict=True)]
-        keys, exists = np.concatenate([keys, memory.keys]), np.concatenate([exists, memory.exists])
+        keys, mask = np.concatenate([keys, memory.keys]), np.concatenate([mask, memory.mask])
     rows, columns = (Position(*(p[cut] for p in place)) for cut in ((slice(None), None), (None,)))
     sequence, time, lane, _ = place
     for row, k in enumerate(offsets):
-        pairs = np.broadcast_to(np.asarray(rule(rows, columns, k)), (len(keys),) * 2) & exists
-        for i in np.flatnonzero(exists[:num]):
-            target = (sequence == sequence[i]) & (time == time[i] + k) & (lane == lane[i]) & exists
+        pairs = np.broadcast_to(np.asarray(rule(rows, columns, k)), (len(keys),) * 2) & mask
+        for i in np.flatnonzero(mask[:num]):
+            target = (sequence == sequence[i]) & (time == time[i] + k) & (lane == lane[i]) & mask
             if target.any() and pairs[i].any():
                 scores = keys @ queries[i].T / tau
                 yield row, i, int(target.argmax()), np.flatnonzero(pairs[i]), scores

@@ -105,9 +105,9 @@ def run(z, p, positions, where, *, rule, best=False, options=(("block", 8),)):
     return jax.value_and_grad(loss, (0, 1), has_aux=True)(z, p)
 
 
-def naive_loss(z, p, rule, best, exists):
+def naive_loss(z, p, rule, best, mask):
     found, frames = {}, range(1, F + 1)
-    for _, i, *ids, others, scores in contrasts(z, p, POSITIONS, rule, frames, exists, tau=TAU):
+    for _, i, *ids, others, scores in contrasts(z, p, POSITIONS, rule, frames, mask, tau=TAU):
         costs = np.logaddexp.reduce(scores[[*ids, *others]]) - scores[ids[0]]
         found.setdefault((i // T, i % T), []).append(costs)
     found = {i: np.array(costs) for i, costs in found.items() if len(costs) == F}
@@ -185,7 +185,7 @@ def test_blocks_and_order_of_sequences_have_no_effect():
 
 
 def test_number_of_drawn_negatives():
-    options = {"choose": negatives.uniform_subset(5), "rng": jax.random.PRNGKey(0)}
+    options = {"sampler": negatives.uniform_subset(5), "rng": jax.random.PRNGKey(0)}
 
     @jax.jit
     def sums(z, p):

@@ -108,7 +108,7 @@ GRID = Position.grid(2, 5)
 WRONG = {
     "rule": ["batch", plain_rule, (1, 2), None, negatives.outside_window],
     "loss": ["info_nce", (losses.info_nce,), None, losses.debiased, losses.view_scores],
-    "choose": [16, "hardest", negatives.uniform_draws, negatives.with_zero],
+    "sampler": [16, "hardest", negatives.uniform_draws, negatives.with_zero],
     "positions": ["grid", None, tuple(GRID), np.zeros((2, 5))],
     "outputs": [tuple(outputs_of(2)), outputs_of(2).z, None],
 }
@@ -178,14 +178,14 @@ def test_rule_arguments_of_wrong_type_are_named(unchecked):
     for function in ("batch", lambda anchor: True):
         with pytest.raises(UserError, match="allows"):
             Rule("mine", function)  # pyright: ignore[reportArgumentType]
-    for rule, positions, choose, match in (
+    for rule, positions, sampler, match in (
         ("batch", GRID, None, "^rule"),
         (negatives.batch, GRID, 16, "^choose"),
         (negatives.batch, tuple(GRID), None, "^positions"),
         (negatives.batch, None, None, "^positions"),
     ):
         with pytest.raises(UserError, match=match):
-            negatives.audit_rule(rule, positions, [1], choose=choose)
+            negatives.audit_rule(rule, positions, [1], sampler=sampler)
     x = outputs_of(1).z[0]
     for positions, rule in ((tuple(FLAT), negatives.batch), (FLAT, "batch")):
         with pytest.raises(UserError, match="wrong type"):

@@ -237,14 +237,14 @@ def test_equal_scores_give_log_n():
 
 def test_chance_averages_over_anchors():
     """Lengths of 0, 6, 8 and 10 leave few candidates at late times."""
-    outputs, exists = random_outputs(8, 10, 4, 1), np.arange(10) < np.r_[0, [6] * 5, 8, 10][:, None]
+    outputs, mask = random_outputs(8, 10, 4, 1), np.arange(10) < np.r_[0, [6] * 5, 8, 10][:, None]
 
     @jax.jit
     def sums_of(where):
         return cpc_loss(outputs, positions_of(8, 10), negatives.one_per_sequence, where=where)[1]
 
-    sums = sums_of(jnp.array(exists))
-    among = np.array([exists[:, t].sum() for t in range(1, 10) for there in exists if there[t]])
+    sums = sums_of(jnp.array(mask))
+    among = np.array([mask[:, t].sum() for t in range(1, 10) for there in mask if there[t]])
     among = among[among > 1]
     assert float(sums.n[0]) == among.sum()
     assert float(sums.sequences[0]) == 7  # the empty sequence does not count
@@ -284,7 +284,7 @@ def whole_matrices(loss, z, predictions, tau, bias):
 @pytest.mark.parametrize("loss", [info_nce, margin_loss])
 def test_blocks_equal_the_whole_matrix_for_any_loss(loss):
     def blocks(loss, z, predictions, tau, bias):
-        options = {"temperature": tau, "bias": bias, "block": 6, "loss": loss, "choose": shrink}
+        options = {"temperature": tau, "bias": bias, "block": 6, "loss": loss, "sampler": shrink}
         outputs = CPCOutputs(z, z, predictions)
         return cpc_loss(outputs, POSITIONS, negatives.batch, **options)[0]
 
@@ -348,7 +348,7 @@ def bind(loss, name, **known):
 STRUCTURES = {
     "aligned, a group, a choice": (
         negatives.same_group & negatives.one_per_sequence & SHARDS,
-        lambda option: {"choose": shrink, **bind(margin_loss, "weight")(option)},
+        lambda option: {"sampler": shrink, **bind(margin_loss, "weight")(option)},
     ),
     "aligned, a floor": (
         negatives.one_per_sequence,
@@ -365,13 +365,13 @@ def test_structured_rules_equal_general_rules_with_less_work(name):
     outputs = random_outputs(4, 4, 64, 2, lanes=(3,))
     unit = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), outputs)
     positions = LANES._replace(group=np.array([0, 1, 0, 0])[:, None, None])
-    exists = jnp.arange(48).reshape(4, 4, 3) % 7 > 0
+    mask = jnp.arange(48).reshape(4, 4, 3) % 7 > 0
     args = unit.z, unit.predictions, jnp.float32(0.7)
 
     def compile_loss(rule):
         @functools.partial(jax.value_and_grad, argnums=(0, 1, 2), has_aux=True)
         def loss(z, predictions, option):
-            options = {"offsets": (2, 3), "where": exists, "block": 48, **bind_option(option)}
+            options = {"offsets": (2, 3), "where": mask, "block": 48, **bind_option(option)}
             return cpc_loss(CPCOutputs(z, z, predictions), positions, rule, **options)
 
         lowered = jax.jit(loss).lower(*args)
@@ -460,8 +460,8 @@ def test_memory_adds_candidates_without_gradient():
     @jax.jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
     def loss(outputs, old):
-        exists = jnp.arange(12) < 9
-        memory = MemoryBank(jnp.where(exists[:, None], old.reshape(-1, 5), jnp.nan), other, exists)
+        mask = jnp.arange(12) < 9
+        memory = MemoryBank(jnp.where(mask[:, None], old.reshape(-1, 5), jnp.nan), other, mask)
         rule = negatives.excluding_sequence
         return cpc_loss(outputs, positions_of(2, 6), rule, memory=memory)
 

@@ -34,9 +34,9 @@ def make_problem():
     return CPCOutputs(z, z, predictions), positions, where, memory
 
 
-def naive_value(positive, scores, loss, choose):
+def naive_value(positive, scores, loss, sampler):
     """Return log N - L of an anchor and the derivatives of L by the negative scores."""
-    kept = scores >= (np.sort(scores)[-4] if choose and len(scores) > 4 else -np.inf)
+    kept = scores >= (np.sort(scores)[-4] if sampler and len(scores) > 4 else -np.inf)
     exp, own = np.exp(scores) * kept, np.exp(positive)
     noise, slope = exp.sum(), 1.0
     if loss:  # debiased
@@ -45,13 +45,13 @@ def naive_value(positive, scores, loss, choose):
     return np.log1p(kept.sum()) - np.log1p(noise / own), slope * exp / (own + noise)
 
 
-def naive_moments(rule, loss=None, choose=None, where=None, memory=None):
+def naive_moments(rule, loss=None, sampler=None, where=None, memory=None):
     """Return sums of u_b, u_b^2 and u_b a_b per offset, (3, k)."""
     outputs, positions, *_ = make_problem()
     sums = np.zeros((3, len(OFFSETS), B + 1))  # the memory is last
     args = outputs.z, outputs.predictions, positions, rule, OFFSETS, where, memory
     for row, i, target, allowed, scores in contrasts(*args, tau=TAU):
-        value, weights = naive_value(scores[target, row], scores[allowed, row], loss, choose)
+        value, weights = naive_value(scores[target, row], scores[allowed, row], loss, sampler)
         sums[:2, row, i // T] += value, 1
         other = allowed // T != i // T
         np.add.at(sums[2, row], allowed[other] // T, weights[other])
@@ -72,8 +72,8 @@ PATHS = {
     "columns across sequences": ("batch", {"columns": 7, "memory": True, "where": True}),
     "columns within a sequence": ("group", {"columns": 4}),
     "shards": ("shards", {}),
-    "a choice": ("other", {"choose": negatives.hardest(4)}),
-    "aligned with a choice": ("aligned", {"choose": negatives.hardest(4)}),
+    "a choice": ("other", {"sampler": negatives.hardest(4)}),
+    "aligned with a choice": ("aligned", {"sampler": negatives.hardest(4)}),
     "another loss": ("batch", {"loss": True}),
     "aligned with another loss": ("aligned", {"loss": True, "where": True}),
     "a mesh of the compiler": ("other", {"where": True, "devices": 8}),
@@ -99,7 +99,7 @@ def test_moments_equal_the_naive_twin(path, monkeypatch):
     options |= (of_arrays := {key: given[key] for key in given.keys() & options})
     if loss:
         options["loss"] = functools.partial(debiased, prior=PRIOR)
-    want = naive_moments(RULES[name], loss, options.get("choose"), **of_arrays)
+    want = naive_moments(RULES[name], loss, options.get("sampler"), **of_arrays)
 
     options |= {"temperature": TAU, "offsets": OFFSETS}
 

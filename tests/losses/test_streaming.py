@@ -21,10 +21,10 @@ def naive(q, k, anchors, candidates, rule, offset, g, temperature=1.0, where=Non
     q, k = np.float64(q), np.float64(k)
     rows = Position(*(np.asarray(p)[:, None] for p in anchors))
     columns = Position(*(np.asarray(p)[None] for p in candidates))
-    exists = np.outer(*where) if where else np.ones((len(q), len(k)), bool)
-    target = (rows.sequence == columns.sequence) & (rows.time + offset == columns.time) & exists
+    mask = np.outer(*where) if where else np.ones((len(q), len(k)), bool)
+    target = (rows.sequence == columns.sequence) & (rows.time + offset == columns.time) & mask
     target &= rows.lane == columns.lane
-    others = np.asarray(rule(rows, columns, offset)) & exists & ~target
+    others = np.asarray(rule(rows, columns, offset)) & mask & ~target
     counted = (target.any(1) & others.any(1))[:, None]
     target, others = target & counted, others & counted
     scores = q @ k.T / temperature

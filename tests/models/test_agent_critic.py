@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import pytest
 from random_variables import noise, random_variables
 
-from cpc.models.agent import Agent, DenseEncoder, Heard
+from cpc.models.agent import Agent, AgentInput, DenseEncoder
 
 
 @pytest.mark.parametrize("widths", [(), (8, 4)])
 def test_a_critic_of_its_own_leaves_the_policy_alone(widths):
     agent = Agent(3, DenseEncoder((6, 5)), "gru", 7, 2, critic_widths=widths)
     x = noise(4, 2, 3, 2)
-    heard = Heard(x, jnp.zeros((4, 2), jnp.int32), jnp.zeros((4, 2), bool))
+    heard = AgentInput(x, jnp.zeros((4, 2), jnp.int32), jnp.zeros((4, 2), bool))
 
     params = random_variables(agent, heard, agent.begin(2))["params"]
 

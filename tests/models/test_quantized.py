@@ -114,13 +114,13 @@ def test_evaluation_gives_the_codes_to_the_last_bit_and_passes_the_gradient():
 
 def test_dead_codes_restart_at_latents_that_exist():
     z = jnp.arange(6.0)[:, None]
-    exists = jnp.array([False, True, True, True, True, False])
+    mask = jnp.array([False, True, True, True, True, False])
     restart = jax.jit(restart_codes)
-    found = restart(Codebook(jnp.array([9.0, 0.1, 0.1]), jnp.array([[9.0], [0], [0]])), z, exists)
+    found = restart(Codebook(jnp.array([9.0, 0.1, 0.1]), jnp.array([[9.0], [0], [0]])), z, mask)
     np.testing.assert_allclose(found.counts, [9.0, 9.2 / 3, 9.2 / 3], rtol=1e-6)
     np.testing.assert_allclose(found.sums[:, 0] / found.counts, [1.0, 2.0, 3.0], rtol=1e-6)
     kept = Codebook(jnp.ones(3), jnp.ones((3, 1)))
-    jax.tree.map(np.testing.assert_array_equal, restart(kept, z, exists), kept)
+    jax.tree.map(np.testing.assert_array_equal, restart(kept, z, mask), kept)
     assert float(perplexity(jnp.zeros(4))) == pytest.approx(1)
 
 

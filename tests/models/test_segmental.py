@@ -53,16 +53,16 @@ def test_boundaries_and_means_are_those_of_the_paper():
     """Rows of 29 frames have padding, which may hold anything, and in the means NaN."""
     z = np.stack([latents(seed) for seed in range(8)])
     length = np.array([40, 29, 40, 29, 40, 40, 40, 40])
-    exists = np.arange(40) < length[:, None]
-    filled = jnp.where(exists[..., None], z, noise(*z.shape))
+    mask = np.arange(40) < length[:, None]
+    filled = jnp.where(mask[..., None], z, noise(*z.shape))
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(threshold):
-        mask = jnp.asarray(exists)
-        begins = boundaries(filled, threshold, mask)
+        given = jnp.asarray(mask)
+        begins = boundaries(filled, threshold, given)
 
         def half_square(z):
-            means, there = means_of(jnp.where(mask[..., None], z, jnp.nan), begins, mask)
+            means, there = means_of(jnp.where(given[..., None], z, jnp.nan), begins, given)
             return (jnp.where(there[..., None], means, 0) ** 2).sum() / 2, (means, there)
 
         slope, rest = jax.grad(half_square, has_aux=True)(filled)

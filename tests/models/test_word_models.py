@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.models.words import MODELS, band, banded_sum, look, spans, word_model
+from cpc.models.words import MODELS, band_mask, banded_sum, look, overlapping_blocks, word_model
 from cpc.types import UserError
 
 T, R, D, V = 12, 2, 4, 9
@@ -57,8 +57,8 @@ def test_encode_equals_a_loop(name):
 @pytest.mark.parametrize("block", [3, 12])
 def test_band_and_spans_select_the_context_words(block):
     sees = np.random.default_rng(0).random((T, 2 * R + 1)) < 0.5
-    mask = np.asarray(band(jnp.asarray(sees), block)).reshape(T, -1)
-    places = np.asarray(spans(jnp.arange(T + 2 * R), block, R))
+    mask = np.asarray(band_mask(jnp.asarray(sees), block)).reshape(T, -1)
+    places = np.asarray(overlapping_blocks(jnp.arange(T + 2 * R), block, R))
     for i in range(T):
         assert places[i // block][mask[i]].tolist() == (i + np.flatnonzero(sees[i])).tolist()
     rows = np.random.default_rng(1).normal(size=(T + 2 * R, D))

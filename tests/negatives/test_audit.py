@@ -39,7 +39,7 @@ def numbers(rows):
 
 def test_accidental_hits_under_the_rule_of_cpc_audio():
     """128 draws from 8 windows of 128 latents: 1 - (1 - 1 / (127 b))^128."""
-    options = {"choose": uniform_draws(128), "num_anchors": 256}
+    options = {"sampler": uniform_draws(128), "num_anchors": 256}
     got = numbers(audit_rule(at_other_times, windows(8, 128), (1, 8), **options))
     predicted = 0.1184
     assert got["accidental_hits_predicted"] == pytest.approx(predicted, abs=5e-5)
@@ -95,11 +95,11 @@ def test_audit_rule_equals_loops():
 def test_weights_of_a_sampler():
     """Two candidates with 3 and 1 of 4 draws: (3 + 1)^2 / (9 + 1) = 1.6."""
 
-    def choose(rng, positive, negatives, where):
+    def sampler(rng, positive, negatives, where):
         ids = jnp.argsort(~where, -1)[:, jnp.array([0, 1, 0, 0])]
         return jnp.take_along_axis(negatives, ids, -1), jnp.ones_like(ids, bool)
 
-    got = numbers(audit_rule(negatives.excluding_sequence, windows(3, 4), [1], choose=choose))
+    got = numbers(audit_rule(negatives.excluding_sequence, windows(3, 4), [1], sampler=sampler))
     assert got["negatives_mean"] == got["negatives_min"] == 4
     assert got["effective_negatives"] == pytest.approx(1.6)
     assert got["weight_entropy"] == pytest.approx(-0.75 * np.log(0.75) - 0.25 * np.log(0.25))
@@ -108,7 +108,7 @@ def test_weights_of_a_sampler():
 
 
 def test_anchors_without_a_negative():
-    options = {"labels": np.zeros((1, 6), int), "choose": uniform_draws(3)}
+    options = {"labels": np.zeros((1, 6), int), "sampler": uniform_draws(3)}
     rule = negatives.excluding_sequence
     got = numbers(audit_rule(rule, windows(1, 6), [1, 2], **options))
     assert got["anchors"] == 5 + 4
@@ -142,11 +142,11 @@ def test_mining_is_audited_with_scores():
         return (flat[None] == target[:, None]) + 0.001 * jnp.arange(24.0) + batch
 
     place = windows(4, 6)
-    run = {"labels": labels, "choose": hardest(2), "scores": scores}
+    run = {"labels": labels, "sampler": hardest(2), "scores": scores}
     mined = numbers(audit_rule(negatives.batch, place, [1], **run))
     assert mined["false_negatives"] == 1.0
     assert mined["negatives_mean"] == 2
-    mixtures = numbers(audit_rule(negatives.batch, place, [1], choose=mixed(4, 10)))
+    mixtures = numbers(audit_rule(negatives.batch, place, [1], sampler=mixed(4, 10)))
     assert mixtures["negatives_mean"] == 23 + 10
     assert mixtures["duplicates"] == pytest.approx(10 / 33)
 
@@ -169,7 +169,7 @@ def test_many_anchors_are_sampled_in_blocks(monkeypatch):
         seen.append(np.asarray(anchors))
         return jnp.zeros((len(anchors), 600))
 
-    run = {"choose": uniform_subset(7), "scores": scores, "num_anchors": 50}
+    run = {"sampler": uniform_subset(7), "scores": scores, "num_anchors": 50}
     got = numbers(audit_rule(negatives.batch, windows(6, 100), [2], **run))
     assert got["negatives_mean"] == 7
     assert got["anchors"] <= 50
@@ -258,7 +258,7 @@ def test_audit_dispatches_on_its_arguments():
 
 
 def test_rows_are_serializable_and_printable():
-    options = {"labels": np.full((1, 3), -1), "choose": uniform_subset(1)}
+    options = {"labels": np.full((1, 3), -1), "sampler": uniform_subset(1)}
     rows = audit_rule(negatives.batch, windows(1, 3), [1], **options)
     again = json.loads(json.dumps([row._asdict() for row in rows], allow_nan=False))
     assert tuple(AuditRow(**row) for row in again) == rows
@@ -281,7 +281,7 @@ SAMPLER = {"draw": lambda rng: jnp.arange(3), "q": np.ones(3), "targets": np.arr
     ({"positions": [windows(2, 4)], "labels": [None, None]}, "labels has 2 batches"),
     ({"positions": windows(0, 4)}, "positions are empty"),
     ({"positions": Position(*(np.zeros(2, int),) * 4)}, "two latents at one place"),
-    ({"choose": hardest(9)}, "hardest needs 9 negatives but got 8"),
+    ({"sampler": hardest(9)}, "hardest needs 9 negatives but got 8"),
     ({"q": np.array([0.5, -0.5])}, "finite, 0 or more"),
     ({"q": np.ones(2)}, "2 classes .* ids 0 to 1"),
     ({"targets": np.array([7])}, "targets .*got 7 to 7"),

@@ -27,7 +27,7 @@ def in_order(queue: Queue):
     return [
         (*np.asarray(queue.keys[i]).tolist(), *(int(p[i]) for p in queue.positions), int(at))
         for i, at in zip(order, np.asarray(queue.pushed)[order], strict=True)
-        if queue.exists[i]
+        if queue.mask[i]
     ]
 
 

@@ -52,14 +52,14 @@ def rows(dtype=jnp.float32, scale=1.0):
 def every_sampler(positive, negatives, where):
     """Return InfoNCE, choice and gradients by sampler name."""
 
-    def run(choose):
+    def run(sampler):
         def loss(positive, negatives):
-            chosen = choose(RNG, positive, negatives, where)
+            chosen = sampler(RNG, positive, negatives, where)
             return info_nce(positive, *chosen).sum(), chosen
 
         return jax.value_and_grad(loss, (0, 1), has_aux=True)(positive, negatives)
 
-    return {name: run(choose) for name, choose in SAMPLERS.items()}
+    return {name: run(sampler) for name, sampler in SAMPLERS.items()}
 
 
 @each_sampler
@@ -98,10 +98,10 @@ def test_invalid_numbers_are_rejected():
     of_num = (uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num))
     for call, match in (
         *((lambda make=make: make(0), "num.* out of range .*got 0") for make in of_num),
-        *((lambda choose=choose: choose(RNG, *rows()), "needs 10 negatives but got 9")
-          for choose in (uniform_subset(10), hardest(10), mixed(10, 1))),
-        *((lambda choose=choose: choose(RNG, *nothing), "got 0 candidates")
-          for choose in SAMPLERS.values()),
+        *((lambda sampler=sampler: sampler(RNG, *rows()), "needs 10 negatives but got 9")
+          for sampler in (uniform_subset(10), hardest(10), mixed(10, 1))),
+        *((lambda sampler=sampler: sampler(RNG, *nothing), "got 0 candidates")
+          for sampler in SAMPLERS.values()),
         (lambda: semi_hard(0), "margin .*got 0"),
         *((lambda ends=ends: percentile_ring(*ends), "percentiles are")
           for ends in ((-1, 50), (50, 50), (0, 101))),
@@ -164,8 +164,8 @@ def test_draws_are_uniform_and_independent():
     """Chi-square over the 16 pairs of draws from 4 allowed: 15 degrees of freedom."""
     where = jnp.tile(jnp.array([True, False, True, True, False, True]), (16_000, 1))
     ids = jnp.tile(jnp.arange(6.0), (16_000, 1))
-    choose = jax.jit(uniform_draws(2))
-    drawn, kept = choose(jax.random.key(5), jnp.zeros(16_000), ids, where)
+    sampler = jax.jit(uniform_draws(2))
+    drawn, kept = sampler(jax.random.key(5), jnp.zeros(16_000), ids, where)
     assert kept.all()
     pairs, counts = np.unique(np.asarray(drawn), axis=0, return_counts=True)
     assert set(pairs.ravel()) == {0, 2, 3, 5}
@@ -198,9 +198,9 @@ def many_rows():
     return rng.integers(-8, 8, M) / 4, rng.integers(-12, 12, (M, N)) / 4, where
 
 
-def run(choose, positive, negatives, where):
+def run(sampler, positive, negatives, where):
     poisoned = jnp.asarray(np.where(where, negatives, np.nan), jnp.float32)
-    result = jax.jit(choose)(RNG, jnp.asarray(positive, jnp.float32), poisoned, jnp.asarray(where))
+    result = jax.jit(sampler)(RNG, jnp.asarray(positive, jnp.float32), poisoned, jnp.asarray(where))
     return tuple(np.asarray(x) for x in result)
 
 
@@ -449,7 +449,7 @@ def test_proposal_with_exact_scores_has_no_variance():
 @pytest.mark.parametrize("sharpness", [0, 1.5])
 def test_corrected_draws_estimate_the_mean_exponential(sharpness):
     positive, negatives, where = scored_rows()
-    choose = jax.jit(proposed(40_000, "stopped", sharpness))
-    scores, _ = choose(RNG, positive, negatives, where)
+    sampler = jax.jit(proposed(40_000, "stopped", sharpness))
+    scores, _ = sampler(RNG, positive, negatives, where)
     want = np.where(where, np.exp(negatives), 0.0).sum(-1)[1:] / np.asarray(where).sum(-1)[1:]
     np.testing.assert_allclose(np.exp(scores[1:]).mean(-1), want, rtol=0.05)

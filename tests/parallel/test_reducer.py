@@ -34,13 +34,13 @@ def make_problem(rule="batch", scale=1.0):
     time, lane = np.divmod(np.arange(A), LANES)
     places = np.arange(B)[:, None], time, lane, rng.integers(3, size=(B, 1))
     positions = Position(*(jnp.asarray(np.broadcast_to(p, (B, A)), jnp.int32) for p in places))
-    exists = np.arange(A)[None] < np.where(np.arange(B) == 3, 4, A)[:, None]
+    mask = np.arange(A)[None] < np.where(np.arange(B) == 3, 4, A)[:, None]
     queue = rng.normal(size=(FURTHER, D)) * scale
     queue[:, 0] = np.abs(queue[:, 0]) * [1, 1, -9, 1, 1]
     of_queue = [100 + np.arange(FURTHER), *rng.integers(3, size=(3, FURTHER))]
     further = Position(*(jnp.asarray(p, jnp.int32) for p in of_queue))
     index = list(RULES).index(rule)
-    anchors = Latents(with_index(positions, index), jnp.asarray(exists))
+    anchors = Latents(with_index(positions, index), jnp.asarray(mask))
     more = Latents(with_index(further, index), jnp.asarray(queue[:, 0] > 0))
     arrays = [jnp.asarray(array, jnp.float32) for array in (x, params, queue)]
     return *arrays, anchors, more
@@ -122,7 +122,7 @@ def test_draws_do_not_depend_on_the_number_of_devices():
     outputs, positions = outputs_and_positions()
     mesh = make_mesh(4)
     outputs = jax.device_put(outputs, batch_sharding(mesh))
-    draw = functools.partial(cpc_loss, rule=negatives.batch, choose=negatives.uniform_subset(3))
+    draw = functools.partial(cpc_loss, rule=negatives.batch, sampler=negatives.uniform_subset(3))
     results = [
         jax.jit(functools.partial(draw, **more))(outputs, positions)
         for more in ({}, {"reducer": make_reducer(mesh, BATCH_AXIS)})

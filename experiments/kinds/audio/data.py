@@ -9,7 +9,7 @@ import numpy as np
 
 from cpc import data
 from cpc.data import Recordings, align, select
-from cpc.data.phones import MOST_EXTRA
+from cpc.data.phones import MAX_EXTRA
 from cpc.data.recordings import explain_ids, ids_of
 from cpc.data.sources.voices import prepare_voices
 from cpc.data.walk import Skipped, count_names
@@ -69,7 +69,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         root, speaker_level = data_root(config), options.speaker_level
     phones, items = _read_labels(options, root)
     recordings = _pack(options, root, speaker_level, log)
-    phones, items = without_lost(phones, items, recordings, log)
+    phones, items = drop_damaged(phones, items, recordings, log)
     if options.phones:
         name = pathlib.Path(options.phones).stem
         describe_labels(name, phones[name].labels, recordings.names, log)
@@ -126,7 +126,7 @@ def describe_labels(
         )
 
 
-def without_lost(
+def drop_damaged(
     phones: dict[str, Phones],
     items: dict[str, list[Item]],
     recordings: data.Recordings,
@@ -139,7 +139,7 @@ def without_lost(
 
     def has_sound(name: str, num_samples: float) -> bool:
         # `align` also accepts a few extra labels.
-        max_samples = lengths.get(name, 0) + MOST_EXTRA * LABEL_SAMPLES
+        max_samples = lengths.get(name, 0) + MAX_EXTRA * LABEL_SAMPLES
         return name not in damaged or num_samples <= max_samples
 
     kept_phones, kept_items = {}, {}
@@ -186,14 +186,14 @@ def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int,
     }
 
 
-def labels_at(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
+def frame_labels(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
     """Return the label at the middle of each frame of an encoder; -1 after the last label.
 
     There is one label every 10 ms; frames are `stride` samples apart, the first at sample `start`.
 
     >>> labels = np.array([5, 6, 7], np.int32)
-    >>> labels_at(labels, 90, 3, 160), labels_at(labels, 0, 2, 240), labels_at(labels, 0, 6, 80)
-    (array([ 6,  7, -1]), array([5, 7]), array([5, 5, 6, 6, 7, 7]))
+    >>> frame_labels(labels, 90, 3, 160), frame_labels(labels, 0, 2, 240)
+    (array([ 6,  7, -1]), array([5, 7]))
     """
     middles = start + stride * np.arange(num_frames) + stride // 2
     index = np.minimum(middles // LABEL_SAMPLES, len(labels))
@@ -215,7 +215,7 @@ def labels_of_frames(
 ) -> list[np.ndarray]:
     """Return a label per frame of a feature, given one label every 10 ms of each recording."""
     return [
-        labels_at(own, 0, max(1, int(length) // stride), stride)
+        frame_labels(own, 0, max(1, int(length) // stride), stride)
         for own, length in zip(labels, recordings.lengths, strict=True)
     ]
 
@@ -230,13 +230,13 @@ def label_frames(
         for phones in audio.phones.values():
             found = phones.labels.get(audio.train.names[int(utterance)])
             if found is not None:
-                part = labels_at(found, int(start), num_frames, stride)
+                part = frame_labels(found, int(start), num_frames, stride)
                 labels[row] = np.where(part >= 0, first + part, labels[row])
             first += len(phones.names)
     return labels
 
 
-def first_minutes(
+def subset_minutes(
     recordings: data.Recordings, minutes: float, by_speaker: bool = True
 ) -> data.Recordings:
     """Draw utterances up to `minutes` per speaker, or in total; 0 keeps all."""
@@ -251,9 +251,9 @@ def first_minutes(
     return data.select(recordings, sorted(kept))
 
 
-def places_of(config: Config) -> dict[str, tuple[str, ...]]:
+def data_locations(config: Config) -> dict[str, tuple[str, ...]]:
     """Return the locations of recordings, labels and items by their name in scores."""
-    options, ((name, root),) = config.data, checks.places_of(config).items()
+    options, ((name, root),) = config.data, checks.data_locations(config).items()
     files = {
         pathlib.Path(options.phones).stem: options.phones,
         pathlib.Path(options.item_file).name: options.item_file,

@@ -13,9 +13,15 @@ from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches
 from cpc.types import Batch, UserError
 from experiments.command.config import Config, subset, with_settings
 from experiments.kinds.audio import model
-from experiments.kinds.audio.data import AudioData, known_nats, label_frames, load_data, places_of
+from experiments.kinds.audio.augmentation import check_augmentation, preprocess, record_augmentation
+from experiments.kinds.audio.data import (
+    AudioData,
+    data_locations,
+    known_nats,
+    label_frames,
+    load_data,
+)
 from experiments.kinds.audio.embed import embed_files
-from experiments.kinds.audio.heard import check_augmentation, prepare, record_augmentation
 from experiments.kinds.audio.model import build_model, choose_offsets, num_latents
 from experiments.kinds.audio.probes import check_options, feature_sets, probe_tasks
 from experiments.kinds.audio.sections import PAGE
@@ -26,7 +32,7 @@ from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import write_truth
 
 #: Code bitrates are unranked: the lowest is that of a collapsed codebook.
-PROBES = Probes(probe_tasks, feature_sets, places_of, unranked=("codes",))
+PROBES = Probes(probe_tasks, feature_sets, data_locations, unranked=("codes",))
 
 #: Samples per synthetic recording, about a minute; thousands take about a minute to generate.
 MAX_SYNTHETIC = 2**20
@@ -47,7 +53,7 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
     return Problem(
         plan=plan,
         model=made,
-        prepare=functools.partial(prepare, config),
+        preprocess=functools.partial(preprocess, config),
         split_branches=functools.partial(model.split_branches, made.module),
         label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),

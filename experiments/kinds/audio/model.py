@@ -167,29 +167,29 @@ def split_branches(
     for (number, direction), one in zip(module.branches, outputs, strict=True):
         own = encoder_of(module, number)
         time = jnp.arange(one.z.shape[1])[None]
-        start, exists = batch["sample"][:, None] * (stride // own.stride), None
+        start, mask = batch["sample"][:, None] * (stride // own.stride), None
         count: Any = time.size
         if "num_samples" in batch:
             count = jnp.minimum(own.num_existing(batch["num_samples"]), time.size)[:, None]
-            exists = time < count
+            mask = time < count
         if direction == "backward":
             start = -(start + stride * count)
         place = positions(batch, batch["speaker"], start, stride * time, stride * (time + 1))
-        branches.append(BranchOutputs(one, place, exists))
+        branches.append(BranchOutputs(one, place, mask))
     return branches
 
 
 def split_levels(module: models.SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
     """Return the outputs of frames and segments; a segment covers the sound of its frames."""
     frames, segments = outputs
-    exists = module.existing(batch.get("num_samples"), frames.z.shape[1])
-    begins = models.boundaries(frames.z, module.threshold, exists)
-    some = models.segment_means(frames.z, begins, exists)[1]
+    mask = module.existing(batch.get("num_samples"), frames.z.shape[1])
+    begins = models.boundaries(frames.z, module.threshold, mask)
+    some = models.segment_means(frames.z, begins, mask)[1]
     time = jnp.arange(begins.shape[1])[None]
-    bounds = (time, time + 1), models.segment_bounds(begins, exists)
+    bounds = (time, time + 1), models.segment_bounds(begins, mask)
     start, stride = batch["sample"][:, None], module.encoder.stride
     places = (
         positions(batch, batch["speaker"], start, stride * first, stride * last)
         for first, last in bounds
     )
-    return list(map(BranchOutputs, (frames, segments), places, (exists, some)))
+    return list(map(BranchOutputs, (frames, segments), places, (mask, some)))

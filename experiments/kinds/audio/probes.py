@@ -18,7 +18,7 @@ from cpc.results import Score
 from cpc.train import raise_if_stopped
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
-from experiments.kinds.audio.data import TRAINED, AudioData, Frames, first_minutes, frame_samples
+from experiments.kinds.audio.data import TRAINED, AudioData, Frames, frame_samples, subset_minutes
 from experiments.kinds.audio.layers import LAYERS, delayed
 from experiments.kinds.audio.recognition import recognition_tasks
 from experiments.kinds.audio.tasks import abx_tasks, boundary_tasks, phone_tasks, speaker_tasks
@@ -179,7 +179,7 @@ def embed_mfcc(waveforms: Sequence[np.ndarray], stride: int) -> list[np.ndarray]
 
 def speaker_map(data: AudioData) -> ProbeTask:
     """Return a task that writes means of c over pieces of utterances, for Figure 2."""
-    part = first_minutes(data.test, 5.0)
+    part = subset_minutes(data.test, 5.0)
     names = sorted(set(part.speakers))
 
     def write(context: ProbeContext, features: FeatureSet) -> list[Score]:

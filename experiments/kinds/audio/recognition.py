@@ -28,8 +28,8 @@ from experiments.kinds.audio.data import (
     AudioData,
     Phones,
     aligned,
-    first_minutes,
     labelled_sets,
+    subset_minutes,
 )
 from experiments.kinds.audio.supervised import contexts_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
@@ -64,7 +64,7 @@ class Network(NamedTuple):
     """Number of later frames that a frame depends on."""
 
 
-def frozen(inputs: Sequence[np.ndarray]) -> Network:
+def standardized_features(inputs: Sequence[np.ndarray]) -> Network:
     """Return a network without parameters that standardizes features."""
     rows = np.concatenate(inputs)
     mean, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-6
@@ -229,7 +229,7 @@ def recognition_task(
     for part in parts:
         aligned(part, phones)  # raises if labels do not fit
     most = 0 if 0 in minutes else max(minutes)
-    parts = first_minutes(parts[0], most, by_speaker=False), parts[1]
+    parts = subset_minutes(parts[0], most, by_speaker=False), parts[1]
     subsets = subsets_of(parts[0], minutes)
     in_order = [
         [phones_in_order(phones.labels[own], phones.names) for own in part.names] for part in parts
@@ -274,7 +274,7 @@ def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]
     """Return the network below the head: standardization alone, or one to train further."""
     config, model, variables, layer_decay = context.config, context.model, context.variables, 1.0
     if feature not in TRAINED:
-        return frozen(inputs)
+        return standardized_features(inputs)
     if feature == "tuned":
         layer_decay = config.probe.layer_decay
     else:
@@ -308,7 +308,7 @@ def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, li
     numbers = {name: i for i, name in enumerate(recordings.names)}
     found: dict[str, list[int]] = {}
     for most in minutes:
-        part = first_minutes(recordings, most, by_speaker=False)
+        part = subset_minutes(recordings, most, by_speaker=False)
         length = float(part.lengths.sum()) / SAMPLE_RATE_HZ / 60
         words = f"{most:g}" if 0 < most <= length else f"{length:.{int(length < 10)}f}"
         drawn = [numbers[name] for name in part.names]

@@ -10,7 +10,7 @@ from cpc.report.engine import Figure, Section, Table
 from cpc.report.words import Words
 from cpc.results import Run, last_scores
 from cpc.types import UserError
-from experiments.kinds.audio.heard import augmentation_section
+from experiments.kinds.audio.augmentation import augmentation_section
 from experiments.kinds.audio.tasks import IN_GAME, NO_SILENCE
 from experiments.kinds.paper import NUM_CLASSES, SOURCE, TABLE_1
 from experiments.training.problem import Page

@@ -15,7 +15,7 @@ from cpc.results import digest
 from cpc.train import ProgressWriter
 from cpc.types import Batch, UserError
 from experiments.command.config import Config, subset
-from experiments.kinds.audio.data import labels_at, labels_of_frames
+from experiments.kinds.audio.data import frame_labels, labels_of_frames
 from experiments.training.supervised import (
     Answer,
     Features,
@@ -26,7 +26,7 @@ from experiments.training.supervised import (
 )
 
 #: Maximum number of supervised steps, as a multiple of the run's own steps.
-MOST_RUNS = 40
+MAX_RUNS = 40
 
 
 def contexts_of(model: Model) -> Features:
@@ -64,7 +64,7 @@ def train_supervised(
     # The longest recording is never held out, so that windows can always be drawn.
     held = hold_out(np.delete(numbers, np.argmax(recordings.lengths)), config.seed).tolist()
     kept = np.setdiff1d(numbers, held).tolist()
-    num_steps = MOST_RUNS * config.num_steps
+    num_steps = MAX_RUNS * config.num_steps
     layer_decay = 1.0 if start is None else config.probe.layer_decay
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
     console = ProgressWriter(num_steps, rate=(hours, "h audio"))
@@ -101,7 +101,9 @@ def draw_labelled(
     def draw_with_labels(step):
         batch = draw(step)
         starts = zip(batch["utterance"], batch["start"], strict=True)
-        windows = [labels_at(labels[i], int(start), length, encoder.stride) for i, start in starts]
+        windows = [
+            frame_labels(labels[i], int(start), length, encoder.stride) for i, start in starts
+        ]
         real = {name: batch[name] for name in ("num_samples",) if name in batch}
         return {"x": batch["x"], "label": np.stack(windows), **real}
 

@@ -32,11 +32,11 @@ from experiments.kinds.audio.data import (
     Phones,
     aligned,
     check_trained,
-    first_minutes,
     labelled_sets,
     labels_of_frames,
     num_labels,
     select_named,
+    subset_minutes,
 )
 from experiments.kinds.audio.layers import LAYERS, sum_layers
 from experiments.kinds.audio.supervised import train_supervised
@@ -71,7 +71,7 @@ def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     tasks = []
     for name, phones, (train, test) in labelled_sets(data, "phones"):
         labels = dict(zip(train.names, aligned(train, phones), strict=True))
-        first = first_minutes(train, 60 * config.probe.hours, by_speaker=False)
+        first = subset_minutes(train, 60 * config.probe.hours, by_speaker=False)
         check_trained(config, first, name)
         each_10_ms = [labels[one] for one in first.names], aligned(test, phones)
         number, num_tests = (sum((own >= 0).any() for own in part) for part in each_10_ms)
@@ -98,7 +98,7 @@ def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         problem = f"none of the {number} training speakers"
         raise lacks("speakers", problem, "split each speaker's utterances")
     limit = config.probe.minutes_per_speaker
-    parts = first_minutes(data.train, limit), first_minutes(select(data.test, known), limit)
+    parts = subset_minutes(data.train, limit), subset_minutes(select(data.test, known), limit)
     check_trained(config, parts[0], data.name)
     labels = [
         [
@@ -231,10 +231,10 @@ def abx_scores(
     frames = {item.file: read_rows(by_utterance[item.file]) for item in items}
     seconds, source = stride / SAMPLE_RATE_HZ, file_of(name)
     tokens = cut_tokens(items, frames, seconds, lose_last_frame=lose_last_frame, source=source)
-    exists = [len(token) > 0 for token in tokens]
+    mask = [len(token) > 0 for token in tokens]
     scores = []
     for across in is_across:
-        cells = list(make_cells(items, exists, across=across))
+        cells = list(make_cells(items, mask, across=across))
         about = {"data": name, "features": features.name, "method": METHODS[across]}
         if cells:
             scores.append(abx_score(items, tokens, cells, **about))
@@ -272,7 +272,7 @@ def boundary_task(name: str, phones: Phones, sets: tuple[Recordings, ...]) -> Pr
 
     The chance level is that of equally many boundaries at equal distances.
     """
-    parts = first_minutes(sets[0], FIT_MINUTES, by_speaker=False), sets[1]
+    parts = subset_minutes(sets[0], FIT_MINUTES, by_speaker=False), sets[1]
     true = [[boundaries_of(labels) for labels in aligned(part, phones)] for part in parts]
     num_train, num_test = (sum(map(len, of_part)) for of_part in true)
     if not num_train or not num_test:

@@ -15,9 +15,9 @@ from experiments.kinds.audio.data import (
     Frames,
     Phones,
     aligned,
-    first_minutes,
     labelled_sets,
     labels_of_frames,
+    subset_minutes,
 )
 from experiments.kinds.audio.tasks import abx_scores, comparisons, items_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, lacks
@@ -28,7 +28,7 @@ FIT_MINUTES = 20.0
 
 def unit_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     """Return a task of units for each labelled set; units are fitted to all training speech."""
-    train = first_minutes(data.train, FIT_MINUTES, by_speaker=False)
+    train = subset_minutes(data.train, FIT_MINUTES, by_speaker=False)
     sets = labelled_sets(data, "units", ("test",))
     return [unit_task(name, phones, train, test) for name, phones, (test,) in sets]
 

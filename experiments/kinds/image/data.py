@@ -197,7 +197,7 @@ def grid_of(config: Config) -> tuple[int, int]:
     return patch_grid((side, side), config.model.patch, config.model.stride)
 
 
-def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
+def preprocess(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
     """Cut a batch of images (b, y, x, ch) into patches (b, i, j, y, x, ch); augment in training."""
     options, images, side = config.augment, batch["x"], side_of(config)
     cut = {"grey": options.grey, "patch": config.model.patch, "stride": config.model.stride}

@@ -13,7 +13,7 @@ from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
 from cpc.data.walk import Skipped, check_name
 from cpc.types import UserError
 from experiments.command.config import Config, check_config, load_config
-from experiments.kinds.image.data import grid_of, prepare, side_of
+from experiments.kinds.image.data import grid_of, preprocess, side_of
 from experiments.training.problem import Embedding
 from experiments.training.sequences import list_files, skip
 
@@ -32,7 +32,7 @@ def embed_files(
             pretrained.module,
             pretrained.variables,
             names,
-            lambda x: prepare(config, {"x": x}, jax.random.key(0), False)["x"],
+            lambda x: preprocess(config, {"x": x}, jax.random.key(0), False)["x"],
         )
 
         def read_batch(number: int):

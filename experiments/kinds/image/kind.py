@@ -13,11 +13,11 @@ from cpc import models
 from cpc.data import make_image_batches
 from cpc.types import Batch, UserError
 from experiments.command.config import Config, subset
-from experiments.kinds.image.data import ImageData, grid_of, load_data, prepare, side_of
+from experiments.kinds.image.data import ImageData, grid_of, load_data, preprocess, side_of
 from experiments.kinds.image.embed import embed_files
 from experiments.kinds.image.probes import feature_sets, probe_tasks
 from experiments.kinds.image.sections import PAGE, save_augmented
-from experiments.training.checks import check_shared, places_of, reject
+from experiments.training.checks import check_shared, data_locations, reject
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.probes import Probes
@@ -27,7 +27,7 @@ CONTEXTS = {"conv": models.MaskedRowConv, "gru": models.RowGRU}
 PROBES = Probes(
     probe_tasks,
     feature_sets,
-    lambda config: places_of(config, config.data.name),
+    lambda config: data_locations(config, config.data.name),
     unranked=("fine_tuned", "supervised", "neighbours", "units"),  # do not compare features
 )
 
@@ -45,7 +45,7 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
     return Problem(
         plan=plan,
         model=build_model(config),
-        prepare=functools.partial(prepare, config),
+        preprocess=functools.partial(preprocess, config),
         split_branches=split_branches,
         label=lambda batch: {"class": batch["label"][:, None, None]},
         draw=draw(data.train, seed=config.seed),

@@ -20,7 +20,7 @@ from cpc.results import Score, digest
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.kinds.image.data import ImageData, grid_of, prepare
+from experiments.kinds.image.data import ImageData, grid_of, preprocess
 from experiments.kinds.image.sections import save_neighbours, save_units
 from experiments.training.checks import reject
 from experiments.training.probes import (
@@ -38,7 +38,7 @@ def train_classifier(
     config: Config,
     labelled: Images,
     model: Model,
-    prepare: Callable,
+    preprocess: Callable,
     start: Any,
     stop_by: Images | None = None,
     folder: pathlib.Path | None = None,
@@ -53,10 +53,10 @@ def train_classifier(
     draw = make_image_batches(labelled, batch_size=batch_size, seed=config.seed)
     num_steps = max(100, options.num_epochs * len(labelled) // batch_size)
     root = jax.random.key(config.seed + 2)
-    batch = prepare({"x": jnp.asarray(labelled.pixels[:1])}, root, False)
+    batch = preprocess({"x": jnp.asarray(labelled.pixels[:1])}, root, False)
 
     def pooled_z(params, extra, batch, rng, train):
-        variables, x = {"params": params, **extra}, prepare(batch, rng, train)["x"]
+        variables, x = {"params": params, **extra}, preprocess(batch, rng, train)["x"]
         if train and extra:  # batch norm updates its statistics
             z, extra = model.module.apply(variables, x, True, method="encode", mutable=list(extra))
         else:
@@ -146,12 +146,12 @@ def make_features(
 
     @functools.cache
     def embed_parts(is_random: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-        batch = prepare(config, {"x": jnp.asarray(parts[0].pixels[:1])}, rng, False)
+        batch = preprocess(config, {"x": jnp.asarray(parts[0].pixels[:1])}, rng, False)
         own = model.init(rng, batch) if is_random else variables
 
         @jax.jit
         def embed(images):
-            patches = prepare(config, {"x": images}, rng, False)["x"]
+            patches = preprocess(config, {"x": images}, rng, False)["x"]
             return [pool(grid, config.probe.regions) for grid in model.embed(own, patches)]
 
         return [evaluate.embed_images(embed, part.pixels) for part in parts]
@@ -202,7 +202,7 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
     parts = np.setdiff1d(np.arange(len(labelled)), held_out), held_out
     kept, stop_by = (select_images(labelled, rows) for rows in parts)
     folder = context.folder_of(f"supervised-{context.data.name}")
-    own = functools.partial(prepare, config)
+    own = functools.partial(preprocess, config)
     answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
     print(f"supervised: {words}, by {len(held_out):,} held-out images of {len(labelled):,}")
     case, data = ("supervised", "whole network"), context.data.name
@@ -245,7 +245,7 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
         return score(held_out).argmax(1)
 
     def fine_tune(subset):
-        part, own = select_images(labelled, subset), functools.partial(prepare, config)
+        part, own = select_images(labelled, subset), functools.partial(preprocess, config)
         start = context.variables if features.name == "z" else None
         return train_classifier(config, part, context.model, own, start)[0](test.pixels)
 

@@ -14,7 +14,7 @@ from cpc.results import Run
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
-from experiments.kinds.image.data import prepare
+from experiments.kinds.image.data import preprocess
 from experiments.kinds.paper import IMAGENET, IMAGENET_SOURCE
 from experiments.training.probes import FeatureSet, ProbeContext
 from experiments.training.problem import Page
@@ -49,7 +49,7 @@ def save_units(context: ProbeContext, features: FeatureSet) -> tuple[()]:
 
     @jax.jit
     def cut(images):
-        return prepare(config, {"x": images}, jax.random.key(0), False)["x"]
+        return preprocess(config, {"x": images}, jax.random.key(0), False)["x"]
 
     @jax.jit
     def embed(images):
@@ -73,7 +73,7 @@ def save_units(context: ProbeContext, features: FeatureSet) -> tuple[()]:
 def save_augmented(workdir: pathlib.Path, config: Config, batch: Batch) -> None:
     """Write the patches of some images, plain and augmented, to probes/augmented.npz."""
     batch = {name: value[:NUM_AUGMENTED] for name, value in batch.items()}
-    rng, own = jax.random.key(0), functools.partial(prepare, config)
+    rng, own = jax.random.key(0), functools.partial(preprocess, config)
     plain, augmented = (
         np.asarray(jax.jit(own, static_argnums=2)(batch, rng, train)["x"])
         for train in (False, True)

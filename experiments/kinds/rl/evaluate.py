@@ -11,7 +11,7 @@ from cpc import rl
 from cpc.estimators import Tracker
 from cpc.evaluate import bootstrap_interval, describe_fit, fit_lbfgs_probe, predict
 from cpc.losses import OffsetSums
-from cpc.models.agent import Heard
+from cpc.models.agent import AgentInput
 from cpc.report import Words
 from cpc.results import Score
 from experiments.command.config import Config
@@ -53,9 +53,9 @@ def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
         worlds = rl.begin(environment, memory, NUM, worlds_rng, config.environment.stagger)
         act = functools.partial(steps.take_step, agent, params)
         _, rollout = rl.roll_out(environment, act, worlds, steps_rng, config.evaluate.num_steps)
-        inputs = Heard(rollout.observation, rollout.previous, rollout.is_first)
+        inputs = AgentInput(rollout.observation, rollout.previous, rollout.is_first)
         out: Any = agent.apply({"params": params}, inputs, memory)
-        untrained = agent.init(params_rng, Heard(*(x[:1] for x in inputs)), memory)["params"]
+        untrained = agent.init(params_rng, AgentInput(*(x[:1] for x in inputs)), memory)["params"]
         before: Any = agent.apply({"params": untrained}, inputs, memory)
         features = {"c": out.c, "z": out.z, "random c": before.c}
         _, sums = steps.predict(config, agent, params, out.z, out.c, rollout, steps.STRICT)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from cpc import negatives, rl
 from cpc.losses import OffsetSums, cpc_loss
-from cpc.models.agent import Agent, DenseEncoder, Heard, PixelEncoder
+from cpc.models.agent import Agent, AgentInput, DenseEncoder, PixelEncoder
 from cpc.negatives import RULES
 from cpc.train import TrainState, init_state, make_optimizer, make_train_step, scan_steps
 from cpc.types import CPCOutputs, Position, Rule, UserError
@@ -117,7 +117,7 @@ def make_task(config: Config) -> Task:
         params_rng, worlds_rng, rng = (jax.random.fold_in(root, i) for i in range(3))
         memory = agent.begin(num)
         worlds = rl.begin(together, memory, num, worlds_rng, config.environment.stagger)
-        first = Heard(worlds.observation[None], worlds.previous[None], worlds.is_first[None])
+        first = AgentInput(worlds.observation[None], worlds.previous[None], worlds.is_first[None])
         params = agent.init(params_rng, first, memory)["params"]
         batches = jax.eval_shape(functools.partial(collect, params), worlds, rng)[1]
         one = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), batches)
@@ -169,7 +169,7 @@ def take_step(
     agent: Agent, params: Any, observation: Any, previous: Any, is_first: Any, memory: Any
 ) -> tuple[Any, Any, Any]:
     """Return logits, values and the new memory, as the policy of `cpc.rl.roll_out`."""
-    inputs = Heard(observation, previous, is_first)
+    inputs = AgentInput(observation, previous, is_first)
     out: Any = agent.apply({"params": params}, inputs, memory)
     return out.logits, out.values, out.memory
 
@@ -180,7 +180,7 @@ def make_loss(config: Config, agent: Agent) -> Callable:
 
     def loss_fn(params, worlds, batch, rng):
         steps: rl.Rollout = batch["steps"]
-        inputs = Heard(steps.observation, steps.previous, steps.is_first)
+        inputs = AgentInput(steps.observation, steps.previous, steps.is_first)
         out: Any = agent.apply({"params": params}, inputs, batch["memory"])
         log_probs = rl.log_prob(out.logits, steps.action)
         if is_ppo:

@@ -132,7 +132,7 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
     return Problem(
         plan=plan,
         model=build_model(config),
-        prepare=lambda batch, rng, train: batch,
+        preprocess=lambda batch, rng, train: batch,
         split_branches=split_branches,
         label=functools.partial(label_latents, config, data),
         draw=draw(data.train, seed=config.seed),

@@ -76,7 +76,7 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
     return Problem(
         plan=plan,
         model=build_model(config),
-        prepare=lambda batch, rng, train: batch,
+        preprocess=lambda batch, rng, train: batch,
         split_branches=functools.partial(split_branches, plan.geometry.branches),
         label=lambda batch: {"document": batch["utterance"][:, None]},
         draw=mix(text.train, seed=config.seed),

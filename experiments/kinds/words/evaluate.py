@@ -21,7 +21,7 @@ from cpc.report.scores import headlines, score_table
 from cpc.report.words import Words
 from cpc.results import Score, read_run
 from cpc.types import UserError
-from experiments.kinds.words.step import log_p_scores, look_up
+from experiments.kinds.words.step import gather_rows, log_p_scores
 
 #: Words whose neighbours the page shows, if the text contains them.
 SHOWN = ("water", "king", "mother", "run", "red", "happy", "city", "horse", "doctor", "music",
@@ -82,7 +82,7 @@ def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[An
     t, sees = len(words) - 2 * reach, look(words, sentence, reach)
     h = model.encode(tables["input"][jnp.maximum(words, 0)], sees, params["dense"]["model"])
     scores = h @ tables["output"].T + tables.get("bias", 0.0)
-    _, context, _ = look_up(model, words, sees)
+    _, context, _ = gather_rows(model, words, sees)
     if "log_z" in tables:
         # Context -1 selects the last entry, for positions without context.
         scores = scores - tables["log_z"][context][:, None]

@@ -14,7 +14,7 @@ import numpy as np
 
 from cpc import negatives
 from cpc.losses import logistic_pairs, softmax_pairs
-from cpc.models.words import WordModel, band, block_size, look, spans
+from cpc.models.words import WordModel, band_mask, block_size, look, overlapping_blocks
 from cpc.negatives.noise import check_distinct
 from experiments.command.config import Config
 from experiments.training.checks import reject
@@ -213,7 +213,7 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
         if config.model.reduce and not model.is_causal:
             reach = jax.random.randint(reach_rng, (t,), 1, model.reach + 1)
         sees = look(words, batch["sentence"], model.reach, reach)
-        own, context, labels = look_up(model, words, sees)
+        own, context, labels = gather_rows(model, words, sees)
         ids: dict[str, Any] = {"input": jnp.maximum(words, 0)}
         if "log_z" in params["tables"]:
             last = len(params["tables"]["log_z"]) - 1
@@ -259,14 +259,16 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
     return choose, loss_fn
 
 
-def look_up(model: WordModel, words: Any, sees: Any) -> tuple[Any, Any, Any]:
+def gather_rows(model: WordModel, words: Any, sees: Any) -> tuple[Any, Any, Any]:
     """Return the word (t,), nearest context word (t,) and labels (t, p) of each position."""
     reach, t = model.reach, len(sees)
     own = words[reach : reach + t]
     if model.predicts_neighbours:
         block = block_size(t, reach)
-        mask = band(sees.at[:, reach].set(False), block)
-        labels = jnp.where(mask, spans(words, block, reach)[:, None], -1).reshape(t, -1)
+        mask = band_mask(sees.at[:, reach].set(False), block)
+        labels = jnp.where(mask, overlapping_blocks(words, block, reach)[:, None], -1).reshape(
+            t, -1
+        )
         return own, own, labels
     context = jnp.where(sees[:, reach - 1], words[reach - 1 : reach - 1 + t], -1)
     # Without context, only a language model has a label: the first word of a sentence.
@@ -290,8 +292,8 @@ def score(model: WordModel, h: Any, rows: Any, drawn: Any) -> tuple[Any, Any]:
     if model.predicts_neighbours:
         block = block_size(t, reach)
         blocks = h.reshape(t // block, block, -1)
-        positive = jnp.einsum("gcd,ged->gce", blocks, spans(output, block, reach))
-        positive += spans(bias[:size], block, reach)[:, None]
+        positive = jnp.einsum("gcd,ged->gce", blocks, overlapping_blocks(output, block, reach))
+        positive += overlapping_blocks(bias[:size], block, reach)[:, None]
         positive = positive.reshape(t, -1)
     else:
         positive = (h * output[reach : reach + t]).sum(-1, keepdims=True)
@@ -331,7 +333,7 @@ def negatives_that_count(objective: Any, model: WordModel, places: Places) -> An
         places_of = jnp.arange(t)[:, None]  # (t, p) positions of the labels
         if model.predicts_neighbours:
             reach, block = model.reach, block_size(t, model.reach)
-            near = spans(jnp.arange(-reach, t + reach), block, reach)[:, None]
+            near = overlapping_blocks(jnp.arange(-reach, t + reach), block, reach)[:, None]
             of_block = (t // block, block, block + 2 * reach)
             places_of = jnp.broadcast_to(near, of_block).reshape(t, -1)
         where = at != places_of[..., None]

@@ -22,7 +22,7 @@ from cpc.types import Batch, UserError
 from experiments.command.config import Config
 
 
-def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
+def preprocess(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
     """Unpack a batch of waveforms and, in training, augment the sides named by `augment.side`.
 
     Contexts are computed from "x", latents from "target"; the two are augmented independently.
@@ -98,9 +98,9 @@ def record_augmentation(
     folder = workdir / FOLDER
     if config.augment.side == "none" or any(folder.glob("*")):
         return
-    heard = apply_each(config, draw(0), jax.random.key(config.seed))
-    loudest = max(float(np.abs(x).max()) for x in heard.values())
-    for number, (name, x) in enumerate(heard.items()):
+    examples = apply_each(config, draw(0), jax.random.key(config.seed))
+    loudest = max(float(np.abs(x).max()) for x in examples.values())
+    for number, (name, x) in enumerate(examples.items()):
         samples = np.round(32767 * (0.9 * x / max(loudest, 1e-9))).astype(np.int16)
         with replacing(folder / f"{number}_{name}.wav", is_durable=False) as part:
             soundfile.write(part, samples, SAMPLE_RATE_HZ, format="WAV")
@@ -116,17 +116,17 @@ def from_wav(content: bytes) -> np.ndarray:
 
 def augmentation_section(run: Run) -> Section | None:
     """Return a section with the sound of a training window before and after each effect."""
-    heard, sounds, lost = {}, [], []
+    examples, sounds, lost = {}, [], []
     for path in sorted((run.workdir / FOLDER).glob("*.wav")):
         name = path.stem.partition("_")[2]
         title = TITLES.get(name, "all: " + name.replace("+", ", then ").replace("_", " "))
         try:
             content = path.read_bytes()
-            heard[title] = from_wav(content)
+            examples[title] = from_wav(content)
             sounds.append(Sound(title, f"{FOLDER}/{path.name}", content))
         except (OSError, ValueError, soundfile.LibsndfileError):
             lost.append(f"{path.name} was left out because it is damaged.")
-    if not heard:
+    if not examples:
         return None
     side = run.config.get("augment", {}).get("side", "")
     note = f"{SIDES.get(side, '')} Only in training: evaluation and probes use the original."
@@ -135,7 +135,7 @@ def augmentation_section(run: Run) -> Section | None:
         f"range of {RANGE_DB} dB."
     )
     title = "A training window, before and after each effect"
-    figure = Figure("augmentation", draw_sounds(heard), title, caption)
+    figure = Figure("augmentation", draw_sounds(examples), title, caption)
     return Section("Augmentation, heard and drawn", [note.strip(), *lost], [figure], sounds=sounds)
 
 
@@ -149,15 +149,15 @@ def spectrogram(x: np.ndarray) -> np.ndarray:
     return 20 * np.log10(np.abs(np.fft.rfft(frames)) + 1e-6)
 
 
-def draw_sounds(heard: dict[str, np.ndarray]) -> Any:
+def draw_sounds(examples: dict[str, np.ndarray]) -> Any:
     """Draw each sound in a row, its waveform next to its spectrogram."""
     from cpc.report.draw import BLUE, GRAY, label, make_figure
 
-    figure, panels = make_figure(2 * len(heard), num_columns=2, row_height=1.9)
-    clean = next(iter(heard.values()))
-    levels = [spectrogram(x) for x in heard.values()]
+    figure, panels = make_figure(2 * len(examples), num_columns=2, row_height=1.9)
+    clean = next(iter(examples.values()))
+    levels = [spectrogram(x) for x in examples.values()]
     top = max(float(level.max()) for level in levels)
-    for row, ((title, x), level) in enumerate(zip(heard.items(), levels, strict=True)):
+    for row, ((title, x), level) in enumerate(zip(examples.items(), levels, strict=True)):
         left, right = panels[2 * row : 2 * row + 2]
         seconds = len(x) / SAMPLE_RATE_HZ
         if row:
@@ -173,7 +173,7 @@ def draw_sounds(heard: dict[str, np.ndarray]) -> Any:
             vmax=top,
             extent=(0, seconds, 0, SAMPLE_RATE_HZ / 2000),
         )
-        time = "seconds" if row == len(heard) - 1 else ""
+        time = "seconds" if row == len(examples) - 1 else ""
         label(left, time, "", title)
         label(right, time, "kHz", "")
     return figure
