@@ -83,6 +83,15 @@ def test_ids_fall_in_frequency(corpus, monkeypatch):
     assert encode(["the", "zebra", "cat"], index).tolist() == [2, 0, 1]
 
 
+def test_identity_depends_on_starts_words_and_order(corpus):
+    others = [
+        corpus._replace(tokens=corpus.tokens[::-1]),
+        corpus._replace(sentence_starts=corpus.sentence_starts[:-1]),
+        corpus._replace(vocabulary=corpus.vocabulary._replace(words=corpus.vocabulary.words[1:])),
+    ]
+    assert len({one.identity() for one in (corpus, *others)}) == 4
+
+
 def test_cut_words_become_unknown(tmp_path):
     folder = write(tmp_path / "texts", a="one one one two two <unk> three four. <unk>")
     common = read_text_folder(folder, tmp_path / "packs", quiet, form="lines", min_count=2)

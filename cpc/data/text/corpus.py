@@ -1,6 +1,7 @@
 """Corpora of word ids with sentence and document boundaries, and their splits."""
 
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -39,6 +40,12 @@ class Corpus(NamedTuple):
     vocabulary: Vocabulary
     skipped: list[tuple[str, str]]
     """(file, reason) of all files that are left out."""
+
+    def identity(self) -> bytes:
+        """Return bytes that differ if sentences, their words or the vocabulary differ."""
+        words = repr(self.vocabulary.words).encode()
+        checksum = zlib.crc32(np.ascontiguousarray(self.tokens))
+        return self.sentence_starts.tobytes() + checksum.to_bytes(4) + words
 
 
 def index_of(vocabulary: Vocabulary) -> dict[str, int]:

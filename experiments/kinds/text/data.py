@@ -39,9 +39,12 @@ class TextData(NamedTuple):
         return (*self.train.skipped, *self.unused)
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the starts of the sentences of each part."""
-        starts = {"train": self.train.sentence_starts, "test": self.test.sentence_starts}
-        return {name: Fingerprint(len(own) - 1, own.tobytes()) for name, own in starts.items()}
+        """Return the number and the identity of the sentences of each part."""
+        parts = {"train": self.train, "test": self.test}
+        return {
+            name: Fingerprint(len(own.sentence_starts) - 1, own.identity())
+            for name, own in parts.items()
+        }
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> TextData:

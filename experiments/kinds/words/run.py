@@ -42,7 +42,7 @@ from experiments.command.config import Config, check_config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.kinds.words import step as steps
 from experiments.kinds.words.step import Noise, make_noise
-from experiments.training.checks import data_root
+from experiments.training.checks import data_root, name_of
 from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.problem import Work
 
@@ -60,12 +60,12 @@ class Text(NamedTuple):
         return self.train.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the words and the starts of the sentences of each part."""
-        found = {}
-        for name, corpus in (("train", self.train), ("test", self.test)):
-            starts, words = corpus.sentence_starts, repr(corpus.vocabulary.words).encode()
-            found[name] = Fingerprint(len(starts) - 1, starts.tobytes() + words)
-        return found
+        """Return the number and the identity of the sentences of each part."""
+        parts = {"train": self.train, "test": self.test}
+        return {
+            name: Fingerprint(len(own.sentence_starts) - 1, own.identity())
+            for name, own in parts.items()
+        }
 
 
 def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Corpus:
@@ -103,12 +103,12 @@ def load_data(config: Config, log: Callable[[str], object]) -> Text:
     skipped = count_names(corpus.skipped, "files skipped")
     if data.test_fraction == 0:
         log(f"data: {describe_corpus(corpus)}; {skipped}")
-        return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]), data.source)
+        return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]), name_of(config))
     train, test, num_copies = split_for_training(corpus, test=data.test_fraction, seed=config.seed)
     copies = f"{num_copies:,} training sentences are skipped, since the test text has them; "
     used = describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(f"data: {used}; {copies if num_copies else ''}{skipped}")
-    return Text(train, test, data.source)
+    return Text(train, test, name_of(config))
 
 
 ON_ONE_DEVICE = True
