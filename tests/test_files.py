@@ -10,7 +10,6 @@ import pytest
 from ml_collections import ConfigDict
 
 from cpc import files
-from cpc.data.pack import _read_listing
 from cpc.results import read_run, read_scores
 from cpc.types import UserError
 from experiments import status
@@ -136,7 +135,6 @@ def test_fifos_are_not_opened(tmp_path):
             read(run / "scores.npz")
     assert files.read_object(run / "config.json", []) is None
     assert read_scores(run) == []
-    assert _read_listing(run) is None
     assert {"config.json", "metrics.jsonl"} <= {
         name for name in names for problem in read_run(run).problems if name in problem
     }

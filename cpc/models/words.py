@@ -124,7 +124,7 @@ def look(
 def overlapping_blocks(x: Array, block: int, reach: int) -> Array:
     """Split (t + 2 r, ...) into overlapping slices (t / block, block + 2 r, ...).
 
-    >>> spans(jnp.arange(6), 2, 1)
+    >>> overlapping_blocks(jnp.arange(6), 2, 1)
     Array([[0, 1, 2, 3],
            [2, 3, 4, 5]], dtype=int32)
     """
@@ -139,7 +139,7 @@ def overlapping_blocks(x: Array, block: int, reach: int) -> Array:
 def band_mask(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
     """Convert `sees` to a mask over the words of the slice of each block.
 
-    >>> band(jnp.ones((2, 3), bool), 2)[0].astype(int)
+    >>> band_mask(jnp.ones((2, 3), bool), 2)[0].astype(int)
     Array([[1, 1, 1, 0],
            [0, 1, 1, 1]], dtype=int32)
     """

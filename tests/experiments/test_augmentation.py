@@ -137,7 +137,7 @@ def test_page_has_augmented_examples(tmp_path):
     def page():
         write_json(tmp_path / "config.json", plain(config))
         sections = [augmentation.augmentation_section(read_run(tmp_path))]
-        return write_page(tmp_path, "report", "", "", (), sections, ["md"]).read_text()
+        return write_page(tmp_path, "report", "", "", sections, ["md"]).read_text()
 
     text = page()
     assert text.count("<audio") == 4

@@ -80,7 +80,7 @@ def test_whole_run_on_photographs(tmp_path):
         *(("few_labels", name, "frozen") for name in features),
         *(("few_labels", name, "fine-tuned") for name in ("z", "supervised")),
     }
-    for figure in ("neighbours", "units", "augmented", "scores", "bound"):
+    for figure in ("neighbours", "units", "augmented", "bound"):
         assert (workdir / "figures" / f"{figure}.png").stat().st_size > 1000
 
 

@@ -278,7 +278,7 @@ def test_checkpoints_of_other_networks_are_kept(tmp_path):
 
 
 def test_scores_of_audio(config, sound, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(audio_supervised, "MOST_RUNS", 5)
+    monkeypatch.setattr(audio_supervised, "MAX_RUNS", 5)
     model = audio.build_model(config)
     context = ProbeContext(config, None, model, None, tmp_path, 0, tmp_path.joinpath)
     (question,) = audio_frames.phone_tasks(config, sound)

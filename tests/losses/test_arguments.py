@@ -180,7 +180,7 @@ def test_rule_arguments_of_wrong_type_are_named(unchecked):
             Rule("mine", function)  # pyright: ignore[reportArgumentType]
     for rule, positions, sampler, match in (
         ("batch", GRID, None, "^rule"),
-        (negatives.batch, GRID, 16, "^choose"),
+        (negatives.batch, GRID, 16, "^sampler"),
         (negatives.batch, tuple(GRID), None, "^positions"),
         (negatives.batch, None, None, "^positions"),
     ):
