@@ -223,7 +223,8 @@ def write_all(
     for name, reason in skipped:
         say(f"skipped {name}: {reason}")
     if not count:
-        raise UserError(f"all files in {root} are unreadable ({skipped[0][1]}): check --input")
+        reason = skipped[0][1] if skipped else "none has a feature"
+        raise UserError(f"all files in {root} are unreadable ({reason}): check --input")
     seconds = time.perf_counter() - begin
     say(
         f"{count:,} files, {len(skipped):,} skipped, {done:,.4g} {unit} in {seconds:.1f} s: "

@@ -39,7 +39,7 @@ PREDICTORS = {
 
 #: All classes that the description of an exported model may name; no others are called.
 DESCRIBED = (
-    *(CPC, ConvEncoder, LogMelEncoder, QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
+    *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
     *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
     *(QuickThoughts, SentenceEncoder, SegmentalCPC),

@@ -90,7 +90,8 @@ def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
 
 def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
     """Return the kind of a model; check its description, which may be outdated or untrusted."""
-    kind = CONTRASTIVE.get(find_kind(pretrained.input))
+    trained = find_kind(pretrained.about.get("config"))  # may take the input of another kind
+    kind = CONTRASTIVE.get(trained if trained in CONTRASTIVE else find_kind(pretrained.input))
     missing = f"a kind among {', '.join(CONTRASTIVE)}"
     if kind is not None:
         expected = kind.describe_input(make_config(kind.KEYS)).keys()

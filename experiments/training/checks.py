@@ -95,11 +95,12 @@ def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
 def name_of(config: Config, name: str = "") -> str:
     """Return the name of the data in scores: that of the folder, the data set or the source."""
     options = config.data
-    if options.source in OWN:
+    source = options.get("source", config.kind)  # a kind may generate its data
+    if source in OWN:
         return pathlib.Path(options.path).expanduser().resolve().name
-    return name or options.source
+    return name or source
 
 
 def data_locations(config: Config, name: str = "") -> dict[str, tuple[str, ...]]:
     """Return {name of the data in scores: their paths}; data from a download have path ""."""
-    return {name_of(config, name): (config.data.path if config.data.source in OWN else "",)}
+    return {name_of(config, name): (config.data.path if config.data.get("source") in OWN else "",)}
