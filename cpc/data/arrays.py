@@ -71,8 +71,8 @@ def take_sounds(
     """Convert waveforms to the sample rate and loudness of a model, as for audio files.
 
     Args:
-        x: array (s,) or (b, s), or a list of arrays (s,). Floats must be in [-1, 1]. Integers are
-            scaled by the full scale of their type.
+        x: array (s,) or (b, s), or a list of arrays (s,). Floats have full scale 1.
+            Integers are scaled by the full scale of their type.
         sample_rate_hz: rate of x, or None for the rate of the model.
         model_rate_hz, rms: rate and loudness of the training data. If rms is None, the loudness of
             x is kept.
@@ -90,11 +90,11 @@ def take_sounds(
     rate = model_rate_hz if sample_rate_hz is None else sample_rate_hz
     is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
     if not is_number or not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
-        raise UserError(f"sample_rate_hz is {rate!r}: pass {MIN_RATE_HZ} to {MAX_RATE_HZ}")
+        raise UserError(f"sample_rate_hz is {rate!r}: pass {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz")
     if normalize:
         return [_normalize(item, float(rate), model_rate_hz, rms) for item in items], form
     if rate != model_rate_hz:
-        raise UserError(f"x has {rate} Hz and normalize=False keeps it: pass x at {model_rate_hz}")
+        raise UserError(f"x has {rate} Hz, but normalize=False needs {model_rate_hz}: resample x")
     return _cast_to_float32(items), form
 
 
@@ -125,7 +125,7 @@ def _normalize(
     length = int(len(x) * model_rate_hz // rate_hz)
     if not length:
         raise UserError(
-            f"x has {len(x)} samples at {rate_hz:g} Hz, less than one of the model's: pass more"
+            f"x has {len(x)} samples at {rate_hz:g} Hz, less than one model sample: pass a longer x"
         )
     if x.dtype != np.int16 or rate_hz != model_rate_hz:
         x = _to_full_scale(x)
@@ -213,7 +213,7 @@ def _to_bytes(pixels: np.ndarray) -> UInt8[np.ndarray, "y x ch"]:
     if not (pixels.min() >= 0 and pixels.max() <= limit):  # True for NaN
         raise UserError(
             f"x has {pixels.dtype} values from {pixels.min():.4g} to {pixels.max():.4g}, but "
-            "images are uint8, or floats in 0..1: scale x"
+            "images must be uint8, or floats in 0..1: scale x"
         )
     return np.round(pixels * np.float32(255 / limit)).astype(np.uint8)
 
@@ -235,7 +235,7 @@ def take(
     sample_rate_hz: int | float | None,
     normalize: bool,
 ) -> tuple[Any, Form | None, Callable[[Any], Any] | None]:
-    """Convert user data to inputs of a model.
+    """Convert an array or a list x to inputs of a model.
 
     Args:
         given: description of the model's input, as exported.
@@ -246,11 +246,11 @@ def take(
     Returns:
         A triple (inputs, form, preprocess). The inputs are a list of items in the given form, or a
         batch if the form is None. For image items, preprocess is a function that prepares the items
-        on the device; otherwise it is None.
+        on the device. Otherwise preprocess is None.
     """
     kind = given["kind"]
     if sample_rate_hz is not None and kind != "audio":
-        raise UserError(f"sample_rate_hz is for audio, not for a model of {kind}: do not set it")
+        raise UserError(f"sample_rate_hz is for audio, not for a model of {kind}: pass None")
     if kind == "audio":
         rate_hz, rms = given["sample_rate_hz"], given["rms"]
         options: Any = {"sample_rate_hz": sample_rate_hz, "model_rate_hz": rate_hz, "rms": rms}
@@ -287,10 +287,10 @@ def _check_batch(x: Any, given: Mapping[str, Any]) -> Any:
     """Return a batch of word ids or patches unchanged, after checking its shape and type."""
     x, shape, is_text = np.asarray(x), tuple(given["shape"]), given["kind"] == "text"
     if x.ndim != len(shape) + 1 or (x.shape[1:] != shape and not is_text):
-        raise UserError(f"x has shape {x.shape}, but the model takes batches of {shape}")
+        raise UserError(f"x has shape {x.shape}, but the model takes batches of shape {shape}")
     if x.dtype.kind != ("i" if is_text else "f"):
         wanted = "ids of words, int32" if is_text else "floats"
-        raise UserError(f"x has dtype {x.dtype}, but the model takes {wanted}: convert it")
+        raise UserError(f"x has dtype {x.dtype}, but the model takes {wanted}: convert x")
     if is_text and "words" in given and x.max(initial=-1) > given["words"].count(" "):
         raise UserError(
             f"x has the id {x.max()}, but the model knows {given['words'].count(' ') + 1:,} words: "

@@ -46,7 +46,7 @@ MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 MAX_FRAMES_PER_BYTE = 8192
 #: Maximum number of bytes before the samples of a WAV file, including tags.
 MAX_HEADER_BYTES = 4096
-#: Number of frames that libsndfile reports for a header without one, as in a file from a pipe.
+#: Number of frames that libsndfile reports if the header has no frame count, as from a pipe.
 UNKNOWN_FRAMES = 2**63 - 1
 #: Largest plausible sample. Lossy formats decode slightly beyond full scale, 1.
 MAX_BEYOND = 8.0
@@ -181,7 +181,7 @@ def find_unread(path: Path, file_format: str, num_frames: int, rate_hz: int) -> 
 
 
 def mp3_seconds(content: mmap.mmap | bytes) -> float:
-    """Return the duration of all layer III frames, except the first frame of each run, in s."""
+    """Return the duration in seconds of all layer III frames except the first in each run."""
     seconds, position, follows = 0.0, 0, False
     while 0 <= position < len(content):
         if MP3_FRAME.match(content, position):
@@ -335,7 +335,7 @@ def _truncated(file: AudioFile, start: int, stop: int, num: int) -> UserError:
 
 
 class _Sound(soundfile.SoundFile):
-    """A sound file that does not seek after each read, which fails if the header has no length."""
+    """A sound file that does not seek after reads, as seeking fails if the header has no length."""
 
     def seekable(self) -> bool:
         return False

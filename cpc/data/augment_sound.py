@@ -80,11 +80,11 @@ def check_effects(
     if "pitch" in effects and window_samples < FRAME:
         raise UserError(
             f"windows have {window_samples} samples, fewer than the {FRAME} that pitch needs: use "
-            "longer windows, or remove pitch"
+            "longer windows, or remove pitch from the effects"
         )
     if "noise" in effects and batch_size < 2:
         raise UserError(
-            "noise needs another window (got a batch of 1): use more windows, or remove noise"
+            "noise needs another window (got a batch of 1): use more windows or another effect"
         )
 
 
@@ -185,7 +185,7 @@ def shift_pitch(
 
 
 def _lock(spectrum: Complex[Array, " bins"]) -> Complex[Array, " bins"]:
-    """Lock the phase of bins to louder neighbours; phases of one partial alternate per bin."""
+    """Lock phases to louder neighbouring bins, since the phases of a partial alternate per bin."""
     padded = jnp.pad(spectrum, 1)
     return spectrum - padded[:-2] - padded[2:]
 

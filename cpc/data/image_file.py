@@ -131,7 +131,7 @@ def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image)
         if image.mode == "F" or values.min() < 0 or values.max() >= 2**16:
-            raise UserError(f"{name} has pixels of {image.mode} that are not colors: save 8 bits")
+            raise UserError(f"{name} has {image.mode} pixels that are not colors: use 8-bit pixels")
         grey = (values >> 8).astype(np.uint8)  # Pillow would clip at 255 instead of scaling
         if "transparency" in image.info:
             grey[values == image.info["transparency"]] = 255

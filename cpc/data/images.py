@@ -1,7 +1,7 @@
 """Sets of labelled images, in memory or decoded on demand, and batches of them.
 
 Every image is decoded once at the start. A set that fits into memory is kept there. For a larger
-set, only the labels and the damaged images are recorded.
+set, only the labels, digests and damaged images are recorded.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ class Images:
     """A set of images of one size, in memory or decoded on demand."""
 
     pixels: UInt8[np.ndarray, "n y x ch"] | LazyPixels
-    """uint8 (n, y, x, ch); ch is 1 or 3."""
+    """uint8 (n, y, x, ch), where ch is 1 or 3."""
     labels: Int32[np.ndarray, " n"]
     """Index into `class_names`; `UNLABELLED` for images without a label."""
     class_names: tuple[str, ...]
@@ -85,7 +85,7 @@ def digest_pixels(pixels: UInt8[np.ndarray, "y x ch"]) -> int:
 
 
 def find_digests(images: Images) -> UInt64[np.ndarray, " n"]:
-    """Return a digest of each image's pixels, using `images.digests` if they are known."""
+    """Return a digest of each image's pixels, from `images.digests` if present."""
     if images.digests is not None:
         return images.digests
     pixels = images.pixels
@@ -164,7 +164,7 @@ def leave_out_shared(images: Images, others: Images, where: str) -> Images:
 
 
 def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]) -> Images:
-    """Return the images at `indices`, in that order; arrays are copied, lazy images stay lazy."""
+    """Return the images at `indices` in that order, copying arrays and keeping lazy images lazy."""
     indices = np.asarray(indices, np.int64).reshape(-1)
     pixels, describe, digests = images.pixels, images.describe, images.digests
     if isinstance(pixels, LazyPixels):
@@ -194,7 +194,7 @@ def make_image_batches(
 
     A batch contains, with b = batch_size / num_processes:
 
-        x: uint8 (b, y, x, ch), as stored; the device scales and augments.
+        x: uint8 (b, y, x, ch), as stored. Scaling and augmentation run on the device.
         label: int32 (b,), `UNLABELLED` for images without a label.
         sequence: int32 (b,), row in the global batch.
         image: int32 (b,), index into `images`.
@@ -295,7 +295,7 @@ def _decode_all(
             if image.shape != shape:
                 raise UserError(
                     f"the images in {files.where} have several sizes, such as {shape} and "
-                    f"{image.shape} (rows, columns, channels): give the size to resize to"
+                    f"{image.shape} (rows, columns, channels): give the size to resize images to"
                 )
             digests[index] = digest_pixels(image)
             if pixels is not None:

@@ -50,7 +50,7 @@ PROGRESS_SECONDS = 5.0
 def pack(
     recordings: Recordings, path: str | Path, log: Log = print, *, max_skipped_fraction: float = 0.1
 ) -> Recordings:
-    """Return recordings that are read from the pack in folder `path`, and create it if needed.
+    """Return recordings that are read from the pack in folder `path`, creating it if needed.
 
     `samples.int16` contains all utterances one after another, `samples.crc32` contains one checksum
     per 64 KB, and the sealed `index.json` contains the metadata. The pack is created again if the
@@ -244,7 +244,7 @@ def _fingerprint(recordings: Recordings) -> str:
 
 
 class LeftOutError(UserError):
-    """An undamaged utterance is left out because it is silent or a copy."""
+    """Raised if an undamaged utterance is left out because it is silent or a copy."""
 
 
 def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, Any]:

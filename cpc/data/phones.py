@@ -66,7 +66,7 @@ def _number_labels(
         if found := wrong.intersection(labels):
             fix = f"use numbers from 0 to {MAX_LABEL:,}"
             if not is_numbers:
-                fix = "use a name, as for silence"
+                fix = "use a name, such as sil for silence"
             raise UserError(f"{path}, line {lines[name]}: {min(found)[:20]} is not a label: {fix}")
     if is_numbers:
         numbers = {word: int(word) for word in distinct}
@@ -95,7 +95,8 @@ def align(
     extra = len(labels) - num_frames
     if extra > MAX_EXTRA or -extra > MAX_MISSING:
         raise UserError(
-            f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: use its own labels"
+            f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: "
+            "use the labels of this recording"
         )
     frames = np.full(num_frames, UNLABELLED, np.int32)
     frames[: len(labels)] = labels[:num_frames]
@@ -141,7 +142,7 @@ def write_items(path: str | Path, items: Iterable[Item]) -> None:
     for item in items:
         if len(item.file.split()) != 1:
             raise UserError(
-                f"recording {item.file!r} contains whitespace, which separates fields: rename it"
+                f"recording {item.file!r} contains whitespace, a separator: rename the recording"
             )
         item = item._replace(speaker="_".join(item.speaker.split()))
         lines.append(" ".join(x if isinstance(x, str) else f"{x:.4f}" for x in item))

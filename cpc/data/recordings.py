@@ -39,13 +39,13 @@ class Recordings:
     lengths: Int[np.ndarray, " n"]
     """Number of samples of each utterance at 16 kHz, int64."""
     read: Callable[[int, int, int], np.ndarray]
-    """(index, start, stop) -> int16 (stop - start,). Raises `UserError` for a damaged recording."""
+    """(index, start, stop) -> int16 (stop - start,), by seeking. Raises `UserError` if damaged."""
     rms: Float[np.ndarray, " n"] | None = None
     """Root mean square of samples / 32768 for each utterance, which determines its gain to
     `TARGET_RMS`. None if the recordings are not packed."""
     stream: Callable[[int, Note], Iterator[np.ndarray]] | None = None
     """(index, note) -> iterator over small parts of the utterance, int16 or float32. Float samples
-    have full scale 1 and may exceed it. If this is None, `read` is used."""
+    may exceed full scale, 1. `note` is called for each alteration. If None, `read` is used."""
     skipped: tuple[Skipped, ...] = ()
     """(path or utterance id, reason) for each utterance or file that is left out."""
     shortened: tuple[Skipped, ...] = ()
@@ -81,7 +81,7 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
 def split_by_utterance(
     recordings: Recordings, test_fraction: float, seed: int
 ) -> tuple[Recordings, Recordings]:
-    """Split each speaker's utterances into train and test by a seeded shuffle.
+    """Split the utterances of each speaker into train and test by a seeded shuffle.
 
     Speakers with at least two utterances are in both sets. The utterance of a speaker with only one
     is in the training set.
@@ -107,7 +107,7 @@ def read_list(path: str | Path) -> tuple[str, ...]:
 def split_by_lists(
     recordings: Recordings, train_ids: Sequence[str], test_ids: Sequence[str]
 ) -> tuple[Recordings, Recordings]:
-    """Split by two lists of utterance ids, as in the paper's `train_split.txt`.
+    """Split recordings into train and test by lists of ids, as in the paper's `train_split.txt`.
 
     Raises:
         UserError: an id is in both lists, or matches neither a recording nor a skipped file.
@@ -136,7 +136,7 @@ def split_by_lists(
 
 
 def explain_ids(absent: Sequence[str], names: Sequence[str]) -> str:
-    """Explain why listed ids do not match the names of recordings.
+    """Explain how to fix listed ids that do not match the names of recordings.
 
     >>> explain_ids(["ann/utt0.wav"], ["ann/utt0", "bob/utt0"])
     'write ids without a suffix, named like ann/utt0'

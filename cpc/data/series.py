@@ -96,7 +96,7 @@ def read_sequences(
         if name in read:
             *_, known_labels, known = read[name]
             if content is None or content != known:
-                raise UserError(f"two files below {path} have the name {name}: rename one")
+                raise UserError(f"two files below {path} have the name {name}: rename one file")
             ignored.append((printable(where), f"it is a copy of another file {name}"))
             labels = labels if known_labels is None else known_labels
         read[name] = sequence, scale if standardize else UNSCALED, labels, content
@@ -223,7 +223,7 @@ def read_file(
     else:
         values, labels = read_table(path, step_label)
     if labels is not None and labels.shape != values.shape[:1]:
-        raise UserError(f"{step_label} has shape {labels.shape}: give one per step, {len(values)}")
+        raise UserError(f"{step_label} has shape {labels.shape}: give {len(values)} labels")
     return values, labels
 
 
@@ -243,7 +243,7 @@ def read_npz(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarra
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
     others = [name for name in members if name != step_label]
     if "x" not in others and len(others) != 1:
-        raise UserError(f"it contains {', '.join(others) or 'no array'}: name its array x")
+        raise UserError(f"it contains {', '.join(others) or 'no array'}: name one array x")
     chosen = "x" if "x" in others else others[0]
     wanted = [chosen, step_label] if step_label in members else [chosen]
     if any(members[name].compress_type not in ZIP_METHODS for name in wanted):
@@ -281,7 +281,7 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
                 check_comments(path, SEPARATORS[path.suffix.lower()])
             raise UserError(f"its column {name} has type {column.dtype}: save numbers")
         if len(column) and column.isna().all():
-            raise UserError(f"its column {name} is empty: remove it, or commas at line ends")
+            raise UserError(f"its column {name} is empty: remove the column or commas at line ends")
     is_single = (frame.dtypes == np.float32).all()  # half the memory without loss
     return as_columns(frame.to_numpy(np.float32 if is_single else np.float64)), labels
 

@@ -184,11 +184,11 @@ def check_name(path: str | Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise UserError(f"{path} has a name that is not valid UTF-8: rename it") from None
+        raise UserError(f"{path} has a name that is not valid UTF-8: rename the file") from None
 
 
 def printable(text: str | Path) -> str:
-    r"""Return a name as one printable line, in which all other characters are escaped.
+    r"""Escape all characters of a name that are not printable, such as invalid UTF-8.
 
     >>> printable("grün" + chr(0xDCE9) + chr(10))
     'grün\\udce9\\n'
@@ -216,7 +216,7 @@ def find_copies(digests: Iterable[Hashable | None]) -> dict[int, int]:
 
 
 def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, what: str) -> None:
-    """Raise an error if more than `max_fraction` of all entries are skipped."""
+    """Raise UserError if more than `max_fraction` of all entries are skipped."""
     if len(skipped) > max_fraction * total:
         first = "; ".join(reason for _, reason in skipped[:3])
         share = f"{len(skipped)} of {total} {what}"

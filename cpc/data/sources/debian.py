@@ -183,7 +183,7 @@ def _apt_download(name: str, folder: Path) -> None:
 
 
 def run_program(command: list[str], cwd: Path, variables: Mapping[str, str] = {}) -> None:
-    """Run a program non-interactively, and raise UserError with its message if it fails."""
+    """Run a program non-interactively with English messages; raise UserError if it fails."""
     environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
     how = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
     try:

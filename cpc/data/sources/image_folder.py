@@ -84,7 +84,7 @@ def read_image_folder(
 
 def _split_folder(root: Path, split: str) -> Path:
     if not root.is_dir():
-        raise UserError(f"{printable(root)} is not a folder: pass one that contains SPLIT/CLASS/")
+        raise UserError(f"{printable(root)} is not a folder: pass a folder with SPLIT/CLASS/")
     # "", "." and ".." are also folders.
     if split in ("", ".", "..") or "/" in split or not (root / split).is_dir():
         splits = ", ".join(printable(name) for name in _folders(root)[:20]) or "none"

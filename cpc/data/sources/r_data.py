@@ -63,7 +63,7 @@ def unserialize(content: bytes) -> Vector:
 
 
 class _Reader:
-    """A reader of a serialization, with the symbols so far, to which later items refer."""
+    """A reader of a serialization, which resolves references to earlier symbols."""
 
     def __init__(self, content: bytes) -> None:
         self.rest, self.symbols = io.BytesIO(content), []

@@ -31,7 +31,7 @@ FILES = {
 
 
 def read_snippets(log: Log = log_to_stderr) -> dict[str, list[tuple[str, float]]]:
-    """Return (sentence, rating) pairs for "movies", "products" and "newspaper"."""
+    """Fetch the snippets if needed, and return (sentence, rating) pairs for each of `FILES`."""
     try:
         with preparing("snippets", log) as home:
             archive = fetch(PACKAGE, home / "archives", log)

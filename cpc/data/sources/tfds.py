@@ -38,7 +38,7 @@ def read_images_tfds(
         data_dir: folder in which the dataset was prepared.
         name: name of the dataset, followed by its config if it has several, such as
             "imagenet_resized/64x64".
-        split: split in the syntax of tfds, such as "train", "train[:10%]" or "train+test".
+        split: split in the syntax of tfds, such as "train", "unlabelled" or "train[:10%]+test".
         size, channels, log, max_skipped_fraction: as in `read_image_folder`.
     """
     check_pixels(size, channels)
@@ -98,7 +98,7 @@ def _command(name: str, data_dir: Path) -> str:
 
 
 def _prepared_folder(name: str, data_dir: Path, config: str = "") -> Path:
-    """Return the newest version's folder. tfds would retry network requests for minutes."""
+    """Return the folder of the newest version without tfds, which would use the network first."""
     folder = data_dir / name / config
     versions = [path.parent for path in folder.glob("*/dataset_info.json")]
     if versions:
@@ -138,7 +138,7 @@ def _record_files(builder: Any, split: str, folder: Path) -> list[str]:
 
 
 def _keys(features: Any, name: str) -> tuple[str, str | None]:
-    """Return the key of the image, and the key `label` or of the only class feature, or None."""
+    """Return the image key and the label key, which is `label`, the only class feature, or None."""
     from tensorflow_datasets import features as kinds
 
     images = [key for key, feature in features.items() if isinstance(feature, kinds.Image)]

@@ -63,8 +63,7 @@ MIN_PEAK = 0.01
 
 FESTVOX = "usr/share/festival/voices/russian/msu_ru_nsh_clunits"
 FILLETS = "usr/share/games/fillets-ng"
-#: Pattern of the speakers of a game, who share language and studio. The low voice is `v`, the high
-#: voice `m`.
+#: Speakers of a game, who share language and studio, with a low voice `v` or a high voice `m`.
 GAME_VOICES = r"fillets-\w+-[vm]"
 #: Increment this if the layout changes, so that folders are prepared again.
 LAYOUT_VERSION = 2
@@ -281,7 +280,7 @@ def _jobs(clips: Sequence[Clip], chapter: Path) -> list[_Job]:
 
 
 def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list[str | None]]:
-    """Write recordings; return their total seconds and, per job, a reason to drop it or None."""
+    """Write recordings, and return their total seconds and a reason to drop each job or None."""
 
     def write(job: _Job, is_repeat: bool) -> tuple[float, str | None]:
         if is_repeat:

@@ -15,7 +15,7 @@ from cpc.types import UserError
 UNKNOWN = "<unk>"
 #: Number of tokens held in memory at a time while a text is counted and ranked.
 CHUNK_TOKENS = 1 << 22
-#: Minimum length of a sentence that counts as a copy. Shorter sentences may recur by chance.
+#: Minimum length of a copied sentence in words. Shorter sentences may recur by chance.
 MIN_COPIED_WORDS = 8
 
 
@@ -23,7 +23,7 @@ class Vocabulary(NamedTuple):
     """Words and their counts, sorted by decreasing count from id 1."""
 
     words: tuple[str, ...]
-    """Word of each id; id 0 is `<unk>`."""
+    """The word for each id. Id 0 is `<unk>`."""
     counts: np.ndarray
     """int64 count of each word in the source text. Entry 0 counts all unknown words."""
 
@@ -184,11 +184,11 @@ def split_sentences(
 def split_for_training(
     corpus: Corpus, *, test: float | int, seed: int, block_sentences: int = 100
 ) -> tuple[Corpus, Corpus, int]:
-    """Split a corpus into a training and a test text without shared sentences.
+    """Split a corpus into a training and a test text without shared long sentences.
 
-    After `split_sentences`, training sentences that also occur in the test text are removed. Both
-    texts are encoded with the vocabulary of the training text. The third result is the number of
-    removed sentences.
+    After `split_sentences`, copies of test sentences are removed from the training text by
+    `leave_out_tested`, and both texts are encoded with the vocabulary of the training text. The
+    third result is the number of removed sentences.
     """
     train, _, tested = split_sentences(
         corpus, valid=0, test=test, seed=seed, block_sentences=block_sentences
@@ -214,9 +214,9 @@ def rank_words(
 ) -> tuple[Vocabulary, Int[np.ndarray, " v"]]:
     """Sort words by decreasing count, and return the vocabulary and the new id for each old id.
 
-    Ties keep their old order. Words with a count below `min_count` and words after the first
-    `max_words` become `<unk>`; 0 keeps all words. The word `<unk>` itself, which occurs in texts
-    whose rare words were replaced before, also becomes `<unk>`.
+    Ties keep their old order. Words with a count below `min_count`, and words after the first
+    `max_words` unless it is 0, become `<unk>`. The word `<unk>` itself, which occurs in texts whose
+    rare words were replaced before, also becomes `<unk>`.
     """
     known = np.array([word != UNKNOWN for word in words]) * counts
     order = np.argsort(-known, kind="stable")

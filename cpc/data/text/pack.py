@@ -159,7 +159,7 @@ def write_documents(
     options: dict[str, Any],
     log: Log,
 ) -> tuple[list[Document], list[Skipped]]:
-    """Write tokens with provisional ids and their bounds; return documents and skipped files."""
+    """Write tokens and bounds with provisional ids, and return documents and skipped files."""
     is_end = bytearray()  # whether each id is a sentence end instead of a word
     documents, skipped = [], []
     with raw.open("w+b") as tokens, bounds.open("w+b") as sentences:
@@ -229,7 +229,7 @@ def find_copied_documents(
 
 
 def hash_windows(tokens: Int[np.ndarray, " n"], sample: int = 1) -> UInt64[np.ndarray, " _"]:
-    """Return the distinct hashes of windows that are divisible by `sample`, a power of two."""
+    """Return distinct hashes of word windows, keeping multiples of the power of two `sample`."""
     hashes = [np.zeros(0, np.uint64)]
     for begin in range(0, len(tokens) - WINDOW_WORDS + 1, CHUNK_WINDOWS):
         mixed = mix_bits(tokens[begin : begin + CHUNK_WINDOWS + WINDOW_WORDS - 1].astype(np.uint64))
