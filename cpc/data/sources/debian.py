@@ -46,7 +46,7 @@ def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
 
     Processes are not excluded if the file `lock` cannot be written.
     """
-    waiting = f"another process prepares the same data and has locked {lock}: waiting"
+    waiting = f"another process is preparing the same data and has locked {lock}: waiting"
     return locked(lock, lambda: log(waiting))
 
 

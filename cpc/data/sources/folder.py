@@ -34,7 +34,7 @@ from cpc.types import UserError
 
 #: Number of samples compared between two files with the same name.
 SAMPLES_COMPARED = 60 * SAMPLE_RATE_HZ
-#: Largest difference between lossless encodings of a recording, in units of 16 bits.
+#: Largest difference between lossless encodings of a recording, in steps of 16-bit samples.
 ROUNDING = 2
 #: Largest delay or padding by lossy codecs, and smallest correlation after coding. Correlations are
 #: 0.91 for speech in 9 kbit/s Opus, 0.85 for white noise as MP3, and 0.06 between two recordings.

@@ -16,7 +16,7 @@ SPEAKER_RANGE = 1.25
 AMPLITUDE = 0.1
 #: Probability that a phone lasts another frame.
 STAY = 0.8
-#: Probability that the next phone is the successor, modulo the number of phones, after a change.
+#: Probability that a phone changes to its successor, modulo the number of phones, if it changes.
 ONWARD = 0.75
 NOISE_RMS = 0.002
 

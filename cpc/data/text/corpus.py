@@ -159,13 +159,13 @@ def split_sentences(
     seed: int = 0,
     block_sentences: int = 100,
 ) -> tuple[Corpus, Corpus, Corpus]:
-    """Split a corpus into training, validation and test sets by hashing blocks of sentences.
+    """Split a corpus into training, validation and test parts by hashing blocks of sentences.
 
     A block consists of consecutive sentences from one document. Appending text to the corpus does
-    not move existing blocks to another set.
+    not move existing blocks to another part.
 
     Raises:
-        UserError: a set with a positive fraction is empty.
+        UserError: a part with a positive fraction is empty.
     """
     document = documents_of(corpus)
     position = np.arange(len(document)) - corpus.document_starts[document]
@@ -175,7 +175,7 @@ def split_sentences(
     for name, mask, fraction in zip(names, masks, fractions, strict=True):
         if fraction > 0 and not mask.any():
             raise UserError(
-                f"the {name} set is empty (got {len(document):,} sentences to split): add more text"
+                f"the {name} part of {len(document):,} sentences is empty: add more text"
             )
     train, validation, tested = (select_sentences(corpus, mask) for mask in masks)
     return train, validation, tested

@@ -49,8 +49,8 @@ WINDOW_WORDS = 8
 MAX_SHARED = 0.5
 #: Minimum number of distinct windows. Shorter documents are only compared as a whole.
 MIN_WINDOWS = 16
-#: Approximate maximum number of windows. In larger texts, only every second, fourth, ... window is
-#: compared, sampled by content.
+#: Approximate maximum number of windows. In larger texts, one half, one quarter, ... of the
+#: windows is compared, sampled by content.
 MAX_WINDOWS = 1 << 22
 
 
