@@ -135,9 +135,10 @@ def augment_patches(
     brightness: Number = 0,
     contrast: Number = 0,
 ) -> Float[Array, "b i j p p ch"]:
-    """Augment each patch independently, as in [2]. An option of 0 turns its effect off.
+    """Augment each patch independently, as in [2].
 
-    For values in [-1, 1], with the mean m of the patch and independent draws for every patch:
+    An option of 0 turns its effect off. For values in [-1, 1], with the mean m of the patch and
+    independent draws for every patch:
 
         warped = patch at rotate(shear(y, x)) + displacement, bilinear, edges continued
         out = clip((warped - m) * U(1 - contrast, 1 + contrast) + m + U(-brightness, brightness))

@@ -42,7 +42,7 @@ MIN_REVERB_FRACTION = 0.1
 
 
 class Ranges(NamedTuple):
-    """Ranges of the uniform draws for each effect. The first four defaults follow CPC2."""
+    """Ranges of the uniform draws for each effect, with the first four defaults as in CPC2."""
 
     pitch_cents: float | int = 300.0  # maximum shift up or down; 100 cents are a semitone
     snr_low_db: float | int = 5.0  # range of the signal-to-noise ratio

@@ -120,7 +120,7 @@ def _find_jpeg_end(content: bytes, name: str) -> int:
 
 
 def _lacks_data(image: Image.Image) -> bool:
-    """Return whether a JPEG may be incomplete. libjpeg fills missing data with grey."""
+    """Return whether a JPEG may be incomplete, since libjpeg fills missing data with grey."""
     width, height = image.size
     last = np.asarray(image.crop((width - 1, height - 1, width, height)), int)
     return "progressive" in image.info or bool((abs(last - 128) <= 2).all())

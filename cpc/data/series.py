@@ -52,7 +52,7 @@ class NpyFile:
 
 
 class Sequences(NamedTuple):
-    """A set of sequences (time, channels), one per file. Large .npy files stay on disk."""
+    """A set of sequences (time, channels), one per file, which may stay on disk."""
 
     names: tuple[str, ...]  # path below the folder, without the suffix
     values: tuple[np.ndarray | NpyFile, ...]
