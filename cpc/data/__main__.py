@@ -25,7 +25,7 @@ from cpc.types import UserError
 
 
 def main(names: list[str]) -> int:
-    """Prepare and print the named datasets; return the exit status."""
+    """Prepare the named datasets, print their contents, and return the exit status."""
     if not names or not set("+".join(names).split("+")) <= {*SETS, *TEXTS}:
         log_to_stderr(
             f"name one or more of {', '.join([*SETS, *TEXTS, '+'.join(TEXTS)])}, "
@@ -75,7 +75,7 @@ def print_text(name: str) -> None:
     print((folder / "CREDITS.txt").read_text("utf-8") + str(folder))
 
 
-#: Datasets by name; `TEXTS` has the others.
+#: Print functions by name of the dataset. Texts are in `TEXTS`.
 SETS = {"voices": print_voices, "fashion_mnist": print_fashion_mnist}
 
 

@@ -1,4 +1,4 @@
-"""Conversion of user arrays to model inputs, with the same result as reading them from files."""
+"""Conversion of user arrays to model inputs, equal to the inputs that are read from files."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ from cpc.types import UserError
 Form: TypeAlias = Literal["one", "batch", "list"]
 #: Allowed numbers of image channels; 4 is RGB with alpha.
 IMAGE_CHANNELS = 1, 3, 4
-#: Facts about the input that a model of each kind must record.
+#: Properties of the input that a model of each kind must record.
 RECORDED = {"audio": ("sample_rate_hz", "rms"), "series": ("standardize",)}
 
 
 def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
-    """Split x into arrays with the given axes; x is one such array, a batch, or a list."""
+    """Split x into arrays with the given axes, where x is one array, a batch, or a list."""
     ndim = len(axes.split())
     items = [_as_numbers(item) for item in x] if isinstance(x, list | tuple) else []
     if any(item.ndim for item in items):
@@ -49,7 +49,9 @@ def _as_numbers(x: Any) -> np.ndarray:
         array = np.asarray(x)
     except Exception as error:  # ragged lists, traced arrays, tensors on a GPU
         first = str(error).partition("\n")[0]
-        raise UserError(f"x cannot be made a numpy array ({first}): pass numbers") from error
+        raise UserError(
+            f"x cannot be converted to a NumPy array ({first}): pass an array of numbers"
+        ) from error
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
     if array.dtype.kind not in "fiu":
@@ -66,15 +68,16 @@ def take_sounds(
     stride: int,
     normalize: bool = True,
 ) -> tuple[list[np.ndarray], Form]:
-    """Convert waveforms to the sample rate and loudness of a model, as if read from files.
+    """Convert waveforms to the sample rate and loudness of a model, as for audio files.
 
     Args:
-        x: (s,), (b, s), or a list of (s,): floats in -1..1, or integers, scaled by their type.
-        sample_rate_hz: rate of x; None for the rate of the model.
-        model_rate_hz, rms: rate and loudness of the training data; an rms of None keeps the
-            loudness of x.
-        stride: samples per frame of the model; a batch with shorter rows is rejected.
-        normalize: False if x already has the model's rate and loudness; x is then only cast to
+        x: array (s,) or (b, s), or a list of arrays (s,). Floats have full scale 1.
+            Integers are scaled by the full scale of their type.
+        sample_rate_hz: rate of x, or None for the rate of the model.
+        model_rate_hz, rms: rate and loudness of the training data. If rms is None, the loudness of
+            x is kept.
+        stride: samples per frame of the model. A batch with shorter rows is rejected.
+        normalize: False if x already has the model's rate and loudness. x is then only cast to
             float32.
     """
     items, form = list_items(x, "samples")
@@ -87,16 +90,16 @@ def take_sounds(
     rate = model_rate_hz if sample_rate_hz is None else sample_rate_hz
     is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
     if not is_number or not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
-        raise UserError(f"sample_rate_hz is {rate!r}: pass {MIN_RATE_HZ} to {MAX_RATE_HZ}")
+        raise UserError(f"sample_rate_hz is {rate!r}: pass {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz")
     if normalize:
         return [_normalize(item, float(rate), model_rate_hz, rms) for item in items], form
     if rate != model_rate_hz:
-        raise UserError(f"x has {rate} Hz and normalize=False keeps it: pass x at {model_rate_hz}")
+        raise UserError(f"x has {rate} Hz, but normalize=False needs {model_rate_hz}: resample x")
     return _cast_to_float32(items), form
 
 
 def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
-    """Convert samples to float32 with full scale 1; integers are scaled by their type."""
+    """Convert samples to float32 with full scale 1, scaling integers by their type."""
     if x.dtype.kind == "f":
         if not np.isfinite(x).all():
             raise UserError("x contains NaN or infinity: remove these samples")
@@ -122,7 +125,7 @@ def _normalize(
     length = int(len(x) * model_rate_hz // rate_hz)
     if not length:
         raise UserError(
-            f"x has {len(x)} samples at {rate_hz:g} Hz, less than one of the model's: pass more"
+            f"x has {len(x)} samples at {rate_hz:g} Hz, less than one model sample: pass a longer x"
         )
     if x.dtype != np.int16 or rate_hz != model_rate_hz:
         x = _to_full_scale(x)
@@ -132,9 +135,10 @@ def _normalize(
 
 
 def scale_parts(parts: Sequence[np.ndarray], levels: Levels, rms: Any) -> Float[np.ndarray, " s"]:
-    """Convert a recording to float32 at loudness `rms` (None: unchanged), rounded to 16 bits.
+    """Convert a recording to float32 at loudness `rms`, after rounding it to 16 bits.
 
-    The parts are int16, or float32 with full scale 1; `levels` are measured over all parts.
+    The parts are int16, or float32 with full scale 1, and `levels` are measured over all parts. If
+    `rms` is None, the loudness is not changed.
     """
     samples = np.concatenate([to_int16(part, levels) for part in parts]).astype(np.float32) / 32768
     if rms is None:
@@ -145,17 +149,18 @@ def scale_parts(parts: Sequence[np.ndarray], levels: Levels, rms: Any) -> Float[
 
 def _cast_to_float32(items: list[np.ndarray]) -> list[np.ndarray]:
     if not all(item.dtype.kind == "f" and np.isfinite(item).all() for item in items):
-        raise UserError("normalize=False requires finite floats: scale x, or omit normalize")
+        raise UserError("normalize=False requires finite floats: scale x, or set normalize=True")
     return [item.astype(np.float32) for item in items]
 
 
 def take_series(
     x: Any, *, channels: int, standardize: bool, normalize: bool = True
 ) -> tuple[list[np.ndarray], Form]:
-    """Convert series to model inputs, standardized if the model was trained on standardized files.
+    """Convert series to model inputs, standardized in the same way as the training files.
 
     Args:
-        x: (t, channels), (b, t, channels), or a list of (t, channels); with one channel also (t,).
+        x: array (t, channels) or (b, t, channels), or a list of arrays (t, channels). If there is
+            only one channel, its axis may be missing.
         standardize: whether each training file was scaled to mean 0 and standard deviation 1.
         normalize: False if x already has the scale of the model.
     """
@@ -176,13 +181,13 @@ def take_series(
 
 
 def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:
-    """Convert images to size x size pixels, as if read from files.
+    """Convert images to uint8 arrays of size x size pixels, as for image files.
 
     Args:
-        x: (h, w), (h, w, c), (b, h, w, c), or a list of images of any sizes; c is 1, 3, or 4 with
-            alpha. uint8, or floats in 0..1.
+        x: array (h, w), (h, w, c) or (b, h, w, c), or a list of images of any sizes. The number of
+            channels c is 1, 3, or 4 with alpha. Values are uint8, or floats in [0, 1].
         size: side to which the central square of each image is resized.
-        channels: 1 or 3; images are converted.
+        channels: number of channels of the results, 1 (grey) or 3 (color).
     """
     items, form = list_items(_add_axis(x, 2), "y x channels")
     for item in items:
@@ -194,27 +199,27 @@ def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], 
 
 
 def _add_axis(x: Any, ndim: int) -> Any:
-    """Append an axis of length 1 to arrays with `ndim` axes, also within lists."""
+    """Append an axis of length 1 to an array with `ndim` axes, or to each array of a list."""
     if isinstance(x, list | tuple):
         return [_add_axis(item, ndim) for item in x]
     return x[..., None] if getattr(x, "ndim", None) == ndim else x
 
 
 def _to_bytes(pixels: np.ndarray) -> UInt8[np.ndarray, "y x ch"]:
-    """Convert pixels to uint8 as for files: floats times 255, the upper 8 bits of uint16."""
+    """Convert pixels to uint8, scaling floats by 255 and keeping the upper 8 bits of uint16."""
     if pixels.dtype == np.uint16:
         return (pixels >> 8).astype(np.uint8)
     limit = 1 if pixels.dtype.kind == "f" else 255
     if not (pixels.min() >= 0 and pixels.max() <= limit):  # True for NaN
         raise UserError(
             f"x has {pixels.dtype} values from {pixels.min():.4g} to {pixels.max():.4g}, but "
-            "images are uint8, or floats in 0..1: scale x"
+            "images must be uint8, or floats in 0..1: scale x"
         )
     return np.round(pixels * np.float32(255 / limit)).astype(np.uint8)
 
 
 def check_recorded(given: Mapping[str, Any]) -> None:
-    """Check that a model records the facts about its input that `take` needs."""
+    """Check that a model records the properties of its input that `take` needs."""
     kind = given["kind"]
     missing_facts = [name for name in RECORDED.get(kind, ()) if name not in given]
     if missing_facts or (kind == "series" and len(given["shape"]) != 2):
@@ -230,21 +235,22 @@ def take(
     sample_rate_hz: int | float | None,
     normalize: bool,
 ) -> tuple[Any, Form | None, Callable[[Any], Any] | None]:
-    """Convert x to the items that a model takes, or to a batch.
+    """Convert an array or a list x to inputs of a model.
 
     Args:
         given: description of the model's input, as exported.
-        about: other facts recorded with the model, such as its run's config.
+        about: other records of the model, such as the config of its run.
         stride: samples per frame of the model.
         x, sample_rate_hz, normalize: see `cpc.models.Embedder`.
 
     Returns:
-        The items or the batch; the form of x, None for a batch; and for images a function that
-        prepares them on the device, else None.
+        A triple (inputs, form, preprocess). The inputs are a list of items in the given form, or a
+        batch if the form is None. For image items, preprocess is a function that prepares the items
+        on the device. Otherwise preprocess is None.
     """
     kind = given["kind"]
     if sample_rate_hz is not None and kind != "audio":
-        raise UserError(f"sample_rate_hz is for audio, not for a model of {kind}: omit it")
+        raise UserError(f"sample_rate_hz is for audio, not for a model of {kind}: pass None")
     if kind == "audio":
         rate_hz, rms = given["sample_rate_hz"], given["rms"]
         options: Any = {"sample_rate_hz": sample_rate_hz, "model_rate_hz": rate_hz, "rms": rms}
@@ -255,7 +261,7 @@ def take(
     if kind == "image" and getattr(x, "ndim", 0) != len(given["shape"]) + 1:
         preprocess = _make_patcher(about)
         if not normalize:
-            raise UserError("normalize=False requires patches (b, i, j, y, x, c): omit it")
+            raise UserError("normalize=False needs patches (b, i, j, y, x, c): set normalize=True")
         data = about["config"]["data"]
         return *take_images(x, size=data["size"], channels=data["channels"]), preprocess
     return _check_batch(x, given), None, None
@@ -278,13 +284,13 @@ def _make_patcher(about: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 def _check_batch(x: Any, given: Mapping[str, Any]) -> Any:
-    """Check a batch that is passed to the model unchanged: word ids, or patches."""
+    """Return a batch of word ids or patches unchanged, after checking its shape and type."""
     x, shape, is_text = np.asarray(x), tuple(given["shape"]), given["kind"] == "text"
     if x.ndim != len(shape) + 1 or (x.shape[1:] != shape and not is_text):
-        raise UserError(f"x has shape {x.shape}, but the model takes batches of {shape}")
+        raise UserError(f"x has shape {x.shape}, but the model takes batches of shape {shape}")
     if x.dtype.kind != ("i" if is_text else "f"):
         wanted = "ids of words, int32" if is_text else "floats"
-        raise UserError(f"x has dtype {x.dtype}, but the model takes {wanted}: convert it")
+        raise UserError(f"x has dtype {x.dtype}, but the model takes {wanted}: convert x")
     if is_text and "words" in given and x.max(initial=-1) > given["words"].count(" "):
         raise UserError(
             f"x has the id {x.max()}, but the model knows {given['words'].count(' ') + 1:,} words: "

@@ -17,8 +17,8 @@ from cpc.data.recordings import SAMPLE_RATE_HZ, Levels, to_int16
 from cpc.data.walk import DOCUMENTS, LISTS, check_file, check_name
 from cpc.types import UserError
 
-#: Suffixes shared by several formats. A file that libsndfile cannot read is in another format, such
-#: as MPEG layer II, or NIST compressed by shorten.
+#: Suffixes shared by several formats. A file with such a suffix that libsndfile cannot read is in
+#: another format, such as MPEG layer II, or NIST compressed by shorten.
 AMBIGUOUS_SUFFIXES = frozenset({
     ".8svx", ".avr", ".iff", ".ircam", ".mp1", ".mp2", ".nist", ".paf", ".sf", ".snd", ".svx",
     ".voc", ".wv1", ".wv2",
@@ -28,74 +28,74 @@ AUDIO_SUFFIXES = AMBIGUOUS_SUFFIXES | {
     ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf",
     ".w64", ".rf64", ".sph",
 }  # fmt: skip
-#: Suffixes of files next to recordings without sound: labels, transcripts and pictures.
+#: Suffixes of files without sound that may accompany recordings, such as labels and pictures.
 COMPANION_SUFFIXES = DOCUMENTS | LISTS | {
     ".ali", ".bmp", ".cha", ".ctm", ".cue", ".eaf", ".gif", ".item", ".jpeg", ".jpg", ".lab",
     ".m3u", ".mlf", ".phn", ".phones", ".png", ".rttm", ".srt", ".stm", ".svg", ".textgrid",
     ".trn", ".trs", ".uem", ".vtt", ".wrd",
 }  # fmt: skip
 ADVICE = "convert it, e.g. ffmpeg -i {name} {stem}.flac"
-#: Margin read beyond each end of a window before resampling; it covers the filter's tails.
+#: Margin read beyond each end of a window before resampling, which covers the filter's tails.
 MARGIN_SECONDS = 0.1
 #: libsndfile 1.2 returns wrong samples after a seek into the last page of a Vorbis file (libsndfile
 #: issue 885), so Vorbis is decoded from this much earlier.
 VORBIS_LEAD_SECONDS = 8.0
-#: Limits for plausible headers: other rates, or more frames per byte than digital silence needs,
-#: mean a damaged header, which would fill memory and disk.
+#: Limits on headers. A header with another rate, or with more frames per byte than digital silence
+#: needs, is damaged and could fill memory and disk.
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 MAX_FRAMES_PER_BYTE = 8192
-#: Upper bound for the bytes before the samples of a WAV, including tags.
+#: Maximum number of bytes before the samples of a WAV file, including tags.
 MAX_HEADER_BYTES = 4096
-#: Number of frames that libsndfile reports if the header omits it, as when written to a pipe.
+#: Number of frames that libsndfile reports if the header has no frame count, as from a pipe.
 UNKNOWN_FRAMES = 2**63 - 1
-#: Lossy formats decode slightly beyond full scale, 1; larger values mean another scale.
+#: Largest plausible sample. Lossy formats decode slightly beyond full scale, 1.
 MAX_BEYOND = 8.0
 #: Seconds of sound used to compare channels, and the relative power below which they cancel.
 CHANNEL_SECONDS, MIN_POWER = 30.0, 0.01
-#: Values, over all channels, decoded at a time; all are lost if one of them does not decode.
+#: Number of values over all channels decoded at a time. A decoding error loses all of them.
 BLOCK_VALUES = 2**16
 #: Bit rates of MPEG layer III in kbit/s, for other versions and for version 1, by header field.
 MP3_KBITS = (
     (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
     (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
 )
-#: Sample rates of version 1; version 2 has a half, and version 2.5 a quarter.
+#: Sample rates of version 1. Version 2 has half, and version 2.5 a quarter of these rates.
 MP3_RATES_HZ = (44_100, 48_000, 32_000)
 #: First four bytes of a layer III frame with a valid version, sample rate and bit rate.
 MP3_FRAME = re.compile(
     rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][%s][\x00-\xff]"
     % b"".join(re.escape(bytes([byte])) for byte in range(0x10, 0xF0) if byte & 12 != 12)
 )
-#: Encoders pad the beginning and the end, which libsndfile removes.
+#: Maximum padding by encoders at the beginning and the end, which libsndfile removes.
 MP3_PADDING_SECONDS = 0.5
-#: Length of a NIST SPHERE header.
+#: Length of a NIST SPHERE header in bytes.
 NIST_BYTES = 1024
 #: Levels that leave samples unchanged, except for clipping at full scale.
 UNALTERED = Levels(1, 0.0, 1.0, -1.0, 1.0, is_int16=True)
 
 
 class AudioFile(NamedTuple):
-    """Facts from the header of an audio file."""
+    """Properties of an audio file, from its header."""
 
     path: Path
     num_frames: int
     rate_hz: int
     is_plain: bool  # mono 16-bit at 16 kHz, used without conversion
     lead_frames: int = 0  # frames to decode before the first wanted frame
-    is_flac: bool = False  # an incomplete FLAC counts as damaged
+    is_flac: bool = False  # an incomplete FLAC file counts as damaged
     is_lossy: bool = False
-    is_float: bool = False  # samples may exceed full scale; all are then scaled down
-    channel: int | None = None  # the only channel to read; None: the mean of all
-    missing: str = ""  # content declared by the header but missing, or not read
+    is_float: bool = False  # samples may exceed full scale, and the file is then scaled down
+    channel: int | None = None  # the only channel to read, or None for the mean of all channels
+    missing: str = ""  # note on content that is declared by the header but missing or not read
 
     @property
     def num_samples(self) -> int:
-        """Number of samples at 16 kHz."""
+        """Return the number of samples at 16 kHz."""
         return self.num_frames * SAMPLE_RATE_HZ // self.rate_hz
 
 
 def open_audio(path: Path) -> AudioFile:
-    """Read the header of an audio file; raise `UserError` if it is not a recording."""
+    """Read the header of an audio file, and raise `UserError` if it is not a recording."""
     check_name(path)
     check_file(path)
     num_bytes = path.stat().st_size
@@ -105,7 +105,7 @@ def open_audio(path: Path) -> AudioFile:
         info = soundfile.info(path)
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path} is not audio: {error.error_string}") from error
-    if info.format == "RAW":  # guessed from the suffix
+    if info.format == "RAW":  # libsndfile guesses this from the suffix
         raise UserError(f"{path} is not audio: its header is missing")
     if not MIN_RATE_HZ <= info.samplerate <= MAX_RATE_HZ:
         raise UserError(f"{path} has a damaged header (got {info.samplerate} Hz): encode it again")
@@ -136,7 +136,7 @@ def open_audio(path: Path) -> AudioFile:
 
 
 def _find_missing(log: str) -> str:
-    """Return a note on damage that libsndfile logged while it read a header."""
+    """Return a note on damage that libsndfile logged while reading a header, or ""."""
     sizes = r"(?:data|Riff size|riff|SSND|Data Size) *: (\d+) \(should be (\d+)\)"
     for declared, actual in re.findall(sizes, log):
         # Programs that write to a pipe declare 2 or 4 GB, give or take a header.
@@ -154,11 +154,11 @@ def _find_missing(log: str) -> str:
 
 
 def find_unread(path: Path, file_format: str, num_frames: int, rate_hz: int) -> str:
-    """Return a note on content of a file beyond the frames that are read; "" if all is read.
+    """Return a note on content of a file that libsndfile does not read, or "" if all is read.
 
-    libsndfile takes an MP3 without a frame count to have the bit rate of its first frame
-    throughout, and reads only the first of several joined MP3 files or Ogg streams. A truncated
-    NIST file is read up to its end.
+    For an MP3 file without a frame count, libsndfile assumes that all frames have the bit rate of
+    the first frame. If several MP3 files or Ogg streams are joined, only the first is read. A
+    truncated NIST file is read up to its end.
     """
     seconds = num_frames / rate_hz
     if file_format == "NIST":
@@ -174,14 +174,14 @@ def find_unread(path: Path, file_format: str, num_frames: int, rate_hz: int) -> 
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if file_format == "MP3" and (total := mp3_seconds(content)) > seconds + MP3_PADDING_SECONDS:
             return f"kept, but only {seconds:,.1f} of its {total:,.1f} s are read: encode it again"
-        # A page that begins a stream, after a page that does not.
+        # Find a page that begins a stream after a page that does not.
         if file_format == "OGG" and content.find(b"OggS\0\2", content.find(b"OggS\0\0")) > 0:
             return "kept, but only the first of its streams is read: encode it as one stream"
     return ""
 
 
 def mp3_seconds(content: mmap.mmap | bytes) -> float:
-    """Return the duration of all layer III frames except the first in each run of frames."""
+    """Return the duration in seconds of all layer III frames except the first in each run."""
     seconds, position, follows = 0.0, 0, False
     while 0 <= position < len(content):
         if MP3_FRAME.match(content, position):
@@ -204,7 +204,7 @@ def mp3_seconds(content: mmap.mmap | bytes) -> float:
 
 
 def choose_channel(file: AudioFile) -> AudioFile:
-    """Select the loudest channel if the channels cancel, as in balanced lines."""
+    """Select the loudest channel of a file if its channels cancel, as in balanced lines."""
     count, total, squares = 0, np.zeros(()), np.zeros(())
     with _open(file.path) as sound:
         if sound.channels == 1:
@@ -226,10 +226,11 @@ def choose_channel(file: AudioFile) -> AudioFile:
 
 
 def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.ndarray]:
-    """Yield a whole file at 16 kHz in small consecutive parts; note any alterations.
+    """Yield a whole file at 16 kHz in small consecutive parts, and call `note` on alterations.
 
-    Parts are int16 if `file.is_plain`, else float32, which may exceed full scale, 1. Decoders of
-    Ogg and MP3 skip damage, so these may have fewer samples than their header declares.
+    Parts are int16 if `file.is_plain`. Otherwise they are float32 and may exceed full scale, 1.
+    Decoders of Ogg and MP3 skip damage, so such files may give fewer samples than their header
+    declares.
     """
     if not file.is_plain and file.channel is None:
         file = choose_channel(file)
@@ -247,7 +248,7 @@ def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.n
             except soundfile.LibsndfileError:
                 if file.is_flac or not num_frames:
                     raise
-                frames = np.zeros((0, sound.channels), dtype)  # nothing decodes beyond
+                frames = np.zeros((0, sound.channels), dtype)  # nothing decodes beyond here
             end = num_frames + len(frames)
             is_last = len(frames) < block or end == file.num_frames
             if file.is_plain:
@@ -270,11 +271,11 @@ def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.n
 def read_samples(
     file: AudioFile, start: int, stop: int, levels: Levels | None = None
 ) -> Int[np.ndarray, " s"]:
-    """Return samples `[start, stop)` at 16 kHz as int16.
+    """Return samples `[start, stop)` of a file at 16 kHz as int16.
 
-    They equal the same part of the whole resampled file, since the filter sees the samples beyond
-    both ends. `levels` of the whole file determine the offset and scale; without them samples
-    beyond full scale are clipped and a constant offset remains.
+    The samples equal those of the whole resampled file, since the filter also sees samples beyond
+    both ends. The `levels` of the whole file determine the offset and scale. Without `levels`,
+    samples beyond full scale are clipped and a constant offset remains.
     """
     if file.is_plain:
         mono = _decode(file, start, stop, "int16")[:, 0]
@@ -293,7 +294,7 @@ def read_samples(
 
 
 def fit_length(samples: Float[np.ndarray, " a"], length: int) -> Float[np.ndarray, " s"]:
-    """Cut or pad to a length: the resampler may round it differently by one sample."""
+    """Truncate or pad resampled sound, whose length may be rounded differently by one sample."""
     return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
 
@@ -301,13 +302,13 @@ def _to_mono(
     file: AudioFile, frames: Float[np.ndarray, "a channels"], first: int
 ) -> Float[np.ndarray, " a"]:
     finite = np.isfinite(frames)
-    if not finite.all():  # a cast would silence it, and a resampler would spread it
+    if not finite.all():  # a cast would silence the value, and a resampler would spread it
         seconds = (first + int(np.argmin(finite.all(axis=1)))) / file.rate_hz
-        raise UserError(f"{file.path} has NaN or infinity, first at {seconds:.3f} s: remove it")
+        raise UserError(f"{file.path} has NaN or infinity, first at {seconds:.3f} s: fix the file")
     loudest = float(np.abs(frames).max(initial=0))
     if loudest > MAX_BEYOND:
         raise UserError(
-            f"{file.path} has samples up to {loudest:,.0f}, but full scale is 1: rescale it"
+            f"{file.path} has samples up to {loudest:,.0f}, but full scale is 1: rescale the file"
         )
     return frames.mean(axis=1) if file.channel is None else frames[:, file.channel]
 
@@ -315,7 +316,7 @@ def _to_mono(
 def _decode(
     file: AudioFile, start: int, stop: int, dtype: Literal["int16", "float32"]
 ) -> np.ndarray:
-    """Return source frames (stop - start, channels); `UserError` if any are missing."""
+    """Return source frames (stop - start, channels), or raise `UserError` if any are missing."""
     begin = max(start - file.lead_frames, 0)
     with _open(file.path) as sound:
         if begin:
@@ -334,7 +335,7 @@ def _truncated(file: AudioFile, start: int, stop: int, num: int) -> UserError:
 
 
 class _Sound(soundfile.SoundFile):
-    """A sound file without seeking after each read, which fails at an end missing in the header."""
+    """A sound file that does not seek after reads, as seeking fails if the header has no length."""
 
     def seekable(self) -> bool:
         return False

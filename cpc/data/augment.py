@@ -1,15 +1,15 @@
 """Patches of images and their augmentation, on the device.
 
 The host supplies raw uint8. All functions are pure in (rng, pixels), and the random draws for an
-image do not depend on the batch size. `UserError` is raised for sizes that do not fit, channels
-other than 1 or 3, and options out of range. The caller composes and jits them:
+image do not depend on the batch size. `UserError` is raised for sizes that do not fit, for channels
+other than 1 or 3, and for options out of range. The caller composes and jits the functions:
 
     [1] images -> crop_and_flip -> scale_pixels -> to_grey -> cut_patches -> jitter_patches
     [2] images -> crop_and_flip -> scale_pixels -> cut_patches -> augment_patches
 
 References:
     [1] van den Oord, Li, Vinyals (2018), section 3.2.
-    [2] Henaff et al. (2019), section 3: heavier augmentation of each patch on its own.
+    [2] Henaff et al. (2019), section 3, with heavier augmentation of each patch on its own.
 """
 
 from collections.abc import Callable
@@ -22,16 +22,16 @@ from jaxtyping import Array, Float, Key, Shaped, UInt8
 
 from cpc.types import UserError
 
-#: Weights of red, green and blue in luma: Rec. 601, as used by Pillow and JPEG.
+#: Weights of red, green and blue in luma (Rec. 601), as used by Pillow and JPEG.
 LUMA = (0.299, 0.587, 0.114)
-#: Side of the grid on which elastic displacements are drawn: Ronneberger et al. (2015).
+#: Side of the grid on which elastic displacements are drawn (Ronneberger et al. 2015).
 ELASTIC_GRID = 3
 
 Number = float | int
 
 
 def scale_pixels(images: UInt8[Array, "*axes"]) -> Float[Array, "*axes"]:
-    """Scale pixels to float32 in [-1, 1], black to white: x / 127.5 - 1.
+    """Scale uint8 pixels to float32 in [-1, 1] by x / 127.5 - 1.
 
     >>> scale_pixels(jnp.array([0, 255], jnp.uint8)).tolist()
     [-1.0, 1.0]
@@ -40,7 +40,7 @@ def scale_pixels(images: UInt8[Array, "*axes"]) -> Float[Array, "*axes"]:
 
 
 def to_grey(images: Float[Array, "*axes _"]) -> Float[Array, "*axes 1"]:
-    """Convert the last axis to luma, 0.299 R + 0.587 G + 0.114 B; grey images are unchanged."""
+    """Convert RGB images to luma, 0.299 R + 0.587 G + 0.114 B, and keep grey images unchanged."""
     _check_channels(images.shape[-1])
     if images.shape[-1] == 1:
         return images
@@ -49,7 +49,7 @@ def to_grey(images: Float[Array, "*axes _"]) -> Float[Array, "*axes 1"]:
 
 
 def centre_crop(images: Shaped[Array, "b _ _ ch"], size: int) -> Shaped[Array, "b size size ch"]:
-    """Return the central size x size pixels; replaces `crop_and_flip` in evaluation."""
+    """Return the central size x size pixels of each image, as used in evaluation."""
     _check_size(images.shape, size, "a crop")
     top, left = (images.shape[1] - size) // 2, (images.shape[2] - size) // 2
     return images[:, top : top + size, left : left + size]
@@ -75,10 +75,11 @@ def crop_and_flip(
 def cut_patches(
     images: Shaped[Array, "b _ _ ch"], patch: int, stride: int
 ) -> Shaped[Array, "b i j patch patch ch"]:
-    """Return all patch x patch windows at multiples of `stride`, rows i and columns j.
+    """Cut images into a grid of patch x patch windows at multiples of `stride`.
 
-    i = (y - patch) // stride + 1, so 256 pixels give 7 patches of 64 at stride 32. Pixels below and
-    to the right of the last whole patch are dropped.
+    There are i = (y - patch) // stride + 1 rows of windows, and j columns likewise, so 256 pixels
+    give 7 patches of 64 at stride 32. Pixels below and to the right of the last whole patch are
+    dropped.
 
     >>> cut_patches(jnp.arange(9).reshape(1, 3, 3, 1), 2, 1)[0, 1, 0, :, :, 0]
     Array([[3, 4],
@@ -97,7 +98,7 @@ def cut_patches(
 def cut_for_evaluation(
     images: UInt8[Array, "b _ _ ch"], *, crop: int, grey: bool, patch: int, stride: int
 ) -> Float[Array, "b i j patch patch _"]:
-    """Cut the central crop of images into patches without augmentation; crop 0 keeps all pixels."""
+    """Cut images into patches without augmentation, after a central crop unless `crop` is 0."""
     images = scale_pixels(centre_crop(images, crop) if crop else images)
     return cut_patches(to_grey(images) if grey else images, patch, stride)
 
@@ -105,13 +106,13 @@ def cut_for_evaluation(
 def jitter_patches(
     rng: Key[Array, ""], patches: Float[Array, "b i j p p ch"], inner: int
 ) -> Float[Array, "b i j p p ch"]:
-    """Return a random inner x inner crop of each patch, padded with grey (0) to its old size.
+    """Return a random inner x inner crop of each patch, padded with grey (0) to the patch size.
 
-    [1] crops 60 of 64 pixels and pads back, so that neighbouring patches share no edge.
+    [1] crops 60 of 64 pixels and pads the crop back, so that neighbouring patches share no edge.
     """
     p, ch = patches.shape[-2:]
     if not 1 <= inner <= p:
-        raise UserError(f"inner is {inner}: choose 1 to {p}, the side of a patch")
+        raise UserError(f"inner is {inner}: choose 1 to {p}, which is the side of a patch")
     before = (p - inner) // 2
     frame = (before, p - inner - before)
 
@@ -134,20 +135,21 @@ def augment_patches(
     brightness: Number = 0,
     contrast: Number = 0,
 ) -> Float[Array, "b i j p p ch"]:
-    """Augment each patch independently, as in [2]; an option of 0 turns its effect off.
+    """Augment each patch independently, as in [2].
 
-    For values in [-1, 1], m the mean of the patch, and independent draws for every patch:
+    An option of 0 turns its effect off. For values in [-1, 1], with the mean m of the patch and
+    independent draws for every patch:
 
         warped = patch at rotate(shear(y, x)) + displacement, bilinear, edges continued
         out = clip((warped - m) * U(1 - contrast, 1 + contrast) + m + U(-brightness, brightness))
 
     Args:
-        color_drop: probability that all channels but one become grey (0); no effect on one channel.
+        color_drop: probability that all channels but one become grey (0), for color images.
         rotation_degrees: angles are U(-rotation_degrees, rotation_degrees).
         shear: each row is moved by U(-shear, shear) times its distance from the middle.
         elastic_pixels: standard deviation of displacements on a 3 x 3 grid, smoothly interpolated.
         brightness: maximum absolute offset.
-        contrast: maximum relative change of differences from the mean; 1 can give plain grey.
+        contrast: maximum relative change of differences from the mean. 1 can give plain grey.
     """
     ch = patches.shape[-1]
     _check_channels(ch)
@@ -188,9 +190,9 @@ def warp(
     """Apply rotation, shear and elastic displacement in one bilinear interpolation.
 
     Relative to the middle of the patch, out(y, x) = patch(R S (y, x) + displacement(y, x)) with
-    R = [[cos, sin], [-sin, cos]] and S = [[1, 0], [shear, 1]]; edges are continued outside. The
-    angle is in radians, counter-clockwise in the image. The displacement is in pixels down and
-    right on a coarse grid, interpolated cubically to (p, p, 2).
+    R = [[cos, sin], [-sin, cos]] and S = [[1, 0], [shear, 1]]. Outside the patch, edge pixels are
+    repeated. The angle is in radians, counter-clockwise in the image. The displacement is in pixels
+    down and right on a coarse grid, which is interpolated cubically to (p, p, 2).
     """
     p = patch.shape[0]
     offsets = jnp.arange(p) - (p - 1) / 2
@@ -204,7 +206,7 @@ def warp(
 
 
 def each_row(augment: Callable[..., Array], rng: Array, *items: Array) -> Array:
-    """Map `augment(key, *item)` over the first axis; each key depends on its row number only."""
+    """Map `augment(key, *item)` over the first axis, with a key that depends only on the row."""
     keys = jax.vmap(partial(jax.random.fold_in, rng))(jnp.arange(len(items[0])))
     return jax.vmap(augment)(keys, *items)
 
@@ -216,7 +218,7 @@ def _each_patch(augment: Callable[[Array, Array], Array], rng: Array, patches: A
 
 def _check_channels(channels: int) -> None:
     if channels not in (1, 3):
-        raise UserError(f"images have {channels} channels: convert them to 1 (grey) or 3 (color)")
+        raise UserError(f"images have {channels} channels: convert images to 1 (grey) or 3 (color)")
 
 
 def _check_size(shape: tuple[int, ...], size: int, what: str) -> None:
@@ -231,4 +233,4 @@ def _check_size(shape: tuple[int, ...], size: int, what: str) -> None:
 def _check_option(name: str, value: Number, largest: Number | None) -> None:
     if value < 0 or (largest is not None and value > largest):
         allowed = "at least 0" if largest is None else f"0 to {largest}"
-        raise UserError(f"{name} is {value}: choose {allowed}, 0 for off")
+        raise UserError(f"{name} is {value}: choose {allowed} (0 is off)")

@@ -1,12 +1,12 @@
 """Augmentation of waveforms in the time domain, on the device (Kharitonov et al. 2020).
 
-Windows x are float32 at 16 kHz. The random draws for a row depend neither on the batch size nor,
-for each effect, on the other effects. No effect moves sound in time, so contexts of one copy can
-predict latents of another. How far an effect looks ahead bounds how much of the future it leaks
-into a context:
+Windows x are float32 at 16 kHz. The random draws for a row do not depend on the batch size, and
+the draws for an effect do not depend on the other effects. No effect moves sound in time, so
+contexts of one augmented copy can predict latents of another. An effect leaks at most as much of
+the future into a context as it looks ahead:
 
     dropout, noise, reverb   0
-    pitch                    32 ms, almost all of it within 16
+    pitch                    32 ms, but almost all of the leak is within 16 ms
     band_reject              up to about 1 / (5 * EDGE_HZ) s, depending on the width of the band
 
 References:
@@ -29,33 +29,33 @@ from cpc.types import ArrayLike, UserError
 
 #: Frame and hop length of the phase vocoder in samples: 32 and 8 ms.
 FRAME, HOP = 512, 128
-#: Width of the fade at either end of a rejected band.
+#: Width of the fade at each end of a rejected band, in Hz.
 EDGE_HZ = 50.0
-#: Ratio to the previous frame's magnitude from which a frequency counts as an onset.
+#: Ratio of magnitudes in consecutive frames at which a frequency counts as an onset.
 ONSET_RATIO = 8.0
-#: One octave.
+#: Maximum pitch shift, one octave.
 MAX_CENTS = 1200.0
-#: 60 dB in amplitude, as a natural logarithm.
+#: Decay by 60 dB in amplitude, as a natural logarithm.
 DECAY_NEPER = math.log(1000)
 #: Shortest reverberation time relative to the longest.
 MIN_REVERB_FRACTION = 0.1
 
 
 class Ranges(NamedTuple):
-    """Ranges of the uniform draws for each effect; the defaults for the first four follow CPC2."""
+    """Ranges of the uniform draws for each effect, with the first four defaults as in CPC2."""
 
     pitch_cents: float | int = 300.0  # maximum shift up or down; 100 cents are a semitone
     snr_low_db: float | int = 5.0  # range of the signal-to-noise ratio
     snr_high_db: float | int = 20.0
     dropout_ms: float | int = 50.0  # maximum duration of the silence
-    reverb_seconds: float | int = 0.5  # maximum decay time by 60 dB; the minimum is a tenth of it
+    reverb_seconds: float | int = 0.5  # maximum time of a decay by 60 dB; the minimum is a tenth
     band_hz: float | int = 1000.0  # maximum width of the rejected band
 
 
 def check_effects(
     effects: Sequence[str], ranges: Ranges, window_samples: int, batch_size: int
 ) -> None:
-    """Check that effects can be applied to batches of `batch_size` windows."""
+    """Validate effects and ranges for batches of `batch_size` windows of `window_samples`."""
     for name in effects:
         if name not in EFFECTS:
             raise UserError(f"effect {name!r} is unknown: choose from {', '.join(EFFECTS)}")
@@ -80,11 +80,11 @@ def check_effects(
     if "pitch" in effects and window_samples < FRAME:
         raise UserError(
             f"windows have {window_samples} samples, fewer than the {FRAME} that pitch needs: use "
-            "longer windows, or omit pitch"
+            "longer windows, or remove pitch from the effects"
         )
     if "noise" in effects and batch_size < 2:
         raise UserError(
-            "noise needs another window (got a batch of 1): use more windows, or omit noise"
+            "noise needs another window (got a batch of 1): use more windows or another effect"
         )
 
 
@@ -97,13 +97,13 @@ def augment_sound(
     speaker: Int[ArrayLike, " b"] | None = None,
     num_samples: Int[ArrayLike, " b"] | None = None,
 ) -> Float[Array, "b s"]:
-    """Apply effects to windows in order, with independent draws for each row.
+    """Apply effects to windows in the given order, with independent draws for each row.
 
-    Samples beyond a row's `num_samples` (by default none) count as 0 and stay 0. A row for which an
-    effect returns non-finite numbers is returned unchanged.
+    If `num_samples` is given, the samples of a row beyond it count as 0 and stay 0. A row for which
+    an effect returns non-finite numbers is returned unchanged.
 
-    With `speaker`, the speaker index of each row, noise comes from another speaker if the batch has
-    one.
+    If `speaker`, the speaker index of each row, is given, noise for a row comes from a window of
+    another speaker, if the batch has one.
 
     >>> x = jnp.ones((2, 1600))
     >>> augment_sound(jax.random.key(0), x, ["dropout"]).shape
@@ -126,7 +126,7 @@ def augment_sound(
 def draw_others(
     rng: Key[Array, ""], number: int, speaker: Int[ArrayLike, " b"] | None = None
 ) -> Int[Array, " b"]:
-    """Draw for each row another row of the batch, of another speaker if the batch has one."""
+    """Draw for each row another row of the batch, by another speaker if the batch has one."""
     row = jnp.arange(number)
     is_other = row[:, None] != row
     if speaker is not None:
@@ -139,7 +139,7 @@ def draw_others(
 def mix(
     x: Float[Array, " s"], noise: Float[Array, " s"], snr_db: Float[Array, ""]
 ) -> Float[Array, " s"]:
-    """Return x + g noise with the gain g at which the signal-to-noise ratio is `snr_db`.
+    """Add noise to x with the gain g at which the signal-to-noise ratio is `snr_db`.
 
     The ratio is 10 log10(sum x^2 / sum (g noise)^2).
     """
@@ -153,10 +153,11 @@ def shift_pitch(
 ) -> Float[Array, " s"]:
     """Scale all frequencies by 2^(cents / 1200), preserving length and tempo.
 
-    x, with at least `FRAME` samples, is resampled to the new pitch and brought back to its length
-    by a phase vocoder whose phases are locked to their neighbours' (Puckette 1995). The phase
-    advance is measured by a second transform one hop earlier, so no phase is unwrapped and 0 cents
-    return x. `most_cents` bounds `cents` and determines the amount of computation.
+    The signal x must have at least `FRAME` samples. It is resampled to the new pitch and stretched
+    back to its length by a phase vocoder, which locks the phase of each bin to its neighbours
+    (Puckette 1995). The phase advance is measured by a second transform one hop earlier, so no
+    phase is unwrapped and 0 cents return x. `most_cents` bounds `cents` and determines the amount
+    of computation.
     """
     ratio, size = 2 ** (cents / 1200), len(x)
     # Frame m is centred at (m - 1) HOP in the result, and at (m - 1) HOP / ratio in the input.
@@ -184,16 +185,16 @@ def shift_pitch(
 
 
 def _lock(spectrum: Complex[Array, " bins"]) -> Complex[Array, " bins"]:
-    """Give bins the phase of their louder neighbour; phases of one partial alternate by bin."""
+    """Lock phases to louder neighbouring bins, since the phases of a partial alternate per bin."""
     padded = jnp.pad(spectrum, 1)
     return spectrum - padded[:-2] - padded[2:]
 
 
 def _interpolate(x: Float[Array, " s"], at: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Interpolate x by cubics through four samples (Catmull and Rom); 0 outside."""
+    """Interpolate x at `at` by Catmull-Rom cubics through four samples, with 0 outside of x."""
     whole = jnp.floor(at)
     part, padded = at - whole, jnp.pad(x, 4)
-    index = jnp.clip(whole.astype(jnp.int32), -3, len(x) + 1) + 4  # all four are 0 at either end
+    index = jnp.clip(whole.astype(jnp.int32), -3, len(x) + 1) + 4  # all four are 0 beyond the ends
     a, b, c, d = (padded[index + k] for k in (-1, 0, 1, 2))
     left, right = (c - a) / 2, (d - b) / 2
     cubic = 2 * (b - c) + left + right
@@ -213,10 +214,10 @@ def reverberate(
     seconds: Float[Array, ""],
     most_seconds: float | int = 0.5,
 ) -> Float[Array, " s"]:
-    """Return sound in a room, x * h, cut to the length of x.
+    """Convolve x with a random room response h, and truncate the result to the length of x.
 
-    h is 1 at 0, followed by noise that decays by 60 dB in `seconds`. The energy of the noise is
-    `seconds / most_seconds` times that of the direct sound.
+    The response h is 1 at time 0, followed by noise that decays by 60 dB in `seconds`. The energy
+    of the noise is `seconds / most_seconds` times the energy of the direct sound.
     """
     time = jnp.arange(1, 1 + round(most_seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
     tail = jax.random.normal(rng, time.shape) * jnp.exp(-DECAY_NEPER * time / seconds)
@@ -229,7 +230,7 @@ def reverberate(
 def reject_band(
     x: Float[Array, " s"], low_hz: Float[Array, ""], high_hz: Float[Array, ""]
 ) -> Float[Array, " s"]:
-    """Remove the frequencies between two; the mask fades over `EDGE_HZ`."""
+    """Remove frequencies from `low_hz` to `high_hz`, with a fade over `EDGE_HZ` at each end."""
     size = _transform_size(len(x) + SAMPLE_RATE_HZ // 10)  # avoids wrapping around the end
     frequency = jnp.arange(size // 2 + 1) * (SAMPLE_RATE_HZ / size)
     outside = jnp.maximum(low_hz - frequency, frequency - high_hz)
@@ -284,7 +285,7 @@ def _transform_size(minimum: int) -> int:
     return 1 << (minimum - 1).bit_length()
 
 
-#: Effects by name: (ranges, rng, x (s,), num_samples, another row (s,)) -> (s,).
+#: Effects by name. Each maps (ranges, rng, x (s,), num_samples, another row (s,)) to (s,).
 DRAWS = {
     "pitch": _draw_pitch,
     "noise": _draw_noise,

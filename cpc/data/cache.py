@@ -10,7 +10,7 @@ from cpc.files import read_sealed, write_sealed
 from cpc.types import UserError
 
 T = TypeVar("T")
-#: Called with each line of progress while data are fetched, decoded and packed.
+#: Callback that receives each line of progress while data are fetched, decoded and packed.
 Log: TypeAlias = Callable[[str], object]
 
 
@@ -20,7 +20,7 @@ def log_to_stderr(line: str) -> None:
 
 
 def cache_dir() -> Path:
-    """Return `$CPC_DATA`, else `cpc` in the user's cache (`$XDG_CACHE_HOME` or `~/.cache`)."""
+    """Return `$CPC_DATA` or, if it is not set, `cpc` in `$XDG_CACHE_HOME` or `~/.cache`."""
     own = os.environ.get("CPC_DATA")
     try:
         return Path(own or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/cpc").expanduser()
@@ -33,10 +33,11 @@ def cache_dir() -> Path:
 def remember(
     path: Path, make: Callable[[], dict[str, Any]], parse: Callable[[Any], T], log: Log, what: str
 ) -> T:
-    """Return the parsed content of a cached file, which `make` computes if it does not exist.
+    """Return the parsed content of a cached file, computing it with `make` if necessary.
 
-    A damaged file is computed again; if it cannot be written, the value is not cached. `log`
-    receives one sentence in either case; `what` is its clause about the repeated work.
+    The content of a missing or damaged file is computed. If the file cannot be written, the content
+    is not cached. `log` receives one sentence about a file that is damaged or cannot be written.
+    `what` is the clause about the repeated work in this sentence.
     """
     if path.exists():
         try:

@@ -12,27 +12,27 @@ from PIL import Image, ImageOps
 from cpc.data.walk import DOCUMENTS, LISTS, check_file, printable
 from cpc.types import UserError
 
-#: Formats that Pillow may decode. It detects them by content, and would pass an EPS named .png to
-#: another program.
+#: Formats that Pillow may decode. Pillow detects formats by content, and would pass an EPS file
+#: named .png to another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 IMAGE_SUFFIXES = frozenset({
     ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".ppm", ".pgm",
     ".pbm", ".pnm", ".tif", ".tiff",
 })  # fmt: skip
-#: Suffixes of files next to images that are not images: lists and annotations.
+#: Suffixes of files that may accompany images, such as lists and annotations.
 COMPANION_SUFFIXES = DOCUMENTS | LISTS
-#: Increased whenever `decode_image` returns other pixels.
+#: Increment this if `decode_image` returns different pixels.
 DECODER_VERSION = 2
-#: Limit for decoded images: a file of a few kilobytes can declare gigabytes of pixels.
+#: Maximum number of pixels, since a file of a few kilobytes can declare gigabytes of pixels.
 MAX_PIXELS = 89_000_000
-#: Limit for scans in a JPEG, each of which takes as long as the image; encoders write about ten.
+#: Maximum number of scans in a JPEG, each of which takes time. Encoders write about ten.
 MAX_SCANS = 100
-#: Bytes inserted after a JPEG's data; they change the pixels only if the data are incomplete.
+#: Bytes inserted after a JPEG's data, which change the pixels only if the data are incomplete.
 FILLER = bytes(range(1, 251)) * 2
 
 
 def read_image(path: str | Path, *, size: int | None, channels: int) -> UInt8[np.ndarray, "y x ch"]:
-    """Read and decode an image file by `decode_image`."""
+    """Read an image file and decode it with `decode_image`."""
     name = printable(path)
     check_file(path)
     try:
@@ -45,12 +45,12 @@ def read_image(path: str | Path, *, size: int | None, channels: int) -> UInt8[np
 def decode_image(
     content: bytes, name: str, *, size: int | None, channels: int
 ) -> UInt8[np.ndarray, "y x ch"]:
-    """Decode an image to `channels` channels, 1 (grey) or 3 (RGB).
+    """Decode an image to uint8 pixels with 1 (grey) or 3 (RGB) channels.
 
     Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparent pixels
     are blended with white, and orientation tags are applied. Animations and multi-page files yield
-    their first image. With a `size`, the central square is resized to size x size pixels, also if
-    it is smaller. `name` is used in error messages.
+    their first image. If `size` is given, the central square is resized to size x size pixels, even
+    if it is smaller. `name` is used in error messages.
     """
     try:
         data_end = _find_jpeg_end(content, name)
@@ -59,7 +59,7 @@ def decode_image(
             filled = content[:data_end] + FILLER + content[data_end:]
             if not np.array_equal(np.asarray(image), np.asarray(_load(filled, name, size))):
                 raise UserError(f"{name} does not decode: it is truncated")
-        with contextlib.suppress(Exception):  # damaged tags, although the pixels are valid
+        with contextlib.suppress(Exception):  # tags may be damaged although pixels are valid
             ImageOps.exif_transpose(image, in_place=True)
         bitmap = _fit(_convert(image, channels, name), size)
     except UserError:
@@ -73,14 +73,14 @@ def decode_image(
 def fit_pixels(
     pixels: UInt8[np.ndarray, "y x c"], *, size: int, channels: int
 ) -> UInt8[np.ndarray, "size size ch"]:
-    """Convert pixels as `decode_image` converts a file; c is 1, 3, or 4 with alpha."""
+    """Convert pixels as `decode_image` does, where c is 1, 3, or 4 with alpha."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     bitmap = _fit(_convert(image, channels, "x"), size)
     return np.asarray(bitmap, np.uint8).reshape(size, size, channels)
 
 
 def _fit(bitmap: Image.Image, size: int | None) -> Image.Image:
-    """Resize the central square to size x size pixels; None leaves the image as it is."""
+    """Resize the central square to size x size pixels, unless size is None."""
     if size is None or bitmap.size == (size, size):
         return bitmap
     side = min(bitmap.size)
@@ -102,7 +102,7 @@ def _load(content: bytes, name: str, size: int | None) -> Image.Image:
 
 
 def _find_jpeg_end(content: bytes, name: str) -> int:
-    """Return the position after a JPEG's data; 0 for other formats."""
+    """Return the position after the data of a JPEG, or 0 for other formats."""
     start, position = 0, 2
     while content[:2] == b"\xff\xd8" and content[position : position + 1] == b"\xff":
         if content[position + 1 : position + 2] == b"\xda":
@@ -120,7 +120,7 @@ def _find_jpeg_end(content: bytes, name: str) -> int:
 
 
 def _lacks_data(image: Image.Image) -> bool:
-    """Return whether a JPEG may lack data, which libjpeg fills with grey without a report."""
+    """Return whether a JPEG may be incomplete, since libjpeg fills missing data with grey."""
     width, height = image.size
     last = np.asarray(image.crop((width - 1, height - 1, width, height)), int)
     return "progressive" in image.info or bool((abs(last - 128) <= 2).all())
@@ -131,7 +131,7 @@ def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image)
         if image.mode == "F" or values.min() < 0 or values.max() >= 2**16:
-            raise UserError(f"{name} has pixels of {image.mode} that are not colors: save 8 bits")
+            raise UserError(f"{name} has {image.mode} pixels that are not colors: use 8-bit pixels")
         grey = (values >> 8).astype(np.uint8)  # Pillow would clip at 255 instead of scaling
         if "transparency" in image.info:
             grey[values == image.info["transparency"]] = 255

@@ -1,6 +1,7 @@
 """Sets of labelled images, in memory or decoded on demand, and batches of them.
 
-Each set is decoded once in full: into memory if it fits, else to find labels and damaged images.
+Every image is decoded once at the start. A set that fits into memory is kept there. For a larger
+set, only the labels, digests and damaged images are recorded.
 """
 
 import hashlib
@@ -23,14 +24,14 @@ from cpc.data.pipeline import rows_of_process
 from cpc.data.walk import Skipped, check_skipped, digest_files
 from cpc.types import Batch, UserError
 
-#: Minimum correlation of the pixels and of the thumbnails of two images for one to count as a copy
-#: of the other, saved again as JPEG, with a palette, or in another size.
+#: Minimum correlations of pixels and of thumbnails between an image and its copy, which may have
+#: been saved again as JPEG, with a palette, or in another size.
 MIN_CORRELATION, MIN_THUMBNAIL_CORRELATION = 0.99, 0.99
-#: Minimum standard deviation of pixels; flatter images are copies only if they are equal.
+#: Minimum standard deviation of pixels. Flatter images are copies only if they are equal.
 MIN_CONTRAST = 4.0
-#: Side of a thumbnail, and number of images compared at a time.
+#: Side of a thumbnail in pixels, and number of images compared at a time.
 THUMBNAIL, BLOCK_IMAGES = 8, 1024
-#: Maximum size of a set in memory; a larger set is decoded on demand.
+#: Maximum size of a set in memory. A larger set is decoded on demand.
 MEMORY_BYTES = 4 * 1024**3
 #: Number of images that a thread decodes at a time.
 BLOCK = 64
@@ -62,29 +63,29 @@ class Images:
     """A set of images of one size, in memory or decoded on demand."""
 
     pixels: UInt8[np.ndarray, "n y x ch"] | LazyPixels
-    """uint8 (n, y, x, ch); ch is 1 or 3."""
+    """uint8 (n, y, x, ch), where ch is 1 or 3."""
     labels: Int32[np.ndarray, " n"]
     """Index into `class_names`; `UNLABELLED` for images without a label."""
     class_names: tuple[str, ...]
     skipped: tuple[Skipped, ...] = ()
-    """(path or record, reason) of all images that are left out."""
+    """(path or record, reason) for each image that is left out."""
     digests: UInt64[np.ndarray, " n"] | None = None
-    """Digest of each image's pixels; None: computed on demand."""
+    """Digest of each image's pixels. If None, digests are computed on demand."""
     describe: Callable[[int], str] = "image {}".format
-    """index -> path or record, for messages."""
+    """index -> path or record of the image, for messages."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 def digest_pixels(pixels: UInt8[np.ndarray, "y x ch"]) -> int:
-    """Return a 64-bit digest of an image's pixels, independent of file name and format."""
+    """Return a 64-bit digest of an image's pixels, which ignores the file name and format."""
     digest = hashlib.blake2b(pixels.tobytes(), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
 
 
 def find_digests(images: Images) -> UInt64[np.ndarray, " n"]:
-    """Return a digest of each image's pixels, from `digests` if present."""
+    """Return a digest of each image's pixels, from `images.digests` if present."""
     if images.digests is not None:
         return images.digests
     pixels = images.pixels
@@ -95,7 +96,10 @@ def find_near(
     pixels: UInt8[np.ndarray, "n y x ch"] | LazyPixels,
     others: UInt8[np.ndarray, "m y x ch"] | LazyPixels,
 ) -> dict[int, int]:
-    """Map indices to nearly equal images in `others`; empty unless both sets are in memory."""
+    """Map the index of each image to that of a nearly equal image in `others`, if there is one.
+
+    The result is empty unless both sets are in memory.
+    """
     if isinstance(pixels, LazyPixels) or isinstance(others, LazyPixels):
         return {}
     near, blocks = {}, range(0, len(others), BLOCK_IMAGES)
@@ -116,7 +120,7 @@ def find_near(
 
 
 def _shrink(pixels: UInt8[np.ndarray, "n _ _ ch"]) -> Float32[np.ndarray, "n _ _ ch"]:
-    """Return thumbnails whose pixels are means over rectangles."""
+    """Return thumbnails, whose pixels are means over rectangles of the image."""
     means = pixels.astype(np.float32)
     for axis in (1, 2):
         size = means.shape[axis]
@@ -127,7 +131,7 @@ def _shrink(pixels: UInt8[np.ndarray, "n _ _ ch"]) -> Float32[np.ndarray, "n _ _
 
 
 def _normalize(values: Float32[np.ndarray, "n y x ch"]) -> Float32[np.ndarray, "n d"]:
-    """Return images as unit vectors without their mean; flat images become zero."""
+    """Return images as zero-mean unit vectors, or zero vectors for flat images."""
     rows = values.reshape(len(values), -1)
     rows = rows - rows.mean(axis=1, keepdims=True)
     deviation = rows.std(axis=1, keepdims=True)
@@ -136,11 +140,11 @@ def _normalize(values: Float32[np.ndarray, "n y x ch"]) -> Float32[np.ndarray, "
 
 
 def leave_out_shared(images: Images, others: Images, where: str) -> Images:
-    """Return `images` without those whose pixels also occur in `others`.
+    """Remove images whose pixels also occur in `others`, so that two sets share no image.
 
-    If both were decoded from files into memory, images that differ only by format, palette or size
-    also count as copies. Each copy is listed in `skipped` as (path or record, reason); `where`
-    names the set of `others` in the reason.
+    If both sets were decoded from files into memory, images that differ only by format, palette or
+    size also count as copies. Each copy is listed in `skipped` as (path or record, reason). In the
+    reason, the set of `others` is called `where`.
     """
     digests = find_digests(others).tolist()
     known = {digest: index for index, digest in reversed(list(enumerate(digests)))}  # the first
@@ -160,7 +164,7 @@ def leave_out_shared(images: Images, others: Images, where: str) -> Images:
 
 
 def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]) -> Images:
-    """Return the images `indices`, in that order; arrays are copied, lazy images stay lazy."""
+    """Return the images at `indices` in that order, copying arrays and keeping lazy images lazy."""
     indices = np.asarray(indices, np.int64).reshape(-1)
     pixels, describe, digests = images.pixels, images.describe, images.digests
     if isinstance(pixels, LazyPixels):
@@ -181,22 +185,23 @@ def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]
 def make_image_batches(
     images: Images, *, batch_size: int, seed: int, process: int = 0, num_processes: int = 1
 ) -> Callable[[int], Batch]:
-    """Return `step -> batch` with a new shuffle every epoch, a pure function of seed and step.
+    """Return a pure function from the step to a batch, with a new shuffle for every epoch.
 
-    An epoch has len(images) // batch_size steps; the remainder that a shuffle leaves over differs
-    between epochs, and no image is twice in a batch. Draws are made for the global batch and each
-    process takes its rows, so they depend on neither the number of processes nor of threads.
+    An epoch has len(images) // batch_size steps. The images that do not fill a batch are dropped,
+    and differ between epochs. A batch does not contain an image twice. Draws are made for the
+    global batch and each process takes its rows, so batches depend on neither the number of
+    processes nor the number of threads.
 
     A batch contains, with b = batch_size / num_processes:
 
-        x: uint8 (b, y, x, ch), as stored; the device scales and augments.
+        x: uint8 (b, y, x, ch), as stored. Scaling and augmentation run on the device.
         label: int32 (b,), `UNLABELLED` for images without a label.
         sequence: int32 (b,), row in the global batch.
         image: int32 (b,), index into `images`.
     """
     rows = rows_of_process(batch_size, process, num_processes, "images")
     if batch_size > len(images):
-        raise UserError(f"batch_size {batch_size} exceeds the {len(images)} images: reduce it")
+        raise UserError(f"batch_size {batch_size} exceeds {len(images)} images: lower batch_size")
     epoch_steps = len(images) // batch_size
 
     @lru_cache(maxsize=2)  # around the end of an epoch, threads need two
@@ -217,7 +222,7 @@ def make_image_batches(
 
 
 class ImageFiles(NamedTuple):
-    """Images that are not decoded yet."""
+    """A set of image files that are not decoded yet."""
 
     num_images: int
     read: Callable[[int], tuple[np.ndarray, int]]  # index -> uint8 (y, x, ch), label; or UserError
@@ -228,10 +233,10 @@ class ImageFiles(NamedTuple):
 
 
 def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Images:
-    """Decode all images and list damaged ones in `skipped`.
+    """Decode all images, and list damaged images in `skipped`.
 
-    A set larger than `MEMORY_BYTES` is also decoded once, to find damaged images before training;
-    its labels, digests and damaged images are cached in `cache_dir()`.
+    A set larger than `MEMORY_BYTES` is also decoded once, to find damaged images before training.
+    Its labels, digests and damaged images are cached in `cache_dir()`.
     """
     shape = _first_shape(files)
     if files.num_images * prod(shape) <= MEMORY_BYTES:
@@ -249,7 +254,7 @@ def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Ima
 
 
 def fingerprint_files(paths: Iterable[str | Path], *settings: object) -> str:
-    """Return a digest of files and of the options by which they are decoded."""
+    """Return a digest of image files and of the options that affect their decoding."""
     return digest_files(paths, repr((DECODER_VERSION, *settings)))
 
 
@@ -275,7 +280,7 @@ def _first_shape(files: ImageFiles) -> tuple[int, int, int]:
 def _decode_all(
     files: ImageFiles, shape: tuple[int, int, int], log: Log, pixels: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Return labels and digests (n,) and errors by index; fill `pixels` (n, y, x, ch)."""
+    """Fill `pixels` (n, y, x, ch), and return labels (n,), digests (n,) and errors by index."""
     labels = np.full(files.num_images, UNLABELLED, np.int32)
     digests = np.zeros(files.num_images, np.uint64)
     reasons: dict[int, str] = {}
@@ -290,7 +295,7 @@ def _decode_all(
             if image.shape != shape:
                 raise UserError(
                     f"the images in {files.where} have several sizes, such as {shape} and "
-                    f"{image.shape} (rows, columns, channels): give the size to resize to"
+                    f"{image.shape} (rows, columns, channels): give the size to resize images to"
                 )
             digests[index] = digest_pixels(image)
             if pixels is not None:
@@ -309,9 +314,9 @@ def _check_once(
     files: ImageFiles, shape: tuple[int, int, int], log: Log, path: Path
 ) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     def make() -> dict[str, Any]:
-        log(f"decoding the {files.num_images} images of {files.where} once, to find damaged ones")
+        log(f"decoding the {files.num_images} images of {files.where} once, to find damaged files")
         labels, digests, reasons = _decode_all(files, shape, log, None)
-        # Hexadecimal, since JSON readers may not represent unsigned 64-bit integers.
+        # Use hexadecimal, since JSON readers may not represent unsigned 64-bit integers.
         found = {"labels": labels, "digests": [f"{one:x}" for one in digests.tolist()]}
         return found | {"skipped": sorted(reasons.items())}
 

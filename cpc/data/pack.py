@@ -1,4 +1,4 @@
-"""Packs: all recordings decoded once into one memory-mapped int16 file."""
+"""Packs of recordings, which are decoded once into one memory-mapped int16 file."""
 
 import datetime
 import hashlib
@@ -29,19 +29,19 @@ from cpc.data.walk import Skipped, check_skipped, digest_files, walk_files
 from cpc.files import part_folder, plain, read_sealed, read_text, replace_folder, write_sealed
 from cpc.types import UserError
 
-#: Version of `read_folder`; a pack of an older version reads the headers again.
+#: Version of `read_folder`. For a pack with an older version, the headers are read again.
 READ_VERSION = 4
 INDEX_VERSION = 3
 INDEX_NAME, DATA_NAME = "index.json", "samples.int16"
-#: Checksums, uint32: the crc32 of each block of the samples.
+#: File of checksums, uint32. They are the crc32 of each block of samples.
 SUMS_NAME = "samples.crc32"
-#: Name to which the index is moved when damage is found, so that the next start packs again.
+#: New name for the index of a damaged pack, so that the recordings are packed again.
 DAMAGED_NAME = "index.damaged.json"
 #: Digest of the folder of recordings at the time of packing.
 LISTING_NAME = "listing.txt"
-#: Samples in a block of 64 KB; a window of 20,480 samples touches one or two blocks.
+#: Number of samples in a block of 64 KB. A window of 20,480 samples is in one or two blocks.
 BLOCK_SAMPLES = 1 << 15
-#: Limits on the memory used for packing; a longer recording is written in parts.
+#: Limits on the memory used for packing. A longer recording is written in parts.
 DECODED_AT_ONCE = 256
 SAMPLES_AT_ONCE = 2**26
 PROGRESS_SECONDS = 5.0
@@ -50,20 +50,21 @@ PROGRESS_SECONDS = 5.0
 def pack(
     recordings: Recordings, path: str | Path, log: Log = print, *, max_skipped_fraction: float = 0.1
 ) -> Recordings:
-    """Return recordings that read from the pack in folder `path`; make it if needed.
+    """Return recordings that are read from the pack in folder `path`, creating it if needed.
 
-    `samples.int16` contains all utterances in a row, `samples.crc32` one checksum per 64 KB of it,
-    and `index.json`, which is sealed, the metadata. The pack is made again if the recordings have
-    changed or if it is damaged, and it is written atomically. Several processes may request the
-    same pack at once: each writes its own, and the first to finish is kept.
+    `samples.int16` contains all utterances one after another, `samples.crc32` contains one checksum
+    per 64 KB, and the sealed `index.json` contains the metadata. The pack is created again if the
+    recordings have changed or if it is damaged, and it is written atomically. Several processes may
+    request the same pack at once. Each process writes its own, and the first to finish is kept.
 
-    Utterances are converted to 16 bits: a constant offset is subtracted, and an utterance that
-    exceeds full scale is divided by its peak; both are listed in `shortened`. Utterances that do
-    not decode, at most `max_skipped_fraction` of all, that are silent, or that have the samples of
-    another one under any name and format, are left out and listed in `skipped`.
+    Utterances are converted to 16 bits. A constant offset is subtracted, and an utterance that
+    exceeds full scale is divided by its peak. Both alterations are listed in `shortened`.
+    Utterances are left out and listed in `skipped` if they do not decode, if they are silent, or if
+    they have the same samples as another utterance under any name and format. At most
+    `max_skipped_fraction` of the utterances may fail to decode.
 
-    Each block of samples is checked when it is first read; damage raises `UserError`, after which
-    the same command packs again.
+    Each block of samples is checked when it is first read. Damage raises `UserError`, after which
+    running the same command packs the recordings again.
     """
     path = Path(path)
     wanted = _fingerprint(recordings)
@@ -80,7 +81,7 @@ def pack(
         _list_entries(index, "damaged"), len(recordings), max_skipped_fraction, "recordings"
     )
     listed = plain({"skipped": recordings.skipped, "shortened": recordings.shortened})
-    if {**index, **listed} != index:  # other files are left out now
+    if {**index, **listed} != index:  # other files are left out than at the time of packing
         index |= listed
         with suppress(OSError):  # the cache may be shared and read-only
             write_sealed(path / INDEX_NAME, index)
@@ -95,10 +96,10 @@ def pack_folder(
     speaker_level: int = 1,
     max_skipped_fraction: float = 0.1,
 ) -> Recordings:
-    """Return `pack(read_folder(root), path)`, without reading headers if nothing has changed.
+    """Return `pack(read_folder(root), path)`, reading no headers if the folder is unchanged.
 
-    The folder is unchanged if all files below `root` have the same names, sizes and modification
-    times as when it was packed.
+    A folder is unchanged if all files below `root` have the same names, sizes and modification
+    times as at the time of packing.
     """
     path = Path(path)
     root = Path(os.path.abspath(root))  # noqa: PTH100 (as `read_folder`)
@@ -213,7 +214,7 @@ def _read_index(path: Path) -> dict | None:
 
 
 def _read_sums(index: dict, folder: Path) -> np.ndarray:
-    """Return the checksums of the blocks; empty unless they match the index."""
+    """Return the checksums of the blocks, or an empty array if they do not match the index."""
     with suppress(OSError):
         content = (folder / SUMS_NAME).read_bytes()
         if zlib.crc32(content) == index["crc32_of_sums"]:
@@ -222,7 +223,7 @@ def _read_sums(index: dict, folder: Path) -> np.ndarray:
 
 
 def _find_problem(index: dict | None, wanted: str, path: Path) -> str | None:
-    """Return why a pack cannot be used; None if it can."""
+    """Return the reason why a pack cannot be used, or None if it can be used."""
     if index is None:
         return f"the pack {path} is damaged or of another version"
     if index["fingerprint"] != wanted:
@@ -243,11 +244,11 @@ def _fingerprint(recordings: Recordings) -> str:
 
 
 class LeftOutError(UserError):
-    """An utterance that is left out although it is not damaged: it is silent, or a copy."""
+    """Raised if an undamaged utterance is left out because it is silent or a copy."""
 
 
 def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, Any]:
-    """Decode on all cores, write in order, and return the columns of the index."""
+    """Decode utterances on all cores, write them in order, and return the index columns."""
 
     def decode(position: int) -> tuple[Iterable[np.ndarray], list[str]] | UserError:
         try:
@@ -283,7 +284,10 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, An
 
 
 def _decode(recordings: Recordings, index: int) -> tuple[Iterable[np.ndarray], list[str]]:
-    """Return an utterance as int16 parts, with notes; one too long for memory is read twice."""
+    """Return the int16 parts of an utterance and notes on alterations of it.
+
+    An utterance that is too long for memory is decoded twice, the second time by the iterator.
+    """
     notes: list[str] = []
     parts: Iterable[np.ndarray] = read_parts(recordings, index, notes.append)
     if recordings.lengths[index] <= SAMPLES_AT_ONCE:
@@ -306,9 +310,10 @@ def _write_one(
     index: dict[str, list],
     first_with: dict[bytes, str],
 ) -> None:
-    """Append an utterance to the samples; `index` is unchanged if this raises.
+    """Append the samples of an utterance to `file` and its metadata to `index`.
 
-    `first_with` maps a digest of samples to the first utterance with these samples.
+    `index` is unchanged if this raises an error. `first_with` maps a digest of samples to the first
+    utterance with these samples.
     """
     squares, length, digest = 0, 0, hashlib.blake2b(digest_size=16)
     for part in parts:

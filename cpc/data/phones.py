@@ -10,14 +10,14 @@ from cpc.data.walk import read_named
 from cpc.files import write_text
 from cpc.types import Item, UserError
 
-#: Label of a frame without a label.
+#: Label of frames that have no label.
 UNLABELLED = -1
-#: Largest label: a probe has one output for each number up to it.
+#: Largest label. A probe has one output for each number up to the largest label.
 MAX_LABEL = 65_535
-#: How many labels a recording may have too many, and how many of its last frames may have none.
+#: Maximum number of surplus labels of a recording, and of frames without a label at its end.
 MAX_EXTRA, MAX_MISSING = 3, 10
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
-#: Names that aligners give to silence; phones next to it are not used as items.
+#: Names that aligners give to silence. Phones next to silence are not used as items.
 SILENCES = frozenset({"pau", "sil", "SIL", "sp", "spn", "SPN", "h#", "#", "_", "<eps>"})
 LABEL_SECONDS = 0.01
 
@@ -25,15 +25,16 @@ LABEL_SECONDS = 0.01
 def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Read phone labels in the paper's format: lines `utterance-id label label ...`.
 
-    There is one label every 10 ms. Labels are integers, as in the authors' file, or names, which
+    There is one label every 10 ms. Labels are integers, as in the authors' file, or names. Names
     are numbered in sorted order. Ids contain no whitespace.
 
     Returns:
-        int32 labels by utterance id, one per frame, and the label names by number.
+        The int32 label of each frame by utterance id, and the name of each label.
 
     Raises:
-        UserError: an utterance lacks labels or occurs twice, or a label is negative (with named
-            labels also) or exceeds `MAX_LABEL`. The message contains the file and the line.
+        UserError: an utterance has no labels or occurs twice, or a label exceeds `MAX_LABEL` or is
+            a negative number, even if other labels are names. The message contains the file and
+            the line.
     """
     text = read_named(path, "the phone labels")
     words: dict[str, list[str]] = {}
@@ -43,9 +44,9 @@ def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str,
             continue
         name, *labels = line.split()
         if not labels:
-            raise UserError(f"{path}, line {number}: {name} lacks labels: give one per 10 ms")
+            raise UserError(f"{path}, line {number}: {name} has no labels: give one per 10 ms")
         if name in words:
-            raise UserError(f"{path}, line {number}: {name} has two lines: remove one")
+            raise UserError(f"{path}, line {number}: {name} has two lines: remove one line")
         words[name], lines[name] = labels, number
     if not words:
         raise UserError(f"{path} contains no phone labels: give lines `utterance-id label ...`")
@@ -65,7 +66,7 @@ def _number_labels(
         if found := wrong.intersection(labels):
             fix = f"use numbers from 0 to {MAX_LABEL:,}"
             if not is_numbers:
-                fix = "use a name, as for silence"
+                fix = "use a name, such as sil for silence"
             raise UserError(f"{path}, line {lines[name]}: {min(found)[:20]} is not a label: {fix}")
     if is_numbers:
         numbers = {word: int(word) for word in distinct}
@@ -79,14 +80,14 @@ def _number_labels(
 def align(
     labels: Int[np.ndarray, " labels"], num_frames: int, name: str
 ) -> Int[np.ndarray, " frames"]:
-    """Return one label per frame, int32; frames after the last label are `UNLABELLED`.
+    """Return one int32 label per frame, with `UNLABELLED` frames after the last label.
 
-    Aligners stop a little before the end of a recording, and models without padding return a frame
-    or two less: up to `MAX_EXTRA` labels are dropped and up to `MAX_MISSING` frames stay
-    unlabelled. (The labels of the packaged voices are 0.6 to 1.6 frames short.)
+    Aligners stop a little before the end of a recording, and models without padding return one or
+    two frames less. Up to `MAX_EXTRA` labels are therefore dropped, and up to `MAX_MISSING` frames
+    stay unlabelled. (The labels of the packaged voices are 0.6 to 1.6 frames short.)
 
     Raises:
-        UserError: the lengths differ by more, so the labels belong to another recording.
+        UserError: the lengths differ by more, so the labels are for another recording.
 
     >>> align(np.array([5, 5, 7]), 4, "a")
     array([ 5,  5,  7, -1], dtype=int32)
@@ -94,7 +95,8 @@ def align(
     extra = len(labels) - num_frames
     if extra > MAX_EXTRA or -extra > MAX_MISSING:
         raise UserError(
-            f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: use its own labels"
+            f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: "
+            "use the labels of this recording"
         )
     frames = np.full(num_frames, UNLABELLED, np.int32)
     frames[: len(labels)] = labels[:num_frames]
@@ -105,7 +107,7 @@ def read_items(path: str | Path) -> list[Item]:
     """Return the items of a ZeroSpeech item file, in order.
 
     The first line is the header, `#file onset offset #phone prev-phone next-phone speaker`. Times
-    are in seconds; blank lines are ignored.
+    are in seconds. Blank lines are ignored.
     """
     lines, items = read_named(path, "the item file").splitlines(), []
     for number, line in enumerate(lines, start=1):
@@ -140,7 +142,7 @@ def write_items(path: str | Path, items: Iterable[Item]) -> None:
     for item in items:
         if len(item.file.split()) != 1:
             raise UserError(
-                f"recording {item.file!r} contains whitespace, which separates fields: rename it"
+                f"recording {item.file!r} contains whitespace, a separator: rename the recording"
             )
         item = item._replace(speaker="_".join(item.speaker.split()))
         lines.append(" ".join(x if isinstance(x, str) else f"{x:.4f}" for x in item))
@@ -152,14 +154,14 @@ def make_items(
     names: Sequence[str],
     speakers: Mapping[str, str],
 ) -> Iterator[Item]:
-    """Yield items from phone labels: runs of one label with the phones before and after.
+    """Yield an item for each phone in frame labels, with the phones before and after it.
 
-    Items span all three phones, as in Libri-light. Runs next to silence (`SILENCES`), next to
-    unlabelled frames (-1), or at either end of the utterance are omitted. Consecutive frames with
-    the same label count as one phone.
+    Consecutive frames with the same label are one phone. Items span all three phones, as in
+    Libri-light. Phones next to silence (`SILENCES`), next to unlabelled frames (-1), or at either
+    end of the utterance have no item.
 
     Args:
-        labels: labels by utterance, one every 10 ms.
+        labels: frame labels by utterance, one every 10 ms.
         names: phone names by number.
         speakers: speaker by utterance.
 

@@ -1,4 +1,4 @@
-"""Batches made by threads ahead of the device, in order."""
+"""Batches that are prepared by threads ahead of the device, in order."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from jaxtyping import Int
 from cpc.types import UserError
 
 B = TypeVar("B")
-#: Batches that are made ahead.
+#: Number of batches that are prepared ahead.
 BUFFER = 4
 
 
@@ -34,11 +34,12 @@ def rows_of_process(
 def prefetch(
     batches: Callable[[int], B], start: int, stop: int, *, num_threads: int = 2
 ) -> Iterator[B]:
-    """Yield `batches(start)`, ..., `batches(stop - 1)`, made by threads while the device works.
+    """Yield `batches(start)`, ..., `batches(stop - 1)`, prepared by threads ahead of time.
 
     `batches` is a function of the step alone, so the state of the stream is one integer, and
-    `num_threads` (0: the caller's thread) affects only the speed. At most `BUFFER` batches are made
-    ahead. Closing or garbage-collecting the iterator ends the threads.
+    `num_threads` affects only the speed. With 0 threads, batches are prepared in the caller's
+    thread. At most `BUFFER` batches are prepared ahead. Closing or garbage-collecting the iterator
+    ends the threads.
 
     >>> list(prefetch(lambda step: {"x": step}, 3, 5))
     [{'x': 3}, {'x': 4}]
@@ -54,5 +55,5 @@ def prefetch(
             batch = ahead.popleft().result()
             ahead.extend(pool.submit(batches, step) for step in islice(steps, 1))
             yield batch
-    finally:  # without waiting: the current batch may take long
+    finally:  # do not wait, since the current batch may take long
         pool.shutdown(wait=False, cancel_futures=True)

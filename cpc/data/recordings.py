@@ -12,19 +12,19 @@ from jaxtyping import Float, Int
 from cpc.data.walk import Skipped, read_named, same_name
 from cpc.types import UserError
 
-#: Called with one sentence about an alteration.
+#: Callback that receives one sentence for each alteration of a recording.
 Note: TypeAlias = Callable[[str], object]
 
 SAMPLE_RATE_HZ = 16_000
 #: Root mean square to which each utterance is scaled. Loudness differs by several decibels between
 #: sources and would otherwise reveal the speaker.
 TARGET_RMS = 0.05
-#: Limit on the gain of silent recordings.
+#: Maximum gain, which applies to silent recordings.
 MAX_GAIN = 500.0
 FULL_SCALE = 32768
 #: A constant offset above this fraction of the standard deviation is subtracted.
 MAX_OFFSET = 0.1
-#: Peak below which 16 bits preserve little of a recording that had a finer resolution.
+#: Peak below which the conversion of finer samples to 16 bits loses most of their resolution.
 MIN_PEAK = 32 / FULL_SCALE
 
 
@@ -39,26 +39,26 @@ class Recordings:
     lengths: Int[np.ndarray, " n"]
     """Number of samples of each utterance at 16 kHz, int64."""
     read: Callable[[int, int, int], np.ndarray]
-    """(index, start, stop) -> int16 (stop - start,), by seeking; `UserError` if damaged."""
+    """(index, start, stop) -> int16 (stop - start,), by seeking. Raises `UserError` if damaged."""
     rms: Float[np.ndarray, " n"] | None = None
-    """Root mean square of samples / 32768 of each utterance, from which its gain to `TARGET_RMS` is
-    computed; None until packed."""
+    """Root mean square of samples / 32768 for each utterance, which determines its gain to
+    `TARGET_RMS`. None if the recordings are not packed."""
     stream: Callable[[int, Note], Iterator[np.ndarray]] | None = None
-    """(index, note) -> the whole utterance in small parts: int16, or float32 that may exceed full
-    scale, 1; `note` is called with a sentence on each alteration. None: use `read`."""
+    """(index, note) -> iterator over small parts of the utterance, int16 or float32. Float samples
+    may exceed full scale, 1. `note` is called for each alteration. If None, `read` is used."""
     skipped: tuple[Skipped, ...] = ()
-    """(path or utterance id, reason) of all utterances and files that are left out."""
+    """(path or utterance id, reason) for each utterance or file that is left out."""
     shortened: tuple[Skipped, ...] = ()
-    """(path or utterance id, reason) of utterances that are incomplete or altered."""
+    """(path or utterance id, reason) for each utterance that is incomplete or altered."""
     fingerprint: str = ""
-    """Digest of names, sizes and modification times of the source; a pack depends on it."""
+    """Digest of source names, sizes and modification times. A change makes packs stale."""
 
     def __len__(self) -> int:
         return len(self.names)
 
 
 def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recordings:
-    """Return the utterances `indices`, in that order."""
+    """Return the utterances at `indices`, in that order."""
     indices = np.asarray(indices, np.int64).reshape(-1)
 
     def read(index: int, start: int, stop: int) -> np.ndarray:
@@ -81,12 +81,13 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
 def split_by_utterance(
     recordings: Recordings, test_fraction: float, seed: int
 ) -> tuple[Recordings, Recordings]:
-    """Split each speaker's utterances into train and test by a seeded shuffle.
+    """Split the utterances of each speaker into train and test by a seeded shuffle.
 
-    Every speaker with at least two utterances is on both sides; a single utterance is for training.
+    Speakers with at least two utterances are in both sets. The utterance of a speaker with only one
+    is in the training set.
     """
     if not 0 < test_fraction < 1:
-        raise UserError(f"test_fraction is {test_fraction}: choose a number between 0 and 1")
+        raise UserError(f"test_fraction must be between 0 and 1 (got {test_fraction})")
     is_test = np.zeros(len(recordings), bool)
     of_speaker = np.asarray(recordings.speakers, object)
     for number, speaker in enumerate(sorted(set(recordings.speakers))):
@@ -98,7 +99,7 @@ def split_by_utterance(
 
 
 def read_list(path: str | Path) -> tuple[str, ...]:
-    """Read utterance ids, one per line; blank lines are ignored."""
+    """Read a list of utterance ids with one id per line, ignoring blank lines."""
     text = read_named(path, "the list of utterances")
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
@@ -106,10 +107,10 @@ def read_list(path: str | Path) -> tuple[str, ...]:
 def split_by_lists(
     recordings: Recordings, train_ids: Sequence[str], test_ids: Sequence[str]
 ) -> tuple[Recordings, Recordings]:
-    """Split by two lists of utterance ids, as in the paper's `train_split.txt`.
+    """Split recordings into train and test by lists of ids, as in the paper's `train_split.txt`.
 
     Raises:
-        UserError: an id is in both lists, or is neither a recording nor a damaged one.
+        UserError: an id is in both lists, or matches neither a recording nor a skipped file.
     """
     where = {name: i for i, name in enumerate(recordings.names)}
     damaged = {name for path, _ in recordings.skipped for name in ids_of(path)}
@@ -124,7 +125,8 @@ def split_by_lists(
     both = sorted(set(train_ids) & set(test_ids))
     if both:
         raise UserError(
-            f"{len(both)} utterances are in both lists, the first {both[0]}: remove each from one"
+            f"{len(both)} utterances are in both lists, the first {both[0]}: remove each from one "
+            "list"
         )
     train, test = (
         select(recordings, [where[name] for name in dict.fromkeys(ids) if name in where])
@@ -134,7 +136,7 @@ def split_by_lists(
 
 
 def explain_ids(absent: Sequence[str], names: Sequence[str]) -> str:
-    """Explain why listed ids do not match the names of recordings.
+    """Explain how to fix listed ids that do not match the names of recordings.
 
     >>> explain_ids(["ann/utt0.wav"], ["ann/utt0", "bob/utt0"])
     'write ids without a suffix, named like ann/utt0'
@@ -185,7 +187,7 @@ def read_windows(
 
 
 def read_parts(recordings: Recordings, index: int, note: Note) -> Iterator[np.ndarray]:
-    """Return one utterance in small parts from beginning to end, as `Recordings.stream`."""
+    """Return an iterator over small parts of one utterance, as `Recordings.stream` does."""
     if recordings.stream is not None:
         return recordings.stream(index, note)
     return iter((recordings.read(index, 0, int(recordings.lengths[index])),))
@@ -203,22 +205,22 @@ class Levels(NamedTuple):
 
     @property
     def offset(self) -> float:
-        """Constant to subtract: the mean, or 0 if it is small relative to the deviation."""
+        """Return the constant to subtract: the mean, or 0 if the mean is relatively small."""
         units = round(self.mean * FULL_SCALE)
         return units / FULL_SCALE if abs(self.mean) > MAX_OFFSET * self.deviation else 0.0
 
     @property
     def rms(self) -> float:
-        """Root mean square without the offset, which measures loudness."""
+        """Return the root mean square after the offset is subtracted, which measures loudness."""
         return (self.deviation**2 + (self.mean - self.offset) ** 2) ** 0.5
 
     @property
     def peak(self) -> float:
-        """Largest sample without the offset."""
+        """Return the largest absolute sample after the offset is subtracted."""
         return max(self.highest - self.offset, self.offset - self.lowest)
 
     def describe(self) -> list[str]:
-        """Return one sentence per alteration of the recording."""
+        """Return one sentence for each alteration of the recording."""
         notes = []
         if self.offset:
             notes.append(
@@ -227,20 +229,20 @@ class Levels(NamedTuple):
             )
         if not self.is_int16 and self.peak < MIN_PEAK:
             notes.append(
-                f"kept, but its peak is only {self.peak:.2g} times full scale, of which 16 bits "
-                "preserve little: scale it up"
+                f"kept, but its peak is only {self.peak:.2g} times full scale, so 16 bits preserve "
+                "little detail: scale the recording up"
             )
         return notes
 
 
 def sum_of_squares(samples: Int[np.ndarray, " s"]) -> int:
-    """Return the exact sum of squares of int16 samples; parts add up to the whole."""
+    """Return the sum of squares of int16 samples as an exact integer."""
     wide = samples.astype(np.int64)
     return int(wide @ wide)
 
 
 def measure_levels(parts: Iterable[np.ndarray]) -> Levels:
-    """Measure a recording given in parts: int16, or float32 with full scale 1."""
+    """Measure a recording whose parts are int16, or float32 with full scale 1."""
     num, total, squares, lowest, highest, is_int16 = 0, 0, 0, np.inf, -np.inf, True
     for part in parts:
         is_int16 = part.dtype == np.int16
@@ -257,7 +259,9 @@ def measure_levels(parts: Iterable[np.ndarray]) -> Levels:
 
 
 def to_int16(part: np.ndarray, levels: Levels) -> Int[np.ndarray, " s"]:
-    """Convert part of a recording to int16 without its offset, scaled down beyond full scale.
+    """Convert a part of a recording to int16 after subtracting the offset of the recording.
+
+    If the peak of the recording exceeds full scale, the samples are scaled down to fit.
 
     >>> hot = np.array([0.0, 4.0, -2.0], np.float32)
     >>> to_int16(hot, measure_levels([hot - hot.mean()])).tolist()
@@ -273,7 +277,7 @@ def to_int16(part: np.ndarray, levels: Levels) -> Int[np.ndarray, " s"]:
 
 
 def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Return the gain that brings each utterance to `TARGET_RMS`, float32.
+    """Return the float32 gain that scales each utterance to `TARGET_RMS`.
 
     >>> gains(np.array([0.1, 0.0])).tolist()
     [0.5, 500.0]
@@ -282,15 +286,15 @@ def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
 
 
 def root_mean_square(samples: Int[np.ndarray, " s"]) -> float:
-    """Return the root mean square of int16 samples relative to full scale; 0 without samples."""
+    """Return the root mean square of int16 samples relative to full scale, or 0 for no samples."""
     return (sum_of_squares(samples) / max(len(samples), 1)) ** 0.5 / FULL_SCALE
 
 
 def bring_to_loudness(sound: Float[np.ndarray, " s"], rms: float) -> Float[np.ndarray, " s"]:
-    """Scale a float32 waveform to a root mean square, as a packed recording is scaled.
+    """Scale a float32 waveform to the root mean square `rms`.
 
-    A large constant offset is subtracted (`Levels.offset`). The result equals that for a packed
-    recording, except for rounding to 16 bits.
+    A large constant offset is subtracted (`Levels.offset`). Packing the recording first gives the
+    same result, except for rounding to 16 bits.
 
     >>> bring_to_loudness(np.array([0.75, 0.25], np.float32), 0.0625).round(4).tolist()
     [0.0625, -0.0625]
@@ -301,18 +305,18 @@ def bring_to_loudness(sound: Float[np.ndarray, " s"], rms: float) -> Float[np.nd
 
 
 def at_loudness(recordings: Recordings, rms: float | None) -> Recordings:
-    """Return packed recordings that are read at another root mean square; None: unscaled.
+    """Return packed recordings whose windows have the root mean square `rms`, not `TARGET_RMS`.
 
-    For networks trained on sound with another loudness than `TARGET_RMS`.
+    If `rms` is None, samples are not scaled. Use this for networks trained at another loudness.
     """
     if recordings.rms is None:
-        raise ValueError("the recordings are not packed")
+        raise ValueError("the recordings are not packed: pack them first")
     claimed = recordings.rms * (TARGET_RMS / rms) if rms else np.full(len(recordings), TARGET_RMS)
     return replace(recordings, rms=claimed.astype(np.float32))
 
 
 def read_all(recordings: Recordings, index: int) -> Float[np.ndarray, " s"]:
-    """Return one whole utterance as float32 at `TARGET_RMS`, as in windows."""
+    """Return one whole utterance as float32, scaled to `TARGET_RMS` like windows."""
     samples = recordings.read(index, 0, int(recordings.lengths[index]))
     if recordings.rms is None:
         samples = to_int16(samples, measure_levels([samples]))

@@ -16,16 +16,16 @@ from cpc.data.walk import DOCUMENTS, Found, check_file, check_name, find_data, p
 from cpc.files import MAX_ARRAY_BYTES, MAX_INFLATION
 from cpc.types import UserError
 
-#: Steps of a file that are checked and measured at a time.
+#: Number of time steps that are checked and measured at a time.
 BLOCK_STEPS = 2**20
 #: Total size up to which .npy files are kept in memory.
 HELD_BYTES = 2**28
-#: Suffixes of files next to series that are not series; .json is a sidecar of BIDS.
+#: Suffixes of files that may accompany series, such as the .json sidecars of BIDS.
 KNOWN = DOCUMENTS | {".json"}
 UNSCALED = 0.0, 1.0
 SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-#: First characters of comment lines, and number of lines searched for them.
+#: First characters of comment lines, and the number of lines that are searched for comments.
 COMMENT_MARKS, NUM_FIRST_LINES = ("#", "%", ";", "//"), 100
 #: Compression methods of numpy, which decompress in small parts.
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -35,7 +35,7 @@ NUMBERS = ("boolean", "integer", "floating")
 
 @dataclass(frozen=True)
 class NpyFile:
-    """A .npy (time, channels) on disk, opened only while rows are read."""
+    """A .npy file (time, channels) that is opened only while rows are read."""
 
     path: pathlib.Path
     dtype: np.dtype
@@ -52,17 +52,17 @@ class NpyFile:
 
 
 class Sequences(NamedTuple):
-    """Files, each a sequence (time, channels); large .npy files are read from disk in parts."""
+    """A set of sequences (time, channels), one per file, which may stay on disk."""
 
     names: tuple[str, ...]  # path below the folder, without the suffix
     values: tuple[np.ndarray | NpyFile, ...]
     scales: tuple[tuple[Any, Any], ...]  # mean and scale of each channel
-    steps: tuple[np.ndarray | None, ...]  # a label for each step; None without labels
+    steps: tuple[np.ndarray | None, ...]  # a label for each step; None for a file without labels
     skipped: tuple[tuple[str, str], ...]  # (path, reason) of every file that is left out
-    contents: tuple[bytes | None, ...] = ()  # digest of the values as float32; () if synthetic
+    contents: tuple[bytes | None, ...] = ()  # digest of the float32 values; () if synthetic
 
     def read(self, index: int, start: int, stop: int) -> np.ndarray:
-        """Return steps [start, stop) of a file, float32 (stop - start, channels)."""
+        """Return time steps [start, stop) of a file as float32 (stop - start, channels)."""
         mean, scale = self.scales[index]
         part = np.asarray(self.values[index][start:stop], np.float64)
         return ((part - mean) / scale).astype(np.float32)
@@ -77,7 +77,7 @@ def read_sequences(
     max_skipped_fraction: float = 1.0,
     others: Sequence[pathlib.Path] = (),
 ) -> Sequences:
-    """Read a file, or all files below a folder except `others`; skip unreadable files."""
+    """Read a file, or all files below a folder except `others`, skipping unreadable files."""
     files, skipped, ignored = find_files(path, others)
     total, held = len(files) + len(skipped), 0
     root = path if path.is_dir() else path.parent
@@ -96,7 +96,7 @@ def read_sequences(
         if name in read:
             *_, known_labels, known = read[name]
             if content is None or content != known:
-                raise UserError(f"two files below {path} have the name {name}: rename one")
+                raise UserError(f"two files below {path} have the name {name}: rename one file")
             ignored.append((printable(where), f"it is a copy of another file {name}"))
             labels = labels if known_labels is None else known_labels
         read[name] = sequence, scale if standardize else UNSCALED, labels, content
@@ -110,7 +110,7 @@ def read_sequences(
 
 
 def describe_problem(error: BaseException) -> str:
-    """Return one printable line on why a file is left out."""
+    """Return one printable line that explains why a file is left out."""
     if "object" in str(error).lower():  # numpy would advise to trust the file
         return "it is damaged or contains Python objects, which are never read"
     lines = str(error).splitlines() or [f"it cannot be read ({type(error).__name__})"]
@@ -118,7 +118,7 @@ def describe_problem(error: BaseException) -> str:
 
 
 def find_files(path: pathlib.Path, others: Sequence[pathlib.Path]) -> Found:
-    """Find a file, or all files below a folder except `others`."""
+    """Find the series in a folder except `others`, or validate the path of a single file."""
     if path.is_file():
         if path.suffix.lower() not in SUFFIXES:
             raise UserError(f"{path} is not a series: give one of {', '.join(SUFFIXES)}")
@@ -136,11 +136,11 @@ def find_files(path: pathlib.Path, others: Sequence[pathlib.Path]) -> Found:
 def measure(
     values: np.ndarray | NpyFile, channels: int, stop: int | None = None
 ) -> tuple[tuple[np.ndarray, np.ndarray], bytes | None]:
-    """Return mean and standard deviation of each channel, and a digest of the values as float32.
+    """Return the mean and standard deviation of each channel, and a digest of the float32 values.
 
-    Computed over steps [0, stop), by default all, with part of them in memory at a time. Mean and
-    deviation are float64; a constant channel has deviation 1. The digest is None
-    if all channels are constant, since flat recordings do not count as copies of each other.
+    The statistics are computed over steps [0, stop), by default over all steps, in blocks. They are
+    float64, and a constant channel has deviation 1. The digest is None if all channels are
+    constant, since flat recordings do not count as copies of each other.
     """
     num_steps, found = values.shape
     if found != channels:
@@ -159,7 +159,7 @@ def measure(
         part = np.asarray(values[start:end], np.float64)
         if not np.isfinite(part).all():
             step = start + int(np.flatnonzero(~np.isfinite(part).all(axis=1))[0])
-            raise UserError(f"step {step} has a value that is not finite: remove or fill it")
+            raise UserError(f"step {step} has a value that is not finite: remove or fill this step")
         total += (part - origin).sum(axis=0)
     mean = origin + total / end_step
     for start, end in blocks:  # a second pass, as E[x^2] - E[x]^2 cancels for values far from 0
@@ -167,7 +167,7 @@ def measure(
         with np.errstate(over="ignore"):
             single = part.astype(np.float32) + np.float32(0)  # no -0.0
         if not np.isfinite(single).all():
-            raise UserError("it has values beyond the range of float32: save it in another unit")
+            raise UserError("it has values beyond the range of float32: save them in another unit")
         squares += ((part - mean) ** 2).sum(axis=0)
         digest.update(single.tobytes())
     deviation = np.sqrt(squares / end_step)
@@ -176,7 +176,7 @@ def measure(
 
 
 def name_label(label: Any) -> str:
-    """Return a label as text; empty if it is missing (None or NaN)."""
+    """Return a label as text, or an empty string for a missing label (None or NaN)."""
     if label is None or label != label or str(label) == "<NA>":  # also the NA of pandas
         return ""
     if isinstance(label, float | np.floating) and float(label).is_integer():
@@ -185,9 +185,10 @@ def name_label(label: Any) -> str:
 
 
 def number_labels(labels: Sequence) -> tuple[list, tuple[str, ...]]:
-    """Number labels by the sorted order of their names; return numbers by file, and the names.
+    """Replace labels by their index in the sorted names, and return the indices and the names.
 
-    A step with a missing or empty label has -1. Whole numbers are one name in any notation.
+    A step with a missing or empty label has index -1. Equal whole numbers, such as 1 and 1.0, have
+    the same name.
 
     >>> number_labels([np.array(["b", "a"]), None])[1]
     ('a', 'b')
@@ -205,9 +206,9 @@ def number_labels(labels: Sequence) -> tuple[list, tuple[str, ...]]:
 def read_file(
     path: pathlib.Path, step_label: str = ""
 ) -> tuple[np.ndarray | NpyFile, np.ndarray | None]:
-    """Read the numbers (time, channels) of a file, and a label for each step if it has labels.
+    """Read the values (time, channels) of a file, and a label for each step if the file has labels.
 
-    An .npz contains the numbers as `x`, or as its only array other than the labels.
+    The values of an .npz file are its array `x`, or its only array other than the labels.
     """
     check_name(path)
     check_file(path)
@@ -222,31 +223,31 @@ def read_file(
     else:
         values, labels = read_table(path, step_label)
     if labels is not None and labels.shape != values.shape[:1]:
-        raise UserError(f"{step_label} has shape {labels.shape}: give one per step, {len(values)}")
+        raise UserError(f"{step_label} has shape {labels.shape}: give {len(values)} labels")
     return values, labels
 
 
 def check_size(path: pathlib.Path, num_bytes: int) -> None:
-    """Check that the contents of a file, by their declared size, may be read into memory."""
+    """Check that the declared size of the contents of a file is below the memory limit."""
     limit = max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     if num_bytes > limit:
         raise UserError(
             f"it contains {num_bytes / 1e9:.3g} GB of numbers, above the limit of "
-            f"{limit / 1e9:.3g} GB: save them as .npy, which stays on disk"
+            f"{limit / 1e9:.3g} GB: save the numbers as .npy, which stays on disk"
         )
 
 
 def read_npz(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Read the numbers of an .npz, and its array of labels if present."""
+    """Read the values of an .npz file, and its array of labels if present."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
     others = [name for name in members if name != step_label]
     if "x" not in others and len(others) != 1:
-        raise UserError(f"it contains {', '.join(others) or 'no array'}: name its array x")
+        raise UserError(f"it contains {', '.join(others) or 'no array'}: name one array x")
     chosen = "x" if "x" in others else others[0]
     wanted = [chosen, step_label] if step_label in members else [chosen]
     if any(members[name].compress_type not in ZIP_METHODS for name in wanted):
-        raise UserError("its compression is not numpy's: save it by numpy.savez_compressed")
+        raise UserError("its compression is not numpy's: save it with numpy.savez_compressed")
     check_size(path, sum(members[name].file_size for name in wanted))
     with path.open("rb") as file, np.load(file) as arrays:
         labels = np.asarray(arrays[step_label]) if step_label in members else None
@@ -254,7 +255,7 @@ def read_npz(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarra
 
 
 def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Read the numeric columns of a .csv, .tsv or .parquet, and the column of labels."""
+    """Read the numeric columns of a .csv, .tsv or .parquet file, and its column of labels."""
     import pandas as pd
 
     is_text = path.suffix.lower() in SEPARATORS
@@ -280,15 +281,15 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
                 check_comments(path, SEPARATORS[path.suffix.lower()])
             raise UserError(f"its column {name} has type {column.dtype}: save numbers")
         if len(column) and column.isna().all():
-            raise UserError(f"its column {name} is empty: remove it, or commas at line ends")
+            raise UserError(f"its column {name} is empty: remove the column or commas at line ends")
     is_single = (frame.dtypes == np.float32).all()  # half the memory without loss
     return as_columns(frame.to_numpy(np.float32 if is_single else np.float64)), labels
 
 
 def read_parquet(path: pathlib.Path, step_label: str) -> Any:
-    """Read the numbers and labels of a .parquet as a frame, without an index written by pandas.
+    """Read a .parquet file as a data frame, without an index that pandas may have written.
 
-    Types and sizes of the columns are checked before any column is read.
+    The types and sizes of the columns are checked before any column is read.
     """
     try:
         from pyarrow import parquet, types
@@ -314,9 +315,9 @@ def read_parquet(path: pathlib.Path, step_label: str) -> Any:
 
 
 def read_csv(path: pathlib.Path, **options: Any) -> Any:
-    """Read a .csv as a frame whose columns are named by the first line.
+    """Read a .csv or .tsv file as a data frame with column names from the first line.
 
-    A comma at the end of every row is ignored.
+    A separator at the end of every row is ignored.
     """
     import pandas as pd
 
@@ -336,7 +337,7 @@ def read_csv(path: pathlib.Path, **options: Any) -> Any:
 
 
 def check_comments(path: pathlib.Path, separator: str) -> None:
-    """Check that an unreadable table does not begin with comments before the column names."""
+    """Raise UserError if an unreadable table has comments before the column names."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = list(itertools.islice(file, NUM_FIRST_LINES))
     number = len(list(itertools.takewhile(lambda line: line.startswith(COMMENT_MARKS), lines)))
@@ -349,24 +350,24 @@ def check_comments(path: pathlib.Path, separator: str) -> None:
 
 
 def check_header(path: pathlib.Path) -> None:
-    """Check that the first line of a .csv contains names rather than numbers."""
+    """Check that the first line of a .csv or .tsv file contains names rather than numbers."""
     import pandas as pd
 
-    # Read the text, since a frame would rename a second column 0.0 to 0.0.1.
+    # Read the text, since a data frame would rename a second column 0.0 to 0.0.1.
     separator = SEPARATORS[path.suffix.lower()]
     line = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
     names = line.to_numpy()[0]
     numbers: Any = pd.to_numeric(names, errors="coerce")  # NaN for names
     if not np.isnan(numbers).any() and names.tolist() != list(map(str, range(len(names)))):
         raise UserError(
-            "its first line has only numbers, not column names: add names, or save it as .npy"
+            "its first line has only numbers: add a line of column names, or save the file as .npy"
         )
 
 
 def as_columns(values: np.ndarray) -> np.ndarray:
-    """Return an array as (time, channels); one dimension becomes one channel."""
+    """Return an array as (time, channels), adding a channel axis to one-dimensional arrays."""
     if values.dtype.kind not in "fiu":
         raise UserError(f"it contains {values.dtype}, not numbers: save numbers")
     if values.ndim not in (1, 2):
-        raise UserError(f"it has shape {values.shape}: give (time, channels)")
+        raise UserError(f"it has shape {values.shape}: save an array (time, channels)")
     return values[:, None] if values.ndim == 1 else values

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from cpc.files import RUN_LOCK, SWEEP_LOCK
 from cpc.types import UserError
 
-#: A name and a one-sentence reason; each pair becomes a line of skipped.txt.
+#: A name and a one-sentence reason. Each pair becomes a line of skipped.txt.
 Skipped: TypeAlias = tuple[str, str]
 #: Number of names listed as examples next to a count.
 NUM_EXAMPLES = 3
@@ -21,7 +21,7 @@ NUM_EXAMPLES = 3
 class Found(NamedTuple):
     """Result of a search below a folder."""
 
-    files: list[Any]  # sorted; paths from `find_data`, strings from `walk_files`
+    files: list[Any]  # sorted: paths from `find_data`, strings from `walk_files`
     unreadable: list[Skipped]  # (folder, reason) of folders that cannot be listed
     left_out: list[Skipped]  # (name, reason) of files and folders that are not read
 
@@ -50,15 +50,16 @@ def find_data(
     others: Collection[str] = DOCUMENTS,
     advice: str = "convert it to one of {endings}",
 ) -> Found:
-    """Find the files below a folder that have one of `endings`, and account for all others.
+    """Find the files below a folder that have one of `endings`, and report unsupported files.
 
-    Every file is in `files`, or in `left_out` with a reason, or ignored: hidden files, files named
-    like a licence or read-me (`COMPANIONS`), and files that end in one of `others`.
+    All other files are in `left_out` with a reason, except for ignored files. Hidden files, files
+    named like a licence or read-me (`COMPANIONS`), and files that end in one of `others` are
+    ignored.
 
     Args:
         root: the folder.
         endings, others: suffixes in lower case, with the dot.
-        advice: fix for a file in another format; may contain {name}, {stem} and {endings}.
+        advice: fix for a file in another format, which may contain {name}, {stem} and {endings}.
     """
     walk = walk_files(root)
     paths = [Path(file) for file in walk.files if not file.rpartition("/")[2].startswith(".")]
@@ -93,16 +94,16 @@ def require_data(root: Path, what: str, endings: Collection[str], *options: Any)
 
 
 def list_endings(endings: Iterable[str]) -> str:
-    """Join endings without their dots: "flac, wav"."""
+    """Join file endings without their dots, such as "flac, wav"."""
     return ", ".join(sorted(ending[1:] for ending in endings))
 
 
 def walk_files(root: str | Path) -> Found:
-    """Find all files below a folder at any depth, following links but visiting each folder once.
+    """Find all files below a folder, following links but visiting each folder once.
 
-    Folders whose name begins with a dot are skipped, and so are run directories, since a run would
-    read its own outputs. Folders are visited before links to them, so that a file is listed under
-    its real path.
+    Folders whose name begins with a dot are skipped. Run directories are also skipped, since a run
+    would read its own outputs. Folders are visited before links to them, so that a file is listed
+    under its real path.
     """
     found, seen, starts = Found([], [], []), set(), [str(root)]
 
@@ -115,7 +116,7 @@ def walk_files(root: str | Path) -> Found:
             folders[:] = [name for name in folders if not name.startswith(".")]
             try:
                 status = os.stat(folder)  # noqa: PTH116 (a million paths need not become objects)
-            except OSError as error:  # removed in the meantime
+            except OSError as error:  # the folder was removed in the meantime
                 report(error)
                 continue
             identity, reason = (status.st_dev, status.st_ino), ""
@@ -155,7 +156,7 @@ def digest_files(paths: Iterable[str | Path], settings: str = "") -> str:
 
 
 def check_file(path: str | Path) -> None:
-    """Check that a path is a regular file; reading a fifo or device might never end."""
+    """Check that a path is a regular file, since reading a fifo or device might never end."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
@@ -165,7 +166,7 @@ def check_file(path: str | Path) -> None:
 
 
 def read_named(path: str | Path, what: str) -> str:
-    """Read a text file that contains names: drop the byte order mark, normalize to NFC."""
+    """Read a text file that contains names, without a byte order mark and normalized to NFC."""
     check_file(path)
     try:
         return same_name(Path(path).read_text(encoding="utf-8-sig"))
@@ -174,7 +175,7 @@ def read_named(path: str | Path, what: str) -> str:
 
 
 def same_name(text: str) -> str:
-    """Normalize text to NFC, so that equal names compare equal."""
+    """Normalize a name to NFC, so that composed and decomposed accents compare equal."""
     return unicodedata.normalize("NFC", text)
 
 
@@ -183,11 +184,11 @@ def check_name(path: str | Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise UserError(f"{path} has a name that is not valid UTF-8: rename it") from None
+        raise UserError(f"{path} has a name that is not valid UTF-8: rename the file") from None
 
 
 def printable(text: str | Path) -> str:
-    r"""Return a name as one printable line; escape other characters, such as invalid UTF-8.
+    r"""Escape all characters of a name that are not printable, such as invalid UTF-8.
 
     >>> printable("grün" + chr(0xDCE9) + chr(10))
     'grün\\udce9\\n'
@@ -197,11 +198,11 @@ def printable(text: str | Path) -> str:
 
 
 def find_copies(digests: Iterable[Hashable | None]) -> dict[int, int]:
-    """Return the index of each copy, mapped to the index of the first entry with equal content.
+    """Return a mapping from the index of each copy to the first index with equal content.
 
-    Works for any kind of data: pass a digest of each entry's decoded content, in the order in which
-    entries are kept, then drop the copies before splitting and list them in `skipped`. An entry
-    with the digest None, such as a damaged one, is never a copy.
+    This works for any kind of data. Pass a digest of each entry's decoded content, drop the copies
+    before splitting the data, and list them in `skipped`. An entry with the digest None, such as a
+    damaged entry, is never a copy.
 
     >>> find_copies(["a", "b", None, "a", "b", "a", None])
     {3: 0, 4: 1, 5: 0}
@@ -215,7 +216,7 @@ def find_copies(digests: Iterable[Hashable | None]) -> dict[int, int]:
 
 
 def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, what: str) -> None:
-    """Raise an error if more than `max_fraction` of all entries are skipped."""
+    """Raise UserError if more than `max_fraction` of all entries are skipped."""
     if len(skipped) > max_fraction * total:
         first = "; ".join(reason for _, reason in skipped[:3])
         share = f"{len(skipped)} of {total} {what}"
@@ -223,7 +224,7 @@ def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, w
 
 
 def count_names(entries: Sequence[Skipped], what: str) -> str:
-    """Return a count of entries with the first names, for a console line about data.
+    """Return the number of entries with the first names as examples, for the console.
 
     >>> count_names([(f"data/{name}.wav", "is empty") for name in "abcd"], "files skipped")
     '4 files skipped (a.wav, b.wav, c.wav, ...)'

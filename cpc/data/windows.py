@@ -10,17 +10,18 @@ from cpc.data.pipeline import rows_of_process
 from cpc.data.recordings import Recordings, gains, read_windows
 from cpc.types import Batch, UserError
 
-#: draw(rng, number) -> indices of recordings and starts of windows, (number,) each.
+#: draw(rng, number) -> (indices of recordings, starts of windows), each of shape (number,).
 DrawWindows: TypeAlias = Callable[
     [np.random.Generator, int], tuple[Int[np.ndarray, " b"], Int[np.ndarray, " b"]]
 ]
 
 
 def uniform_windows(lengths: Int[np.ndarray, " n"], window_length: int) -> DrawWindows:
-    """Return a function that draws windows such that all recorded time is equally likely.
+    """Return a function that draws windows uniformly over the recorded time.
 
-    A recording of length L is drawn with probability proportional to max(L, W), for windows of
-    length W, and then a start from 0 to L - W. A recording shorter than W is drawn whole.
+    For windows of length W, a recording of length L is drawn with probability proportional to
+    max(L, W), and then a start is drawn from 0 to L - W. A recording shorter than W is drawn
+    whole.
 
     >>> draw = uniform_windows(np.array([2, 4, 16]), 4)
     >>> recordings, starts = draw(np.random.default_rng(0), 24_000)
@@ -39,7 +40,10 @@ def uniform_windows(lengths: Int[np.ndarray, " n"], window_length: int) -> DrawW
 def one_speaker_windows(
     lengths: Int[np.ndarray, " n"], window_length: int, speaker_of: Int[np.ndarray, " n"]
 ) -> DrawWindows:
-    """Return a draw of windows from one speaker, the speaker of a uniformly drawn window."""
+    """Return a function that draws all windows of a batch from one speaker.
+
+    The speaker is that of a uniformly drawn window.
+    """
     draw_first = uniform_windows(lengths, window_length)
 
     def draw(rng, number):
@@ -52,13 +56,13 @@ def one_speaker_windows(
 
 
 def make_batches(recordings: Recordings, **options: Any) -> Callable[[int], Batch]:
-    """Return `make_packed_batches` with float32 waveforms: full scale 1, times the gain."""
+    """Return `step -> batch` as `make_packed_batches` does, with unpacked float32 waveforms."""
     draw = make_packed_batches(recordings, **options)
     return lambda step: unpack(draw(step))
 
 
 def unpack(batch: Batch) -> Batch:
-    """Convert int16 windows to float32 at their loudness, on the device of the batch.
+    """Convert the int16 windows of a batch to float32, multiplied by their gain.
 
     >>> unpack({"x": np.array([[4, -8]], np.int16), "gain": np.array([0.5], np.float32)})
     {'x': array([[ 2., -4.]], dtype=float32)}
@@ -77,30 +81,30 @@ def make_packed_batches(
     process: int = 0,
     num_processes: int = 1,
 ) -> Callable[[int], Batch]:
-    """Return `step -> batch` with windows drawn by `uniform_windows`.
+    """Return a function from the step to a batch of int16 windows, drawn by `uniform_windows`.
 
-    Windows keep the int16 samples of the pack, which halves the copy to the device; `unpack`
-    converts them to waveforms there.
+    Windows keep the int16 samples of the pack, which halves the copy to the device, where `unpack`
+    converts the samples to waveforms.
 
     Draws are made for the global batch and each process takes its rows, so the samples depend on
     neither the number of processes nor the number of threads. With `one_speaker`, each batch has
-    windows of a single speaker, drawn in proportion to the speaker's recorded time; over many
-    batches, every window is as likely as without it.
+    windows of a single speaker, drawn in proportion to the speaker's recorded time. Over many
+    batches, every window is as likely as without `one_speaker`.
 
     A batch contains, with b = batch_size / num_processes:
 
         x: int16 (b, s).
-        gain: float32 (b,), factor to full scale 1 and to the loudness at which the whole
-            utterance has `TARGET_RMS`, so that loudness does not reveal the speaker.
+        gain: float32 (b,), factor that converts samples to full scale 1 and scales the utterance
+            to `TARGET_RMS`, so that loudness does not reveal the speaker.
         sequence: int32 (b,), row in the global batch.
         speaker: int32 (b,), index into the sorted speaker names of `recordings`.
         utterance: int32 (b,), index into `recordings`.
         start: int32 (b,), first sample of the window in the utterance.
         sample: int32 (b,), first sample of the window on a time line of all recordings, modulo
-            2^32, from which overlaps are computed. A recording occupies its own length, a clip
-            shorter than a window two windows.
-        num_samples: int32 (b,), number of real samples; the others are 0. Present only if some
-            recording is shorter than a window, whether or not it is in this batch.
+            2^32, from which overlaps are computed. A recording occupies its own length, but a clip
+            shorter than a window occupies two windows.
+        num_samples: int32 (b,), number of real samples. The remaining samples are 0. Present only
+            if some recording is shorter than a window, whether or not it is in this batch.
     """
     rows = rows_of_process(batch_size, process, num_processes, "windows")
     if window_samples < 1:

@@ -1,4 +1,4 @@
-"""Batches of words for training embeddings: subsampled slices of a text, of fixed shape."""
+"""Batches of words for training embeddings, which are subsampled slices of a text."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,16 +8,16 @@ from jaxtyping import Float64, Int
 
 from cpc.types import UserError
 
-#: Maximum tokens between two candidate bounds of a slice.
+#: Maximum number of tokens between two candidate bounds of a slice.
 MAX_GRAIN = 1024
 
 
 class WordStream(NamedTuple):
-    """Launches of training steps over a text, in a new order each epoch."""
+    """The inputs of launches of training steps over a text, in a new order in each epoch."""
 
     launch: Callable[[int], dict[str, np.ndarray]]
-    """Index of a launch -> {"tokens", "sentence"}, int32 (steps, margin + positions + margin); the
-    margins repeat words of the neighbouring steps. Padding is -1 in both."""
+    """Index of a launch -> {"tokens", "sentence"}, int32 (steps, margin + positions + margin). The
+    margins repeat words of the neighbouring steps. Both arrays are padded with -1."""
     per_epoch: int  # launches in an epoch
     words_per_launch: float  # words of the text per launch, counted before subsampling
 
@@ -32,20 +32,21 @@ def word_stream(
     positions: int,
     margin: int,
 ) -> WordStream:
-    """Return launches of `steps` steps of `positions` words each, which read the text in parts.
+    """Return a stream of launches, each with `steps` steps of `positions` words.
 
-    The text is cut into slices in which 95 % of a launch's words are expected to survive
-    subsampling; survivors beyond the capacity are dropped. Each launch is a function of its index.
+    The text is split into slices, one per launch. After subsampling, a slice is expected to fill
+    95 % of a launch, and words beyond its capacity are dropped. Each launch is a function of its
+    index.
 
     Args:
-        tokens: (n,) ids, for example memory-mapped; never read as a whole.
+        tokens: word ids (n,), which may be memory-mapped and are never read as a whole.
         sentence_starts: first token of each sentence, and the end of the last sentence. The words
-            of a sentence share a number in the launch.
-        keep: probability of each vocabulary word to be kept.
-        steps, positions, margin: shape of a launch; a margin of 5 adds 5 words on either side.
+            of a sentence have the same number in a launch.
+        keep: probability of keeping each vocabulary word.
+        steps, positions, margin: shape of a launch. A margin of 5 adds 5 words on either side.
     """
     n, capacity = len(tokens), steps * positions
-    grain = min(MAX_GRAIN, max(1, capacity // 32))  # below the 5 % that are spare
+    grain = min(MAX_GRAIN, max(1, capacity // 32))  # less than the spare 5 %
     at_once = MAX_GRAIN * grain
     parts = [keep[tokens[i : i + at_once]] for i in range(0, n, at_once)]
     grains = [np.add.reduceat(part, np.arange(0, len(part), grain)) for part in parts]

@@ -1,7 +1,7 @@
-"""Archives of package registries, fetched by npm or pip without installing them.
+"""Archives from package registries, fetched by npm or pip without installing them.
 
-No code in an archive is executed: npm ignores scripts, and pip, which would run setup.py to read
-the name of a source archive, gets a build backend that returns this name. Archives are verified by
+No code in an archive is executed. npm ignores scripts. pip would run setup.py to read the name of a
+source archive, and therefore gets a build backend that returns this name. Archives are verified by
 sha256 and read member by member, so that paths in them are never extracted.
 """
 
@@ -20,7 +20,7 @@ from cpc.data.sources.debian import run_program
 from cpc.files import file_sha256
 from cpc.types import UserError
 
-#: Build backend that only returns the name and version.
+#: Source code of a build backend that only returns the name and version.
 BACKEND = """
 import pathlib
 def get_requires_for_build_wheel(config_settings=None):
@@ -50,7 +50,7 @@ class Registered(NamedTuple):
 
 
 def fetch(package: Registered, folder: Path, log: Log) -> Path:
-    """Return the archive in `folder`, and download it if it is missing or damaged."""
+    """Return the path of an archive in `folder`, downloading a missing or damaged archive."""
     path = folder / package.file
     if path.is_file():
         if file_sha256(path) == package.sha256:
@@ -88,7 +88,7 @@ def _pip_download(package: Registered, folder: Path) -> None:
 
 
 def _wheel_download(package: Registered, folder: Path) -> None:
-    """Download a wheel for any Python version and platform, as it is only read."""
+    """Download a wheel for any Python version and platform, since it is only read."""
     _, _, python, _, platforms = package.file.removesuffix(".whl").split("-")
     options = ["--only-binary", ":all:", "--python-version", python[2:]]
     options += [word for name in platforms.split(".") for word in ("--platform", name)]
@@ -111,7 +111,7 @@ def _pip(package: Registered, folder: Path, options: list[str], variables: dict[
 def read_members(
     archive: Path | bytes, wanted: Callable[[str], bool]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of the regular files in a .tar.gz whose name is `wanted`."""
+    """Yield (name, content) of each regular file in a .tar.gz for which `wanted(name)` is true."""
     content = archive.read_bytes() if isinstance(archive, Path) else archive
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as members:
         for member in members:

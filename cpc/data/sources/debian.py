@@ -28,7 +28,7 @@ from cpc.files import (
 )
 from cpc.types import UserError
 
-#: Timeout of each program.
+#: Timeout for each run of an external program.
 TIMEOUT_SECONDS = 3600
 
 
@@ -42,14 +42,17 @@ class Package(NamedTuple):
 
 
 def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
-    """Let one process at a time prepare data, if `lock` can be written."""
-    waiting = f"another process prepares the same data and has locked {lock}: waiting"
+    """Return a context manager that lets one process at a time prepare data.
+
+    Processes are not excluded if the file `lock` cannot be written.
+    """
+    waiting = f"another process is preparing the same data and has locked {lock}: waiting"
     return locked(lock, lambda: log(waiting))
 
 
 @contextmanager
 def preparing(what: str, log: Log) -> Iterator[Path]:
-    """Yield `cache_dir()` to one process at a time, which holds `what`.lock there."""
+    """Yield `cache_dir()` to one process at a time, using the lock file `what`.lock in it."""
     cache = cache_dir()
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -69,10 +72,10 @@ def laying_out(
     advice: str,
     log: Log,
 ) -> Iterator[tuple[Path, Path]]:
-    """Yield the unpacked packages and a new folder, which becomes `folder` in the cache.
+    """Yield a folder of unpacked packages and a new folder, which is moved to `folder` at the end.
 
-    The licenses of the packages and `CREDITS.txt` are added to the folder, and a stamp with the
-    sha256 of the packages and of `others` by name. Errors end with `advice` on other sources.
+    The licenses of the packages and `CREDITS.txt` are added to the new folder. Its stamp contains
+    the sha256 of each package and of `others` by name. Errors end with `advice` on other sources.
     """
     unpack_all = tempfile.TemporaryDirectory(dir=folder.parent, prefix="unpacked-")
     with unpack_all as name, replacing_folder(folder) as part:
@@ -94,7 +97,7 @@ def laying_out(
 
 
 def read_stamp(folder: Path) -> dict[str, str]:
-    """Return the sha256 of the sources of a folder by name; empty if the folder is incomplete."""
+    """Return the sha256 of each source of a folder, or an empty dict for an incomplete folder."""
     try:
         return dict(read_json(folder / "stamp.json")["archives"])
     except (UserError, LookupError, TypeError, ValueError):  # missing, damaged, or foreign
@@ -104,7 +107,7 @@ def read_stamp(folder: Path) -> dict[str, str]:
 def fetch_and_unpack(
     packages: Sequence[Package], folder: Path, unpacked: Path, log: Log
 ) -> list[tuple[Path, str]]:
-    """Fetch and unpack packages at the same time; return the path and sha256 of each archive."""
+    """Fetch and unpack packages in parallel, and return the path and sha256 of each archive."""
     archives, unpackings = {}, []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb runs as a separate process
         for package in sorted(packages, key=lambda package: -package.size_bytes):
@@ -116,7 +119,7 @@ def fetch_and_unpack(
 
 
 def fetch_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str]:
-    """Return the archive of a package and its sha256; download it if it is missing or damaged."""
+    """Return the archive of a package and its sha256, downloading a missing or damaged archive."""
     folder.mkdir(parents=True, exist_ok=True)
     if archive := find_archive(package, folder, log):
         return archive
@@ -134,7 +137,7 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str]:
             f"{got['file']} differs from the known build but is verified by apt: recording its "
             "size and sha256"
         )
-    # Written first: after a crash, an entry without a file is fetched again.
+    # The entry is written first. After a crash, an entry without a file is fetched again.
     write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
     path = found[0].replace(folder / found[0].name)
     partial.rmdir()
@@ -142,7 +145,7 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str]:
 
 
 def find_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str] | None:
-    """Return the archive of an earlier fetch, or remove it and return None if it is damaged."""
+    """Return the archive and sha256 of an earlier fetch, or None, removing a damaged archive."""
     expected = _manifest(folder).get(package.name, _known(package))
     path = folder / expected["file"]
     if not path.is_file():
@@ -160,7 +163,10 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _apt_download(name: str, folder: Path) -> None:
-    """Run apt, with private package lists, which need no root, if its own lack the package."""
+    """Download a package with apt, using private package lists if the system's lists lack it.
+
+    Updating private lists does not require root.
+    """
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise UserError(f"apt-get and dpkg-deb are needed to fetch {name}: use Debian or Ubuntu")
     try:
@@ -177,7 +183,7 @@ def _apt_download(name: str, folder: Path) -> None:
 
 
 def run_program(command: list[str], cwd: Path, variables: Mapping[str, str] = {}) -> None:
-    """Run a program non-interactively, with messages in English; raise UserError if it fails."""
+    """Run a program non-interactively with English messages; raise UserError if it fails."""
     environment = {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **variables}
     how = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
     try:
@@ -201,7 +207,7 @@ def _known(package: Package) -> dict:
 def _manifest(folder: Path) -> dict[str, dict]:
     """Return the file, size and sha256 of each archive that apt has verified, by package.
 
-    If the manifest is missing or damaged, only known versions can be verified.
+    If the manifest is missing or damaged, only the known versions can be verified.
     """
     try:
         return read_sealed(folder / "manifest.json")

@@ -1,4 +1,4 @@
-"""Fashion-MNIST from a Debian package: 70,000 grey 28x28 images of ten classes of clothes."""
+"""Fashion-MNIST from a Debian package, with 70,000 grey 28x28 images in ten classes of clothes."""
 
 import gzip
 import struct
@@ -22,7 +22,7 @@ PACKAGE = Package(
 ADVICE = "alternatively, use a folder of images, or a dataset prepared by tfds"
 #: Prefixes of file names by split.
 SPLITS = {"train": "train", "test": "t10k"}
-#: Names of Xiao, Rasul, Vollgraf (2017), Table 1, in the spelling of tfds.
+#: Class names from Xiao, Rasul, Vollgraf (2017), Table 1, in the spelling of tfds.
 CLASS_NAMES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
     "Ankle boot",
@@ -30,9 +30,9 @@ CLASS_NAMES = (
 
 
 def prepare_fashion_mnist(log: Log = log_to_stderr) -> Path:
-    """Fetch, verify and unpack the package into `cache_dir()`.
+    """Fetch, verify and unpack the dataset into `cache_dir()`, and return its folder.
 
-    The returned folder contains the four idx files of the package, `CREDITS.txt` and `licenses/`.
+    The folder contains the four idx files of the package, `CREDITS.txt` and `licenses/`.
     """
     with preparing("fashion-mnist", log) as home:
         folder = home / "fashion-mnist"
@@ -46,7 +46,7 @@ def prepare_fashion_mnist(log: Log = log_to_stderr) -> Path:
 
 
 def load_fashion_mnist(log: Log = log_to_stderr) -> dict[str, Images]:
-    """Return the images of "train" (60,000) and "test" (10,000), and prepare them if needed."""
+    """Return the 60,000 "train" and 10,000 "test" images, preparing the dataset if needed."""
     folder = prepare_fashion_mnist(log)
     return {split: _load_split(folder, prefix) for split, prefix in SPLITS.items()}
 

@@ -34,30 +34,30 @@ from cpc.types import UserError
 
 #: Number of samples compared between two files with the same name.
 SAMPLES_COMPARED = 60 * SAMPLE_RATE_HZ
-#: Largest difference between lossless encodings of a recording, in units of 16 bits.
+#: Largest difference between lossless encodings of a recording, in steps of 16-bit samples.
 ROUNDING = 2
 #: Largest delay or padding by lossy codecs, and smallest correlation after coding. Correlations are
-#: 0.91 for speech in 9 kbit/s Opus, 0.85 for white noise as MP3, and 0.06 between two recordings;
-#: samples that a delay moves beyond the end lower it by up to a fifth in the shortest clips.
+#: 0.91 for speech in 9 kbit/s Opus, 0.85 for white noise as MP3, and 0.06 between two recordings.
+#: In the shortest clips, samples that a delay moves beyond the end lower them by up to a fifth.
 MAX_DELAY, MIN_CORRELATION = SAMPLE_RATE_HZ // 10, 0.6
 
 
 def read_folder(
     root: str | Path, speaker_level: int = 1, max_skipped_fraction: float = 0.1
 ) -> Recordings:
-    """Read the headers of the recordings below `root`, at any rate, in `AUDIO_SUFFIXES` formats.
+    """Read the headers of all recordings below a folder and return the set of recordings.
 
-    A LibriSpeech tree (`speaker/chapter/*.flac` with `speaker-chapter.trans.txt`) is recognized,
-    and its speakers are named by `SPEAKERS.TXT`. In other trees, the directory at `speaker_level`
-    below `root` (1 is the first) names the speaker; if all files are directly in `root`, there is
-    one speaker. Utterance ids are file names without suffix or, if these repeat, paths below
-    `root`.
+    Recordings have a suffix of `AUDIO_SUFFIXES` and any sample rate. A LibriSpeech tree
+    (`speaker/chapter/*.flac` with `speaker-chapter.trans.txt`) is recognized, and its speakers are
+    named by `SPEAKERS.TXT`. In other trees, the directory at `speaker_level` below `root` (1 is the
+    first) names the speaker. If all files are directly in `root`, there is one speaker. Utterance
+    ids are file names without suffix. If file names repeat, ids are paths below `root`.
 
-    Other files below `root` are listed in `skipped`: damaged files, other formats, unreadable
-    folders, and copies of a recording with the same name and another suffix, of which a lossless
-    one is kept. Files without sound (`COMPANION_SUFFIXES`, hidden files, licences) are not listed.
-    Truncated files that are kept are listed in `shortened`. `pack` finds files that are damaged
-    after their header, and copies under other names.
+    Damaged files, files in other formats and unreadable folders are listed in `skipped`. If
+    recordings have the same sound and differ in name only by the suffix, one is kept, lossless if
+    possible, and the copies are listed in `skipped`. Files without sound (`COMPANION_SUFFIXES`,
+    hidden files, licences) are not listed. Truncated files that are kept are listed in `shortened`.
+    `pack` finds files that are damaged after their header, and copies under other names.
 
     Raises:
         UserError: more than `max_skipped_fraction` of the recordings are unreadable.
@@ -123,7 +123,7 @@ def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:
 
 
 def _find_originals(files: Sequence[AudioFile]) -> dict[Path, Path]:
-    """Return the path of the original by path of a copy; their names only differ in suffix."""
+    """Map the path of each copy to that of its original, whose name differs only in suffix."""
     named: dict[Path, list[AudioFile]] = defaultdict(list)
     for file in files:
         named[_strip_suffixes(file.path)].append(file)
@@ -143,7 +143,7 @@ def _find_originals(files: Sequence[AudioFile]) -> dict[Path, Path]:
 
 
 def _sound_alike(one: AudioFile, other: AudioFile) -> bool:
-    """Return whether two files have the same length and sound, up to the effects of codecs."""
+    """Return whether two files have the same length and sound, apart from effects of codecs."""
     if abs(one.num_samples - other.num_samples) > MAX_DELAY:
         return False
     stop = min(one.num_samples, other.num_samples, SAMPLES_COMPARED)
@@ -166,7 +166,7 @@ def _correlate(a: np.ndarray, b: np.ndarray, max_delay: int) -> float:
 
 
 def _strip_suffixes(path: Path) -> Path:
-    """Remove all audio suffixes: copies of TIMIT contain both A.WAV and A.WAV.wav."""
+    """Remove all audio suffixes, since copies of TIMIT contain both A.WAV and A.WAV.wav."""
     while path.suffix.lower() in AUDIO_SUFFIXES:
         path = path.with_suffix("")
     return path

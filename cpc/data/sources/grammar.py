@@ -4,7 +4,7 @@ import numpy as np
 
 from cpc.data.text.corpus import Corpus, rank_words
 
-#: Number of topics, of words per topic that only its sentences contain, and of common words.
+#: Numbers of topics, of words that are specific to each topic, and of common words.
 NUM_TOPICS, OWN_WORDS, COMMON_WORDS = 8, 4, 8
 
 
@@ -13,10 +13,10 @@ def make_grammar(
 ) -> Corpus:
     """Generate documents whose sentences have topics that form a Markov chain.
 
-    The first topic is uniform. With probability `order`, topic s is followed by s + 1 (the last by
-    the first); otherwise the next topic is uniform. A sentence has 4 to 9 words. The first three
-    are from the words of its topic and the others are common words, so a sentence determines its
-    topic and depends on other sentences only through it.
+    The first topic is uniform. With probability `order`, topic s is followed by topic s + 1, and
+    the last topic by the first. Otherwise the next topic is uniform. A sentence has 4 to 9 words.
+    The first three are specific to its topic and the others are common words, so a sentence
+    determines its topic and depends on other sentences only through its topic.
     """
     rng = np.random.default_rng(seed)
     shape = num_documents, num_sentences
@@ -42,9 +42,9 @@ def make_grammar(
 def grammar_information(offset: int, *, order: float = 0.9) -> float:
     """Return the mutual information of two sentences `offset` apart, in nats.
 
-    Topics are uniform, form a Markov chain and are determined by their sentences, so this is
-    log s - H(s_(t+k) | s_t), where the topic is s_t + k with probability q = p^k + (1 - p^k) / s
-    and the other topics are equally likely.
+    Topics are uniform, form a Markov chain and are determined by their sentences. For S topics, the
+    information is log S - H(s_(t+k) | s_t), where k is the offset and p the order. The later topic
+    is s_t + k with probability q = p^k + (1 - p^k) / S, and the other topics are equally likely.
 
     >>> round(grammar_information(1), 3), round(grammar_information(3), 3)
     (1.612, 1.07)

@@ -33,18 +33,19 @@ def read_image_folder(
     log: Log = print,
     max_skipped_fraction: float = 0.1,
 ) -> Images:
-    """Read the images `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, ...), at any depth below the class.
+    """Read the images of one split from a folder with the layout `ROOT/SPLIT/CLASS/*.jpeg`.
 
-    Class numbers are the positions in the sorted class names of all splits, so they agree between
-    splits. Images directly in the folder of the split are unlabelled. Damaged images, files in
-    other formats, unreadable folders and class folders without images are listed in `skipped`.
+    Images may have other suffixes (.jpg, .png, ...) and be at any depth below the class. A label is
+    the position in the sorted class names of all splits, so labels agree between splits. Images
+    directly in the folder of the split are unlabelled. Damaged images, files in other formats,
+    unreadable folders and class folders without images are listed in `skipped`.
 
     Args:
         root: folder with a subfolder for each split.
         split: name of a subfolder, such as "train".
         size: if given, crop the central square of each image and resize it to size x size pixels;
             otherwise, all images must have the same size.
-        channels: 1 (grey) or 3.
+        channels: 1 (grey) or 3 (color).
         log: called with each line of progress.
         max_skipped_fraction: largest fraction of damaged images that is accepted.
     """
@@ -83,7 +84,7 @@ def read_image_folder(
 
 def _split_folder(root: Path, split: str) -> Path:
     if not root.is_dir():
-        raise UserError(f"{printable(root)} is not a folder: pass one that contains SPLIT/CLASS/")
+        raise UserError(f"{printable(root)} is not a folder: pass a folder with SPLIT/CLASS/")
     # "", "." and ".." are also folders.
     if split in ("", ".", "..") or "/" in split or not (root / split).is_dir():
         splits = ", ".join(printable(name) for name in _folders(root)[:20]) or "none"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cpc.types import UserError
 
-#: zlib's window size for data with a gzip header.
+#: Window size by which zlib expects a gzip header.
 GZIP = 31
 #: Codes of item types (R Internals, section 1.1).
 SYMBOL, PAIRLIST, CHARACTER, LOGICAL, INTEGER, REAL, STRINGS, LIST = 1, 2, 9, 10, 13, 14, 16, 19
@@ -30,7 +30,7 @@ class Vector(NamedTuple):
 
 
 def read_lazy_data(index: Path) -> dict[str, list[Any]]:
-    """Read the vectors of a lazy-load database by name, given its .rdx file."""
+    """Return the vectors of a lazy-load database by name, given the path of its .rdx file."""
     try:
         content = index.with_suffix(".rdb").read_bytes()
         top = named(unserialize(zlib.decompress(index.read_bytes(), GZIP)))
@@ -47,23 +47,23 @@ def read_lazy_data(index: Path) -> dict[str, list[Any]]:
 
 
 def named(vector: Vector) -> dict[str, Any]:
-    """Return the entries of a list by name."""
+    """Return the entries of a named R list as a dict."""
     return dict(zip(vector.attributes["names"].values, vector.values, strict=True))
 
 
 def unserialize(content: bytes) -> Vector:
-    """Return the vector of an XDR serialization, version 2 or 3."""
+    """Return the vector of an XDR serialization in version 2 or 3."""
     if content[:2] != b"X\n":
         raise ValueError(f"it begins with {content[:2]!r}, which is not XDR")
     reader = _Reader(content[2:])
-    version, *_ = reader.take("i", 3)  # then the R version, and the oldest R that can read it
+    version, *_ = reader.take("i", 3)  # the others are versions of R
     if version == 3:
         reader.take("s", *reader.take("i", 1))  # name of the encoding
     return reader.read_item()
 
 
 class _Reader:
-    """The rest of a serialization, and the symbols so far, which later items refer to."""
+    """A reader of a serialization, which resolves references to earlier symbols."""
 
     def __init__(self, content: bytes) -> None:
         self.rest, self.symbols = io.BytesIO(content), []

@@ -1,6 +1,6 @@
-"""Human judgements on words from gensim's wheel: WordSim-353, SimLex-999 and analogies.
+"""Human judgements on words from gensim's wheel (WordSim-353, SimLex-999 and analogies).
 
-The wheel is read as a zip file; it is not installed or executed.
+The wheel is read as a zip file. It is not installed or executed.
 """
 
 import zipfile
@@ -36,15 +36,15 @@ class Pairs(NamedTuple):
 
 
 class Judgements(NamedTuple):
-    """Similarity datasets and analogies to evaluate word vectors on."""
+    """Similarity datasets and analogies for the evaluation of word vectors."""
 
     pairs: dict[str, Pairs]
     analogies: dict[str, tuple[tuple[str, str, str, str], ...]]
-    """Words (a, b, c, d) by section, where a is to b as c is to d."""
+    """Section -> quadruples of words (a, b, c, d), where a is to b as c is to d."""
 
 
 def read_judgements(log: Log = log_to_stderr) -> Judgements:
-    """Return the judgements, and fetch the wheel (28 MB) if it is not cached."""
+    """Return all judgements, fetching the wheel (28 MB) if it is not cached."""
     with zipfile.ZipFile(fetch(GENSIM, cache_dir() / "archives", log)) as members:
         texts = {name: members.read(FOLDER + file).decode("utf-8") for name, file in FILES.items()}
     analogies = parse_analogies(texts.pop("analogies"))
@@ -52,14 +52,14 @@ def read_judgements(log: Log = log_to_stderr) -> Judgements:
 
 
 def parse_pairs(text: str) -> Pairs:
-    """Parse lines of two words and a number in lower case; lines that begin with # are comments."""
+    """Parse lines of two words, converted to lower case, and a rating, ignoring # comments."""
     rows = [line.split("\t") for line in text.splitlines() if line and line[0] != "#"]
     words = tuple((one.lower(), other.lower()) for one, other, _ in rows)
     return Pairs(words, np.array([float(row[2]) for row in rows]))
 
 
 def parse_analogies(text: str) -> dict[str, tuple[tuple[str, str, str, str], ...]]:
-    """Parse analogies of four words by section, in lower case."""
+    """Return the analogies of each section of a text as quadruples of lowercase words."""
     sections: dict[str, list] = {}
     name = ""
     for line in text.lower().splitlines():

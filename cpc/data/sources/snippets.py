@@ -4,7 +4,7 @@ The source is vaderSentiment (C. J. Hutto and E. Gilbert, "VADER: A Parsimonious
 for Sentiment Analysis of Social Media Text", ICWSM 2014): 10,605 snippets of movie reviews after
 Pang and Lee (2005), 3,708 sentences of product reviews after Hu and Liu (2004), and 5,190 of New
 York Times editorials. Ratings from -4 to 4 are means over twenty raters. The texts belong to their
-authors; they are only fetched for evaluation and not redistributed.
+authors. They are only fetched for evaluation and not redistributed.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ FILES = {
 
 
 def read_snippets(log: Log = log_to_stderr) -> dict[str, list[tuple[str, float]]]:
-    """Return sentences and ratings of "movies", "products" and "newspaper", fetched if needed."""
+    """Fetch the snippets if needed, and return (sentence, rating) pairs for each of `FILES`."""
     try:
         with preparing("snippets", log) as home:
             archive = fetch(PACKAGE, home / "archives", log)

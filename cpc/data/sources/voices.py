@@ -4,8 +4,8 @@ It contains 5,900 utterances, 6.26 hours and seven languages: telephone prompts 
 four speakers (asterisk), game dialogue by two actors each in Czech and Dutch (fillets), and Russian
 sentences read by one man, with phone labels (festvox-ru).
 
-Across packages, the speaker is confounded with language and microphone; only `fillets-*-v` against
-`fillets-*-m` compares speakers under equal conditions.
+Across packages, the speaker is confounded with language and microphone. Only `fillets-*-v` and
+`fillets-*-m` have different speakers under equal conditions.
 """
 
 import gzip
@@ -63,11 +63,11 @@ MIN_PEAK = 0.01
 
 FESTVOX = "usr/share/festival/voices/russian/msu_ru_nsh_clunits"
 FILLETS = "usr/share/games/fillets-ng"
-#: Speakers of a game, the low voice `v` and the high voice `m`, with the same language and studio.
+#: Speakers of a game, who share language and studio, with a low voice `v` or a high voice `m`.
 GAME_VOICES = r"fillets-\w+-[vm]"
 #: Increment this if the layout changes, so that folders are prepared again.
 LAYOUT_VERSION = 2
-#: Contains the version, so that folders with another layout are not read.
+#: Name with the layout version, so that folders with another layout are not read.
 FOLDER_NAME = f"voices-{LAYOUT_VERSION}"
 FIRST_SPEAKER_ID = 1001
 TEST_FRACTION = 0.15
@@ -84,22 +84,22 @@ class Clip(NamedTuple):
     path: Path
     key: str  # name in the package
     text: str | None
-    phones: tuple[str, ...] = ()  # one label every 10 ms, if known
+    phones: tuple[str, ...] = ()  # one label every 10 ms, or empty if the labels are unknown
 
 
 class Voice(NamedTuple):
-    """A speaker with the recordings of one or more packages."""
+    """A speaker, with recordings from one or more packages."""
 
     name: str
     sex: str
     credit: str
     license: str
     parts: dict[str, Callable[[Path], list[Clip]]]
-    """Name of a part -> function from the folder of unpacked packages to clips, sorted by key."""
+    """Name of each part -> function that lists its clips in the unpacked packages, by key."""
 
 
 def asterisk_clips(locale: str, root: Path) -> list[Clip]:
-    """Return the telephone prompts of a language, without silences and non-speech sounds."""
+    """Return the telephone prompts in a locale, without silences and non-speech sounds."""
     language = locale[:2]
     sounds = root / "usr/share/asterisk/sounds" / locale
     name = f"asterisk-core-sounds-{language}"
@@ -118,7 +118,7 @@ def asterisk_clips(locale: str, root: Path) -> list[Clip]:
 
 
 def fillets_clips(language: str, actor: str, root: Path) -> list[Clip]:
-    """Return the game dialogue of the actor `v`, the low voice, or `m`, the high voice."""
+    """Return the game dialogue by an actor, `v` (low voice) or `m` (high voice)."""
     paths = sorted((root / FILLETS / "sound").rglob(f"{language}/*.ogg"))
     return [
         Clip(p, f"{p.parent.parent.name}/{p.stem}", None)
@@ -128,7 +128,7 @@ def fillets_clips(language: str, actor: str, root: Path) -> list[Clip]:
 
 
 def festvox_clips(root: Path) -> list[Clip]:
-    """Return the read sentences with the phone labels that the voice was built from."""
+    """Return the read sentences, with the phone labels from which the voice was built."""
     folder = root / FESTVOX
     prompts = (folder / "etc/txt.done.data").read_text(encoding="utf-8")
     pairs = re.findall(r'^\(\s*(\S+)\s+"(.*)"\s*\)\s*$', prompts, re.MULTILINE)
@@ -140,7 +140,10 @@ def festvox_clips(root: Path) -> list[Clip]:
 
 
 def festvox_phones(path: Path) -> tuple[str, ...]:
-    """Read one label every 10 ms from lines `END_SECONDS 125 PHONE` after a line `#`."""
+    """Read a label file as one label every 10 ms.
+
+    Lines after the line `#` have the format `END_SECONDS 125 PHONE`.
+    """
     labels: list[str] = []
     for line in path.read_text(encoding="utf-8").split("#", 1)[1].splitlines():
         if line.strip():
@@ -183,7 +186,7 @@ CREDITS = (
 
 
 def decode(path: Path) -> Int[np.ndarray, " s"]:
-    """Decode a file of any package to mono int16 at 16 kHz."""
+    """Decode a file from any package to mono int16 at 16 kHz."""
     if path.suffix == ".g722":  # 64 kbit/s; decoders are stateful, so each file needs a new one
         data = path.read_bytes()
         return np.asarray(G722.G722(SAMPLE_RATE_HZ, 64_000).decode(data) if data else [], np.int16)
@@ -205,12 +208,13 @@ def reason_to_drop(samples: Int[np.ndarray, " s"]) -> str | None:
 
 
 def prepare_voices(log: Log = log_to_stderr) -> Path:
-    """Fetch, verify, decode and lay out the voices in `cache_dir()`.
+    """Prepare the dataset in `cache_dir()` and return its folder.
 
-    The returned folder contains `ID/CHAPTER/*.flac` with `.trans.txt`, `SPEAKERS.TXT` (names of the
-    voices), `train_split.txt` and `test_split.txt`, `phones_festvox_ru.txt` and
-    `phones_asterisk_en.txt` (`utterance-id label label ...`, one label every 10 ms), `SOURCES.txt`,
-    `SKIPPED.txt` and `CREDITS.txt`.
+    The packages are fetched, verified and decoded if necessary. The folder contains
+    `ID/CHAPTER/*.flac` with `.trans.txt`, `SPEAKERS.TXT` (names of the voices), `train_split.txt`
+    and `test_split.txt`, `phones_festvox_ru.txt` and `phones_asterisk_en.txt` (lines
+    `utterance-id label label ...`, one label every 10 ms), `SOURCES.txt`, `SKIPPED.txt` and
+    `CREDITS.txt`.
     """
     with preparing("voices", log) as home:
         folder = home / FOLDER_NAME
@@ -237,7 +241,7 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
     speakers = [";ID |SEX| SUBSET |MINUTES| NAME"]
     train, test, sources, skipped = [], [], [], []
     seen: set[str] = set()
-    number = 0  # counts parts, so that merging speakers does not change other ids and splits
+    number = 0  # number of the part, so that merging speakers does not change other ids and splits
     for voice in VOICES:
         speaker_id, minutes = FIRST_SPEAKER_ID + number, 0.0
         for name, find_clips in voice.parts.items():
@@ -268,7 +272,7 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
 
 
 def _jobs(clips: Sequence[Clip], chapter: Path) -> list[_Job]:
-    """Return the jobs of a part; ids number all clips, so dropping a clip does not change them."""
+    """Return the jobs of a part, with ids that do not change if some clips are dropped."""
     chapter.mkdir(parents=True)
     names = [f"{chapter.parent.name}-{chapter.name}-{i:04d}" for i in range(len(clips))]
     files = [chapter / f"{name}.flac" for name in names]
@@ -276,7 +280,7 @@ def _jobs(clips: Sequence[Clip], chapter: Path) -> list[_Job]:
 
 
 def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list[str | None]]:
-    """Write the recordings; return the total seconds, and the reason to drop each job or None."""
+    """Write recordings, and return their total seconds and a reason to drop each job or None."""
 
     def write(job: _Job, is_repeat: bool) -> tuple[float, str | None]:
         if is_repeat:
@@ -300,13 +304,13 @@ def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list
 
 
 def _test_mask(num_utterances: int, number: int) -> np.ndarray:
-    """Return a random mask of the test utterances of a part, so both splits contain each voice."""
+    """Return a random mask of the test utterances of a part, so each voice is in both splits."""
     order = np.random.default_rng((SPLIT_SEED, number)).permutation(num_utterances)
     return np.isin(np.arange(num_utterances), order[: round(TEST_FRACTION * num_utterances)])
 
 
 def _write_texts(kept: Sequence[_Job]) -> None:
-    """Write `ID-CHAPTER.trans.txt` in capitals, with UNKNOWN for missing texts."""
+    """Write the texts to `ID-CHAPTER.trans.txt` in capitals, with UNKNOWN for missing texts."""
     texts = [" ".join((job.clip.text or "UNKNOWN").upper().split()) for job in kept]
     lines = [f"{job.utterance} {text}" for job, text in zip(kept, texts, strict=True)]
     if kept:

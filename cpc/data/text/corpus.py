@@ -13,43 +13,43 @@ from cpc.types import UserError
 
 #: Placeholder for words outside the vocabulary, with id 0.
 UNKNOWN = "<unk>"
-#: Number of tokens in memory while a text is counted and ranked.
+#: Number of tokens held in memory at a time while a text is counted and ranked.
 CHUNK_TOKENS = 1 << 22
-#: Shorter sentences may occur in two texts by chance, and do not count as copies.
+#: Minimum length of a copied sentence in words. Shorter sentences may recur by chance.
 MIN_COPIED_WORDS = 8
 
 
 class Vocabulary(NamedTuple):
-    """Words by id, in order of decreasing frequency from id 1."""
+    """Words and their counts, sorted by decreasing count from id 1."""
 
     words: tuple[str, ...]
-    """Word of each id; id 0 is `<unk>`."""
+    """The word for each id. Id 0 is `<unk>`."""
     counts: np.ndarray
-    """int64 count of each word in the source text; that of id 0 counts the unknown words."""
+    """int64 count of each word in the source text. Entry 0 counts all unknown words."""
 
 
 class Corpus(NamedTuple):
-    """A text as word ids, whose tokens may be memory-mapped."""
+    """A text as word ids, with sentence and document boundaries."""
 
     tokens: np.ndarray
-    """int32 (n,): word ids of consecutive sentences."""
+    """int32 (n,): word ids of consecutive sentences. The array may be memory-mapped."""
     sentence_starts: np.ndarray
-    """int64 (sentences + 1,): sentence i is tokens[starts[i]:starts[i + 1]], which is not empty."""
+    """int64 (sentences + 1,): sentence i is the non-empty tokens[starts[i]:starts[i + 1]]."""
     document_starts: np.ndarray
     """int64 (documents + 1,): document j contains the sentences from starts[j] to starts[j + 1]."""
     vocabulary: Vocabulary
     skipped: list[tuple[str, str]]
-    """(file, reason) of all files that are left out."""
+    """(file, reason) for each file that is left out."""
 
     def identity(self) -> bytes:
-        """Return bytes that differ if sentences, their words or the vocabulary differ."""
+        """Return bytes that identify the sentences, their words and the vocabulary."""
         words = repr(self.vocabulary.words).encode()
         checksum = zlib.crc32(np.ascontiguousarray(self.tokens))
         return self.sentence_starts.tobytes() + checksum.to_bytes(4) + words
 
 
 def index_of(vocabulary: Vocabulary) -> dict[str, int]:
-    """Return the ids of a vocabulary by word.
+    """Return a mapping from each word of a vocabulary to its id.
 
     >>> index_of(Vocabulary(("<unk>", "the"), np.array([0, 7])))
     {'<unk>': 0, 'the': 1}
@@ -58,14 +58,14 @@ def index_of(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def encode(words: Sequence[str], index: Mapping[str, int]) -> Int[np.ndarray, " n"]:
-    """Return the ids of words, which are 0 for words outside the index."""
+    """Return the id of each word, or 0 for a word that is not in `index`."""
     return np.fromiter((index.get(word, 0) for word in words), np.int32, len(words))
 
 
 def pad_sentences(
     sentences: Sequence[Int[np.ndarray, " _"]], max_words: int
 ) -> Int[np.ndarray, "sentences w"]:
-    """Cut sentences to their first `max_words` words, or pad them with -1.
+    """Truncate sentences to `max_words` words, and pad shorter sentences with -1.
 
     >>> pad_sentences([np.array([4, 5]), np.array([6, 7, 8, 9])], 3)
     array([[ 4,  5, -1],
@@ -80,7 +80,7 @@ def pad_sentences(
 def encode_sentences(
     texts: Sequence[str], words: Sequence[str], max_words: int, *, lowercase: bool = True
 ) -> Int[np.ndarray, "sentences w"]:
-    """Return the word ids of texts with one sentence each, cut or padded with -1.
+    """Convert texts of one sentence each to rows of word ids, truncated or padded with -1.
 
     >>> encode_sentences(["The cat.", "A cat sat"], ["<unk>", "the", "cat"], 2)
     array([[1, 2],
@@ -98,7 +98,7 @@ def count_words(corpus: Corpus) -> Int[np.ndarray, " v"]:
 
 
 def count_tokens(parts: Iterable[np.ndarray], num_words: int) -> Int[np.ndarray, " v"]:
-    """Count ids below `num_words` in arrays that may be memory-mapped."""
+    """Count each id below `num_words` in arrays, which may be memory-mapped."""
     counts = np.zeros(num_words, np.int64)
     for chunk in cut_chunks(parts):
         counts += np.bincount(chunk, minlength=num_words)
@@ -106,13 +106,13 @@ def count_tokens(parts: Iterable[np.ndarray], num_words: int) -> Int[np.ndarray,
 
 
 def cut_chunks(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield arrays in chunks that fit into memory."""
+    """Split arrays into chunks of at most `CHUNK_TOKENS` tokens."""
     for part in parts:
         yield from (part[i : i + CHUNK_TOKENS] for i in range(0, len(part), CHUNK_TOKENS))
 
 
 def describe_corpus(corpus: Corpus) -> str:
-    """Return a line about the sizes of a corpus, for the console.
+    """Return a one-line summary of the size of a corpus, for the console.
 
     >>> words = Vocabulary(("<unk>", "a"), np.array([1, 5]))
     >>> describe_corpus(Corpus(np.ones(6, int), np.array([0, 4, 6]), np.array([0, 2]), words, []))
@@ -132,9 +132,10 @@ def documents_of(corpus: Corpus) -> Int[np.ndarray, " sentences"]:
 
 
 def select_sentences(corpus: Corpus, mask: Bool[np.ndarray, " sentences"]) -> Corpus:
-    """Select sentences by a mask, and split documents at gaps.
+    """Return the sentences selected by a mask, with documents split at gaps.
 
-    Tokens are copied to memory unless the sentences are contiguous. The vocabulary is unchanged.
+    Tokens are copied to memory unless the selected sentences are contiguous. The vocabulary is
+    unchanged.
     """
     kept = np.flatnonzero(mask)
     document = documents_of(corpus)[kept]
@@ -160,7 +161,8 @@ def split_sentences(
 ) -> tuple[Corpus, Corpus, Corpus]:
     """Split a corpus into training, validation and test parts by hashing blocks of sentences.
 
-    Blocks consist of consecutive sentences of one document. Appending text does not move blocks.
+    A block consists of consecutive sentences from one document. Appending text to the corpus does
+    not move existing blocks to another part.
 
     Raises:
         UserError: a part with a positive fraction is empty.
@@ -173,7 +175,7 @@ def split_sentences(
     for name, mask, fraction in zip(names, masks, fractions, strict=True):
         if fraction > 0 and not mask.any():
             raise UserError(
-                f"{name} part of {len(document):,} sentences is empty: add text or enlarge the part"
+                f"the {name} part of {len(document):,} sentences is empty: add more text"
             )
     train, validation, tested = (select_sentences(corpus, mask) for mask in masks)
     return train, validation, tested
@@ -182,10 +184,11 @@ def split_sentences(
 def split_for_training(
     corpus: Corpus, *, test: float | int, seed: int, block_sentences: int = 100
 ) -> tuple[Corpus, Corpus, int]:
-    """Return the training text, the test text, and the number of copies that were removed.
+    """Split a corpus into a training and a test text without shared long sentences.
 
-    The text is split by `split_sentences`, and sentences of the test text are removed from the
-    training text, whose vocabulary both have.
+    After `split_sentences`, copies of test sentences are removed from the training text by
+    `leave_out_tested`, and both texts are encoded with the vocabulary of the training text. The
+    third result is the number of removed sentences.
     """
     train, _, tested = split_sentences(
         corpus, valid=0, test=test, seed=seed, block_sentences=block_sentences
@@ -196,9 +199,9 @@ def split_for_training(
 
 
 def fit_vocabulary(train: Corpus, *others: Corpus) -> list[Corpus]:
-    """Return texts encoded with the vocabulary of the first, in order of decreasing count.
+    """Encode texts with the vocabulary of the first text, sorted by decreasing count.
 
-    Words that the first text lacks become `<unk>` in the others. Tokens are copied to memory.
+    Words that do not occur in the first text become `<unk>`. Tokens are copied to memory.
     """
     vocabulary, rank = rank_words(train.vocabulary.words, count_words(train))
     return [
@@ -209,10 +212,11 @@ def fit_vocabulary(train: Corpus, *others: Corpus) -> list[Corpus]:
 def rank_words(
     words: Sequence[str], counts: Int[np.ndarray, " v"], min_count: int = 1, max_words: int = 0
 ) -> tuple[Vocabulary, Int[np.ndarray, " v"]]:
-    """Return the vocabulary by falling count, with ties in the old order, and new ids by old id.
+    """Sort words by decreasing count, and return the vocabulary and the new id for each old id.
 
-    Words with lower counts than `min_count`, words beyond `max_words` (0: all) and `<unk>` itself,
-    as in texts whose rare words were replaced before, become `<unk>`.
+    Ties keep their old order. Words with a count below `min_count`, and words after the first
+    `max_words` unless it is 0, become `<unk>`. The word `<unk>` itself, which occurs in texts whose
+    rare words were replaced before, also becomes `<unk>`.
     """
     known = np.array([word != UNKNOWN for word in words]) * counts
     order = np.argsort(-known, kind="stable")
@@ -225,30 +229,30 @@ def rank_words(
 
 
 def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:
-    """Remove sentences of the test text from the training text; also return their number.
+    """Remove test sentences from the training text, and also return the number of removals.
 
-    Sentences of fewer than `MIN_COPIED_WORDS` words are kept.
+    Sentences with fewer than `MIN_COPIED_WORDS` words are kept.
 
     Raises:
-        UserError: all training sentences are in the test text.
+        UserError: all training sentences also occur in the test text.
     """
     tested = {sentence for sentence in _long_sentences(test) if sentence}
     mask = np.array([sentence not in tested for sentence in _long_sentences(train)], bool)
     if not mask.any():
-        raise UserError(f"all {len(mask):,} training sentences are in the test text: add text")
+        raise UserError(f"all {len(mask):,} training sentences are in the test text: add new text")
     num_copies = int((~mask).sum())
     return (select_sentences(train, mask) if num_copies else train), num_copies
 
 
 def _long_sentences(corpus: Corpus) -> Iterator[bytes]:
-    """Yield the tokens of each sentence as bytes, which are empty for short sentences."""
+    """Yield the tokens of each sentence as bytes, or empty bytes if the sentence is short."""
     for start, stop in itertools.pairwise(corpus.sentence_starts.tolist()):
         is_long = stop - start >= MIN_COPIED_WORDS
         yield corpus.tokens[start:stop].tobytes() if is_long else b""
 
 
 def hash_uniform(seed: int, *columns: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Hash the seed and columns to numbers in [0, 1) with the mixing function of splitmix64.
+    """Hash `seed` and each row of `columns` to a float in [0, 1) with the mixer of splitmix64.
 
     >>> hash_uniform(0, np.array([1, 2, 1])).round(3)
     array([0.567, 0.591, 0.567])
@@ -270,11 +274,11 @@ def mix_bits(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
 def keep_probabilities(
     counts: Int[np.ndarray, " v"], threshold: float | int = 1e-4
 ) -> Float[np.ndarray, " v"]:
-    """Return the probability to keep each word in subsampling, min(1, (sqrt(f / t) + 1) t / f).
+    """Return the probability of keeping each word, min(1, (sqrt(f / t) + 1) t / f).
 
     f is the frequency of the word and t the `threshold`. This follows the code of word2vec and
-    gensim, which keeps slightly more words than the paper, where 1 - sqrt(t / f) are dropped
-    (Mikolov et al. 2013, eq. 5).
+    gensim, which keeps slightly more words than the paper. In the paper, a word is dropped with
+    probability 1 - sqrt(t / f) (Mikolov et al. 2013, eq. 5).
 
     >>> keep_probabilities(np.array([0, 990_000, 9_900, 100])).round(4)
     array([1.    , 0.0102, 0.1106, 1.    ])
@@ -287,5 +291,5 @@ def keep_probabilities(
 def subsample(
     tokens: Int[np.ndarray, " n"], keep: Float[np.ndarray, " v"], *key: int
 ) -> Bool[np.ndarray, " n"]:
-    """Sample a mask of tokens with their `keep_probabilities`, seeded by the integers `key`."""
+    """Draw a mask of kept tokens from their probabilities `keep`, seeded by the integers `key`."""
     return np.random.default_rng(key).random(len(tokens)) < keep[tokens]

@@ -35,7 +35,7 @@ from cpc.data.walk import (
 from cpc.files import file_crc32, read_sealed, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
 
-#: Increment this if the tokenizer or the format changes.
+#: Version of the tokenizer and the format. Increment it if either changes.
 VERSION = 5
 TOKENS, SENTENCES, DOCUMENTS = "tokens.int32", "sentences.int64", "documents.int64"
 VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
@@ -43,14 +43,14 @@ VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
 PROSE = {".doc", ".docx", ".htm", ".html", ".md", ".odt", ".pdf", ".rst", ".rtf", ".tex"}
 #: Number of windows hashed at a time.
 CHUNK_WINDOWS = 1 << 20
-#: Length of the compared windows, long enough that different authors share few.
+#: Number of words in a compared window. Texts by different authors share few long windows.
 WINDOW_WORDS = 8
 #: A document is a copy if larger documents contain more than this fraction of its windows.
 MAX_SHARED = 0.5
-#: Documents with fewer distinct windows are only compared as a whole.
+#: Minimum number of distinct windows. Shorter documents are only compared as a whole.
 MIN_WINDOWS = 16
-#: Approximate maximum number of windows; larger texts are sampled by content, every second, fourth
-#: and so on.
+#: Approximate maximum number of windows. In larger texts, one half, one quarter, ... of the
+#: windows is compared, sampled by content.
 MAX_WINDOWS = 1 << 22
 
 
@@ -65,21 +65,21 @@ def read_text_folder(
     max_vocabulary: int = 0,
     max_skipped_fraction: float = 0.1,
 ) -> Corpus:
-    """Read a text file, or the .txt files of a folder, through a pack in `out`.
+    """Read a text file or the .txt files of a folder, and cache the result as a pack in `out`.
 
-    Each file is a document. Documents that are mostly contained in a larger one are listed in
-    `skipped`, so that splits do not share text. The pack is reused while the files (paths, sizes
-    and modification times) and options are unchanged and its checksums are correct. Only the
-    vocabulary needs to fit into memory.
+    Each file is a document. Documents that are mostly contained in a larger document are left out
+    and listed in `skipped`, so that splits do not share text. The pack is reused while the files
+    (paths, sizes and modification times) and options are unchanged and its checksums are correct.
+    Only the vocabulary needs to fit into memory.
 
     Args:
         path: a file with any suffix, or a folder with .txt files at any depth.
         out: folder of packs, such as `cache_dir() / "packs"`.
-        log: called with lines of progress.
+        log: called with each line of progress.
         form: "prose", or "lines" of words separated by whitespace (see `tokenizer`).
         lowercase: whether to convert upper case to lower case.
-        min_count: rarer words become `<unk>`.
-        max_vocabulary: number of most frequent words to keep, without `<unk>`; 0 keeps all.
+        min_count: minimum count of a word in the text. Rarer words become `<unk>`.
+        max_vocabulary: number of most frequent words to keep, without `<unk>`. 0 keeps all words.
         max_skipped_fraction: largest fraction of unreadable files that is accepted.
     """
     path, out = Path(path).expanduser(), Path(out)
@@ -111,7 +111,7 @@ def read_text_folder(
 def write_pack(
     folder: Path, path: Path, found: Found, key: str, options: dict[str, Any], log: Log
 ) -> None:
-    """Write tokens, bounds, vocabulary and a sealed index into a folder."""
+    """Write the tokens, bounds, vocabulary and sealed index of a pack into a folder."""
     log(f"packing the text of {len(found.files):,} files of {printable(path)} in {folder.parent}")
     ids: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     raw = folder / "raw.int32", folder / "raw.int64"
@@ -130,7 +130,7 @@ def write_pack(
     vocabulary, rank = rank_words(list(ids), counts, least, options["max_vocabulary"])
     if (number := len(vocabulary.words) - 1) < 2:
         problem = f"vocabulary of {printable(path)} is too small (got {number} words)"
-        raise UserError(f"{problem}: give more text or lower min_count")
+        raise UserError(f"{problem}: add more text or lower min_count")
     write_ranked(folder, tokens, starts, documents, rank)
     for file in raw:
         file.unlink()
@@ -144,7 +144,7 @@ def write_pack(
 
 
 class Document(NamedTuple):
-    """A packed file, with the start and stop of its words and sentences."""
+    """A packed file and the (start, stop) positions of its words and sentences in the pack."""
 
     file: Path
     words: tuple[int, int]
@@ -159,7 +159,7 @@ def write_documents(
     options: dict[str, Any],
     log: Log,
 ) -> tuple[list[Document], list[Skipped]]:
-    """Write tokens with provisional ids, and bounds; return the documents and skipped files."""
+    """Write tokens and bounds with provisional ids, and return documents and skipped files."""
     is_end = bytearray()  # whether each id is a sentence end instead of a word
     documents, skipped = [], []
     with raw.open("w+b") as tokens, bounds.open("w+b") as sentences:
@@ -183,7 +183,7 @@ def write_documents(
 def leave_out_copies(
     tokens: np.ndarray, documents: list[Document]
 ) -> tuple[list[Document], list[Skipped]]:
-    """Return the documents without copies, and (name, reason) of the copies."""
+    """Return the documents that are not copies, and (name, reason) for each copy."""
     copies = find_copied_documents(tokens, [0, *(one.words[1] for one in documents)])
     skipped = []
     for number, (other, share) in sorted(copies.items()):
@@ -196,11 +196,11 @@ def leave_out_copies(
 def find_copied_documents(
     tokens: Int[np.ndarray, " n"], bounds: Sequence[int]
 ) -> dict[int, tuple[int, float]]:
-    """Return, by copied document, the document with most of its windows, and their fraction.
+    """Map each copied document to its original and the fraction of windows that they share.
 
-    Document j is tokens[bounds[j]:bounds[j + 1]]. Windows of words are compared at any position, so
-    copies are also found if lines are wrapped differently or a licence is added. The first of equal
-    documents is kept.
+    Document j is tokens[bounds[j]:bounds[j + 1]], and the original is the larger document that
+    shares most windows. Windows of words are compared at any position, so copies are also found if
+    lines are wrapped differently or a licence is added. The first of equal documents is kept.
 
     >>> text = np.arange(100)
     >>> find_copied_documents(np.concatenate([text[:60], text, text]), [0, 60, 160, 260])
@@ -229,7 +229,7 @@ def find_copied_documents(
 
 
 def hash_windows(tokens: Int[np.ndarray, " n"], sample: int = 1) -> UInt64[np.ndarray, " _"]:
-    """Return the distinct window hashes that are divisible by `sample`, a power of two."""
+    """Return distinct hashes of word windows, keeping multiples of the power of two `sample`."""
     hashes = [np.zeros(0, np.uint64)]
     for begin in range(0, len(tokens) - WINDOW_WORDS + 1, CHUNK_WINDOWS):
         mixed = mix_bits(tokens[begin : begin + CHUNK_WINDOWS + WINDOW_WORDS - 1].astype(np.uint64))
@@ -260,7 +260,7 @@ def write_ranked(
     documents: Sequence[Document],
     rank: np.ndarray,
 ) -> None:
-    """Write the tokens of documents with final ids, and the starts of sentences and documents."""
+    """Write the tokens with their final ids, and the starts of sentences and documents."""
     with (folder / TOKENS).open("wb") as words, (folder / SENTENCES).open("wb") as sentences:
         for document in documents:
             shift = words.tell() // 4 - document.words[0]
@@ -280,7 +280,7 @@ def write_document(
     is_end: bytearray,
     options: dict[str, Any],
 ) -> None:
-    """Append the tokens of a file with provisional ids, and the starts of its sentences."""
+    """Append the tokens of one file with provisional ids, and the starts of its sentences."""
     end_letters = END_LETTERS[options["form"]]
     is_open = False  # whether the last sentence may continue in the next chunk
     for chunk in read_chunks(file):
@@ -296,7 +296,7 @@ def write_document(
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
-    """Write one line word<TAB>count per word, in the order of the ids."""
+    """Write a vocabulary as one line word<TAB>count per word, in the order of the ids."""
     pairs = zip(vocabulary.words, vocabulary.counts.tolist(), strict=True)
     write_text(path, "".join(f"{word}\t{count}\n" for word, count in pairs))
 
@@ -321,7 +321,7 @@ def read_vocabulary(path: str | Path) -> Vocabulary:
 
 
 def is_whole(folder: Path, key: str) -> bool:
-    """Return whether a folder contains an undamaged pack with a fingerprint."""
+    """Return whether a folder contains an undamaged pack with the fingerprint `key`."""
     try:
         index = read_sealed(folder / INDEX)
         return index["key"] == key and all(
@@ -332,7 +332,7 @@ def is_whole(folder: Path, key: str) -> bool:
 
 
 def open_pack(folder: Path) -> Corpus:
-    """Open the corpus of an undamaged pack."""
+    """Return the corpus of an undamaged pack, with memory-mapped tokens."""
     return Corpus(
         tokens=np.asarray(np.memmap(folder / TOKENS, np.int32, "r")),
         sentence_starts=np.asarray(np.memmap(folder / SENTENCES, np.int64, "r")),

@@ -28,14 +28,14 @@ from cpc.types import UserError
 
 #: Number of bytes of a file that are read at a time.
 CHUNK_BYTES = 1 << 20
-#: Bytes of a UTF-8 character after the first.
+#: Possible second and later bytes of a UTF-8 character.
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
-#: Byte order marks of unsupported encodings; UTF-32 is first, as its mark begins with UTF-16's.
+#: Byte order marks of unsupported encodings. UTF-32 is first, as its mark begins with UTF-16's.
 ENCODING_MARKS = {
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
-#: Abbreviations whose full stop does not end a sentence; capitalized forms are also matched.
+#: Abbreviations whose full stop does not end a sentence. Capitalized forms are also matched.
 ABBREVIATIONS = ("mr", "mrs", "ms", "dr", "st", "messrs", "esq", "capt", "col", "gen", "hon", "rev")
 
 
@@ -69,8 +69,8 @@ SPACELESS = _parse_ranges(
     "AA60-AADF F900-FAD9 FF66-FF9F 11700-1172B 1173A-1173B 1173F-11746 16FE2-16FE3 16FF0-16FF6 "
     "1AFF0-1B16F 20000-3FFFD"
 )
-#: First characters of sentence ends by form; in prose terminators, the Greek question mark or a
-#: line end.
+#: First characters of sentence ends by form. In prose, a sentence end begins with a terminator,
+#: the Greek question mark or a line end.
 END_LETTERS = {
     "prose": frozenset(map(chr, TERMINALS)) | {";", "\n"},
     "lines": frozenset("\n"),
@@ -78,9 +78,9 @@ END_LETTERS = {
 
 
 def find_classes(last: int) -> tuple[str, ...]:
-    """Return the bodies of character classes, without brackets, for code points up to `last`.
+    """Return the bodies of regex character classes for code points up to `last`.
 
-    Classes without characters above 0xFFFF match three times as fast.
+    The bodies have no brackets. Classes without characters above 0xFFFF match three times as fast.
     """
     points = (*range(min(last + 1, 0x20000)), *range(0xE0000, min(last + 1, 0xE0200)))
     categories: dict[str, set[int]] = {}
@@ -115,14 +115,15 @@ def _make_class(points: Iterable[int]) -> str:
 
 @functools.cache
 def compile_patterns(last: int) -> tuple[re.Pattern[str], ...]:
-    """Compile patterns for prose with code points up to `last`: dropped, long marks, and tokens.
+    """Compile the patterns of dropped characters, long runs of marks, and tokens of prose.
 
-    Normalization sorts marks in quadratic time, so UAX 15 limits consecutive marks to 30
-    (stream-safe text format); more are long. A token is a word or a sentence end.
+    The patterns match code points up to `last`. A run of more than 30 marks is long, which is the
+    limit of UAX 15 (stream-safe text format), since normalization sorts marks in quadratic time. A
+    token is a word or a sentence end.
 
-    A stop at the end of a chunk ends a sentence, as chunks consist of whole lines; of consecutive
-    sentence ends, only the first has an effect. Matching takes linear time: runs of terminators
-    only match from their start, and quantifiers do not backtrack.
+    A stop at the end of a chunk ends a sentence, as chunks consist of whole lines. If several
+    sentence ends follow each other, only the first has an effect. Matching takes linear time: runs
+    of terminators only match from their start, and quantifiers do not backtrack.
     """
     terminals, sure, wide, closers, spaceless, marks, dropped = find_classes(last)
     letter, one = rf"[^\W_{spaceless}]", rf"(?![{marks}])[{spaceless}]"
@@ -150,9 +151,9 @@ _HIGH = re.compile("[\U00010000-\U0010ffff]")
 
 
 def tokenize(text: str, form: str = "prose", *, lowercase: bool = True) -> list[str]:
-    r"""Return the words and sentence ends of a text, in order.
+    r"""Split a text into words and sentence ends, in order.
 
-    Letters and accents are composed to one character (NFC).
+    Letters and their accents are composed to one character (NFC).
 
     >>> tokenize('Mr. Knightley didn’t. "Indeed!" she said.\n\nNo')
     ['mr', 'knightley', "didn't", '.', 'indeed', '!"', 'she', 'said', '.', '\n\n', 'no']
@@ -174,8 +175,8 @@ def read_chunks(path: Path) -> Iterator[str]:
     """Yield the text of a file in chunks of whole lines.
 
     A line end is prepended to chunks that begin at the start of a line, so that empty lines are
-    also found there. To bound memory, a line longer than a chunk is cut at a space, or between any
-    two characters if the chunk has none.
+    also found there. To bound memory, a line that is longer than a chunk is split at a space, or
+    between any two characters if the chunk has no spaces.
     """
     check_file(path)
     rest, line, begin = b"", 1, "\n"
@@ -183,7 +184,7 @@ def read_chunks(path: Path) -> Iterator[str]:
         first = file.read(4)
         for name, marks in ENCODING_MARKS.items():
             if first.startswith(marks):
-                fix = f"convert it by iconv -f {name} -t utf-8"
+                fix = f"convert it with iconv -f {name} -t utf-8"
                 raise UserError(f"{printable(path)} is {name}: {fix}")
         file.seek(0)
         while block := file.read(CHUNK_BYTES):
@@ -201,7 +202,7 @@ def read_chunks(path: Path) -> Iterator[str]:
 
 
 def decode(content: bytes, path: Path, first_line: int = 1) -> str:
-    """Decode UTF-8 without the byte order marks that some editors insert."""
+    """Decode UTF-8 text, dropping the byte order marks that some editors insert."""
     zero = content.find(0)
     if zero >= 0:
         line = first_line + content.count(b"\n", 0, zero)
