@@ -367,7 +367,7 @@ def _cannot_read(path: str | Path, error: Exception) -> UserError:
 
 
 def _check_archive(path: Path) -> None:
-    """Check the array sizes in an .npz file, decompressing only the headers."""
+    # Only headers are decompressed, so that a small file cannot fill the memory.
     headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     total, limit = 0, max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     with zipfile.ZipFile(path) as archive:

@@ -1,8 +1,7 @@
 """Metric writers for JSON Lines files, TensorBoard, a progress line and tracking services.
 
-A record is {"step": int, "split": "train" | "test" | ..., name: number or list of numbers, ...}. A
-writer has `write(record)` and `close()`. Lists have one entry per offset: entry i belongs to
-offsets[i].
+A record is {"step": int, "split": "train" | "test" | ..., name: number or list of numbers, ...}.
+Lists have one entry per offset: entry i belongs to offsets[i].
 """
 
 import contextlib
@@ -49,8 +48,7 @@ class JsonlWriter:
 
     When a run resumes at `start_step`, records of later steps are dropped, so that the file equals
     that of an uninterrupted run. The number of remaining records is `num_kept`. NaN and infinity
-    become null. If `identity` is given, it is written as the first line: a record with step 0 and
-    the split "run".
+    become null. If given, `identity` is the first line: a record with step 0 and split "run".
     """
 
     def __init__(
@@ -117,9 +115,8 @@ class TensorBoardWriter:
         self._directory = pathlib.Path(directory).absolute()
         with _disk_errors(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
-            # File names contain the time in whole seconds, so without a suffix a quick restart
-            # could overwrite a file. `SummaryWriter` is not used because its thread would report a
-            # full disk again and again.
+            # File names contain whole seconds; the suffix keeps a restart from overwriting a file.
+            # The thread of `SummaryWriter` would report a full disk again and again.
             self._writer = EventsWriter(str(self._directory / "events"), f".{start_step:09}")
             self._file: Any = self._writer._py_recordio_writer._writer
         with _disk_errors(self._directory, self._file):
