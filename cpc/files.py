@@ -141,7 +141,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder to disk; a rename is durable only after that."""
+    """Sync a folder to disk. A rename in the folder is durable only after that."""
     with contextlib.suppress(OSError):  # not supported by some cluster file systems
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -348,7 +348,7 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file. Raises UserError if the arrays would be too large."""
+    """Read the arrays of an .npz file. Raises UserError if the file is damaged or too large."""
     try:
         check_regular(path)
         _check_archive(Path(path))

@@ -161,7 +161,7 @@ def score_table(found: Sequence[Headline], words: Words) -> Table:
 
 
 def arrow(score: Row, words: Words) -> str:
-    """Return a down arrow if lower values of a score are better; "" otherwise."""
+    """Return a down arrow if lower values of a score are better, or "" if not."""
     return "" if score.higher_is_better or score.task in words.unranked else "\xa0↓"
 
 

@@ -68,8 +68,8 @@ def paired_difference(
     """
     if len(ours) != len(theirs) or not len(ours):
         raise UserError(
-            f"a paired difference needs the same items, at least one, on both sides (got "
-            f"{len(ours)} and {len(theirs)})"
+            f"a paired difference needs an equal number of items, at least one, in ours and theirs "
+            f"(got {len(ours)} and {len(theirs)})"
         )
     from scipy import stats  # takes half a second to import, so training does not load it
 

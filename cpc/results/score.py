@@ -303,7 +303,7 @@ def read_scores(workdir: str | Path, problems: list[str] | None = None) -> list[
         try:
             arrays = read_arrays(workdir / OUTCOMES)
         except UserError:
-            problems.append(f"{workdir / OUTCOMES} is damaged: nothing is paired by test item.")
+            problems.append(f"{workdir / OUTCOMES} is damaged: scores are not paired by test item.")
     for row in rows if isinstance(rows, list) else []:
         try:
             score = check_score(Score(**{name: row[name] for name in STORED if name in row}))

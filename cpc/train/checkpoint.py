@@ -152,7 +152,7 @@ class Checkpoints:
         return None
 
     def is_preempted(self, step: int) -> bool:
-        """Return whether to stop at this step, as all processes agree after one got SIGTERM."""
+        """Return whether all processes agreed to stop at this step, after one received SIGTERM."""
         return jax.process_count() > 1 and self._manager.reached_preemption(step)
 
     def wait(self) -> None:
@@ -294,7 +294,7 @@ def best_step(directory: str | os.PathLike[str]) -> int:
     best = _lowest(_read_metrics(path))
     if best is None:
         raise UserError(
-            f"{path} has no evaluated checkpoint: choose a step of {_steps(path) or 'a run'}"
+            f"{path} has no evaluated checkpoint: choose a step of {_steps(path) or 'another run'}"
         )
     return best
 
@@ -410,7 +410,8 @@ def _check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> No
         if wanted.get(name) != found.get(name):
             raise UserError(
                 f"{path} does not match the model ({name} is {found.get(name, 'absent')} there and "
-                f"{wanted.get(name, 'absent')} here): use its config or another work directory"
+                f"{wanted.get(name, 'absent')} here): use the config of the checkpoint, or another "
+                "work directory"
             )
 
 

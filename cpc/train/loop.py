@@ -35,7 +35,7 @@ Evaluate = Callable[[TrainState], Iterable[Mapping[str, Any]]]
 
 
 class Cadence(NamedTuple):
-    """Intervals, in steps, of logs, evaluations and saves; 0 means only after the last step."""
+    """Intervals, in steps, of logs, evaluations and saves. 0 means only after the last step."""
 
     log_every: int = 100
     eval_every: int = 0
@@ -237,7 +237,7 @@ class _Windows:
         return state._replace(metrics=self._zeros())
 
     def write(self) -> Array | None:
-        """Write the last window unless it was written; return the state's `failure` at its end."""
+        """Write the pending window, if any, and return the `failure` of the state at its end."""
         if self._cut is None:
             return None
         (step, sums, failure, finished), self._cut = self._cut, None

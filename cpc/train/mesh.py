@@ -1,4 +1,4 @@
-"""Device meshes and placement. Batches are split over all devices; all else is replicated.
+"""Device meshes and placement. Batches are split over devices, and other arrays are replicated.
 
 Only this file names a mesh axis. The axis type is Auto: the loss is written for the global batch as
 if on one device, and the compiler inserts the communication.

@@ -173,7 +173,7 @@ def guard_nonfinite(
 def scan_steps(
     step: Callable[[TrainState, Any], TrainState], state: TrainState, batches: Any
 ) -> TrainState:
-    """Apply one step per batch with `jax.lax.scan`; batches are stacked along the first axis."""
+    """Apply one step per batch with `jax.lax.scan`. Batches are stacked along the first axis."""
     return jax.lax.scan(lambda state, batch: (step(state, batch), None), state, batches)[0]
 
 

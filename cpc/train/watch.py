@@ -4,7 +4,7 @@ If a process ends, JAX aborts the others in C++, with pages of stack trace or af
 silence, and it never notices a process that hangs. So each process starts a watchdog, a small
 program that needs only the standard library. Before JAX starts, the watchdog of process 0 waits
 until all others have connected to it. From then on, the watchdogs monitor these connections. They
-exchange the following lines with each other and, through pipes, with their own processes:
+exchange the following lines with each other and, through pipes, with the watched processes:
 
     here ID NUMBER     process ID is present, and expects NUMBER processes
     go ID              the answer when all processes are present
@@ -65,11 +65,11 @@ class Heartbeat(NamedTuple):
 
 
 class Ended(Exception):
-    """Raised to end `watch` with a result, or when the watch cannot start, with the reason."""
+    """Raised to end `watch` with a result, or to report why the watch cannot start."""
 
 
 class Peer:
-    """Another watchdog or, without a connection, the own process. A thread reads its lines."""
+    """Another watchdog or, without a connection, the watched process. A thread reads its lines."""
 
     def __init__(self, events: Events, connection: socket.socket | None = None, index: int = 0):
         self.connection, self.index = connection, index
@@ -128,12 +128,12 @@ def find_hung(
     if len(behind) < len(beats):
         ahead = max(beat.step for beat in beats)
         return describe_end(behind, number, f"{how} others wait at step {ahead}")
-    unknown = "the hung one is unknown: it may be a device or the network"
+    unknown = "it is not known which of them hangs: it may be a device or the network"
     return f"all processes {how} {unknown}; all end: look at the output of each, {RESTART}"
 
 
 def describe_end(indices: list[int], number: int, how: str) -> str:
-    """Return an error message that names the processes because of which all processes end."""
+    """Return an error message that names the processes whose failure ends all processes."""
     names = name_processes(indices)
     return f"{names} of {number} {how}; all end: look at the output of {names}, {RESTART}"
 
@@ -201,7 +201,7 @@ def call_roll(
         if time.monotonic() > end or os.getppid() != parent:
             missing = name_processes([i for i in indices.values() if i not in present])
             others = f" ({len(refused)} connections of something else)" if refused else ""
-            raise Ended(f"{missing} missing{others}: not all of {number} came to {address}")
+            raise Ended(f"{missing} missing{others}: not all of {number} connected to {address}")
         with contextlib.suppress(OSError):  # no connection, or already closed
             Peer(events, server.accept()[0])
         while not events.empty():
@@ -246,7 +246,7 @@ def watch(
 ) -> str | None:
     """Monitor all processes until they must end, and return the reason.
 
-    Returns None if the own process ends normally, "" if it dies, and otherwise a sentence. The
+    Returns None if the watched process ends normally, "" if it dies, and otherwise a sentence. The
     sentence names a process that dies, hangs, or has a different identity than process 0.
     """
     parent, interval = os.getppid(), silence / 4
@@ -285,7 +285,7 @@ def watch(
 
 
 def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: int) -> None:
-    """Handle a line from the own process or from another watchdog."""
+    """Handle a line from the watched process or from another watchdog."""
     word, _, rest = line.partition(" ")
     if peer is own and line == GONE:  # the other watchdogs notice it
         raise Ended("")
@@ -326,9 +326,9 @@ def compare_identities(everyone: Sequence[Peer]) -> None:
 
 
 def main(host: str, port: int, index: int, number: int, log: str, *limits: float) -> None:
-    """Connect the watchdog and monitor all processes, ending the own process if one is lost."""
+    """Connect the watchdog, and monitor all processes. End the watched one if any is lost."""
     join, silence, hang = limits
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own process handles them
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # left to the watched process
         signal.signal(ignored, signal.SIG_IGN)
     parent, events = os.getppid(), queue.SimpleQueue()
     own, end = Peer(events, index=index), time.monotonic() + join
@@ -366,7 +366,7 @@ def main(host: str, port: int, index: int, number: int, log: str, *limits: float
         time.sleep(1)  # time to end by itself
         if os.getppid() == parent:
             os.kill(parent, signal.SIGKILL)
-    elif messages and sentence is not None:  # the own process has failed, perhaps in C++
+    elif messages and sentence is not None:  # the watched process has failed, perhaps in C++
         os.write(2, f"{messages}\n".encode())
 
 

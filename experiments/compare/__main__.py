@@ -23,7 +23,7 @@ def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
     found: list[pathlib.Path] = []
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is not a directory: pass runs, or a folder of runs")
+            raise UserError(f"{path} is not a directory: pass run directories, or a folder of runs")
         unreadable = []
         runs = list(status.find_runs(path, unreadable))
         for folder, reason in unreadable:
