@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from cpc.types import Array, ArrayLike
 
-#: Lower limit of the power, about that of 16-bit rounding noise. It keeps log(0) finite.
+#: About the power of 16-bit rounding noise. This floor keeps the log of digital silence finite.
 POWER_FLOOR = 1e-10
 # Parameters of `mfcc`.
 NUM_COEFFICIENTS = 13

@@ -34,7 +34,7 @@ class Difference(NamedTuple):
     high: float
     """Upper end of the interval. Both ends are NaN if there is no interval."""
     p_value: float = math.nan
-    """From McNemar's exact test of equal accuracy; NaN unless scores have one answer per item."""
+    """P-value of McNemar's exact test for scores with one answer per item; otherwise NaN."""
     paired: str = ""
     """How the scores were paired: "items", "seeds", "seeds and items", or "" if not paired."""
 
@@ -312,10 +312,10 @@ def compare(cells: Sequence[Cell]) -> Frame:
     """Return a frame with the scores of cells and their differences from two baselines.
 
     The frame has one row per cell and question, and the columns `COLUMNS`. Values and intervals are
-    from `mean_over_seeds`, and by_seed lists the value of each seed. The differences are from
-    `lead`: one is over the same network before training, and one over the first cell. Only runs at
-    their last step are used. If a cell has none, the row contains the latest scores without
-    differences. log N - L is averaged over the offsets of `shared_headline`, if there are any.
+    from `mean_over_seeds`, and by_seed lists the value of each seed. The function `lead` computes
+    one difference from the same network before training, and one from the first cell. Only runs
+    that have reached their last step are used. If a cell has no such run, the row contains the
+    latest scores without differences. log N - L is averaged over the offsets of `shared_headline`.
     """
     import pandas as pd
 

@@ -101,8 +101,8 @@ def read_run(workdir: str | Path) -> Run:
 def _missing_records(workdir: Path) -> list[str]:
     """Return a sentence if metrics.jsonl has lost records or its last line is incomplete.
 
-    Records are lost if there are fewer than the newest checkpoint counts. An incomplete last line
-    is reported only if the run has ended, as its page shows: a resumed run writes the line again.
+    Records are lost if the file has fewer than the newest checkpoint counted. An incomplete last
+    line is reported only if a page exists, because the run has then ended and will not repair it.
     """
     path = workdir / "metrics.jsonl"
     names = [path.name for path in workdir.glob("checkpoints/*") if path.name.isdecimal()]

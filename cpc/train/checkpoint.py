@@ -362,8 +362,7 @@ def _read_meta(path: pathlib.Path) -> dict[str, Any]:
 
 @functools.cache
 def _silence_orbax() -> None:
-    # When one leaf fails, orbax closes its event loop, and the threads of all other leaves print
-    # tracebacks.
+    # When one leaf fails, orbax closes its event loop, and the threads of other leaves fail, too.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     previous_hook = sys.unraisablehook

@@ -108,15 +108,15 @@ LossFn = Callable[[PyTree, PyTree, Any, Array], tuple[Array, tuple[PyTree, dict[
 def make_train_step(
     loss_fn: LossFn, tx: optax.GradientTransformation, *, ema_decay: float = 0.0
 ) -> Callable[[TrainState, Any], TrainState]:
-    """Make the pure function `step(state, batch) -> state`, which `jit_step` compiles.
+    """Make a pure function `step(state, batch) -> state`, to be compiled by `jit_step`.
 
     The random key of a step is `fold_in(state.rng, state.step)`. The metrics of the loss, and the
     sums "steps", "loss", "gradient_norm" and "nonfinite", are added to `state.metrics`.
 
-    After the first non-finite loss or gradient, no more updates are applied. The state keeps the
-    last good parameters, and `state.failure` contains the indices of the failed step and of its
-    first non-finite leaf, so the host does not have to check every step. A gradient whose square
-    overflows float32 counts as non-finite.
+    From the first step with a non-finite loss or gradient on, no updates are applied. The state
+    keeps the last good parameters, and `state.failure` contains the indices of the failed step and
+    of its first non-finite leaf, so the host does not have to check every step. A gradient whose
+    square overflows float32 counts as non-finite.
 
     If the state was made with `ema=True`, each step updates the running average: ema <- ema_decay *
     ema + (1 - ema_decay) * params. With schedule-free Adam, it is the average of that optimizer.
@@ -191,7 +191,7 @@ def make_launch(
 def jit_step(
     step: Callable[[TrainState, Any], TrainState], state: TrainState
 ) -> Callable[[TrainState, Any], TrainState]:
-    """Jit a step with its state donated. Every leaf of the state keeps the sharding given here."""
+    """Jit a step function with its state donated. Every leaf keeps its sharding in `state`."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(step, donate_argnums=0, out_shardings=shardings)
 
@@ -249,7 +249,7 @@ def make_row_step(
     Adagrad if no row is read twice. Its initial state is from `init_row_state`.
 
     As in `make_train_step`, the random key of a step is `fold_in(state.rng, state.step)`, and no
-    updates are applied after the first non-finite loss or gradient.
+    updates are applied from the first step with a non-finite loss or gradient on.
     """
 
     def update(rate, table, squares, ids, gradient):

@@ -107,7 +107,7 @@ def find_hung(
     at a step if that is longer. A process that sends no heartbeat for this time counts as hung. If
     all processes send heartbeats but none advances for this time, the process that is furthest
     behind counts as hung, because the others have started a step that needs it. If that process is
-    busy, the limit is `BUSY_FACTOR` times as long. If all are busy, none counts as hung.
+    busy, the limit is `BUSY_FACTOR` times as long. If all are busy, no process waits for another.
     """
     beats = heartbeats.values()
     longest = max(beat.longest for beat in beats)
