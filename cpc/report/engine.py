@@ -99,7 +99,7 @@ def write_page(
     sections = [section for section in sections if any(section[1:])]
     for figure in (figure for section in sections for figure in section.figures):
         if figure.name in images:
-            raise ValueError(f"two figures of the page {name} are named {figure.name}")
+            raise ValueError(f"two figures of the page {name} are named {figure.name}: rename one")
         images[figure.name] = to_png(figure.figure)
         if stack_panels(figure.figure):
             narrow[figure.name] = to_png(figure.figure, 110)

@@ -336,7 +336,7 @@ def audit_section(run: Run) -> Section | None:
         }
         for row in run.audit["rows"]
     ]
-    note = f"Of {run.audit.get('title', 'the negatives')}, before the first step."
+    note = f"Counted before the first step: {run.audit.get('title', 'the negatives')}."
     return Section("Negatives", details=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
 
 

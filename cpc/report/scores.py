@@ -41,7 +41,7 @@ class Headline(NamedTuple):
     """The main score of a task and the other scores of the task."""
 
     title: str
-    """The task and its data, with the unit, method or features if these are not the usual ones."""
+    """The task and its data, with the unit, method or features if they are not the default."""
     score: Row
     same_probe: dict[str, Row]
     """The scores with the same method and metric as `score`, by features."""

@@ -21,7 +21,7 @@ from cpc.results import (
     with_unit,
 )
 
-#: Fraction of the untrained score whose loss is reported if the difference has no interval.
+#: Minimum loss to report without an interval, as a fraction of the untrained network's score.
 MIN_HARM = 0.01
 #: Phrases for the properties that are recorded for a loss without log N - L.
 OPTIMA = {"optimum": "its optimal score is", "posterior": "posterior:"}
@@ -77,8 +77,8 @@ def table_sentences(found: Sequence[Headline], words: Words) -> list[str]:
     if any(arrow(one.score, words) for one in found):
         sentence += " ↓: lower is better."
     lead = (
-        f"{DIFFERENCE}: the difference from the best score left of CPC, with its 95 % interval "
-        f"over test {words.tested}. It is paired if the answer to each test item was recorded."
+        f"{DIFFERENCE}: the difference between CPC and the best score to its left, with a 95 % "
+        f"interval over test {words.tested}. It is paired if all answers on them were recorded."
     )
     names = dict.fromkeys(one.score.data for one in found)
     notes = (f"{name}: {words.notes[name]}" for name in names if name in words.notes)

@@ -81,7 +81,7 @@ def read_run(workdir: str | Path) -> Run:
     problems += _missing_records(workdir)
     audit = read_object(workdir / "audit.json", problems)
     if audit is not None and not _is_audit(audit):
-        problems.append(f"{workdir / 'audit.json'} is not an audit and is left out.")
+        problems.append(f"{workdir / 'audit.json'} does not contain an audit and is left out.")
         audit = None
     skipped = workdir / "skipped.txt"
     return Run(

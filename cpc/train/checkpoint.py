@@ -362,7 +362,7 @@ def _read_meta(path: pathlib.Path) -> dict[str, Any]:
 
 @functools.cache
 def _silence_orbax() -> None:
-    # When one leaf fails, orbax closes its event loop, and the threads of other leaves fail, too.
+    # When one leaf fails, orbax closes its event loop, so the threads of other leaves also fail.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     previous_hook = sys.unraisablehook
