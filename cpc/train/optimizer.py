@@ -117,7 +117,7 @@ def make_schedule_free(
     return optax.contrib.schedule_free(adam, lambda count: rate(count - 1), b1)
 
 
-#: Functions make(learning rate by step, weight decay, **numbers), by name of the optimizer.
+#: make(learning rate by step, weight decay, numbers by name), for each optimizer by name.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": make_adam,
     "lion": make_lion,
