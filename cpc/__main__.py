@@ -1,4 +1,4 @@
-"""The `cpc` command (also `python -m cpc`), which runs all other commands by name.
+"""The `cpc` command (or `python -m cpc`), which runs all other commands by name.
 
     cpc
     cpc train --config audio_voices --workdir runs/voices
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import cpc
 
-#: Short command names.
+#: Short names of commands.
 ALIASES = {
     "configs": "command.configs",
     "information": "information.own_arrays",
@@ -30,8 +30,8 @@ MAIN_GUARD = '\nif __name__ == "__main__":\n'
 def find_home() -> pathlib.Path:
     """Return the directory that contains `experiments` and `configs`.
 
-    In a checkout it is the parent of this package. An installed package includes them in a
-    subdirectory, because these generic names should be importable only while a command runs.
+    In a checkout, it is the parent of this package. An installed package contains both in a
+    subdirectory, so that their generic names can be imported only while a command runs.
     """
     package = pathlib.Path(__file__).parent
     installed = package / "_checkout"
@@ -39,7 +39,7 @@ def find_home() -> pathlib.Path:
 
 
 def find_commands(home: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Return the file of each command by name, such as train or information.own_arrays."""
+    """Return the file of each command by name, such as "train" or "information.own_arrays"."""
     top = home / "experiments"
     return {
         ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__main__"): path
@@ -75,7 +75,7 @@ def start(name: str, words: Sequence[str], home: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Run the command named by the first argument; without arguments, print the report."""
+    """Run the command named by the first argument. Without arguments, print a report."""
     home = find_home()
     commands = find_commands(home)
     name, *words = sys.argv[1:] or [""]

@@ -1,4 +1,4 @@
-"""The installation report: versions, devices, the data directory and optional extras."""
+"""The installation report, with versions, devices, the data directory and optional extras."""
 
 import importlib.metadata
 import platform
@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 
 import cpc
 
-#: Prints the data directory and the devices. It runs in a child process because a device driver may
-#: crash or hang and a broken jax installation fails at import.
+#: A script that prints the data directory and the devices. It runs in a child process, because a
+#: device driver may crash or hang, and importing a broken jax installation fails.
 CHILD_SCRIPT = """
 import collections, sys, jax
 sys.path.append(sys.argv[1])
@@ -25,12 +25,12 @@ except AssertionError:  # jax's own, without a message
 kinds = collections.Counter((one.platform, one.device_kind) for one in devices)
 print("; ".join(f"{n} {platform} ({kind})" for (platform, kind), n in kinds.items()))
 """
-#: Time limit, because jax waits forever for a TPU that another process holds.
+#: Time limit of the script. Without a limit, jax waits forever for a TPU that is in use.
 DEVICE_SECONDS = 60.0
 
 
 def describe() -> str:
-    """Return the installation report; listing devices is given up after `DEVICE_SECONDS`."""
+    """Return the installation report. Listing devices is limited to `DEVICE_SECONDS`."""
     data, devices = ask_child(DEVICE_SECONDS)
     return "\n".join(
         [
@@ -44,7 +44,7 @@ def describe() -> str:
 
 
 def ask_child(limit_seconds: float) -> tuple[str, str]:
-    """Return the data directory and the devices, or the reason that none were found."""
+    """Return the data directory and the devices, or the reason why no devices were found."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", CHILD_SCRIPT, str(Path(__file__).parents[1])],
@@ -64,7 +64,7 @@ def ask_child(limit_seconds: float) -> tuple[str, str]:
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of an installed distribution, or None if it is missing."""
+    """Return the version of a distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -72,7 +72,7 @@ def find_version(name: str) -> str | None:
 
 
 def describe_extras(name: str = "cpc-jax") -> list[str]:
-    """Return one line per extra of a distribution with its versions or the install command."""
+    """Return one line per extra of a distribution, with package versions or the install command."""
     try:
         extras = importlib.metadata.metadata(name).get_all("Provides-Extra") or []
     except importlib.metadata.PackageNotFoundError:
@@ -89,7 +89,7 @@ def describe_extras(name: str = "cpc-jax") -> list[str]:
 
 
 def find_packages(name: str, extra: str) -> dict[str, str | None]:
-    """Map the packages of an extra to their versions, or to None if missing or too old.
+    """Return the version of each package in an extra, or None if it is missing or too old.
 
     Nested extras such as jax[cuda12] are resolved recursively.
     """

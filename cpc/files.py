@@ -27,14 +27,14 @@ try:
     import fcntl
 except ModuleNotFoundError as error:  # all modules that read or write project files import this
     raise ImportError(
-        "this part of cpc needs Linux or macOS for file locks: on Windows use WSL, or only "
+        "this part of cpc needs Linux or macOS for file locks: on Windows, use WSL, or import only "
         "cpc.losses, cpc.negatives and cpc.estimators"
     ) from error
 
 
-#: Temporary files older than this are treated as left over from a killed process.
+#: Age after which a temporary file counts as left over from a killed process.
 WRITING_SECONDS = 3600.0
-#: Lock files of a run and of a sweep. They are created first and never removed.
+#: Names of the lock files of runs and sweeps. Lock files are created first and never removed.
 RUN_LOCK, SWEEP_LOCK = "run.lock", "sweep.lock"
 #: Limit on the size of the arrays in an .npz file, in bytes and as a multiple of the file size;
 #: the larger of the two applies.
@@ -75,9 +75,10 @@ def replacing(path: str | Path, is_durable: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def part_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder next to `path`, which is removed at the end unless it has been moved.
+    """Yield a new temporary folder next to `path`.
 
-    Folders left by killed processes are removed first.
+    The folder is removed when the block ends unless the block has moved it. Temporary folders left
+    behind by killed processes are removed first.
     """
     for folder in path.parent.glob(f"{glob.escape(path.name)}.part-*"):
         with contextlib.suppress(OSError):  # another process was faster
@@ -140,7 +141,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder to disk; a rename is durable only after that."""
+    """Sync a folder to disk. A rename in the folder is durable only after that."""
     with contextlib.suppress(OSError):  # not supported by some cluster file systems
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -150,7 +151,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def try_lock(file: IO[Any] | int) -> bool | None:
-    """Lock an open file; return False if another process has the lock, None if unsupported."""
+    """Try to lock an open file without waiting, and return whether the lock was acquired.
+
+    Returns None if the file system does not support locks.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -208,7 +212,10 @@ def seal(value: Any) -> dict[str, Any]:
 
 
 def unseal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sealed mapping without its checksum; raise ValueError if it is wrong or missing."""
+    """Verify the checksum of a sealed mapping, and return the mapping without the checksum.
+
+    Raises ValueError if the checksum is wrong or missing.
+    """
     if SEAL not in content:
         raise ValueError("its checksum is missing")
     if seal(content) != content:
@@ -238,21 +245,21 @@ def file_crc32(path: Path) -> int:
 
 
 def check_regular(path: str | Path) -> None:
-    """Raise OSError unless a path is a regular file, because reading a fifo may never end."""
+    """Raise OSError if a path is not a regular file. Reading a fifo, for example, may never end."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def read_text(path: str | Path, errors: str = "strict") -> str:
-    """Read a regular UTF-8 file; raise OSError for others, such as a fifo."""
+    """Read a UTF-8 text file. Raises OSError if the path is not a regular file."""
     check_regular(path)
     return Path(path).read_text(encoding="utf-8", errors=errors)
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; infinity becomes NaN.
+    """Parse a JSON text. Infinite numbers become NaN.
 
-    Raises ValueError for invalid JSON or Unicode and for integers that do not fit 64 bits.
+    Raises ValueError for invalid JSON or Unicode and for integers that do not fit in 64 bits.
     """
     content = json.loads(
         text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_float
@@ -265,7 +272,7 @@ def parse_json(text: str) -> Any:
 def _parse_int(digits: str) -> int:
     number = int(digits)
     if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{digits[:20]}... does not fit 64 bits")
+        raise ValueError(f"{digits[:20]}... does not fit in 64 bits")
     return number
 
 
@@ -275,9 +282,10 @@ def _parse_float(digits: str) -> float:
 
 
 def read_lines(path: Path) -> list[tuple[str, dict[str, Any] | None]]:
-    """Return the lines of a JSON Lines file, each with its record, or None if it is damaged.
+    """Return each line of a JSON Lines file with its parsed record.
 
-    If any line has a checksum, all lines need one. An incomplete last line is dropped.
+    The record of a damaged line is None. If any line has a checksum, a line without a checksum
+    counts as damaged. An incomplete last line is dropped.
     """
     lines = read_text(path, errors="replace").split("\n")
     is_sealed = any(f'"{SEAL}"' in line for line in lines)
@@ -286,7 +294,6 @@ def read_lines(path: Path) -> list[tuple[str, dict[str, Any] | None]]:
 
 
 def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
-    """Return the record of a line, or None unless it is an object with a valid step."""
     try:
         record = unseal(parse_json(line)) if is_sealed else parse_json(line)
         step = int(record["step"])
@@ -296,7 +303,7 @@ def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file; verify and remove the checksum if it has one."""
+    """Read a JSON file. If the content has a checksum, verify and remove the checksum."""
     try:
         content = parse_json(read_text(path))
         return unseal(content) if _was_sealed(content) else content
@@ -308,14 +315,14 @@ def read_json(path: str | Path) -> Any:
 def _was_sealed(content: Any) -> bool:
     if not (isinstance(content, dict) and content):
         return False
-    *others, last = content  # a damaged key of the checksum leaves its value in the last place
+    *others, last = content  # if the key of the checksum is damaged, its value is still the last
     return SEAL in content or seal({k: content[k] for k in others})[SEAL] == content[last]
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     """Return the object in a JSON file, or None if the file is missing or damaged.
 
-    For a damaged file a sentence is appended to `problems`.
+    If the file is damaged, a sentence that names the file is appended to `problems`.
     """
     if not path.exists():
         return None
@@ -330,7 +337,10 @@ def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
 
 
 def read_sealed(path: str | Path) -> dict[str, Any]:
-    """Return the mapping in a sealed JSON file; a missing checksum counts as damage."""
+    """Read a sealed JSON file and return its mapping without the checksum.
+
+    Raises UserError if the file is damaged or has no checksum.
+    """
     try:
         return unseal(parse_json(read_text(path)))
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -338,7 +348,7 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file, after checking their sizes against a limit."""
+    """Read the arrays of an .npz file. Raises UserError if the file is damaged or too large."""
     try:
         check_regular(path)
         _check_archive(Path(path))
@@ -357,7 +367,7 @@ def _cannot_read(path: str | Path, error: Exception) -> UserError:
 
 
 def _check_archive(path: Path) -> None:
-    """Check sizes of an .npz file by its headers alone, so that nothing large is decompressed."""
+    # Only headers are decompressed, so that a small file cannot fill the memory.
     headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     total, limit = 0, max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     with zipfile.ZipFile(path) as archive:
@@ -365,21 +375,25 @@ def _check_archive(path: Path) -> None:
             with archive.open(entry) as stream:
                 version = npy.read_magic(stream)
                 if version not in headers:
-                    raise ValueError(f"{entry.filename} has the unknown version {version}")
+                    raise ValueError(f"{entry.filename} has the unknown .npy version {version}")
                 shape, _, dtype = headers[version](stream)
                 header = stream.tell()
             claimed = header + math.prod(shape) * dtype.itemsize
             # The compression ratio of deflate is at most 1032.
             possible = min(entry.file_size, 1032 * entry.compress_size + header)
             if min(shape, default=0) < 0 or not claimed == entry.file_size <= possible:
-                raise ValueError(f"{entry.filename} claims {claimed:,} bytes, not {possible:,}")
+                raise ValueError(
+                    f"{entry.filename} claims {claimed:,} bytes but contains {possible:,}"
+                )
             total += claimed
     if total > limit:
         raise ValueError(f"its arrays would take {total:,} bytes, above the limit of {limit:,}")
 
 
 def plain(value: Any) -> Any:
-    """Convert a value for JSON: arrays and tuples to lists, non-finite numbers to None.
+    """Convert a value to types that JSON supports.
+
+    Arrays and tuples become lists, and non-finite numbers become None.
 
     >>> plain({"loss": np.float32(0.5), "bound": np.array([1.0, np.nan]), 3: (1, "a")})
     {'loss': 0.5, 'bound': [1.0, None], '3': [1, 'a']}
@@ -394,7 +408,7 @@ def plain(value: Any) -> Any:
 
 
 def flatten(nested: Any, separator: str = ".") -> dict[str, Any]:
-    """Flatten a nested mapping or config, joining the keys of each path.
+    """Flatten a nested mapping or config by joining the keys along each path.
 
     >>> flatten({"optim": {"rate": 0.1, "clip": {}}, "seed": 0})
     {'optim.rate': 0.1, 'seed': 0}

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from cpc.types import Array, ArrayLike
 
-#: About the power of 16-bit rounding noise; keeps the log of digital silence finite.
+#: About the power of 16-bit rounding noise. This floor keeps the log of digital silence finite.
 POWER_FLOOR = 1e-10
 # Parameters of `mfcc`.
 NUM_COEFFICIENTS = 13
@@ -27,13 +27,13 @@ def log_mel(
     """Return the log mel-filter energies of windowed power spectra, in float32.
 
     Window t covers the samples from t * hop to t * hop + w. Only the (s - w) // hop + 1 complete
-    windows are used; pad x for other frames.
+    windows are used. To get frames at the edges, pad x.
 
     Args:
       x: waveforms.
-      window: weights of the samples, such as a Hamming window.
-      hop: samples between the starts of two windows.
-      filters: as returned by `mel_filters`, for a Fourier transform of 2 (bins - 1) >= w samples.
+      window: weights of the w samples in a window, such as a Hamming window.
+      hop: number of samples between the starts of adjacent windows.
+      filters: mel filters from `mel_filters`. The FFT length, 2 (bins - 1), must be at least w.
 
     >>> filters = mel_filters(16000, 512, 40)
     >>> log_mel(np.zeros((2, 720), np.float32), np.hamming(400), 160, filters).shape
@@ -49,7 +49,7 @@ def log_mel(
         power = (jnp.square(spectrum.real) + jnp.square(spectrum.imag)) / fft_length
         return jnp.log(jnp.maximum(power @ filters.T, POWER_FLOOR))
 
-    # Spectra are ten times as large as the sound: in chunks, they fit into the CPU cache.
+    # Spectra are ten times as large as the waveforms. Chunks of them fit into the CPU cache.
     chunk_size = max(1, (256 if jax.default_backend() == "cpu" else 65_536) // len(x))
     by_time = jax.lax.map(frame_energies, hop * jnp.arange(num_frames), batch_size=chunk_size)
     return jnp.swapaxes(by_time, 0, 1)
@@ -58,9 +58,10 @@ def log_mel(
 def mel_filters(
     sample_rate_hz: int, fft_length: int, num_filters: int
 ) -> Float[np.ndarray, "f bins"]:
-    """Return triangular mel filters of height 1, evenly spaced from 0 Hz to half the sample rate.
+    """Return triangular mel filters of height 1 for the power spectrum of an FFT.
 
-    The mel scale is O'Shaughnessy's, 2595 log10(1 + f / 700).
+    The filters are evenly spaced between 0 Hz and half the sample rate on O'Shaughnessy's mel
+    scale, 2595 log10(1 + f / 700).
 
     >>> mel_filters(16000, 512, 40).shape
     (40, 257)
@@ -74,7 +75,7 @@ def mel_filters(
 
 
 def cosine_basis(num_rows: int, length: int) -> Float[np.ndarray, "rows length"]:
-    """Return the first rows of the orthonormal DCT-II matrix, which have the lowest frequencies.
+    """Return the first rows of the orthonormal DCT-II matrix, whose frequencies are the lowest.
 
     >>> cosine_basis(2, 2).round(3)
     array([[ 0.707,  0.707],
@@ -87,13 +88,13 @@ def cosine_basis(num_rows: int, length: int) -> Float[np.ndarray, "rows length"]
 
 @functools.partial(jax.jit, static_argnames="sample_rate_hz")
 def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array, "b t 39"]:
-    """Return 13 cepstral coefficients with their first and second differences every 10 ms.
+    """Return 13 mel-frequency cepstral coefficients and their differences every 10 ms.
 
     The coefficients are the orthonormal DCT-II of the log energies of 40 triangular mel filters
     (mel scale 2595 log10(1 + f / 700)) over the power spectra of 25 ms Hamming windows (Davis and
-    Mermelstein, 1980). The differences are regressions over two frames on each side.
-
-    At 16 kHz there are s // 160 frames, and frame t is centred on samples 160 t to 160 (t + 1).
+    Mermelstein, 1980). First and second differences are regression slopes over two frames on each
+    side. At 16 kHz, there are s // 160 frames, and frame t is centered on samples 160 t to
+    160 (t + 1).
 
     >>> mfcc(np.zeros((2, 16000), np.float32)).shape
     (2, 100, 39)
@@ -115,9 +116,10 @@ def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array
 
 
 def differences(x: Float[Array, "b t f"]) -> Float[Array, "b t f"]:
-    """Return the slope of a line fitted over two frames on each side, with repeated edges.
+    """Return the slope of a line fitted to each frame and the two frames on each side.
 
-    The slope at time t is sum_r r (x[t + r] - x[t - r]) / (2 sum_r r^2).
+    The slope at time t is sum_r r (x[t + r] - x[t - r]) / (2 sum_r r^2) for r = 1, 2. Beyond the
+    edges, the first and last frames are repeated.
     """
     num_frames = x.shape[1]
     if num_frames == 0:

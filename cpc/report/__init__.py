@@ -1,4 +1,4 @@
-"""Pages of sentences, figures and tables; the page of a run."""
+"""HTML pages with text, figures and tables, such as the page of a run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = ["Words", "closing_lines", "write_report"]
 def write_report(
     workdir: str | Path, words: Words, sections: "Sequence[SectionMaker]" = ()
 ) -> Path:
-    """Write report.html and figures/ into a run directory; see `cpc.report.run_page`."""
+    """Write report.html and figures/ into a run directory, and return the path of the page."""
     # pandas, matplotlib and scikit-learn take seconds to import, and most commands need no page.
     from cpc.report import run_page
 
@@ -23,7 +23,7 @@ def write_report(
 
 
 def closing_lines(workdir: str | Path, words: Words) -> list[str]:
-    """Return the last lines of a run on the console; see `cpc.report.score_section`."""
+    """Return the table of scores and the warnings that a run prints at its end."""
     from cpc.report import score_section
 
     return score_section.closing_lines(workdir, words)

@@ -1,6 +1,6 @@
-"""The page engine: sections of sentences, figures and tables as one HTML file, Markdown and JSON.
+"""The page engine, which writes sections of text, figures and tables as HTML, Markdown and JSON.
 
-A page needs no other file; the same content gives the same bytes. Templates escape every text.
+An HTML page is self-contained, and equal content gives equal bytes. The template escapes all texts.
 """
 
 import base64
@@ -17,61 +17,61 @@ import numpy as np
 from cpc.files import replacing, write_json, write_text
 from cpc.results import Frame
 
-if TYPE_CHECKING:  # a second, which a start of training need not wait
+if TYPE_CHECKING:  # these imports take a second, which would delay the start of training
     import jinja2
     import matplotlib.figure
     from markupsafe import Markup
 
-#: The format of a column: a specification such as ".2f", or a function of a value.
+#: The format of a column: a format specification such as ".2f", or a function from value to text.
 Format: TypeAlias = str | Callable[[Any], str]
 
 
 class Figure(NamedTuple):
-    """A figure of a page, which is also written to figures/NAME.png."""
+    """A figure on a page. It is also written to figures/NAME.png."""
 
     name: str
     figure: "matplotlib.figure.Figure"
     title: str
     caption: str
-    """How to read it."""
+    """Explanation of how to read the figure."""
 
 
 class Table(NamedTuple):
-    """A table of a page: numbers in a frame, and their formats."""
+    """A table on a page, given as a frame with formats for its columns."""
 
     title: str
     frame: Frame
     note: str = ""
     formats: Mapping[str, Format] = {}
-    """By column; others have the format of `show`."""
+    """Formats by column. Columns without a format are formatted by `show`."""
     strong: Sequence[int] = ()
-    """Numbers of the highlighted rows."""
+    """Indices of highlighted rows."""
 
 
 class Sound(NamedTuple):
-    """A short recording that a page plays."""
+    """A short recording that can be played on a page."""
 
     title: str
     path: str
-    """Path of the same file next to the page."""
+    """Path of the wav file, relative to the page."""
     content: bytes
-    """A wav file."""
+    """Content of the wav file."""
 
 
 class Section(NamedTuple):
-    """A part of a page under a heading; without a title it is the summary."""
+    """A part of a page under a heading. A section without a title is the summary."""
 
     title: str
     sentences: Sequence[str] = ()
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     details: Sequence[Table] = ()
-    """Tables that are folded at first."""
+    """Tables that are collapsed until the reader opens them."""
     sounds: Sequence[Sound] = ()
 
 
 def figure_of(name: str, made: Any, title: str, caption: str) -> list[Figure]:
-    """Return a figure with its title and caption; [] without a figure."""
+    """Return a list with one titled and captioned figure, or [] if `made` is None."""
     return [] if made is None else [Figure(name, made, title, caption)]
 
 
@@ -86,9 +86,12 @@ def write_page(
     """Write a page and its figures into a folder, and return the path of the HTML file.
 
     Args:
+        folder: the folder, which is created if necessary.
+        name: file name of the page, without its ending.
+        title: the title of the page.
         lead: the line under the title.
-        sections: in reading order; those without content are left out.
-        also: "md" and "json" write name.md and name.json with the same tables.
+        sections: sections in reading order. Sections without content are left out.
+        also: further formats. "md" and "json" write name.md and name.json with the same tables.
     """
     from cpc.report.draw import stack_panels
 
@@ -96,7 +99,7 @@ def write_page(
     sections = [section for section in sections if any(section[1:])]
     for figure in (figure for section in sections for figure in section.figures):
         if figure.name in images:
-            raise ValueError(f"two figures of the page {name} are named {figure.name}")
+            raise ValueError(f"two figures of the page {name} are named {figure.name}: rename one")
         images[figure.name] = to_png(figure.figure)
         if stack_panels(figure.figure):
             narrow[figure.name] = to_png(figure.figure, 110)
@@ -119,7 +122,7 @@ def write_page(
 
 @functools.cache
 def environment() -> "jinja2.Environment":
-    """Return the templates of pages with their filters."""
+    """Return the Jinja environment with the page template and its filters."""
     import jinja2
 
     loader = jinja2.PackageLoader("cpc.report")
@@ -131,19 +134,19 @@ def environment() -> "jinja2.Environment":
 
 
 def to_png(figure: "matplotlib.figure.Figure", dpi: int = 160) -> bytes:
-    """Return a figure as a PNG file; "$" in a name does not start mathematics."""
+    """Render a figure as PNG. A "$" in a text is not interpreted as the start of a formula."""
     import matplotlib.text
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     for text in figure.findobj(matplotlib.text.Text):
         text.set_parse_math(False)
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        if axis.get_scale() == "log":  # its numbers are powers
+        if axis.get_scale() == "log":  # tick labels such as 10^2 are formulas
             for number in axis.get_ticklabels(which="both"):
                 number.set_parse_math(True)
     buffer, canvas, figure_dpi = io.BytesIO(), figure.canvas, figure.dpi
     try:
-        # `savefig` draws twice, first to lay out the panels; a draw lays them out itself.
+        # `savefig` would draw twice, first to lay out the panels, but each draw lays them out.
         figure.dpi = dpi
         FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     finally:
@@ -153,7 +156,7 @@ def to_png(figure: "matplotlib.figure.Figure", dpi: int = 160) -> bytes:
 
 
 def duration(seconds: float | int) -> str:
-    """Format a time span.
+    """Format a time span given in seconds.
 
     >>> duration(42.4), duration(605), duration(9000)
     ('42 s', '10 min 5 s', '2 h 30 min')
@@ -167,7 +170,7 @@ def duration(seconds: float | int) -> str:
 
 
 def show(value: Any, style: Format = "") -> str:
-    """Format a value for a table; an en dash for a number that is not finite.
+    """Format a value for a table. A number that is not finite becomes an en dash.
 
     >>> show(0.12345), show(-1.5, ".2f"), show(float("nan")), show(60000), show("a"), show(True)
     ('0.1235', '−1.50', '–', '60,000', 'a', 'yes')
@@ -189,7 +192,7 @@ def show(value: Any, style: Format = "") -> str:
 
 
 def show_interval(low: float | int, high: float | int, style: str = ".2f") -> str:
-    """Format both ends of an interval; an en dash if one of them is not finite.
+    """Format the ends of an interval. If an end is not finite, return an en dash.
 
     >>> show_interval(0.5, 0.75), show_interval(0.5, float("nan"))
     ('0.50 to 0.75', '–')
@@ -199,18 +202,18 @@ def show_interval(low: float | int, high: float | int, style: str = ".2f") -> st
 
 
 def cells(table: Table) -> list[list[str]]:
-    """Return the texts of a table's rows."""
+    """Return the formatted cells of a table, row by row."""
     columns = []
     for place, name in enumerate(table.frame.columns):
         values, style = list(table.frame.iloc[:, place]), table.formats.get(name, "")
-        if any(isinstance(value, str) for value in values):  # of texts, a missing one is empty
+        if any(isinstance(value, str) for value in values):  # a missing text becomes ""
             values = ["" if value is None or value != value else value for value in values]
         columns.append([show(value, style) for value in values])
     return [list(row) for row in zip(*columns, strict=True)]
 
 
 def kinds(table: Table) -> list[str]:
-    """Return the kind of each column: "number", "text", or "long" text that may be broken."""
+    """Return the kind of each column: "number", "text", or "long" for text that may be wrapped."""
     found = []
     for (_, values), *texts in zip(table.frame.items(), *cells(table), strict=True):
         is_text = any(isinstance(value, str) for value in values)
@@ -220,12 +223,12 @@ def kinds(table: Table) -> list[str]:
 
 
 def state(text: str) -> str:
-    """Return the CSS class of a cell with the state of an offset; "" for other cells."""
+    """Return the CSS class of a cell with the state of an offset, or "" for any other cell."""
     return text if text in ("saturated", "warn", "chance", "fine", "diverged") else ""
 
 
 def breakable(text: str) -> "Markup":
-    """Return a text that may break after the dots of a config key.
+    """Return an HTML text with optional line breaks after dots, underscores and equals signs.
 
     >>> str(breakable("model.num_offsets=<4>"))
     'model.<wbr>num_<wbr>offsets=<wbr>&lt;4&gt;'
@@ -254,7 +257,7 @@ def markdown(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text that Markdown does not take for HTML."""
+    """Escape the characters of a text that Markdown would interpret as HTML."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
@@ -273,7 +276,7 @@ def as_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 
 def as_json(title: str, lead: str, sections: Sequence[Section]) -> dict[str, Any]:
-    """Return a page as JSON data, its tables with all digits."""
+    """Return a page as JSON data. Numbers in tables are not rounded."""
     return {
         "title": title,
         "lead": lead,

@@ -1,4 +1,4 @@
-"""The part of a run's page on its origin: command, versions, files."""
+"""The section of a run's page that lists its command, versions, configuration and files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from cpc.results import Frame, Run
 
 
 def provenance_section(run: Run, words: Words) -> Section:
-    """Return how a run was made, and its files."""
+    """Return the section with the command, environment, configuration and files of a run."""
     tables = [Table("Files of the run", file_frame(run.workdir, words.files))]
     if run.skipped:
         title = f"Skipped files ({len(run.skipped):,})"
@@ -24,7 +24,7 @@ def provenance_section(run: Run, words: Words) -> Section:
 def made_section(
     environment: Mapping[str, Any], config: Mapping[str, Any], more: Sequence[Table] = ()
 ) -> Section:
-    """Return the command and, folded, environment, configuration and more tables."""
+    """Return a section with a command, and collapsed tables of its environment and config."""
     command = environment.get("command")
     command = " ".join(map(str, command)) if isinstance(command, list) else command
     details = []
@@ -39,25 +39,28 @@ def made_section(
     return Section("How it was made", sentences, details=[*details, *more])
 
 
-#: Files of any run directory.
+#: Descriptions of the files in a run directory, for all kinds of data.
 FILES = {
     "config.json": "the configuration of the run",
     "environment.json": "versions, devices, revision, command",
-    "metrics.jsonl": "every number of the curves, one object a line",
-    "scores.json": "what was measured of the features, with intervals",
-    "scores.npz": "whether each test item was right, to pair runs by item",
-    "checkpoints": "states of the model, newest and best",
+    "metrics.jsonl": "all numbers of the curves, one JSON object per line",
+    "scores.json": "scores of the features, with intervals",
+    "scores.npz": "outcome of each test item, for paired comparisons of runs",
+    "checkpoints": "training states: the newest two and the best",
     "tensorboard": "the same curves for TensorBoard",
     "probes": "arrays of the figures, and networks trained on labels",
-    "audit.json": "what the negatives are, counted before the first step",
-    "exported": "the model to take away, for cpc.models.load",
-    "skipped.txt": "files that could not be used, or not whole, with reasons",
+    "audit.json": "audit of the negatives, counted before the first step",
+    "exported": "the exported model, which cpc.models.load reads",
+    "skipped.txt": "data files that were skipped or truncated, with reasons",
     "truth.json": "exact mutual information of the source",
 }
 
 
 def file_frame(workdir: Path, own: Mapping[str, str]) -> Frame:
-    """Return the files of a run directory with sizes, without the page itself."""
+    """Return a frame of the files in a run directory, with their sizes and descriptions.
+
+    The page and its figures are left out.
+    """
     meaning = FILES | dict(own)
     rows = [
         {
@@ -73,7 +76,7 @@ def file_frame(workdir: Path, own: Mapping[str, str]) -> Frame:
 
 
 def size_phrase(path: Path) -> str:
-    """Return the size of a file or a folder in words."""
+    """Format the size of a file or folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     size = sum(file.stat().st_size for file in files if file.is_file())
     for unit in ("B", "kB", "MB"):

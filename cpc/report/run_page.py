@@ -1,6 +1,6 @@
-"""The page of a run, report.html, from its recorded files alone, at any time of the run.
+"""The page of a run, report.html, which can be written from its files at any time.
 
-Functions that draw return a figure with its title and caption; [] if nothing is recorded.
+Functions that draw return a list with one captioned figure, or [] if there is nothing to draw.
 """
 
 import math
@@ -39,9 +39,9 @@ from cpc.results import (
     rule_title,
 )
 
-#: section(run) -> a section of the page; None to leave it out.
+#: section(run) -> a section of the page, or None to leave the section out.
 SectionMaker: TypeAlias = Callable[[Run], Section | None]
-#: Colors of the evaluations.
+#: Line colors of the evaluations.
 LINES = (draw.INK, draw.GREEN, draw.ORANGE)
 
 
@@ -50,8 +50,8 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
 
     Args:
         workdir: the run directory.
-        words: the nouns for its kind of data.
-        sections: further sections for its kind of data, which follow the scores.
+        words: the nouns for the kind of data of the run.
+        sections: makers of further sections, which follow the scores on the page.
     """
     run = read_run(workdir)
     found = headlines(run.scores, words)
@@ -71,7 +71,7 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
 
 
 def subtitle(run: Run) -> str:
-    """Return the kind of page, the data, the revision and the directory."""
+    """Return the line under the title, with the data, revision and directory of the run."""
     revision = str(run.environment.get("git_revision") or "")
     data = run.config.get("data")
     source = (data.get("source") or data.get("name")) if isinstance(data, dict) else data
@@ -85,7 +85,7 @@ def subtitle(run: Run) -> str:
 
 
 def bound_section(run: Run, words: Words) -> Section:
-    """Return loss, bound and accuracy over the training and by offset."""
+    """Return the section with loss, log N - L and accuracy over the training and by offset."""
     figures = [*curves_figure(run), *bound_figure(run, words), *accuracy_figure(run, words)]
     details = [
         table
@@ -96,7 +96,7 @@ def bound_section(run: Run, words: Words) -> Section:
 
 
 def by_direction(found: Mapping[str, Frame]) -> list[tuple[str, Frame]]:
-    """Return the rows of each rule and direction with a title."""
+    """Split the rows of each rule by direction, and return the parts with their titles."""
     return [
         (f"{rule}, {direction}" if direction else rule, part)
         for rule, rows in found.items()
@@ -105,7 +105,7 @@ def by_direction(found: Mapping[str, Frame]) -> list[tuple[str, Frame]]:
 
 
 def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps and values of a number, averaged over offsets, without missing ones."""
+    """Return the steps and values of a column averaged over offsets, without missing values."""
     rows = rows if among is None else rows[rows.offset.isin([*among])]
     if key not in rows or not len(rows):
         return np.zeros(0), np.zeros(0)
@@ -114,7 +114,7 @@ def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np
 
 
 def curves_figure(run: Run) -> list[Figure]:
-    """Draw loss and log N - L over the steps, the latter averaged over the headline's offsets."""
+    """Draw the mean loss over all offsets and the mean log N - L over the headline's offsets."""
     strict = last_evaluation(run, strict=True)
     chosen = headline_rows(strict if strict.bound.notna().any() else last_evaluation(run)).offset
     train, tests = run.offsets[run.offsets.split == "train"], evaluations(run)
@@ -145,22 +145,22 @@ def curves_figure(run: Run) -> list[Figure]:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     draw.add_shared_legend(figure, [left, right])
     caption = (
-        "Loss, averaged over all offsets, and log N − L, averaged over those that are neither "
-        "saturated at the end nor share input with the context (or else the furthest). Dashed: "
-        "log N, the ceiling of log N − L and the InfoNCE loss of guessing. If log N − L is far "
-        "lower on test than on training data, the model overfits."
+        "Loss, averaged over all offsets, and log N − L, averaged over offsets that are neither "
+        "saturated at the end nor share input with the context, or else the furthest offset. "
+        "Dashed: log N, the ceiling of log N − L and the InfoNCE loss of guessing. If log N − L is "
+        "far lower on test than on training data, the model overfits."
     )
     return [Figure("curves", figure, "Loss and log N − L over training", caption)]
 
 
 def train_rows(run: Run) -> dict[str, Frame]:
-    """Return the offsets of the training by title of its rule; empty if none is recorded."""
+    """Return the training rows of `Run.offsets` by title of their rule, or {} without any."""
     train = run.offsets[run.offsets.split == "train"]
     return {rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
 
 
 def ceilings(run: Run) -> dict[str, Frame]:
-    """Return rows with each distinct log N: of the training, and of test rules with another N."""
+    """Return the rows whose log N is drawn: training rows, and test rows of other rules."""
     found = train_rows(run)
     found |= {rule: rows for rule, rows in evaluations(run).items() if rule not in found}
     return {rule: rows for rule, rows in found.items() if rows.bound.notna().any()}
@@ -193,7 +193,7 @@ def bound_figure(run: Run, words: Words) -> list[Figure]:
 
 
 def last_rows(run: Run) -> dict[str, Frame]:
-    """Return the last evaluation by each rule, or else the last record of the training."""
+    """Return the rows of the last evaluation by each rule, or else of the last training record."""
     found = evaluations(run) or train_rows(run)
     return {rule: rows[rows.step == rows.step.max()] for rule, rows in found.items()}
 
@@ -213,7 +213,7 @@ def draw_bound(axes: Axes, rows: Frame) -> None:
 
 
 def offset_table(rule: str, rows: Frame, words: Words) -> Table:
-    """Return all numbers of each offset of an evaluation."""
+    """Return a table with all numbers of an evaluation, one row per offset."""
     has_bound = rows.bound.notna()
     interval = list(zip(rows.bound_low, rows.bound_high, strict=True))
     columns: dict[str, tuple[Any, Format]] = {
@@ -245,13 +245,13 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
 
 
 def formatted_table(title: str, columns: Mapping[str, tuple[Any, Format]], note: str) -> Table:
-    """Return a table of columns with their formats."""
+    """Make a table from columns, each given as (values, format)."""
     frame = pd.DataFrame({name: values for name, (values, _) in columns.items()})
     return Table(title, frame, note, {name: style for name, (_, style) in columns.items()})
 
 
 def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
-    """Return log N - L of each offset within and between groups; [] if it is not recorded."""
+    """Return a table of log N - L within and between groups, or [] if it is not recorded."""
     if "within" not in rows or not rows.within.notna().any():
         return []
     parts = {
@@ -269,23 +269,23 @@ def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
         "anchors left out": (rows.left_out, ",.0f"),
     }
     note = (
-        f"Within: candidates of the anchor's own {words.group} alone, a lower bound on the "
-        f"information given the {words.group}. Between: the difference from all candidates, an "
-        f"estimate of the information about which {words.group} it is. Anchors whose "
-        f"{words.group} has no other candidate are left out, so the sum can differ from the bound "
-        "above. A part within that is saturated moves information to the part between."
+        f"Within: log N − L with candidates from the anchor's {words.group} only, a lower bound on "
+        f"the information given the {words.group}. Between: the rest of log N − L with all "
+        f"candidates, an estimate of the information that identifies the {words.group}. Anchors "
+        f"whose {words.group} has no other candidate are left out, so the sum can differ from the "
+        "bound above. If “within” is saturated, information moves from it to “between”."
     )
     title = f"log N − L within a {words.group} and between them: rule “{rule}”"
     return [formatted_table(title, columns, note)]
 
 
 def show_part(ends: tuple[float, float, float]) -> str:
-    """Return a value with its interval."""
+    """Format a value with its interval, given as (value, low, high)."""
     return f"{show(ends[0], '.3f')} ({show_interval(*ends[1:], '.3f')})"
 
 
 def accuracy_figure(run: Run, words: Words) -> list[Figure]:
-    """Draw the top-1 and the pairwise accuracy by offset."""
+    """Draw the top-1 accuracy and the pairwise accuracy by offset."""
     last, strict = last_rows(run), last_evaluation(run, strict=True)
     shown = dict(list(last.items())[:1])
     shown |= {rule: rows for rule, rows in last.items() if len(strict) and rows.equals(strict)}
@@ -324,7 +324,7 @@ def accuracy_figure(run: Run, words: Words) -> list[Figure]:
 
 
 def audit_section(run: Run) -> Section | None:
-    """Return the audit of the negatives, counted before the first step."""
+    """Return the section with the audit of the negatives, or None if no audit is recorded."""
     if run.audit is None:
         return None
     rows = [
@@ -336,12 +336,12 @@ def audit_section(run: Run) -> Section | None:
         }
         for row in run.audit["rows"]
     ]
-    note = f"Of {run.audit.get('title', 'the negatives')}, before the first step."
+    note = f"Counted before the first step: {run.audit.get('title', 'the negatives')}."
     return Section("Negatives", details=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
 
 
 def spread_figure(run: Run, words: Words) -> list[Figure]:
-    """Draw standard deviation and effective rank of z and c over the steps."""
+    """Draw the standard deviation and the effective rank of z and c over the steps."""
     names = [name for name in ("z", "c") if {f"std_{name}", f"rank_{name}"} <= {*run.metrics}]
     test = run.metrics[run.metrics.split == "test"]
     if not names:
@@ -368,7 +368,7 @@ def spread_figure(run: Run, words: Words) -> list[Figure]:
 
 
 def speed_figure(run: Run) -> list[Figure]:
-    """Draw steps per second, learning rate and gradient norm over the steps."""
+    """Draw the speed, the learning rate and the gradient norm over the training steps."""
     if "steps_per_second" not in run.train:
         return []
     keys = ("steps_per_second", "learning_rate", "gradient_norm")

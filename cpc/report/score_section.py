@@ -1,4 +1,4 @@
-"""Scores of a run as figures, and as the last lines on the console."""
+"""The section of a run's page with figures of its scores, and the closing lines on the console."""
 
 import itertools
 import re
@@ -35,12 +35,12 @@ from cpc.results import (
     text_table,
 )
 
-#: Columns of the console.
+#: Width of the console, in columns.
 WIDTH = 100
 
 
 def closing_lines(workdir: str | Path, words: Words) -> list[str]:
-    """Return the table of tasks in at most `WIDTH` columns, and warnings of their scores."""
+    """Return the lines of the table of tasks, wrapped to `WIDTH`, and of warnings about scores."""
     run = read_run(workdir)
     found = headlines(run.scores, words)
     if not found:
@@ -53,7 +53,7 @@ def closing_lines(workdir: str | Path, words: Words) -> list[str]:
 
 
 def scores_section(run: Run, words: Words) -> Section | None:
-    """Return figures of scores by step and number of labels and, folded, of all scores."""
+    """Return the section with figures and a table of all scores, or None if there are no scores."""
     last = last_scores(run.scores)
     if not len(last):
         return None
@@ -62,7 +62,7 @@ def scores_section(run: Run, words: Words) -> Section | None:
 
 
 def progress_figure(scores: Frame, words: Words) -> list[Figure]:
-    """Draw scores that were measured at several steps over the steps."""
+    """Draw scores against the training step, if they were measured at several steps."""
     groups = metric_groups(scores, words, curves=False)
     found = {group: rows for group, rows in groups.items() if rows.step.nunique() > 1}
     if not found:
@@ -89,11 +89,11 @@ def progress_figure(scores: Frame, words: Words) -> list[Figure]:
 
 
 def curve_figures(scores: Frame, words: Words) -> list[Figure]:
-    """Draw scores against the number of labels, by task, data, unit and metric."""
+    """Draw learning curves, which are scores against the number of labels, one figure per task."""
     caption = (
-        "Scores of a probe on frozen features, or of the whole network, given only this many "
+        "Scores of a probe on frozen features, or of the whole network, trained on this number of "
         f"labels, with 95 % intervals over {words.tested} if there are several. Pretraining pays "
-        "off where it matches the supervised network with fewer labels."
+        "off if it matches the supervised network with fewer labels."
     )
     figures = []
     for (*group, metric), rows in metric_groups(scores, words, curves=True).items():
@@ -126,7 +126,7 @@ def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words
 
 
 def file_name(*parts: str) -> str:
-    """Make a file name from texts with any characters.
+    """Return a valid file name made from arbitrary texts.
 
     >>> file_name("curve", "few_labels", "clothes"), file_name("curve", "../x")
     ('curve_few_labels_clothes', 'curve_.._x-2f2408c5')

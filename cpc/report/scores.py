@@ -1,4 +1,4 @@
-"""Scores of a run in tables: one row per task, or all of them; their groups, names and colors."""
+"""Tables of a run's scores, and the groups, names and colors that tables and figures share."""
 
 import itertools
 import math
@@ -22,12 +22,12 @@ from cpc.results import (
     show_value,
 )
 
-#: The column with the difference of the learned features from the strongest of the others.
+#: Head of the column with the difference between the learned features and the best baseline.
 DIFFERENCE = "CPC − strongest"
-#: (task, data, unit) -> its scores, from baselines to learned features.
+#: Scores by (task, data, unit), in table order: baselines first, then learned features.
 Groups: TypeAlias = dict[tuple[str, str, str], Frame]
 
-#: Methods in the order of tables, in words.
+#: Titles of methods, in the order of table rows.
 METHODS = {
     "linear": "linear",
     "hidden": "one hidden layer",
@@ -41,16 +41,16 @@ class Headline(NamedTuple):
     """The main score of a task and the other scores of the task."""
 
     title: str
-    """The task, its data, and the unit, method or features if these distinguish it."""
+    """The task and its data, with the unit, method or features if they are not the default."""
     score: Row
     same_probe: dict[str, Row]
-    """The scores with its method and metric, by features."""
+    """The scores with the same method and metric as `score`, by features."""
     by_probe: dict[tuple[str, str], dict[str, Row]]
-    """All scores by (method, metric) and features."""
+    """All scores of the task, by (method, metric) and then by features."""
 
 
 def score_groups(scores: Frame, words: Words) -> Groups:
-    """Return scores by task, data and unit, each from baselines to learned features."""
+    """Group scores by task, data and unit. Baselines come first, then learned features."""
 
     def place(row: Row) -> tuple:
         method = list(METHODS).index(row.method) if row.method in METHODS else len(METHODS)
@@ -64,9 +64,10 @@ def score_groups(scores: Frame, words: Words) -> Groups:
 
 
 def metric_groups(scores: Frame, words: Words, curves: bool) -> dict[tuple[str, ...], Frame]:
-    """Return scores by task, data, unit and metric: only learning curves, or all others.
+    """Group scores by task, data, unit and metric.
 
-    A curve has several numbers of labels; scores without a known number are not part of it.
+    With `curves`, only scores of learning curves are returned; otherwise, only all other scores. A
+    learning curve has scores for several numbers of labels, each of which must be known.
     """
     return {
         (*group, metric): part
@@ -78,14 +79,15 @@ def metric_groups(scores: Frame, words: Words, curves: bool) -> dict[tuple[str, 
 
 
 def is_curve(rows: Frame) -> bool:
-    """Return whether the scores of one task differ in their number of labels."""
+    """Return whether any probe of a task was fitted on several numbers of labels."""
     by_probe = rows.groupby(["features", "method", "metric", "step"])
     return bool(by_probe.num_train.nunique().max() > 1)
 
 
 def headlines(scores: Frame, words: Words) -> list[Headline]:
-    """Return the last headline score of each task: if possible linear, on the first features.
+    """Return the headline of each task at its last step.
 
+    The headline is the score of a linear probe on the most important features, if it is recorded.
     In a learning curve, it is the score with the fewest labels.
     """
     groups, found = score_groups(last_scores(scores), words), []
@@ -118,7 +120,7 @@ def headlines(scores: Frame, words: Words) -> list[Headline]:
 
 
 def task_title(score: Row) -> str:
-    """Return a task and its metric, unless that is the accuracy.
+    """Return the title of a task, which includes the metric unless the metric is accuracy.
 
     >>> from cpc.results import Score
     >>> score = Score("ABX", "voices", "phone pair", "c", "cosine", "ABX error", 0.1)
@@ -132,9 +134,10 @@ def task_title(score: Row) -> str:
 
 
 def score_table(found: Sequence[Headline], words: Words) -> Table:
-    """Return one row per task: chance, baselines, the untrained network, CPC and its difference.
+    """Return a table with one row per task.
 
-    The difference is from the strongest of the other scores by the same method.
+    The columns are chance, the baselines, the untrained network, CPC, and the difference between
+    CPC and the best other score by the same method.
     """
     lines = []
     for title, ours, same_probe, _ in found:
@@ -158,12 +161,12 @@ def score_table(found: Sequence[Headline], words: Words) -> Table:
 
 
 def arrow(score: Row, words: Words) -> str:
-    """Return an arrow that marks a score as better if lower."""
+    """Return a down arrow if lower values of a score are better, or "" if not."""
     return "" if score.higher_is_better or score.task in words.unranked else "\xa0↓"
 
 
 def all_scores(scores: Frame, words: Words) -> Table:
-    """Return all scores, each with its difference from the untrained network."""
+    """Return a table of all scores and their differences from the untrained network."""
     rows = [row for one in score_groups(scores, words).values() for row in one.itertuples()]
     untrained = {(one.features, *one_probe(one)): one for one in rows}
     lines = []
@@ -179,7 +182,7 @@ def all_scores(scores: Frame, words: Words) -> Table:
 
 
 def wrap_rows(rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a table whose first column, and heads over short cells, are wrapped.
+    """Yield the lines of a table after wrapping its first column and the heads of narrow columns.
 
     >>> list(wrap_rows([("task", "mean of words"), ("phones of many voices", "73.1")], 29))
     [('task', 'mean of'), ('', 'words'), ('phones of many', '73.1'), ('  voices', '')]
@@ -198,19 +201,19 @@ def wrap_rows(rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, 
 
 
 def one_probe(row: Row) -> tuple:
-    """Return the key shared by the scores of one probe on several features."""
+    """Return a key that is equal for scores of the same probe on different features."""
     return row.task, row.data, row.unit, row.method, row.metric, str(row.num_train)
 
 
 def short_title(features: str, words: Words) -> str:
-    """Return the column of features in the table of tasks."""
+    """Return the column head of features in `score_table`."""
     if features.startswith("random "):
         return "untrained"
     return "CPC" if features in words.features else feature_title(features, words)
 
 
 def feature_title(name: str, words: Words) -> str:
-    """Return features in words."""
+    """Return the title of features, such as "CPC, c" or "untrained, c"."""
     if name.startswith("random"):
         return f"untrained{name.removeprefix('random').replace(' ', ', ', 1)}"
     return f"CPC, {name}" if name in words.features else words.titles.get(name, name)
@@ -224,30 +227,30 @@ def feature_order(name: str, words: Words) -> tuple[int, str]:
 
 
 def row_title(features: str, method: str, words: Words) -> str:
-    """Return features and method in words; a linear probe is not mentioned."""
+    """Return the title of features and a method. A linear probe is not mentioned."""
     how = {"linear": "", "hidden": ", hidden", "knn": ", kNN"}.get(method, f", {method}")
     return feature_title(features, words) + ("" if features == "supervised" else how)
 
 
 def group_title(task: str, data: str, unit: str) -> str:
-    """Return the title of a panel."""
+    """Return the title of the panel with the scores of a task."""
     return f"{task.replace('_', ' ')} by {unit}\n{data}"
 
 
 def color_of(features: str, words: Words) -> str:
-    """Return the color of features, the same in all figures."""
+    """Return the color of features, which is the same in all figures."""
     if features.startswith("random"):
         return GRAY
     return ORANGE if features in words.baselines else {"z": GREEN, "c": BLUE}.get(features, INK)
 
 
 def value_axis(values: Any, metric: str) -> Any:
-    """Return values for an axis, fractions in percent."""
+    """Return values in the unit of an axis: fractions are converted to percent."""
     return 100 * values if in_percent(metric) else values
 
 
 def metric_title(metric: str) -> str:
-    """Return the label of an axis.
+    """Return the axis label of a metric.
 
     >>> metric_title("accuracy"), metric_title("nats")
     ('accuracy, percent', 'nats')
@@ -256,7 +259,7 @@ def metric_title(metric: str) -> str:
 
 
 def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
-    """Return a difference with its interval, in points for rates and accuracies.
+    """Format a difference with its interval. Rates and accuracies are in percentage points.
 
     >>> lead_phrase((0.0123, -0.004, 0.03), "accuracy")
     '+1.2 (−0.4 to +3.0)'

@@ -1,4 +1,4 @@
-"""Sentences of a run's page: how to read its first table and curves, and warnings."""
+"""Sentences on a run's page that explain its first table and its curves, or warn of problems."""
 
 import math
 from collections import Counter
@@ -21,34 +21,34 @@ from cpc.results import (
     with_unit,
 )
 
-#: Loss, as a fraction of the untrained network's score, that is reported without an interval.
+#: Minimum loss to report without an interval, as a fraction of the untrained network's score.
 MIN_HARM = 0.01
-#: Recorded properties of a loss without log N - L, in words.
+#: Phrases for the properties that are recorded for a loss without log N - L.
 OPTIMA = {"optimum": "its optimal score is", "posterior": "posterior:"}
-#: Warnings of offsets by state, with fields for the offsets and the rule.
+#: Warnings by state of offsets. The fields are the offsets and the rule.
 STATES = {
-    "saturated": "Saturated at k = {} ({}): the number is the ceiling log N, not the information; "
-    "only more negatives can show more.",
-    "chance": "Not above chance at k = {} ({}): the 95 % interval reaches 0; train longer, or test "
+    "saturated": "Saturated at k = {} ({}): the number is the ceiling log N, not the information. "
+    "To measure more, use more negatives.",
+    "chance": "Not above chance at k = {} ({}): the 95 % interval reaches 0. Train longer, or test "
     "on more data.",
-    "diverged": "Worse than guessing at k = {} ({}): the loss is more than twice log N, as when a "
-    "training diverges; lower the learning rate.",
+    "diverged": "Worse than guessing at k = {} ({}): the loss is more than twice log N. If the "
+    "training diverged, lower the learning rate.",
 }
 
 
 def reading_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
-    """Return how the numbers of the first table and of the curves were measured."""
+    """Return sentences that explain how the first table and the curves were measured."""
     was_given = not len(run.metrics) and found and not any(run.workdir.glob("checkpoints"))
     if was_given:
-        trained = ["The weights were given; nothing was trained here."]
+        trained = ["The weights were given, and nothing was trained here."]
     else:
         trained = [*bound_sentences(run, words), progress_sentence(run)]
     return [*table_sentences(found, words), *trained]
 
 
 def warnings(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
-    """Return warnings of a run and its features, most important first."""
-    skipped = f"{len(run.skipped):,} files were skipped or cut short: see below."
+    """Return the warnings about a run and its features, most important first."""
+    skipped = f"{len(run.skipped):,} files were skipped or truncated: see below."
     return [
         *harm_sentences(run, found, words),
         *lost_sentences(found, words),
@@ -61,24 +61,24 @@ def warnings(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
 
 
 def table_sentences(found: Sequence[Headline], words: Words) -> list[str]:
-    """Return how the scores of the first table were measured."""
+    """Return sentences that explain how the scores in the first table were measured."""
     if not found:
-        return ["No probe is recorded yet; cpc probe on this directory fits them."]
+        return ["No probe is recorded yet. To fit probes, run cpc probe on this directory."]
     sentence = (
-        f"Scores are on test {words.tested}, accuracies, rates and errors in percent, by a linear "
-        "probe of frozen features unless the row names another method."
+        f"Scores are measured on test {words.tested} with a linear probe of frozen features unless "
+        "the row names another method. Accuracies, rates and errors are in percent."
     )
     if any(one.score.features in words.features for one in found):
-        sentence += f" CPC is {words.features[0]} unless the row names others."
+        sentence += f" CPC is {words.features[0]} unless the row names other features."
     if any(f"random {one.score.features}" in one.same_probe for one in found):
         sentence += " Untrained is the same network at random initialization."
     if any(math.isfinite(one.score.chance) for one in found):
-        sentence += " Chance is knowing nothing, such as always answering the most frequent class."
+        sentence += " Chance is the score of guessing, such as always the most frequent class."
     if any(arrow(one.score, words) for one in found):
         sentence += " ↓: lower is better."
     lead = (
-        f"{DIFFERENCE}: the difference from the best score left of CPC, with its 95 % interval "
-        f"over test {words.tested}, paired if the answers to each were recorded."
+        f"{DIFFERENCE}: the difference between CPC and the best score to its left, with a 95 % "
+        f"interval over test {words.tested}. It is paired if all answers on them were recorded."
     )
     names = dict.fromkeys(one.score.data for one in found)
     notes = (f"{name}: {words.notes[name]}" for name in names if name in words.notes)
@@ -86,7 +86,7 @@ def table_sentences(found: Sequence[Headline], words: Words) -> list[str]:
 
 
 def bound_sentences(run: Run, words: Words) -> list[str]:
-    """Return the headline of log N - L and whether it is a bound, and the accuracy without one."""
+    """Return a sentence on log N - L, and on the accuracy if the loss has no log N - L."""
     found, rows, sentences = information(run), last_evaluation(run), []
     if found is not None:
         own = headline_rows(last_evaluation(run, strict=found.method == "bound"))
@@ -111,7 +111,7 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
 
 
 def progress_sentence(run: Run) -> str:
-    """Return a sentence on the length of the training."""
+    """Return a sentence with the number of training steps, the time and the devices."""
     if not len(run.train):
         return "No training step is recorded yet."
     seconds, devices = last_known(run.train, "seconds"), run.environment.get("devices")
@@ -122,7 +122,7 @@ def progress_sentence(run: Run) -> str:
 
 
 def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
-    """Return a warning of the tasks for which training made the features worse, with advice."""
+    """Return a warning, with advice, that lists the tasks for which training was harmful."""
     harmed = []
     for title, ours, same_probe, _ in found:
         if not (untrained := same_probe.get(f"random {ours.features}")):
@@ -152,7 +152,7 @@ def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[st
 
 
 def lost_sentences(found: Sequence[Headline], words: Words) -> list[str]:
-    """Return a sentence on other probes by which a baseline beats CPC: the first of each method."""
+    """Return a sentence that lists probes outside the first table by which a baseline beats CPC."""
     lost: dict[tuple[str, str], str] = {}
     for title, ours, _, by_probe in found:
         for (method, metric), scores in by_probe.items():
@@ -167,7 +167,7 @@ def lost_sentences(found: Sequence[Headline], words: Words) -> list[str]:
                     probe += [] if metric == ours.metric else [metric]
                     name = ", ".join([title, *probe])
                     beaten = f"{name} ({feature_title(other.features, words)}, {values})"
-                    lost.setdefault((title, method), beaten)
+                    lost.setdefault((title, method), beaten)  # only the first for each method
     return [f"A baseline beats CPC by other probes: {'; '.join(lost.values())}."] if lost else []
 
 
@@ -196,7 +196,7 @@ def state_sentences(run: Run) -> list[str]:
 
 
 def truth_sentences(run: Run) -> list[str]:
-    """Return how much of the exact information the bound reaches, if that is known."""
+    """Return a sentence that compares the bound with the exact information, if that is known."""
     if run.truth is None:
         return []
     found = last_evaluation(run, strict=True).merge(run.truth, on="offset").dropna(subset="bound")
@@ -206,6 +206,6 @@ def truth_sentences(run: Run) -> list[str]:
     violated = int((found.bound_low > found.mutual_information).sum())
     verdict = " and nowhere exceeds it by more than its interval"
     if violated:
-        verdict = f", but exceeds it at {violated} offsets, which no bound may"
+        verdict = f", but exceeds it at {violated} offsets, which a valid bound cannot do"
     known = "The exact information of this source is known"
     return [f"{known}: the bound reaches {reached:.0f} % of it{verdict}."]

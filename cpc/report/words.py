@@ -1,31 +1,31 @@
-"""The nouns of a page's sentences, which depend on the kind of data."""
+"""The words with which pages refer to data of different kinds."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Words(NamedTuple):
-    """The nouns of a page's sentences."""
+    """The words with which a page refers to one kind of data."""
 
     examples: str = "examples"
-    """The training data, such as "recordings"."""
+    """Noun for the training examples, such as "recordings"."""
     sequence: str = "sequence"
-    """The sequence of a latent, such as "window"."""
+    """Noun for the sequence that contains a latent, such as "window"."""
     group: str = "group"
-    """The group that sequences share, such as "speaker"."""
+    """Noun for a group of sequences, such as "speaker"."""
     ahead: str = "steps ahead"
-    """The unit of an offset, such as "latents ahead"."""
+    """Unit of prediction offsets, such as "latents ahead"."""
     tested: str = "examples"
-    """The test items of intervals, such as "utterances"."""
+    """Noun for the test items over which intervals are computed, such as "utterances"."""
     features: tuple[str, ...] = ("c", "z")
-    """Learned features, the most important first."""
+    """Names of learned features, the most important first."""
     baselines: tuple[str, ...] = ()
-    """Hand-made features to compare with, such as "mfcc"."""
+    """Names of hand-made features to compare with, such as "mfcc"."""
     titles: Mapping[str, str] = {}
-    """Titles of features, such as "mfcc": "MFCC"."""
+    """Titles of features by name, such as {"mfcc": "MFCC"}."""
     unranked: tuple[str, ...] = ()
-    """Tasks whose scores describe a model, so that neither more nor less is better."""
+    """Tasks whose scores only describe a model: neither higher nor lower is better."""
     notes: Mapping[str, str] = {}
-    """Sentences on data sets and metrics, by name, for the tables of their scores."""
+    """Notes on data sets and metrics, by name, which are shown with their scores."""
     files: Mapping[str, str] = {}
-    """Meanings of the files of this kind of data in a run directory."""
+    """Descriptions of files that only runs on this kind of data write, by file name."""

@@ -1,4 +1,4 @@
-"""Measured numbers as one table: the score, its writer, the reader of runs, the comparison.
+"""Results of runs: scores and their files, a reader of run directories, and comparisons of runs.
 
 Only this package reads run directories. `read_run` reports damaged files in `Run.problems`.
 """

@@ -1,4 +1,4 @@
-"""Differences of scores with intervals, paired when seeds or test items are shared."""
+"""Differences between scores with confidence intervals, paired by shared seeds or test items."""
 
 import math
 import re
@@ -21,22 +21,22 @@ from cpc.results.score import (
 )
 from cpc.types import UserError
 
-#: The share of repetitions whose interval contains the true value.
+#: Confidence level of all intervals: the probability that an interval contains the true value.
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2
 
 
 class Difference(NamedTuple):
-    """How much larger one score is than another."""
+    """The difference between two scores, with its 95 % confidence interval."""
 
     value: float
     low: float
     high: float
-    """Upper end of the 95 % interval; both ends are NaN without an interval."""
+    """Upper end of the interval. Both ends are NaN if there is no interval."""
     p_value: float = math.nan
-    """McNemar's exact test of equal accuracy, for scores with one answer per item."""
+    """P-value of McNemar's exact test for scores with one answer per item; otherwise NaN."""
     paired: str = ""
-    """Pairing of the scores: "items", "seeds", "seeds and items", or "" if independent."""
+    """How the scores were paired: "items", "seeds", "seeds and items", or "" if not paired."""
 
 
 UNKNOWN = Difference(math.nan, math.nan, math.nan)
@@ -45,18 +45,19 @@ UNKNOWN = Difference(math.nan, math.nan, math.nan)
 def paired_difference(
     ours: Any, theirs: Any, *, num_resamples: int = 10_000, seed: int = 0
 ) -> Difference:
-    """Return the difference of two accuracies on the same test items, ours minus theirs.
+    """Return the difference between two accuracies on the same test items, ours minus theirs.
 
-    Items on which both agree cancel, so the interval is narrower than the two separate intervals
-    suggest. It is the percentile bootstrap over items: an item gives -1, 0 or 1, so a resample is a
-    draw from a multinomial. The p-value is McNemar's exact test (1947), under which either side is
-    equally often right on items where they differ. The interval contains zero unless that test
-    rejects it; if no draw differs, its end is exact (Clopper and Pearson, 1934). For a single item
-    the interval is NaN.
+    Items on which both sides agree cancel, so the interval is narrower than the two separate
+    intervals suggest. It is a percentile bootstrap over items: each item contributes -1, 0 or 1, so
+    a resample is a draw from a multinomial distribution. The p-value is that of McNemar's exact
+    test (1947), whose null hypothesis is that either side is equally often right on the items where
+    they differ. If the test does not reject that hypothesis, the interval is extended to contain
+    zero. If all items contribute the same value, the ends are exact (Clopper and Pearson, 1934).
+    For a single item, the ends are NaN.
 
     Args:
-        ours, theirs: (m,) whether each item is right.
-        num_resamples, seed: of the bootstrap.
+        ours, theirs: (m,) booleans, whether the answer to each item is right.
+        num_resamples, seed: number of bootstrap resamples, and seed of their random numbers.
 
     >>> ours, theirs = np.array([True] * 8 + [False] * 2), np.array([True] * 3 + [False] * 7)
     >>> difference = paired_difference(ours, theirs)
@@ -67,8 +68,8 @@ def paired_difference(
     """
     if len(ours) != len(theirs) or not len(ours):
         raise UserError(
-            f"a paired difference needs the same items, at least one, on both sides (got "
-            f"{len(ours)} and {len(theirs)})"
+            f"a paired difference needs an equal number of items, at least one, in ours and theirs "
+            f"(got {len(ours)} and {len(theirs)})"
         )
     from scipy import stats  # takes half a second to import, so training does not load it
 
@@ -83,7 +84,7 @@ def paired_difference(
     parts = np.array([wins, losses, ties]) / count
     drawn = np.random.default_rng(seed).multinomial(count, parts, size=num_resamples)
     low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / count, [TAIL, 1 - TAIL])
-    if count in (wins, losses, ties):  # the others have at most this share
+    if count in (wins, losses, ties):  # the two values that never occur have at most this share
         others = 1 - TAIL ** (1 / count)
         low, high = value - others * (1 + value), value + others * (1 - value)
     if p_value > 1 - LEVEL:
@@ -92,17 +93,17 @@ def paired_difference(
 
 
 def draw_items(num_resamples: int, count: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """Yield resampled item indices in chunks of shape (rows, count), which bounds the memory."""
+    """Yield resampled item indices (rows, count), in chunks that bound the use of memory."""
     rng, rows = np.random.default_rng(seed), max(1, 2_000_000 // count)
     for start in range(0, num_resamples, rows):
         yield rng.integers(count, size=(min(rows, num_resamples - start), count))
 
 
 def paired_sums(ours: Outcomes, theirs: Outcomes) -> Difference:
-    """Return the difference of two scores on the same items, each with sums and counts.
+    """Return the difference between two scores on the same items, ours minus theirs.
 
-    The interval is the percentile bootstrap over items, widened by `as_student`; it is NaN if
-    fewer than two items count.
+    The interval is a percentile bootstrap over items, widened by `as_student`. Its ends are NaN if
+    fewer than two items have positive counts on both sides.
     """
     value = mean_outcome(ours) - mean_outcome(theirs)
     num_counted = int(np.sum((ours.counts > 0) & (theirs.counts > 0)))
@@ -112,7 +113,8 @@ def paired_sums(ours: Outcomes, theirs: Outcomes) -> Difference:
     found = []
     for drawn in draw_items(2000, len(ours.sums)):
         sums = np.stack([column[drawn].sum(axis=1) for column in columns])
-        a, of_a, b, of_b = sums[:, (sums[1] > 0) & (sums[3] > 0)]  # else nothing is counted
+        # Drop resamples in which no item counts, because their scores are undefined.
+        a, of_a, b, of_b = sums[:, (sums[1] > 0) & (sums[3] > 0)]
         found.append(a / of_a - b / of_b)
     low, high = np.quantile(np.concatenate(found), [TAIL, 1 - TAIL])
     return Difference(value, *as_student(value, low, high, num_counted), paired="items")
@@ -121,12 +123,13 @@ def paired_sums(ours: Outcomes, theirs: Outcomes) -> Difference:
 def as_student(
     value: float | int, low: float | int, high: float | int, num_items: int
 ) -> tuple[float, float]:
-    """Widen a bootstrap interval of level `LEVEL` for few items, as Student's t-interval does.
+    """Widen a bootstrap interval of level `LEVEL` to correct its narrowness bias for few items.
 
-    Draws of n items have (n - 1) / n of their variance, and the normal's tails: both make the
-    percentile interval too narrow (Hesterberg 2015, "What teachers should know about the
-    bootstrap", on its narrowness bias). Its halves become t(n - 1) / z sqrt(n / (n - 1)) of theirs:
-    9.2 for two items, 1.2 for ten, 1.01 for two hundred.
+    For n items, the bootstrap distribution has only (n - 1) / n of the unbiased variance, and the
+    tails of a normal distribution instead of Student's. Both make the percentile interval too
+    narrow (Hesterberg 2015, "What teachers should know about the bootstrap"). So each half of the
+    interval is multiplied by t(n - 1) / z sqrt(n / (n - 1)), where t and z are quantiles of the two
+    distributions. The factor is 9.2 for two items, 1.2 for ten, and 1.01 for two hundred.
 
     >>> [round(end, 3) for end in as_student(0.0, -0.1, 0.1, num_items=10)]
     [-0.122, 0.122]
@@ -139,7 +142,7 @@ def as_student(
 
 
 def difference(ours: Row, theirs: Row) -> Difference:
-    """Return the difference of two scores, or rows of their frame, paired if on the same items."""
+    """Return ours minus theirs for two scores. They are paired if they have the same test items."""
     a, b = ours.outcomes, theirs.outcomes
     if a is not None and b is not None and a.items and a.items == b.items:
         is_single = (a.counts == 1).all() and (b.counts == 1).all()
@@ -155,9 +158,9 @@ def _interval(score: Row) -> Difference:
 
 
 def independent_difference(a: Difference, b: Difference) -> Difference:
-    """Return the difference a - b of independent estimates, from their intervals.
+    """Return the difference a - b between independent estimates that have intervals.
 
-    The method of variance estimates recovery (Zou and Donner 2008, equation 5).
+    The method is variance estimates recovery (MOVER; Zou and Donner 2008, equation 5).
 
     >>> independent_difference(Difference(0.6, 0.57, 0.63), Difference(0.5, 0.46, 0.54))[:3]
     (0.1, 0.05, 0.15)
@@ -169,9 +172,10 @@ def independent_difference(a: Difference, b: Difference) -> Difference:
 
 
 def over_seeds(values: Sequence[float | int]) -> Difference:
-    """Return mean and Student's t-interval of measurements with different seeds.
+    """Return the mean and Student's t-interval of measurements with different seeds.
 
-    mean +- t(0.975, n - 1) s / sqrt(n); t is 4.3027 for three.
+    The interval is mean +- t(0.975, n - 1) s / sqrt(n), where n is the number of measurements, s
+    their standard deviation, and t a quantile of Student's distribution: 4.3027 for n = 3.
 
     >>> estimate = over_seeds([1.0, 2.0, 3.0])
     >>> estimate.value, round(estimate.high - 2, 4), round(4.30265 / 3**0.5, 4)
@@ -189,9 +193,10 @@ def over_seeds(values: Sequence[float | int]) -> Difference:
 def over_seeds_and_items(estimates: Sequence[Difference]) -> Difference:
     """Return the mean of one estimate per seed, with an interval over seeds and test items.
 
-    mean -+ sqrt(s^2 + u^2): s is the half-width of `over_seeds`, u the mean of the estimates' own
-    half-widths over test items; NaN if one has none. Seeds share their test items, so u does not
-    shrink with their number. The interval contains that over seeds and that over items.
+    The interval is mean -+ sqrt(s^2 + u^2), where s is the half-width of the interval from
+    `over_seeds`, and u is the mean half-width of the estimates' intervals over test items. All
+    seeds share their test items, so u does not shrink with the number of seeds. The ends are NaN if
+    an estimate has no interval.
 
     >>> one = Difference(0.5, 0.46, 0.54, paired="items")
     >>> over_seeds_and_items([one, one])
@@ -206,14 +211,14 @@ def over_seeds_and_items(estimates: Sequence[Difference]) -> Difference:
 
 
 class Cell(NamedTuple):
-    """Runs that differ only in the seed."""
+    """A group of named runs whose configs differ only in the seed."""
 
     name: str
     runs: list[tuple[str, Run]]
 
 
 def group_by_seed(runs: Sequence[tuple[str, Run]]) -> list[Cell]:
-    """Group named runs whose configs differ only in the seed, in order."""
+    """Group named runs whose configs differ only in the seed, in order of their first run."""
     groups: list[list[tuple[str, Run]]] = []
     for entry in runs:
         fits = (group for group in groups if all(_are_one_cell(entry, one) for one in group))
@@ -229,7 +234,7 @@ def group_by_seed(runs: Sequence[tuple[str, Run]]) -> list[Cell]:
 
 
 def _are_one_cell(a: tuple[str, Run], b: tuple[str, Run]) -> bool:
-    """Return whether two runs differ in the seed alone, also by name if both end in a seed."""
+    """Return whether two runs, and their names if both contain a seed, differ only in the seed."""
     one, other = dict(a[1].config), dict(b[1].config)
     if one.pop("seed", None) == other.pop("seed", None) or one != other:
         return False
@@ -245,7 +250,7 @@ def stem(name: str) -> str:
     return re.sub(r"[,_-]seed[=_-]?\d+$", "", name) or name
 
 
-#: Keys that change no number of a comparison, or that its columns show already.
+#: Config keys omitted by `settings`. They do not affect the numbers, or other columns show them.
 IGNORED_KEYS = (
     *("seed", "log_every", "eval_every", "save_every"),
     *("data.num_threads", "probe.tasks", "probe.features"),
@@ -253,7 +258,7 @@ IGNORED_KEYS = (
 
 
 def settings(cells: Sequence[Cell]) -> Frame:
-    """Return the config keys in which cells differ, one row per cell, without `IGNORED_KEYS`."""
+    """Return a frame with one row per cell and one column per config key in which cells differ."""
     import pandas as pd
 
     flat = [flatten(cell.runs[0][1].config) for cell in cells]
@@ -265,10 +270,11 @@ def settings(cells: Sequence[Cell]) -> Frame:
 
 
 def information(run: Run, among: Collection[int] | None = None) -> Score | None:
-    """Return log N - L of the last evaluation as a score in nats, the mean of `headline_rows`.
+    """Return log N - L of the last evaluation as a score in nats, averaged over offsets.
 
-    The strict bound is preferred if it was recorded. The method is "bound" or "estimate", and the
-    setting lists the averaged offsets, which are restricted to `among` unless none is in it.
+    The offsets are those of `headline_rows`. If some of them are in `among`, only these are
+    averaged. The strict bound is preferred if it was recorded. The score's method is "bound" or
+    "estimate", and its setting lists the offsets. Returns None if no log N - L was recorded.
     """
     for strict in (True, False):
         rows = last_evaluation(run, strict)
@@ -286,13 +292,13 @@ def information(run: Run, among: Collection[int] | None = None) -> Score | None:
 
 
 def shared_headline(runs: Iterable[Run]) -> set[int] | None:
-    """Return the offsets common to the `headline_rows` of all runs; None without any."""
+    """Return the offsets that all runs have in their `headline_rows`, or None if there are none."""
     found = [last_evaluation(run, strict=True) for run in runs]
     found = [{*headline_rows(rows).offset} for rows in found if rows.bound.notna().any()]
     return (set.intersection(*found) if found else set()) or None
 
 
-#: The two differences in the frame of `compare`, and the columns for each of them.
+#: Prefixes of the two differences in the frame of `compare`, and suffixes of their columns.
 BASELINES = ("over_untrained", "over_first")
 ENDS = {"": "value", "_low": "low", "_high": "high", "_paired": "paired"}
 COLUMNS = (
@@ -303,13 +309,13 @@ COLUMNS = (
 
 
 def compare(cells: Sequence[Cell]) -> Frame:
-    """Return the scores of cells, one row per cell and question, compared with the first cell.
+    """Return a frame with the scores of cells and their differences from two baselines.
 
-    Only seeds that have reached their last step count. If none has, the row contains their latest
-    scores without differences. Values and intervals come from `mean_over_seeds`. Differences, ours
-    minus theirs, are the `lead` over the same network untrained and over the first cell. log N - L
-    is averaged over the offsets common to the `headline_rows` of all runs, if any. The frame has
-    the columns `COLUMNS`; by_seed is a list.
+    The frame has one row per cell and question, and the columns `COLUMNS`. Values and intervals are
+    from `mean_over_seeds`, and by_seed lists the value of each seed. The function `lead` computes
+    one difference from the same network before training, and one from the first cell. Only runs
+    that have reached their last step are used. If a cell has no such run, the row contains the
+    latest scores without differences. log N - L is averaged over the offsets of `shared_headline`.
     """
     import pandas as pd
 
@@ -346,23 +352,23 @@ def _summarize(name: str, scores: Sequence[Row], over: Sequence[Difference | Non
 
 
 def _by_question(scores: Sequence[Row]) -> Iterator[tuple[tuple, Row]]:
-    """Yield scores with their question, which for a curve over labels includes the share.
+    """Yield each score with its question. For a learning curve, this includes the label share.
 
-    The number of labels in a share may differ by seed, as the split of the files does.
+    The share is used because the number of labels in a share may differ between seeds.
     """
     groups: dict[tuple, list[Row]] = {}
     for score in scores:
         groups.setdefault(tuple(getattr(score, name) for name in QUESTION), []).append(score)
     for question, group in groups.items():
         for score in group:
-            part = label_fraction(score) or str(score.num_train)  # NaN is not equal to itself
+            part = label_fraction(score) or str(score.num_train)  # a text, because NaN != NaN
             yield (*question, part if len(group) > 1 else None), score
 
 
 def mean_over_seeds(scores: Sequence[Row]) -> Difference:
-    """Return the mean of a score over seeds, its interval clipped to the range of the metric.
+    """Return the mean of a score over seeds, with an interval clipped to the range of the metric.
 
-    The interval is that of `over_seeds_and_items`, or of `over_seeds` for scores without intervals.
+    The interval comes from `over_seeds_and_items`, or from `over_seeds` if no score has one.
     """
     found = [_interval(score) for score in scores]
     if all(math.isnan(one.low) for one in found):
@@ -371,18 +377,19 @@ def mean_over_seeds(scores: Sequence[Row]) -> Difference:
         mean = over_seeds_and_items(found)
     if len(scores) == 1 or not in_percent(scores[0].metric):
         return mean
-    # There can be more errors than words.
+    # An error rate can exceed 1, because there can be more errors than words.
     highest = math.inf if scores[0].metric.endswith("error rate") else 1.0
     low, high = np.clip(mean[1:3], 0.0, highest)
     return mean._replace(low=float(low), high=float(high))
 
 
 def lead(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> Difference | None:
-    """Return the difference of two sets of scores by seed, ours minus theirs; None if one is empty.
+    """Return the mean difference between two sets of scores by seed, ours minus theirs.
 
-    It is `over_seeds_and_items` of the `difference` of each shared seed, or `over_seeds` if these
-    have no intervals. With fewer than two shared seeds, and more on one side, the two means are
-    compared as if independent, because one seed does not show how far seeds scatter.
+    The `difference` of each shared seed is averaged by `over_seeds_and_items`, or by `over_seeds`
+    if a difference has no interval. If fewer than two seeds are shared but a side has several, the
+    means of both sides are compared as independent estimates, because a single seed does not show
+    the variance over seeds. Returns None if a side has no scores.
     """
     if not ours or not theirs:
         return None
@@ -397,7 +404,7 @@ def lead(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> Difference | Non
 
 
 def is_better(low: float | int, high: float | int, higher_is_better: bool) -> bool | None:
-    """Return whether a difference is an improvement; None if its interval contains zero.
+    """Return whether a difference is an improvement, or None if its interval contains zero.
 
     >>> is_better(-0.2, -0.05, higher_is_better=False)
     True

@@ -1,4 +1,4 @@
-"""The reader of run directories: everything that a run recorded, as frames."""
+"""The reader of run directories, which returns all records of a run as frames."""
 
 import contextlib
 import math
@@ -14,7 +14,7 @@ from cpc.types import UserError
 
 
 class Run(NamedTuple):
-    """The content of a run directory. Missing parts are empty or None."""
+    """The content of a run directory. Fields whose files are missing are empty or None."""
 
     workdir: Path
     config: dict[str, Any]
@@ -27,24 +27,24 @@ class Run(NamedTuple):
     offset, direction, n, log_n, offset_loss, bound, bound_low, bound_high, acc_top1, chance_top1,
     acc_pairwise, state, and any other numbers recorded by offset."""
     scores: Frame
-    """The `score_frame`."""
+    """The scores of the run, as returned by `score_frame`."""
     audit: dict[str, Any] | None
     """The audit of the negatives: {"rule", "title", "rows": [{"name", "value", ...}]}."""
     truth: Frame | None
-    """The exact mutual_information by offset, if it is known."""
+    """The exact mutual_information at each offset, if it is known."""
     skipped: list[str]
-    """Files that were left out of the data, with reasons."""
+    """Data files that were not used, with reasons."""
     problems: list[str]
     """A sentence for each damaged file."""
 
     @property
     def name(self) -> str:
-        """The config's name, or the directory's."""
+        """The name in the config, or else the name of the directory."""
         return str(self.config.get("name") or self.workdir.resolve().name)
 
     @property
     def seed(self) -> int:
-        """The seed of the config; 0 if it has none."""
+        """The seed in the config, or 0 if the config has no seed."""
         seed = self.config.get("seed")
         return seed if isinstance(seed, int) else 0
 
@@ -55,23 +55,23 @@ class Run(NamedTuple):
 
     @property
     def num_steps(self) -> int | None:
-        """The last step: that of the config, or that recorded by a run that counts epochs."""
+        """The number of training steps, from the config or from the records; None if unknown."""
         known = self.train.get("num_steps", [])
         wanted = self.config.get("num_steps", *list(known)[-1:])
         return int(wanted) if isinstance(wanted, int | float) and wanted == wanted else None
 
     @property
     def train(self) -> Frame:
-        """The metrics of training."""
+        """The training records among `metrics`."""
         return self.metrics[self.metrics.split == "train"]
 
 
 def read_run(workdir: str | Path) -> Run:
-    """Read a run directory, with a sentence in `problems` for each damaged file."""
+    """Read a run directory. Each damaged file is described by a sentence in `Run.problems`."""
     workdir = Path(workdir)
     if not (workdir / "config.json").exists() and not (workdir / "metrics.jsonl").exists():
         raise UserError(
-            f"{workdir} holds no run (neither config.json nor metrics.jsonl): "
+            f"{workdir} holds no run (neither config.json nor metrics.jsonl exists): "
             "pass the --workdir of a training run"
         )
     problems: list[str] = []
@@ -81,7 +81,7 @@ def read_run(workdir: str | Path) -> Run:
     problems += _missing_records(workdir)
     audit = read_object(workdir / "audit.json", problems)
     if audit is not None and not _is_audit(audit):
-        problems.append(f"{workdir / 'audit.json'} is not an audit and is left out.")
+        problems.append(f"{workdir / 'audit.json'} does not contain an audit and is left out.")
         audit = None
     skipped = workdir / "skipped.txt"
     return Run(
@@ -99,16 +99,17 @@ def read_run(workdir: str | Path) -> Run:
 
 
 def _missing_records(workdir: Path) -> list[str]:
-    """Return a sentence if records before the newest checkpoint are lost, or end within a line.
+    """Return a sentence if metrics.jsonl has lost records or its last line is incomplete.
 
-    A run that is stopped may end within a line, which it writes again; one with a page has ended.
+    Records are lost if the file has fewer than the newest checkpoint counted. An incomplete last
+    line is reported only if a page exists, because the run has then ended and will not repair it.
     """
     path = workdir / "metrics.jsonl"
     names = [path.name for path in workdir.glob("checkpoints/*") if path.name.isdecimal()]
     newest = max(map(int, names), default=0)
     try:
         content = path.read_bytes() if path.is_file() else b""
-    except OSError:  # a problem of `read_records`
+    except OSError:  # `read_records` reports it
         return []
     with contextlib.suppress(UserError, LookupError, TypeError, ValueError):
         meta = read_sealed(workdir / "checkpoints" / str(newest) / "meta" / "metadata")
@@ -122,13 +123,13 @@ def _missing_records(workdir: Path) -> list[str]:
 
 
 def last_known(rows: Frame, key: str) -> float:
-    """Return the last known value of a column; NaN without one."""
+    """Return the last value of a column that is not missing, or NaN if all values are missing."""
     known = rows[key].dropna().tolist() if key in rows else []
     return float(known[-1]) if known else math.nan
 
 
 def last_scores(frame: Frame) -> Frame:
-    """Return the scores of the last step at which each task was measured on each data."""
+    """Return the scores of each task and data set at the last step at which they were measured."""
     if not len(frame):
         return frame
     last = frame.groupby(["task", "data"], sort=False)["step"].transform("max")
@@ -136,7 +137,7 @@ def last_scores(frame: Frame) -> Frame:
 
 
 def is_last(run: Run, steps: Any) -> Any:
-    """Return whether steps are a run's last one, which is always true without a training."""
+    """Return whether steps are the last step of a run, or True if the run did not train."""
     known = run.num_steps if len(run.train) else None
     return (steps == known) | (known is None)
 
@@ -147,9 +148,9 @@ def at_end(run: Run, rows: Frame) -> Frame:
 
 
 def evaluations(run: Run) -> dict[str, Frame]:
-    """Return the offsets of the evaluations by title of the rule, the training rule first.
+    """Return the test rows of `Run.offsets` by title of their rule, the training rule first.
 
-    The strict evaluation has a title of its own if its rule is that of the training.
+    The rows of the strict evaluation have a separate title if another evaluation has the same rule.
     """
     test = run.offsets[run.offsets.split == "test"]
     plain, found = set(test.rule[test.series == ""]), {}
@@ -166,11 +167,12 @@ def evaluations(run: Run) -> dict[str, Frame]:
 def headline_mask(
     offsets: Any, values: Any, states: Iterable[str], shared: Any = None
 ) -> np.ndarray:
-    """Return which offsets a mean of log N - L may include.
+    """Return a mask of the offsets that a mean of log N - L should include.
 
-    At a saturated offset the number is the ceiling, and if the context has seen part of the
-    target's input (`shared` above 0), it measures that part. If this excludes all known offsets,
-    only the furthest of them is included, because a mean would average ceilings.
+    Saturated offsets are excluded, because their log N - L is only the ceiling log N. Offsets at
+    which the context has seen a part of the target's input (`shared` above 0) are excluded, because
+    log N - L then measures that part. If this excludes all offsets with a known value, only the
+    furthest of them is included.
 
     >>> headline_mask([1, 2, 3], [4.0, 3.0, 2.0], ["saturated", "warn", "fine"], [0.5, 0.1, 0])
     array([False, False,  True])
@@ -185,7 +187,7 @@ def headline_mask(
 
 
 def headline_rows(rows: Frame) -> Frame:
-    """Return the rows of an evaluation that its headline averages, as by `headline_mask`."""
+    """Return the rows of an evaluation that `headline_mask` includes in its mean."""
     import pandas as pd
 
     shared = pd.to_numeric(rows.shared, errors="coerce") if "shared" in rows else None
@@ -193,7 +195,7 @@ def headline_rows(rows: Frame) -> Frame:
 
 
 def offset_ranges(offsets: Any) -> str:
-    """Return offsets with neighbors joined.
+    """Format offsets as text, joining consecutive offsets to ranges.
 
     >>> offset_ranges([1, 2, 3, 7]), offset_ranges([1, 2, 1, 2])
     ('1–3, 7', '1–2')
@@ -205,7 +207,7 @@ def offset_ranges(offsets: Any) -> str:
 
 
 def rule_title(rule: str) -> str:
-    """Return a rule of the negatives in words.
+    """Return the title of a negative sampling rule.
 
     >>> rule_title("same_group")
     'same group'
@@ -214,7 +216,10 @@ def rule_title(rule: str) -> str:
 
 
 def last_evaluation(run: Run, strict: bool = False) -> Frame:
-    """Return the last rows under the training rule, or those whose log N - L is a bound."""
+    """Return the rows of the last evaluation by the training rule.
+
+    With `strict`, return the rows of the last evaluation whose log N - L is a bound instead.
+    """
     found = list(evaluations(run).values())
     found = [rows for rows in found if rows.is_bound.all()][-1:] if strict else found[:1]
     rows = found[0] if found else run.offsets[:0]
@@ -222,12 +227,12 @@ def last_evaluation(run: Run, strict: bool = False) -> Frame:
 
 
 def training_rule(run: Run) -> str:
-    """Return the rule of the negatives in training; "" if it is unknown."""
+    """Return the negative sampling rule of the training, or "" if it is not recorded."""
     return str(run.train.rule.iloc[-1]) if len(run.train) else ""
 
 
 def make_frames(records: Sequence[Mapping[str, Any]]) -> tuple[Frame, Frame]:
-    """Return the frames `Run.metrics` and `Run.offsets` of records.
+    """Convert records to the frames `Run.metrics` and `Run.offsets`.
 
     >>> records = [{"step": 5, "split": "test", "offsets": [1, 2], "bound": [0.5, None], "loss": 2}]
     >>> metrics, offsets = make_frames(records)
@@ -280,7 +285,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _numbers(values: Sequence[Any]) -> Any:
-    """Return an array with NaN for missing numbers, or a list if all values are texts."""
+    """Convert values to an array with NaN for missing numbers, or to a list if all are texts."""
     try:
         found = np.array(values, dtype=float)
     except (TypeError, ValueError):

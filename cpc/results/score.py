@@ -1,4 +1,4 @@
-"""Scores: the record of one measured number, its formatting, and its files in a run directory."""
+"""Scores of a run: records of measured numbers, their formatting, and their files."""
 
 import hashlib
 import math
@@ -19,20 +19,20 @@ from cpc.files import (
 )
 from cpc.types import UserError
 
-#: A pandas.DataFrame. Type checkers reject most uses of the annotations of pandas itself.
+#: A pandas.DataFrame. With the annotations of pandas, type checkers would reject most uses.
 Frame: TypeAlias = Any
-#: A row of a frame of scores, from `itertuples`: a `Score` with NaN for a missing number.
+#: A row of a score frame, from `itertuples`. It has the fields of `Score`; missing numbers are NaN.
 Row: TypeAlias = Any
 SCORES, OUTCOMES = "scores.json", "scores.npz"
-#: Exceptions of reading a row with wrong keys or types.
+#: Exceptions raised while reading a row with wrong keys or types.
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Outcomes:
-    """The contribution of each test item to a score, which allows scores to be paired.
+    """The contributions of test items to a score, from which paired differences are computed.
 
-    The score is `sums.sum() / counts.sum()`. Items vary independently: an image, or an utterance
-    with all of its frames.
+    The score is `sums.sum() / counts.sum()`. Items should be independent, such as images, or
+    utterances with all of their frames.
     """
 
     def __init__(self, sums: Any, counts: Any = None, items: str = "") -> None:
@@ -41,8 +41,8 @@ class Outcomes:
         Args:
             sums: (items,) such as correct frames, wrong words, or booleans for one answer per item.
             counts: (items,) such as numbers of frames; ones by default.
-            items: identifies the items, such as a `digest` of their labels; scores are paired only
-                if these are equal.
+            items: a text that identifies the items, such as a `digest` of their labels. Scores are
+                paired only if their `items` are equal and not empty.
         """
         self.sums = np.asarray(sums)
         self.counts = np.ones(len(self.sums), np.int32) if counts is None else np.asarray(counts)
@@ -54,46 +54,49 @@ class Outcomes:
 
 
 class Score(NamedTuple):
-    """One measured number of a run. The value is never NaN: leave such scores out."""
+    """One measured number of a run. The value must be finite; omit a score that is not."""
 
     task: str
-    """Such as "phones"."""
+    """Name of the task, such as "phones"."""
     data: str
-    """Such as "fashion_mnist"."""
+    """Name of the data set, such as "fashion_mnist"."""
     unit: str
     """The counted items, such as "frame", "utterance" or "image"."""
     features: str
-    """Such as "c", "z", "mfcc", "random c" (of an untrained network) or "supervised"."""
+    """Such as "c", "z", "mfcc", "random c" (from an untrained network) or "supervised"."""
     method: str
     """Such as "linear", "hidden", "knn", "frozen" or "fine-tuned"."""
     metric: str
     """Such as "accuracy", "top-5 accuracy", "error rate" or "nats"."""
     value: float
-    """Accuracies and rates in 0..1, others in the unit of the metric."""
+    """Accuracies and rates are between 0 and 1. Other values have the unit of the metric."""
     low: float | None = None
-    """Lower end of the 95 % interval, with `high` as its upper end."""
+    """Lower end of the 95 % interval; `high` is the upper end."""
     high: float | None = None
     chance: float | None = None
-    """Value of guessing, such as always the most frequent class; None if undefined."""
+    """Score of guessing, such as always predicting the most frequent class; None if undefined."""
     higher_is_better: bool = True
     seed: int = 0
     step: int = 0
     num_train: int | None = None
-    """Labelled items that the method was fitted on."""
+    """Number of labeled items that the method was fitted on."""
     num_test: int | None = None
     setting: str = ""
-    """Such as "l2 0.01" or "k 20"."""
+    """Hyperparameters of the method, such as "l2 0.01" or "k 20"."""
     outcomes: Outcomes | None = None
 
 
-#: Fields that identify a score.
+#: Fields that identify the measured quantity; with the last three, `IDENTITY`, a score in a run.
 QUESTION = ("task", "data", "unit", "features", "method", "metric")
 IDENTITY = (*QUESTION, "seed", "step", "num_train")
 STORED = Score._fields[:-1]
 
 
 def check_score(score: Score) -> Score:
-    """Return a score that was read from a file; raise ValueError if a field is invalid."""
+    """Validate a score that was read from a file, and return it.
+
+    Raises ValueError if a field is invalid.
+    """
     texts = [getattr(score, name) for name in (*QUESTION, "setting")]
     numbers = [score.value, score.low, score.high, score.chance, score.num_train, score.num_test]
     if not all(isinstance(text, str) for text in texts):
@@ -108,12 +111,12 @@ def check_score(score: Score) -> Score:
 
 
 def identity(score: Score) -> tuple:
-    """Return the key that distinguishes a score within a run, including its share of the labels."""
+    """Return the key that identifies a score in its run: `IDENTITY` and the share of labels."""
     return (*(getattr(score, name) for name in IDENTITY), label_fraction(score))
 
 
 def label_fraction(score: Row) -> str:
-    """Return the share of the labels that a setting names; "" if it names none.
+    """Return the share of labels named in a score's setting, or "" if none is named.
 
     >>> score = Score("CTC", "voices", "phone", "c", "linear", "phone error rate", 0.5)
     >>> settings = "10 min", "l2 0.01", "l2 1, 2 % of the labels"
@@ -125,13 +128,13 @@ def label_fraction(score: Row) -> str:
 
 
 def answer(score: Score) -> tuple:
-    """Return the key by which a later score replaces an earlier one: no number of labels."""
+    """Return the key by which a new score replaces an old one: `identity` without `num_train`."""
     names = [name for name in IDENTITY if name != "num_train"]
     return (*(getattr(score, name) for name in names), label_fraction(score))
 
 
 def digest(*parts: Any) -> str:
-    """Return a short text that identifies arrays and texts in their order.
+    """Return a short hexadecimal digest of a sequence of arrays and texts.
 
     >>> digest("test", [1, 2]) == digest("test", np.array([1, 2])), digest([1]) == digest([2])
     (True, False)
@@ -152,7 +155,7 @@ def mean_outcome(outcomes: Outcomes) -> float:
 
 
 def in_percent(metric: str) -> bool:
-    """Return whether values of a metric are fractions, which are shown in percent.
+    """Return whether a metric is a fraction, whose values are shown in percent.
 
     >>> in_percent("top-5 accuracy"), in_percent("phone error rate"), in_percent("nats")
     (True, True, False)
@@ -161,7 +164,7 @@ def in_percent(metric: str) -> bool:
 
 
 def show_value(value: float | int | None, metric: str) -> str:
-    """Format a value without its unit; None and non-finite values become a dash.
+    """Format a value without its unit. None and non-finite values become a dash.
 
     >>> show_value(0.1234, "error rate"), show_value(1.234, "nats"), show_value(None, "nats")
     ('12.3', '1.23', '–')
@@ -177,7 +180,7 @@ def show_value(value: float | int | None, metric: str) -> str:
 
 
 def unit_of(metric: str) -> str:
-    """Return the unit that follows a shown value.
+    """Return the unit that follows a formatted value, or "" for a metric without a unit.
 
     >>> unit_of("accuracy"), unit_of("nats"), unit_of("return")
     ('%', 'nats', '')
@@ -186,13 +189,13 @@ def unit_of(metric: str) -> str:
 
 
 def with_unit(value: float | int, metric: str) -> str:
-    """Format a value with its unit; a dash if it is NaN."""
+    """Format a value with its unit. NaN becomes a dash."""
     unit = "" if math.isnan(value) else unit_of(metric)
     return f"{show_value(value, metric)} {unit}".strip()
 
 
 def name_of(score: Score) -> str:
-    """Return the name of a score in the metrics of a run.
+    """Return the name under which a score is recorded in the metrics of a run.
 
     >>> name_of(Score("classes", "imagenette/160px", "image", "z", "knn", "accuracy", 0.5))
     'classes/imagenette%2F160px/z/knn/image'
@@ -204,7 +207,7 @@ def name_of(score: Score) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of an aligned table, without columns that are empty below their head.
+    """Return the lines of an aligned table. Columns that are empty below their head are dropped.
 
     >>> text_table([("task", "%", "seed"), ("phones", "73.1", "")])
     ['task    %', 'phones  73.1']
@@ -215,7 +218,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def score_cells(scores: Iterable[Row]) -> list[dict[str, str]]:
-    """Return the texts of each score by column; "" for a missing number."""
+    """Return the cells of a score table by column. A missing number becomes ""."""
     lines = []
     for score in scores:
         ends = [show_value(end, score.metric) for end in (score.low, score.high)]
@@ -249,11 +252,11 @@ def print_scores(scores: Iterable[Score]) -> None:
 def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
     """Add scores to a run directory, replacing earlier scores with the same `answer`.
 
-    Points of a curve over labels replace the whole earlier curve, unless their settings name their
-    shares of the labels ("5 % of the labels", "10 min").
+    The points of a learning curve replace the whole earlier curve unless their settings name their
+    share of the labels ("5 % of the labels", "10 min").
 
-    Values, intervals and settings go to scores.json, outcomes of test items to scores.npz. A
-    damaged scores.json is renamed.
+    Values, intervals and settings are written to scores.json, and outcomes of test items to
+    scores.npz. A damaged scores.json is renamed before the new file is written.
     """
     workdir, given, problems = Path(workdir), list(scores), []
     workdir.mkdir(parents=True, exist_ok=True)
@@ -279,7 +282,7 @@ def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
 
 
 def score_frame(scores: Iterable[Score]) -> Frame:
-    """Return a frame with one row per score and one column per field, NaN for a missing number."""
+    """Return a frame with one row per score and one column per field. Missing numbers are NaN."""
     import pandas as pd
 
     frame = pd.DataFrame(list(scores), columns=pd.Index(Score._fields))
@@ -288,7 +291,10 @@ def score_frame(scores: Iterable[Score]) -> Frame:
 
 
 def read_scores(workdir: str | Path, problems: list[str] | None = None) -> list[Score]:
-    """Return the undamaged scores of a run directory; `problems` gets a sentence per damage."""
+    """Return the undamaged scores of a run directory.
+
+    For each damaged file or row, a sentence is appended to `problems`.
+    """
     workdir, problems = Path(workdir), [] if problems is None else problems
     content = read_object(workdir / SCORES, problems)
     rows = content.get("scores") if content else None
@@ -297,7 +303,7 @@ def read_scores(workdir: str | Path, problems: list[str] | None = None) -> list[
         try:
             arrays = read_arrays(workdir / OUTCOMES)
         except UserError:
-            problems.append(f"{workdir / OUTCOMES} is damaged: nothing is paired by test item.")
+            problems.append(f"{workdir / OUTCOMES} is damaged: scores are not paired by test item.")
     for row in rows if isinstance(rows, list) else []:
         try:
             score = check_score(Score(**{name: row[name] for name in STORED if name in row}))
@@ -312,7 +318,7 @@ def _outcomes(score: Score, items: str | None, arrays: Mapping[str, np.ndarray])
     if items is None or key not in arrays:
         return None
     found = Outcomes(arrays[key], arrays.get(f"counts-{key}"), items)
-    # The two files are not replaced atomically: the outcomes may come from another fit.
+    # The two files are not replaced together, so the outcomes may come from another fit.
     is_same = abs(mean_outcome(found) - score.value) < 1e-5 * max(1, abs(score.value))
     return found if is_same else None
 
@@ -323,7 +329,7 @@ def _key(score: Score) -> str:
 
 
 def read_records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Return the records of metrics.jsonl sorted by step; later records replace repeated ones."""
+    """Return the records of metrics.jsonl sorted by step. Later records replace repeated ones."""
     path = workdir / "metrics.jsonl"
     try:
         lines = read_lines(path)

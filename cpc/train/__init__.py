@@ -1,4 +1,4 @@
-"""State, step, optimizer, mesh, checkpoint, metrics, loop. Knows no modality, no loss, no model."""
+"""Training loop, steps, optimizers, devices, checkpoints and metrics for any model and loss."""
 
 from cpc.train.checkpoint import Checkpoints as Checkpoints
 from cpc.train.checkpoint import best_step as best_step

@@ -1,7 +1,8 @@
-"""Checkpoints saved asynchronously with checksums; the newest two and the best are kept.
+"""Checkpoints that are saved asynchronously and verified with checksums.
 
-Only this module imports orbax. Orbax commits a save by renaming its directory, so interrupted saves
-are never listed, but it does not detect flipped bits: hence the checksums.
+The newest two checkpoints and the best are kept. Only this module imports orbax. Orbax commits a
+save by renaming its directory, so interrupted saves are never listed. It does not detect flipped
+bits, so this module adds checksums.
 """
 
 import contextlib
@@ -25,13 +26,13 @@ from cpc.train.distributed import await_verdict
 from cpc.train.step import named_leaves
 from cpc.types import PyTree, UserError
 
-#: File in a checkpoint's directory with its metric, if it was evaluated after it was saved.
+#: File in a checkpoint's directory that contains its metric, if evaluated after it was saved.
 LATE_METRIC = "late-metric.json"
-#: File next to the checkpoints with the step whose evaluation was interrupted.
+#: File next to the checkpoints that contains the step whose evaluation was interrupted.
 PENDING_EVAL = "owed-evaluation"
-#: Metrics of evaluated checkpoints, by step.
+#: Metrics of evaluated checkpoints by step. Lower is better.
 Metrics: TypeAlias = dict[int, float]
-#: By path: {"shape": list, "dtype": str, "crc32": int | None}.
+#: Descriptions of leaves by path: {"shape": list, "dtype": str, "crc32": int | None}.
 Leaves: TypeAlias = dict[str, dict[str, Any]]
 
 
@@ -42,7 +43,7 @@ class NewestAndBest(ocp.checkpoint_managers.preservation_policy.PreservationPoli
     metrics: Metrics
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Return whether to keep each checkpoint, oldest first."""
+        """Return whether to keep each of the checkpoints, which are sorted from old to new."""
         preserved = _select_preserved([one.step for one in checkpoints], self.metrics)
         return [one.step in preserved for one in checkpoints]
 
@@ -59,12 +60,12 @@ class Checkpoints:
 
     @property
     def latest_step(self) -> int | None:
-        """The newest committed step, or None."""
+        """The newest committed step, or None if nothing is saved."""
         return self._manager.latest_step()
 
     @property
     def pending_evaluation(self) -> int | None:
-        """Step whose evaluation a signal interrupted; it is repeated on resuming."""
+        """Step whose evaluation a signal interrupted, or None. A resumed run evaluates it again."""
         with contextlib.suppress(OSError, ValueError):
             return int(read_text(self.directory / PENDING_EVAL))
         return None
@@ -79,11 +80,12 @@ class Checkpoints:
     def save(
         self, step: int, state: PyTree, metadata: dict[str, Any], metric: float | None = None
     ) -> None:
-        """Save a state in the background unless its step is at most the latest saved step.
+        """Save a state in the background.
 
-        The state has been copied when this returns, so it may be donated. The checkpoint with the
-        lowest `metric` is kept as the best. A metric given for the latest step, if that was saved
-        without one, is added to its checkpoint.
+        The state has been copied when this method returns, so it may be donated. The checkpoint
+        with the lowest `metric` is kept as the best. Nothing is saved if `step` is not larger than
+        the latest saved step. If it equals that step, `metric` is added to the existing checkpoint
+        unless the checkpoint already has a metric.
 
         Raises:
             UserError: this or the previous save failed, for example because the disk is full.
@@ -101,7 +103,7 @@ class Checkpoints:
         }
         meta = {"leaves": leaves, "metadata": metadata}
         meta = seal({**meta, "metric": self._metrics.get(step)})
-        self.wait()  # so that a failure of the previous save is reported with its step
+        self.wait()  # so that a failure of the previous save is reported with the right step
         self._last_saved = step
         with self._writing():
             self._manager.save(
@@ -112,7 +114,7 @@ class Checkpoints:
             )
 
     def _add_metric(self, step: int, metric: float) -> None:
-        """Add a metric to a checkpoint without one, and delete checkpoints no longer kept."""
+        """Add a metric to a checkpoint, and delete checkpoints that are no longer kept."""
         if step in self._metrics:
             return
         self.wait()
@@ -128,14 +130,14 @@ class Checkpoints:
     def restore(self, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
         """Restore the newest undamaged checkpoint with the structure and shardings of `target`.
 
-        Damaged checkpoints are reported and renamed, and the previous one is restored.
+        Damaged checkpoints are reported and renamed, and the checkpoint before them is restored.
 
         Returns:
             (state, metadata), or None if there are no checkpoints.
 
         Raises:
-            UserError: all checkpoints are damaged, or the target has another structure (the error
-                names the first path that differs).
+            UserError: all checkpoints are damaged, or the structure of `target` differs from that
+                of the checkpoint. The error names the first path that differs.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         damaged = []
@@ -150,11 +152,11 @@ class Checkpoints:
         return None
 
     def is_preempted(self, step: int) -> bool:
-        """Return whether all processes agreed to stop at this step after one got SIGTERM."""
+        """Return whether all processes agreed to stop at this step, after one received SIGTERM."""
         return jax.process_count() > 1 and self._manager.reached_preemption(step)
 
     def wait(self) -> None:
-        """Wait until the last save is on disk; raise UserError if it failed."""
+        """Wait until the last save is on disk. Raises UserError if the save failed."""
         with self._writing():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
@@ -168,7 +170,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        # Do not replace an error from the block by one from closing.
+        # If the block has raised, an error from closing must not replace that error.
         with contextlib.suppress(UserError) if kind else contextlib.nullcontext():
             self.close()
 
@@ -177,7 +179,7 @@ class Checkpoints:
         try:
             yield
         except Exception as error:  # orbax and tensorstore raise many types for a full disk
-            await_verdict()  # the cause may be a lost process instead
+            await_verdict()  # the cause may instead be that another process ended
             saved = sorted(self._manager.all_steps(read=True))
             raise UserError(
                 f"the checkpoint of step {self._last_saved} could not be written to "
@@ -202,7 +204,7 @@ class Checkpoints:
         return _with_keys(arrays, target), meta["metadata"]
 
     def _set_aside(self, steps: list[int]) -> None:
-        # Otherwise the run could not save until it is past the damaged step.
+        # Steps that are not above the newest listed step cannot be saved.
         if not steps:
             return
         for step in steps if jax.process_index() == 0 else []:
@@ -218,7 +220,7 @@ class Checkpoints:
 def open_checkpoints(
     directory: str | os.PathLike[str], log: Callable[[str], None] = print
 ) -> Checkpoints:
-    """Open a directory of checkpoints, creating it if necessary.
+    """Open a directory of checkpoints, and create the directory if it does not exist.
 
     The newest two checkpoints and the one with the lowest metric are kept. `log` receives one
     sentence per damaged checkpoint. Log messages of orbax are silenced for the whole process.
@@ -229,7 +231,8 @@ def open_checkpoints(
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"the checkpoint directory {path} cannot be created ({error.strerror}): choose another"
+            f"the checkpoint directory {path} cannot be created ({error.strerror}): choose another "
+            "directory"
         ) from error
     metrics = _read_metrics(path)
     options = ocp.CheckpointManagerOptions(
@@ -246,12 +249,13 @@ def restore_params(
     """Restore the parameters of a checkpoint as NumPy arrays, without the optimizer state.
 
     Args:
-        directory: the checkpoints of a run.
-        step: "best" for the one with the lowest metric; None for the newest undamaged one.
-        log: receives one sentence per damaged checkpoint that was skipped.
+        directory: the directory with the checkpoints of a run.
+        step: a step, "best" for the checkpoint with the lowest metric, or None for the newest
+            undamaged checkpoint.
+        log: a function that receives one sentence per damaged checkpoint that is skipped.
 
     Returns:
-        ({"params": ..., "extra": ..., "ema": ...}, metadata, step), where the trees are dicts.
+        ({"params": ..., "extra": ..., "ema": ...}, metadata, step). The trees are nested dicts.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()
@@ -275,7 +279,7 @@ def restore_params(
 
 
 def read_metadata(directory: str | os.PathLike[str]) -> dict[int, dict[str, Any]]:
-    """Return the metadata of each checkpoint by step, newest first, without damaged ones."""
+    """Return the metadata of undamaged checkpoints by step, newest first."""
     metas = _read_metas(pathlib.Path(directory).absolute())
     return {step: meta["metadata"] for step, meta in metas.items()}
 
@@ -284,13 +288,13 @@ def best_step(directory: str | os.PathLike[str]) -> int:
     """Return the step of the checkpoint with the lowest metric.
 
     Raises:
-        UserError: none of the checkpoints was evaluated.
+        UserError: no checkpoint has a metric.
     """
     path = pathlib.Path(directory).absolute()
     best = _lowest(_read_metrics(path))
     if best is None:
         raise UserError(
-            f"{path} lacks an evaluated checkpoint: choose a step of {_steps(path) or 'a run'}"
+            f"{path} has no evaluated checkpoint: choose a step of {_steps(path) or 'another run'}"
         )
     return best
 
@@ -300,7 +304,7 @@ def _select_preserved(steps: Sequence[int], metrics: Metrics) -> set[int | None]
 
 
 def _lowest(metrics: Metrics) -> int | None:
-    """Return the step with the lowest metric; of equal ones, the newest."""
+    """Return the step with the lowest metric. The newest step wins a tie."""
     return min(metrics, key=lambda step: (metrics[step], -step), default=None)
 
 
@@ -358,10 +362,7 @@ def _read_meta(path: pathlib.Path) -> dict[str, Any]:
 
 @functools.cache
 def _silence_orbax() -> None:
-    """Silence log messages of orbax, and tracebacks of its threads after an error.
-
-    When one leaf fails, orbax closes its event loop, which makes the threads of other leaves fail.
-    """
+    # When one leaf fails, orbax closes its event loop, so the threads of other leaves also fail.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     previous_hook = sys.unraisablehook
@@ -408,12 +409,13 @@ def _check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> No
         if wanted.get(name) != found.get(name):
             raise UserError(
                 f"{path} does not match the model ({name} is {found.get(name, 'absent')} there and "
-                f"{wanted.get(name, 'absent')} here): use its config or another work directory"
+                f"{wanted.get(name, 'absent')} here): use the config of the checkpoint, or another "
+                "work directory"
             )
 
 
 def _nest(leaves: Leaves, roots: tuple[str, ...]) -> dict[str, Any]:
-    """Rebuild the trees under `roots` from leaf paths, as dicts and lists."""
+    """Rebuild the trees under `roots` from leaf paths. Nodes are dicts and lists."""
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *parents, last = name.split("/")

@@ -1,4 +1,4 @@
-"""Multi-process runs: cluster detection, startup, barriers and process failures."""
+"""Support for runs with several processes: cluster detection, startup, barriers and failures."""
 
 import contextlib
 import json
@@ -22,24 +22,24 @@ from cpc.types import PyTree, UserError
 
 #: Exit status of a process that ends because another process ended.
 LOST = 3
-#: A machine counts as lost after this time without messages.
+#: Time without messages after which a machine counts as lost.
 SILENCE_SECONDS = 30.0
-#: Time for the watchdog to report a lost process after an error that this may have caused.
+#: Time that an error waits, so that the watchdog can report a lost process as its cause.
 VERDICT_SECONDS = 5.0
 VARIABLES = "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
 
 
 class Cluster(NamedTuple):
-    """The processes of a run and the index of this one."""
+    """The processes of a run and the index of this process."""
 
     address: str  # host:port of process 0
-    number: int  # of processes
+    number: int  # number of processes
     own: int  # index of this process
     local_devices: list[int] | None
 
 
 class _Watchdog:
-    """A child process that runs `watch.py`, and the state reported to it."""
+    """A child process that runs `watch.py`, and the state that this process reports to it."""
 
     def __init__(self, cluster: Cluster, *seconds: float):
         """Start the watchdog, wait for all processes, and redirect C++ messages to a file."""
@@ -57,7 +57,7 @@ class _Watchdog:
         if answer != "go":
             self.program.communicate()
             os.unlink(log)  # noqa: PTH108
-            raise UserError(answer or "the watchdog of this process could not start")
+            raise UserError(answer or "the watchdog of this process could not be started")
         sys.stderr.flush()
         sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)  # Python still writes to the terminal
         os.dup2(messages, 2)
@@ -81,13 +81,13 @@ class _Watchdog:
         os._exit(LOST)
 
     def _send_heartbeats(self) -> None:
-        # In a thread, so that the training loop never blocks on the pipe and a program that waits
-        # still sends heartbeats.
+        # In a thread, so that the training loop never blocks on the pipe, and this process sends
+        # heartbeats even while it waits.
         while not self.is_leaving.wait(watch.HEARTBEAT_SECONDS):
             self.send(f"{self.state} {self.longest:.2f}")
 
     def send(self, line: str) -> None:
-        """Send a line; if the watchdog has ended, `_listen` handles it."""
+        """Send a line. If the watchdog has ended, `_listen` handles that."""
         with contextlib.suppress(OSError):
             os.write(self.program.stdin.fileno(), f"{line}\n".encode())
 
@@ -99,8 +99,8 @@ _watchdogs: list[_Watchdog] = []
 def find_cluster() -> Cluster | None:
     """Return the cluster of this process, or None for a single process.
 
-    It is configured by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or detected
-    by JAX, which supports Slurm, Open MPI, TPU pods and Kubernetes.
+    A cluster is configured by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or
+    detected by JAX, which supports Slurm, Open MPI, TPU pods and Kubernetes.
     """
     address, local = os.environ.get("JAX_COORDINATOR_ADDRESS"), None
     number, index = _read_number("JAX_NUM_PROCESSES"), _read_number("JAX_PROCESS_ID")
@@ -109,9 +109,9 @@ def find_cluster() -> Cluster | None:
     if number == 1 or (address, number, index) == (None, None, None):
         return None
     if address is None or number is None or index is None:
-        raise UserError(f"only some of {VARIABLES} are set: set all or none in each process")
+        raise UserError(f"only some of {VARIABLES} are set: set all three or none in each process")
     if not 0 <= index < number:
-        raise UserError(f"JAX_PROCESS_ID must be from 0 to {number - 1} (got {index})")
+        raise UserError(f"JAX_PROCESS_ID must be between 0 and {number - 1} (got {index})")
     if not re.fullmatch(r".+:\d+", address):
         raise UserError(
             f"JAX_COORDINATOR_ADDRESS must be host:port, e.g. node7:1234 (got {address!r})"
@@ -128,7 +128,7 @@ def _read_number(name: str) -> int | None:
 
 def _detect(address, number, index):
     try:
-        # The public API detects a cluster only together with starting it.
+        # The public API of JAX can detect a cluster only while it also initializes it.
         from jax._src.clusters import ClusterEnv
 
         with warnings.catch_warnings():
@@ -148,16 +148,16 @@ def join_processes(
     hang_seconds: float = 300.0,
     identify: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """Join the other processes of a run, if any; call this before any other use of JAX.
+    """Join the other processes of a run, if any. Call this before any other use of JAX.
 
     From then on, all processes end with an error message and status 3 if one of them ends, hangs,
-    has another identity, or is on a machine that is silent for 30 s. C++ messages go to a file that
-    the error message names unless it is empty.
+    has another identity, or is on a machine that sends nothing for 30 s. C++ messages are written
+    to a file, which the error message names unless the file is empty.
 
     Args:
         join_seconds: time limit for all processes to start.
-        hang_seconds: a process counts as hung after this time, or after ten times the longest step
-            if that is longer.
+        hang_seconds: time after which a process counts as hung. If ten times the longest step is
+            longer, that time is used.
         identify: returns values that must be equal in all processes, such as the config.
     """
     cluster = find_cluster()
@@ -172,8 +172,8 @@ def join_processes(
         cluster_detection_method="deactivate",
         coordinator_bind_address=cluster.address if is_local else None,
         initialization_timeout=int(join_seconds),
-        # JAX's own timeouts would abort waiting processes before the watchdog names the one that
-        # stopped, and writing the report in process 0 may take long.
+        # The default timeouts of JAX would abort waiting processes before the watchdog names the
+        # process that stopped, or while process 0 writes a report.
         heartbeat_timeout_seconds=24 * 3600,
         shutdown_timeout_seconds=24 * 3600,
     )
@@ -185,10 +185,10 @@ def join_processes(
 
 
 def report_step(step: int, num_waits: int) -> None:
-    """Report to the watchdog, without blocking, that the loop is at this step.
+    """Report to the watchdog, without blocking, that the loop is at a step.
 
-    `num_waits` counts how often the loop has waited for the device. The first wait may include
-    compilation in other processes; from the second on, waits measure the length of a step.
+    `num_waits` is the number of times that the loop has waited for the device. The first wait may
+    include compilation in other processes. Later waits measure the length of a step.
     """
     now = time.monotonic()
     for watchdog in _watchdogs:
@@ -207,8 +207,8 @@ def report_busy(step: int) -> None:
 def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
     """Wait, without a time limit, until all processes have made this call.
 
-    If their identities differ, such as digests of their data, all processes end with an error
-    message that names the difference.
+    If `identity`, such as digests of the data, differs between processes, all processes end with an
+    error message that names the difference.
     """
     for watchdog in _watchdogs:
         watchdog.all_waiting.clear()
@@ -219,14 +219,14 @@ def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
 
 
 def is_first() -> bool:
-    """Return whether this is process 0, which writes files and prints, or the only process."""
+    """Return whether this is process 0, the process that writes files and prints."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in process 0 only and return its result there, None in other processes.
+    """Call a function in process 0 only and return its result, or None in other processes.
 
-    Replicated arrays in `args` are replaced by the process's own copies.
+    Replicated arrays in `args` are replaced by the copies on the first device of the process.
     """
     if jax.process_count() == 1:
         return function(*args)
@@ -239,14 +239,14 @@ def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def gather_rows(batch: PyTree) -> PyTree:
-    """Return the rows of all processes, concatenated in process order, in every process."""
+    """Concatenate the rows of all processes, in process order, and return them in every process."""
     if jax.process_count() == 1:
         return batch
     return multihost_utils.process_allgather(batch, tiled=True)
 
 
 def leave_processes() -> None:
-    """Report to the other processes that this one ends normally."""
+    """Report to the other processes that this process ends normally."""
     for watchdog in _watchdogs:
         watchdog.is_leaving.set()
         watchdog.heart.join()
@@ -257,7 +257,7 @@ def leave_processes() -> None:
 
 
 def leave_failing(status: int) -> None:
-    """Exit at once without waiting for the other processes, whose watchdogs notice it."""
+    """Exit immediately if there are other processes. Their watchdogs notice that and end them."""
     if _watchdogs:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -265,6 +265,6 @@ def leave_failing(status: int) -> None:
 
 
 def await_verdict() -> None:
-    """Wait for the watchdog to end this process if another process caused the current error."""
+    """Give the watchdog time to end this process, if another process caused the current error."""
     if _watchdogs:
         time.sleep(VERDICT_SECONDS)

@@ -1,11 +1,12 @@
-"""The training loop, whose order is an invariant.
+"""The training loop, which always performs the parts of a step in the same order.
 
-For each step: evaluate if due, on the current state; save if due, before the next batch is taken;
-take a batch; step; write the metrics of the previous window while this step runs.
+Each step evaluates the current state if an evaluation is due, saves the state if a save is due,
+takes a batch, calls the step function, and writes the metrics of the previous window while the
+device computes.
 
 So every number belongs to the state that produced it, a checkpoint neither loses nor repeats a
-batch, and the device never waits for the host's writing. A checkpoint also includes the evaluation
-that was due, or is marked as pending one if a signal cut it short.
+batch, and the device never waits while the host writes. A checkpoint also includes the result of an
+evaluation that is due at its step. If a signal interrupts the evaluation, it is marked as pending.
 """
 
 import contextlib
@@ -27,47 +28,48 @@ from cpc.train.metrics import Writer
 from cpc.train.step import TrainState, describe_failure, named_leaves, zeros_like_metrics
 from cpc.types import Array, PyTree, UserError
 
-#: summarize(sums of the window on the host, step) -> the numbers of a training record
+#: summarize(sums, step) -> the numbers of a training record, from the sums of a window on the host.
 Summarize = Callable[[dict[str, Any], int], Mapping[str, Any]]
-#: evaluate(state) -> the records of an evaluation
+#: evaluate(state) -> the records of an evaluation.
 Evaluate = Callable[[TrainState], Iterable[Mapping[str, Any]]]
 
 
 class Cadence(NamedTuple):
-    """How often a run records, evaluates and saves, in steps."""
+    """Intervals, in steps, of logs, evaluations and saves. 0 means only after the last step."""
 
     log_every: int = 100
-    """Steps between training records; 0 in any of the three intervals for the last step only."""
     eval_every: int = 0
     save_every: int = 0
     steps_per_launch: int = 1
-    """Steps per call of the step function, which takes one element of the batches."""
+    """Steps per call of the step function. Each call takes one element of the batches."""
 
     def check_multiples(self, numbers: Mapping[str, int]) -> None:
-        """Check that intervals and other, named numbers of steps are multiples of a launch."""
+        """Check that all intervals, and `numbers` by name, are multiples of `steps_per_launch`."""
         size = self.steps_per_launch
         for name, number in {**numbers, **self._asdict()}.items():
             if number % size:
-                raise UserError(f"{name} is {number}, not a multiple of steps_per_launch {size}")
+                raise UserError(
+                    f"{name} is {number}, but must be a multiple of steps_per_launch {size}"
+                )
 
 
 class Sinks(NamedTuple):
     """The checkpoints and writers of a run."""
 
     checkpoint: Checkpoints | None = None
-    """Saves the states; None to save none."""
+    """The checkpoints to save states to. If None, no state is saved."""
     writers: Sequence[Writer] = ()
-    """Each of them receives every record."""
+    """Writers, each of which receives every record."""
     metadata: Mapping[str, Any] | None = None
     """JSON values that are saved with each state and returned by `Checkpoints.restore`."""
 
 
 class FitResult(NamedTuple):
-    """How a run ended."""
+    """The result of `fit`."""
 
     state: TrainState
     reason: str
-    """Empty if all steps are done, else why it stopped: a signal's name, or "preemption"."""
+    """Name of the signal that stopped training, or "preemption", or "" if all steps are done."""
 
 
 def fit(
@@ -86,24 +88,26 @@ def fit(
     """Train from `state.step` to `num_steps`.
 
     Args:
-        state: new or restored; it is donated. Its leaves keep their shardings.
-        step_fn: from `make_train_step`, jitted by `jit_step`.
-        batches: maps the index of the first step to its batch and all later ones.
+        state: a new or restored state, which is donated. Its leaves keep their shardings.
+        step_fn: a step function from `make_train_step`, jitted by `jit_step`.
+        batches: maps the index of the first step to an iterable of its batch and all later batches.
         num_steps: the step to end at, counted from the beginning of the run.
-        summarize: makes the numbers of a training record; default `means_per_step`.
-        evaluate: makes the records of an evaluation; an entry "loss" in one of them (lower is
-            better) decides which checkpoint is the best, among those saved at a step evaluated. If
-            it raises `Stopped`, the state is saved, and is evaluated when the run resumes.
+        summarize: makes the numbers of a training record. Default: `means_per_step`.
+        evaluate: makes the records of an evaluation. The "loss" in the last record that has one is
+            the metric of the checkpoint saved at that step, and the lowest metric decides which
+            checkpoint is the best. If `evaluate` raises `Stopped`, the state is saved, and is
+            evaluated again when the run resumes.
         cadence: the intervals between records, evaluations and saves.
         sinks: the checkpoints and the writers.
-        stop: called before each step; a non-empty result saves the state and ends training.
-        steps_in_flight: the least number of queued calls of `step_fn`; at most twice as many are
+        stop: called before each step. If the result is not empty, the state is saved and training
+            ends.
+        steps_in_flight: the minimum number of queued calls of `step_fn`. At most twice as many are
             queued.
 
     Raises:
         UserError: a number of steps is not a multiple of `steps_per_launch`, the batches end early,
-            a disk is full, or the loss, a gradient or (checked before saving) a parameter is not
-            finite; nothing is saved from then on.
+            a disk is full, or a number is not finite. The loss and gradients are checked at each
+            step, and the parameters before each save, so a non-finite state is never saved.
     """
     step = start = int(state.step)
     cadence.check_multiples({"num_steps": num_steps, "the step to start from": start})
@@ -116,7 +120,7 @@ def fit(
         while True:
             reason = stop() or _preemption(checkpoint, step, per_launch)
             ends = bool(reason) or step >= num_steps
-            # A checkpoint implies the evaluation due at its step: a resumed run does not repeat it.
+            # A checkpoint includes the evaluation due at its step, so resuming does not repeat it.
             evaluates = (step > start or step == 0 or owes) and (
                 step == num_steps or _is_due(step, cadence.eval_every)
             )
@@ -125,7 +129,7 @@ def fit(
                 windows.write()
                 failure = describe_failure(state.failure, state.params)
                 _check_finite(failure or _describe_overflow(state.params, step), checkpoint)
-                report_busy(step)  # only now, so that a hang of the device is noticed above
+                report_busy(step)  # not earlier, so that a device that hangs is noticed above
                 records = evaluate if evaluates else None
                 cut_short = _evaluate_and_save(state, step, records, saves, windows, sinks, stop)
                 if cut_short is not None:
@@ -161,7 +165,7 @@ def _evaluate_and_save(
     sinks: Sinks,
     stop: Callable[[], str],
 ) -> str | None:
-    """Evaluate and save a finite state if due; return why an evaluation was cut short."""
+    """Evaluate and save the state as requested, and return why an evaluation was interrupted."""
     checkpoint, metric, cut_short = sinks.checkpoint, None, None
     try:
         for record in evaluate(state) if evaluate else ():
@@ -175,17 +179,15 @@ def _evaluate_and_save(
     if checkpoint and (saves or is_cut_short):
         checkpoint.save(step, state, dict(sinks.metadata or {}), metric)
     if checkpoint and evaluate and not is_cut_short:
-        checkpoint.pending_evaluation = None  # only after its metric was saved
+        checkpoint.pending_evaluation = None  # after `save`, so that no evaluation is lost
     return cut_short
 
 
 def means_per_step(sums: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return every sum over the steps of a window divided by the number of steps.
+    """Return the mean of each sum over the steps of a window, or NaN if no step was finite.
 
     >>> means_per_step({"steps": 4.0, "loss": 6.0, "nonfinite": 0.0}, 4)
     {'loss': 1.5, 'nonfinite': 0.0}
-
-    NaN if no step of the window was finite.
     """
     steps = float(sums["steps"]) or math.nan
     rest = {name: value for name, value in sums.items() if name != "steps"}
@@ -203,10 +205,10 @@ class _Window(NamedTuple):
 def _jit_zeros(
     tree: Any, leaves: tuple[tuple[tuple[int, ...], jax.sharding.Sharding], ...]
 ) -> Callable[[], PyTree]:
-    """Return a function that makes zeros with the shapes and shardings of the sums.
+    """Return a jitted function that makes zeros with the shapes and shardings of the sums.
 
-    It is jitted to give the zeros the shardings of the sums, so that the step is not compiled
-    again, and cached over calls of `fit`, so that it is compiled once.
+    With other shardings, the step would be compiled again. The function is cached over calls of
+    `fit`, so that it is compiled once.
     """
     shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape, _ in leaves]
     shardings = tree.unflatten(sharding for _, sharding in leaves)
@@ -214,7 +216,7 @@ def _jit_zeros(
 
 
 class _Windows:
-    """The writer of metrics that the device has summed between two logs."""
+    """A writer of the metrics that the device sums in each window between two logs."""
 
     def __init__(self, state: TrainState, summarize: Summarize, writers: Sequence[Writer]):
         self._summarize, self._writers = summarize, writers
@@ -229,13 +231,13 @@ class _Windows:
         self._clock_seconds = time.perf_counter() if seconds is None else seconds
 
     def cut(self, state: TrainState, step: int) -> TrainState:
-        """End a window: keep its sums for `write`, and return the state with new zeros."""
+        """End a window by keeping its sums for `write`, and return the state with zero sums."""
         failure = jnp.copy(state.failure)
         self._cut = _Window(step, state.metrics, failure, time.perf_counter())
         return state._replace(metrics=self._zeros())
 
     def write(self) -> Array | None:
-        """Write the window that was cut, if any, and return the state's `failure` at its end."""
+        """Write the pending window, if any, and return the `failure` of the state at its end."""
         if self._cut is None:
             return None
         (step, sums, failure, finished), self._cut = self._cut, None
@@ -261,8 +263,8 @@ def _is_due(step: int, every: int) -> bool:
 
 
 def _preemption(checkpoint: Checkpoints | None, step: int, steps_per_launch: int) -> str:
-    # The processes agree on the step after the last one that any of them has queried, so every step
-    # is queried; the launch that contains the agreed step stops them.
+    # The processes agree to stop at the step after the last step that any of them has queried. So
+    # every step is queried, and all stop after the launch that contains the agreed step.
     steps = range(max(step - steps_per_launch + 1, 0), step + 1)
     is_preempted = checkpoint and any(map(checkpoint.is_preempted, steps))
     return "preemption" if is_preempted else ""
@@ -272,7 +274,7 @@ def _next_batch(iterator: Iterator[Any], step: int, num_steps: int) -> Any:
     for batch in iterator:
         return batch
     raise UserError(
-        f"the data ended after {step} of {num_steps} steps: lower the number, or repeat the data"
+        f"the data ended after {step} of {num_steps} steps: lower num_steps, or repeat the data"
     )
 
 
@@ -303,7 +305,7 @@ def _check_finite(what: str | None, checkpoint: Checkpoints | None) -> None:
 
 
 def _make_throttle(steps_in_flight: int) -> Callable[[Array], int]:
-    """Make throttle(step), which bounds the device's queue and returns its number of waits."""
+    """Make `throttle(step)`, which waits if the device's queue is full and counts its waits."""
     mark: Array | None = None
     calls = 0
 
@@ -321,12 +323,12 @@ def _make_throttle(steps_in_flight: int) -> Callable[[Array], int]:
 
 #: Signals that stop the loop after the current step.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: The `stop` of the outermost open `stop_on_signals`, if any.
+#: The `stop` function of the outermost `stop_on_signals` context, if any is open.
 _stops: list[Callable[[], str]] = []
 
 
 class Stopped(UserError):
-    """Raised when a signal ends work before it is complete."""
+    """The error raised when a signal ends work before it is complete."""
 
 
 @contextlib.contextmanager
@@ -334,9 +336,9 @@ def stop_on_signals() -> Iterator[Callable[[], str]]:
     """Yield `stop() -> str`, which returns the name of the received signal or "".
 
     The first signal restores the former handlers, so a second Ctrl-C ends the process at once.
-    Signals are not caught outside of the main thread, nor with several processes: one of these
-    must not stop alone, and JAX handles SIGTERM itself (see `Checkpoints.is_preempted`). Nested
-    contexts share the `stop` of the outermost one.
+    Signals are caught only in the main thread of a single-process run. With several processes, a
+    process must not stop alone, and JAX handles SIGTERM itself (see `Checkpoints.is_preempted`).
+    Nested contexts share the `stop` function of the outermost context.
     """
     if _stops:
         yield _stops[0]
@@ -364,9 +366,9 @@ def stop_on_signals() -> Iterator[Callable[[], str]]:
 
 
 def raise_if_stopped() -> None:
-    """Raise `Stopped` if the open `stop_on_signals` has received a signal.
+    """Raise `Stopped` if the open `stop_on_signals` context has received a signal.
 
-    Call it between the parts of long work that can be repeated, such as probes.
+    Call this between the parts of long work that can be repeated, such as probes.
     """
     if _stops and (name := _stops[0]()):
         raise Stopped(f"stopped by {name}")

@@ -1,7 +1,7 @@
-"""Device meshes and placement: batches are split over all devices, all else is replicated.
+"""Device meshes and placement. Batches are split over devices, and other arrays are replicated.
 
-This is the only file that names a mesh axis. The axis is Auto: the loss is written for the global
-batch as on one device, and the compiler inserts the communication.
+Only this file names a mesh axis. The axis type is Auto: the loss is written for the global batch as
+if on one device, and the compiler inserts the communication.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,7 @@ def choose_devices(kind: str = "auto") -> list[Device]:
     """Return all devices of a kind, or JAX's default devices for "auto".
 
     Raises:
-        UserError: the kind is unknown, or this machine has none. The error does not list the kinds
-            found, because every query raises if `JAX_PLATFORMS` names an absent one.
+        UserError: the kind is unknown, or this machine has no such device.
     """
     if kind not in KINDS:
         raise UserError(f"the device is unknown (got {kind!r}): choose one of {', '.join(KINDS)}")
@@ -33,6 +32,7 @@ def choose_devices(kind: str = "auto") -> list[Device]:
     except (RuntimeError, AssertionError) as error:  # JAX asserts on a missing plug-in
         advice = "" if kind == "auto" else "choose 'auto', or "
         extra = "tpu" if kind == "tpu" else "cuda"
+        # The error does not list other kinds: with an absent one in JAX_PLATFORMS, no query works.
         raise UserError(
             f"No {'' if kind == 'auto' else f'{kind} '}device was found here: {advice}pip install "
             f"'cpc-jax[{extra}]', and check JAX_PLATFORMS if it is set"
@@ -53,12 +53,12 @@ def make_mesh(num_devices: int | None = None, devices: Sequence[Device] | None =
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that splits the first axis over the devices."""
+    """Return the sharding that splits the first axis of an array over all devices of a mesh."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXIS))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that puts a full copy on every device."""
+    """Return the sharding that places a full copy of an array on every device of a mesh."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -66,12 +66,13 @@ def check_batch_size(batch_size: int, mesh: Mesh) -> None:
     """Raise UserError if a global batch cannot be split evenly over the devices."""
     if batch_size % mesh.size:
         raise UserError(
-            f"a batch of {batch_size} cannot be split over {mesh.size} devices: choose a multiple"
+            f"a batch of {batch_size} cannot be split over {mesh.size} devices: use a multiple of "
+            "the number of devices"
         )
 
 
 def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
-    """Copy a host batch to the devices, split over them; each process passes its own rows."""
+    """Copy a host batch to the devices and split it over them. Each process passes its own rows."""
     sharding = batch_sharding(mesh)
 
     def put(rows: np.ndarray) -> jax.Array:
@@ -82,7 +83,7 @@ def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Copy every leaf to every device; all processes pass the same values."""
+    """Copy every leaf to every device. All processes must pass the same values."""
     if jax.process_count() == 1:
         return jax.device_put(tree, replicated(mesh))
 

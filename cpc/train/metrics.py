@@ -1,7 +1,7 @@
-"""Writers of metrics: a jsonl file, TensorBoard, a progress line, a tracking service.
+"""Metric writers for JSON Lines files, TensorBoard, a progress line and tracking services.
 
-A record is {"step": int, "split": "train" | "test" | ..., name: number or list of numbers, ...}. A
-writer has `write(record)` and `close()`. Lists are per offset: entry i belongs to offsets[i].
+A record is {"step": int, "split": "train" | "test" | ..., name: number or list of numbers, ...}.
+Lists have one entry per offset: entry i belongs to offsets[i].
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from cpc.files import RUN_SPLIT, advise, plain, read_lines, replacing, seal
 from cpc.types import UserError
 
 Record = Mapping[str, Any]
-proto: Any = event_pb2  # its classes are created on import and unknown to type checkers
+proto: Any = event_pb2  # type checkers do not know its classes, which are created on import
 
 
 @runtime_checkable
@@ -44,11 +44,11 @@ class Writer(Protocol):
 
 
 class JsonlWriter:
-    """A writer of one JSON object with its checksum per line, flushed on each `write`.
+    """A writer that appends one JSON object with a checksum per line, flushed on each `write`.
 
-    A run that resumes at `start_step` drops later records, so that the file equals that of a run
-    that never stopped; `num_kept` records remain. NaN and infinity become null. The `identity` of
-    the run, if given, is the first line: a record of step 0 and the split "run".
+    When a run resumes at `start_step`, records of later steps are dropped, so that the file equals
+    that of an uninterrupted run. The number of remaining records is `num_kept`. NaN and infinity
+    become null. If given, `identity` is the first line: a record with step 0 and split "run".
     """
 
     def __init__(
@@ -83,7 +83,7 @@ def _to_line(record: Record) -> str:
 
 
 def _read_until(path: pathlib.Path, step: int) -> list[str]:
-    # Damaged lines between these records are kept, so that readers can report them.
+    # Damaged lines before the last kept record are also kept, so that readers can report them.
     lines = read_lines(path) if path.exists() else []
     kept = [
         (line, record)
@@ -96,7 +96,7 @@ def _read_until(path: pathlib.Path, step: int) -> list[str]:
 
 
 def read_identity(path: pathlib.Path) -> dict[str, Any]:
-    """Return the identity of the run that wrote a file of records; empty if unknown."""
+    """Return the identity of the run that wrote a metrics file, or {} if it is not recorded."""
     try:
         first = read_lines(path)[0][1] or {}
     except (OSError, IndexError):
@@ -105,17 +105,18 @@ def read_identity(path: pathlib.Path) -> dict[str, Any]:
 
 
 class TensorBoardWriter:
-    """A writer of TensorBoard scalars "split/name"; a list becomes "split/name/k", k from 1.
+    """A writer of TensorBoard scalars with tags "split/name".
 
-    Records that share a step and a split have a "series", which comes after the split.
+    A list becomes the scalars "split/name/k", with k counted from 1. If a record has a "series",
+    which distinguishes records with the same step and split, the tag starts with "split/series".
     """
 
     def __init__(self, directory: str | os.PathLike[str], start_step: int = 0):
         self._directory = pathlib.Path(directory).absolute()
         with _disk_errors(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
-            # Files are named by the second, so a suffix keeps a quick restart from overwriting one.
-            # `SummaryWriter` writes in a thread, which would report a full disk again and again.
+            # File names contain whole seconds; the suffix keeps a restart from overwriting a file.
+            # The thread of `SummaryWriter` would report a full disk again and again.
             self._writer = EventsWriter(str(self._directory / "events"), f".{start_step:09}")
             self._file: Any = self._writer._py_recordio_writer._writer
         with _disk_errors(self._directory, self._file):
@@ -127,7 +128,7 @@ class TensorBoardWriter:
         self._writer.write_event(proto.Event(wall_time=time.time(), **fields))
 
     def write(self, record: Record) -> None:
-        """Add the numbers of one record; other values are only in the jsonl file."""
+        """Write the numbers of one record. Other values are ignored."""
         step, scalars = scalars_of(record)
         with _disk_errors(self._directory, self._file):
             for tag, value in scalars.items():
@@ -141,7 +142,7 @@ class TensorBoardWriter:
 
 
 def scalars_of(record: Record) -> tuple[int, dict[str, float]]:
-    """Return the step of a record, and its numbers by the names that `TensorBoardWriter` gives.
+    """Return the step of a record and its numbers, keyed by their `TensorBoardWriter` tags.
 
     >>> scalars_of({"step": 5, "split": "test", "series": "strict", "bound": [1.0, 0.5]})
     (5, {'test/strict/bound/1': 1.0, 'test/strict/bound/2': 0.5})
@@ -159,10 +160,11 @@ def scalars_of(record: Record) -> tuple[int, dict[str, float]]:
 
 
 class ServiceWriter:
-    """A writer to a module with `init`, `log` and `finish`, such as wandb or trackio.
+    """A writer that sends records to a tracking service, such as wandb or trackio.
 
-    It sends the scalars of `TensorBoardWriter`. If the service fails, it warns once and stops
-    sending; training continues.
+    `service` is a module with functions `init`, `log` and `finish`. The writer sends the same
+    scalars as `TensorBoardWriter`. If the service fails, the writer warns once and stops sending,
+    and training continues.
     """
 
     def __init__(
@@ -174,7 +176,7 @@ class ServiceWriter:
         say: Callable[[str], None] = print,
         run_id: str = "",
     ):
-        """Begin a run of the service, or resume the one with this `run_id` (by default, `name`)."""
+        """Start a run in the service, or resume the run whose id is `run_id` (default: `name`)."""
         self._service, self._say, self._works = service, say, True
         options = {"project": project, "name": name, "config": plain(config), "resume": "allow"}
         identity = {"id": run_id or re.sub(r"\W+", "-", name)}
@@ -190,7 +192,7 @@ class ServiceWriter:
             self._try("log", scalars, step=step)
 
     def close(self) -> None:
-        """End the service's run."""
+        """Finish the run in the service."""
         self._try("finish")
 
     def _try(self, function: str, /, *values: Any, **options: Any) -> None:
@@ -198,7 +200,7 @@ class ServiceWriter:
             return
         try:
             getattr(self._service, function)(*values, **options)
-        except Exception as error:  # of any library, network or account
+        except Exception as error:  # each service raises its own types
             self._works = False
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             name = self._service.__name__
@@ -206,12 +208,12 @@ class ServiceWriter:
 
 
 class ProgressWriter:
-    """A writer of a progress line: step, description of the record, rate, time left.
+    """A writer that shows the training progress as a line with step, metrics, rate and time left.
 
-    On a terminal one line is rewritten; otherwise a line is written at most every
-    `seconds_between`.
-    `describe` turns a record into words, `rate` is (amount per step, unit), such as (hours of audio
-    in a batch, "h audio"). Evaluations get a line of their own.
+    On a terminal, the line is rewritten in place; otherwise a new line is written at most every
+    `seconds_between` seconds. Evaluations are written to separate lines. `describe` formats the
+    metrics of a record. `rate` is (amount per step, unit), such as (hours of audio in a batch,
+    "h audio").
     """
 
     def __init__(
@@ -228,7 +230,7 @@ class ProgressWriter:
         self._stream: Any = stream or sys.stdout
         self._seconds_between, self._clock = seconds_between, clock
         self._written_at = -math.inf
-        self._width = 0  # of the current progress line on the terminal
+        self._width = 0  # width of the current progress line on the terminal
 
     def write(self, record: Record) -> None:
         """Show one record."""
@@ -248,7 +250,7 @@ class ProgressWriter:
             self.say(line)
 
     def say(self, sentence: str) -> None:
-        """Write a permanent line, below the progress line if one is shown."""
+        """Write a permanent line. An unfinished progress line is ended first."""
         self.close()
         self._stream.write(f"{sentence}\n")
         self._stream.flush()
@@ -291,12 +293,12 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-#: Number of small units in each large unit, and the name of the small unit.
+#: For each large unit, the number of small units in it and the name of the small unit.
 COUNTED = {"h": (3600, "s "), "M": (1e6, ""), "k": (1e3, "")}
 
 
 def amount(value: float, unit: str) -> str:
-    """Format an amount in small units.
+    """Format an amount, converting hours, millions and thousands to smaller units.
 
     >>> amount(0.03, "M steps"), amount(0.005, "h audio"), amount(2.5, "images")
     ('30,000 steps', '18 s audio', '2.5 images')
@@ -308,7 +310,9 @@ def amount(value: float, unit: str) -> str:
 
 
 def describe_values(*names: str) -> Callable[[Record], str]:
-    """Make a function that describes records: the named numbers in training, otherwise all.
+    """Return a function that formats a record as text.
+
+    Training records are formatted with the named values only, and other records with all values.
 
     >>> describe_values("loss")({"step": 5, "split": "train", "loss": 4.25, "seconds": 2.0})
     'loss 4.250'
@@ -333,7 +337,7 @@ def _disk_errors(path: pathlib.Path, *files: Any) -> Iterator[None]:
         yield
     except OSError as error:
         for file in files:
-            # Drop the buffer: Python would try to flush it again at exit, and report an error.
+            # Discard the buffer. Otherwise Python would flush it at exit and report another error.
             getattr(file, "buffer", file).raw.close()
         raise UserError(
             f"writing to {path} failed ({error.strerror or error}): {advise(error)} and rerun the "

@@ -1,4 +1,4 @@
-"""Optimizers with warm-up, schedule, clipping and decay: Adam, Lion, Muon, RMSProp and others."""
+"""Optimizers with learning rate schedules, gradient clipping and weight decay."""
 
 import functools
 import inspect
@@ -27,15 +27,15 @@ def make_optimizer(
     weight_decay: float = 0.0,
     **numbers: float,
 ) -> tuple[optax.GradientTransformation, Schedule]:
-    """Make the optimizer and its schedule, a function from the step to the learning rate.
+    """Make an optimizer and its schedule, which is a function from the step to the learning rate.
 
     Gradients are clipped to the global norm `clip_norm`, unless it is 0. Weight decay is decoupled
-    (Loshchilov and Hutter 2019) and not applied to vectors, scalars, biases and scales of norms.
+    (Loshchilov and Hutter 2019) and is not applied to vectors, scalars, biases and norm scales.
 
     Args:
         name: one of `OPTIMIZERS`.
-        numbers: b1 and b2, which average gradients and their squares, and eps, which is added to
-            denominators; each optimizer has its own defaults.
+        numbers: numbers that the optimizer takes by name. b1 and b2 are the decay rates of running
+            averages, and eps is added to denominators. Each optimizer has its own defaults.
     """
     rate = make_schedule(learning_rate, warmup_steps, num_steps, schedule)
     if clip_norm < 0 or weight_decay < 0:
@@ -48,9 +48,9 @@ def make_optimizer(
     used = inspect.signature(OPTIMIZERS[name]).parameters
     for label, value in numbers.items():
         if label not in used:
-            raise UserError(f"{name} does not use {label} (got {value}): leave it out")
+            raise UserError(f"{name} does not use {label} (got {value}): remove that setting")
     if name == "schedule_free" and schedule != "constant":
-        raise UserError(f"schedule_free needs the schedule 'constant' (got {schedule!r})")
+        raise UserError(f"schedule_free requires the schedule 'constant' (got {schedule!r})")
     own = OPTIMIZERS[name](rate, weight_decay, **numbers)
     return (optax.chain(optax.clip_by_global_norm(clip_norm), own) if clip_norm else own), rate
 
@@ -74,10 +74,10 @@ def make_lion(
 def make_muon(
     rate: Schedule, weight_decay: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformation:
-    """Return Muon (Jordan et al. 2024), with updates of root mean square 0.2 (Liu et al. 2025).
+    """Return Muon (Jordan et al. 2024).
 
-    Biases and embeddings are updated by Adam with Nesterov momentum, which uses `b1`, `b2` and
-    `eps`.
+    Updates are scaled to a root mean square of 0.2 (Liu et al. 2025). Biases and embeddings are
+    updated by Adam with Nesterov momentum, which uses `b1`, `b2` and `eps`.
     """
     muon = functools.partial(
         optax.contrib.muon,
@@ -89,7 +89,7 @@ def make_muon(
     )
     if not weight_decay:
         return muon(rate)
-    # The weight decay of optax's Muon excludes the parameters that Adam updates.
+    # The weight decay of optax's Muon would exclude the parameters that Adam updates.
     falling = optax.add_decayed_weights(-weight_decay, _decayed)
     return optax.chain(muon(1.0), falling, optax.scale_by_schedule(rate))
 
@@ -99,23 +99,25 @@ def make_rmsprop(
 ) -> optax.GradientTransformation:
     """Return RMSProp (Tieleman and Hinton 2012)."""
     if weight_decay:
-        raise UserError(f"rmsprop does not support weight_decay (got {weight_decay}): set it to 0")
+        raise UserError(
+            f"rmsprop does not support weight_decay (got {weight_decay}): set weight_decay to 0"
+        )
     return optax.rmsprop(rate, decay=b2, eps=eps)
 
 
 def make_schedule_free(
     rate: Schedule, weight_decay: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformation:
-    """Return Adam with averaged parameters instead of a decaying rate (Defazio et al. 2024).
+    """Return schedule-free Adam, which averages parameters instead of decaying the learning rate.
 
-    Evaluate the model at `schedule_free_average`.
+    See Defazio et al. (2024). Evaluate the model at the parameters from `schedule_free_average`.
     """
     adam = optax.adamw(rate, 0.0, b2, eps, weight_decay=weight_decay, mask=_decayed)
     # Optax counts the steps of this average from 1.
     return optax.contrib.schedule_free(adam, lambda count: rate(count - 1), b1)
 
 
-#: make(learning rate by step, weight decay, its own numbers by name), by the optimizer's name.
+#: make(learning rate by step, weight decay, numbers by name), for each optimizer by name.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": make_adam,
     "lion": make_lion,
@@ -136,10 +138,10 @@ def _decayed(params: PyTree) -> PyTree:
 
 
 def _matrices(params: PyTree) -> PyTree:
-    """Return the axes of each leaf that Muon uses as rows and columns; None for a non-matrix.
+    """Return the axes that Muon uses as rows and columns of each leaf, or None if not a matrix.
 
-    Stacked matrices are orthogonalized one by one: the W_k of a predictor, blocks of recurrent
-    weights, and the networks of each offset.
+    Stacked matrices are orthogonalized separately. These are the matrices W_k of a predictor, the
+    blocks of recurrent weights, and the weights of networks that are stacked over offsets.
     """
     axes = optax.contrib.MuonDimensionNumbers
 
@@ -157,14 +159,15 @@ def _matrices(params: PyTree) -> PyTree:
 
 
 def schedule_free_average(opt_state: PyTree, params: PyTree) -> PyTree | None:
-    """Return the average of parameters that schedule-free Adam keeps; None for other optimizers.
+    """Return the averaged parameters of schedule-free Adam, or None for other optimizers.
 
-    Adam updates z, x is the average of all z, weighted by the squared rate, and gradients are taken
-    at y = b1 x + (1 - b1) z. So x = (y - (1 - b1) z) / b1 (Defazio et al. 2024).
+    Adam updates parameters z. The average x of all z is weighted by the squared learning rate, and
+    gradients are computed at y = b1 x + (1 - b1) z. So x = (y - (1 - b1) z) / b1 (Defazio et al.
+    2024).
 
     Args:
-        opt_state: after an update.
-        params: y, after the same update.
+        opt_state: the optimizer state after an update.
+        params: the parameters y after the same update.
     """
     is_own = lambda node: isinstance(node, optax.contrib.ScheduleFreeState)  # noqa: E731
     for node in jax.tree.leaves(opt_state, is_leaf=is_own):
@@ -176,11 +179,11 @@ def schedule_free_average(opt_state: PyTree, params: PyTree) -> PyTree | None:
 def make_schedule(
     learning_rate: float, warmup_steps: int, num_steps: int, schedule: str
 ) -> Schedule:
-    """Make the learning rate by step: linear warm-up from above zero, then one of three schedules.
+    """Make a learning rate schedule with a linear warm-up, as a function of the step.
 
-    learning_rate * min(1, (step + 1) / warmup_steps) * fall, where fall is 1 ("constant"),
-    (1 + cos(pi * progress)) / 2 ("cosine") or 1 - progress ("linear"), and progress runs from 0 at
-    the end of the warm-up to 1 at `num_steps`.
+    The rate is learning_rate * min(1, (step + 1) / warmup_steps) * fall, where fall is 1
+    ("constant"), (1 + cos(pi * progress)) / 2 ("cosine") or 1 - progress ("linear"), and progress
+    increases from 0 at the end of the warm-up to 1 at `num_steps`.
 
     >>> rate = make_schedule(0.8, 4, 12, "cosine")
     >>> [round(float(rate(step)), 3) for step in (0, 3, 4, 8, 12)]
@@ -193,7 +196,9 @@ def make_schedule(
     if not learning_rate > 0:
         raise UserError(f"learning_rate must be above zero (got {learning_rate})")
     if not 0 <= warmup_steps <= num_steps:
-        raise UserError(f"warmup_steps is {warmup_steps}, not from 0 to num_steps {num_steps}")
+        raise UserError(
+            f"warmup_steps is {warmup_steps}, but must be between 0 and num_steps {num_steps}"
+        )
 
     def rate(step: Any) -> Any:
         warm = jnp.minimum(1.0, (step + 1) / max(warmup_steps, 1))
@@ -209,15 +214,16 @@ def make_schedule(
 def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransformation:
     """Scale updates by a factor `decay` for each layer further below the head.
 
-    Layer-wise rates for fine-tuning (Clark et al. 2020, ELECTRA; Bao et al. 2021, BEiT): the lowest
-    layers are the most general and learn the least. Chain it after an optimizer.
+    These layer-wise learning rates are used for fine-tuning (Clark et al. 2020, ELECTRA; Bao et al.
+    2021, BEiT), because the lowest layers are the most general and should change the least. Chain
+    this transformation after an optimizer.
 
     Args:
-        decay: the factor of the learning rate from a layer to the one below it; 1 for equal rates.
+        decay: the ratio of learning rates between a layer and the layer above. 1 gives equal rates.
         parts: names of submodules from the head down; context_backward counts as a context. Layers
-            are ordered by the numbers in variable names: stem and input are below all of these,
-            and variables without a number are in the highest layer. Other submodules learn at the
-            full rate.
+            are ordered by the numbers in variable names. Stem and input are below all numbered
+            layers, and variables without a number are in the highest layer. Other submodules learn
+            at the full rate.
 
     >>> params = {"encoder": {"conv0": 1.0, "conv1": 1.0}, "context": {"w": 1.0}, "head": 1.0}
     >>> update, _ = scale_by_layer(0.5, ("context", "encoder")).update(params, optax.EmptyState())
@@ -226,7 +232,7 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
     """
 
     def place(path: Any) -> tuple[str, tuple[int, ...]] | None:
-        """Return the part of a variable and the numbers of its layer."""
+        """Return the part that contains a variable and the numbers of its layer, or None."""
         names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
         found = (
             (i, part)

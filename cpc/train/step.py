@@ -1,6 +1,6 @@
-"""The state of a training run and its step functions, dense or by rows of embedding tables.
+"""The state of a training run, and step functions with dense or row-wise parameter updates.
 
-The row step supports neither momentum nor weight decay, which change every row at every step.
+Row-wise updates support neither momentum nor weight decay, which change every row at every step.
 """
 
 import os
@@ -18,27 +18,27 @@ from jaxtyping import Array, Bool, Float, Int
 from cpc.train.optimizer import schedule_free_average
 from cpc.types import PyTree
 
-#: Sums that the step adds to the metrics of the loss.
+#: Names of the sums that the step adds to the metrics of the loss.
 OWN_METRICS = ("steps", "loss", "gradient_norm", "nonfinite")
 
 
 class TrainState(NamedTuple):
-    """Everything that the next step depends on, besides its batch."""
+    """The training state. The next step depends only on this state and its batch."""
 
     step: Int[Array, ""]
-    """Number of steps done, int32; also the index of the next batch."""
+    """Number of completed steps, int32. It is also the index of the next batch."""
     params: PyTree
     opt_state: PyTree
     extra: PyTree
-    """Model variables other than parameters, such as batch statistics; {} without any."""
+    """Model variables other than parameters, such as batch statistics; {} if there are none."""
     ema: PyTree
-    """Running average of the parameters; None to keep none."""
+    """Running average of the parameters, or None if no average is kept."""
     rng: Array
-    """The root key, never split: step n uses `fold_in(rng, n)`."""
+    """The root key, which never changes: step n uses `fold_in(rng, n)`."""
     metrics: dict[str, PyTree]
-    """Sums since the last log, float32; saved, so that a resumed run logs the same sums."""
+    """Sums since the last log, float32. They are saved, so a resumed run logs the same sums."""
     failure: Int[Array, "2"]
-    """(step, leaf) of the first non-finite gradient or loss; (-1, -1) without one."""
+    """(step, leaf) of the first non-finite gradient or loss, or (-1, -1) if all were finite."""
 
 
 def init_state(
@@ -49,10 +49,11 @@ def init_state(
     metrics_zeros: dict[str, PyTree],
     ema: bool = False,
 ) -> TrainState:
-    """Return the state before the first step; `metrics_zeros` is shaped like the loss's metrics.
+    """Return the training state before the first step.
 
-    Every leaf is copied to a new buffer, so that jitting the step with a donated state leaves the
-    caller's arrays valid. Weak types are removed, so that the step traces once.
+    `metrics_zeros` has the structure and shapes of the loss's metrics. Every leaf is copied to a
+    new buffer, so that the caller's arrays remain valid when the state is donated. Weak types are
+    removed, so that the step is traced only once.
 
     >>> state = init_state({"w": jnp.ones(3)}, {}, optax.sgd(0.1), jax.random.key(0), {})
     >>> sorted(state.metrics), state.failure.tolist()
@@ -74,12 +75,12 @@ def init_state(
 
 
 def zeros_like_metrics(metrics: PyTree) -> PyTree:
-    """Return zero float32 sums of the same shapes, from arrays or from `jax.eval_shape`."""
+    """Return float32 zeros with the shapes of a tree of arrays or shape structs."""
     return jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.float32), metrics)
 
 
 def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
-    """Return (path, leaf) of each leaf, in the order of `jax.tree.leaves`.
+    """Return a (path, leaf) pair for each leaf of a tree, in the order of `jax.tree.leaves`.
 
     >>> named_leaves({"encoder": {"kernel": 1, "bias": 2}})
     [('encoder/bias', 2), ('encoder/kernel', 1)]
@@ -90,7 +91,7 @@ def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
 
 @jax.jit
 def _fresh(tree: PyTree) -> PyTree:
-    # One program for the whole tree: leaf by leaf, every shape would be compiled separately.
+    # Jitted for the whole tree, because leaf by leaf every shape would be compiled separately.
 
     def strong_copy(leaf: Array) -> Array:
         leaf = jnp.copy(leaf)
@@ -100,23 +101,25 @@ def _fresh(tree: PyTree) -> PyTree:
     return jax.tree.map(strong_copy, tree)
 
 
-#: loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)); the metrics are additive sums.
+#: loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)). Metrics are summed over steps.
 LossFn = Callable[[PyTree, PyTree, Any, Array], tuple[Array, tuple[PyTree, dict[str, PyTree]]]]
 
 
 def make_train_step(
     loss_fn: LossFn, tx: optax.GradientTransformation, *, ema_decay: float = 0.0
 ) -> Callable[[TrainState, Any], TrainState]:
-    """Make `step(state, batch) -> state`, a pure function to be jitted with the state donated.
+    """Make a pure function `step(state, batch) -> state`, to be compiled by `jit_step`.
 
-    The step's key is `fold_in(state.rng, state.step)`. The metrics of the loss, and the sums
-    "steps", "loss", "gradient_norm" and "nonfinite", are added to `state.metrics`.
+    The random key of a step is `fold_in(state.rng, state.step)`. The metrics of the loss, and the
+    sums "steps", "loss", "gradient_norm" and "nonfinite", are added to `state.metrics`.
 
-    From the first non-finite loss or gradient on, no update is applied: the state keeps the last
-    good parameters, and `state.failure` holds the index of that step and of its first non-finite
-    leaf, so that the host need not check every step. A gradient whose square overflows float32
-    counts as non-finite. In a state made with `ema=True`, ema <- ema_decay * ema +
-    (1 - ema_decay) * params, or the average of schedule-free Adam.
+    From the first step with a non-finite loss or gradient on, no updates are applied. The state
+    keeps the last good parameters, and `state.failure` contains the indices of the failed step and
+    of its first non-finite leaf, so the host does not have to check every step. A gradient whose
+    square overflows float32 counts as non-finite.
+
+    If the state was made with `ema=True`, each step updates the running average: ema <- ema_decay *
+    ema + (1 - ema_decay) * params. With schedule-free Adam, it is the average of that optimizer.
     """
 
     def step(state: TrainState, batch: Any) -> TrainState:
@@ -170,14 +173,14 @@ def guard_nonfinite(
 def scan_steps(
     step: Callable[[TrainState, Any], TrainState], state: TrainState, batches: Any
 ) -> TrainState:
-    """Return the state after a step for each entry of the leaves' first axis."""
+    """Apply one step per batch with `jax.lax.scan`. Batches are stacked along the first axis."""
     return jax.lax.scan(lambda state, batch: (step(state, batch), None), state, batches)[0]
 
 
 def make_launch(
     step: Callable[[TrainState, Any], TrainState],
 ) -> Callable[[TrainState, Sequence[Any]], TrainState]:
-    """Make `launch(state, batches) -> state`: one step for each batch, in one program."""
+    """Make `launch(state, batches) -> state`, which applies several steps in one program."""
 
     def launch(state: TrainState, batches: Sequence[Any]) -> TrainState:
         return scan_steps(step, state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches))
@@ -188,20 +191,20 @@ def make_launch(
 def jit_step(
     step: Callable[[TrainState, Any], TrainState], state: TrainState
 ) -> Callable[[TrainState, Any], TrainState]:
-    """Jit a step for states like this one, which it donates; every leaf keeps its sharding."""
+    """Jit a step function with its state donated. Every leaf keeps its sharding in `state`."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(step, donate_argnums=0, out_shardings=shardings)
 
 
 def enable_compilation_cache(path: str | os.PathLike[str]) -> None:
-    """Cache every compiled program under `path`; call it before the first compilation."""
+    """Cache all compiled programs under `path`. Call this before the first compilation."""
     jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(path).absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def describe_failure(failure: Any, params: PyTree) -> str | None:
-    """Name the step and leaf in `state.failure`; return None if no step has failed.
+    """Describe the step and the leaf in `state.failure`, or return None if no step has failed.
 
     >>> describe_failure([6, 1], {"bias": 0.0, "kernel": 0.0})
     'step 7 (batch 6): the gradient of kernel'
@@ -214,21 +217,21 @@ def describe_failure(failure: Any, params: PyTree) -> str | None:
 
 
 def _select(healthy: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
-    # The old dtype is kept, so that the step traces once.
+    # Keep the old dtype, so that the step is traced only once.
     return jax.tree.map(
         lambda n, o: jnp.where(healthy, jnp.asarray(n).astype(o.dtype), o), new, old
     )
 
 
-#: Initial value of Adagrad's sums of squares.
+#: Initial value of the sums of squared gradients in Adagrad.
 FIRST_SUM = 0.1
 
-#: Ids of the rows that a step reads, by table; None for the whole table.
+#: Ids of the rows that a step reads, by table name. None reads the whole table.
 RowIds: TypeAlias = dict[str, Array | None]
-#: choose(params, extra, batch, rng) -> (sample, ids): the random draws, and the rows to read.
+#: choose(params, extra, batch, rng) -> (sample, ids): the random draws and the ids of rows to read.
 Choose: TypeAlias = Callable[[PyTree, PyTree, Any, Array], tuple[Any, RowIds]]
-#: loss_fn(parts, extra, batch, sample) -> (loss, (extra, metrics)), as in `make_train_step`, with
-#: `parts` {"tables": the rows by table, "dense": all other parameters}.
+#: loss_fn(parts, extra, batch, sample) -> (loss, (extra, metrics)), as in `make_train_step`.
+#: `parts` is {"tables": the rows that were read, by table name, "dense": all other parameters}.
 RowLoss: TypeAlias = Callable[[PyTree, PyTree, Any, Any], tuple[Array, tuple[PyTree, dict]]]
 
 
@@ -238,14 +241,15 @@ def make_row_step(
     learning_rate: Callable[[Array], Array],
     rule: Literal["sgd", "adagrad"] = "sgd",
 ) -> Callable[[TrainState, Any], TrainState]:
-    """Make `step(state, batch) -> state` for parameters {"tables": {name: (v, ...)}, "dense": ...}.
+    """Make `step(state, batch) -> state`, which updates only the table rows that a batch reads.
 
-    A row that is read twice is updated by the sum, as with a dense gradient, so with "sgd" the
-    step equals a dense one. "adagrad" (Duchi et al. 2011) adds the square of each reading, and so
-    equals dense Adagrad if every row is read once; its state comes from `init_row_state`.
+    The parameters are {"tables": {name: (v, ...)}, "dense": ...}, where v is the number of rows. If
+    a row is read twice, its gradients are summed, so a step with "sgd" equals a dense step.
+    "adagrad" (Duchi et al. 2011) adds up the squared gradient of each reading, so it equals dense
+    Adagrad if no row is read twice. Its initial state is from `init_row_state`.
 
-    As in `make_train_step`, the key is `fold_in(state.rng, state.step)`, and no update is applied
-    from the first non-finite loss or gradient on.
+    As in `make_train_step`, the random key of a step is `fold_in(state.rng, state.step)`, and no
+    updates are applied from the first step with a non-finite loss or gradient on.
     """
 
     def update(rate, table, squares, ids, gradient):
@@ -267,7 +271,7 @@ def make_row_step(
             {"tables": tables, "dense": params["dense"]}, state.extra, batch, sample
         )
         healthy, after = guard_nonfinite(state, gradients, loss, metrics)
-        # Select among the gradients of rows, so that the large tables are never copied.
+        # Zero the row gradients of a failed step rather than select tables, which would copy them.
         gradients = jax.tree.map(lambda g: jnp.where(healthy, g, 0.0), gradients)
         rate = learning_rate(state.step)
         new, kept = {}, {}
@@ -301,9 +305,9 @@ def init_row_state(
     rng: Array,
     metrics_zeros: dict[str, PyTree],
 ) -> TrainState:
-    """Return the state before the first step of `make_row_step`, as `init_state` does.
+    """Return the training state before the first step of `make_row_step`.
 
-    `opt_state` holds Adagrad's sums of squares, which begin at `FIRST_SUM`; it is empty for "sgd".
+    `opt_state` is empty for "sgd", and contains sums that start at `FIRST_SUM` for "adagrad".
     """
     state = init_state(params, extra, optax.identity(), rng, metrics_zeros)
     squares: PyTree = {"tables": {}, "dense": {}}

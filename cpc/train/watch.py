@@ -1,25 +1,26 @@
-"""Watch over one of several processes: report which one is missing, has ended or hangs.
+"""The watchdog of one of several processes, which reports processes that are missing, end or hang.
 
-If a peer ends, JAX aborts in C++ after pages of trace or minutes of silence, and it never notices a
-process that hangs. So a small program next to each process, which needs only the standard library,
-calls the roll before JAX starts and watches the connections from then on. The watchdogs of
-processes 1, 2, ... connect to that of process 0, and to their own programs by pipes:
+If a process ends, JAX aborts the others in C++, with pages of stack trace or after minutes of
+silence, and it never notices a process that hangs. So each process starts a watchdog, a small
+program that needs only the standard library. Before JAX starts, the watchdog of process 0 waits
+until all others have connected to it. From then on, the watchdogs monitor these connections. They
+exchange the following lines with each other and, through pipes, with the watched processes:
 
-    here ID NUMBER     a process has come, and expects NUMBER processes
-    go ID              the answer, when all have come
+    here ID NUMBER     process ID is present, and expects NUMBER processes
+    go ID              the answer when all processes are present
     .                  the watchdog is alive
-    at STEP LONGEST    the program trains (see `Heartbeat`); with "busy", it does something else
-    waits IDENTITY     the program waits for the others; IDENTITY is a JSON object that all share
-    all                all processes wait, with the same identity
-    lost SENTENCE      all processes end
-    bye                the program ends as it should
+    at STEP LONGEST    the process trains (see `Heartbeat`); "busy" if it does something else
+    waits IDENTITY     the process waits for the others; IDENTITY is a JSON object
+    all                all processes wait and have the same identity
+    lost SENTENCE      all processes must end
+    bye                the process ends normally
 
-The roll call keeps out accidents, such as port scans, browsers and launches of another size.
-Networks of a cluster are trusted.
+Connections of port scans, browsers and launches of another size are refused, but the network of the
+cluster is trusted.
 
     python watch.py HOST PORT ID NUMBER LOG JOIN_SECONDS SILENCE_SECONDS HANG_SECONDS
 
-LOG is the file that receives the C++ messages of the program.
+LOG is the file that receives the C++ messages of the process.
 """
 
 import contextlib
@@ -36,44 +37,44 @@ from typing import Any, NamedTuple, TypeAlias
 
 #: Seconds between two heartbeats of a program.
 HEARTBEAT_SECONDS = 1.0
-#: A process counts as hung after this many times the longest step seen.
+#: A process counts as hung after this many times the longest step so far.
 FACTOR = 10
-#: The limit of a busy process that others wait for is this many times as long.
+#: Factor by which the limit is longer for a busy process.
 BUSY_FACTOR = 12
-#: At most this many differences are named, each value by at most this many characters.
+#: Limits on the number of differences in an error message and on the characters of each value.
 MAX_DIFFERENCES, MAX_VALUE = 3, 60
-#: A line has at most this many bytes.
+#: Maximum length of a line, in bytes.
 MAX_LINE = 2**24
-#: The event after the last line of a peer.
+#: The event that follows the last line of a peer.
 GONE = ""
 RESTART = "then start all of them again, and they resume from the last checkpoint"
 
 
-#: Lines from all peers in the order in which they came.
+#: Lines from all peers in the order in which they were received.
 Events: TypeAlias = "queue.SimpleQueue[tuple[Peer, str]]"
 
 
 class Heartbeat(NamedTuple):
     """The last state that a process reported."""
 
-    step: int  # the last one that it has a batch for, and launches
+    step: int  # the last step that it has a batch for and launches
     is_busy: bool  # starting, evaluating, saving, or done with training
-    longest: float  # most seconds that it has stayed at a step
-    changed: float  # when `step` or `is_busy` changed
-    heard: float  # when it last reported
+    longest: float  # the longest time at a step, in seconds
+    changed: float  # time of the last change of `step` or `is_busy`
+    heard: float  # time of the last report
 
 
 class Ended(Exception):
-    """Raised when the watch ends, with the result of `watch`, or cannot begin, with the reason."""
+    """Raised to end `watch` with a result, or to report why the watch cannot start."""
 
 
 class Peer:
-    """Another watchdog, or the own program without a connection; a thread reads its lines."""
+    """Another watchdog or, without a connection, the watched process. A thread reads its lines."""
 
     def __init__(self, events: Events, connection: socket.socket | None = None, index: int = 0):
         self.connection, self.index = connection, index
         self.heard = time.monotonic()
-        self.identity = ""  # JSON, while it waits
+        self.identity = ""  # JSON, set only while the peer waits
         self.heartbeat = Heartbeat(0, True, 0.0, self.heard, self.heard)
         threading.Thread(target=self._read, args=(events,), daemon=True).start()
 
@@ -86,7 +87,7 @@ class Peer:
         events.put((self, GONE))
 
     def send(self, line: str) -> None:
-        """Send a line; a lost connection is noticed by the reading thread."""
+        """Send a line. If the connection is lost, the reading thread notices it."""
         with contextlib.suppress(OSError):
             os.write(self.connection.fileno() if self.connection else 1, f"{line}\n".encode())
 
@@ -100,13 +101,13 @@ class Peer:
 def find_hung(
     heartbeats: Mapping[int, Heartbeat], number: int, min_seconds: float, now: float
 ) -> str:
-    """Return a sentence about the processes that hang, or "".
+    """Return a sentence that names the processes that hang, or "" if none hangs.
 
-    The limit is `min_seconds`, or `FACTOR` times the longest time of any process at a step if that
-    is more. A program that sends no heartbeat for longer counts as hung. If all send heartbeats and
-    none has moved for longer, they wait for the one that is furthest behind, because they have
-    begun a step that needs it. The limit of a busy process is `BUSY_FACTOR` times as long; if all
-    are busy, no step needs any of them.
+    The time limit is `min_seconds`, or `FACTOR` times the longest time that any process has spent
+    at a step if that is longer. A process that sends no heartbeat for this time counts as hung. If
+    all processes send heartbeats but none advances for this time, the process that is furthest
+    behind counts as hung, because the others have started a step that needs it. If that process is
+    busy, the limit is `BUSY_FACTOR` times as long. If all are busy, no process waits for another.
     """
     beats = heartbeats.values()
     longest = max(beat.longest for beat in beats)
@@ -127,12 +128,12 @@ def find_hung(
     if len(behind) < len(beats):
         ahead = max(beat.step for beat in beats)
         return describe_end(behind, number, f"{how} others wait at step {ahead}")
-    unknown = "the hung one is unknown: it may be a device or the network"
+    unknown = "it is not known which of them hangs: it may be a device or the network"
     return f"all processes {how} {unknown}; all end: look at the output of each, {RESTART}"
 
 
 def describe_end(indices: list[int], number: int, how: str) -> str:
-    """Return a sentence that names the processes that made all others end."""
+    """Return an error message that names the processes whose failure ends all processes."""
     names = name_processes(indices)
     return f"{names} of {number} {how}; all end: look at the output of {names}, {RESTART}"
 
@@ -143,7 +144,7 @@ def name_processes(indices: list[int]) -> str:
 
 
 def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
-    """Describe how the first process that differs from process 0 does so; "" if none differs.
+    """Describe the first identity that differs from that of process 0, or return "" if none does.
 
     >>> describe_difference({0: {"seed": 0}, 1: {"seed": 1}})[:66]
     'process 1 of 2 differs from process 0 (seed: 0 there, 1 here); all'
@@ -170,7 +171,7 @@ def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at a loopback address, or at all interfaces for other hosts."""
+    """Return a server socket at `host` if it is a loopback address, otherwise at all interfaces."""
     is_local = is_loopback(host)
     dual = not is_local and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or ":" in host else socket.AF_INET
@@ -186,10 +187,10 @@ def is_loopback(host: str) -> bool:
 def call_roll(
     events: Events, server: socket.socket, address: str, number: int, end: float
 ) -> dict[int, Peer]:
-    """Return the connections of processes 1, 2, ... by index, and let them start once all connect.
+    """Wait until processes 1, 2, ... connect, let them start, and return their peers by index.
 
-    A connection that sends nothing or an unknown line neither delays nor replaces a process.
-    Raise Ended if not all processes connect before `end`.
+    Connections that send nothing or an unknown line are refused and do not delay the others.
+    Raises Ended if not all processes connect before `end`.
     """
     indices = {f"here {index} {number}": index for index in range(1, number)}
     present: dict[int, Peer] = {}
@@ -200,7 +201,7 @@ def call_roll(
         if time.monotonic() > end or os.getppid() != parent:
             missing = name_processes([i for i in indices.values() if i not in present])
             others = f" ({len(refused)} connections of something else)" if refused else ""
-            raise Ended(f"{missing} missing{others}: not all of {number} came to {address}")
+            raise Ended(f"{missing} missing{others}: not all of {number} connected to {address}")
         with contextlib.suppress(OSError):  # no connection, or already closed
             Peer(events, server.accept()[0])
         while not events.empty():
@@ -219,7 +220,7 @@ def call_roll(
 
 
 def connect_to_first(host: str, port: int, own: int, number: int, end: float) -> socket.socket:
-    """Return a connection to process 0; raise Ended if it does not answer before `end`."""
+    """Return a connection to process 0. Raises Ended if process 0 does not answer before `end`."""
     problem = f"no process 0 answers at {host}:{port}"
     while time.monotonic() < end:
         with (
@@ -243,10 +244,10 @@ def connect_to_first(host: str, port: int, own: int, number: int, end: float) ->
 def watch(
     events: Events, peers: dict[int, Peer], own: Peer, number: int, silence: float, hang: float
 ) -> str | None:
-    """Wait for the end; return None if the own program leaves, "" if it dies, else a sentence.
+    """Monitor all processes until they must end, and return the reason.
 
-    The sentence names a process that ends all others: it dies, hangs, or waits with an identity
-    unlike that of process 0.
+    Returns None if the watched process ends normally, "" if it dies, and otherwise a sentence. The
+    sentence names a process that dies, hangs, or has a different identity than process 0.
     """
     parent, interval = os.getppid(), silence / 4
     last_sent, now = 0.0, float("-inf")
@@ -261,8 +262,8 @@ def watch(
             if own.index == 0:
                 compare_identities(everyone)
             before, now = now, time.monotonic()
-            # Silence before all processes were present, or while this program itself was stopped
-            # (such as by a batch system that suspends a job), does not count.
+            # Silence does not count if it was before all processes were present, or while this
+            # watchdog itself was stopped, such as by a batch system that suspends a job.
             if now - before > interval:
                 for peer in everyone:
                     peer.heard = now
@@ -284,15 +285,15 @@ def watch(
 
 
 def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: int) -> None:
-    """Handle a line from the own program or from a peer."""
+    """Handle a line from the watched process or from another watchdog."""
     word, _, rest = line.partition(" ")
-    if peer is own and line == GONE:  # the others see it
+    if peer is own and line == GONE:  # the other watchdogs notice it
         raise Ended("")
     if peer is own and word == "bye":
         for other in peers.values():
             other.send("bye")
         raise Ended(None)
-    if peer is not own and peers.get(peer.index) is not peer:  # it has left
+    if peer is not own and peers.get(peer.index) is not peer:  # the peer has left
         return
     if line == GONE:
         raise Ended(describe_end([peer.index], number, "has ended"))
@@ -314,7 +315,7 @@ def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: 
 
 
 def compare_identities(everyone: Sequence[Peer]) -> None:
-    """Let all continue if all wait with the same identity; raise Ended if one differs."""
+    """Let all processes continue if all wait. Raises Ended if their identities differ."""
     if not all(peer.identity for peer in everyone):
         return
     if sentence := describe_difference({one.index: json.loads(one.identity) for one in everyone}):
@@ -325,9 +326,9 @@ def compare_identities(everyone: Sequence[Peer]) -> None:
 
 
 def main(host: str, port: int, index: int, number: int, log: str, *limits: float) -> None:
-    """Connect and watch; end the own program with a sentence if a process is lost or hangs."""
+    """Connect the watchdog, and monitor all processes. End the watched one if any is lost."""
     join, silence, hang = limits
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own program handles them
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # left to the watched process
         signal.signal(ignored, signal.SIG_IGN)
     parent, events = os.getppid(), queue.SimpleQueue()
     own, end = Peer(events, index=index), time.monotonic() + join
@@ -365,7 +366,7 @@ def main(host: str, port: int, index: int, number: int, log: str, *limits: float
         time.sleep(1)  # time to end by itself
         if os.getppid() == parent:
             os.kill(parent, signal.SIGKILL)
-    elif messages and sentence is not None:  # the program has failed, perhaps in C++
+    elif messages and sentence is not None:  # the watched process has failed, perhaps in C++
         os.write(2, f"{messages}\n".encode())
 
 

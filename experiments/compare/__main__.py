@@ -1,11 +1,12 @@
-"""Compare several runs on one page: their curves, and a table with one row per cell.
+"""Compare several runs on one page with their curves and a table of scores.
 
     cpc compare runs/a runs/b --workdir runs/compared
     cpc compare runs/sweep
 
-A folder that is not a run selects all runs in it. Runs whose configs differ only in the seed
-form one cell. Writes comparison.html, comparison.md (the table, for a README) and comparison.json
-into --workdir, or by default into a single folder. Differences are taken from the first cell.
+If a folder is not a run, all runs in it are compared. Runs whose configs differ only in the seed
+form one cell. The command writes comparison.html, comparison.md (the table, for a README) and
+comparison.json into --workdir (default: the folder, if it is the only one). Differences are taken
+from the first cell.
 """
 
 import os
@@ -18,11 +19,11 @@ from experiments.command import cli
 
 
 def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
-    """Return the names and directories of all runs in some folders."""
+    """Return the name and directory of each run in some folders."""
     found: list[pathlib.Path] = []
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is not a directory: pass runs, or a folder of runs")
+            raise UserError(f"{path} is not a directory: pass run directories, or a folder of runs")
         unreadable = []
         runs = list(status.find_runs(path, unreadable))
         for folder, reason in unreadable:

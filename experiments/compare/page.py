@@ -20,13 +20,13 @@ from experiments.command.run_dir import read_failure
 from experiments.compare import tables
 from experiments.status import cut
 
-#: Ceilings log N that differ by less count as equal: the numbers of windows that are short, or that
-#: share sound, vary with the seed.
+#: Ceilings log N that differ by at most this count as equal. They vary slightly with the seed, as
+#: do the numbers of windows that are short or share sound.
 CEILING_TOLERANCE_NATS = 0.1
 
 
 def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
-    """Write comparison.html, .md (the table of cells) and .json for named runs into a folder."""
+    """Write comparison.html, comparison.md and comparison.json for named runs into a folder."""
     found, problems = read_runs(runs)
     if not found:
         raise UserError(
@@ -63,7 +63,7 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
 
 
 def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], dict[str, str]]:
-    """Return the named runs that have records, and the problems of runs by name."""
+    """Read the named runs that have records. Also return a description of problems by run name."""
     found, problems = [], {}
     for name, path in runs:
         if failure := read_failure(path):
@@ -77,7 +77,7 @@ def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], 
 
 
 def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
-    """Return sentences about the best finished cell by each headline number."""
+    """Return sentences that name the best finished cell for log N - L and each headline score."""
     sentences, scores = [], scores[scores.at_end.astype(bool)]
     bounds = scores[scores.task == "information"]
     if len(bounds) > 1:
@@ -92,7 +92,7 @@ def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
         )
     for question in tables.headline(scores):
         rows = tables.answers(question, scores)
-        # A collapse of all codes into one has the fewest codes, but is not best.
+        # Fewer codes are not better: they are fewest if all codes have collapsed into one.
         if rows.cell.nunique() > 1 and question.task != "codes":
             up = rows.higher_is_better.iloc[0]
             row = rows.loc[rows.value.idxmax() if up else rows.value.idxmin()]
@@ -104,11 +104,11 @@ def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
 
 
 def find_obstacles(cells: Sequence[Cell]) -> list[str]:
-    """Return the reasons why the nats of cells are not comparable, if any."""
+    """Return the reasons why log N - L cannot be compared between the cells, if there are any."""
     last = [rows for cell in cells for _, run in cell.runs if len(rows := watched(run))]
     last = [rows[rows.step == rows.step.max()] for rows in last]
     offsets = [tuple(rows.offset) for rows in last]
-    # Only common offsets, since ceilings fall with the offset if windows are short.
+    # Compare ceilings at common offsets only, because short windows lower them at large offsets.
     shared = set(offsets[0]).intersection(*offsets) if offsets else set()
     common = [rows[rows.offset.isin(shared)].drop_duplicates("offset") for rows in last]
     ceilings = [rows.sort_values("offset").log_n.to_numpy(float) for rows in common]
@@ -154,7 +154,7 @@ def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) ->
 
 
 def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
-    """Plot log N - L and the headline scores of each run over the steps."""
+    """Plot log N - L and the headline scores of each run over the training steps."""
     kinds = {one.method for cell in cells for _, run in cell.runs if (one := information(run))}
     title = f"log N − L ({kinds.pop()})" if len(kinds) == 1 else "log N − L"
     among = results.shared_headline(run for cell in cells for _, run in cell.runs)
@@ -187,27 +187,27 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     add_shared_legend(figure, panels)
     caption = (
-        "Test data, averaged over offsets; one line per run, one color per cell. Cells whose "
-        "negatives differ in rule or number are not comparable."
+        "Test data, averaged over offsets, with one line per run and one color per cell. Cells "
+        "whose negatives differ in rule or number are not comparable."
     )
     return [Figure("comparison_curves", figure, "Numbers at the evaluations", caption)]
 
 
 def watched(run: Run) -> Frame:
-    """Return the evaluations of a bound, or else under the training rule."""
+    """Return the evaluations whose log N - L is a bound, or else those by the training rule."""
     found = list(evaluations(run).values())
     bounds = [rows for rows in found if rows.is_bound.all()]
     return (bounds[-1:] or found[:1] or [run.offsets[:0]])[0]
 
 
 def score_steps(run: Run, question: tables.Question) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps and values of a question in the units of an axis."""
+    """Return the steps and values of a run's answers to a question, in the units of an axis."""
     rows = tables.answers(question, run.scores).sort_values("step")
     return rows.step.to_numpy(float), value_axis(rows.value.to_numpy(float), question.metric)
 
 
 def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
-    """Plot the headline scores of each cell with their intervals and single seeds."""
+    """Plot the headline scores of each cell, with their intervals and the value of each seed."""
     questions = tables.headline(scores)
     if not questions:
         return []

@@ -1,4 +1,4 @@
-"""Comparison tables of runs: one row per cell, and one table per question."""
+"""Tables that compare runs: one with a row per cell, and one with all scores."""
 
 import math
 from collections.abc import Sequence
@@ -11,18 +11,17 @@ from cpc.report.scores import METHODS, lead_phrase
 from cpc.results import QUESTION, Cell, Frame, Run, last_known, settings, show_value, unit_of
 
 NOTE = (
-    "All intervals are 95 %. With one seed they are over test items; with several, over the "
-    "finished seeds (Student's) and test items. Over untrained: the difference from the same "
-    "network at random initialization by the same method. Over the first: the difference from the "
-    "first cell. Both differences are paired by items or seeds if these are recorded, and from two "
-    "independent intervals otherwise. With more cells, more of them differ from the first by "
-    "chance."
+    "All intervals are 95 % intervals. With one seed, they are over test items. With several, they "
+    "are over test items and finished seeds (Student's). Over untrained: the difference from the "
+    "same network at random initialization by the same method. Over the first: the difference from "
+    "the first cell. Differences are paired by items or seeds if these are recorded, and otherwise "
+    "computed from two independent intervals. The more cells, the more of them differ by chance."
 )
 LEARNED = ("c", "z")
 
 
 class Question(NamedTuple):
-    """A quantity that scores of all cells measure: task, data, features, method and metric."""
+    """The quantity that a score measures, which identifies comparable scores of all cells."""
 
     task: str
     data: str
@@ -33,20 +32,20 @@ class Question(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Description of the question."""
+        """The question in words, with all of its fields."""
         method = METHODS.get(self.method, self.method)
         metric = "" if self.metric == "accuracy" else f", {self.metric}"
         return f"{self.task} by {self.unit}, {self.data}, {method} on {self.features}{metric}"
 
 
 def questions(scores: Frame) -> list[Question]:
-    """Return the questions of some scores, in the order of their records."""
+    """Return the distinct questions of a frame of scores, in order of appearance."""
     rows = scores[scores.task != "information"].drop_duplicates(list(QUESTION))
     return [Question(*row) for row in rows[list(QUESTION)].itertuples(index=False)]
 
 
 def headline(scores: Frame) -> list[Question]:
-    """Return the main question of each task: a linear probe on learned features if any."""
+    """Return the main question of each task: a linear probe of learned features is preferred."""
     first: dict[tuple, Question] = {}
     learned = [one for one in questions(scores) if one.features in LEARNED]
     for one in sorted(learned, key=lambda one: one.method != "linear"):
@@ -61,13 +60,13 @@ def has_curve(question: Question, scores: Frame) -> bool:
 
 
 def answers(question: Question, scores: Frame) -> Frame:
-    """Return the scores of one question."""
+    """Return the rows of a frame of scores that answer a question."""
     chosen = scores[list(QUESTION)] == list(question)
     return scores[chosen.all(axis=1)]
 
 
 def show_estimate(row: Any) -> str:
-    """Format the value of a row with its interval; "" without a row."""
+    """Format the value of a row with its interval. If the row is None, return ""."""
     if row is None:
         return ""
     ends = (row.value, row.low, row.high)
@@ -76,7 +75,7 @@ def show_estimate(row: Any) -> str:
 
 
 def show_nats(row: Any) -> str:
-    """Format log N - L in nats with its interval and offsets, and mark estimates."""
+    """Format log N - L with its interval and offsets. If it is an estimate, mark it as one."""
     if row is None:
         return ""
     ends = f" ({show_interval(row.low, row.high)})" if math.isfinite(row.low + row.high) else ""
@@ -85,7 +84,7 @@ def show_nats(row: Any) -> str:
 
 
 def show_lead(row: Any, over: str) -> str:
-    """Format a difference of a row, over_untrained or over_first; "" without one."""
+    """Format the difference in the columns `over` of a row, or return "" if it is missing."""
     if row is None or math.isnan(getattr(row, over)):
         return ""
     difference = (getattr(row, f"{over}{end}") for end in ("", "_low", "_high"))
@@ -107,7 +106,7 @@ def short_title(question: Question, others: Sequence[Question]) -> str:
 
 
 def one_row(rows: Frame, cell: str) -> Any:
-    """Return the row of a cell with the most labels; None without a row."""
+    """Return the row of a cell with the most labels, or None if the cell has no row."""
     own = rows[rows.cell == cell].sort_values("num_train")
     return None if not len(own) else list(own.itertuples())[-1]
 
@@ -115,7 +114,7 @@ def one_row(rows: Frame, cell: str) -> Any:
 def cell_table(
     cells: Sequence[Cell], scores: Frame, failed: Sequence[str], with_leads: bool = False
 ) -> Table:
-    """Return one row per cell: settings, information, headline scores, seeds, steps and time."""
+    """Return a table with one row per cell: settings, log N - L, scores, seeds, steps and time."""
     names = [cell.name for cell in cells]
     keys = settings(cells)
     ends = [key.rsplit(".", 1)[-1] for key in keys]
@@ -144,25 +143,25 @@ def cell_table(
 
 
 def setting(value: Any) -> str:
-    """Format the value of a config key."""
+    """Format a value from a config."""
     if value is None:
         return "–"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def seeds_text(cell: Cell) -> int | str:
-    """Return the number of seeds, or "2 of 3" if some are unfinished."""
+    """Return the number of seeds of a cell, or a text such as "2 of 3" if some are unfinished."""
     ended = sum(run.num_steps is None or run.step >= run.num_steps for _, run in cell.runs)
     return f"{ended} of {len(cell.runs)}" if 0 < ended < len(cell.runs) else len(cell.runs)
 
 
 def steps_text(run: Run) -> str:
-    """Return the step of a run, with the total if it is unfinished."""
+    """Format the last step of a run, with the total number of steps if the run is unfinished."""
     return f"{run.step:,}" + ("" if run.step >= (run.num_steps or 0) else f" of {run.num_steps:,}")
 
 
 def all_scores(scores: Frame) -> Table:
-    """Return all scores of the cells with their differences and single seeds."""
+    """Return a table of all scores, with their differences and the value of each seed."""
     rows = scores[scores.task != "information"]
     lines = [
         {

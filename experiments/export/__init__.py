@@ -1,1 +1,1 @@
-"""Export of a trained model as a folder: `cpc export`."""
+"""Export of trained models to folders, as the command `cpc export`."""

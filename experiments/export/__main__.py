@@ -1,9 +1,9 @@
-"""Export the model of a run as a folder with weights, description and model card.
+"""Export the model of a run to a folder with weights, a description and a model card.
 
     cpc export --workdir runs/voices [--output exported/] [--s3prl]
 
-`cpc.models.load(folder)` returns its embed function. A finished run has already exported its model.
---s3prl also writes the Python files with which s3prl uses an audio model as an upstream.
+`cpc.models.load(folder)` returns the embed function of the model. A finished run has already
+exported its model. --s3prl also writes two Python files that make an audio model an s3prl upstream.
 """
 
 import pathlib
@@ -29,13 +29,13 @@ else:
 
 
 def cpc_jax(*args, **kwargs):
-    """Return the model in this folder, or in the folder `ckpt`, as an upstream."""
+    """Return an upstream for the model in this folder or, if given, in the folder `ckpt`."""
     return _UpstreamExpert(*args, **kwargs)
 '''
 
 
 def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bool = False) -> None:
-    """Export the model of a run, and print the folder and the step."""
+    """Export the model of a run, and print the folder and the training step."""
     if not workdir:
         raise UserError("--workdir is required, e.g. --workdir runs/voices")
     path = pathlib.Path(workdir).expanduser()
@@ -58,14 +58,14 @@ def write_expert(folder: pathlib.Path, model_input: dict) -> None:
     """Write the two files with which s3prl uses an exported audio model as an upstream."""
     if "sample_rate_hz" not in model_input:
         kind = model_input["kind"]
-        raise UserError(f"--s3prl requires an audio model (got {kind}): leave it out")
+        raise UserError(f"--s3prl requires an audio model (got {kind}): remove --s3prl")
     write_text(folder / "expert.py", EXPERT.read_text())
     write_text(folder / "hubconf.py", HUBCONF)
 
 
 if __name__ == "__main__":
     OUTPUT = flags.DEFINE_string(
-        "output", None, "Folder to write. Default: exported/ in the run directory."
+        "output", None, "Folder to write to. Default: exported/ in the run directory."
     )
     S3PRL = flags.DEFINE_bool("s3prl", False, "Also write expert.py and hubconf.py for s3prl.")
     STEP = cli.define_step()

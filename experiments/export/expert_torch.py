@@ -4,8 +4,8 @@
     upstream = torch.hub.load("exported", "cpc_jax", source="local", trust_repo=True)
     features = upstream([waveform])["hidden_states"]
 
-Alternatively copy this folder to s3prl/upstream/cpc_jax/ and import its entry in s3prl/hub.py. The
-upstream needs torch, jax and cpc. JAX computes without gradients, so the upstream is frozen.
+Alternatively, copy this folder to s3prl/upstream/cpc_jax/ and import its entry in s3prl/hub.py. The
+upstream requires torch, jax and cpc. PyTorch gets no gradients from JAX, so the upstream is frozen.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ class UpstreamExpert(torch.nn.Module):
     """A frozen model that maps waveforms at 16 kHz to latents z and contexts c."""
 
     def __init__(self, ckpt=None, model_config=None, **kwargs):
-        """Load a folder or a CPC_audio checkpoint `ckpt`; by default this folder."""
+        """Load the folder or the CPC_audio checkpoint `ckpt`, or this folder by default."""
         super().__init__()
         path = pathlib.Path(ckpt or pathlib.Path(__file__).parent)
         self.pretrained = load_cpc_audio(path) if path.is_file() else load_pretrained(path)
@@ -29,13 +29,13 @@ class UpstreamExpert(torch.nn.Module):
         self.embed = embed_with(self.pretrained)
 
     def get_downsample_rates(self, key):
-        """Return the number of samples between frames, equal for z and c."""
+        """Return the number of samples between frames, which is the same for z and c."""
         return self.stride
 
     def forward(self, wavs):
-        """Return z and c (b, t, width) of waveforms (s,), padded to the longest with zeros.
+        """Return features z and c (b, t, width) of waveforms (s,), padded with zeros.
 
-        "hidden_states" contains both for a weighted sum, or only c if their widths differ.
+        "hidden_states" lists z and c for a weighted sum. If their widths differ, it lists only c.
         """
         sounds = [self.adjust_loudness(wav.detach().cpu().numpy()) for wav in wavs]
         features = {}
