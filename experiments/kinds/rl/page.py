@@ -38,8 +38,8 @@ EPISODE = (
     "Filled circles show the visible ball, rings the hidden ball, and bars the paddle."
 )
 BALL = (
-    "Computed by enumeration for the ball alone; the paddle adds information. The bound's candidates "
-    "are latents of 255 other environments at the same time, distributed as the positive."
+    "Computed by enumeration for the ball alone; the paddle adds information. Candidates of the "
+    "bound are latents of 255 other environments at the same time, distributed as the positive."
 )
 
 
