@@ -37,11 +37,10 @@ TABLE_1 = {
     ),
 }
 
-#: Phone accuracy of a linear probe on c for each number of predicted steps, with negatives from
-#: mixed speakers.
+#: Phone accuracy of a linear probe on c by number of predicted steps, for mixed-speaker negatives.
 TABLE_2_STEPS = {2: 28.5, 4: 57.6, 8: 63.6, 12: 64.6, 16: 63.8}
 
-#: Phone accuracy of a linear probe on c for each source of negatives, with 12 predicted steps.
+#: Phone accuracy of a linear probe on c by source of negatives, for 12 predicted steps.
 TABLE_2_NEGATIVES = {
     "mixed speaker": 64.6,
     "same speaker": 65.5,

@@ -65,8 +65,8 @@ TITLES = {
     "pitch": "pitch",
     "noise": "another window as noise",
     "reverb": "reverberation",
-    "band_reject": "a band taken out",
-    "dropout": "a silence",
+    "band_reject": "a frequency band removed",
+    "dropout": "a silent interval",
 }
 SIDES = {
     "past": "Contexts of augmented sound predict latents of the original sound.",
@@ -78,7 +78,7 @@ FRAME, HOP, RANGE_DB = 400, 80, 70
 
 
 def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
-    """Return the first window of a packed batch unchanged, and after each and all effects."""
+    """Return a packed batch's first window unaltered, after each effect and after all effects."""
     batch, effects = unpack(batch), tuple(config.augment.effects)
     wanted: dict[str, Sequence[str]] = {name: (name,) for name in effects}
     if len(effects) > 1:
@@ -139,7 +139,7 @@ def augmentation_section(run: Run) -> Section | None:
     )
     title = "A training window, before and after each effect"
     figure = Figure("augmentation", draw_sounds(examples), title, caption)
-    return Section("Augmentation, heard and drawn", [note.strip(), *lost], [figure], sounds=sounds)
+    return Section("Examples of augmentation", [note.strip(), *lost], [figure], sounds=sounds)
 
 
 def spectrogram(x: np.ndarray) -> np.ndarray:

@@ -86,7 +86,6 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
 
 
 def _read_labels(options, root):
-    """Return phones by set name and items by file name."""
     files, items = {}, {}
     if options.source == "voices":
         files |= {name: root / f"phones_{name}.txt" for name in ("festvox_ru", "asterisk_en")}
@@ -103,7 +102,6 @@ def _read_labels(options, root):
 
 
 def _pack(options, root, speaker_level, log):
-    """Pack the recordings of a folder into the cache and return them."""
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     path = data.cache_dir() / "packs" / f"{root.name}-{key}"

@@ -34,8 +34,7 @@ from experiments.training.sequences import write_truth
 #: Code bitrates are unranked because a collapsed codebook has the lowest one.
 PROBES = Probes(probe_tasks, feature_sets, data_locations, unranked=("codes",))
 
-#: Maximum number of samples per synthetic recording, about a minute of sound. Thousands of such
-#: recordings take about a minute to generate.
+#: Maximum number of samples per synthetic recording. Thousands take about a minute to generate.
 MAX_SYNTHETIC = 2**20
 
 

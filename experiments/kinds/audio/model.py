@@ -144,9 +144,9 @@ def check_model(config: Config) -> None:
         (threshold and is_augmented, "model.segment_threshold augment.side",
          "augmented copies would have different segments; set augment.side to none"),
         (has_codes and options.modules > 1, "model.num_codes model.modules",
-         "codes need latents of the whole encoder; set model.num_codes=0 or model.modules=1"),
+         "codes only quantize the last module; set model.num_codes=0 or model.modules=1"),
         (has_codes and is_augmented, "model.num_codes augment.side",
-         "codes cannot follow augmented contexts; set model.num_codes=0 or augment.side=none"),
+         "codes would only follow latents; set model.num_codes=0 or augment.side=none"),
         (has_codes and config.optim.accumulate > 1, "model.num_codes optim.accumulate",
          "accumulated gradients do not update codes; set model.num_codes=0 or optim.accumulate=1"),
     )  # fmt: skip

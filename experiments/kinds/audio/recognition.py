@@ -1,4 +1,4 @@
-"""The task "ctc": recognition of phone sequences with a head trained by CTC.
+"""The task "ctc", which recognizes phone sequences with a head trained by CTC.
 
 As in CPC_audio and Libri-light, the head is a convolution over 8 frames with stride 4, optionally
 after an LSTM layer.
@@ -154,7 +154,7 @@ def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], 
 def head_inputs(
     config: Config, network: Network, batch: Batch, rng: Array
 ) -> tuple[Features, dict[str, Any]]:
-    """Return a function that computes the inputs of the head, and its variables."""
+    """Return a function that computes the head's inputs, and the variables of network and LSTM."""
     variables = dict(network.variables)
     params = {"network": variables.pop("params")}
     lstm = LSTM(LSTM_WIDTH) if config.probe.ctc_head == "lstm" else None
@@ -306,9 +306,9 @@ def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
 def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, list[int]]:
     """Return utterance indices for each amount of training data, keyed by names such as "10 min".
 
-    Names contain the requested amount, because the actual length exceeds it by a part of the last
-    utterance, which depends on the seed. If the recordings are shorter than the amount, the name
-    contains their length.
+    Names contain the requested amount, because the actual length exceeds the amount by a part of
+    the last utterance, which depends on the seed. If the recordings are shorter than the amount,
+    the name contains the length of the recordings.
     """
     numbers = {name: i for i, name in enumerate(recordings.names)}
     found: dict[str, list[int]] = {}
@@ -326,7 +326,7 @@ def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, li
 def check_phones(
     parts: Sequence[Sequence[Sequence[int]]], subsets: Mapping[str, Sequence[int]], name: str
 ) -> None:
-    """Check that all utterances together have phones, and that each subset has two utterances."""
+    """Check that training and test sets have phones, and that subsets have two utterances."""
     for which, phones in zip(("training", "test"), parts, strict=True):
         if not sum(len(own) for own in phones):
             raise UserError(

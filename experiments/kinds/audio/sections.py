@@ -24,7 +24,7 @@ WORDS = Words(
     unranked=("codes",),
     notes={
         "asterisk_en": "These labels come from a recognizer's forced alignment, not from people.",
-        NO_SILENCE: "The non-silence accuracy excludes silent frames from the same predictions.",
+        NO_SILENCE: "Non-silence accuracy excludes silent frames from the same predictions.",
         IN_GAME: "Speakers also differ in language, microphone and codec. Within-game accuracy "
         "compares only the two voices of each game, which share all three.",
     },

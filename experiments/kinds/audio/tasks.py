@@ -80,7 +80,7 @@ def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         num_phones = len(np.setdiff1d(np.concatenate(each_10_ms[0]), [-1]))
         if number < 2 or num_phones < 2 or not num_tests:
             counts = f"{number:,} training utterances, {num_phones:,} phones and {num_tests:,}"
-            problem = f"{name} labels {counts} test utterances, but a probe needs 2, 2 and 1"
+            problem = f"{name} has labels of {counts} test utterances, but a probe needs 2, 2 and 1"
             raise lacks("phones", problem, "label more utterances, raise probe.hours")
         units = ("frame", *without_silence(phones.names))
         number = len(phones.names)
@@ -134,7 +134,7 @@ def frame_task(
         words: Any = {"task": task, "data": data, "units": units}
         if features.name in TRAINED:
             print(
-                f"the network {TRAINED[features.name]} {task} of {data}, until it stops improving:"
+                f"the network {TRAINED[features.name]} {task} of {data} trains until accuracy stalls:"
             )
             folder = context.folder_of(f"{features.name}-{task}-{data}")
             start = context.variables if features.name == "tuned" else None
@@ -170,7 +170,7 @@ def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         absent = sorted(wanted.difference(*(part.names for part in parts)))
         if absent:
             problem = f"{len(absent):,} of the {len(wanted):,} recordings in {name} are missing"
-            raise UserError(f"{problem} (got {', '.join(absent[:3])}): remove their items")
+            raise UserError(f"{problem} (such as {', '.join(absent[:3])}): remove their items")
         named = tuple(select_named(part, wanted) for part in parts)
         tasks.append(abx_task(name, named, list(items), lose))
     return tasks
@@ -186,7 +186,10 @@ def items_of(part: Recordings, phones: Phones) -> list[Item]:
 def abx_task(
     name: str, parts: tuple[Recordings, ...], items: list[Item], lose_last_frame: bool
 ) -> ProbeTask:
-    """Return the ABX task for items, across speakers only if two speakers share a phone."""
+    """Return the ABX task for items.
+
+    Errors across speakers are included if two speakers share a phone.
+    """
     is_across = comparisons(items)
     if False not in is_across:
         problem = f"no speaker of {name} has two phones in one context, one of them twice"

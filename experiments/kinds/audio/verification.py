@@ -1,4 +1,4 @@
-"""The task "verification": speaker verification from distances between test utterances."""
+"""The task "verification", which verifies speakers by distances between test utterances."""
 
 import numpy as np
 

@@ -43,7 +43,7 @@ class ImageData(NamedTuple):
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
-    """Read the splits of `config.data`, without test images in the training and probe splits."""
+    """Read the splits of `config.data`, and remove test images from the other splits."""
     options = config.data
     splits = (options.split, options.probe_split, options.test_split)
     read, locate = make_reader(config, log)
@@ -184,7 +184,7 @@ def skipped(parts: Iterable[data.Images]) -> list[Skipped]:
 
 
 def fingerprint(part: data.Images) -> Fingerprint:
-    """Return a fingerprint of the labels of some images and of the pixels of up to 16 images."""
+    """Return a fingerprint of all labels and of the pixels of up to 16 images."""
     some = np.linspace(0, len(part) - 1, min(16, len(part))).astype(int)
     return Fingerprint(len(part), part.labels.tobytes(), part.pixels[some].tobytes())
 

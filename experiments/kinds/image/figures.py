@@ -16,7 +16,7 @@ WIDTH = 9.6
 
 
 def neighbors_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Draw test images and their nearest labeled images, with frames that show equal classes."""
+    """Draw test images next to their nearest labeled images, framed in green or red by class."""
     queries = arrays["queries"][:MAX_ROWS, None]
     neighbours = arrays["neighbours"][:MAX_ROWS, :MAX_COLUMNS]
     labels = arrays["query_labels"][:MAX_ROWS]

@@ -170,7 +170,7 @@ def make_features(
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield each feature with the labelled probe and test images, and compute it on demand."""
+    """Yield each feature, which is computed on demand, with the labelled probe and test images."""
     config, data = context.config, context.data
     labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
     test = labelled_images(data.test, 0, 0)
@@ -234,7 +234,7 @@ def fit_linear(
 
 
 def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the accuracy of a frozen feature or a tuned network for each fraction of labels."""
+    """Yield the accuracy of a frozen feature or fine-tuned network for each fraction of labels."""
     config, (labelled, test, make) = context.config, features.values
     options, unconverged = config.probe, []
     # The paper uses 85,000 updates only with all labels.

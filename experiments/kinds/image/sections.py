@@ -113,7 +113,7 @@ CAPTIONS = {
     "augmented": (
         "Patches in training",
         "The overlapping patches of some training images, above without and below with the "
-        "augmentation of training. If people cannot recognize the images, it is too strong.",
+        "augmentation of training. Images that people cannot recognize are augmented too much.",
     ),
 }
 

@@ -69,7 +69,7 @@ def check(config: Config) -> None:
         (cpc.weight and is_alone, "cpc.rule environment.num cpc.num_environments",
          "the rule needs several environments per step; raise both, or lower policy.minibatches"),
         (config.num_env_steps < num * policy.unroll, "num_env_steps",
-         f"a rollout has {num * policy.unroll} steps; set num_env_steps to at least that"),
+         f"a single rollout has {num * policy.unroll} steps; raise num_env_steps"),
         (config.environment.resets > num, "environment.resets environment.num",
          "lower environment.resets, or set it to 0 for one reset per environment"),
         (not config.model.widths, "model.widths",

@@ -81,7 +81,7 @@ def split(
 def leave_out_copies(
     sequences: series.Sequences, chosen: Sequence[int]
 ) -> tuple[series.Sequences, list[int]]:
-    """Move copies of chosen sequences to `skipped`, and also return the remaining sequences.
+    """Move copies among the chosen sequences to `skipped`, and return the remaining choice.
 
     Among sequences with equal values, one with step labels is preferred.
     """
@@ -144,7 +144,7 @@ class SeriesData(NamedTuple):
     train: Part
     test: Part
     step_labels: tuple[np.ndarray | None, ...]
-    """Label index of every step, for each file."""
+    """Label indices of the steps in each file."""
     step_names: tuple[str, ...]
     file_labels: np.ndarray
     """Label index of each file, or -1 if the file has no label."""
@@ -236,7 +236,7 @@ def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
         *parts, label = row
         name = ",".join(parts).strip()
         if not parts or table.get(name, label.strip()) != label.strip():
-            problem = "has another label on an earlier line" if parts else "is not name,label"
+            problem = "has another label on an earlier line" if parts else "must be name,label"
             raise UserError(f"data.file_labels {path}, line {number}: {name or label} {problem}")
         table[name] = label.strip()
     table = {without_ending(name): label for name, label in table.items()} | table
@@ -306,7 +306,7 @@ def make_ar1(config: Config) -> series.Sequences:
 
 
 def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
-    """Return the mutual information in nats between values of an AR(1) process, `steps` apart.
+    """Return the mutual information in nats between AR(1) values that are `steps` apart.
 
     >>> round(ar1_information(0.9, 1), 4), round(ar1_information(0.9, 2, channels=2), 4)
     (0.8304, 1.0674)
@@ -315,7 +315,7 @@ def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
 
 
 def labels_of_frames(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
-    """Return the label at the middle of each encoder frame. The first frame begins at `start`.
+    """Return the label at the middle of each encoder frame, with the first frame at `start`.
 
     >>> labels_of_frames(np.array([0, 0, 1, 1, 2, 2]), 2, 2, 2).tolist()
     [1, 2]

@@ -1,4 +1,4 @@
-"""The kind "series", which are numbers at any rate with any number of channels."""
+"""The kind "series" for numbers at any rate with any number of channels."""
 
 import functools
 import pathlib
@@ -28,8 +28,7 @@ from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Page, Problem
 from experiments.training.sequences import make_cpc, positions, shared_input, write_truth
 
-#: The rule "auto" selects own_sequence if there are fewer training groups than this number or than
-#: the batch size.
+#: The rule "auto" selects own_sequence below this number of groups, or below the batch size.
 FEW_GROUPS = 32
 
 PROBES = Probes(probe_tasks, feature_sets)
@@ -102,7 +101,7 @@ def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
     config, rule = plan.config, "batch"  # the plan interprets auto as batch
     if config.negatives.rule == "auto":
         rule, reason = choose_rule(config, data)
-        print(f"negatives: rule={rule}, as {reason}; --config.negatives.rule sets another")
+        print(f"negatives: rule={rule}, as {reason}; set --config.negatives.rule to change it")
     if rule == "batch":
         return plan
     return make_plan(with_settings(config, {"negatives.rule": rule}), plan.geometry)

@@ -161,7 +161,7 @@ def vectors_of(config: Config, text: TextData) -> Vectors:
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield each feature as a function of sentences that also knows words with word vectors."""
+    """Yield functions that compute each feature of sentences, also for words with word vectors."""
     config, text = context.config, context.data
     widen_once = functools.cache(lambda: widen(config, text, context.model, context.variables))
 

@@ -128,7 +128,7 @@ def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
 
 
 def map_words(vectors: np.ndarray) -> np.ndarray | None:
-    """Return two principal coordinates of vectors (n, d), or None if there are fewer than two axes."""
+    """Return two principal coordinates (n, 2) of vectors, or None if fewer than two axes exist."""
     centred = vectors - vectors.mean(0)
     if min(vectors.shape) < 2 or not np.isfinite(centred).all() or not centred.any():
         return None

@@ -307,7 +307,7 @@ def score(model: WordModel, h: Any, rows: Any, drawn: Any) -> tuple[Any, Any]:
 def correct(
     objective: Any, positive: Any, negatives: Any, log_q: tuple[Any, Any], log_z: Any
 ) -> tuple[Any, Any]:
-    """Subtract log q from both scores, and also log k and log Z if the objective uses these."""
+    """Subtract log q and, for some objectives, log k and log Z from both kinds of scores."""
     name = objective.name
     corrects = name in ("nce", "ranking_nce") or (
         objective.subtract_log_q and name != "negative_sampling"
