@@ -131,4 +131,4 @@ def report_levels(recording: Recording, levels: Levels) -> None:
     for sentence in levels.describe():
         note(sentence)
     if (number := levels.num_samples) < promised:
-        note(f"kept, but {number:,} of {promised:,} samples can be decoded: the file is damaged")
+        note(f"kept, but {number:,} of {promised:,} samples decode: the file is damaged")

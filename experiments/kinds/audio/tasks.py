@@ -134,7 +134,7 @@ def frame_task(
         words: Any = {"task": task, "data": data, "units": units}
         if features.name in TRAINED:
             print(
-                f"the network {TRAINED[features.name]} {task} of {data} trains until accuracy stalls:"
+                f"training a network {TRAINED[features.name]} {task} of {data} with early stopping:"
             )
             folder = context.folder_of(f"{features.name}-{task}-{data}")
             start = context.variables if features.name == "tuned" else None
