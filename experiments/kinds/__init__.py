@@ -1,1 +1,1 @@
-"""Kinds of experiments, each a folder; `registry` lists them."""
+"""Kinds of experiments, one per subfolder, which `registry` lists."""

@@ -1,15 +1,15 @@
-"""Published results with which runs are compared.
+"""Published results that runs are compared with.
 
 van den Oord, Li, Vinyals, "Representation Learning with Contrastive Predictive Coding", 2018,
-arXiv 1807.03748. All accuracies are in percent: audio per frame on LibriSpeech-100h, images on
-ImageNet.
+arXiv 1807.03748. All accuracies are in percent. Audio accuracies are per frame on LibriSpeech-100h;
+image accuracies are on ImageNet.
 """
 
 from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """A row of the paper: the accuracy of a probe on some features."""
+    """A published accuracy of one probe on one type of features."""
 
     features: str
     probe: str
@@ -37,10 +37,10 @@ TABLE_1 = {
     ),
 }
 
-#: Phone accuracy of a linear probe on c by number of predicted steps (mixed speaker).
+#: Phone accuracy of a linear probe on c by number of predicted steps, for mixed-speaker negatives.
 TABLE_2_STEPS = {2: 28.5, 4: 57.6, 8: 63.6, 12: 64.6, 16: 63.8}
 
-#: Phone accuracy of a linear probe on c by source of the negatives (12 steps).
+#: Phone accuracy of a linear probe on c by source of negatives, for 12 predicted steps.
 TABLE_2_NEGATIVES = {
     "mixed speaker": 64.6,
     "same speaker": 65.5,
@@ -66,7 +66,7 @@ IMAGENET: tuple[tuple[str, str, float | None, float | None], ...] = (
     ("CPC v2", "ResNet-161", 71.5, 90.1),
 )
 
-#: Transfer accuracies of sentence features from the BookCorpus; a missing entry was not reported.
+#: Transfer accuracies of sentence features from the BookCorpus. Missing entries were not reported.
 TABLE_5 = {
     "paragraph vector": {"MR": 74.8, "CR": 78.1, "Subj": 90.5, "MPQA": 74.2, "TREC": 91.8},
     "skip-thought": {"MR": 75.5, "CR": 79.3, "Subj": 92.1, "MPQA": 86.9, "TREC": 91.4},

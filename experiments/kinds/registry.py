@@ -1,4 +1,4 @@
-"""The registered kinds of experiments, and readers of the kind and model of a run."""
+"""Registry of experiment kinds, with functions that read the kind and model of a run."""
 
 import pathlib
 from typing import Any
@@ -30,7 +30,7 @@ CONTRASTIVE: dict[str, Contrastive] = {
     "series": series,
     "text": text,
 }
-#: All kinds by the value of `config.kind`.
+#: All kinds, keyed by `config.kind`.
 KINDS: dict[str, Kind] = {
     **CONTRASTIVE,
     "words": words,
@@ -39,7 +39,7 @@ KINDS: dict[str, Kind] = {
     "mi_tasks": tasks,
     "mi_consistency": consistency,
 }
-#: Training pipelines of the kinds that are not contrastive.
+#: Training pipelines for kinds that are not contrastive.
 PIPELINES: dict[str, Pipeline] = {
     "words": words,
     "rl": rl,
@@ -48,7 +48,7 @@ PIPELINES: dict[str, Pipeline] = {
 
 
 def kind_of(config: Any) -> Kind:
-    """Return the kind of a config."""
+    """Return the kind of experiment that a config selects."""
     if config is None:
         raise UserError("--config is required, e.g. --config audio_voices")
     name = config.get("kind")
@@ -58,38 +58,42 @@ def kind_of(config: Any) -> Kind:
 
 
 def pipeline_of(config: Config) -> Pipeline:
-    """Return the training pipeline of a config."""
+    """Return the training pipeline for a config."""
     return PIPELINES.get(config.kind, contrastive)
 
 
 def read_contrastive(workdir: pathlib.Path) -> tuple[Contrastive, Config]:
-    """Return the kind and the config of a recorded contrastive run."""
+    """Read the kind and the config that a contrastive run recorded in `workdir`."""
     recorded = read_config(workdir)
     if recorded is None:
-        raise UserError(f"{workdir / 'config.json'} does not exist: pass a run with --workdir")
+        raise UserError(f"{workdir / 'config.json'} does not exist: set --workdir to a run")
     name = find_kind(recorded)
     if name not in CONTRASTIVE:
         kinds = ", ".join(CONTRASTIVE)
-        raise UserError(f"{workdir} is not a run of kind {kinds} (got {name!r}): pass another one")
+        raise UserError(f"{workdir} is not a run of kind {kinds} (got {name!r}): pass another run")
     kind = CONTRASTIVE[name]
     return kind, load_config(recorded, kind.KEYS, writer_of(workdir))
 
 
 def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
-    """Return the model of a run's checkpoint or of an exported folder."""
+    """Load a model from a run's checkpoint or from an exported folder."""
     exported = folder / models.EXPORTED
     if not any(folder.glob("checkpoints/*")) and (exported / models.WEIGHTS).exists():
         folder = exported
     if (folder / models.WEIGHTS).exists():
         if step is not None:
-            raise UserError(f"{folder} is an exported model with a single step: leave out --step")
+            raise UserError(f"{folder} is an exported model with a single step: remove --step")
         return models.load_pretrained(folder)
     pretrained = take_model(folder, step)
     return pretrained._replace(variables=jax.tree.map(jnp.asarray, pretrained.variables))
 
 
 def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
-    """Return the kind of a model; check its description, which may be outdated or untrusted."""
+    """Return the kind of experiment that a model belongs to.
+
+    Raises a UserError if the recorded description of the model input is incomplete. The model may
+    come from an older version or from an untrusted source.
+    """
     trained = find_kind(pretrained.about.get("config"))  # may take the input of another kind
     kind = CONTRASTIVE.get(trained if trained in CONTRASTIVE else find_kind(pretrained.input))
     missing = f"a kind among {', '.join(CONTRASTIVE)}"
@@ -97,14 +101,14 @@ def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
         expected = kind.describe_input(make_config(kind.KEYS)).keys()
         missing = ", ".join(sorted(expected - pretrained.input))
     if kind is None or missing:
-        raise UserError(f"the model in {workdir} lacks {missing}: export it again")
+        raise UserError(f"the model in {workdir} lacks {missing}: export the model again")
     return kind
 
 
 def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
-    """Return the model of a run at a step, at the best one, or by default at the newest."""
+    """Load a run's model at a given step, at the best step or, by default, at the newest step."""
     kind, config = read_contrastive(workdir)
     if not any(workdir.glob("checkpoints/*")):
-        raise UserError(f"{workdir} lacks checkpoints: train it first with cpc train --workdir ...")
+        raise UserError(f"{workdir} has no checkpoints: train it with cpc train --workdir ...")
     variables, number = training.read_variables(workdir, step)
     return contrastive.describe(kind, workdir, config, kind.build_model(config), variables, number)

@@ -175,7 +175,7 @@ def test_finished_run_is_exported_automatically(small_run):
 
 
 @pytest.mark.parametrize(("config", "match"), [
-    (plain(audio_synthetic.get_config()), r"lacks checkpoints: .*cpc train"),
+    (plain(audio_synthetic.get_config()), r"has no checkpoints: .*cpc train"),
     ({"tasks": 3}, "audio, image"), (None, r"config\.json"),
 ])  # fmt: skip
 def test_untrained_runs_are_rejected(tmp_path, config, match):

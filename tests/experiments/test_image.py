@@ -369,5 +369,5 @@ def test_groups_are_not_divided_between_splits(tmp_path, test_split):
     (tmp_path / "one" / "cat" / "a").mkdir(parents=True)
     Image.fromarray(pixels).save(tmp_path / "one" / "cat" / "a" / "x.png")
     config.data.update(group_level=3, split="one", probe_split="one", test_split="one")
-    with pytest.raises(UserError, match="add groups"):
+    with pytest.raises(UserError, match="all images are in the test groups"):
         image_data.load_data(config, str)

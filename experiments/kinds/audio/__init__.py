@@ -1,1 +1,1 @@
-"""Contrastive predictive coding on sound, raw or log-mel: `cpc train`."""
+"""Contrastive predictive coding on raw or log-mel sound, trained with `cpc train`."""

@@ -1,7 +1,7 @@
 """Preparation and augmentation of training windows, with audible and visual examples.
 
-A run with augmentation writes augmentation/*.wav: a training window before and after each effect,
-and after all of them.
+A run with augmentation writes a training window before and after each effect, and after all of the
+effects, to augmentation/*.wav.
 """
 
 import io
@@ -25,7 +25,7 @@ from experiments.command.config import Config
 def preprocess(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
     """Unpack a batch of waveforms and, in training, augment the sides named by `augment.side`.
 
-    Contexts are computed from "x", latents from "target"; the two are augmented independently.
+    Contexts are computed from "x" and latents from "target". Both are augmented independently.
     """
     batch, side = unpack(batch), config.augment.side
     if not train or side == "none":
@@ -37,19 +37,19 @@ def preprocess(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
 
 
 def augment(config: Config, batch: Batch, rng: Any, effects: Sequence[str] = ()) -> Any:
-    """Apply `effects`, by default the effects of the config, to the waveforms of a batch."""
+    """Apply `effects`, which default to `augment.effects`, to the waveforms of a batch."""
     given = batch["x"], effects or config.augment.effects, ranges_of(config)
     about = {"speaker": batch["speaker"], "num_samples": batch.get("num_samples")}
     return augment_sound(rng, *given, **about)
 
 
 def ranges_of(config: Config) -> Ranges:
-    """Return the parameter ranges of the effects in a config."""
+    """Return the configured parameter range of each effect."""
     return Ranges(**{name: config.augment[name] for name in Ranges._fields})
 
 
 def check_augmentation(config: Config) -> None:
-    """Validate the augmentation keys of a config that uses augmentation."""
+    """Validate the augmentation keys of a config if augmentation is enabled."""
     if config.augment.side == "none":
         return
     sizes = config.data.window_samples, config.data.batch_size
@@ -65,8 +65,8 @@ TITLES = {
     "pitch": "pitch",
     "noise": "another window as noise",
     "reverb": "reverberation",
-    "band_reject": "a band taken out",
-    "dropout": "a silence",
+    "band_reject": "a frequency band removed",
+    "dropout": "a silent interval",
 }
 SIDES = {
     "past": "Contexts of augmented sound predict latents of the original sound.",
@@ -78,7 +78,7 @@ FRAME, HOP, RANGE_DB = 400, 80, 70
 
 
 def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
-    """Return the first window of a packed batch clean, after each effect and after all effects."""
+    """Return a packed batch's first window unaltered, after each effect and after all effects."""
     batch, effects = unpack(batch), tuple(config.augment.effects)
     wanted: dict[str, Sequence[str]] = {name: (name,) for name in effects}
     if len(effects) > 1:
@@ -94,7 +94,7 @@ def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
 def record_augmentation(
     config: Config, workdir: pathlib.Path, draw: Callable[[int], Batch]
 ) -> None:
-    """Write a training window before and after each effect, unless it was written before."""
+    """Write a training window before and after each effect, unless the files exist already."""
     folder = workdir / FOLDER
     if config.augment.side == "none" or any(folder.glob("*")):
         return
@@ -107,7 +107,10 @@ def record_augmentation(
 
 
 def from_wav(content: bytes) -> np.ndarray:
-    """Decode a file of `record_augmentation`; raise a ValueError for any other sound."""
+    """Decode a file written by `record_augmentation`.
+
+    Raises a ValueError for other audio files.
+    """
     samples, _ = soundfile.read(io.BytesIO(content), dtype="int16")
     if samples.ndim != 1 or len(samples) < FRAME:
         raise ValueError("sound was not written by record_augmentation")
@@ -115,7 +118,7 @@ def from_wav(content: bytes) -> np.ndarray:
 
 
 def augmentation_section(run: Run) -> Section | None:
-    """Return a section with the sound of a training window before and after each effect."""
+    """Return a section that plays a training window before and after each effect."""
     examples, sounds, lost = {}, [], []
     for path in sorted((run.workdir / FOLDER).glob("*.wav")):
         name = path.stem.partition("_")[2]
@@ -129,14 +132,14 @@ def augmentation_section(run: Run) -> Section | None:
     if not examples:
         return None
     side = run.config.get("augment", {}).get("side", "")
-    note = f"{SIDES.get(side, '')} Only in training: evaluation and probes use the original."
+    note = f"{SIDES.get(side, '')} Evaluation and probes use the original sound."
     caption = (
-        "Waveforms (gray: the window as recorded) and spectrograms, in which dark is loud, over a "
-        f"range of {RANGE_DB} dB."
+        "Waveforms, with the original window in gray, and spectrograms, in which darker is louder. "
+        f"The range is {RANGE_DB} dB."
     )
     title = "A training window, before and after each effect"
     figure = Figure("augmentation", draw_sounds(examples), title, caption)
-    return Section("Augmentation, heard and drawn", [note.strip(), *lost], [figure], sounds=sounds)
+    return Section("Examples of augmentation", [note.strip(), *lost], [figure], sounds=sounds)
 
 
 def spectrogram(x: np.ndarray) -> np.ndarray:
@@ -150,7 +153,7 @@ def spectrogram(x: np.ndarray) -> np.ndarray:
 
 
 def draw_sounds(examples: dict[str, np.ndarray]) -> Any:
-    """Draw each sound in a row, its waveform next to its spectrogram."""
+    """Draw the waveform and the spectrogram of each sound in one row."""
     from cpc.report.draw import BLUE, GRAY, label, make_figure
 
     figure, panels = make_figure(2 * len(examples), num_columns=2, row_height=1.9)

@@ -23,7 +23,7 @@ from experiments.training.probes import lacks
 
 #: Size of the synthetic source, small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
-#: Samples per label: 10 ms.
+#: Samples per label, which covers 10 ms.
 LABEL_SAMPLES = data.SAMPLE_RATE_HZ // 100
 
 
@@ -31,7 +31,7 @@ class Phones(NamedTuple):
     """A set of phone labels, which may cover only some utterances."""
 
     labels: dict[str, np.ndarray]
-    """Utterance id -> int32, one label every 10 ms; -1 marks unlabelled frames."""
+    """Int32 labels by utterance id, one every 10 ms. Unlabelled frames have label -1."""
     names: tuple[str, ...]
 
 
@@ -41,9 +41,9 @@ class AudioData(NamedTuple):
     train: data.Recordings
     test: data.Recordings
     phones: dict[str, Phones]
-    """Name of a labelled set -> its phones."""
+    """Phones by name of the labelled set."""
     items: dict[str, list[Item]] = {}  # noqa: RUF012 (never written to)
-    """Name of an item file -> its tokens."""
+    """Tokens by name of the item file."""
     name: str = ""
 
     @property
@@ -86,7 +86,6 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
 
 
 def _read_labels(options, root):
-    """Return phones by set name and items by file name."""
     files, items = {}, {}
     if options.source == "voices":
         files |= {name: root / f"phones_{name}.txt" for name in ("festvox_ru", "asterisk_en")}
@@ -103,7 +102,6 @@ def _read_labels(options, root):
 
 
 def _pack(options, root, speaker_level, log):
-    """Pack the recordings of a folder into the cache and return them."""
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     path = data.cache_dir() / "packs" / f"{root.name}-{key}"
@@ -116,7 +114,10 @@ def _pack(options, root, speaker_level, log):
 def describe_labels(
     name: str, labels: Collection[str], recordings: Sequence[str], log: Callable[[str], object]
 ) -> None:
-    """Log labels without a recording; a space or file suffix in ids is a common cause."""
+    """Log labelled utterances that have no recording.
+
+    A common cause is a space or a file suffix in the ids.
+    """
     if lost := sorted(set(labels) - set(recordings)):
         some = ", ".join(lost[:3]) + ", ..." * (len(lost) > 3)
         log(
@@ -132,7 +133,7 @@ def drop_damaged(
     recordings: data.Recordings,
     log: Callable[[str], object],
 ) -> tuple[dict[str, Phones], dict[str, list[Item]]]:
-    """Drop and log labels and items in lost parts of damaged recordings."""
+    """Drop and log labels and items that extend beyond the samples of damaged recordings."""
     damages = (*recordings.skipped, *recordings.shortened)
     damaged = {one for path, _ in damages for one in ids_of(path)}
     lengths = dict(zip(recordings.names, recordings.lengths.tolist(), strict=True))
@@ -160,8 +161,8 @@ def _synthetic(config: Config) -> AudioData:
     made = data.make_synthetic(
         num_speakers=SYNTHETIC_SPEAKERS,
         utterances_per_speaker=SYNTHETIC_UTTERANCES,
-        # One window per utterance; otherwise the position of frames in a window would also carry
-        # information.
+        # Utterances have one window each, because the position of frames in a longer utterance
+        # would also carry information.
         seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
         chain=data.phone_chain(SYNTHETIC_PHONES),
         seed=config.seed,
@@ -172,11 +173,11 @@ def _synthetic(config: Config) -> AudioData:
 
 
 def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int, float]:
-    """Return the exact information between past and z_(t+k) on the synthetic source, by offset k.
+    """Return the mutual information in nats between the past and z_(t+k) for each offset k.
 
-    In nats. Past and latent share the speaker, and their nearest phones are k - before frames
-    apart if a latent sees `before` frames before its own. Smaller offsets are omitted: their
-    latents share samples with the past, which sets no finite limit.
+    The values are exact for the synthetic source. Past and latent share the speaker, and their
+    nearest phones are k - before frames apart if a latent sees `before` frames before its own.
+    Offsets whose latents share samples with the past have no finite limit and are omitted.
     """
     chain = data.phone_chain(SYNTHETIC_PHONES)
     before = -(-receptive_field // stride) - 1
@@ -187,9 +188,10 @@ def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int,
 
 
 def frame_labels(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
-    """Return the label at the middle of each frame of an encoder; -1 after the last label.
+    """Return the label at the middle of each encoder frame.
 
-    There is one label every 10 ms; frames are `stride` samples apart, the first at sample `start`.
+    Labels are 10 ms apart. Frames are `stride` samples apart, and the first begins at sample
+    `start`. Frames after the last label have label -1.
 
     >>> labels = np.array([5, 6, 7], np.int32)
     >>> frame_labels(labels, 90, 3, 160), frame_labels(labels, 0, 2, 240)
@@ -206,14 +208,17 @@ def num_labels(num_samples: int) -> int:
 
 
 def frame_samples(feature: str, model: Model) -> int:
-    """Return the frame distance of a feature in samples: 10 ms for MFCC, else the encoder's."""
+    """Return the distance between frames of a feature in samples.
+
+    MFCC frames are 10 ms apart. Other features have the stride of the encoder.
+    """
     return data.SAMPLE_RATE_HZ // 100 if "mfcc" in feature else model.module.encoder.stride
 
 
 def labels_of_frames(
     recordings: data.Recordings, labels: Sequence[np.ndarray], stride: int
 ) -> list[np.ndarray]:
-    """Return a label per frame of a feature, given one label every 10 ms of each recording."""
+    """Return frame labels for each recording, given labels that are 10 ms apart."""
     return [
         frame_labels(own, 0, max(1, int(length) // stride), stride)
         for own, length in zip(labels, recordings.lengths, strict=True)
@@ -223,7 +228,7 @@ def labels_of_frames(
 def label_frames(
     audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int, stride: int
 ) -> np.ndarray:
-    """Return phones (b, frames) of training windows; -1 marks unlabelled frames."""
+    """Return phones (b, frames) of training windows, with -1 for unlabelled frames."""
     labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
     for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):
         first = 0
@@ -239,7 +244,10 @@ def label_frames(
 def subset_minutes(
     recordings: data.Recordings, minutes: float, by_speaker: bool = True
 ) -> data.Recordings:
-    """Draw utterances up to `minutes` per speaker, or in total; 0 keeps all."""
+    """Draw utterances until each speaker has `minutes` of speech.
+
+    If `by_speaker` is False, `minutes` is the total. If `minutes` is 0, all utterances are kept.
+    """
     if not minutes:
         return recordings
     kept, used = [], dict.fromkeys((*recordings.speakers, ""), 0.0)
@@ -252,7 +260,7 @@ def subset_minutes(
 
 
 def data_locations(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return the locations of recordings, labels and items by their name in scores."""
+    """Return the locations of recordings, labels and items, keyed by their name in scores."""
     options, ((name, root),) = config.data, checks.data_locations(config).items()
     files = {
         pathlib.Path(options.phones).stem: options.phones,
@@ -266,15 +274,18 @@ def _describe(train, test, window_samples, log):
     log(
         f"data: {len(set(train.speakers))} speakers, {len(train):,} training utterances "
         f"({hours.sum():.2f} h; {is_short.sum():,} of them, {hours[is_short].sum():.2f} h, are "
-        f"shorter than a window and filled up), {len(test):,} test utterances; "
+        f"shorter than a window and padded), {len(test):,} test utterances; "
         f"{count_names(train.skipped, 'skipped')}, "
         f"{count_names(train.shortened, 'kept incomplete or altered')}"
     )
 
 
 def fingerprint(part: data.Recordings) -> Fingerprint:
-    """Return a fingerprint of names, lengths and loudness, which may differ between decoders."""
-    loudness = np.round(np.zeros(0) if part.rms is None else part.rms, 5)  # sums differ by CPU
+    """Return a fingerprint of the names, lengths and loudness of recordings.
+
+    Lengths and loudness may differ between audio decoders.
+    """
+    loudness = np.round(np.zeros(0) if part.rms is None else part.rms, 5)  # sums vary by CPU
     lengths = part.lengths.tobytes()
     return Fingerprint(len(part), repr(part.names).encode(), exact=lengths + loudness.tobytes())
 
@@ -284,10 +295,10 @@ TRAINED = {"supervised": "trained on", "tuned": "fine-tuned to"}
 
 
 class Frames(NamedTuple):
-    """A feature of all utterances: the `values` of an audio `FeatureSet`."""
+    """Frames of a feature for all utterances, used as `values` of an audio `FeatureSet`."""
 
     by_utterance: Mapping[str, Any]
-    """Utterance -> (frames, width); empty for features fitted to the labels of a task."""
+    """Arrays (frames, width) by utterance. Empty for features fitted to the labels of a task."""
     stride: int
     """Distance between frames in samples."""
 
@@ -316,7 +327,7 @@ def select_named(part: Recordings, names: Collection[str]) -> Recordings:
 
 
 def aligned(part: Recordings, phones: Phones) -> list[np.ndarray]:
-    """Return one label every 10 ms of each utterance."""
+    """Return the labels of each utterance, one every 10 ms."""
     return [
         align(phones.labels[utterance], num_labels(length), utterance)
         for utterance, length in zip(part.names, part.lengths, strict=True)

@@ -1,4 +1,4 @@
-"""Embedding of recordings of any length, sample rate and number of channels."""
+"""Embedding of recordings with any length, sample rate and number of channels."""
 
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ def embed_files(
 ) -> Embedding:
     """Return the features of a recording, or of all recordings below a folder.
 
-    Each has max(1, s // stride) frames. Past its end, a recording is padded with its mirror image.
+    A recording of s samples has max(1, s // stride) frames. Its end is padded by its mirror image.
     """
     layers = models.Layers(pretrained.module, pretrained.variables, names)
     files = list_files(path, audio_file.AUDIO_SUFFIXES, skipped, audio_file.COMPANION_SUFFIXES)
@@ -43,7 +43,7 @@ def embed_files(
         groups, long = models.group_signals(lengths, layers.stride, layers.can_stream)
 
         def read_group(number: int):
-            # Runs in threads, so that decoding overlaps with the device.
+            # Runs in threads, so that decoding overlaps with computation on the device.
             kept, failed = [], []
             for recording in (recordings[index] for index in groups[number][1]):
                 with skip(recording.name, failed):
@@ -86,7 +86,7 @@ def hours(recording: Recording) -> float:
 def embed_long(
     layers: models.Layers, recording: Recording, rms: float | None
 ) -> dict[str, np.ndarray]:
-    """Return the features of a long recording, reading it in chunks."""
+    """Return the features of a long recording, which is read in chunks."""
     file = audio_file.choose_channel(recording.file)
     levels = measure_levels(audio_file.stream_mono(file, recording.note))
     report_levels(recording, levels)
@@ -99,7 +99,9 @@ def embed_long(
 
 
 def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, int], np.ndarray]:
-    """Return read(start, stop) for a stream of parts; reading backwards restarts the stream.
+    """Return a function read(start, stop) for a stream of arrays.
+
+    Reading backwards restarts the stream.
 
     >>> read = read_in_order(lambda: iter([np.arange(3.0), np.arange(3.0, 5.0)]))
     >>> [read(*span).tolist() for span in ((0, 2), (1, 4), (0, 9))]
@@ -122,7 +124,7 @@ def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, 
 
 
 def report_levels(recording: Recording, levels: Levels) -> None:
-    """Print how a recording is altered, and whether fewer samples decode than declared."""
+    """Print how a recording is changed, and whether it has fewer samples than declared."""
     note, promised = recording.note, recording.file.num_samples
     if not levels.rms:
         note("kept, but silent: all samples are equal")

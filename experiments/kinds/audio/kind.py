@@ -31,15 +31,15 @@ from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import write_truth
 
-#: Code bitrates are unranked: the lowest is that of a collapsed codebook.
+#: Code bitrates are unranked because a collapsed codebook has the lowest one.
 PROBES = Probes(probe_tasks, feature_sets, data_locations, unranked=("codes",))
 
-#: Samples per synthetic recording, about a minute; thousands take about a minute to generate.
+#: Maximum number of samples per synthetic recording. Thousands take about a minute to generate.
 MAX_SYNTHETIC = 2**20
 
 
 def make_problem(plan: Plan, data: AudioData) -> Problem:
-    """Build the problem of a plan: its model, batches and held-out data."""
+    """Build the problem of a plan, with its model, batches and held-out data."""
     config, held_out = plan.config, None
     if config.evaluate.num_windows > 0:
         draw = draw_mixed = draw_windows(config, data.test, config.seed + 1)
@@ -64,7 +64,7 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
 
 
 def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
-    """Return draw(step), which gives this process's rows of a batch of windows.
+    """Return draw(step), which returns this process's rows of a batch of windows.
 
     Raises a UserError if no recording has a latent at the furthest offset.
     """
@@ -96,13 +96,14 @@ def geometry(config: Config) -> Geometry:
          "all candidates would be in the positive's group; set data.one_speaker=False"),
         (is_synthetic and config.data.window_samples > MAX_SYNTHETIC,
          "data.source data.window_samples",
-         f"thousands of synthetic recordings would be made; choose at most {MAX_SYNTHETIC:,}"),
+         "synthetic recordings would take too long to generate; set data.window_samples to at most "
+         f"{MAX_SYNTHETIC:,}"),
     )  # fmt: skip
     return model.geometry(config)
 
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
-    """Return the speakers and any known phones of a training batch's latents (b, t)."""
+    """Return the speaker and, if known, the phone of each latent (b, t) in a training batch."""
     stride = model.build_encoder(config).stride
     phones = label_frames(data, batch["utterance"], batch["start"], num_latents(config), stride)
     known = {"phone": phones} if (phones >= 0).any() else {}
@@ -110,7 +111,7 @@ def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np
 
 
 def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
-    """Write augmentation examples and, for synthetic data, the exact information for the page."""
+    """Write augmentation examples and, for synthetic data, the exact mutual information."""
     record_augmentation(config, workdir, draw_windows(config, data.train, config.seed))
     if config.data.source == "synthetic":
         encoder, furthest = model.build_encoder(config), choose_offsets(config)[-1]

@@ -1,4 +1,4 @@
-"""The feature "layers": a sum of the layers at the rate of z, with weights learned by a probe."""
+"""The feature "layers", a weighted sum of layers at the rate of z with learned weights."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,9 @@ from cpc.evaluate import fit_layer_weights
 from cpc.models import Layers, Model, layer_depths
 from experiments.training.probes import ProbeContext
 
-#: The name of the feature, whose weights need a label per frame.
+#: Name of the feature. Its weights are fitted to frame labels.
 LAYERS = "layers"
-#: Utterances embedded at a time, and the maximum number of frames the weights are fitted to.
+#: Number of utterances embedded at a time, and maximum number of frames that weights are fitted to.
 NUM_TOGETHER, MAX_FRAMES = 256, 2**15
 
 
@@ -27,7 +27,7 @@ def delayed(frames: np.ndarray, by: int) -> np.ndarray:
 
 
 def open_layers(model: Model, variables: dict) -> Layers:
-    """Return all layers at the rate of z, each under one name."""
+    """Return all layers that have the rate of z, each under a single name."""
     depths = layer_depths(model.module)
     names = [name for name in depths if name in ("z", "c") or depths[name] < depths[name[0]]]
     strides = Layers(model.module, variables, names).strides
@@ -36,9 +36,10 @@ def open_layers(model: Model, variables: dict) -> Layers:
 
 
 def embed_layers(layers: Layers, recordings: Recordings, delay: int) -> Iterator[np.ndarray]:
-    """Yield the layers (t, l, d) of each utterance, with narrow layers padded with zeros.
+    """Yield an array (t, l, d) of l layers for each utterance.
 
-    Layers of the context network are shifted `delay` frames earlier.
+    Narrow layers are padded with zeros to the largest width d. Layers of the context network are
+    shifted `delay` frames earlier.
     """
     numbers = range(len(recordings))
     for start in numbers[::NUM_TOGETHER]:

@@ -15,7 +15,7 @@ from experiments.training.sequences import CONTEXTS, positions, shared_input
 
 
 def build_model(config: Config) -> models.Model:
-    """Build the model of a config: encoder, context network and predictor."""
+    """Build the encoder, context network and predictor of a config."""
     options, encoder = config.model, build_encoder(config)
     dtype, width = encoder.dtype, latent_width(config)
     context = CONTEXTS[options.context](options.context_width, options.context_layers, dtype=dtype)
@@ -53,7 +53,7 @@ def build_encoder(config: Config) -> Any:
 
 
 def latent_width(config: Config) -> int:
-    """Return the width of z: that of the codes if there are any, else of the encoder."""
+    """Return the width of z, which is the code width if the encoder has a quantizer."""
     return config.model.code_width if config.model.num_codes else config.model.width
 
 
@@ -63,7 +63,7 @@ def num_latents(config: Config) -> int:
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the latents and predictions of a window."""
+    """Return the geometry of the latents and predictions of a window."""
     module, offsets = build_model(config).module, choose_offsets(config)
     if isinstance(module, models.SegmentalCPC):
         frames, num = module.frame_predictor, module.predictor.num_offsets
@@ -108,7 +108,7 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
 
 def check_model(config: Config) -> None:
-    """Validate the keys of the model together with the loss, negatives and augmentation keys."""
+    """Validate the model keys, and their combinations with other sections of the config."""
     options, align_to = config.model, config.loss.align_to
     threshold = options.segment_threshold
     is_augmented, has_codes = config.augment.side != "none", options.num_codes > 0
@@ -118,11 +118,11 @@ def check_model(config: Config) -> None:
          "model.context_blocks model.context",
          "only a GRU can have blocks; set model.context=gru or model.context_blocks=1"),
         (0 < options.horizon < options.num_offsets, "model.horizon model.num_offsets",
-         "the horizon is below the number of predictions; raise the first or lower the second"),
+         "the horizon is below the number of predictions; raise model.horizon or set it to 0"),
         (options.horizon and align_to, "model.horizon loss.align_to",
          "both determine the offsets of predictions; set one of them to 0"),
         (options.horizon and threshold, "model.horizon model.segment_threshold",
-         "segments predict their successors, at no horizon; set one of them to 0"),
+         "segments only predict the next segments; set model.horizon=0"),
         (0 < align_to < options.num_offsets, "loss.align_to model.num_offsets",
          "each prediction needs its own latent; raise loss.align_to, or lower model.num_offsets"),
         (align_to and config.loss.name != "info_nce", "loss.align_to loss.name",
@@ -135,20 +135,20 @@ def check_model(config: Config) -> None:
          "segments are longer than frames; set model.segment_offsets to at most model.num_offsets"),
         (threshold and options.num_offsets != 1 and not options.segment_offsets,
          "model.segment_threshold model.num_offsets",
-         "frames share the predictor of segments; set model.num_offsets to 1, or give segments "
-         "their own by model.segment_offsets"),
+         "frames share the predictor of segments; set model.num_offsets to 1, or set "
+         "model.segment_offsets to give segments a separate predictor"),
         (threshold and not is_plain, "model.segment_threshold model.modules model.directions",
-         "segments need one module, forward; set these, or model.segment_threshold to 0"),
+         "segments need a single forward module; set model.segment_threshold=0 to disable them"),
         (threshold and config.negatives.momentum, "model.segment_threshold negatives.momentum",
-         "the slow encoder would have other segments; set negatives.momentum to 0"),
+         "the slow encoder would find different segments; set negatives.momentum to 0"),
         (threshold and is_augmented, "model.segment_threshold augment.side",
-         "augmented copies would have other segments; set augment.side to none"),
+         "augmented copies would have different segments; set augment.side to none"),
         (has_codes and options.modules > 1, "model.num_codes model.modules",
-         "codes quantize the latents of the whole encoder; set one of them to its default"),
+         "codes only quantize the last module; set model.num_codes=0 or model.modules=1"),
         (has_codes and is_augmented, "model.num_codes augment.side",
-         "codes would follow latents but not contexts; set the first to 0, or the second to none"),
+         "codes would only follow latents; set model.num_codes=0 or augment.side=none"),
         (has_codes and config.optim.accumulate > 1, "model.num_codes optim.accumulate",
-         "accumulated parts of a batch do not update codes; set one of them to its default"),
+         "accumulated gradients do not update codes; set model.num_codes=0 or optim.accumulate=1"),
     )  # fmt: skip
 
 
@@ -180,7 +180,10 @@ def split_branches(
 
 
 def split_levels(module: models.SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return the outputs of frames and segments; a segment covers the sound of its frames."""
+    """Return the outputs of frames and of segments with their positions and masks.
+
+    A segment covers the samples of its frames.
+    """
     frames, segments = outputs
     mask = module.existing(batch.get("num_samples"), frames.z.shape[1])
     begins = models.boundaries(frames.z, module.threshold, mask)

@@ -1,6 +1,6 @@
 """Audio features for probes: z, c, MFCC, untrained networks, and networks trained on labels.
 
-Tasks are defined in other modules; each utterance is embedded once for all of them.
+Tasks are defined in other modules. Each utterance is embedded once for all tasks.
 """
 
 import functools
@@ -30,7 +30,7 @@ from experiments.training.sequences import make_embed_long
 
 
 def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task "codes", the bitrate of quantized latents."""
+    """Return the task "codes", which measures the bitrate of quantized latents."""
 
     def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
         if features.name in ("z", "random z"):
@@ -56,46 +56,46 @@ TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {
 #: Each point of the speaker map is the mean of c over this many latents.
 PIECE_LATENTS = 128
 MAX_POINTS = 1500
-#: Neighbouring frames on either side in "mfcc context": 170 ms in all.
+#: Number of neighbouring frames on either side in "mfcc context", which covers 170 ms.
 NEIGHBOURS = 8
 #: Number of frames whose MFCC take about as long as compiling for another length.
 MFCC_SHAPE_FRAMES = 400_000
-#: Later frames that an MFCC frame depends on: four for differences and one for the window's end.
+#: Number of later frames that an MFCC frame depends on: 4 for differences, 1 for the window's end.
 MFCC_AHEAD = 5
-#: Earlier frames: four for differences, one for the window's start and one for pre-emphasis.
+#: Number of earlier frames: 4 for differences, 1 for the window's start and 1 for pre-emphasis.
 MFCC_BEFORE = 6
 
 
 def check_options(config: Config) -> None:
-    """Validate the keys of the probes together with the keys of the model."""
+    """Validate the probe keys, and their combinations with the model keys."""
     options, model = config.probe, config.model
     is_single = model.modules == 1 and len(model.directions) == 1 and not model.segment_threshold
     has_linear_maps = is_single and model.predictor == "linear"
     check_probes(config)
     reject(config,
         ("ctc" in options.tasks and not options.ctc_minutes, "probe.ctc_minutes",
-         "ctc needs minutes of labels; list some, or 0 for all"),
+         "the task ctc needs minutes of labels; set probe.ctc_minutes, e.g. to (0,) for all"),
         ("codes" in options.tasks and not config.model.num_codes, "probe.tasks model.num_codes",
          "the latents are not quantized; set model.num_codes, or remove codes from probe.tasks"),
         ("codes" in options.tasks and not {"z", "random z"} & {*options.features},
          "probe.tasks probe.features", "add z to probe.features, or remove codes from probe.tasks"),
         ("W_1 c" in options.features and not has_linear_maps,
          "probe.features model.predictor",
-         "W_1 c needs one direction and module with a linear predictor; set these, or remove it"),
+         "W_1 c needs a linear predictor, one module and one direction; remove W_1 c"),
     )  # fmt: skip
 
 
 def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the tasks in `probe.tasks`, and the speaker map with the task "speakers"."""
+    """Return the tasks in `probe.tasks`. The task "speakers" also adds the speaker map."""
     tasks = [one for task in config.probe.tasks for one in TASKS[task](config, data)]
     return [*tasks, *([speaker_map(data)] if "speakers" in config.probe.tasks else [])]
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield each feature that the tasks use, with its frames for all their utterances.
+    """Yield each feature that the tasks use, with its frames for all utterances of the tasks.
 
-    Networks trained on labels come first: they take longest and are checkpointed, so little work
-    is lost if the run is stopped.
+    Networks trained on labels come first because they take longest and are checkpointed, so that
+    little work is lost if the run is stopped.
     """
     config, model = context.config, context.model
     embed = make_embed(config, model, context.variables)
@@ -125,7 +125,10 @@ def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
 def make_embed(
     config: Config, model: Model, variables: Any
 ) -> Callable[[Sequence[str], Sequence[Recordings]], dict[str, dict[str, Any]]]:
-    """Return embed(names, parts), which computes one of the `passes` by feature and utterance."""
+    """Return embed(names, parts), which computes the features of one of the `passes`.
+
+    Its result maps feature names to frames by utterance.
+    """
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
 
@@ -169,7 +172,7 @@ def make_embed(
 
 
 def embed_mfcc(waveforms: Sequence[np.ndarray], stride: int) -> list[np.ndarray]:
-    """Return the MFCC (frames, 39) of each waveform; long ones are computed in pieces."""
+    """Return the MFCC (frames, 39) of each waveform, computing long waveforms in pieces."""
     long = functools.partial(
         evaluate.embed_pieces, evaluate.mfcc, stride=stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
     )
@@ -178,7 +181,7 @@ def embed_mfcc(waveforms: Sequence[np.ndarray], stride: int) -> list[np.ndarray]
 
 
 def speaker_map(data: AudioData) -> ProbeTask:
-    """Return a task that writes means of c over pieces of utterances, for Figure 2."""
+    """Return a task that writes mean contexts of parts of utterances for the speaker map."""
     part = subset_minutes(data.test, 5.0)
     names = sorted(set(part.speakers))
 

@@ -1,4 +1,4 @@
-"""The task "ctc": recognition of phone sequences with a head trained by CTC.
+"""The task "ctc", which recognizes phone sequences with a head trained by CTC.
 
 As in CPC_audio and Libri-light, the head is a convolution over 8 frames with stride 4, optionally
 after an LSTM layer.
@@ -37,27 +37,27 @@ from experiments.training.supervised import Features, Recipe, hold_out, train_on
 
 #: Kernel size and stride of the head in frames.
 KERNEL, STRIDE = 8, 4
-#: Utterances per batch, and units of the LSTM.
+#: Number of utterances per batch, and number of LSTM units.
 BATCH, LSTM_WIDTH = 8, 256
 LEARNING_RATE = 1e-3
-#: Accuracy up to which a head is considered untrained: it can be reached with a constant output.
+#: Accuracy up to which a head is considered untrained, because constant outputs can reach it.
 LUCK = 0.05
 
 
 class Labelled(NamedTuple):
-    """Inputs of utterances, (frames, features) or samples, with their phone sequences."""
+    """Utterances, as arrays (frames, features) or as samples, with their phone sequences."""
 
     inputs: Sequence[np.ndarray]
     phones: Sequence[list[int]]
 
 
 class Network(NamedTuple):
-    """The network below the head."""
+    """A network that computes the inputs of the head."""
 
     features: Features
     variables: Any
     stride: int
-    """Input entries per frame."""
+    """Number of input entries per frame."""
     layer_decay: float = 1.0
     """Factor of the learning rate from a layer to the layer below."""
     ahead: int = 0
@@ -78,10 +78,11 @@ def standardized_features(inputs: Sequence[np.ndarray]) -> Network:
 def fit_head(
     config: Config, network: Network, train: Labelled, num_phones: int, folder: pathlib.Path
 ) -> tuple[Callable[[Sequence[np.ndarray]], list[np.ndarray]], str]:
-    """Train a head, and the network if it has parameters, by CTC.
+    """Train a head by CTC, together with the network if the network has parameters.
 
-    Training stops early on a held-out tenth of the utterances. Returns a function from inputs to
-    log-probabilities (t, num_phones + 1), blank last, and a description of the training length.
+    A held-out tenth of the utterances is used for early stopping. Returns a function from inputs to
+    log-probabilities (t, num_phones + 1), in which the blank is the last class, and a description
+    of the training length.
     """
     rng = jax.random.key(config.seed + 3)
     held = hold_out(range(len(train.inputs)), config.seed).tolist()
@@ -120,16 +121,16 @@ def ctc_loss(scores: Array, batch: Batch) -> Array:
 
 
 def subset(utterances: Labelled, numbers: Sequence[int]) -> Labelled:
-    """Return the utterances with the given numbers."""
+    """Return the utterances with the given indices."""
     inputs, phones = utterances
     return Labelled([inputs[i] for i in numbers], [phones[i] for i in numbers])
 
 
 def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], Batch]:
-    """Return draw(step), which gives a batch of whole utterances with `stride` entries per frame.
+    """Return draw(step), which returns a batch of whole utterances with `stride` entries per frame.
 
-    Utterances are padded to the longest as `embed_utterances` pads them, because the last output
-    of the head sees 2 frames beyond the end.
+    Utterances are padded to the longest length in the same way as in `embed_utterances`, because
+    the last output of the head sees 2 frames beyond the end.
     """
     longest = max(map(len, train.inputs))
     length = -(-longest // (stride * STRIDE)) * stride * STRIDE
@@ -153,7 +154,7 @@ def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], 
 def head_inputs(
     config: Config, network: Network, batch: Batch, rng: Array
 ) -> tuple[Features, dict[str, Any]]:
-    """Return the inputs of the head as features, with the variables of network and LSTM."""
+    """Return a function that computes the head's inputs, and the variables of network and LSTM."""
     variables = dict(network.variables)
     params = {"network": variables.pop("params")}
     lstm = LSTM(LSTM_WIDTH) if config.probe.ctc_head == "lstm" else None
@@ -179,7 +180,7 @@ def validation_score(given: Sequence[np.ndarray], wanted: Sequence[Sequence[int]
     nats, count = jax.jit(evaluate.ctc_nats)(pad(given, 0.0), lengths, pad(wanted, -1))
     likelihood = float(jnp.exp(-nats / count)) if count else 0.0
     right = 1 - np.sum(edits) / max(1, sum(map(len, wanted)))
-    # Outputs stay empty for long at first; only the likelihood prevents early stopping then.
+    # At first, outputs stay empty for many steps, and only the likelihood prevents early stopping.
     return float((right if right > LUCK else 0.0) + 1e-3 * likelihood)
 
 
@@ -200,8 +201,8 @@ def pad(rows: Sequence[Any], value: float | int, length: int = 0) -> np.ndarray:
 def windows_of(frames: Array) -> Array:
     """Return the concatenated frames that each output of the head sees, (b, t // 4, 8 d).
 
-    A linear map of these is a convolution with kernel 8 and stride 4, which also sees the 2 frames
-    before and after its own four. Frames beyond either end are zero.
+    A linear map of the concatenated frames is a convolution with kernel 8 and stride 4. Each output
+    also sees the 2 frames before and after its own 4 frames. Frames beyond either end are zero.
     """
     before, num = (KERNEL - STRIDE) // 2, frames.shape[1] // STRIDE
     padded = jnp.pad(frames, ((0, 0), (before, KERNEL - before), (0, 0)))
@@ -216,7 +217,7 @@ def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
 
 def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
-    """Return the frames of utterances, or samples for networks trained on labels."""
+    """Return the frames of utterances, or samples if the feature is a network trained on labels."""
     if features.name in TRAINED:
         return [read_all(part, i) for i in range(len(part))]
     return [evaluate.read_rows(features.values.by_utterance[name]) for name in part.names]
@@ -225,7 +226,7 @@ def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
 def recognition_task(
     minutes: Sequence[float], data: str, phones: Phones, parts: tuple[Recordings, ...]
 ) -> ProbeTask:
-    """Return a task of test phone error rates after training on each subset of a labelled set."""
+    """Return a task that measures phone error rates after training on subsets of a labelled set."""
     for part in parts:
         aligned(part, phones)  # raises if labels do not fit
     most = 0 if 0 in minutes else max(minutes)
@@ -271,7 +272,10 @@ def recognition_task(
 
 
 def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]) -> Network:
-    """Return the network below the head: standardization alone, or one to train further."""
+    """Return the network that computes the inputs of the head for a feature.
+
+    Frames are only standardized. Networks trained on labels are trained together with the head.
+    """
     config, model, variables, layer_decay = context.config, context.model, context.variables, 1.0
     if feature not in TRAINED:
         return standardized_features(inputs)
@@ -300,10 +304,11 @@ def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
 
 
 def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, list[int]]:
-    """Return utterance numbers for each amount of training minutes, by its name such as "10 min".
+    """Return utterance indices for each amount of training data, keyed by names such as "10 min".
 
-    If the recordings are shorter than an amount, the name contains their length. The requested
-    amount is preferred because the length of the last utterance, which exceeds it, differs by seed.
+    Names contain the requested amount, because the actual length exceeds the amount by a part of
+    the last utterance, which depends on the seed. If the recordings are shorter than the amount,
+    the name contains the length of the recordings.
     """
     numbers = {name: i for i, name in enumerate(recordings.names)}
     found: dict[str, list[int]] = {}
@@ -312,7 +317,7 @@ def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, li
         length = float(part.lengths.sum()) / SAMPLE_RATE_HZ / 60
         words = f"{most:g}" if 0 < most <= length else f"{length:.{int(length < 10)}f}"
         drawn = [numbers[name] for name in part.names]
-        if found.get(f"{words} min", drawn) != drawn:  # 10 minutes, of 10.4 in all
+        if found.get(f"{words} min", drawn) != drawn:  # e.g. 10 minutes out of 10.4
             words = f"{length:.2f}"
         found[f"{words} min"] = drawn
     return found
@@ -321,7 +326,7 @@ def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, li
 def check_phones(
     parts: Sequence[Sequence[Sequence[int]]], subsets: Mapping[str, Sequence[int]], name: str
 ) -> None:
-    """Check that training and test utterances have phones, and each subset two utterances."""
+    """Check that training and test sets have phones, and that subsets have two utterances."""
     for which, phones in zip(("training", "test"), parts, strict=True):
         if not sum(len(own) for own in phones):
             raise UserError(
@@ -330,5 +335,5 @@ def check_phones(
     if min(map(len, subsets.values())) < 2:
         raise UserError(
             f"the smallest value of probe.ctc_minutes gives one labelled training utterance of "
-            f"{name}, but early stopping needs two: raise it, or label more utterances"
+            f"{name}, but early stopping needs two: raise this value, or label more utterances"
         )

@@ -23,10 +23,10 @@ WORDS = Words(
     baselines=("mfcc", "mfcc context"),
     unranked=("codes",),
     notes={
-        "asterisk_en": "These labels come from a recognizer's forced alignment, not by hand.",
-        NO_SILENCE: "The non-silence accuracy is of the same answers, without frames of silence.",
-        IN_GAME: "Speakers also differ in language, microphone and codec. Within-game accuracy, "
-        "of the same answers, is between the two voices of each game, which share these.",
+        "asterisk_en": "These labels come from a recognizer's forced alignment, not from people.",
+        NO_SILENCE: "Non-silence accuracy excludes silent frames from the same predictions.",
+        IN_GAME: "Speakers also differ in language, microphone and codec. Within-game accuracy "
+        "compares only the two voices of each game, which share all three.",
     },
     titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},
 )
@@ -37,13 +37,13 @@ MIN_DISTINCT_POINTS = 10
 ROUNDING = 1e-6
 #: Shown instead of a map with too few distinct or finite points.
 NO_MAP = (
-    f"The map was left out: fewer than {MIN_DISTINCT_POINTS} of its {{}} points differ, as if the "
-    "network had collapsed or its recordings were silent."
+    f"The map was left out: fewer than {MIN_DISTINCT_POINTS} of its {{}} points differ. The "
+    "network may have collapsed, or the recordings may be silent."
 )
 SPEAKERS = (
     "t-SNE of c: each point is a stretch of a test utterance, each color a speaker. Separate "
-    "islands mean that the context knows who speaks. Only neighborhoods carry meaning: distances "
-    "between islands and their sizes do not."
+    "islands mean that the context identifies the speaker. Only neighborhoods are meaningful; "
+    "distances between islands and sizes of islands are not."
 )
 
 
@@ -71,15 +71,15 @@ def paper_section(run: Run) -> Section | None:
     if not tables:
         return None
     note = (
-        f"The paper's column is {SOURCE}. Its recordings, speakers and label sets differ from "
-        "those used here, so absolute values are not comparable. The paper's order of the rows is "
-        "random initialization, MFCC, CPC, supervised."
+        f"The paper's values come from {SOURCE}. Its recordings, speakers and label sets differ "
+        "from those used here, so absolute values are not comparable. In the paper, accuracy rises "
+        "in the order random initialization, MFCC, CPC, supervised."
     )
     return Section("Comparison with the paper", [note], tables=tables)
 
 
 def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
-    """Return features (n, h), speakers (n,) and speaker names; None if they are not recorded."""
+    """Return features (n, h), speakers (n,) and speaker names, or None if none are recorded."""
     path = run.workdir / "probes" / "speaker_map.npz"
     if not path.exists():
         return None
@@ -89,7 +89,7 @@ def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | Non
 
 
 def speakers_section(run: Run) -> Section | None:
-    """Return a section like the paper's Figure 2: contexts of test utterances by speaker."""
+    """Return a section with a map of contexts by speaker, as in the paper's Figure 2."""
     try:
         found = read_speaker_map(run)
     except UserError as error:
@@ -104,7 +104,7 @@ def speakers_section(run: Run) -> Section | None:
 
 
 def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -> Any:
-    """Draw t-SNE of features, colored by speaker; None if `flat_points` returns None."""
+    """Draw a t-SNE map of features colored by speaker, or return None if `flat_points` does."""
     from matplotlib import colormaps  # takes seconds, which would delay training
 
     from cpc.report.draw import add_legend, make_figure
@@ -135,7 +135,7 @@ def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -
 def flat_points(x: np.ndarray) -> np.ndarray | None:
     """Return t-SNE coordinates (n, 2) of features (n, d), which are standardized first.
 
-    Deterministic; the last result is cached for reproduction pages. Returns None if a value is not
+    The result is deterministic and cached for reproduction pages. Returns None if a value is not
     finite or too few rows differ by more than rounding, because t-SNE could crash the process.
     """
     return _flat_points(x.tobytes(), x.dtype.str, x.shape)
@@ -149,17 +149,19 @@ def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray 
     x = standardize(x)
     if len(np.unique(x.round(4), axis=0)) < MIN_DISTINCT_POINTS:
         return None
-    from sklearn.manifold import TSNE  # takes over a second, which only this figure needs
+    from sklearn.manifold import TSNE  # takes over a second, and only this figure needs it
     from threadpoolctl import threadpool_limits
 
     x = np.pad(x, ((0, 0), (0, max(0, 2 - shape[1])))).astype(np.float32)
     perplexity = min(30.0, (len(x) - 1) / 3)
-    with threadpool_limits(1):  # threads that wait for each other cost more than they compute
+    with threadpool_limits(1):  # with more threads, synchronization costs more than it saves
         return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)
 
 
 def standardize(x: np.ndarray) -> np.ndarray:
-    """Scale columns to mean 0 and standard deviation 1 in float64; constant columns become 0.
+    """Scale columns to mean 0 and standard deviation 1, in float64.
+
+    Constant columns become 0.
 
     >>> standardize(np.array([[1e-30, 7.0], [3e-30, 7.0]])).round(6).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
@@ -176,7 +178,7 @@ PAGE = Page(
     use="""from cpc import models
 
 embed = models.load("{folder}")
-# x: (b, s), (s,) or a list of (s,), as read from files; sample_rate_hz=... unless {sample_rate_hz}
+# x: (b, s), (s,) or a list of (s,); pass sample_rate_hz=... if it is not {sample_rate_hz}
 z, c = embed(x)  # both (b, t, width)""",
     sections=(paper_section, speakers_section, augmentation_section),
 )

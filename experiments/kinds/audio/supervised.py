@@ -25,7 +25,7 @@ from experiments.training.supervised import (
     train_on_labels,
 )
 
-#: Maximum number of supervised steps, as a multiple of the run's own steps.
+#: Maximum number of supervised steps, as a multiple of `num_steps`.
 MAX_RUNS = 40
 
 
@@ -53,11 +53,11 @@ def train_supervised(
     num_classes: int,
     start: Any = None,
 ) -> tuple[Callable[[Recordings], list[np.ndarray]], str]:
-    """Train the run's network with a softmax layer on c, on one label every 10 ms.
+    """Train the run's network with a softmax layer on c, given labels that are 10 ms apart.
 
-    Training starts from the variables `start` if given, else from an initialization, and writes
-    checkpoints to `folder`. Returns a function from recordings to log-probabilities (frames,
-    num_classes), and a description of the setting.
+    Training starts from the variables `start`, or from a new initialization if `start` is None.
+    Checkpoints are written to `folder`. Returns a function from recordings to log-probabilities
+    (frames, num_classes), and a description of the setting.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
     numbers, encoder = np.arange(len(recordings)), model.module.encoder
@@ -92,7 +92,7 @@ def train_supervised(
 def draw_labelled(
     config: Config, encoder: Any, recordings: Recordings, labels: Sequence[np.ndarray]
 ) -> Callable[[int], Batch]:
-    """Return draw(step), which gives windows as the run draws them, with a label per latent."""
+    """Return draw(step), which returns a batch of windows with one label per latent."""
     options = config.data
     sizes = subset(options, "window_samples", "batch_size")
     draw = make_batches(recordings, **sizes, seed=config.seed)
@@ -119,12 +119,12 @@ def answers_of(encoder: Any, answer: Answer, recordings: Recordings) -> list[np.
 def accuracy_on(
     encoder: Any, recordings: Recordings, labels: Sequence[np.ndarray]
 ) -> Callable[[Answer], float]:
-    """Return accuracy(answer) over the labelled frames of held-out recordings."""
+    """Return a function accuracy(answer) over the labelled frames of held-out recordings."""
     expected = np.concatenate(labels_of_frames(recordings, labels, encoder.stride))
     if not (expected >= 0).any():
         raise UserError(
-            f"the held-out utterances lack labels for early stopping (got {len(recordings)}): "
-            "label more, or remove supervised from probe.features"
+            f"early stopping needs labels, but {len(recordings)} held-out utterances have none: "
+            "label more utterances, or remove supervised from probe.features"
         )
 
     def accuracy(answer):

@@ -42,19 +42,21 @@ from experiments.kinds.audio.layers import LAYERS, sum_layers
 from experiments.kinds.audio.supervised import train_supervised
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, lacks
 
-#: Metrics that exclude silence, or only compare the two voices of a game.
+#: Metrics that exclude silence, or that only compare the two voices of a game.
 NO_SILENCE, IN_GAME = "non-silence accuracy", "within-game accuracy"
 
 
 def without_silence(names: Sequence[str]) -> tuple[Restricted, ...]:
-    """Return the restriction to non-silent frames, if any label is silence."""
+    """Return the non-silence metric, or an empty tuple if no label is silence."""
     is_phone = np.array([name not in SILENCES for name in names])
     rivals = np.broadcast_to(is_phone[:, None], (len(names), len(names)))
     return () if is_phone.all() else (Restricted("frame", NO_SILENCE, rivals),)
 
 
 def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
-    """Return restrictions to the two voices of each game, if both are among the speakers.
+    """Return the metrics that only compare the two voices of each game.
+
+    Returns an empty tuple if no game has two voices among the speakers.
 
     >>> [one.rivals.sum(1).tolist() for one in within_games(["a", "fillets-cs-m", "fillets-cs-v"])]
     [[0, 2, 2], [0, 2, 2]]
@@ -67,7 +69,7 @@ def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
 
 
 def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return a task of frame-wise phones for each labelled set."""
+    """Return a frame-wise phone classification task for each labelled set."""
     tasks = []
     for name, phones, (train, test) in labelled_sets(data, "phones"):
         labels = dict(zip(train.names, aligned(train, phones), strict=True))
@@ -78,8 +80,8 @@ def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         num_phones = len(np.setdiff1d(np.concatenate(each_10_ms[0]), [-1]))
         if number < 2 or num_phones < 2 or not num_tests:
             counts = f"{number:,} training utterances, {num_phones:,} phones and {num_tests:,}"
-            problem = f"{name} labels {counts} test utterances, but a probe needs 2, 2 and 1"
-            raise lacks("phones", problem, "label more, raise probe.hours")
+            problem = f"{name} has labels of {counts} test utterances, but a probe needs 2, 2 and 1"
+            raise lacks("phones", problem, "label more utterances, raise probe.hours")
         units = ("frame", *without_silence(phones.names))
         number = len(phones.names)
         tasks.append(frame_task("phones", name, (first, test), each_10_ms, number, units))
@@ -87,7 +89,7 @@ def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
 
 def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of identifying speakers, by frame and by utterance."""
+    """Return the task of identifying speakers per frame and per utterance."""
     names = sorted(set(data.train.speakers))
     if len(names) < 2:
         problem = f"the recordings have one speaker ({', '.join(names)}), but a probe needs two"
@@ -121,7 +123,7 @@ def frame_task(
 ) -> ProbeTask:
     """Return a task that scores probes of features, and networks trained on the labels.
 
-    There is one label every 10 ms of each training and test utterance.
+    Each training and test utterance has one label every 10 ms.
     """
 
     def answer(context: ProbeContext, features: FeatureSet) -> Iterable[Score]:
@@ -132,7 +134,7 @@ def frame_task(
         words: Any = {"task": task, "data": data, "units": units}
         if features.name in TRAINED:
             print(
-                f"the network {TRAINED[features.name]} {task} of {data}, until it stops improving:"
+                f"training a network {TRAINED[features.name]} {task} of {data} with early stopping:"
             )
             folder = context.folder_of(f"{features.name}-{task}-{data}")
             start = context.variables if features.name == "tuned" else None
@@ -163,19 +165,19 @@ def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     tasks = [
         abx_task(name, (test,), items_of(test, phones), lose) for name, phones, (test,) in labelled
     ]
-    for name, items in data.items.items():  # on training recordings also, because nothing is fitted
+    for name, items in data.items.items():  # include training recordings, as nothing is fitted
         wanted, parts = {item.file for item in items}, (data.train, data.test)
         absent = sorted(wanted.difference(*(part.names for part in parts)))
         if absent:
             problem = f"{len(absent):,} of the {len(wanted):,} recordings in {name} are missing"
-            raise UserError(f"{problem} (got {', '.join(absent[:3])}): remove their items")
+            raise UserError(f"{problem} (such as {', '.join(absent[:3])}): remove their items")
         named = tuple(select_named(part, wanted) for part in parts)
         tasks.append(abx_task(name, named, list(items), lose))
     return tasks
 
 
 def items_of(part: Recordings, phones: Phones) -> list[Item]:
-    """Return the phones in context of labelled utterances."""
+    """Return the ABX items of labelled utterances, which are phones in their contexts."""
     labels = dict(zip(part.names, aligned(part, phones), strict=True))
     speakers = dict(zip(part.names, part.speakers, strict=True))
     return list(make_items(labels, phones.names, speakers))
@@ -184,7 +186,10 @@ def items_of(part: Recordings, phones: Phones) -> list[Item]:
 def abx_task(
     name: str, parts: tuple[Recordings, ...], items: list[Item], lose_last_frame: bool
 ) -> ProbeTask:
-    """Return the ABX task for items, also across speakers if a phone has two speakers."""
+    """Return the ABX task for items.
+
+    Errors across speakers are included if two speakers share a phone.
+    """
     is_across = comparisons(items)
     if False not in is_across:
         problem = f"no speaker of {name} has two phones in one context, one of them twice"
@@ -197,13 +202,13 @@ def abx_task(
         write_items(folder / file_of(name), items)
         if True not in is_across:
             speakers = ", ".join(sorted({item.speaker for item in items}))
-            print(f"{name} has no ABX across speakers: no two ({speakers}) share a phone")
+            print(f"{name} has no ABX across speakers: no two speakers ({speakers}) share a phone")
 
     return ProbeTask("abx", answer, parts=parts, record=record)
 
 
 def comparisons(items: list[Item]) -> tuple[bool, ...]:
-    """Return the possible comparisons: False for within speakers, True for across speakers."""
+    """Return the possible comparisons, False for within and True for across speakers."""
     cells = {way: make_cells(items, [True] * len(items), across=way) for way in (False, True)}
     return tuple(way for way, own in cells.items() if any(True for _ in own))
 
@@ -224,7 +229,10 @@ def abx_scores(
     is_across: tuple[bool, ...],
     lose_last_frame: bool,
 ) -> list[Score]:
-    """Return the ABX errors of a feature; empty for networks trained on labels."""
+    """Return the ABX errors of a feature.
+
+    The list is empty for networks trained on labels, which have no frames.
+    """
     by_utterance, stride = features.values
     if not by_utterance:
         return []
@@ -253,12 +261,12 @@ FIT_MINUTES = 10.0
 
 
 def boundary_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return a task of finding phone boundaries for each labelled set."""
+    """Return a phone boundary detection task for each labelled set."""
     return [boundary_task(*one) for one in labelled_sets(data, "boundaries")]
 
 
 def boundaries_of(labels: np.ndarray) -> np.ndarray:
-    """Return the boundaries between phones in samples, given one label every 10 ms.
+    """Return the positions of phone boundaries in samples, given labels that are 10 ms apart.
 
     >>> boundaries_of(np.array([3, 3, 5, 5, -1, 5, 2]))
     array([320, 960])
@@ -268,9 +276,10 @@ def boundaries_of(labels: np.ndarray) -> np.ndarray:
 
 
 def boundary_task(name: str, phones: Phones, sets: tuple[Recordings, ...]) -> ProbeTask:
-    """Return the task of finding boundaries at peaks of a feature's change, by F1 and R-value.
+    """Return a task that detects phone boundaries at peaks of a feature's change.
 
-    The chance level is that of equally many boundaries at equal distances.
+    Scores are F1 and R-value. Their chance level is the score of the same number of boundaries at
+    equal distances.
     """
     parts = subset_minutes(sets[0], FIT_MINUTES, by_speaker=False), sets[1]
     true = [[boundaries_of(labels) for labels in aligned(part, phones)] for part in parts]

@@ -1,4 +1,4 @@
-"""The task "verification": speaker verification from distances between test utterances."""
+"""The task "verification", which verifies speakers by distances between test utterances."""
 
 import numpy as np
 
@@ -15,19 +15,19 @@ MAX_UTTERANCES = 1000
 
 
 def verification_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of verifying speakers of utterance pairs by the mean feature over time."""
+    """Return the task of verifying from mean features whether two utterances share a speaker."""
     drawn = np.random.default_rng(0).permutation(len(data.test))[:MAX_UTTERANCES]
     test = select(data.test, sorted(drawn.tolist()))
     if not 1 < len({*test.speakers}) < len(test):
         raise UserError(
             "verification needs two test speakers, one of them with two utterances (got "
-            f"{len(test):,} utterances by {len({*test.speakers}):,}): add some, or set "
-            "data.speaker_level"
+            f"{len(test):,} utterances by {len({*test.speakers}):,}): add test "
+            "utterances, or set data.speaker_level"
         )
 
     def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
         by_utterance = features.values.by_utterance
-        if not by_utterance:  # features fitted to the labels of a task
+        if not by_utterance:  # features fitted to the labels of a task have no frames
             return []
         means = np.stack([read_rows(by_utterance[name]).mean(axis=0) for name in test.names])
         return [verification_score(means, test.speakers, data=data.name, features=features.name)]

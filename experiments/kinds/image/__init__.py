@@ -1,1 +1,1 @@
-"""Contrastive predictive coding on images: `cpc train`."""
+"""Contrastive predictive coding on images, trained with `cpc train`."""

@@ -1,4 +1,4 @@
-"""Images and patches, from the data section of an image config."""
+"""Loading and splitting the images of an image config, and cutting them into patches."""
 
 import pathlib
 import re
@@ -18,7 +18,7 @@ from experiments.command.config import Config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, group_files, name_of, reject
 
-#: Location of the images of a split: base splits or files, with rows of each.
+#: Locations of the images in a split, as names of base splits or files with ranges of rows.
 Places: TypeAlias = list[tuple[str, range]]
 
 
@@ -28,7 +28,7 @@ class ImageData(NamedTuple):
     train: data.Images
     """Training images, whose labels are not used."""
     probe: data.Images
-    """Images that probes are fitted to."""
+    """Images that probes are fitted to, with their labels."""
     test: data.Images
     name: str = ""
 
@@ -38,12 +38,12 @@ class ImageData(NamedTuple):
         return skipped(self[:3])
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the identity of the training and test parts."""
+        """Return fingerprints that identify the training and test images."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
-    """Read the splits of `config.data`; remove test images from the training and probe splits."""
+    """Read the splits of `config.data`, and remove test images from the other splits."""
     options = config.data
     splits = (options.split, options.probe_split, options.test_split)
     read, locate = make_reader(config, log)
@@ -57,7 +57,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
         images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
         if not len(images):
             number = f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]})"
-            raise UserError(f"{number} are copies of images of {where}: choose another split")
+            raise UserError(f"{number} are copies of images in {where}: choose another split")
         loaded = loaded._replace(**{part: images})
     num_copies = len(loaded.skipped) - len(skipped(sets.values()))
     copies = f", {num_copies:,} of them copies of test images" if num_copies else ""
@@ -71,17 +71,17 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
 
 
 def tested_parts(config: Config) -> dict[str, str]:
-    """Return the fields of ImageData that must not contain test images, with their keys."""
+    """Return the `ImageData` fields that must not contain test images, with their config keys."""
     if config.probe.tasks:
         return {"probe": "probe_split", "train": "split"}
     return {"train": "split"} if config.evaluate.num_images > 0 else {}
 
 
 def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.Images]:
-    """Divide training, probe and test images so that test groups are not trained on.
+    """Remove test groups from training and probe images, and other groups from test images.
 
     If the test split is also used for training or probes, `data.test_fraction` of its groups are
-    drawn as test groups.
+    drawn as test groups. Otherwise all of its groups are test groups.
     """
     options = config.data
     if not options.group_level:
@@ -100,7 +100,7 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
     kept = [~np.isin(own, drawn) for own in groups[:-1]] + [np.isin(test_groups, drawn)]
     if not all(rows.any() for rows in kept):
         groups = ", ".join(drawn[:3])
-        raise UserError(f"all images are in test groups ({groups}): add groups")
+        raise UserError(f"all images are in the test groups ({groups}): add images of other groups")
     return list(map(data.select_images, parts, map(np.flatnonzero, kept)))
 
 
@@ -110,11 +110,11 @@ def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
     for key in tested_parts(config).values():
         if share_rows(locate(options[key]), locate(options.test_split)):
             shared = f"data.test_split ({options.test_split}) shares images with data.{key}"
-            raise UserError(f"{shared} ({options[key]}): choose another split, or parts of one")
+            raise UserError(f"{shared} ({options[key]}): choose disjoint splits")
 
 
 def share_rows(some: Places, others: Places) -> bool:
-    """Return whether two locations share an image.
+    """Return whether two lists of locations share an image.
 
     >>> share_rows([("train", range(50))], [("train", range(40, 60)), ("test", range(9))])
     True
@@ -129,12 +129,15 @@ def share_rows(some: Places, others: Places) -> bool:
 def make_reader(
     config: Config, log: Callable[[str], object]
 ) -> tuple[Callable[[str], data.Images], Callable[[str], Places]]:
-    """Return read(split) -> images and locate(split) -> their location; a split may be a part."""
+    """Return functions that read the images of a split and that locate them.
+
+    A split may be a part of a base split, such as "train[:50000]".
+    """
     options = config.data
     if options.source == "fashion_mnist":
         reject(config,
             ((options.size, options.channels) != (28, 1), "data.size data.channels",
-             "images of fashion_mnist are 28 pixels wide with 1 channel"),
+             "fashion_mnist has size 28 and 1 channel; set data.size=28 and data.channels=1"),
         )  # fmt: skip
         splits = load_fashion_mnist(log=log)
         return (lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)])
@@ -153,20 +156,20 @@ def make_reader(
 
 
 def cut_split(splits: Mapping[str, data.Images], text: str) -> data.Images:
-    """Return a split or, as in tfds, a part of it: "train", "train[:50000]", "train[90%:]"."""
+    """Return a split such as "train", or a part of it such as "train[:50000]" or "train[90%:]"."""
     name, rows = locate_part(splits, text)
     images = splits[name]
     return images if len(rows) == len(images) else data.select_images(images, rows)
 
 
 def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, range]:
-    """Parse a split or part such as "train[90%:]" into the split and its rows."""
+    """Parse a split or a part such as "train[90%:]" into the split name and a range of rows."""
     match = re.fullmatch(r"(\w+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?", text)
     if not match or match[1] not in splits:
         choices = f"{' or '.join(splits)}, or a part such as train[:50000] or train[90%:]"
-        raise UserError(f"fashion_mnist lacks the split {text!r}: choose {choices}")
+        raise UserError(f"fashion_mnist has no split {text!r}: choose {choices}")
     size = len(splits[match[1]])
-    bounds = (  # "-5" or "90%"; None at an end
+    bounds = (  # such as "-5", "90%" or None
         (int(one[:-1]) * size // 100 if one[-1] == "%" else int(one)) if one else None
         for one in match.groups()[1:]
     )
@@ -181,7 +184,7 @@ def skipped(parts: Iterable[data.Images]) -> list[Skipped]:
 
 
 def fingerprint(part: data.Images) -> Fingerprint:
-    """Return the identity of a part: its labels, which other parts may share, and some pixels."""
+    """Return a fingerprint of all labels and of the pixels of up to 16 images."""
     some = np.linspace(0, len(part) - 1, min(16, len(part))).astype(int)
     return Fingerprint(len(part), part.labels.tobytes(), part.pixels[some].tobytes())
 
@@ -198,7 +201,10 @@ def grid_of(config: Config) -> tuple[int, int]:
 
 
 def preprocess(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
-    """Cut a batch of images (b, y, x, ch) into patches (b, i, j, y, x, ch); augment in training."""
+    """Cut a batch of images (b, y, x, ch) into patches (b, i, j, y, x, ch).
+
+    In training, images and patches are augmented.
+    """
     options, images, side = config.augment, batch["x"], side_of(config)
     cut = {"grey": options.grey, "patch": config.model.patch, "stride": config.model.stride}
     if not train:

@@ -23,7 +23,7 @@ BATCH_IMAGES = 64
 def embed_files(
     pretrained: models.Pretrained, root: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
-    """Return the layers (i, j, width) of an image, or of all images in a folder."""
+    """Return features (i, j, width) of an image, or of all images in a folder."""
     files = list(list_files(root, IMAGE_SUFFIXES, skipped, COMPANION_SUFFIXES).items())
 
     def embed() -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
@@ -55,16 +55,16 @@ def embed_files(
 
 
 def read_config(pretrained: models.Pretrained) -> Config:
-    """Return the config by which images are cut into the patches of a model."""
+    """Return the config of a model, which determines how images are cut into patches."""
     recorded = pretrained.about.get("config")
     if not isinstance(recorded, Mapping):
-        raise UserError("the model lacks the config that cuts images: export it again")
+        raise UserError("the model has no config for cutting images: export the model again")
     config = load_config(recorded, KEYS)
     check_config(config, KEYS)
     cut = [*grid_of(config), config.model.patch, config.model.patch]
     if cut != pretrained.input["shape"][:4] or side_of(config) > config.data.size:
         shape = pretrained.input["shape"]
         raise UserError(
-            f"the model takes patches {shape}, not {cut} of its config: export it again"
+            f"the model expects patches {shape}, but its config has {cut}: export it again"
         )
     return config

@@ -1,4 +1,4 @@
-"""Figures of image runs: neighbors, maximally exciting patches, augmentation."""
+"""Figures for image runs: neighbors, maximally exciting patches and augmentation."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ WIDTH = 9.6
 
 
 def neighbors_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Draw test images with their nearest labeled images, framed by whether the class agrees."""
+    """Draw test images next to their nearest labeled images, framed in green or red by class."""
     queries = arrays["queries"][:MAX_ROWS, None]
     neighbours = arrays["neighbours"][:MAX_ROWS, :MAX_COLUMNS]
     labels = arrays["query_labels"][:MAX_ROWS]
@@ -45,7 +45,7 @@ def units_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
 
 
 def augmented_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the grids of patches of some images, plain and augmented."""
+    """Draw the patch grids of some images, with and without augmentation."""
     parts = (arrays[key][:AUGMENTED_IMAGES] for key in ("plain", "augmented"))
     grids = np.stack([[lay_out(grid) for grid in part] for part in parts])
     figure, axes = make_tile_figure(*grids.shape[:2], shape=grids.shape[2:4], largest=2.2)
@@ -56,10 +56,10 @@ def augmented_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
 def make_tile_figure(
     rows: int, columns: float, *, shape: tuple[int, int], pitch: float = 1.0, largest: float = 1.1
 ) -> tuple[Figure, Axes]:
-    """Make a figure for rows of tiles of width 1 with names on the left.
+    """Make a figure for rows of tiles that have width 1 and names on the left.
 
-    `shape` is a tile's height and width, `pitch` the distance of rows in tile heights, and
-    `largest` the maximum width of a tile in inches.
+    `shape` is the height and width of a tile, `pitch` is the distance between rows in tile heights,
+    and `largest` is the maximum width of a tile in inches.
     """
     inches = min(largest, (WIDTH - 1.0) / columns)
     height = rows * pitch * shape[0] / shape[1]
@@ -80,7 +80,7 @@ def draw_tiles(
     names: Sequence[str] = (),
     colors: np.ndarray | None = None,
 ) -> None:
-    """Draw uint8 tiles (rows, columns, y, x, channels) with row names or colored frames."""
+    """Draw uint8 tiles (rows, columns, y, x, channels), with optional row names and frames."""
     height = tiles.shape[2] / tiles.shape[3]
     for i, j in np.ndindex(*tiles.shape[:2]):
         x, y, side = left + j, pitch * height * i, 0.92
@@ -98,7 +98,7 @@ def draw_tiles(
 
 
 def lay_out(patches: np.ndarray) -> np.ndarray:
-    """Join a grid of patches (i, j, y, x, channels) to an image with white lines between them.
+    """Join patches (i, j, y, x, channels) into one image with white lines between patches.
 
     >>> lay_out(np.zeros((2, 1, 4, 4, 1), np.uint8))[:, 0, 0]
     array([  0,   0,   0,   0, 255,   0,   0,   0,   0], dtype=uint8)
@@ -111,5 +111,5 @@ def lay_out(patches: np.ndarray) -> np.ndarray:
     return canvas[: i * (y + line) - line, : j * (x + line) - line]
 
 
-#: Drawing functions by name of the file with the arrays.
+#: Drawing functions, keyed by the name of the file that contains the arrays.
 DRAW = {"neighbours": neighbors_figure, "units": units_figure, "augmented": augmented_figure}

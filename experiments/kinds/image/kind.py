@@ -1,4 +1,4 @@
-"""The kind "image": patches of images (van den Oord et al. 2018, section 3.2; CPC v2)."""
+"""The kind "image", which predicts patches (van den Oord et al. 2018, section 3.2; CPC v2)."""
 
 import functools
 import math
@@ -33,13 +33,13 @@ PROBES = Probes(
 
 
 def make_problem(plan: Plan, data: ImageData) -> Problem:
-    """Return the model, batches and labels of a plan."""
+    """Build the problem of a plan, with its model, batches and held-out data."""
     config, held_out, batch_size = plan.config, None, plan.config.data.batch_size
     processes = {"process": jax.process_index(), "num_processes": jax.process_count()}
     draw = functools.partial(make_image_batches, batch_size=batch_size, **processes)
     if config.evaluate.num_images > 0:
         draw_test = draw(data.test, seed=config.seed + 1)
-        # Each image at most once, since copies of a candidate would inflate N.
+        # Use each image at most once, because copies of a candidate would inflate N.
         wanted, most = -(-config.evaluate.num_images // batch_size), len(data.test) // batch_size
         held_out = HeldOut(draw_test, draw_test, min(wanted, most))
     return Problem(
@@ -56,7 +56,10 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
-    """Return the predicted offsets, by default from the first that shares no pixel with c."""
+    """Return the predicted offsets.
+
+    By default, the first offset is the smallest one whose patches share no pixels with c.
+    """
     options = config.model
     first = options.first_offset or models.first_clean_offset(options.patch, options.stride)
     offsets = tuple(range(first, first + options.num_offsets))
@@ -65,13 +68,13 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
 
 def geometry(config: Config) -> Geometry:
-    """Validate a config; return the latents and predictions of an image."""
+    """Validate a config and return the geometry of its latents and predictions."""
     check_shared(config)
     reject(config,
         (side_of(config) > config.data.size, "augment.crop data.size",
          "the crop exceeds the image; lower augment.crop"),
         (config.augment.jitter > config.model.patch, "augment.jitter model.patch",
-         "the part exceeds the patch; lower augment.jitter"),
+         "the jittered part exceeds the patch; lower augment.jitter"),
     )  # fmt: skip
     offsets, module = choose_offsets(config), build_model(config).module
     width = config.model.target_width or build_encoder(config.model, jnp.float32)[1]
@@ -83,7 +86,7 @@ def geometry(config: Config) -> Geometry:
 
 
 def build_model(config: Config) -> models.Model:
-    """Return the encoder, context networks and predictors of a config."""
+    """Build the encoder, context networks and predictors of a config."""
     options, offsets = config.model, choose_offsets(config)
     dtype = jnp.dtype(options.dtype)
     encoder, width = build_encoder(options, dtype)
@@ -107,7 +110,7 @@ def build_model(config: Config) -> models.Model:
 def build_encoder(
     options: Config, dtype: Any
 ) -> tuple[models.SmallConvEncoder | models.ResNet, int]:
-    """Return the encoder of patches and the width of its latents."""
+    """Build the patch encoder, and return it with the width of its latents."""
     if options.encoder == "small":
         widths = (options.width // 4, options.width // 2, options.width)
         return models.SmallConvEncoder(widths, norm=options.norm, dtype=dtype), options.width
@@ -120,7 +123,10 @@ def build_encoder(
 
 
 def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return the outputs and positions of each direction; an unlabeled image is its own group."""
+    """Return the outputs and positions of each branch.
+
+    Images with the same label form a group. Each unlabeled image is a group by itself.
+    """
     label, sequence = batch["label"], batch["sequence"]
     group = jnp.where(label < 0, -1 - sequence, label)
     places = (models.frame_positions(one.z, sequence, group) for one in outputs)
@@ -128,12 +134,12 @@ def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
 
 
 def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
-    """Write the patches of some training images, plain and augmented, for the page."""
+    """Write patches of some training images, with and without augmentation, for the page."""
     draw = make_image_batches(data.train, batch_size=config.data.batch_size, seed=config.seed)
     save_augmented(workdir, config, draw(0))
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """Return the input of the model: the shape of a grid of patches."""
+    """Return the shape of the model input, which is a grid of patches."""
     patch, channels = config.model.patch, 1 if config.augment.grey else config.data.channels
     return {"kind": "image", "shape": [*grid_of(config), patch, patch, channels]}

@@ -1,6 +1,6 @@
-"""Probes of image features: classes from z, c, an untrained network or pixels, and few labels.
+"""Probes that classify images from z, c, an untrained network or pixels, also with few labels.
 
-The whole network can also be trained on the classes, as in the fine-tuning of CPC v2.
+The whole network can also be trained on the classes, as in the fine-tuning experiments of CPC v2.
 """
 
 import functools
@@ -43,10 +43,12 @@ def train_classifier(
     stop_by: Images | None = None,
     folder: pathlib.Path | None = None,
 ) -> tuple[Callable[[Any], np.ndarray], str]:
-    """Train the network with a softmax layer on its pooled z; return it with a description.
+    """Train the network with a softmax layer on its pooled z.
 
-    `start` are variables to fine-tune with layer-wise decay of the learning rate. `stop_by` are
-    images for early stopping before `probe.num_epochs`. Checkpoints are written to `folder`.
+    If `start` is given, these variables are fine-tuned with layer-wise decay of the learning rate.
+    If `stop_by` is given, these images are used for early stopping before `probe.num_epochs`.
+    Checkpoints are written to `folder`. Returns a function from pixels to predicted classes, and a
+    description of the training.
     """
     options = config.probe
     batch_size = min(config.data.batch_size, len(labelled))
@@ -57,7 +59,7 @@ def train_classifier(
 
     def pooled_z(params, extra, batch, rng, train):
         variables, x = {"params": params, **extra}, preprocess(batch, rng, train)["x"]
-        if train and extra:  # batch norm updates its statistics
+        if train and extra:  # batch norm updates its running statistics
             z, extra = model.module.apply(variables, x, True, method="encode", mutable=list(extra))
         else:
             z, _ = model.embed(variables, x)
@@ -70,7 +72,7 @@ def train_classifier(
         return (classes(answer, images.pixels) == images.labels).mean()
 
     decay = 1.0 if start is None else options.layer_decay
-    schedule = "constant" if stop_by else "cosine"  # early stopping makes the end unknown
+    schedule = "constant" if stop_by else "cosine"  # the last step is unknown with early stopping
     tx = make_own_optimizer(config, num_steps, decay, ("encoder",), schedule)
     recipe = Recipe(tx, num_steps, max(10, num_steps // 40), accuracy if stop_by else None)
     network = pooled_z, start or model.init(root, batch)
@@ -83,7 +85,7 @@ def train_classifier(
 
 
 def pool(grid: jax.Array, regions: int) -> jax.Array:
-    """Average a grid (b, i, j, d) over regions x regions parts, and concatenate them: (b, f)."""
+    """Average a grid (b, i, j, d) over regions x regions parts, and concatenate means (b, f)."""
     parts = [
         part.mean((1, 2))
         for rows in jnp.array_split(grid, regions, axis=1)
@@ -92,12 +94,12 @@ def pool(grid: jax.Array, regions: int) -> jax.Array:
     return jnp.concatenate(parts, -1)
 
 
-#: The strongest l2 of lbfgs, used with a single label per class, which leaves none for validation.
+#: Largest l2 of lbfgs, used if classes have a single label, which leaves no validation data.
 MAX_L2 = 1.0
 
 
 def check_data(config: Config, data: ImageData) -> None:
-    """Check before training that the images have the labels that probes need."""
+    """Check that the probe and test images have the labels that the probes need."""
     if not config.probe.tasks:
         return
     for which, part in (("probe_split", data.probe), ("test_split", data.test)):
@@ -131,7 +133,7 @@ def check_data(config: Config, data: ImageData) -> None:
 
 
 def labelled_images(images: Images, most: int, seed: int) -> Images:
-    """Return the labelled images, or `most` of them at random; 0: all."""
+    """Return at most `most` random labelled images, or all of them if `most` is 0."""
     rows = np.flatnonzero(images.labels >= 0)
     if most and most < len(rows):
         rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
@@ -141,7 +143,7 @@ def labelled_images(images: Images, most: int, seed: int) -> Images:
 def make_features(
     config: Config, model: Model, variables: Any, *parts: Images
 ) -> Callable[[str], tuple[np.ndarray, ...]]:
-    """Return a cached function from a name to features (n, f) of each part, pooled over regions."""
+    """Return a cached function from a feature name to pooled features (n, f) of each part."""
     rng = jax.random.key(config.seed + 1)
 
     @functools.cache
@@ -168,7 +170,7 @@ def make_features(
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield each feature, computed on demand, with the labelled probe and test images."""
+    """Yield each feature, which is computed on demand, with the labelled probe and test images."""
     config, data = context.config, context.data
     labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
     test = labelled_images(data.test, 0, 0)
@@ -178,7 +180,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the scores of a feature by a linear probe or by nearest neighbours."""
+    """Yield the scores of a linear probe or of nearest neighbours on a feature."""
     options, (labelled, test, make) = context.config.probe, features.values
     (train, held_out), num_classes = make(), len(test.class_names)
     if method == "linear":
@@ -196,7 +198,7 @@ def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> It
 
 
 def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the score of the same network, trained on the labels from random weights."""
+    """Yield the score of the run's network after supervised training from random weights."""
     config, (labelled, test, _) = context.config, features.values
     held_out = hold_out(range(len(labelled)), config.seed)
     parts = np.setdiff1d(np.arange(len(labelled)), held_out), held_out
@@ -213,9 +215,9 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
 def fit_linear(
     solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> tuple[Callable[[Any], np.ndarray], str]:
-    """Return the function of a linear probe to scores (n, classes), and a description of the fit.
+    """Return a function from features to scores (n, classes), and a description of the fit.
 
-    With one label per class, lbfgs cannot validate its l2, and uses the strongest.
+    With one label per class, lbfgs has no data to validate l2 and uses the largest value.
     """
     if solver == "sgd":  # the paper: 85,000 updates of 2048 images
         updates = evaluate.Updates(
@@ -232,10 +234,10 @@ def fit_linear(
 
 
 def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the accuracy by fraction of labels, of a frozen feature or a fine-tuned network."""
+    """Yield the accuracy of a frozen feature or fine-tuned network for each fraction of labels."""
     config, (labelled, test, make) = context.config, features.values
     options, unconverged = config.probe, []
-    # The paper's 85,000 updates are meant for all labels.
+    # The paper uses 85,000 updates only with all labels.
     solver = "lbfgs" if options.solver == "sgd" else options.solver
 
     def probe_frozen(subset):
@@ -271,7 +273,7 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
         yield score
 
 
-#: Probe tasks by name, with their features if they do not use `probe.features`.
+#: Probe tasks by name. Some use the features listed here instead of `probe.features`.
 TASKS = {
     "linear": ProbeTask("linear", functools.partial(class_scores, "linear")),
     "knn": ProbeTask("knn", functools.partial(class_scores, "knn")),
@@ -286,6 +288,6 @@ TASKS = {
 
 
 def probe_tasks(config: Config, data: ImageData) -> list[ProbeTask]:
-    """Return the tasks in `probe.tasks`; check that the images have the labels they need."""
+    """Check that images have the labels that probes need, and return the tasks in `probe.tasks`."""
     check_data(config, data)
     return [task for name, task in TASKS.items() if name in config.probe.tasks]

@@ -1,4 +1,4 @@
-"""Page sections of image runs: neighbors, units, augmentation, and the paper's results."""
+"""Page sections for image runs: neighbors, units, augmentation and the paper's results."""
 
 import functools
 import pathlib
@@ -23,7 +23,7 @@ NUM_QUERIES, NUM_NEIGHBOURS, NUM_UNITS, NUM_PATCHES, NUM_AUGMENTED = 8, 8, 8, 12
 
 
 def save_neighbours(context: ProbeContext, features: FeatureSet) -> tuple[()]:
-    """Write some test images and their nearest labeled images to probes/neighbours.npz."""
+    """Write some test images and the nearest labeled images to probes/neighbours.npz."""
     labelled, test, make = features.values
     gallery, held_out = make()
     queries = np.arange(0, len(test), max(1, len(test) // NUM_QUERIES))[:NUM_QUERIES]
@@ -42,7 +42,7 @@ def save_neighbours(context: ProbeContext, features: FeatureSet) -> tuple[()]:
 
 
 def save_units(context: ProbeContext, features: FeatureSet) -> tuple[()]:
-    """Write the patches that excite some units of z most to probes/units.npz."""
+    """Write the patches with the largest values of some units of z to probes/units.npz."""
     config, _, model, variables, *_ = context
     _, test, _ = features.values
     size = 128
@@ -71,7 +71,7 @@ def save_units(context: ProbeContext, features: FeatureSet) -> tuple[()]:
 
 
 def save_augmented(workdir: pathlib.Path, config: Config, batch: Batch) -> None:
-    """Write the patches of some images, plain and augmented, to probes/augmented.npz."""
+    """Write patches of some images, with and without augmentation, to probes/augmented.npz."""
     batch = {name: value[:NUM_AUGMENTED] for name, value in batch.items()}
     rng, own = jax.random.key(0), functools.partial(preprocess, config)
     plain, augmented = (
@@ -97,12 +97,13 @@ WORDS = Words(
     baselines=("pixels",),
     titles={"pixels": "raw pixels"},
 )
-#: File name under probes/ -> title and caption of its figure.
+#: Titles and captions of the figures, keyed by file name in probes/.
 CAPTIONS = {
     "neighbours": (
         "Nearest neighbors",
         "Left: test images. Right: the labeled images whose z, pooled over the grid, has the "
-        "largest cosine, nearest first. Green: same class; red: another class, named below.",
+        "largest cosine similarity, nearest first. Green frames mark images of the same class; red "
+        "frames mark images of another class, with its name below.",
     ),
     "units": (
         "Patches that excite a unit most (the paper's Figure 5)",
@@ -112,26 +113,25 @@ CAPTIONS = {
     "augmented": (
         "Patches in training",
         "The overlapping patches of some training images, above without and below with the "
-        "augmentation of training. If a person can no longer recognize them, it is too strong.",
+        "augmentation of training. Images that people cannot recognize are augmented too much.",
     ),
 }
 
 
 def paper_section(run: Run) -> Section | None:
-    """Return the paper's probes of ImageNet, with a note on comparability."""
+    """Return a section with the paper's probes of ImageNet and a note on comparability."""
     if not len(run.scores):
         return None
     note = (
         "The paper probes features of ImageNet, so accuracies on other images are not comparable. "
-        "The order is: CPC should be above the untrained network and raw pixels, more so with few "
-        "labels. CPC v2 reaches the accuracy of a network trained from pixels with 2 to 5 times "
-        "fewer labels."
+        "CPC should exceed the untrained network and raw pixels, and more so with few labels. CPC "
+        "v2 reaches the accuracy of a network trained from pixels with 2 to 5 times fewer labels."
     )
     return Section("Comparison with the paper", [note], details=[imagenet_table()])
 
 
 def images_section(run: Run) -> Section:
-    """Return the figures of neighbors, units and augmentation, and list missing ones."""
+    """Return a section with the recorded figures, and a list of missing figures."""
     from experiments.kinds.image.figures import DRAW  # slow: it imports matplotlib
 
     figures, problems, absent = [], [], []
@@ -155,7 +155,7 @@ def images_section(run: Run) -> Section:
 
 
 def imagenet_table() -> Table:
-    """Return the table of the paper's probes of ImageNet."""
+    """Return a table of the paper's linear probes of ImageNet."""
     import pandas as pd
 
     rows = pd.DataFrame(IMAGENET, columns=["method", "network", "top-1, %", "top-5, %"])
@@ -163,7 +163,7 @@ def imagenet_table() -> Table:
     return Table(
         "The paper's linear probes of ImageNet",
         rows,
-        f"{IMAGENET_SOURCE}. A dash: not reported.",
+        f"{IMAGENET_SOURCE}. A dash marks a value that was not reported.",
         {"top-1, %": ".1f", "top-5, %": ".1f"},
         strong,
     )

@@ -1,1 +1,1 @@
-"""The kind "rl": agents whose memory also predicts (van den Oord et al. 2018, section 3.4)."""
+"""The kind "rl" for agents with a predictive memory (van den Oord et al. 2018, section 3.4)."""

@@ -1,4 +1,4 @@
-"""Evaluation of an agent: its return, the bound of its predictions, and probes of its memory."""
+"""Evaluation of an agent by its return, its contrastive bound and probes of its memory."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -23,26 +23,26 @@ WORDS = Words(
     tested="environments",
     titles={"c": "memory, c", "z": "current observation, z"},
 )
-#: Environments of an evaluation, and thus candidates.
+#: Number of environments in an evaluation, which is also the number of candidates.
 NUM = 256
-#: Probes are fitted on a multiple of this number of steps, if possible, to compile few sizes.
+#: If possible, probes are fitted on a multiple of this number of steps, to limit compilations.
 ROWS = 512
 L2 = 1e-3
 TRACKER = Tracker(True, steps.STRICT.name)
 
 
 class Watched(NamedTuple):
-    """A rollout of an agent, (t, b), with its features and its bound."""
+    """A rollout (t, b) of an agent, with features and the sums of the bound."""
 
     rollout: rl.Rollout
     features: dict[str, Any]
-    """Name -> features (t, b, width): c, z, and c of the untrained agent."""
+    """Features (t, b, width) by name: c, z, and c of the untrained agent."""
     sums: OffsetSums
-    """Sums of the strict bound."""
+    """Loss sums under the strict rule, from which the bound is computed."""
 
 
 def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
-    """Return watch(params, seed), which lets the agent act; it can be jitted and vmapped."""
+    """Return a function watch(params, seed) that lets the agent act, for use in jit and vmap."""
     agent = task.agent
 
     def watch(params, seed):
@@ -65,12 +65,12 @@ def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
 
 
 def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
-    """Return the records of an evaluation: the return of complete episodes, and the bound."""
+    """Return records with the mean return of complete episodes and with the bound."""
     rollout = watched.rollout
     is_last = np.asarray(rollout.is_last)
     ended = np.cumsum(is_last, axis=0) - is_last
-    # Episode 0 began before the rollout. All environments contribute the same number of episodes,
-    # since short episodes would otherwise be overrepresented.
+    # Episode 0 began before the rollout. All environments contribute the same number of episodes.
+    # Otherwise short episodes would be overrepresented.
     whole = is_last & (ended > 0) & (ended < is_last.sum(axis=0).min())
     records: list[dict[str, Any]] = []
     if whole.any():
@@ -86,7 +86,7 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
 
 
 def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.ndarray]]:
-    """Yield the scores of linear probes of the memory, and log-probabilities (t, b, classes).
+    """Yield scores and log-probabilities (t, b, classes) of linear probes on each feature.
 
     Probes are fitted on half of the environments and tested on the other half.
     """

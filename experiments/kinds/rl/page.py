@@ -1,4 +1,4 @@
-"""Page sections of agents: returns, an episode, and the exact information of the hidden ball."""
+"""Page sections for agents: returns, an episode and the exact information about the ball."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
 
 
 def agent_section(run: Run) -> Section:
-    """Return the section on the agent: its returns, an episode, and exact information."""
+    """Return a section with the returns of the agent, an episode and the exact information."""
     config, name = run.config, run.config.get("environment", {}).get("name", "")
     weight = config.get("cpc", {}).get("weight", 0)
     lead = f"{config.get('policy', {}).get('name')} on {name}, CPC at weight {weight:g}."
@@ -34,17 +34,17 @@ RETURN = (
     "policy."
 )
 EPISODE = (
-    "One row per step. Shade: the probability of each column by a linear probe of the memory. "
-    "Filled circle: the visible ball; ring: the hidden ball; bar: the paddle."
+    "One row per step. Shades show the probability of each column by a linear probe of the memory. "
+    "Filled circles show the visible ball, rings the hidden ball, and bars the paddle."
 )
 BALL = (
-    "By enumeration, for the ball alone; the paddle adds to it. The bound's candidates are the "
-    "latents of 255 other environments at the same time, which have the positive's distribution."
+    "Computed by enumeration for the ball alone; the paddle adds information. Candidates of the "
+    "bound are latents of 255 other environments at the same time, distributed as the positive."
 )
 
 
 def ball_tables(run: Run, name: str) -> list[Table]:
-    """Return the exact information between past and future of the hidden ball, by offset."""
+    """Return a table of the exact information between past and future of the hidden ball."""
     kind, _, variant = name.partition(":")
     offsets = [int(k) for k in sorted(run.offsets.offset.unique()) if k < ROWS]
     if kind != "hidden_ball" or not offsets:
@@ -55,7 +55,7 @@ def ball_tables(run: Run, name: str) -> list[Table]:
 
 
 def returns_figure(run: Run) -> Any:
-    """Plot the return over the frames; None before an episode has ended."""
+    """Plot the return over frames, or return None if no episode has ended."""
     train = run.train
     if train.empty or "return" not in train:
         return None
@@ -66,7 +66,7 @@ def returns_figure(run: Run) -> Any:
 
 
 def episode_figure(workdir: Path, name: str) -> Any:
-    """Draw the position, visibility and belief of the ball by step; None for other environments."""
+    """Draw the ball and the belief about it by step, or return None for other environments."""
     path = workdir / "episode.npz"
     if not name.startswith("hidden_ball") or not path.exists():
         return None

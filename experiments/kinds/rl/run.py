@@ -1,4 +1,4 @@
-"""Training of an agent with the common loop, its evaluation, and its page."""
+"""Training, evaluation and report page of an agent."""
 
 import functools
 import math
@@ -28,7 +28,7 @@ ON_ONE_DEVICE = True
 
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
-    """Return a config after validation."""
+    """Validate a config and return it unchanged."""
     check_config(config, KEYS)
     step.make_task(config)
     return config
@@ -41,7 +41,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> None:
 def make_work(
     kind: Any, config: Config, data: None, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return the functions that train an agent, evaluate it, and write its page."""
+    """Return functions that train an agent, evaluate the agent and write its page."""
     task = step.make_task(config)
     watch = jax.jit(evaluate.watcher(config, task))
 
@@ -63,7 +63,7 @@ def make_work(
 def train(
     config: Config, task: step.Task, watch: Watch, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> tuple[str, TrainState]:
-    """Train to the end or a signal; return the name of the signal and the state."""
+    """Train until the last step or a signal, and return the reason for stopping and the state."""
     per_launch = task.steps_per_launch
     state = replicate(jax.jit(task.init)(jnp.uint32(config.seed)), mesh)
     size = config.environment.num * config.policy.unroll / per_launch / 1e3, "k frames"
@@ -93,8 +93,8 @@ def train(
 def make_summary(
     config: Config, task: step.Task
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Return a function from the sums over some steps to their record."""
-    # The first steps of an episode are never positives, so log N - L is only an estimate.
+    """Return a function that converts metric sums over some steps into a record."""
+    # The first steps of episodes are never positives, so log N - L is an estimate and not a bound.
     tracker = Tracker(False, config.cpc.rule)
     per_step = config.environment.num * config.policy.unroll / task.steps_per_launch
 
@@ -116,7 +116,7 @@ def make_summary(
 
 
 def finish(config: Config, watch: Watch, folder: pathlib.Path, state: TrainState) -> None:
-    """Probe the memory, and write an episode for the page."""
+    """Write the scores of probes of the memory, and an episode for the page."""
     if not config.evaluate.num_steps:
         return
     watched = jax.device_get(watch(state.params, config.seed))

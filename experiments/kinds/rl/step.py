@@ -1,7 +1,7 @@
-"""Training steps of an agent: a rollout, the loss of the policy, and the loss of CPC.
+"""Training steps of an agent, with the loss of the policy and the loss of CPC.
 
 A launch collects a rollout with the current parameters, and then makes one step of A2C or several
-of PPO. The state includes the environments and memories, so that launches can be resumed, and
+steps of PPO. The state includes the environments and memories, so that launches can be resumed and
 vmapped over seeds.
 """
 
@@ -22,8 +22,8 @@ from experiments.command.config import Config
 from experiments.training.checks import reject
 from experiments.training.objective import to_cosines
 
-#: The latents of all other environments at the positive's time that could be positives of the
-#: offset. They have the distribution of the positives, so that log N - L is a bound.
+#: Rule whose candidates are latents of other environments at the positive's time. Candidates could
+#: also be positives of the offset and are distributed like positives, so that log N - L is a bound.
 STRICT = Rule(
     "one_per_episode",
     lambda anchor, candidate, offset: (
@@ -32,7 +32,7 @@ STRICT = Rule(
     independent=True,
     aligned=True,
 )
-#: Shift of the control's targets, in environments.
+#: Number of environments by which the targets of the control experiment are shifted.
 SHIFT = 1
 
 
@@ -40,15 +40,15 @@ class Task(NamedTuple):
     """Agent, environments and training functions of a config."""
 
     many: Callable[[int], rl.Environment]
-    """many(num) -> a vectorized environment."""
+    """Function many(num) that returns a vectorized environment."""
     agent: Agent
     steps_per_launch: int
     num_launches: int
     schedule: Callable[[Any], Any]
     init: Callable[[Any], TrainState]
-    """init(seed) -> the initial state; can be jitted and vmapped."""
+    """Function init(seed) that returns the initial state, for use in jit and vmap."""
     launch: Callable[..., TrainState]
-    """launch(state) -> the state after another rollout and its steps."""
+    """Function launch(state) that returns the state after another rollout and its steps."""
 
 
 def check(config: Config) -> None:
@@ -58,34 +58,34 @@ def check(config: Config) -> None:
     is_alone = 1 in (minibatch, predicted) and cpc.rule != "own_sequence"
     reject(config,
         (cpc.weight and policy.unroll <= cpc.num_offsets, "policy.unroll cpc.num_offsets",
-         "offsets exceed a rollout; raise the first or lower the second"),
+         "offsets exceed a rollout; raise policy.unroll or lower cpc.num_offsets"),
         (policy.name == "a2c" and (policy.epochs, policy.minibatches) != (1, 1),
          "policy.name policy.epochs policy.minibatches",
-         "a2c makes one step on each rollout; set the last two to 1, or policy.name=ppo"),
+         "a2c makes one step per rollout; set epochs and minibatches to 1, or policy.name=ppo"),
         (num % policy.minibatches, "policy.minibatches environment.num",
-         "the first must divide the second"),
+         "minibatches must divide the number of environments; change policy.minibatches"),
         (predicted > minibatch, "cpc.num_environments",
-         f"a minibatch has {minibatch}; lower it, or set it to 0 for all of them"),
+         f"a minibatch has {minibatch} environments; set cpc.num_environments=0 to use all"),
         (cpc.weight and is_alone, "cpc.rule environment.num cpc.num_environments",
-         "the rule needs several environments per step; raise these, or lower policy.minibatches"),
+         "the rule needs several environments per step; raise both, or lower policy.minibatches"),
         (config.num_env_steps < num * policy.unroll, "num_env_steps",
-         f"a rollout has {num * policy.unroll}; raise it, or lower environment.num"),
+         f"a single rollout has {num * policy.unroll} steps; raise num_env_steps"),
         (config.environment.resets > num, "environment.resets environment.num",
-         "lower the first, or set it to 0 for one per environment"),
+         "lower environment.resets, or set it to 0 for one reset per environment"),
         (not config.model.widths, "model.widths",
-         "give the width of at least one layer"),
+         "set model.widths to the width of at least one layer"),
         (len(config.model.channels) != len(config.model.strides), "model.channels model.strides",
-         "give the same number of both"),
+         "set the same number of channels and strides"),
     )  # fmt: skip
 
 
 def make_agent(config: Config, environment: rl.Environment) -> Agent:
-    """Return the agent of a config."""
+    """Build the agent of a config for an environment."""
     model, shape = config.model, environment.observation_shape
     if model.encoder == "conv" and len(shape) != 3:
         name = config.environment.name
         raise UserError(
-            f"model.encoder=conv needs images, but {name} has shape {shape}: set it to dense"
+            f"model.encoder=conv needs images ({name} has shape {shape}): set model.encoder=dense"
         )
     encoder = DenseEncoder(tuple(model.widths))
     if model.encoder == "conv":
@@ -135,7 +135,7 @@ def make_task(config: Config) -> Task:
 
 
 def make_collect(config: Config, agent: Agent, together: rl.Environment) -> Callable:
-    """Return collect(params, worlds, rng) -> (worlds after a rollout, minibatches (steps, ...))."""
+    """Return collect(params, worlds, rng), which returns worlds and minibatches (steps, ...)."""
     policy, num = config.policy, config.environment.num
     num_minibatches = policy.epochs * policy.minibatches
     act = functools.partial(take_step, agent)
@@ -168,14 +168,14 @@ def make_collect(config: Config, agent: Agent, together: rl.Environment) -> Call
 def take_step(
     agent: Agent, params: Any, observation: Any, previous: Any, is_first: Any, memory: Any
 ) -> tuple[Any, Any, Any]:
-    """Return logits, values and the new memory, as the policy of `cpc.rl.roll_out`."""
+    """Return logits, values and new memory, with the policy signature of `cpc.rl.roll_out`."""
     inputs = AgentInput(observation, previous, is_first)
     out: Any = agent.apply({"params": params}, inputs, memory)
     return out.logits, out.values, out.memory
 
 
 def make_loss(config: Config, agent: Agent) -> Callable:
-    """Return loss_fn(params, worlds, minibatch, rng) -> (loss, (worlds, metrics))."""
+    """Return loss_fn(params, worlds, minibatch, rng), which returns (loss, (worlds, metrics))."""
     policy, cpc, is_ppo = config.policy, config.cpc, config.policy.name == "ppo"
 
     def loss_fn(params, worlds, batch, rng):
@@ -216,11 +216,11 @@ def make_loss(config: Config, agent: Agent) -> Callable:
 def predict(
     config: Config, agent: Agent, params: Any, z: Any, c: Any, steps: rl.Rollout, rule: Rule
 ) -> tuple[Any, OffsetSums]:
-    """Return the loss of CPC, averaged over offsets, and the sums of each offset."""
+    """Return the CPC loss averaged over offsets, and the loss sums for each offset."""
     cpc = config.cpc
     predictions: Any = agent.apply({"params": params}, c, steps.action, method="predict")
     outputs = CPCOutputs(*(jnp.swapaxes(x, 0, 1) for x in (z, c, predictions)))
-    if cpc.targets == "other":  # the control: same cost, but unpredictable targets
+    if cpc.targets == "other":  # control experiment: same cost, but unpredictable targets
         outputs = outputs._replace(z=jnp.roll(outputs.z, SHIFT, axis=0))
     if cpc.cosine:
         outputs = to_cosines(outputs)
@@ -231,7 +231,7 @@ def predict(
 def positions(steps: rl.Rollout) -> Position:
     """Return the positions (b, t) of the steps of a rollout (t, b).
 
-    A sequence is an episode; the group is the number of steps since its start.
+    Sequences are episodes. The group is the number of steps since the start of the episode.
     """
     episode = jnp.cumsum(steps.is_first.T, axis=1)
     b, t = episode.shape

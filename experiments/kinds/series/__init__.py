@@ -1,1 +1,1 @@
-"""Contrastive predictive coding on series of numbers: `cpc train`."""
+"""Contrastive predictive coding on numeric series, trained with `cpc train`."""

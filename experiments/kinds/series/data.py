@@ -1,4 +1,4 @@
-"""Sequences, split, labels and windows of series, from the data section of a config."""
+"""Loading, splitting and labelling the series of a config, and drawing windows."""
 
 import csv
 import pathlib
@@ -19,14 +19,14 @@ from experiments.training.checks import data_root, group_files, name_of
 
 
 class Part(NamedTuple):
-    """Training or test data: pieces of sequences."""
+    """Training or test data, which consist of pieces of sequences."""
 
     sequences: series.Sequences
     pieces: tuple[tuple[int, int, int], ...]
-    """(file, first step, steps) of each."""
+    """(file, first step, number of steps) of each piece."""
 
     def read(self, number: int, start: int = 0, length: int | None = None) -> np.ndarray:
-        """Return steps of a piece, by default all, as float32 (length, channels)."""
+        """Return `length` steps, or all steps, of a piece as float32 (length, channels)."""
         file, first, steps = self.pieces[number]
         stop = first + steps if length is None else first + start + length
         return self.sequences.read(file, first + start, stop)
@@ -38,11 +38,11 @@ def split(
     groups: Sequence[str] = (),
     listed: tuple[list[int], list[int]] | None = None,
 ) -> tuple[Part, Part]:
-    """Split sequences into a training and a test part that share no group.
+    """Split sequences into training and test data that share no group.
 
-    Groups are drawn by the seed, unless lists of sequences are given. A single sequence is split
-    into its beginning and end, both scaled by the beginning. By default each sequence is a group.
-    Copies are moved to `skipped`.
+    Groups are drawn at random, unless lists of sequences are given. By default each sequence is a
+    group. A single sequence is split into its beginning and its end, which are both scaled by
+    statistics of the beginning. Copies are moved to `skipped`.
     """
     fraction, lengths = config.data.test_fraction, [len(values) for values in sequences.values]
     chosen = [*listed[0], *listed[1]] if listed else list(range(len(lengths)))
@@ -73,7 +73,7 @@ def split(
     for name, pieces in zip(("train", "test"), parts, strict=True):
         if (longest := max((steps for _, _, steps in pieces), default=0)) < window:
             problem = f"data.window_steps {window} is longer than every {name} file"
-            raise UserError(f"{problem} (the longest has {longest}): decrease it")
+            raise UserError(f"{problem} (the longest has {longest}): lower window_steps")
     train, test = (Part(sequences, tuple(pieces)) for pieces in parts)
     return train, test
 
@@ -81,7 +81,7 @@ def split(
 def leave_out_copies(
     sequences: series.Sequences, chosen: Sequence[int]
 ) -> tuple[series.Sequences, list[int]]:
-    """Move copies among the chosen sequences to `skipped`; return the other chosen ones as well.
+    """Move copies among the chosen sequences to `skipped`, and return the remaining choice.
 
     Among sequences with equal values, one with step labels is preferred.
     """
@@ -99,9 +99,9 @@ def leave_out_copies(
 def read_lists(
     config: Config, sequences: series.Sequences, groups: Sequence[str]
 ) -> tuple[list[int], list[int]] | None:
-    """Return the sequences in `data.train_list` and `data.test_list`; None without lists.
+    """Return the sequences in `data.train_list` and `data.test_list`, or None without lists.
 
-    A line is the path of a file below data.path, its last part, or a folder of files.
+    Each line is a file path relative to data.path, a file name or a folder of files.
     """
     lists = {key: config.data[key] for key in ("train_list", "test_list")}
     if not any(lists.values()):
@@ -119,7 +119,7 @@ def read_lists(
         for line, entry in entries.items():
             if entry not in known and line not in known and entry not in skipped:
                 example = f"use names such as {sequences.names[0]}"
-                raise UserError(f"data.{key} names {line}, which data.path lacks: {example}")
+                raise UserError(f"data.{key} names {line}, which is not in data.path: {example}")
         files = {file for line, entry in entries.items() for file in known[entry] or known[line]}
         found.append(sorted(files))
     train, test = ({groups[file] for file in files} for files in found)
@@ -129,7 +129,7 @@ def read_lists(
 
 
 def without_ending(name: str) -> str:
-    """Return the name of a file without the suffix of a series, as in `Sequences.names`.
+    """Remove the suffix of a series file from its name, as in `Sequences.names`.
 
     >>> without_ending("a/b.NPY"), without_ending("a.1")
     ('a/b', 'a.1')
@@ -144,13 +144,13 @@ class SeriesData(NamedTuple):
     train: Part
     test: Part
     step_labels: tuple[np.ndarray | None, ...]
-    """Label indices of the steps of each file."""
+    """Label indices of the steps in each file."""
     step_names: tuple[str, ...]
     file_labels: np.ndarray
-    """Label index of each file, -1 for none."""
+    """Label index of each file, or -1 if the file has no label."""
     file_names: tuple[str, ...]
     groups: tuple[str, ...]
-    """Group of each file, such as its subject; never split between training and test."""
+    """Group of each file, such as its subject. Groups are not split between training and test."""
     name: str
 
     @property
@@ -159,7 +159,7 @@ class SeriesData(NamedTuple):
         return self.train.sequences.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the ranges of the pieces of each part, and names and content of all files."""
+        """Return fingerprints of piece ranges, file names and file contents."""
         sequences, found = self.train.sequences, {}
         content = b"".join(one or b"" for one in sequences.contents)
         for name, part in (("train", self.train), ("test", self.test)):
@@ -169,7 +169,7 @@ class SeriesData(NamedTuple):
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
-    """Read or generate the sequences of `config.data`, and split them."""
+    """Read or generate the sequences of `config.data`, and split the sequences."""
     options = config.data
     if options.source == "ar1":
         sequences = make_ar1(config)
@@ -194,7 +194,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
 
 
 def describe_data(config: Config, sequences: series.Sequences, data: SeriesData) -> str:
-    """Return a log line on the number of files, their split, and the skipped ones."""
+    """Return a log line that counts training, test and skipped files."""
     options, train, test = config.data, data.train, data.test
     num_short = sum(steps < options.window_steps for _, _, steps in train.pieces)
     short = f" ({num_short:,} of them shorter than a window and padded)" if num_short else ""
@@ -221,7 +221,7 @@ def describe_data(config: Config, sequences: series.Sequences, data: SeriesData)
 
 
 def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
-    """Return the label of each file, "" for none."""
+    """Return the label of each file, or "" for files without a label."""
     options = config.data
     if options.source == "ar1" or options.file_label == "none":
         return np.full(len(names), "")
@@ -236,7 +236,7 @@ def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
         *parts, label = row
         name = ",".join(parts).strip()
         if not parts or table.get(name, label.strip()) != label.strip():
-            problem = "has another label on an earlier line" if parts else "is not name,label"
+            problem = "has another label on an earlier line" if parts else "must be name,label"
             raise UserError(f"data.file_labels {path}, line {number}: {name or label} {problem}")
         table[name] = label.strip()
     table = {without_ending(name): label for name, label in table.items()} | table
@@ -251,12 +251,13 @@ def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
 def make_windows(
     part: Part, *, window_steps: int, batch_size: int, seed: int
 ) -> Callable[[int], Batch]:
-    """Return a pure function step -> batch of windows, drawn by `uniform_windows`.
+    """Return a pure function from a step to a batch of windows, drawn by `uniform_windows`.
 
-    A batch has this process's rows of the global batch: x float32 (b, window_steps, channels), and
-    int32 (b,) sequence (row of the global batch), utterance (file), start (step in the file) and
-    sample (position in a concatenation of all files, each padded to at least a window). If some
-    pieces are shorter than a window and padded with zeros, it also has num_samples.
+    A batch has this process's rows of the global batch. Its arrays are x, float32 (b, window_steps,
+    channels), and the int32 arrays (b,) sequence (row of the global batch), utterance (file), start
+    (step in the file) and sample (position in a concatenation of all files, each padded to at least
+    a window). If some pieces are shorter than a window, they are padded with zeros, and the batch
+    also has num_samples.
     """
     files, firsts, lengths = np.array(part.pieces).T
     draw_windows, real = uniform_windows(lengths, window_steps), np.minimum(lengths, window_steps)
@@ -286,9 +287,10 @@ def make_windows(
 
 
 def make_ar1(config: Config) -> series.Sequences:
-    """Generate sequences of independent channels x_t = r x_(t-1) + sqrt(1 - r^2) e_t, e normal.
+    """Generate AR(1) sequences, in which x_t = r x_(t-1) + sqrt(1 - r^2) e_t with normal noise e.
 
-    Each has the length of a window. The label of a step is the sign of its first channel.
+    Channels are independent. Each sequence has the length of a window. The label of a step is the
+    sign of its first channel.
     """
     options, r = config.data, config.data.correlation
     shape = (options.window_steps, options.num_files, options.channels)
@@ -304,7 +306,7 @@ def make_ar1(config: Config) -> series.Sequences:
 
 
 def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
-    """Return the mutual information in nats between two values of an AR(1) process.
+    """Return the mutual information in nats between AR(1) values that are `steps` apart.
 
     >>> round(ar1_information(0.9, 1), 4), round(ar1_information(0.9, 2, channels=2), 4)
     (0.8304, 1.0674)
@@ -313,7 +315,7 @@ def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
 
 
 def labels_of_frames(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
-    """Return the label at the middle of each frame of an encoder, beginning at step `start`.
+    """Return the label at the middle of each encoder frame, with the first frame at `start`.
 
     >>> labels_of_frames(np.array([0, 0, 1, 1, 2, 2]), 2, 2, 2).tolist()
     [1, 2]

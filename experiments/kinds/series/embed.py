@@ -1,4 +1,4 @@
-"""Features of series files of any length."""
+"""Embedding of series files of any length."""
 
 import functools
 import pathlib
@@ -20,7 +20,7 @@ def embed_files(
 ) -> Embedding:
     """Return the features of a file, or of all files below a folder.
 
-    A file of s steps has max(1, s // stride) frames. At its end, frames see its mirror image.
+    A file of s steps has max(1, s // stride) frames. Its end is padded with its mirror image.
     """
     given, rate_hz = pretrained.input, pretrained.input["rate_hz"]
     sequences = read_sequences(

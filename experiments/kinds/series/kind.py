@@ -1,4 +1,4 @@
-"""The kind "series": numbers at any rate with any number of channels."""
+"""The kind "series" for numbers at any rate with any number of channels."""
 
 import functools
 import pathlib
@@ -28,7 +28,7 @@ from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Page, Problem
 from experiments.training.sequences import make_cpc, positions, shared_input, write_truth
 
-#: With fewer training groups, or fewer than the batch size, rule auto uses own_sequence.
+#: The rule "auto" selects own_sequence below this number of groups, or below the batch size.
 FEW_GROUPS = 32
 
 PROBES = Probes(probe_tasks, feature_sets)
@@ -43,18 +43,18 @@ PAGE = Page(
     use="""from cpc import models
 
 embed = models.load("{folder}")
-# x: (b, t, {shape[1]}), (t, {shape[1]}) or a list of these, as in files
+# x: (b, t, {shape[1]}), (t, {shape[1]}) or a list of (t, {shape[1]})
 z, c = embed(x)  # both (b, t, width)""",
 )
 
 
 def build_model(config: Config) -> Model:
-    """Return the encoder, context network and predictor of a config."""
+    """Build the encoder, context network and predictor of a config."""
     return make_cpc(config.model, build_encoder(config))
 
 
 def build_encoder(config: Config) -> ConvEncoder:
-    """Return the convolutional encoder of a config."""
+    """Build the convolutional encoder of a config."""
     options = config.model
     sizes = options.width, tuple(options.kernels), tuple(options.strides)
     given, dtype = subset(options, "norm", "padding", "remat"), jnp.dtype(options.dtype)
@@ -62,14 +62,14 @@ def build_encoder(config: Config) -> ConvEncoder:
 
 
 def geometry(config: Config) -> Geometry:
-    """Validate a config; return the latents and predictions of a window."""
+    """Validate a config and return the geometry of its latents and predictions."""
     check_shared(config)
     check_probes(config)
     check_signals(config)
     reject(config,
         (config.data.file_label == "table" and not config.data.file_labels,
          "data.file_label data.file_labels",
-         "set data.file_labels to a csv of name,label"),
+         "set data.file_labels to a CSV file with lines name,label"),
     )  # fmt: skip
     apart = 0 if config.negatives.overlap else config.data.window_steps
     encoder, offsets = build_encoder(config), tuple(range(1, config.model.num_offsets + 1))
@@ -79,10 +79,10 @@ def geometry(config: Config) -> Geometry:
 
 
 def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
-    """Return the rule for `negatives.rule=auto` and the reason.
+    """Return the negative sampling rule for `negatives.rule=auto`, and the reason for it.
 
-    With few groups, a network could minimize the loss by memorizing them. Then all negatives come
-    from the sequence of the positive.
+    With few groups, a network could minimize the loss by memorizing the groups. In this case, all
+    negatives come from the sequence of the positive.
     """
     options, few = config.negatives, max(FEW_GROUPS, config.data.batch_size)
     if config.data.source == "ar1":
@@ -97,18 +97,18 @@ def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
 
 
 def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
-    """Replace rule auto in a plan, and print the choice."""
+    """Replace the rule "auto" of a plan by a chosen rule, and print the choice."""
     config, rule = plan.config, "batch"  # the plan interprets auto as batch
     if config.negatives.rule == "auto":
         rule, reason = choose_rule(config, data)
-        print(f"negatives: rule={rule}, as {reason}; --config.negatives.rule sets another")
+        print(f"negatives: rule={rule}, as {reason}; set --config.negatives.rule to change it")
     if rule == "batch":
         return plan
     return make_plan(with_settings(config, {"negatives.rule": rule}), plan.geometry)
 
 
 def make_problem(plan: Plan, data: SeriesData) -> Problem:
-    """Return the model, batches and labels of a plan."""
+    """Build the problem of a plan, with its model, batches and held-out data."""
     plan, config, options = resolve_rule(plan, data), plan.config, plan.config.data
     draw = functools.partial(make_windows, **subset(options, "window_steps", "batch_size"))
     encoder, held_out = build_encoder(config), None
@@ -119,7 +119,7 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
 
     def split_branches(outputs, batch):
         _, groups = np.unique(data.groups, return_inverse=True)
-        # A file without a label is labeled by its group.
+        # The group of a file replaces a missing label.
         files = np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + groups)
         group = jnp.asarray(files, jnp.int32)[batch["utterance"]]
         time, mask = jnp.arange(outputs.z.shape[1])[None], None
@@ -143,7 +143,7 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
 
 
 def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, np.ndarray]:
-    """Return the file, and labels if known, of the latents (b, t) of a training batch."""
+    """Return the file and known labels of each latent (b, t) in a training batch."""
     encoder, files = build_encoder(config), batch["utterance"]
     labels = {"file": files[:, None]}
     if data.file_names:
@@ -161,7 +161,7 @@ def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, n
 
 
 def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
-    """Write the information of source ar1 at the offsets whose latents share no step."""
+    """For source ar1, write the exact information at offsets whose latents share no step."""
     options = config.data
     if options.source != "ar1":
         return
@@ -174,7 +174,7 @@ def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """Return the input of the model: the shape of a window, its rate, and how to read files."""
+    """Return the shape and rate of the model input, and the settings for reading files."""
     return {
         "kind": "series",
         "shape": [config.data.window_steps, config.data.channels],

@@ -1,4 +1,4 @@
-"""Probes of series features: labels of steps and of files."""
+"""Probes that predict labels of steps and of files from series features."""
 
 import functools
 from collections import Counter
@@ -31,7 +31,7 @@ MAX_FOLDS = 20
 
 
 def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
-    """Return the probe task for the labels of steps or of files."""
+    """Return the probe task for step labels or file labels."""
     names = data.step_names if task == "steps" else data.file_names
     train, test = (count_each(task, data, part) for part in (data.train, data.test))
     for which, counts in (("train", train), ("test", test)):
@@ -49,7 +49,7 @@ def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
 
 
 def check_groups(task: str, data: SeriesData) -> None:
-    """Check that leaving out any fold keeps at least two groups and two labels."""
+    """Check that at least two groups and two labels remain when any fold is left out."""
     counts: Any = Counter()
     for part in (data.train, data.test):
         for piece in part.pieces:
@@ -62,7 +62,7 @@ def check_groups(task: str, data: SeriesData) -> None:
             raise UserError(f"probe.leave_one_out needs {needed} (got {len(rest)}): disable it")
 
 
-#: Probe tasks by name; each raises UserError if the data lack its labels.
+#: Probe tasks by name; each raises a UserError if the data lack the labels it needs.
 TASKS = {task: functools.partial(label_task, task) for task in ("steps", "files")}
 
 
@@ -72,7 +72,7 @@ def probe_tasks(config: Config, data: SeriesData) -> list[ProbeTask]:
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield each feature of the training and test pieces."""
+    """Yield each feature, computed for the training and test pieces."""
     make, data = make_features(context.config, context.model, context.variables), context.data
     for name in feature_names(context.config, tasks):
         raise_if_stopped()
@@ -80,7 +80,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def label_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the accuracies of probes of steps or files on one feature."""
+    """Yield the accuracies of probes that predict step or file labels from one feature."""
     options, data, (train, test) = context.config.probe, context.data, features.values
     name, parts = features.name, (data.train, data.test)
     labels = [labels_of(task, data, part, context.model.module.encoder.stride) for part in parts]
@@ -104,7 +104,7 @@ def label_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iter
 def cut_single(
     features: list[np.ndarray], labels: list[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Cut a single labeled piece into ten, so that a probe can be validated on some of them.
+    """Split a single labeled piece into ten, so that some parts can validate a probe.
 
     >>> [len(part) for part in cut_single([np.zeros((25, 2))], [np.zeros(25, int)])[0]]
     [3, 3, 3, 3, 3, 2, 2, 2, 2, 2]
@@ -124,7 +124,8 @@ def leave_one_out_scores(
 ) -> Iterator[Score]:
     """Yield the mean accuracy over groups, each tested by a probe fitted on all other groups.
 
-    The interval is over groups. With more than `MAX_FOLDS` groups, several are left out together.
+    The interval is over groups. If there are more than `MAX_FOLDS` groups, several groups are left
+    out together.
     """
     labeled = [i for i, own in enumerate(labels) if (own >= 0).any()]
     own, methods = np.array(groups, object), {}
@@ -164,7 +165,7 @@ def cut_folds(groups: Sequence[str]) -> list[list[str]]:
 
 
 def count_each(task: str, data: SeriesData, part: Part) -> np.ndarray:
-    """Count the steps or files of a part by label."""
+    """Return the number of steps or files in a part for each label."""
     if task == "steps":
         counts = [count_labels(own, data.step_names) for own in labels_of(task, data, part, 1)]
         return np.sum(counts, axis=0)
@@ -172,7 +173,7 @@ def count_each(task: str, data: SeriesData, part: Part) -> np.ndarray:
 
 
 def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.ndarray]:
-    """Return the labels of the frames of each piece; -1 for none."""
+    """Return frame labels for each piece, with -1 for frames without a label."""
     labels = []
     for file, first, steps in part.pieces:
         num_frames = max(1, steps // stride)
@@ -186,7 +187,7 @@ def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.n
 def make_features(
     config: Config, model: Model, variables: Any
 ) -> Callable[[str, Part], list[np.ndarray]]:
-    """Return a function (name, part) -> features of each piece."""
+    """Return a function features(name, part) that returns the features of each piece."""
     window = np.zeros((1, config.data.window_steps, config.data.channels), np.float32)
     untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
     stride, (_, ahead) = model.module.encoder.stride, model.module.encoder.frames_around

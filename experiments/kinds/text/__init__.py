@@ -1,1 +1,1 @@
-"""Contrastive predictive coding on text: `cpc train`."""
+"""Contrastive predictive coding on text, trained with `cpc train`."""

@@ -1,4 +1,4 @@
-"""Sentences, split and runs of sentences, from the data section of a text config."""
+"""Loading and splitting the text of a config, and drawing runs of sentences."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from experiments.training.checks import data_root, name_of
 
 #: Sentences per document of the grammar.
 GRAMMAR_SENTENCES = 50
-#: Probes of labeled sentences -> snippets; the labels of a single one are signs of ratings.
+#: Snippet sources by probe. Labels are sources or, with a single source, signs of ratings.
 LABELLED = {"movies": ("movies",), "products": ("products",), "genre": ("movies", "newspaper")}
 
 
@@ -28,18 +28,18 @@ class TextData(NamedTuple):
     train: data.Corpus
     test: data.Corpus
     tasks: Mapping[str, tuple[tuple[str, ...], np.ndarray]]
-    """Name of a probe -> sentences and their labels, 0 or 1."""
+    """Sentences and labels, which are 0 or 1, by name of the probe."""
     unused: tuple[tuple[str, str], ...] = ()
-    """(name, reason) of words and sentences that batches never contain."""
+    """Pairs (name, reason) for words and sentences that batches never contain."""
     name: str = ""
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """Skipped files and unused text, with reasons."""
+        """Skipped files and unused text, each with the reason."""
         return (*self.train.skipped, *self.unused)
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the number and the identity of the sentences of each part."""
+        """Return fingerprints that identify the training and test sentences."""
         parts = {"train": self.train, "test": self.test}
         return {
             name: Fingerprint(len(own.sentence_starts) - 1, own.identity())
@@ -55,7 +55,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
     train, test, num_tested = data.split_for_training(corpus, seed=config.seed, **sizes)
     unused = find_unused(corpus, options.max_words)
     if num_tested:
-        reason = f"{num_tested:,} training sentences are left out, since the test text has them"
+        reason = f"{num_tested:,} training sentences are left out, as the test text contains them"
         unused = (*unused, ("data.test_fraction", reason))
     used = data.describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     num_train, num_test = (len(part.sentence_starts) - 1 for part in (train, test))
@@ -66,7 +66,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
 
 
 def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], ...]:
-    """Return (name, reason) of the words and sentences that batches never contain.
+    """Return pairs (name, reason) for words and sentences that batches never contain.
 
     >>> starts, words = np.array([0, 4, 6]), data.Vocabulary(("<unk>", "a"), np.array([0, 6]))
     >>> corpus = data.Corpus(np.ones(6, int), starts, np.array([0, 1, 2]), words, [])
@@ -91,7 +91,7 @@ def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], .
 
 
 def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
-    """Return the packed text of a config."""
+    """Read or generate the packed text of a config."""
     options = config.data
     if options.source == "grammar":
         return make_grammar(
@@ -109,10 +109,10 @@ def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
 def read_tasks(
     config: Config, log: Callable[[str], object]
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-    """Return sentences and labels of the probes, at most `probe.max_sentences` at random.
+    """Return at most `probe.max_sentences` random sentences and their labels for each probe.
 
-    Sentences of movies or products are labeled by the sign of their rating; neutral ones are
-    omitted.
+    Sentences about movies or products are labeled by the sign of their rating. Neutral sentences
+    are omitted.
     """
     wanted = [name for name in config.probe.tasks if name in LABELLED]
     snippets = read_snippets(log=log) if wanted else {}
@@ -137,20 +137,20 @@ def make_runs(
     seed: int,
     document_fraction: float = 0.0,
 ) -> Callable[[int], Batch]:
-    """Return a pure function step -> batch of runs of sentences, drawn by `uniform_windows`.
+    """Return a pure function from a step to a batch of runs, drawn by `uniform_windows`.
 
-    A run comes from one document. A shorter document of at least two sentences is one run. A batch
-    has this process's rows of the global batch: x int32 (b, run_sentences, max_words), word ids
-    padded with -1; and (b,) sequence (row of the global batch), utterance (document) and sample
-    (position of the first sentence among all). The first `document_fraction` of the rows come from
-    one document.
+    A run consists of consecutive sentences of one document. A document with fewer sentences, but at
+    least two, is one run. A batch has this process's rows of the global batch. Its arrays are x,
+    int32 word ids (b, run_sentences, max_words) padded with -1, and the int32 arrays (b,) sequence
+    (row of the global batch), utterance (document) and sample (position of the first sentence among
+    all). The first `document_fraction` of the rows come from one document.
     """
     lengths = np.diff(corpus.document_starts)
     documents = np.flatnonzero(lengths > 1)
     if not len(documents):
-        raise UserError("every document has fewer than two sentences: add text, or other files")
+        raise UserError("every document has fewer than two sentences: add longer documents")
     draw_runs = data.uniform_windows(lengths[documents], run_sentences)
-    # A short document gets the space of a run on both sides, as branches may count from its end.
+    # Short documents have a run of space on both sides, because branches may count from the end.
     is_short = lengths < run_sentences
     space = np.where(is_short, 2 * run_sentences, lengths)
     offsets = np.cumsum(space) - space + np.where(is_short, run_sentences, 0)
@@ -182,7 +182,7 @@ def cut_runs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return at most `most` disjoint runs in random order, as in `make_runs`, and their documents.
 
-    Documents are cut from their beginning.
+    Documents are divided into runs from their beginning.
     """
     counts = -(-np.diff(corpus.document_starts) // run_sentences)
     document = np.repeat(np.arange(len(counts)), counts)
@@ -198,7 +198,7 @@ def cut_runs(
 def read_sentences(
     corpus: data.Corpus, start: np.ndarray, stop: np.ndarray, num_sentences: int, max_words: int
 ) -> np.ndarray:
-    """Return word ids of sentences start to stop, (b, num_sentences, max_words), padded with -1."""
+    """Return word ids (b, num_sentences, max_words) of sentences start to stop, padded with -1."""
     sentence = start[:, None] + np.arange(num_sentences)
     mask = sentence < stop[:, None]
     sentence = np.where(mask, sentence, start[:, None])

@@ -1,4 +1,4 @@
-"""Features of text files, one frame per sentence."""
+"""Embedding of text files, with one frame per sentence."""
 
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -12,16 +12,16 @@ from cpc.types import UserError
 from experiments.training.problem import Embedding
 from experiments.training.sequences import list_files, skip
 
-#: Sentences after which the context restarts, so that any file fits in memory.
+#: Number of sentences after which the context restarts, so that any file fits in memory.
 MAX_SENTENCES = 1024
 
 
 def embed_files(
     pretrained: models.Pretrained, root: pathlib.Path, names: Sequence[str], skipped: list[Skipped]
 ) -> Embedding:
-    """Return the features of .txt files, one row per sentence."""
+    """Return the features of .txt files, with one row per sentence."""
     if "words" not in pretrained.input:
-        raise UserError("the model lacks its words: export it again from its run")
+        raise UserError("the model has no vocabulary: export the model again from its run")
     files = list_files(root, (".txt",), skipped)
     total = sum(path.stat().st_size for path in files.values() if path.is_file()) / 1e6
 
@@ -41,7 +41,7 @@ def embed_files(
 def read_file(
     path: pathlib.Path, index: dict[str, int], form: str, lowercase: bool
 ) -> list[np.ndarray]:
-    """Return the word ids of each sentence of a file in the form of the training files."""
+    """Return the word ids of each sentence in a file that has the form of the training files."""
     sentences: list[list[str]] = [[]]
     for chunk in read_chunks(path):
         for word in data.tokenize(chunk, form, lowercase=lowercase):
@@ -58,11 +58,11 @@ def read_file(
 def embed_document(
     layers: models.Layers, sentences: list[np.ndarray], max_words: int
 ) -> dict[str, np.ndarray]:
-    """Return the features of consecutive sentences, computed in pieces padded to powers of 2."""
+    """Return the features of consecutive sentences, in batches padded to powers of 2."""
     parts = []
     for first in range(0, len(sentences), MAX_SENTENCES):
         own = data.pad_sentences(sentences[first : first + MAX_SENTENCES], max_words)
-        length = 2 ** (len(own) - 1).bit_length()  # few shapes to compile
+        length = 2 ** (len(own) - 1).bit_length()  # limits the number of compiled shapes
         x = np.pad(own, ((0, length - len(own)), (0, 0)), constant_values=-1)
         found = layers.embed_batch(x[None])
         parts.append({name: found[name][0, : len(own)] for name in layers.names})

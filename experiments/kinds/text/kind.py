@@ -1,4 +1,4 @@
-"""The kind "text": sentences (van den Oord et al. 2018, section 3.3)."""
+"""The kind "text", which predicts sentences (van den Oord et al. 2018, section 3.3)."""
 
 import functools
 import pathlib
@@ -26,12 +26,12 @@ from experiments.training.sequences import make_cpc, positions, write_truth
 
 PROBES = Probes(probe_tasks, feature_sets)
 
-#: File of a run with its words by id.
+#: Name of the file in a run directory that lists words by id.
 VOCABULARY = "vocabulary.tsv"
 
 
 def build_model(config: Config) -> Model:
-    """Return the encoder, context network and predictor of a config, or its two encoders."""
+    """Build the CPC model of a config, or two encoders for `quick_thoughts`."""
     encoder = build_encoder(config)
     if config.model.name == "quick_thoughts":
         return make_model(QuickThoughts(encoder, build_encoder(config)))
@@ -39,14 +39,14 @@ def build_model(config: Config) -> Model:
 
 
 def build_encoder(config: Config) -> SentenceEncoder:
-    """Return the sentence encoder of a config, with embeddings of `<unk>` and the words."""
+    """Build the sentence encoder of a config, with embeddings for `<unk>` and all words."""
     options = config.model
     sizes = options.embedding_width, options.width, options.kernel
     return SentenceEncoder(config.data.max_vocabulary + 1, *sizes, dtype=jnp.dtype(options.dtype))
 
 
 def geometry(config: Config) -> Geometry:
-    """Validate a config; return the sentences of a run and their predictions."""
+    """Validate a config and return the geometry of its latents and predictions."""
     check_probes(config)
     is_cpc, has_vectors = config.model.name == "cpc", "vectors" in config.probe.features
     reject(config,
@@ -65,7 +65,7 @@ def geometry(config: Config) -> Geometry:
 
 
 def make_problem(plan: Plan, text: TextData) -> Problem:
-    """Return the model, batches and labels of a plan."""
+    """Build the problem of a plan, with its model, batches and held-out data."""
     config, held_out, options = plan.config, None, plan.config.data
     sizes = subset(options, "run_sentences", "max_words", "batch_size")
     draw = functools.partial(make_runs, **sizes)
@@ -87,9 +87,10 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
 
 
 def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return the outputs, positions and mask of each branch; the mask admits sentences with words.
+    """Return the outputs, positions and mask of each branch.
 
-    The branch "previous" reverses the sentences of a run, so its positions are negative.
+    The mask selects sentences with words. The branch "previous" reverses the sentences of a run, so
+    its positions are negative.
     """
     mask = (batch["x"] >= 0).any(-1)
     length, found = mask.shape[1], []
@@ -105,10 +106,10 @@ def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> li
 
 
 def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
-    """Write the vocabulary and, for the page, the information of the grammar."""
+    """Write the vocabulary and, for source grammar, the exact mutual information."""
     path, vocabulary = workdir / VOCABULARY, text.train.vocabulary
     if path.exists() and data.read_vocabulary(path).words != vocabulary.words:
-        raise UserError(f"the words of {workdir} changed since it started: use a new --workdir")
+        raise UserError(f"the words of run {workdir} changed since its start: use a new --workdir")
     data.write_vocabulary(path, vocabulary)
     if config.data.source == "grammar":
         offsets = geometry(config).branches[0].offsets
@@ -116,7 +117,7 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """Return the input of the model: the shape of a run, the form of text, and words by id."""
+    """Return the shape of the model input, the form of its text, and words by id."""
     options = config.data
     shape = [options.run_sentences, options.max_words]
     found = {"kind": "text", "shape": shape, "lowercase": options.lowercase}

@@ -1,4 +1,4 @@
-"""Probes of sentences: sentiment, genre, and the next sentence.
+"""Probes that predict sentiment, genre and the next sentence from sentence features.
 
 Word vectors are read from the text formats of word2vec, GloVe and fastText.
 """
@@ -25,29 +25,29 @@ from experiments.command.config import Config, subset
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names, lacks
 
-#: Lines from which the width is inferred without a header.
+#: Number of lines from which the width is inferred if there is no header.
 NUM_FIRST_LINES = 100
 MAX_LINE_BYTES = 1 << 20
 
 
 class Vectors(NamedTuple):
-    """Vectors of the words of a vocabulary, and of further words."""
+    """Vectors for the words of a vocabulary and for additional words."""
 
     own: np.ndarray
-    """(words, width), zero for words without a vector."""
+    """Vectors (words, width) of the vocabulary. Words without a vector have zeros."""
     known: np.ndarray
     """Ids of the words with a vector."""
     new_words: tuple[str, ...]
     others: np.ndarray
-    """(new words, width)."""
+    """Vectors (new words, width) of `new_words`."""
 
 
 def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
-    """Read word vectors from a file whose lines are a word and its numbers.
+    """Read word vectors from a file in which each line is a word followed by numbers.
 
-    Fields are separated by spaces or tabs. A first line of two integers is word2vec's header, the
-    number of words and the width; without it, the width is the most frequent one of the first
-    lines. Words may contain spaces, as some of GloVe's do.
+    Fields are separated by spaces or tabs. Two integers on the first line are word2vec's header,
+    which is the number of words and the width. Without a header, the width is the most frequent
+    width of the first lines. Words may contain spaces, as in GloVe.
     """
     index, rows, new = index_of(vocabulary), {}, {}
     try:
@@ -73,7 +73,7 @@ def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
         raise UserError(f"cannot read the word vectors {path}: {error}") from error
     if len(rows) < 2:
         problem = "cover too few words of the text"
-        raise UserError(f"the word vectors {path} {problem} (got {len(rows)}): use others")
+        raise UserError(f"the word vectors {path} {problem} (got {len(rows)}): use other vectors")
     own = np.zeros((len(vocabulary.words), width), np.float32)
     own[list(rows)] = list(rows.values())
     others = np.array(list(new.values()), np.float32).reshape(len(new), width)
@@ -81,7 +81,7 @@ def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
 
 
 def read_lines(path: pathlib.Path) -> Iterator[bytes]:
-    """Yield the lines of a file without line ends and byte order mark; long lines in parts."""
+    """Yield lines of a file without line ends and byte order mark, splitting long lines."""
     with path.open("rb") as file:
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
             file.seek(0)
@@ -90,7 +90,7 @@ def read_lines(path: pathlib.Path) -> Iterator[bytes]:
 
 
 def find_width(lines: Sequence[bytes]) -> int:
-    """Return the most frequent count of trailing numbers in some lines.
+    """Return the most frequent count of trailing numbers per line.
 
     >>> find_width([b". . . 3 4", b"1990 5 6", b"x 1"])
     2
@@ -110,14 +110,14 @@ def is_number(text: bytes) -> bool:
 
 
 def parse_line(line: bytes, width: int, has_header: bool) -> tuple[str, np.ndarray]:
-    """Return the word and vector of a line; a ValueError continues the sentence "line 3 ...".
+    """Return the word and vector of a line.
 
-    A word that ends with a number counts as one number too many, unless that number is an integer
-    and the file has a header.
+    Raises a ValueError whose message continues a sentence such as "line 3 ...". A word that ends
+    with a number is an error, unless the number is an integer and the file has a header.
     """
     fields = line.split()
     if not 0 < width < len(fields):
-        raise ValueError(f"is not a word and {width} numbers (got {len(fields)} fields)")
+        raise ValueError(f"must be a word and {width} numbers (got {len(fields)} fields)")
     rest = fields[1:-width]
     if rest and is_number(rest[-1]) and not (has_header and rest[-1].isdigit()):
         raise ValueError(f"has more than {width} numbers")
@@ -133,14 +133,14 @@ def parse_line(line: bytes, width: int, has_header: bool) -> tuple[str, np.ndarr
         raise ValueError(f"is not UTF-8 (byte {error.start + 1})") from None
 
 
-#: Sentences per batch of an embedding.
+#: Number of sentences that are embedded per batch.
 BATCH = 512
-#: Maximum number of held-out runs of probe next, and minimum number for an interval: intervals over
+#: Maximum number of held-out runs of probe next, and minimum number for an interval. Intervals over
 #: 21 runs contain the truth in 94 % of simulated texts.
 NEXT_RUNS, MIN_RUNS = 512, 20
 
 
-#: Probe tasks by name: functions (config, text) -> the scores of a feature.
+#: Probe tasks by name. Each is a function of (config, text) that returns a scoring function.
 TASKS: dict[str, Callable[[Config, TextData], Any]] = {
     "next": lambda config, text: functools.partial(next_scores, ask_next(config, text)),
     **{task: lambda *_, task=task: functools.partial(sentence_scores, task) for task in LABELLED},
@@ -148,20 +148,20 @@ TASKS: dict[str, Callable[[Config, TextData], Any]] = {
 
 
 def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
-    """Return the tasks in `probe.tasks`; check the word vectors and the test text."""
+    """Check the word vectors and the test text, and return the tasks in `probe.tasks`."""
     if config.probe.word_vectors:
         vectors_of(config, text)
     return [ProbeTask(task, TASKS[task](config, text)) for task in config.probe.tasks]
 
 
 def vectors_of(config: Config, text: TextData) -> Vectors:
-    """Return the word vectors of a config."""
+    """Read the word vectors in `probe.word_vectors`."""
     path = pathlib.Path(config.probe.word_vectors).expanduser()
     return read_vectors(path, text.train.vocabulary)
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield functions from sentences to each feature, with the vocabulary of word vectors."""
+    """Yield functions that compute each feature of sentences, also for words with word vectors."""
     config, text = context.config, context.data
     widen_once = functools.cache(lambda: widen(config, text, context.model, context.variables))
 
@@ -203,7 +203,7 @@ def make_score(
 
 
 def own_bag(sentences: tuple[str, ...]) -> Any:
-    """Return bags of the words that occur in at least two of the sentences."""
+    """Return bags of words for sentences, limited to words in at least two sentences."""
     tokens = [[word for word in data.tokenize(one) if word[0].isalnum()] for one in sentences]
     counts = Counter(itertools.chain.from_iterable(map(set, tokens)))
     kept = sorted(word for word, count in counts.items() if count > 1)
@@ -236,7 +236,7 @@ def make_features(
 
 
 def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return the mean word vector of each sentence, zero for a sentence without words.
+    """Return the mean word vector of each sentence, or zeros for sentences without words.
 
     >>> mean_of_words(np.array([[1, 0, -1], [-1, -1, -1]]), np.array([[2.0], [4.0]])).tolist()
     [[3.0], [0.0]]
@@ -247,10 +247,10 @@ def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 class Questions(NamedTuple):
-    """Questions about which of two sentences follows."""
+    """Questions that ask which of two sentences comes next."""
 
     other: np.ndarray
-    """Wrong answers (b, t - 1, w); the right ones are the sentences after the first of each run."""
+    """Wrong answers (b, t - 1, w). Right answers are all sentences of a run except the first."""
     asked: np.ndarray
     """Mask (b, t - 1) of valid questions."""
 
@@ -258,8 +258,8 @@ class Questions(NamedTuple):
 def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Questions]]:
     """Return disjoint runs (b, t, w) of test sentences, and questions by unit.
 
-    The wrong sentence comes from another run of the test text, which usually is of another document
-    and differs in topic and style; from another run of the same document; or from the same run.
+    The wrong sentence comes from any other run, which usually belongs to another document and
+    differs in topic and style, from another run of the same document, or from the same run.
     """
     sizes = subset(config.data, "run_sentences", "max_words")
     x, documents = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
@@ -272,7 +272,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
     ranked, mate = documents[order], np.arange(number)
     last = np.searchsorted(ranked, ranked, "right") - 1
     after = np.where(mate < last, mate + 1, np.searchsorted(ranked, ranked))
-    mate[order] = order[after]  # the next run of the document, or itself if it is the only one
+    mate[order] = order[after]  # the next run of the document, or the same run if there is only one
     # Any index in the run except t and t + 1.
     time, room = np.arange(x.shape[1] - 1), np.maximum(mask.sum(1, keepdims=True) - 2, 1)
     index = np.random.default_rng(config.seed + 3).integers(0, room, (number, len(time)))
@@ -282,7 +282,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
         "sentence within document": align_runs(mate),
         "sentence within run": x[np.arange(number)[:, None], index],
     }
-    # A small text may repeat a sentence: a question compares two different ones.
+    # Small texts may repeat sentences, but a question needs two different sentences.
     found = {}
     for unit, other in others.items():
         differs = np.any(other != x[:, 1:], axis=-1)
@@ -298,7 +298,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
 def next_scores(
     questions: tuple[np.ndarray, dict[str, Questions]], context: ProbeContext, features: FeatureSet
 ) -> Iterator[Score]:
-    """Yield the accuracy of choosing the next sentence, by source of the other one."""
+    """Yield the accuracy of choosing the next sentence for each source of wrong sentences."""
     name, (x, by_unit) = features.name, questions
     compare = predicted_right if name in ("c", "random c") else similar_right
     for unit, (other, asked) in by_unit.items():
@@ -316,7 +316,7 @@ def next_scores(
 def predicted_right(
     context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray
 ) -> np.ndarray:
-    """Return whether the predictions of runs (b, t, w) score the next sentence above the other."""
+    """Return whether predictions score next sentences in runs (b, t, w) above wrong sentences."""
     config, _, model, variables, *_ = context
     if name == "random c":
         variables = model.init(jax.random.key(config.seed + 1), {"x": x[:1]})
@@ -338,7 +338,7 @@ def predicted_right(
 
 
 def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return whether the cosine of a sentence with the next one exceeds that with the other."""
+    """Return whether sentences have a larger cosine with the next than with the wrong sentence."""
 
     def bag(x):  # words weighted by their negative log frequency
         counts = data.count_words(context.data.train)
@@ -361,7 +361,7 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
 def widen(
     config: Config, text: TextData, model: Model, variables: Any
 ) -> tuple[tuple[str, ...], Model, Any]:
-    """Return words, model and variables extended by the words of `probe.word_vectors`, if given.
+    """Extend words, model and variables by the words of `probe.word_vectors`, if it is set.
 
     The embeddings of new words are a linear map of their vectors (the paper's section 3.3).
     """

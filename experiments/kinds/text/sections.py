@@ -1,4 +1,4 @@
-"""Page section of text runs: the paper's Table 5."""
+"""Page section for text runs, with the paper's Table 5."""
 
 from cpc.report.engine import Format, Section, Table
 from cpc.report.words import Words
@@ -20,7 +20,7 @@ WORDS = Words(
     },
     files={"vocabulary.tsv": "the words by their ids, with counts"},
 )
-#: Tasks -> similar data sets of the paper.
+#: Similar data sets of the paper, by task.
 LIKE = {"movies": "MR", "products": "CR"}
 
 
@@ -41,12 +41,12 @@ def paper_section(run: Run) -> Section | None:
     ]
     rows = [*ours, *({"method": f"paper: {name}", **row} for name, row in TABLE_5.items())]
     formats: dict[str, Format] = {name: ".1f" for name in TABLE_5["CPC"]}
-    table = Table("Accuracy, %", pd.DataFrame(rows), "A dash: not measured.", formats)
+    table = Table("Accuracy, %", pd.DataFrame(rows), "A dash means not measured.", formats)
     note = (
-        "The paper's rows come from its Table 5: trained on the BookCorpus, with words from "
-        "word2vec. The sentences here resemble MR and CR, but other people rated them, and the "
-        "labels are signs of mean ratings; Subj, MPQA and TREC are not available. Since old books "
-        "are not reviews, features learned from books hardly exceed a bag of words fitted to the "
+        "The paper's rows come from its Table 5, with models trained on the BookCorpus and words "
+        "from word2vec. The sentences here resemble MR and CR, but other people rated them, and "
+        "labels are signs of mean ratings. Subj, MPQA and TREC are not available. Old books differ "
+        "from reviews, so features learned from books hardly exceed a bag of words fitted to the "
         "reviews."
     )
     return Section("Comparison with the paper", [note], tables=[table])
@@ -58,7 +58,7 @@ PAGE = Page(
 
 embed = models.load("{folder}")
 words = models.load_pretrained("{folder}").input["words"].split(" ")
-sentences = ["It was a dark night.", "Nobody slept."]  # that follow each other
+sentences = ["It was a dark night.", "Nobody slept."]  # consecutive sentences
 x = data.encode_sentences(sentences, words, {shape[1]})  # (t, words), padded with -1
 z, c = embed(x[None])  # both (1, t, width)""",
     sections=(paper_section,),

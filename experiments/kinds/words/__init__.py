@@ -1,1 +1,1 @@
-"""The kind "words": word models trained by objectives from maximum likelihood to InfoNCE."""
+"""The kind "words" for word models, with objectives from maximum likelihood to InfoNCE."""

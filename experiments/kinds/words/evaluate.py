@@ -1,4 +1,4 @@
-"""Evaluation of word models: perplexity of held-out text, word similarity, and the page."""
+"""Evaluation of word models by perplexity and word similarity, and their report page."""
 
 import pathlib
 from collections.abc import Callable
@@ -23,13 +23,13 @@ from cpc.results import Score, read_run
 from cpc.types import UserError
 from experiments.kinds.words.step import gather_rows, log_p_scores
 
-#: Words whose neighbours the page shows, if the text contains them.
+#: Words whose neighbours the page shows, if the text contains these words.
 SHOWN = ("water", "king", "mother", "run", "red", "happy", "city", "horse", "doctor", "music",
          "war", "house", "small", "three", "monday", "gold")  # fmt: skip
 
 
 def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], list[int]]:
-    """Return the scores of a run, and the rows of the words that the page shows."""
+    """Return the scores of a run, and the indices of the words that the page shows."""
     config, text, state = trained.config, trained.text, trained.state
     step, scores = int(state.step), []
     if config.evaluate.perplexity and len(text.test.tokens):
@@ -54,7 +54,7 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
 
 
 def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log p, log Z and the sentence of each word of a text, or of each skip-gram pair."""
+    """Return log p, log Z and the sentence number for each word or skip-gram pair of a text."""
     config, model, params = trained.config, trained.model, trained.state.params
     if not model.is_causal:  # `run.make` trains these models without the unknown word
         is_known = np.asarray(tokens) > 0
@@ -77,7 +77,7 @@ def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray
 
 
 def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[Any, Any, Any]:
-    """Return log p (t, p), log Z (t, p) and the mask of positives of a slice of text."""
+    """Return log p, log Z and the mask of positives, each (t, p), for a slice of text."""
     model, tables, reach = trained.model, params["tables"], trained.model.reach
     t, sees = len(words) - 2 * reach, look(words, sentence, reach)
     h = model.encode(tables["input"][jnp.maximum(words, 0)], sees, params["dense"]["model"])
@@ -101,7 +101,7 @@ def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[An
 
 
 def log_noise(trained: Any, params: Any, context: Any) -> Any:
-    """Return log q of all words, with a row for each position, or a single row if q is fixed."""
+    """Return log q of all words, in one row per position or in a single row if q is fixed."""
     noise = trained.noise
     rows = context if noise.is_conditional else jnp.zeros(1, jnp.int32)
     state, dense = trained.state.extra["noise"], params["dense"]["noise"]
@@ -111,7 +111,7 @@ def log_noise(trained: Any, params: Any, context: Any) -> Any:
 
 
 def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
-    """Write the vectors, also as text for `probe.word_vectors`, and the data of the page."""
+    """Write word vectors as an array and as text for `probe.word_vectors`, and the page data."""
     vectors = np.asarray(trained.state.params["tables"]["input"])
     words = trained.text.train.vocabulary.words
     write_arrays(folder / "vectors.npz", vectors=vectors)
@@ -128,7 +128,7 @@ def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
 
 
 def map_words(vectors: np.ndarray) -> np.ndarray | None:
-    """Return two principal coordinates of vectors (n, d); None if they lack two axes."""
+    """Return two principal coordinates (n, 2) of vectors, or None if fewer than two axes exist."""
     centred = vectors - vectors.mean(0)
     if min(vectors.shape) < 2 or not np.isfinite(centred).all() or not centred.any():
         return None
@@ -137,7 +137,7 @@ def map_words(vectors: np.ndarray) -> np.ndarray | None:
 
 
 def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
-    """Write report.html and figures/*.png of a run of words."""
+    """Write report.html and figures/*.png for a run of a word model."""
     workdir = pathlib.Path(workdir)
     run = read_run(workdir)
     objective, model = run.config.get("objective", {}), run.config.get("model", {})
@@ -161,13 +161,13 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
 
 
 WORDS = Words(examples="text", tested="words", unranked=("log Z",))
-LOSS = "Loss of the objective per pair; losses of different objectives are not comparable."
-NO_MAP = "The map is missing: the vectors are equal, not finite or one-dimensional."
+LOSS = "Loss per pair. Losses of different objectives are not comparable."
+NO_MAP = "The map is missing because the vectors are equal, not finite or one-dimensional."
 MAP = "The two axes of greatest variance of the input vectors."
 
 
 def loss_figure(train):
-    """Plot the loss over the number of words; None without records."""
+    """Plot the loss over the number of words, or return None if there are no records."""
     if train.empty:
         return None
     figure, (axes,) = make_figure(1, row_height=3.2)
@@ -177,7 +177,7 @@ def loss_figure(train):
 
 
 def map_figure(workdir):
-    """Draw the words at their coordinates; None before the run has written them."""
+    """Draw words at their recorded coordinates, or return None if none are recorded."""
     found = read_object(workdir / "map.json", [])
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Training of a word model: its text, steps that update rows, scores and page."""
+"""Training of a word model, with its text, row updates, scores and report page."""
 
 import functools
 import math
@@ -60,7 +60,7 @@ class Text(NamedTuple):
         return self.train.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return the number and the identity of the sentences of each part."""
+        """Return fingerprints that identify the training and test sentences."""
         parts = {"train": self.train, "test": self.test}
         return {
             name: Fingerprint(len(own.sentence_starts) - 1, own.identity())
@@ -91,7 +91,7 @@ def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Co
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> Text:
-    """Read or generate the text of `config.data`, and split it."""
+    """Read or generate the text of `config.data`, and split the text."""
     data, is_own = config.data, config.data.source == "folder"
     if data.source == "synthetic":
         corpus = synthetic(config.seed)
@@ -105,7 +105,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> Text:
         log(f"data: {describe_corpus(corpus)}; {skipped}")
         return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]), name_of(config))
     train, test, num_copies = split_for_training(corpus, test=data.test_fraction, seed=config.seed)
-    copies = f"{num_copies:,} training sentences are skipped, since the test text has them; "
+    copies = f"{num_copies:,} training sentences are skipped, as the test text contains them; "
     used = describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(f"data: {used}; {copies if num_copies else ''}{skipped}")
     return Text(train, test, name_of(config))
@@ -127,7 +127,7 @@ class Trained(NamedTuple):
 
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
-    """Return a config after validation."""
+    """Validate a config and return it unchanged."""
     check_config(config, KEYS)
     make_model(config)
     steps.check(config)
@@ -135,13 +135,13 @@ def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
 
 
 def make_model(config: Config) -> WordModel:
-    """Return the word model of a config."""
+    """Build the word model of a config."""
     model = config.model
     return word_model(model.name, model.width, model.reach, model.hidden)
 
 
 def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> Trained:
-    """Return the model, noise, stream, initial state and launch function of a run."""
+    """Build the model, noise, stream, initial state and launch function of a run."""
     corpus, counts = text.train, text.train.vocabulary.counts
     if (counts > 0).sum() < 2:
         raise UserError(
@@ -179,7 +179,7 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
 
 
 def train(run: Trained, folder: Path, mesh: jax.sharding.Mesh) -> tuple[str, TrainState]:
-    """Train to the end or a signal; return the name of the signal and the state."""
+    """Train until the last step or a signal, and return the reason for stopping and the state."""
     config, stream, per_launch = run.config, run.stream, run.config.steps_per_launch
     words_per_step = stream.words_per_launch / per_launch
     num_steps = config.epochs * stream.per_epoch * per_launch
@@ -205,7 +205,7 @@ def train(run: Trained, folder: Path, mesh: jax.sharding.Mesh) -> tuple[str, Tra
 
 
 def summarize(words_per_step: float, sums: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return the record of the sums over some steps."""
+    """Convert metric sums over some steps into a record."""
     num, pairs = (float(sums[name]) or math.nan for name in ("steps", "pairs"))
     return {
         "loss": float(sums["loss_of_pairs"]) / pairs,
@@ -217,7 +217,7 @@ def summarize(words_per_step: float, sums: Mapping[str, Any], step: int) -> dict
 
 
 def make_work(kind: Any, config: Config, text: Text, folder: Path, mesh: jax.sharding.Mesh) -> Work:
-    """Return the functions that train a word model, evaluate it, and write its page."""
+    """Return functions that train a word model, evaluate the model and write its page."""
     trained = make(config, text, mesh)
 
     def finish(state: TrainState) -> None:

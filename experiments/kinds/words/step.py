@@ -1,8 +1,8 @@
-"""Training steps of word models for all objectives: noise, rows to update, and loss.
+"""Training steps of word models for all objectives, with noise, row selection and loss.
 
-A position has a vector h and positives: its own word, or its neighbours for skip-gram. Scores are
-h . output + bias. Groups of `share` positions have common noise words, and blocks of positions
-have their positives in a common span, so that all scores are matrix products.
+A position has a vector h and positives, which are its own word or, for skip-gram, its neighbours.
+Scores are h . output + bias. Groups of `share` positions have common noise words, and blocks of
+positions have their positives in a common span, so that all scores are matrix products.
 """
 
 from collections.abc import Callable
@@ -24,16 +24,16 @@ class Noise(NamedTuple):
     """A noise distribution with its state and parameters."""
 
     is_conditional: bool
-    """Whether it depends on the context, so that each position has its own draws."""
+    """Whether the noise depends on the context, so that each position has separate draws."""
     init: dict[str, Any]
-    """Initial state."""
+    """Initial state of the noise."""
     dense: dict[str, Any]
-    """Initial parameters."""
+    """Initial parameters of the noise."""
     draw: Callable[..., tuple[Any, Callable[[Any], Any]]]
-    """draw(rng, state, dense, context (t,), own (t,), (g, n)) -> ids (g, n), and log_q(words) for
-    arrays with a row for each position, or for each group if q is fixed."""
+    """Function draw(rng, state, dense, context (t,), own (t,), (g, n)) that returns ids (g, n) and
+    log_q. The argument of log_q has a row per position, or per group if q is fixed."""
     learn: Callable[..., tuple[dict[str, Any], Any]]
-    """learn(state, dense, context, labels) -> new state, and the loss of the parameters."""
+    """Function learn(state, dense, context, labels) that returns a new state and a loss."""
 
 
 def fixed_q(objective: Config, counts: np.ndarray) -> np.ndarray:
@@ -53,7 +53,7 @@ def fixed_q(objective: Config, counts: np.ndarray) -> np.ndarray:
 
 
 def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any) -> Noise:
-    """Return the noise distribution of a config."""
+    """Build the noise distribution of an objective."""
     name, num = objective.noise, len(counts)
     if name == "learned_unigram":
         return _learned(num)
@@ -149,17 +149,17 @@ class Places(NamedTuple):
     """The positions of a step and their noise words."""
 
     sees: Any
-    """(t, 2 r + 1) mask of the words that each position sees."""
+    """Mask (t, 2 r + 1) of the words within reach r that each position sees."""
     context: Any
-    """(t,) nearest context word, on which conditional noise and log Z depend; -1: none."""
+    """Nearest context word (t,) or -1, on which conditional noise and log Z depend."""
     labels: Any
-    """(t, p) ids of the positives; -1: none."""
+    """Ids (t, p) of the positives, padded with -1."""
     drawn: Any
-    """(g, n) ids of the noise words, -1: none; None for full softmax."""
+    """Ids (g, n) of the noise words, padded with -1, or None for full softmax."""
     log_q_labels: Any
-    """(t, p) log q of the positives."""
+    """Log noise probability log q (t, p) of the positives."""
     log_q_drawn: Any
-    """(t, n) log q of the noise words, or (g, n) if groups share them and q is fixed."""
+    """Log q (t, n) of the noise words, or (g, n) if groups share noise words and q is fixed."""
     noise: Any
     """State of the noise distribution."""
 
@@ -172,16 +172,16 @@ def check(config: Config) -> None:
     is_drawn = objective.noise in ("learned_unigram", "bigram", "proposal", "batch")
     reject(config,
         (positions % share, "objective.share data.positions",
-         "the first must divide the second"),
+         "objective.share must divide data.positions; change one of them"),
         (is_unshared, "objective.noise objective.share",
          "this noise depends on the context and cannot be shared; set objective.share to 1"),
         (is_batch and (share < 2 or objective.name in LOGISTIC),
          "objective.noise objective.name objective.share",
-         "the words of the batch as noise need a softmax objective and objective.share above 1"),
+         "noise from the batch needs a softmax objective; set objective.share above 1"),
         (objective.log_z == "learned" and objective.name != "nce", "objective.log_z objective.name",
-         "only nce learns log Z; choose nce, or set objective.log_z to zero"),
+         "only nce learns log Z; set objective.name=nce or objective.log_z=zero"),
         (objective.unique and is_drawn, "objective.unique objective.noise",
-         "this noise repeats words; choose unigram, uniform, log_uniform or minority"),
+         "this noise repeats words; use unigram, uniform, log_uniform or minority noise"),
     )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: 
     elif config.model.bias == "unigram":  # Mnih & Teh 2012, section 5.1
         tables["bias"] = jnp.asarray(log_unigram, jnp.float32)
     if config.objective.log_z == "learned":
-        tables["log_z"] = jnp.zeros(len(log_unigram) + 1)  # the last entry is for no context
+        tables["log_z"] = jnp.zeros(len(log_unigram) + 1)  # last entry: no context
     dense = {"model": params["dense"], "noise": noise.dense}
     return {"tables": tables, "dense": dense}, {"noise": noise.init}
 
@@ -239,7 +239,7 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
         else:
             positive, negatives = score(model, h, rows, places.drawn)
             log_q = places.log_q_labels, places.log_q_drawn
-            if not noise.is_conditional:  # shared by the positions of a group
+            if not noise.is_conditional:  # q is shared by the positions of a group
                 log_q = log_q[0], jnp.repeat(log_q[1], t // len(places.drawn), 0)
             positive, negatives = correct(objective, positive, negatives, log_q, rows.get("log_z"))
             where = negatives_that_count(objective, model, places)
@@ -307,7 +307,7 @@ def score(model: WordModel, h: Any, rows: Any, drawn: Any) -> tuple[Any, Any]:
 def correct(
     objective: Any, positive: Any, negatives: Any, log_q: tuple[Any, Any], log_z: Any
 ) -> tuple[Any, Any]:
-    """Subtract log q from both scores, and log k and log Z if the objective has them."""
+    """Subtract log q and, for some objectives, log k and log Z from both kinds of scores."""
     name = objective.name
     corrects = name in ("nce", "ranking_nce") or (
         objective.subtract_log_q and name != "negative_sampling"
@@ -321,7 +321,7 @@ def correct(
 
 
 def negatives_that_count(objective: Any, model: WordModel, places: Places) -> Any:
-    """Return the mask (t, p, n) of noise words that are negatives of a positive; None: all."""
+    """Return a mask (t, p, n) of valid negatives for each positive, or None if all are valid."""
     if not (objective.remove_hits or objective.noise == "batch"):
         return None
     t, groups = len(places.labels), len(places.drawn)
