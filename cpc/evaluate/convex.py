@@ -59,8 +59,7 @@ def fit_lbfgs_probe(
 
     A fit ends when the norm of the gradient along the scaled principal axes (see `solve`) is
     `tolerance` times its norm at zero weights, or after 200 iterations (see `Probe.converged`). By
-    default, the loss is then about 0.002 nats above the optimum, and the accuracy within about 0.1
-    points.
+    default, the loss is within about 0.002 nats of the optimum, and the accuracy within 0.1 points.
 
     Args:
         features: one row per image. All rows are put on the device.
@@ -109,10 +108,9 @@ def fit_ridge_probe(
 ) -> Probe:
     """Fit least squares to one-hot labels, with the l2 that minimises the leave-one-out error.
 
-    W = (X'X / n + l2)^-1 X'Y / n over standardised features. The bias is not penalised. The error
-    of a row that is left out is (y - W'x) / (1 - h), where h is the leverage of the row (Allen,
-    1974), so one eigendecomposition serves all l2s. Scores are not log-likelihoods; use their
-    argmax.
+    W = (X'X / n + l2)^-1 X'Y / n over standardised features, without a penalty on the bias. The
+    error of a left-out row with leverage h is (y - W'x) / (1 - h) (Allen, 1974), so that one
+    eigendecomposition serves all l2s. Scores are not log-likelihoods; use their argmax.
 
     >>> features, labels = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
     >>> predict(fit_ridge_probe(features, labels, num_classes=2), features).argmax(1)
@@ -366,8 +364,7 @@ def add_gradient(
 ) -> tuple[Float[Array, "c d"], Float[Array, " c"]]:
     """Add the gradient of the summed nats over a chunk of rows, ignoring rows with the label -1.
 
-    The weight's gradient is transposed, because XLA takes three times as long to multiply x.T by
-    the errors.
+    The weight's gradient is transposed: multiplying x.T by the errors would take 3 times as long.
     """
     x = read_rows_at(frames, first, num)
     with jax.default_matmul_precision("highest"):

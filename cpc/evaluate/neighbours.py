@@ -120,10 +120,7 @@ def no_rows(shape: tuple[int, int]) -> Top:
 def search(
     blocks: Float[Array, "g n d"], queries: Float[Array, "r d"], num_rows: Int[Array, ""], *, k: int
 ) -> Top:
-    """Return the k rows nearest to each query among the first `num_rows` rows of all blocks.
-
-    Further rows are padding.
-    """
+    """Return the k rows nearest to each query, among the first `num_rows` rows of all blocks."""
 
     def step(top: Top, numbered: tuple[Array, Array]) -> tuple[Top, None]:
         first, block = numbered

@@ -20,9 +20,8 @@ Values: TypeAlias = Float[np.ndarray, "*s"] | float
 def interquartile_mean(scores: Float[np.ndarray, "*s runs tasks"]) -> Values:
     """Return the mean over the middle half of the scores of all runs and tasks.
 
-    A quarter of the scores, rounded down, is left out at each end. A single lucky or failed seed
-    therefore has no influence, and fewer runs are needed than for a median. If a score is NaN, so
-    is the result.
+    A quarter of the scores, rounded down, is left out at each end. A lucky or failed seed therefore
+    has no influence, and fewer runs are needed than for a median. A NaN makes the result NaN.
 
     >>> float(interquartile_mean(np.array([[-90.0], [1.0], [2.0], [3.0], [4.0], [1e3]])))
     2.5
@@ -39,8 +38,7 @@ def probability_of_improvement(
     """Return the probability that a run of `ours` has a higher score than a run of `theirs`.
 
     The probability is P(X > Y) + P(X = Y) / 2 over all pairs of runs on a task, averaged over
-    tasks. This is U / (m n) in the test of Mann and Whitney (1947). If a run is NaN, so is the
-    result.
+    tasks. This is U / (m n) in the test of Mann and Whitney (1947). A NaN makes the result NaN.
 
     >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[1.0], [2.0]])))
     0.625

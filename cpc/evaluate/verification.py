@@ -20,8 +20,7 @@ def equal_error_rate(
     """Return the rate at which false acceptances are as frequent as false rejections.
 
     Pairs are accepted in descending order of their scores, and pairs with equal scores together.
-    Both rates are interpolated between thresholds. The result is NaN unless some pairs are from the
-    `same` class and others are not.
+    Both rates are interpolated between thresholds. The result is NaN if all or no pairs are `same`.
 
     >>> equal_error_rate(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
     0.5

@@ -47,14 +47,13 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     """Load the encoder and context of a CPC_audio checkpoint.
 
     A .pt file from the hub (60k_epoch4.pt of Libri-light) or from a training run is read with
-    torch. A state dict in a safetensors or npz file does not need torch. No code in the file is
-    executed.
+    torch. State dicts in safetensors or npz files do not need torch. No code in a file is executed.
 
     Entries are named as in CPC_audio, for example gEncoder.conv0.weight or
     gAR.baseNet.weight_ih_l0. The words `module`, `model` and `_orig_mod`, which wrappers insert,
     are ignored. The norm (channel, batch or none), the context (GRU or LSTM) and the widths are
-    inferred from the entries. The predictor is not read, because CPC_audio stores it in another
-    file. Recordings are used at 16 kHz without scaling.
+    inferred from the shapes. The predictor, which CPC_audio stores elsewhere, is not read.
+    Recordings are used at 16 kHz without scaling.
     """
     path = Path(path).expanduser()
     weights = {

@@ -24,9 +24,8 @@ class Embedder:
     the same content, up to 1e-5. The form of x depends on the kind of data:
 
         audio    An array (s,) or (b, s), or a list of arrays (s,) of any lengths. Values are floats
-                 in -1..1, or integers, which are scaled by their type. Pass `sample_rate_hz` unless
-                 x has the model's rate. Loudness is normalized. s samples give max(1, s // stride)
-                 frames.
+                 in -1..1, or integers, scaled by their type. Loudness is normalized. Pass
+                 `sample_rate_hz` if it is not the model's. There are max(1, s // stride) frames.
         series   An array (t, channels) or (b, t, channels), or a list of arrays (t, channels). They
                  are standardized if the training files were standardized.
         image    An array (h, w), (h, w, c) or (b, h, w, c), or a list of images of any size. Values

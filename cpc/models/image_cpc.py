@@ -37,9 +37,8 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
 def first_clean_offset(patch: int, stride: int) -> int:
     """Return the smallest offset at which targets share no pixels with the context.
 
-    Patches k rows apart share patch - k stride rows of pixels, so the result is ceil(patch /
-    stride). At smaller offsets, matching the edges of overlapping patches suffices to find the
-    target.
+    This is ceil(patch / stride), as patches k rows apart share patch - k stride rows of pixels. At
+    smaller offsets, matching the edges of overlapping patches is enough to find the target.
 
     >>> first_clean_offset(patch=64, stride=32), first_clean_offset(patch=80, stride=36)
     (2, 3)

@@ -150,8 +150,7 @@ DEPTHS = {
     50: _bottlenecks(3, 4, 6, 3),
     101: _bottlenecks(3, 4, 23, 3),
     152: _bottlenecks(3, 8, 36, 3),
-    # In Henaff et al. 2019, the third stage of 101 has twice the blocks, 4 times the width, and is
-    # the last.
+    # Henaff et al. 2019 double the third stage of 101, widen it 4 times, and end after it.
     161: (Stage(3, 256, 64), Stage(4, 512, 128), Stage(46, 4096, 512)),
 }
 

@@ -45,9 +45,7 @@ class Conv(nn.Conv):
 
 
 def layer_depths(module: Any) -> dict[str, int]:
-    """Return the depth of each layer within the encoder (z) or the context (c), by layer name.
-
-    The names z and c without a number are the last layers.
+    """Return the depth of each layer by name, where z and c without a number are the last layers.
 
     >>> from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor
     >>> layer_depths(CPC(ConvEncoder(), GRU(), LinearPredictor(12, 512)))

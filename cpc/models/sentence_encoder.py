@@ -54,9 +54,8 @@ class SentenceEncoder(nn.Module):
 class QuickThoughts(nn.Module):
     """Two encoders for sentences and their neighbours (Logeswaran and Lee 2018).
 
-    The context c = f(x) of a sentence predicts the latent z = g(x) of the next sentence and, in the
-    backward direction, of the previous one. There is no context network and no W_k; scores are the
-    products of f and g.
+    The context c = f(x) of a sentence predicts the latent z = g(x) of the next and, backward, of
+    the previous sentence. Scores are products of f and g, without W_k or a context network.
     """
 
     encoder: nn.Module
