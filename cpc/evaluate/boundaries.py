@@ -128,7 +128,7 @@ def fit_prominence(
     `true` contains the indices of the frames that follow a boundary. The tolerance is in frames.
     """
     if not sum(map(len, true)):
-        raise UserError("no utterance has a boundary to find: label at least two phones in one")
+        raise UserError("no utterance has a boundary: label at least two phones in an utterance")
     values = [
         r_value(total(match_all([peaks(x, one) for x in changes], true, tolerance)))
         for one in PROMINENCES

@@ -33,7 +33,9 @@ def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"],
     array([[1, 2]], dtype=int32)
     """
     if not 1 <= k <= len(gallery):
-        raise UserError(f"k is {k}: set k between 1 and the number of {len(gallery)} training rows")
+        raise UserError(
+            f"k is {k}, but there are {len(gallery)} training rows: set k between 1 and that number"
+        )
     if gallery.shape[1] != features.shape[1]:
         raise UserError(
             f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}: "

@@ -20,7 +20,7 @@ from cpc.types import UserError
 
 
 class Restricted(NamedTuple):
-    """An additional accuracy of the same predictions, where items have a subset of candidates."""
+    """An additional accuracy of the same predictions, restricted to a subset of the classes."""
 
     unit: str
     """Unit of the items, "frame" or "utterance"."""

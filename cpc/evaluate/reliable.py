@@ -20,8 +20,8 @@ Values: TypeAlias = Float[np.ndarray, "*s"] | float
 def interquartile_mean(scores: Float[np.ndarray, "*s runs tasks"]) -> Values:
     """Return the mean over the middle half of the scores of all runs and tasks.
 
-    A quarter of the scores, rounded down, is left out at each end. A lucky or failed seed therefore
-    has no influence, and fewer runs are needed than for a median. A NaN makes the result NaN.
+    A quarter of the scores, rounded down, is left out at each end. One lucky or failed seed does
+    not change the result, and fewer runs are needed than for a median. A NaN makes the result NaN.
 
     >>> float(interquartile_mean(np.array([[-90.0], [1.0], [2.0], [3.0], [4.0], [1e3]])))
     2.5
@@ -117,7 +117,9 @@ def stratified_interval(
     """
     for sample in samples:
         if sample.ndim < 2 or not sample.size:
-            raise UserError(f"scores must be non-empty (..., runs, tasks) (got {sample.shape})")
+            raise UserError(
+                f"scores have shape {sample.shape}: pass non-empty arrays (..., runs, tasks)"
+            )
     rng = np.random.default_rng(0)
     rows = max(1, 2_000_000 // max(sample.size for sample in samples))  # bounds the memory
     found = []

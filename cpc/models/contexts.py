@@ -140,7 +140,7 @@ class FeedForwardContext(LayerStack):
 class GRU(RecurrentContext):
     """Gated recurrent units with zero initial states; the paper uses one layer of width 256.
 
-    With `blocks`, recurrent weights are block diagonal, as in DreamerV3 (Hafner et al. 2023).
+    Recurrent weights are block diagonal if `blocks` > 1, as in DreamerV3 (Hafner et al. 2023).
     """
 
     width: int = 256

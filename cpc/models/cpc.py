@@ -26,7 +26,8 @@ class CPC(nn.Module):
 
     `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax").
     No gradient passes a cut. A module that ends at a cut has no context: its latents predict its
-    own later latents at its own stride. It uses as many latents as the last module has.
+    own later latents at its own stride. Only its first latents are used, as many as the last module
+    has.
     """
 
     encoder: nn.Module
@@ -189,7 +190,7 @@ class Model(NamedTuple):
     """init(rng, batch) returns variables {"params": ...} and further collections of the module."""
     apply: Callable[..., tuple[Any, PyTree]]
     """apply(variables, batch, train, rng) returns (outputs, new_state), where new_state has no
-    params. For images and several branches, outputs are a tuple of CPCOutputs."""
+    params. For images, or with several branches, outputs are a tuple of CPCOutputs."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
     """embed(variables, x) returns (z, c) in evaluation mode."""
     linear_maps: Callable[[PyTree], Array | None]

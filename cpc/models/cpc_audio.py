@@ -122,7 +122,7 @@ def _shape_of(
     weights: Mapping[str, np.ndarray], name: str, num_axes: int, path: Path
 ) -> tuple[int, ...]:
     if name not in weights or weights[name].ndim != num_axes:
-        raise UserError(f"{path} has no {name} of {num_axes} axes: pass a state dict of CPC_audio")
+        raise UserError(f"{path} has no {name} with {num_axes} axes: pass a CPC_audio state dict")
     return weights[name].shape
 
 

@@ -311,7 +311,7 @@ class Block(nn.Module):
 
 
 def _convolution(module, width, kernel, stride, scale, name):
-    """Return a convolution with initial values of `scale` times He's, and a bias if no norm."""
+    """Return a convolution with He initialization times `scale`, and a bias if it has no norm."""
     make = nn.initializers.zeros
     if scale:
         make = nn.initializers.variance_scaling(2.0 * scale**2, "fan_in", "truncated_normal")

@@ -156,4 +156,4 @@ def check_cuts(cuts: Sequence[int], encoder: Any) -> None:
     if not hasattr(encoder, "through"):
         raise UserError(f"{type(encoder).__name__} has no layers to cut after: leave cuts empty")
     if ends != sorted({*ends}) or ends[0] < 1 or ends[-1] > encoder.num_layers:
-        raise UserError(f"cuts must ascend within 1 to {encoder.num_layers} (got {ends})")
+        raise UserError(f"cuts must be ascending within 1 to {encoder.num_layers} (got {ends})")

@@ -110,7 +110,7 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     """Check the input of an exported config, and return its entries model, input and about."""
     config = config if isinstance(config, dict) else {}
     if config.get("format") != FORMAT:
-        raise UserError(f"{path} has format {config.get('format')!r}: pass a model with {FORMAT!r}")
+        raise UserError(f"format of {path} must be {FORMAT!r} (got {config.get('format')!r})")
     given, about = (
         value if isinstance(value := config.get(name), dict) else {} for name in ("input", "about")
     )

@@ -4,7 +4,7 @@ P_m(w|c) = max(a(c,w) - D(a(c,w)), 0) / a(c) + g(c) P_(m-1)(w|c')     (Chen & Go
 
 Here c' is the context c without its first word, and P_0 is uniform. At the highest order, a is the
 count of an n-gram; at lower orders, it is the number of distinct preceding words. D is one of three
-discounts per order. Sentences begin with symbols that are not predicted, and their ends are not.
+discounts per order. Begin symbols of sentences are not predicted, and their ends not modelled.
 """
 
 from typing import NamedTuple

@@ -128,7 +128,7 @@ class SegmentalCPC(nn.Module):
     def embed(
         self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
-        """Return latents, and the frame context or otherwise segment context of each latent."""
+        """Return latents, and for each latent the context of its frame, or else of its segment."""
         z = self.encode(x, train, num_samples)
         if self.frame_context is not None:
             return z, self.frame_context(z)
@@ -157,7 +157,7 @@ class SegmentalCPC(nn.Module):
     def existing(
         self, num_samples: Int[ArrayLike, " b"] | None, length: int
     ) -> Bool[Array, "b t"] | None:
-        """Return a mask of the valid latents, or None if all are valid (no `num_samples`)."""
+        """Return a mask of the valid latents, or None if `num_samples` is None."""
         if num_samples is None:
             return None
         return jnp.arange(length) < self.encoder.num_existing(num_samples)[:, None]

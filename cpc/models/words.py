@@ -138,7 +138,7 @@ def overlapping_blocks(x: Array, block: int, reach: int) -> Array:
 
 
 def band_mask(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
-    """Convert `sees` to a mask over the slice of words of each block.
+    """Convert `sees` to a mask over each block's slice of words.
 
     >>> band(jnp.ones((2, 3), bool), 2)[0].astype(int)
     Array([[1, 1, 1, 0],

@@ -39,12 +39,13 @@ class Fall(NamedTuple):
 
 
 def make_hidden_ball(variant: str = "seen_again") -> Environment:
-    """Return the game of Catch, with a ball that is visible in the first two rows and then hidden.
+    """Return the game of Catch with a ball that is only visible in some rows, set by `variant`.
 
     A ball falls from one of 9 columns with a random velocity, one row per step, and bounces off the
     walls. The step into the last row has reward 1 if the paddle is below the ball and -1 otherwise.
     The following step ends the episode, so that the last row is observed. The paddle moves at most
-    one column per step. A random policy has an expected return of -7/9. The variants are:
+    one column per step. A random policy has an expected return of -7/9. The ball is visible in the
+    first two rows, and later depending on the variant:
 
         seen_again      The ball is visible in the last row, so memory predicts a later picture.
         never_seen      The ball stays hidden in the last row, so memory predicts no picture.
@@ -111,7 +112,7 @@ def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array
 
 
 def ball_information(variant: str, offset: int) -> float:
-    """Return the information, in nats, of the past about the picture `offset` steps later.
+    """Return the information, in nats, that the past has about the picture `offset` steps later.
 
     I = H(T) - H(T | row, column, velocity) is a mutual information, where T is the visible position
     of the ball, or none if it is hidden. It is over all rows from which `offset` steps stay within
