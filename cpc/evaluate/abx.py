@@ -38,7 +38,7 @@ class Cell(NamedTuple):
     speaker: str
     """Speaker of A and B."""
     a: tuple[int, ...]
-    """Indices of the tokens A; `b` and `x` are also indices."""
+    """Indices of the tokens A. `b` and `x` are also indices of tokens."""
     b: tuple[int, ...]
     x: tuple[int, ...]
     """Equal to `a` if X has the same speaker. No token is compared with itself."""
@@ -151,10 +151,7 @@ def group_tokens(
 def cell_errors(
     tokens: Sequence[Float[np.ndarray, "_ d"]], cells: Sequence[Cell], distance: str = "angular"
 ) -> list[Float[np.ndarray, " x"]]:
-    """Return the fraction of pairs (A, B) with an error for each X of each cell.
-
-    A tie counts as half an error.
-    """
+    """Return the fraction of pairs (A, B) with an error for each X, with ties as half an error."""
     asked = [_pairs(cell) for cell in cells]
     ends = np.cumsum([len(pairs) for pairs in asked])
     pairs = np.concatenate(asked)

@@ -148,7 +148,7 @@ def merge(top: Top, scores: Float[Array, "r n"], first: Int[Array, ""]) -> Top:
 
 
 def normalise(rows: Float[ArrayLike, "n d"]) -> Float[Array, "n d"]:
-    """Scale rows to length one in float32; rows of zeros stay zero."""
+    """Scale rows to length one in float32, and leave rows of zeros unchanged."""
     rows = jnp.asarray(rows, jnp.float32)
     length = jnp.linalg.norm(rows, axis=1, keepdims=True)
     return rows / jnp.where(length > 0, length, 1.0)

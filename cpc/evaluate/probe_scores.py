@@ -53,7 +53,7 @@ def probe_scores(
         train_labels: one class per utterance (such as a speaker), or an array with one label per
             frame (such as phones, with -1 for unlabeled frames).
         test_labels: like `train_labels`, for the test utterances.
-        units: "frame", "utterance" if all frames of an utterance have one class, or `Restricted`.
+        units: "frame", `Restricted`, or "utterance" if each utterance has a single class.
         fit_options: options for `fit_probes`.
     """
     for name, features in train_features.items():

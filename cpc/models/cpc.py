@@ -25,9 +25,8 @@ class CPC(nn.Module):
     encoder. The backward context receives the latents reversed in time, with padding still last.
 
     `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax").
-    No gradient passes a cut. A module that ends at a cut has no context: its latents predict its
-    own later latents at its own stride. Only its first latents are used, as many as the last module
-    has.
+    No gradient passes a cut. A module that ends at a cut has no context: its latents predict later
+    latents of the module at its stride. Only the first are used, as many as the last module has.
     """
 
     encoder: nn.Module

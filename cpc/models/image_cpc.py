@@ -29,7 +29,9 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
     if patch < 1 or stride < 1:
         raise UserError(f"patch and stride must be 1 pixel or more (got {patch} and {stride})")
     if patch > min(size):
-        raise UserError(f"patch must be at most the image size {size} (got {patch})")
+        raise UserError(
+            f"patch is larger than the image of {size} pixels (got {patch}): decrease patch"
+        )
     rows, columns = ((side - patch) // stride + 1 for side in size)
     return rows, columns
 

@@ -34,7 +34,7 @@ class Fall(NamedTuple):
     row: Int[Array, ""]
     column: Int[Array, ""]
     velocity: Int[Array, ""]
-    """Columns per step: -1, 0 or 1; walls reverse it."""
+    """Columns per step, -1, 0 or 1. The walls reverse the velocity."""
     paddle: Int[Array, ""]
 
 
